@@ -8,6 +8,7 @@
 #include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
+#include "convert/plan/repair.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
 #include "formats/config/nested_config.h"
@@ -76,6 +77,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   // option is idle only when every decision has gone without it.
   decide(plan);
   refuse_idle_options(plan);
+  mend_tensors(plan);
   // Cut: before there are parts, since --tp-fit may change what a tensor becomes.
   slice_tensors(plan);
   // Place: sizes, then files, then offsets; only then is it known in which order the files fill.
@@ -83,6 +85,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   assign_files(plan);
   lay_out_files(plan);
   deal_files(plan);
+  keep_whole_files(plan);
   order_for_execution(plan);
   measure_plan(plan);
   // The JSON describes what is placed, so it comes last.

@@ -36,6 +36,11 @@ constexpr std::array kCommands = {
             .summary = "put the slices of ranks together again, bit for bit",
             .declare = declare_merge,
             .resumes = true},
+    Command{
+        .name = "repair",
+        .summary = "mend what is said of a checkpoint's weights, and scales that fused ones share",
+        .declare = declare_repair,
+        .resumes = true},
     Command{.name = "verify",
             .summary = "tell whether a checkpoint is still the same model, and may ship",
             .declare = declare_verify},

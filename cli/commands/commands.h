@@ -74,6 +74,7 @@ std::function<int()> declare_inspect(FlagTable& table);
 std::function<int()> declare_join(FlagTable& table);
 std::function<int()> declare_list(FlagTable& table);
 std::function<int()> declare_merge(FlagTable& table);
+std::function<int()> declare_repair(FlagTable& table);
 std::function<int()> declare_synth(FlagTable& table);
 std::function<int()> declare_verify(FlagTable& table);
 

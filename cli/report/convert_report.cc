@@ -418,6 +418,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                {"demoted", plan.counts.demoted},
                {"cast", plan.counts.cast},
                {"copied", plan.counts.copied},
+               {"rescaled", plan.counts.rescaled},
                {"dropped", plan.counts.dropped},
                {"resumed", report.tensors_resumed},
                {"redone", report.tensors_redone},

@@ -67,6 +67,7 @@ void Execution::begin() {
                     plan_.sizes.bytes_out, plan_.n_members_here()));
   }
   open_journal();
+  link_source_files();
   if (plan_.has_rank_directories() && plan_.options.links && !plan_.options.part) require_links();
   if (options_.consume_source) consume_from_here();
 }
@@ -284,6 +285,29 @@ void Execution::consume_from_here() {
     if (done_[index] != 0) resumed.push_back(index);
   }
   consumer_->tensors_done(resumed, results_, *journal_);
+}
+
+// They have the place of files that are not written, so they are there before any is opened. A link
+// of an earlier run is the same file still.
+void Execution::link_source_files() {
+  bool is_copied = false;
+  for (const PlannedFile& file : plan_.files) {
+    if (!file.is_linked) continue;
+    threads_.check_stop();
+    const std::filesystem::path from = plan_.source.directory() / file.name;
+    const std::filesystem::path to = paths_.staged / file.name;
+    std::filesystem::remove(to);
+    if (!link_file(std::filesystem::canonical(from), to)) {
+      copy_durably(from, to, threads_.check_stop);
+      is_copied = true;
+    }
+    staged_->take(file.name);
+  }
+  if (is_copied) {
+    warn(
+        "files in which nothing changes are copied: there are no hard links from the source to "
+        "the file system of the output");
+  }
 }
 
 // Whether files that several ranks load can be links, or have to be copies, which need room.

@@ -48,6 +48,7 @@ class Execution {
   void add_inspection_report();
   void finish_publishing(bool replacing, const StagedFiles* staged);
   void warn_of_file_system();
+  void link_source_files();
   void require_links();
   void require_sources_of_open_tensors() const;
   void on_durable(const std::vector<std::uint32_t>& tensors);

@@ -101,12 +101,33 @@ const char* mtp_layer_key(const Json& config) {
   return key == formats::kMtpLayerKeys.end() ? formats::kMtpLayerKeys.front() : *key;
 }
 
+// A config that says nothing of how its weights are quantized.
+formats::ModelConfig without_block(formats::ModelConfig config) {
+  Json raw = *config.raw;
+  if (raw.is_object()) formats::set_quantization_block(config, raw, Json());
+  Json keys = *config.text.keys;
+  if (keys.is_object()) keys.erase("quantization_config");
+  config.raw = std::move(raw);
+  config.text.keys = std::move(keys);
+  return config;
+}
+
+// Caches of keys and values are quantized or not whatever the weights are.
+void take_over_caches(const Json& source, Json& block) {
+  if (!source.is_object() || !block.is_object()) return;
+  for (const auto& [key, value] : source.items()) {
+    if (key.starts_with("kv_cache")) block[key] = value;
+  }
+}
+
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
 std::string derive_config(Plan& plan, bool of_ranks) {
   const Checkpoint& source = plan.source;
   const std::vector<formats::WrittenTensor> written = written_tensors(plan, of_ranks);
-  const bool same_dialect = plan.target.dialect == &source.dialect();
-  const formats::WrittenModel model{.source = source.config(),
+  const bool is_repair = plan.recipe.choices.repair != nullptr;
+  const bool same_dialect = plan.target.dialect == &source.dialect() && !is_repair;
+  const formats::ModelConfig told = is_repair ? without_block(source.config()) : source.config();
+  const formats::WrittenModel model{.source = told,
                                     .description = same_dialect && !source.description().is_null()
                                                        ? &source.description()
                                                        : nullptr,
@@ -120,6 +141,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   Json config = *source.config().raw;
   if (config.is_null()) return {};
   Json quantization = plan.target.dialect->quantization_config(model);
+  if (is_repair) take_over_caches(formats::quantization_block(source.config()), quantization);
   formats::set_quantization_block(source.config(), config, std::move(quantization));
   Json& text = formats::text_section(source.config(), config);
   if (source.config().num_nextn_predict_layers > 0 &&

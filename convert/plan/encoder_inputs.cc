@@ -37,18 +37,6 @@ InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
                                planned.storage->global_divides);
 }
 
-// What the tensors of one fused module have in common: where the module stands, and how loaders
-// fuse it. Tensors that nothing fuses have their own.
-using FusedKey = std::pair<std::string, Fuse>;
-FusedKey fused_key(const LogicalTensor& tensor) {
-  const std::string_view module = formats::module_name(tensor.name);
-  const Fuse fuse = tensor.rule != nullptr ? tensor.rule->fuse : Fuse::kNone;
-  // The indexer's wk is joined after decoding, so it shares nothing.
-  if (fuse == Fuse::kNone || fuse == Fuse::kIndexerK || tensor.shape.size() < 2)
-    return {std::string(module), Fuse::kNone};
-  return {std::string(module.substr(0, module.rfind('.'))), fuse};
-}
-
 // A quant_bias without the layer's own bias would compute another model.
 void refuse_biases(const Plan& plan, Refusals& refusals) {
   std::set<std::string_view> names;
@@ -76,6 +64,15 @@ bool knows(const Importance& importance, const formats::LogicalTensor& tensor, R
 }
 
 }  // namespace
+
+FusedKey fused_key(const LogicalTensor& tensor) {
+  const std::string_view module = formats::module_name(tensor.name);
+  const Fuse fuse = tensor.rule != nullptr ? tensor.rule->fuse : Fuse::kNone;
+  // The indexer's wk is joined after decoding, so it shares nothing.
+  if (fuse == Fuse::kNone || fuse == Fuse::kIndexerK || tensor.shape.size() < 2)
+    return {std::string(module), Fuse::kNone};
+  return {std::string(module.substr(0, module.rfind('.'))), fuse};
+}
 
 void set_input_scales(Plan& plan, Refusals& refusals) {
   const Choices& choices = plan.recipe.choices;

@@ -212,6 +212,7 @@ void measure_plan(Plan& plan) {
     if (!plan.is_here(planned)) continue;
     ++(plan.counts.*kCounts.at(static_cast<std::size_t>(planned.action)));
     if (planned.is_demoted) ++plan.counts.demoted;
+    if (planned.joint_global) ++plan.counts.rescaled;
     if (planned.action == Action::kDrop) continue;
     plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
     if (goes_through_bands(plan.tensor_of(planned), planned)) {

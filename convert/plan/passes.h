@@ -41,6 +41,11 @@ void assign_files(Plan& plan);
 /// Fixes order, offsets and sizes in every file; the layout of docs/formats.md, "Writing".
 void lay_out_files(Plan& plan);
 
+/// What the tensors of one fused module have in common: where the module stands, and how loaders
+/// fuse it. Tensors that nothing fuses have their own.
+using FusedKey = std::pair<std::string, formats::Fuse>;
+FusedKey fused_key(const formats::LogicalTensor& tensor);
+
 /// Says of every file whether this run writes it (PlannedFile::is_here): dealt_parts().
 void deal_files(Plan& plan);
 

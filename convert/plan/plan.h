@@ -67,6 +67,8 @@ struct PlannedTensor {
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
   bool is_weighted = false;  ///< --importance knows its columns
+  /// Of kCopy: the global scale that block scales are made anew for, as the dialect stores it.
+  std::optional<float> joint_global = {};
   std::uint8_t n_parts = 0;
   std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
   std::uint32_t scales = kNone;     ///< --scales-from: index into that checkpoint's tensors()
@@ -120,7 +122,8 @@ struct PlannedFile {
   std::vector<formats::TensorSpec> constants;
   std::vector<Joined> joined;  ///< in data order; empty: each part is a stored tensor of its own
   std::vector<PartRef> parts;  ///< in data order
-  bool is_here = true;         ///< false: another part of the job writes it
+  bool is_here = true;         ///< false: another part of the job writes it, or it is linked
+  bool is_linked = false;      ///< byte for byte that of the source: a hard link, or a copy
 };
 
 /// How logical tensors are assigned to files.
@@ -176,6 +179,7 @@ struct PlannedJson {
 struct PlanCounts {
   std::uint64_t copied = 0, repackaged = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;                 ///< of the cast ones
+  std::uint64_t rescaled = 0;                ///< of the copied ones, with a joint global scale
   std::uint64_t searched = 0, weighted = 0;  ///< with --importance: with searched scales; weighted
   std::uint64_t fitted_to_bf16 = 0;          ///< that --tp-fit bf16 left in, or made, BF16
 };

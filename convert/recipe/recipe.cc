@@ -309,6 +309,7 @@ Json Choices::to_json() const {
                       json);
   if (importance) record_statistics("importance", importance->hash(), importance->filled(), json);
   if (scales_from) json["scales_from"] = scales_from_fingerprint;
+  if (repair) json["repair"] = true;
   return json;
 }
 

@@ -19,6 +19,7 @@
 namespace ingot::convert {
 class ActivationScales;
 class Importance;
+struct RepairFacts;
 
 /// Where a rule comes from; rules are tried in this order.
 enum class RuleOrigin : std::uint8_t {
@@ -90,6 +91,9 @@ struct Choices {
   std::shared_ptr<const Importance> importance;               ///< --importance
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::JsonValue scales_from_fingerprint;
+  /// `ingot repair`: what says how the checkpoint is quantized is made anew, weights that loaders
+  /// fuse get one global scale, and files in which nothing changes are links. Null: no repair.
+  std::shared_ptr<const RepairFacts> repair;
 
   [[nodiscard]] formats::Json to_json() const;
 };

@@ -48,6 +48,12 @@ struct TensorTask : PlannedValues {
 /// infinite scale is broken whatever is done with it.
 TensorResult keep_codes(const TensorTask& task);
 
+/// kCopy of an NVFP4 tensor with PlannedTensor::joint_global: codes byte for byte; a block scale
+/// becomes the E4M3 number nearest to scale x (own / joint global), with one FP32 rounding of the
+/// quotient and one of the product, and never 0 where it was not. The error is that of the values
+/// that the codes stand for.
+TensorResult rescale_blocks(const TensorTask& task);
+
 /// kCast with a fused kernel.
 TensorResult transcode(const TensorTask& task);
 

@@ -105,6 +105,7 @@ float target_global(const PlannedValues& of, const OriginalGlobals& originals,
 }
 
 TensorResult keep_codes(const TensorTask& task) {
+  if (task.planned.joint_global) return rescale_blocks(task);
   const formats::ScaleReader scales(task.context.plan.source, task.tensor, task.scale_policy());
   judge_scales(task, scales);
   TensorResult result;

@@ -284,8 +284,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   if (manifest) state->slices = read_rank_slices(directory, *manifest, stage.faults());
   stage.settle();
 
-  WeightsListing listing =
-      list_weights(directory, options.consumed_headers, any_names, stage.faults());
+  WeightsListing listing = list_weights(
+      directory, options.consumed_headers,
+      {.accept_any = any_names, .ignores_index = options.ignores_index}, stage.faults());
   SideListing beside = list_side_files(directory, stage.faults());
   state->side_files = std::move(beside.files);
   state->has_index = listing.has_index;

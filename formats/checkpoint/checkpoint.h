@@ -36,6 +36,8 @@ struct OpenOptions {
   /// left out.
   ErrorList* faults = nullptr;
   std::size_t threads = 1;
+  /// Every weights file that is here belongs to the checkpoint, whatever an index says.
+  bool ignores_index = false;
 };
 
 /// A file beside the weights, copied byte for byte on conversion: everything but weights, weight

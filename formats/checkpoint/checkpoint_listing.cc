@@ -291,16 +291,18 @@ Json read_description(const fs::path& directory, const Dialect& dialect, bool ba
 }
 
 WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_headers,
-                            bool accept_any, ErrorList& faults) {
+                            const ListingOptions& options, ErrorList& faults) {
   WeightsListing listing;
   const std::vector<std::string> present = present_files(directory, consumed_headers);
-  if (!read_index(directory, listing, faults)) {
+  if (options.ignores_index && !present.empty()) {
+    listing.files = present;
+  } else if (!read_index(directory, listing, faults)) {
     // The index says nothing, but `check` may still look at what is there.
     listing.files = present;
     listing.has_index = false;
   } else if (listing.has_index) {
     take_indexed(present, listing, faults);
-  } else if (accept_any && !present.empty()) {
+  } else if (options.accept_any && !present.empty()) {
     listing.files = present;
   } else {
     take_unindexed(present, directory, listing, faults);

@@ -37,13 +37,19 @@ struct WeightsListing {
   std::vector<std::string> strays;
 };
 
+/// What makes a file one of a checkpoint.
+struct ListingOptions {
+  bool accept_any = false;     ///< without an index: any *.safetensors
+  bool ignores_index = false;  ///< any, as if there were none
+};
+
 /// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or
-/// model.safetensors where there is none; any *.safetensors with `accept_any`. Reports index files
+/// model.safetensors where there is none. Reports index files
 /// that are missing, and weights files beside them that have the name of one more of their kind, or
 /// that of a checkpoint in one file: signs of an index that is not of these files.
 WeightsListing list_weights(const std::filesystem::path& directory,
-                            const std::filesystem::path& consumed_headers, bool accept_any,
-                            ErrorList& faults);
+                            const std::filesystem::path& consumed_headers,
+                            const ListingOptions& options, ErrorList& faults);
 
 /// What the index kIndexName says beside its map; the default where there is none.
 IndexFrame read_index_frame(const std::filesystem::path& directory);

@@ -103,7 +103,7 @@ offers "bash" ingot completions b
 offers "--thinking --threads" ingot generate d --th
 offers "--no-thinking" ingot generate d --no
 offers "" ingot convert --tp ""
-for command in $(sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p' "$work/help" | head -13); do
+for command in $(sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p' "$work/help" | head -14); do
   # Every option of --help is offered.
   "$ingot" "$command" --help | grep -o '^  \(-h,\)\?--[a-z0-9-]*' | sed 's/.*--/--/' | sort -u >"$work/wanted"
   complete_words ingot "$command" -- | sort -u >"$work/got"
@@ -119,7 +119,7 @@ expect 2 "bash,zsh,fish" "$ingot" completions tcsh
 
 # Manual pages: one for each command.
 "$ingot" help --man "$work/man" >"$work/names" || fail "help --man"
-[ "$(wc -l <"$work/names")" -eq 15 ] || fail "pages: $(cat "$work/names")"
+[ "$(wc -l <"$work/names")" -eq 16 ] || fail "pages: $(cat "$work/names")"
 for page in "$work"/man/*.1; do
   grep -q '^\.SH NAME' "$page" || fail "no NAME in $page"
   if command -v groff >/dev/null; then

@@ -18,7 +18,7 @@ namespace ingot::verify {
 enum class Relation : std::uint8_t {
   kIdentical,  ///< same scheme; codes and scales are the same
   kChanged,    ///< same scheme, but not the same: a fault
-  kQuantized,  ///< into another quantized scheme
+  kQuantized,  ///< into another quantized scheme, or under a larger global scale (`ingot repair`)
   kWidened,  ///< into a plain dtype that holds every value of the source's grid (or rounds it once)
   kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits: a fault unless recorded
 };

@@ -8,6 +8,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/scaled_code.h"
 #include "verify/weights/element_run.h"
 
@@ -68,6 +69,7 @@ void BandSums::add(const BandSums& next) {
   sums.add(next.sums);
   reach.add(next.reach);
   is_same = is_same && next.is_same;
+  is_rescaled = is_rescaled && next.is_rescaled;
 }
 
 WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& output, double sample,
@@ -120,9 +122,11 @@ BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) con
   const EncodedBand source = read(false, band, scratch.source_codes);
   const EncodedBand output = read(true, band, scratch.output_codes);
   BandSums found;
-  found.is_same = same_coding_ && scales_agree(source, output, band) &&
-                  std::memcmp(source.run.weight, output.run.weight,
-                              band.rows * band.cols * code_bits(source_) / 8) == 0;
+  const bool has_same_codes =
+      same_coding_ && std::memcmp(source.run.weight, output.run.weight,
+                                  band.rows * band.cols * code_bits(source_) / 8) == 0;
+  found.is_same = has_same_codes && scales_agree(source, output, band);
+  found.is_rescaled = has_same_codes && is_rescaled(source, output);
   compare_values(source, output, found, scratch);
   return found;
 }
@@ -132,6 +136,7 @@ BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch)
   BandSums found;
   found.sums.elements = band.rows * band.cols;
   found.is_same = same_coding_;
+  found.is_rescaled = false;
   if (!same_coding_) return found;
   const EncodedBand source = read(false, band, scratch.source_codes);
   const EncodedBand output = read(true, band, scratch.output_codes);
@@ -176,6 +181,29 @@ bool WeightPair::scales_agree(const EncodedBand& source, const EncodedBand& outp
       const std::uint64_t at = row * source.run.scale_cols + i;
       if (!within_ulps(source.scales[at], output.scales[at], ulps)) return false;
     }
+  }
+  return true;
+}
+
+// The rule by which weights that loaders fuse come under one global scale, the largest of them:
+// docs/formats.md, "One global scale for fused weights".
+bool WeightPair::is_rescaled(const EncodedBand& source, const EncodedBand& output) const {
+  const auto& own = reader(false).global();
+  const auto& joint = reader(true).global();
+  if (!own || !joint || own->divides != joint->divides || own->value == joint->value ||
+      source.scales.size() != output.scales.size())
+    return false;
+  const float ratio = own->divides ? joint->value / own->value : own->value / joint->value;
+  if (!(ratio < 1)) return false;
+  const auto stored = [](float effective, const formats::GlobalScale& global) {
+    return formats::e4m3_from_float(global.divides ? effective * global.value
+                                                   : effective / global.value);
+  };
+  for (std::size_t i = 0; i < source.scales.size(); ++i) {
+    const std::uint8_t before = stored(source.scales[i], *own);
+    const std::uint8_t nearest = formats::e4m3_from_float(formats::float_from_e4m3(before) * ratio);
+    const std::uint8_t wanted = before == 0 ? nearest : std::max<std::uint8_t>(nearest, 1);
+    if (stored(output.scales[i], *joint) != wanted) return false;
   }
   return true;
 }
@@ -244,7 +272,8 @@ std::string WeightPair::fused_module() const {
 }
 
 Relation WeightPair::relation(const BandSums& whole) const {
-  if (same_coding_) return whole.is_same ? Relation::kIdentical : Relation::kChanged;
+  if (same_coding_ && whole.is_same) return Relation::kIdentical;
+  if (same_coding_) return whole.is_rescaled ? Relation::kQuantized : Relation::kChanged;
   if (is_raw_) return Relation::kChanged;
   if (formats::scheme_facts(output_.tensor.encoding.scheme).quantized) return Relation::kQuantized;
   if (formats::scheme_facts(source_.tensor.encoding.scheme).quantized || is_linear(source_.tensor))

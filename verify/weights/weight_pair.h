@@ -28,6 +28,8 @@ struct BandSums {
   ElementSums sums;
   GroupReach reach;     ///< of groups that the band holds
   bool is_same = true;  ///< codes and scales, of one coding on both sides
+  /// The same codes under another global scale, block scales the nearest to what they were.
+  bool is_rescaled = true;
   void add(const BandSums& next);
 };
 
@@ -67,6 +69,7 @@ class WeightPair {
                                  std::vector<std::byte>& codes) const;
   [[nodiscard]] BandSums compare_raw(const WeightBand& band, WeightScratch& scratch) const;
   [[nodiscard]] static bool zeros_agree(const EncodedBand& source, const EncodedBand& output);
+  [[nodiscard]] bool is_rescaled(const EncodedBand& source, const EncodedBand& output) const;
   [[nodiscard]] bool scales_agree(const EncodedBand& source, const EncodedBand& output,
                                   const WeightBand& band) const;
   void compare_values(const EncodedBand& source, const EncodedBand& output, BandSums& found,

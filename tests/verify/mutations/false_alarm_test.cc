@@ -231,10 +231,10 @@ TEST_P(EveryLevel, IsPassedByAWholeConversion) {
   expect_passed();
 }
 
-INSTANTIATE_TEST_SUITE_P(FirstTargets, EveryLevel, ::testing::ValuesIn(first_targets()),
+INSTANTIATE_TEST_SUITE_P(FirstTargets, EveryLevel, ::testing::ValuesIn(dialect_targets()),
                          target_name);
 INSTANTIATE_TEST_SUITE_P(SlowTargets, EveryLevel,
-                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
+                         ::testing::ValuesIn(all_targets_but(dialect_targets())), target_name);
 
 class EveryLevelOfSlices : public EveryLevel {};
 

@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/job.h"
+#include "cli/flags/flag_table.h"
+#include "convert/convert.h"
+#include "convert/output/output_directory.h"
+#include "convert/plan/repair.h"
+#include "formats/base/printable.h"
+#include "formats/config/config_meaning.h"
+#include "formats/config/nested_config.h"
+#include "formats/json/json.h"
+#include "shard/join/source.h"
+
+namespace ingot::cli {
+
+using formats::Checkpoint;
+using formats::Json;
+
+namespace {
+
+struct RepairFlags {
+  std::string input, family, dialect, links = "yes";
+  JobFlags job;
+};
+
+struct Opened {
+  Checkpoint source;
+  std::string index_fault;  ///< of an index that is not of these files; empty: it is, or is none
+};
+
+// By the index; where that fails, by the files that are here.
+Opened open(const RepairFlags& flags) {
+  formats::OpenOptions options{.family = flags.family,
+                               .threads = threads_of(flags.job.execute.threads)};
+  try {
+    return {Checkpoint::open(flags.input, options), {}};
+  } catch (const Error& error) {
+    options.ignores_index = true;
+    try {
+      return {Checkpoint::open(flags.input, options), error.what()};
+    } catch (const Error&) {
+    }
+    throw;
+  }
+}
+
+// A value in a line: lists and objects by their size.
+std::string short_text(const Json& value) {
+  if (value.is_null()) return "absent";
+  if (value.is_array()) return fmt::format("{} entries", value.size());
+  if (value.is_object()) return fmt::format("{} keys", value.size());
+  return printable(formats::config_text(value));
+}
+
+// What of quantization_config is not as it was, a line for each key.
+std::vector<std::string> changes_of(const Json& before, const Json& after) {
+  if (before.is_null() != after.is_null())
+    return {fmt::format("quantization_config: {} -> {}", short_text(before), short_text(after))};
+  std::vector<std::string> lines;
+  const auto compare = [&](const std::string& key) {
+    const Json &was = formats::json_member(before, key), &is = formats::json_member(after, key);
+    if (was == is) return;
+    std::string line = fmt::format("quantization_config.{}: {} -> {}", printable(key),
+                                   short_text(was), short_text(is));
+    if (short_text(was) == short_text(is)) line += ", others";
+    lines.push_back(std::move(line));
+  };
+  if (before.is_object()) {
+    for (const auto& [key, value] : before.items()) compare(key);
+  }
+  if (after.is_object()) {
+    for (const auto& [key, value] : after.items()) {
+      if (formats::json_member(before, key).is_null()) compare(key);
+    }
+  }
+  return lines;
+}
+
+// As it is recognized; where nothing says it and that cannot be, the dialect that holds most.
+std::string dialect_of(const Checkpoint& source) {
+  const formats::Dialect& own = source.dialect();
+  const bool is_said =
+      !formats::quantization_block(source.config()).is_null() || !source.description().is_null();
+  const bool holds_all = std::ranges::all_of(source.tensors(), [&](const auto& tensor) {
+    const formats::SchemeId scheme = tensor.encoding.scheme;
+    return !formats::scheme_facts(scheme).quantized ||
+           formats::find_storage(own, scheme) != nullptr;
+  });
+  return std::string(is_said || holds_all ? own.name : "compressed-tensors");
+}
+
+std::string mended_text(const convert::Plan& plan, const Opened& opened) {
+  std::vector<std::string> lines;
+  if (!opened.index_fault.empty())
+    lines.push_back(fmt::format("the index is made anew: {}", opened.index_fault));
+  const Checkpoint& source = plan.source;
+  if (plan.json.config != source.config_text()) {
+    const formats::ModelConfig written =
+        formats::parse_model_config(plan.json.config, "config.json");
+    for (std::string& line : changes_of(formats::quantization_block(source.config()),
+                                        formats::quantization_block(written)))
+      lines.push_back("config.json: " + line);
+  }
+  if (!plan.json.description.empty() &&
+      (source.description().is_null() ||
+       formats::parse_json(plan.json.description, "") != source.description()))
+    lines.push_back(fmt::format("{} is made anew", plan.target.dialect->description_file));
+  if (plan.counts.rescaled > 0) {
+    lines.push_back(
+        fmt::format("{} tensors get the global scale of those with which loaders fuse them",
+                    plan.counts.rescaled));
+  }
+  std::size_t n_linked = 0;
+  for (const convert::PlannedFile& file : plan.files) n_linked += file.is_linked ? 1 : 0;
+  lines.push_back(fmt::format("{} of {} weights files stay as they are{}", n_linked,
+                              plan.files.size(),
+                              n_linked > 0 ? ": hard links to those of the source" : ""));
+  return fmt::format("{}\n", fmt::join(lines, "\n"));
+}
+
+int run_repair(RepairFlags& flags) {
+  convert::require_apart(flags.input, flags.job.output);
+  if (shard::is_sliced(flags.input)) {
+    throw Error(ErrorCode::kUnsupported,
+                "holds slices of ranks (put them together with ingot merge, repair that, and cut "
+                "it again)")
+        .in_file(flags.input);
+  }
+  flags.job.execute.stamps.add(flags.input);
+  const Opened opened = open(flags);
+  convert::Recipe recipe;
+  recipe.choices.dialect = flags.dialect.empty() ? dialect_of(opened.source) : flags.dialect;
+  recipe.choices.repair =
+      std::make_shared<const convert::RepairFacts>(convert::read_repair_facts(opened.source));
+  convert::PlanOptions options;
+  options.links = flags.links == "yes";
+  const convert::Plan plan = convert::plan_conversion(opened.source, std::move(recipe), options);
+  if (!flags.job.json) std::cout << mended_text(plan, opened) << std::flush;
+  return run_job(flags.job, "repairing", plan);
+}
+
+}  // namespace
+
+std::function<int()> declare_repair(FlagTable& table) {
+  auto flags = std::make_shared<RepairFlags>();
+  table.add(FlagGroup::kCommon,
+            {required("input", &flags->input, "directory of the checkpoint", ValueKind::kFolder),
+             required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+  table.add(FlagGroup::kSource,
+            {family_flag(&flags->family, "model family instead of config.json's"),
+             family_file_flag(&flags->family)});
+  table.add(FlagGroup::kTarget,
+            {{"--dialect", &flags->dialect,
+              "layout of the quantized tensors, where nothing says it any more: deepseek, "
+              "compressed-tensors, modelopt, modelslim, mxfp4 (default: as it is recognized)"},
+             {"--links",
+              &flags->links,
+              "yes (default): files in which nothing changes are hard links to those of the "
+              "source; no: all are written",
+              {.words = {"yes", "no"}}}});
+  declare_job(table, flags->job);
+  table.footer =
+      "Examples:\n"
+      "  ingot check DIR --engine vllm                what is wrong with it\n"
+      "  ingot repair DIR OUT --dry-run               what would be mended\n"
+      "  ingot repair DIR OUT\n"
+      "  ingot verify DIR OUT --levels weights        what the new block scales cost";
+  return [flags] { return run_repair(*flags); };
+}
+
+}  // namespace ingot::cli

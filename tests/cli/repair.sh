@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# What repair mends: what is said of the weights, the index, and global scales that fused weights have apart.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+here=$(cd "$(dirname "$0")" && pwd)
+
+convert() { # OUT OPTION...
+  local out=$1
+  shift
+  "$ingot" convert "$example" "$work/$out" "$@" --progress never >/dev/null 2>&1 || fail "convert $*"
+  rm "$work/$out/ingot.json" "$work/$out/ingot.tensors.jsonl.zst"
+}
+inodes() { stat -c %i "$1"/*.safetensors | tr '\n' ' '; }
+sums() { (cd "$1" && sha256sum -- *); }
+
+# Lists of modules: the config is made anew, the weights are links, and nothing of the source changes.
+convert lists --to fp8-channel
+python3 - "$work/lists/config.json" <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+config["quantization_config"]["ignore"] = ["lm_head"]
+json.dump(config, open(sys.argv[1], "w"), indent=2)
+P
+sums "$work/lists" >"$work/before"
+expect 1 "does not load" "$ingot" check "$work/lists" --engine vllm
+expect 0 "2 of 2 weights files stay as they are" "$ingot" repair "$work/lists" "$work/mended" --dry-run
+[ ! -e "$work/mended" ] || fail "a dry run has written something"
+expect 0 "config.json: quantization_config.ignore: 1 entries -> 8 entries" "$ingot" repair "$work/lists" "$work/mended"
+[ "$(inodes "$work/lists")" = "$(inodes "$work/mended")" ] || fail "weights are no links"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/mended" --deep
+expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/mended" --engine vllm
+expect 0 "PASS" "$ingot" verify "$example" "$work/mended" --levels weights
+sums "$work/lists" | cmp -s - "$work/before" || fail "the source has changed"
+expect 2 "mended" "$ingot" repair "$work/lists" "$work/mended"
+expect 0 "" "$ingot" repair "$work/lists" "$work/written" --links no
+[ "$(inodes "$work/lists")" != "$(inodes "$work/written")" ] || fail "weights are links"
+cmp -s "$work/mended/ingot.tensors.jsonl.zst" "$work/written/ingot.tensors.jsonl.zst" || fail "records differ without links"
+# What is right already stays as it is.
+expect 0 "2 of 2 weights files" "$ingot" repair "$work/mended" "$work/again"
+cmp -s "$work/mended/config.json" "$work/again/config.json" || fail "a second repair changes the config"
+
+# Nothing is said at all: the dialect that holds such weights.
+cp -r "$work/lists" "$work/silent"
+python3 - "$work/silent/config.json" <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+del config["quantization_config"]
+json.dump(config, open(sys.argv[1], "w"), indent=2)
+P
+expect 0 "quantization_config: absent -> " "$ingot" repair "$work/silent" "$work/told"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/told"
+
+# No index, and one that names another file.
+cp -r "$work/lists" "$work/unindexed"
+rm "$work/unindexed/model.safetensors.index.json"
+expect 0 "the index is made anew" "$ingot" repair "$work/unindexed" "$work/indexed"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/indexed"
+cp "$work/lists/model.safetensors.index.json" "$work/unindexed"
+sed -i 's/00001-of-00002/00007-of-00002/' "$work/unindexed/model.safetensors.index.json"
+expect 0 "the index is made anew" "$ingot" repair "$work/unindexed" "$work/indexed2"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/indexed2"
+
+# Scales that are not called as the dialect calls them.
+cp -r "$work/lists" "$work/renamed"
+python3 "$here/edit_checkpoint.py" "$work/renamed" '
+for name in [n for n in t if n.endswith("o_proj.weight_scale")]:
+    t[name + "_inv"] = t.pop(name)'
+expect 0 "rewrapped 6" "$ingot" repair "$work/renamed" "$work/called"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/called"
+
+# Global scales apart: by a power of two nothing is lost, else as much as is said.
+convert apart --to nvfp4
+python3 "$here/edit_checkpoint.py" "$work/apart" '
+for name, factor in [("model.layers.1.mlp.experts.0.up_proj", 2.0), ("model.layers.2.mlp.experts.3.gate_proj", 1.37),
+                     ("model.layers.2.mlp.experts.4.gate_proj", 1e5)]:
+    dtype, shape, data = t[name + ".weight_global_scale"]
+    t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] * factor))'
+expect 2 "nvfp4.fused-global" "$ingot" check "$work/apart"
+expect 0 "3 tensors get the global scale of those with which loaders fuse them" "$ingot" repair "$work/apart" "$work/joint"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/joint" --deep
+python3 "$here/joint_globals.py" "$work/apart/model.safetensors" "$work/joint/model.safetensors" || fail "block scales"
+# Verification knows the rule: what a ratio near one costs passes, the same in any other way does not.
+python3 "$here/edit_checkpoint.py" "$work/apart" '
+for name in ["model.layers.2.mlp.experts.4.gate_proj"]:
+    dtype, shape, data = t[name + ".weight_global_scale"]
+    t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] / 1e5))'
+expect 0 "2 tensors get the global scale" "$ingot" repair "$work/apart" "$work/joint2"
+expect 0 "PASS" "$ingot" verify "$work/apart" "$work/joint2" --levels structure,weights
+rm "$work/joint2/ingot.json" "$work/joint2/ingot.tensors.jsonl.zst"
+python3 "$here/edit_checkpoint.py" "$work/joint2" '
+name = "model.layers.2.mlp.experts.3.gate_proj.weight_scale"
+dtype, shape, data = t[name]
+t[name] = (dtype, shape, bytes([data[0] - 1]) + data[1:])'
+expect 1 "weights.changed" "$ingot" verify "$work/apart" "$work/joint2" --levels weights
+
+# Refusals, with nothing published.
+expect 2 "no such directory" "$ingot" repair "$work/nowhere" "$work/out"
+cp -r "$work/lists" "$work/short"
+truncate -s 4000000 "$work/short/model-00002-of-00002.safetensors"
+expect 2 "model-00002-of-00002.safetensors" "$ingot" repair "$work/short" "$work/out"
+"$ingot" convert "$example" "$work/slices" --to bf16 --tp 2 --progress never >/dev/null 2>&1 || fail "slices"
+expect 2 "ingot merge" "$ingot" repair "$work/slices" "$work/out"
+[ ! -e "$work/out" ] || fail "something was published"
+finish
