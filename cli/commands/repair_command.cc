@@ -119,7 +119,7 @@ std::string mended_text(const convert::Plan& plan, const Opened& opened) {
   for (const convert::PlannedFile& file : plan.files) n_linked += file.is_linked ? 1 : 0;
   lines.push_back(fmt::format("{} of {} weights files stay as they are{}", n_linked,
                               plan.files.size(),
-                              n_linked > 0 ? ": hard links to those of the source" : ""));
+                              n_linked > 0 ? ": hard links, or copies on another file system" : ""));
   return fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 

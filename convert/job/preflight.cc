@@ -188,6 +188,13 @@ DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOpti
   DiskNeed need{.peak_bytes = peak_disk_bytes(plan, options.consume_source),
                 .side_bytes = plan.options.part ? 0 : side_bytes(plan),
                 .free_bytes = free_bytes(paths.output)};
+  // Links lie on the file system of what they lead to.
+  const auto home = stamp_of(plan.source.directory()),
+             there = stamp_of(existing_parent(paths.output));
+  const bool has_links = home && there && home->device == there->device;
+  for (const PlannedFile& file : plan.files) {
+    if (file.is_linked && !has_links) need.peak_bytes += file.n_bytes;
+  }
   if (checked.earlier) {
     for (const PlannedFile& file : plan.files) {
       for (const PlannedFile::Member& member : file.members)

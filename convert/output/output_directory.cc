@@ -146,9 +146,14 @@ void require_apart(const fs::path& source, const fs::path& output) {
   }
 }
 
-std::uint64_t free_bytes(const fs::path& path) {
+fs::path existing_parent(const fs::path& path) {
   fs::path existing = fs::absolute(path);
   while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  return existing;
+}
+
+std::uint64_t free_bytes(const fs::path& path) {
+  const fs::path existing = existing_parent(path);
   struct statvfs info {};
   if (::statvfs(existing.c_str(), &info) != 0)
     throw system_error(errno, "ask for free space", existing.string());

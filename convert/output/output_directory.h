@@ -28,6 +28,9 @@ bool is_inside(const std::filesystem::path& inner, const std::filesystem::path& 
 /// resolved).
 void require_apart(const std::filesystem::path& source, const std::filesystem::path& output);
 
+/// The path itself, or the nearest directory above it that there is.
+std::filesystem::path existing_parent(const std::filesystem::path& path);
+
 /// Bytes that the file system of `path` (or its nearest existing parent) has for us.
 std::uint64_t free_bytes(const std::filesystem::path& path);
 
