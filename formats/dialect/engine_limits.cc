@@ -25,8 +25,21 @@ constexpr std::string_view kWholeBlocks =
     "it joins weights, and the rows of all but the last must be a multiple of the block's";
 constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
 
+constexpr std::string_view kStackedFrom =
+    "it makes stacks of experts out of FP8 with a scale per row or tensor, and of packed codes "
+    "without a global scale, alone";
+constexpr std::string_view kStackedInstead = "fp8-channel, mxfp4 or int4";
+
 // Read in vLLM 0.32.0 and SGLang 0.5.23, and tried there: docs/formats.md, "Engines".
 constexpr std::array kLimits = {
+    EngineLimit{kTransformers, kCt, kFp8Block, std::nullopt, kExperts, kStackedFrom,
+                kStackedInstead, ""},
+    EngineLimit{kTransformers, kCt, kInt8Channel, std::nullopt, kExperts, kStackedFrom,
+                kStackedInstead, ""},
+    EngineLimit{kTransformers, kCt, kMxfp8, std::nullopt, kExperts, kStackedFrom, kStackedInstead,
+                ""},
+    EngineLimit{kTransformers, kCt, kNvfp4, std::nullopt, kExperts, kStackedFrom, kStackedInstead,
+                ""},
     EngineLimit{kVllm, kCt, kFp8Block, kWeightOnly, kExperts, kNoInputs, kDynamicInstead, ""},
     EngineLimit{kSglang, kCt, kFp8Block, kWeightOnly, kAny, kNoInputs, kDynamicInstead, ""},
     EngineLimit{kVllm, kCt, kFp8Channel, kWeightOnly, kExperts,

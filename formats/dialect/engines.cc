@@ -59,7 +59,7 @@ constexpr std::string_view kDeepseek = "deepseek";
 constexpr std::string_view kMxfp4Stacks = "mxfp4";
 constexpr std::string_view kAscend = "--quantization ascend";
 
-// docs/engines.md says how vLLM and SGLang were tried.
+// docs/engines.md says how vLLM, SGLang and transformers were tried.
 constexpr std::array kLoads = {
     EngineLoad{kVllm, kAny, kBf16, {}, kGenerated},
     EngineLoad{kVllm, kAny, kF32, {}, kGenerated},
@@ -122,16 +122,17 @@ constexpr std::array kLoads = {
     EngineLoad{kVllmAscend, kModelslim, kInt8Channel, kDynamic, kRead, kAscend},
     EngineLoad{kVllmAscend, kModelslim, kInt8Channel, kStatic, kRead, kAscend},
 
-    EngineLoad{kTransformers, kAny, kBf16, {}, kRead},
+    EngineLoad{kTransformers, kAny, kBf16, {}, kGenerated},
     EngineLoad{kTransformers, kAny, kF32, {}, kRead},
     EngineLoad{kTransformers, kAny, kF16, {}, kRead},
-    EngineLoad{kTransformers, kDeepseek, kFp8Block, kDynamic, kRead},
+    EngineLoad{kTransformers, kDeepseek, kFp8Block, kDynamic, kGenerated},
     EngineLoad{kTransformers, kMxfp4Stacks, kMxfp4, kWeightOnly, kRead},
     EngineLoad{kTransformers, kCt, kFp8Block, kDynamic, kNotTried},
-    EngineLoad{kTransformers, kCt, kFp8Channel, kDynamic, kNotTried},
+    EngineLoad{kTransformers, kCt, kFp8Channel, kDynamic, kGenerated},
     EngineLoad{kTransformers, kCt, kInt8Channel, kDynamic, kNotTried},
-    EngineLoad{kTransformers, kCt, kInt4Group, kWeightOnly, kNotTried},
+    EngineLoad{kTransformers, kCt, kInt4Group, kWeightOnly, kGenerated},
     EngineLoad{kTransformers, kCt, kNvfp4, kWeightOnly, kNotTried},
+    EngineLoad{kTransformers, kCt, kMxfp4, kWeightOnly, kGenerated},
 };
 
 }  // namespace

@@ -56,6 +56,8 @@ def replace_kernels():
     from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
     from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
     from vllm.model_executor.layers.fused_moe.oracle.int8 import Int8MoeBackend
+    from vllm.model_executor.layers.fused_moe.oracle.int_wna16 import WNA16MoEBackend
+    from vllm.model_executor.layers.fused_moe.oracle.mxfp4 import Mxfp4MoeBackend
     from vllm.model_executor.layers.fused_moe.oracle.nvfp4 import NvFp4MoeBackend
 
     quantization = "vllm.model_executor.layers.quantization."
@@ -65,6 +67,11 @@ def replace_kernels():
     kernels = {
         "init_fp8_linear_kernel": (no_kernel, [quantization + "fp8", quantization + "modelopt", schemes + "w8a8_fp8"]),
         "init_nvfp4_linear_kernel": (no_kernel, [quantization + "modelopt", schemes + "w4a4_nvfp4"]),
+        "init_mxfp4_linear_kernel": (no_kernel, [schemes + "w4a4_mxfp4"]),
+        "init_mxfp8_linear_kernel": (no_kernel, [schemes + "w8a8_mxfp8"]),
+        "select_wna16_moe_backend": (lambda *args, **kwargs: (WNA16MoEBackend.MARLIN, TritonExperts), [experts + "wna16"]),
+        "select_mxfp8_moe_backend": (lambda *args, **kwargs: (Fp8MoeBackend.TRITON, TritonExperts), [experts + "w8a8_mxfp8"]),
+        "select_mxfp4_moe_backend": (lambda *args, **kwargs: (Mxfp4MoeBackend.MARLIN, TritonExperts), [experts + "w4a4_mxfp4"]),
         "select_fp8_moe_backend": (
             lambda **kwargs: (Fp8MoeBackend.TRITON, TritonExperts),
             [quantization + "fp8", quantization + "modelopt", experts + "w8a8_fp8"],

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Gives ingot's outputs to engines themselves, and compares what they do with expected.jsonl.
+
+    matrix.py INGOT [--record] [--only TEXT]
+
+Every row of the matrix is a model, a form that ingot writes it in, a layout and an engine. What is
+asked:
+  vllm loads          every parameter of vLLM's own model is filled by vLLM's own loader; what is
+                      replaced is the choice of kernels (sharded_state.py)
+  vllm generates      greedy answers in BF16 against `ingot generate --profile bf16`; nothing is
+                      replaced
+  transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
+                      against `ingot generate --profile f32`; weights are dequantized while loading
+A row's result is `loads`, how many answers and first tokens are equal, or the message with which
+ingot or the engine refuses. --record writes expected.jsonl anew: look at the difference. Fails where
+a result is not the expected one.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import sharded_state
+
+HERE = pathlib.Path(__file__).resolve().parent
+EXPECTED = HERE / "expected.jsonl"
+
+# Wide enough for whole blocks of 128 on two ranks.
+WIDTHS = ["--like", "tiny", "--layers", "2", "--hidden", "256", "--moe-intermediate", "256", "--intermediate", "256",
+          "--experts", "16", "--heads", "8", "--scheme", "bf16"]
+MODELS = {
+    "deepseek_v3": ["--family", "deepseek_v3", "--dense-layers", "1", *WIDTHS],
+    "qwen3_moe": ["--family", "qwen3_moe", *WIDTHS],
+}
+FORMS = {
+    "bf16": ["--to", "bf16"],
+    "fp8-block, deepseek": ["--to", "fp8", "--dialect", "deepseek"],
+    "fp8-block, compressed-tensors": ["--to", "fp8", "--dialect", "compressed-tensors"],
+    "fp8-channel, compressed-tensors": ["--to", "fp8-channel"],
+    "fp8-tensor static, modelopt": ["--to", "fp8-tensor", "--dialect", "modelopt", "--activations", "static", "--input-scale", "1"],
+    "int8-channel, compressed-tensors": ["--to", "int8"],
+    "int8-block, deepseek": ["--to", "int8-block"],
+    "nvfp4, compressed-tensors": ["--to", "nvfp4", "--dialect", "compressed-tensors"],
+    "nvfp4 weight-only, modelopt": ["--to", "nvfp4", "--dialect", "modelopt", "--activations", "weight-only"],
+    "nvfp4 static, modelopt": ["--to", "nvfp4", "--dialect", "modelopt", "--activations", "static", "--input-scale", "1"],
+    "mxfp4, compressed-tensors": ["--to", "mxfp4", "--dialect", "compressed-tensors"],
+    "mxfp8, compressed-tensors": ["--to", "mxfp8", "--dialect", "compressed-tensors"],
+    "int4-group, compressed-tensors": ["--to", "int4", "--group-size", "32"],
+}
+# What vLLM allocates and fills itself where the checkpoint has none: no fault where nothing static was asked for.
+OWN = ("input_scale", "input_global_scale", "_zero_point")
+SHARDED = ["--layout", "vllm-sharded", "--tp", "2", "--mtp", "drop"]
+PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
+N_TOKENS = 12
+
+
+def rows():
+    for model in MODELS:
+        for form in FORMS:
+            yield model, form, "hf", "vllm loads"
+            yield model, form, "vllm-sharded, tp 2", "vllm loads"
+            if "modelopt" not in form and "int8-block" not in form:
+                yield model, form, "hf", "transformers loads"
+    yield "qwen3_moe", "bf16", "hf", "vllm generates"
+
+
+def one_line(text, folder):
+    """The first line of a message, without what differs from run to run."""
+    line = next((l for l in text.strip().splitlines() if l.strip()), "")
+    return re.sub(r"0x[0-9a-f]+", "0x", line.replace(str(folder), "DIR"))[:300]
+
+
+def convert(ingot, model, form, layout, folder):
+    """The directory of ingot's output, or the message with which it refuses."""
+    source = folder / f"source-{model}"
+    if not source.exists():
+        subprocess.run([ingot, "synth", source, *MODELS[model], "--quiet"], check=True)
+    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout}")
+    if output.exists():
+        return output, None
+    command = [ingot, "convert", source, output, *FORMS[form], "--quiet", *(SHARDED if "sharded" in layout else [])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return output, one_line(done.stderr, folder) if done.returncode else None
+
+
+def ids_of(ingot, directory, profile):
+    """Greedy answers of ingot."""
+    answers = []
+    for prompt in PROMPTS:
+        command = [ingot, "generate", directory, "--tokens", ",".join(map(str, prompt)), "--greedy", "--json"]
+        done = subprocess.run([*command, "--max-new-tokens", str(N_TOKENS), "--profile", profile], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        answers.append(json.loads(done.stdout)["sequences"][0]["generated_ids"])
+    return answers
+
+
+def agreement(ours, theirs):
+    """How many answers are equal, and how many tokens before the first that differs."""
+    first = [next((i for i, (a, b) in enumerate(zip(x, y)) if a != b), min(len(x), len(y))) for x, y in zip(ours, theirs)]
+    equal = sum(n >= len(x) for n, x in zip(first, ours))
+    return f"{equal} of {len(ours)} answers equal, {sum(first)} of {sum(map(len, ours))} tokens before a difference"
+
+
+def vllm_loads(directory, form, layout):
+    options = argparse.Namespace(
+        model=str(directory), dtype="bfloat16", tp=2 if "sharded" in layout else 1, pp=1, ep=False,
+        sharded="sharded" in layout, engine="{}", timeout=300,
+    )
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            states = sharded_state.states(options)
+    except SystemExit as failure:
+        return str(failure)
+    own = sharded_state.CONSTANTS if "static" in form else sharded_state.CONSTANTS + OWN
+    left = [f"rank {r}: {n}" for r, state in enumerate(states) for n, facts in sorted(state.items())
+            if facts["filled"] and not n.endswith(own)]
+    return f"not filled: {left[0]} (of {len(left)})" if left else f"loads, {sum(map(len, states))} keys"
+
+
+def vllm_generates(directory, ingot):
+    os.environ.update(sharded_state.ENVIRONMENT)
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(model=str(directory), dtype="bfloat16", enforce_eager=True, max_model_len=128, skip_tokenizer_init=True, seed=0)
+    sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, detokenize=False, stop_token_ids=[1])
+    # One by one, as here: batches may add in another order.
+    answers = [list(engine.generate([{"prompt_token_ids": p}], sampling, use_tqdm=False)[0].outputs[0].token_ids) for p in PROMPTS]
+    return "loads, " + agreement(ids_of(ingot, directory, "bf16"), answers)
+
+
+def transformers_loads(directory, ingot):
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    transformers.logging.set_verbosity_error()
+    block = getattr(AutoConfig.from_pretrained(directory), "quantization_config", None)
+    method = block.get("quant_method") if isinstance(block, dict) else None
+    options = {
+        "fp8": lambda: {"quantization_config": transformers.FineGrainedFP8Config(dequantize=True)},
+        "compressed-tensors": lambda: {"quantization_config": transformers.CompressedTensorsConfig(run_compressed=False)},
+    }.get(method, dict)()
+    model, facts = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, output_loading_info=True, **options)
+    wrong = {key: sorted(map(str, value))[:3] for key, value in facts.items() if value}
+    # The layer of multi-token prediction is no part of its model.
+    wrong = {key: names for key, names in wrong.items() if any(".layers.2." not in name for name in names) or key != "unexpected_keys"}
+    if wrong:
+        return f"loads with {wrong}"
+    model = model.float()
+    if method == "compressed-tensors":
+        from compressed_tensors.quantization import disable_quantization
+
+        model.apply(disable_quantization)  # of activations: the weights are dequantized
+    answers = []
+    with torch.no_grad():
+        for prompt in PROMPTS:
+            tokens = list(prompt)
+            for _ in range(N_TOKENS):
+                logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+                tokens.append(int(logits.argmax()))
+                if tokens[-1] == 1:
+                    break
+            answers.append(tokens[len(prompt):])
+    return "loads, " + agreement(ids_of(ingot, directory, "f32"), answers)
+
+
+def in_child(task, *arguments):
+    """The result of a task in a process of its own, or the message with which it fails."""
+
+    def run(pipe):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        try:
+            pipe.send(task(*arguments))
+        except BaseException as failure:
+            pipe.send(f"{type(failure).__name__}: {failure}")
+
+    ours, theirs = multiprocessing.get_context("fork").Pipe()
+    child = multiprocessing.get_context("fork").Process(target=run, args=(theirs,))
+    child.start()
+    theirs.close()
+    try:
+        result = ours.recv() if ours.poll(600) else "no answer in 600 s"
+    except EOFError:
+        result = "the process ended without an answer"
+    child.kill()
+    child.join()
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ingot")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--only", default="", help="rows whose text has this")
+    options = parser.parse_args()
+    ingot = str(pathlib.Path(options.ingot).resolve())
+    expected = {}
+    if EXPECTED.exists():
+        for line in EXPECTED.read_text().splitlines():
+            row = json.loads(line)
+            expected[row["row"]] = row["result"]
+    found, n_other = {}, 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for model, form, layout, question in rows():
+            name = f"{model}; {form}; {layout}; {question}"
+            if options.only not in name:
+                continue
+            directory, refusal = convert(ingot, model, form, layout, folder)
+            if refusal:
+                result = "ingot refuses: " + refusal
+            elif question == "vllm loads":
+                result = vllm_loads(directory, form, layout)
+            elif question == "vllm generates":
+                result = in_child(vllm_generates, directory, ingot)
+            else:
+                result = in_child(transformers_loads, directory, ingot)
+            result = one_line(result, folder)
+            is_other = expected.get(name) != result
+            n_other += is_other
+            found[name] = result
+            print(f"{'OTHER ' if is_other else 'same  '} {name}: {result}", flush=True)
+            if is_other and not options.record:
+                print(f"       expected: {expected.get(name)}", flush=True)
+    if options.record:
+        lines = [json.dumps({"row": name, "result": result}) for name, result in (expected | found).items()]
+        EXPECTED.write_text("\n".join(lines) + "\n")
+        return 0
+    print(f"{len(found)} rows, {n_other} other than expected")
+    return 1 if n_other else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
