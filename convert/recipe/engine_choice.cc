@@ -193,11 +193,15 @@ formats::Engine parse_engine(std::string_view word) {
 void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::Layout& layout) {
   if (!recipe.choices.engine) return;
   const formats::EngineFacts& engine = formats::engine_facts(*recipe.choices.engine);
-  if (layout.is_sliced) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} reads no directories of ranks, and cuts a whole checkpoint while "
-                            "it loads (leave out --tp, --ep and --layout, or --for)",
-                            engine.name));
+  if (layout.is_sliced && layout.engine != engine.word) {
+    const auto layouts = formats::layouts();
+    const auto own = std::ranges::find(layouts, engine.word, &formats::Layout::engine);
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} reads no files of layout {}, and cuts a whole checkpoint while it loads "
+                    "(leave out --tp, --ep and --layout, or --for{})",
+                    engine.name, layout.name,
+                    own == layouts.end() ? "" : fmt::format("; or take --layout {}", own->name)));
   }
   const Loads loads(engine.engine, source);
   const std::vector<SchemeId> schemes = wanted_schemes(recipe, source);

@@ -17,6 +17,7 @@ struct Layout {
   bool is_sliced = false;             ///< several ranks
   bool has_rank_directories = false;  ///< each rank has a directory that is complete in itself
   bool takes_mp = false;              ///< one number, --mp, says how it is cut
+  std::string_view engine = {};       ///< the word of the engine whose own format it is
   /// Whether the files of all ranks stand side by side in one directory.
   [[nodiscard]] constexpr bool has_shards() const { return is_sliced && !has_rank_directories; }
 };
@@ -39,7 +40,8 @@ inline constexpr std::array kLayouts = {
            .name = "vllm-sharded",
            .summary = "model-rank-{r}-part-0.safetensors, what vLLM's --load-format sharded_state "
                       "loads",
-           .is_sliced = true},
+           .is_sliced = true,
+           .engine = "vllm"},
 };
 
 constexpr std::span<const Layout> layouts() {

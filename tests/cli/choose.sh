@@ -79,7 +79,10 @@ json convert "$work/large" "$work/none" --to nvfp4 --for trtllm --input-scale 1 
 holds "d['output_dialect'] == 'modelopt' and d['engines'][2]['serve'].startswith('trtllm-serve ')"
 expect 2 "does not load int8-block" "$ingot" convert "$example" "$work/none" --to int8-block --for vllm
 expect 2 "--dialect modelslim" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --dialect modelslim
-expect 2 "no directories of ranks" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --tp 2
+expect 2 "or take --layout vllm-sharded" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --tp 2
+expect 2 "reads no files of layout vllm-sharded" "$ingot" convert "$example" "$work/none" --to int8 --for sglang --layout vllm-sharded --tp 2
+"$ingot" synth "$work/v3" --family deepseek_v3 --like tiny --mtp-layers 0 --experts 4 --scheme bf16 --quiet >/dev/null || fail "synth"
+expect 0 "vllm-sharded" "$ingot" convert "$work/v3" "$work/ranks" --to int8 --for vllm --layout vllm-sharded --tp 2 --dry-run
 expect 2 "is none of vllm, sglang" "$ingot" convert "$example" "$work/none" --to int8 --for llama.cpp
 [ ! -e "$work/none" ] || fail "a refused command wrote something"
 json convert "$example" "$work/none" --to fp8 --tp 2 --tp-fit bf16 --dry-run

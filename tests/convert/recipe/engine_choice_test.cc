@@ -165,7 +165,7 @@ TEST(ForAnEngine, RefusesWhatContradictsIt) {
   recipe.choices.engine = Engine::kVllm;
   PlanOptions sliced;
   sliced.layout = formats::find_layout("ranks");
-  expect_error(ErrorCode::kInvalidArgument, {"no directories of ranks"},
+  expect_error(ErrorCode::kInvalidArgument, {"no files of layout"},
                [&] { plan_conversion(source, recipe, sliced); });
 }
 
