@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# memory_families.sh INGOT FORWARD: peak RSS stays under the least --mem-limit for every kind of attention, mixer and gate.
+# FORWARD has small checkpoints of these families; they are made anew, sixteen times as wide, and answer 768 tokens.
+source "$(dirname "$0")/expect.sh"
+source "$(dirname "$0")/peak.sh"
+ingot=$1 forward=$2
+prompt=$(seq -s, 5 90)
+for _ in 1 2 3; do prompt="$prompt,$prompt"; done
+for family in qwen3_next kimi_linear glm5_next bailing_hybrid longcat_flash minimax_m3_vl mimo_v2_flash step3p7 glm4_moe_lite; do
+  rm -rf "$work/in"
+  python3 - "$forward/$family/checkpoint/config.json" "$work/config.json" <<'P'
+import json, sys
+WIDTHS = {"hidden_size", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "ffn_hidden_size",
+          "expert_ffn_hidden_size", "dense_intermediate_size"}
+config = json.load(open(sys.argv[1]))
+config.pop("quantization_config", None)
+for keys in (config, config.get("text_config", {})):
+    for key, value in keys.items():
+        if key in WIDTHS and isinstance(value, int):
+            keys[key] = 16 * value
+        if key == "max_position_embeddings":
+            keys[key] = 4096
+json.dump(config, open(sys.argv[2], "w"))
+P
+  "$ingot" synth "$work/in" --config "$work/config.json" --quiet >/dev/null || fail "synth $family"
+  run=("$ingot" generate "$work/in" --tokens "$prompt" --max-new-tokens 4 --greedy)
+  "${run[@]}" --mem-limit 1MB >/dev/null 2>"$work/stderr"
+  least=$(sed -n 's/.*--mem-limit \([0-9]*\)MB would be enough.*/\1/p' "$work/stderr")
+  [ -n "$least" ] || fail "$family: no least limit: $(cat "$work/stderr")"
+  peak=$(peak_kb "${run[@]}" --mem-limit "${least}MB")
+  echo "$family: $(du -sm "$work/in" | cut -f1) MB, --mem-limit ${least}MB: peak RSS $((peak / 1024)) MiB"
+  [ $((peak * 1024)) -le $((least * 1000000)) ] || fail "$family: peak RSS of $peak KiB is above $least MB"
+done
+finish
