@@ -181,7 +181,8 @@ void CompressedAttention::attend_run(const LayerStep& step, const SequenceRun& r
     Matrix keys(n_near + n_far, width);
     const auto near = window.values().subspan((past + i + 1 - n_near) * width, n_near * width);
     std::ranges::copy(near, keys.values().begin());
-    std::ranges::copy(far.values().first(n_far * width), keys.row(n_near).data());
+    std::ranges::copy(far.values().first(n_far * width),
+                      keys.values().subspan(n_near * width).begin());
     const ScorePart parts[] = {{{queries.row(r).data(), heads_, width, width}, keys.view()}};
     const AttentionNumbers numbers{
         .profile = context.profile, .scale = scale, .threads = within, .sinks = sinks_};
