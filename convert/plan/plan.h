@@ -67,7 +67,7 @@ struct PlannedTensor {
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
   bool is_weighted = false;  ///< --importance knows its columns
-  /// Of kCopy: the global scale that block scales are made anew for, as the dialect stores it.
+  /// The global scale that block scales of a kCopy are made anew for, as the dialect stores it.
   std::optional<float> joint_global = {};
   std::uint8_t n_parts = 0;
   std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
@@ -171,7 +171,7 @@ struct PlannedJson {
   std::string index;          ///< of an output in several files that is not sliced
   std::string native_config;  ///< of layout deepseek-mp: its inference config
   std::string description;    ///< of Dialect::description_file
-  /// Of layout vllm-sharded: what the files are for, in the manifest; null: no engine's.
+  /// What the files of layout vllm-sharded are for, in the manifest; null: no engine's.
   formats::JsonValue engine;
 };
 

@@ -46,7 +46,7 @@ struct ValuesPerRow {
     const std::size_t indexer = model.indexer ? model.indexer->heads * model.indexer->head_dim : 0;
     if (!model.mla) {
       return most_of(model, [](const GqaSpec& gqa) {
-        // Of blocks: index heads, and which tokens each of them chose.
+        // Layers that choose blocks: index heads, and which tokens each of them chose.
         const BlockIndexSpec blocks = gqa.blocks.value_or(BlockIndexSpec());
         return 2 * (gqa.heads + gqa.kv_heads) * std::max(gqa.head_dim, gqa.value_dim) +
                blocks.heads * (blocks.head_dim + blocks.topk * blocks.size);

@@ -23,7 +23,7 @@ struct RecordedSlice {
   /// are read.
   const formats::SliceRecord* slice = nullptr;
   std::string_view home_file;  ///< its own, or that of its logical tensor; may be empty
-  /// Of a stretch of a stored tensor: the name of that (else empty), where the stretch begins in
+  /// Where this is a stretch of a stored tensor: its name (else empty), where the stretch begins in
   /// bytes, and its shape.
   std::string piece_of;
   std::uint64_t piece_offset = 0;

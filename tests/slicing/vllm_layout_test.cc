@@ -17,7 +17,7 @@ using formats::Json;
 
 namespace fs = std::filesystem;
 
-/// Of one rank: key to "F8_E4M3 [256, 256] <the first 16 digits of SHA-256>".
+/// The state of one rank: key to "F8_E4M3 [256, 256] <the first 16 digits of SHA-256>".
 using State = std::map<std::string, std::string>;
 
 /// What `scripts/engines/sharded_state.py fixture` was given.

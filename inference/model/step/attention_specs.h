@@ -61,7 +61,7 @@ struct GqaSpec {
   bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
   bool head_gate = false;    ///< as MlaSpec::head_gate
   bool sinks = false;        ///< a logit per head that takes its share of the softmax
-  /// Of the first values of queries and keys; without frequencies the layer has no positions.
+  /// It turns the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;
   std::optional<GrowthSpec> growth;
   /// Tokens that a row sees, its own too; 0: all. With `chunk` those of its own run of so many.
