@@ -65,7 +65,6 @@ expect 2 "ingot-family.yaml: line" "$ingot" inspect "$work/glm_moe_dsa"
 expect 0 "" "$ingot" inspect "$work/glm_moe_dsa" --family glm_moe_dsa
 expect 2 "excludes --family" "$ingot" inspect "$work/unknown" --family generic --family-file "$work/qwen3_moe.yaml"
 expect 2 "did you mean qwen3_moe" "$ingot" list families qwen3_mo --yaml
-finish
 
 # Widths and numbers of shared experts that differ from layer to layer.
 python3 - "$(dirname "$0")/../golden/families/headers/hunyuan_v1_moe.config.json" > "$work/layers.json" <<'END' || fail "layers.json"
@@ -85,3 +84,14 @@ expect 0 "" "$ingot" convert "$work/layers" "$work/layers-fp8" --to fp8 --tp 2 -
 expect 2 "--tp-fit retile or bf16" "$ingot" convert "$work/layers" "$work/padded" --to fp8 --tp 2 --ep 2 --etp 2 --tp-fit pad --progress never
 expect 0 "" "$ingot" merge "$work/layers-fp8" "$work/layers-whole"
 expect 0 "" "$ingot" verify "$work/layers" "$work/layers-whole" --levels structure,weights
+
+# A text model saved alone, under the names that it has in the whole.
+mkdir "$work/alone"
+cp "$(dirname "$0")/../golden/families/qwen3_5_moe"/*.safetensors "$(dirname "$0")/../golden/families/qwen3_5_moe/config.json" "$work/alone"
+python3 "$(dirname "$0")/edit_checkpoint.py" "$work/alone" '
+c = c["text_config"] | {"architectures": ["Qwen3_5MoeForCausalLM"]}
+for name in [n for n in t if not n.startswith(("model.language_model.", "lm_head."))]:
+    del t[name]'
+expect 0 "0 errors" "$ingot" check "$work/alone"
+expect 0 "" "$ingot" generate "$work/alone" --tokens 1,2,3 --max-new-tokens 2 --greedy
+finish
