@@ -117,9 +117,9 @@ std::string mended_text(const convert::Plan& plan, const Opened& opened) {
   }
   std::size_t n_linked = 0;
   for (const convert::PlannedFile& file : plan.files) n_linked += file.is_linked ? 1 : 0;
-  lines.push_back(fmt::format("{} of {} weights files stay as they are{}", n_linked,
-                              plan.files.size(),
-                              n_linked > 0 ? ": hard links, or copies on another file system" : ""));
+  lines.push_back(
+      fmt::format("{} of {} weights files stay as they are{}", n_linked, plan.files.size(),
+                  n_linked > 0 ? ": hard links, or copies on another file system" : ""));
   return fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 
@@ -133,6 +133,13 @@ int run_repair(RepairFlags& flags) {
   }
   flags.job.execute.stamps.add(flags.input);
   const Opened opened = open(flags);
+  if (opened.source.dialect().is_read_only) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("is in dialect {}, which is read and never written (ingot convert "
+                            "makes compressed-tensors of it)",
+                            opened.source.dialect().name))
+        .in_file(flags.input);
+  }
   convert::Recipe recipe;
   recipe.choices.dialect = flags.dialect.empty() ? dialect_of(opened.source) : flags.dialect;
   recipe.choices.repair =

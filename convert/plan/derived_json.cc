@@ -120,14 +120,32 @@ void take_over_caches(const Json& source, Json& block) {
   }
 }
 
+// Made anew from the tensors alone, unless the source says the same in another order.
+Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
+  const auto derive = plan.target.dialect->quantization_config;
+  const Json& before = formats::quantization_block(plan.source.config());
+  const formats::ModelConfig silent = without_block(plan.source.config());
+  Json block;
+  try {
+    block = derive({.source = silent,
+                    .tensors = model.tensors,
+                    .power_of_two_scales = model.power_of_two_scales});
+  } catch (const Error& error) {
+    // A form that is read and kept alone, as FP4 experts beside FP8.
+    if (error.code() != ErrorCode::kUnsupported || before.is_null()) throw;
+    return derive(model);
+  }
+  take_over_caches(before, block);
+  return nlohmann::json(block) == nlohmann::json(before) ? before : block;
+}
+
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
 std::string derive_config(Plan& plan, bool of_ranks) {
   const Checkpoint& source = plan.source;
   const std::vector<formats::WrittenTensor> written = written_tensors(plan, of_ranks);
   const bool is_repair = plan.recipe.choices.repair != nullptr;
   const bool same_dialect = plan.target.dialect == &source.dialect() && !is_repair;
-  const formats::ModelConfig told = is_repair ? without_block(source.config()) : source.config();
-  const formats::WrittenModel model{.source = told,
+  const formats::WrittenModel model{.source = source.config(),
                                     .description = same_dialect && !source.description().is_null()
                                                        ? &source.description()
                                                        : nullptr,
@@ -140,8 +158,8 @@ std::string derive_config(Plan& plan, bool of_ranks) {
 
   Json config = *source.config().raw;
   if (config.is_null()) return {};
-  Json quantization = plan.target.dialect->quantization_config(model);
-  if (is_repair) take_over_caches(formats::quantization_block(source.config()), quantization);
+  Json quantization =
+      is_repair ? repaired_block(plan, model) : plan.target.dialect->quantization_config(model);
   formats::set_quantization_block(source.config(), config, std::move(quantization));
   Json& text = formats::text_section(source.config(), config);
   if (source.config().num_nextn_predict_layers > 0 &&

@@ -28,14 +28,22 @@ float as_factor(const formats::GlobalScale& global) {
   return global.divides ? 1 / global.value : global.value;
 }
 
-// Whether the parts of a tensor are called as a row of its dialect calls them.
-bool has_names_of(const formats::StorageRow& row, const Checkpoint& source,
-                  const LogicalTensor& tensor) {
-  return std::ranges::all_of(row.parts, [&](const formats::PartRow& part) {
-    const formats::StoredParts& stored = tensor.encoding.stored;
-    return !stored.has(part.part) ||
-           source.stored()[stored[part.part]].name == formats::part_name(part, tensor.name);
+// Whether some row of its dialect calls the parts of a tensor as they are called. DeepSeek's own
+// names (`X.scale`) are in no row, and read by its own loader.
+bool has_names_of_dialect(const Checkpoint& source, const LogicalTensor& tensor) {
+  bool is_known = true;
+  tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t index) {
+    const std::string& name = source.stored()[index].name;
+    const auto calls_it_so = [&](const formats::StorageRow& row) {
+      return row.scheme == tensor.encoding.scheme &&
+             std::ranges::any_of(row.parts, [&](const formats::PartRow& at) {
+               return at.part == part && formats::part_name(at, tensor.name) == name;
+             });
+    };
+    is_known = is_known && (name.ends_with(".scale") ||
+                            std::ranges::any_of(source.dialect().storage, calls_it_so));
   });
+  return is_known;
 }
 
 }  // namespace
@@ -82,7 +90,7 @@ void mend_tensors(Plan& plan) {
     if (planned.action == Action::kCopy && formats::scheme_facts(planned.to).quantized) {
       const formats::StorageRow* row = formats::find_storage(
           source.dialect(), planned.to, activations.of(tensor.name, tensor.encoding));
-      if (row != nullptr && !has_names_of(*row, source, tensor)) {
+      if (row != nullptr && !has_names_of_dialect(source, tensor)) {
         planned.action = Action::kRepackage;
         planned.storage = row;
         planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};

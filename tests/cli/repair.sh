@@ -93,7 +93,16 @@ dtype, shape, data = t[name]
 t[name] = (dtype, shape, bytes([data[0] - 1]) + data[1:])'
 expect 1 "weights.changed" "$ingot" verify "$work/apart" "$work/joint2" --levels weights
 
+# FP4 experts beside FP8, which nothing derives: what is said of them stays.
+golden=$(dirname "$example")/../tests/golden/families
+expect 0 "weights files stay as they are" "$ingot" repair "$golden/deepseek_v4" "$work/v4"
+cmp -s "$golden/deepseek_v4/config.json" "$work/v4/config.json" || fail "the config of DeepSeek-V4 has changed"
+# The same in another order is no change.
+expect 0 "2 of 2 weights files" "$ingot" repair "$example" "$work/release"
+cmp -s "$example/config.json" "$work/release/config.json" || fail "the config of the release has changed"
+
 # Refusals, with nothing published.
+expect 2 "read and never written" "$ingot" repair "$golden/qwen3_moe_awq" "$work/out"
 expect 2 "no such directory" "$ingot" repair "$work/nowhere" "$work/out"
 cp -r "$work/lists" "$work/short"
 truncate -s 4000000 "$work/short/model-00002-of-00002.safetensors"
