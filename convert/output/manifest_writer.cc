@@ -96,15 +96,23 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, const std::filesyst
   return files;
 }
 
-std::vector<Hash128> constant_hashes(const PlannedFile& file) {
+// The hashes of the tensors of a member, in the order of their bytes.
+std::vector<Hash128> tensor_hashes(const Plan& plan, const PlannedFile& file, std::uint32_t member,
+                                   const std::vector<TensorResult>& results) {
   std::vector<Hash128> hashes;
-  const std::string bytes = constant_bytes(file);
-  std::size_t at = 0;
-  for (const formats::TensorSpec& constant : file.constants) {
-    const std::size_t n = formats::byte_count(constant.dtype, constant.shape).value();
-    hashes.push_back(text_hash(bytes.substr(at, n)));
-    at += n;
+  std::size_t part = 0;
+  const auto add_parts = [&](std::size_t end) {
+    for (; part < end; ++part) {
+      const PartRef& at = file.parts.at(part);
+      const PlannedSlice slice = slice_at(plan, plan.tensors[at.tensor], at, member);
+      hashes.push_back(results[at.tensor].output.at(at.part).at(slice.hash));
+    }
+  };
+  for (const PlannedFile::Joined& joined : file.joined) {
+    if (joined.is_constant()) hashes.push_back(text_hash(constant_bytes(joined)));
+    add_parts(part + joined.n_parts);
   }
+  add_parts(file.parts.size());
   return hashes;
 }
 
@@ -115,16 +123,9 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& pat
   std::vector<ManifestFile> files(plan.n_members);
   parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
     const PlannedFile& file = plan.files[f];
-    const std::string constants = constant_bytes(file);
-    std::string header = plan.header(f);
-    header.resize(header.size() - constants.size());
+    const std::string header = plan.header(f);
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
-      std::vector<Hash128> tensors = constant_hashes(file);
-      for (const PartRef& at : file.parts) {
-        const PlannedTensor& planned = plan.tensors[at.tensor];
-        tensors.push_back(
-            hashes[at.tensor].output.at(at.part).at(slice_at(plan, planned, at, m).hash));
-      }
+      const std::vector<Hash128> tensors = tensor_hashes(plan, file, m, hashes);
       const std::string& path = file.members[m].path;
       files[file.first_member + m] = {
           .name = std::filesystem::path(path).filename().string(),

@@ -161,11 +161,12 @@ class ReadBack {
   void run(const Task& task) const {
     UncachedFile file(task.path);
     if (task.first == 0) {
-      const std::string header = plan_.header(task.file);
-      TensorHasher hasher;
-      hasher.update(std::as_bytes(std::span(header)));
-      if (file.hash(0, header.size(), threads_.check_stop) != hasher.finish())
-        throw differs(task.path);
+      for (const auto& [offset, bytes] : plan_.known_bytes(task.file)) {
+        TensorHasher hasher;
+        hasher.update(std::as_bytes(std::span(bytes)));
+        if (file.hash(offset, bytes.size(), threads_.check_stop) != hasher.finish())
+          throw differs(task.path);
+      }
     }
     for (std::size_t part = task.first; part < task.last; ++part) {
       const PartRef& at = plan_.files[task.file].parts[part];

@@ -108,16 +108,30 @@ void sort_parts(const Plan& plan, PlannedFile& file) {
   file.parts = std::move(sorted);
 }
 
-// Tells parts that are pieces, and the stored tensors that they make up, of each other.
-void place_joined(Plan& plan, PlannedFile& file) {
+// Places a part at `offset`, and returns where it ends.
+std::uint64_t place_part(Plan& plan, const PartRef& at, std::uint64_t offset) {
+  const PlannedTensor& planned = plan.tensors[at.tensor];
+  PlannedPlace& place = plan.places[at.place];
+  place.offset = offset;
+  return offset + (plan.is_sliced() ? plan.part_cut(planned, at.part, place.ep_rank).slice_bytes()
+                                    : planned.parts[at.part].n_bytes);
+}
+
+// Places stored tensors one behind the other with their pieces, and returns where the last ends.
+std::uint64_t place_joined(Plan& plan, PlannedFile& file, std::uint64_t offset) {
   std::size_t part = 0;
   for (std::uint32_t i = 0; i < file.joined.size(); ++i) {
     PlannedFile::Joined& joined = file.joined[i];
-    joined.offset = plan.places[file.parts.at(part).place].offset;
-    for (std::uint32_t n = 0; n < joined.n_parts; ++n)
-      plan.places[file.parts.at(part++).place].joined = i;
+    joined.offset = offset;
+    if (joined.is_constant())
+      offset += formats::byte_count(joined.spec.dtype, joined.spec.shape).value();
+    for (std::uint32_t n = 0; n < joined.n_parts; ++n) {
+      plan.places[file.parts.at(part).place].joined = i;
+      offset = place_part(plan, file.parts[part++], offset);
+    }
   }
-  INGOT_CHECK(file.joined.empty() || part == file.parts.size());
+  INGOT_CHECK(part == file.parts.size());
+  return offset;
 }
 
 }  // namespace
@@ -146,16 +160,12 @@ void lay_out_files(Plan& plan) {
     PlannedFile& file = plan.files[f];
     join != nullptr ? join(plan, file) : sort_parts(plan, file);
     file.header_bytes = plan.header(f).size();
-    std::uint64_t offset = file.header_bytes;
-    for (const PartRef& at : file.parts) {
-      const PlannedTensor& planned = plan.tensors[at.tensor];
-      PlannedPlace& place = plan.places[at.place];
-      place.offset = offset;
-      offset += plan.is_sliced() ? plan.part_cut(planned, at.part, place.ep_rank).slice_bytes()
-                                 : planned.parts[at.part].n_bytes;
+    file.n_bytes = file.header_bytes;
+    if (join != nullptr) {
+      file.n_bytes = place_joined(plan, file, file.n_bytes);
+    } else {
+      for (const PartRef& at : file.parts) file.n_bytes = place_part(plan, at, file.n_bytes);
     }
-    file.n_bytes = offset;
-    place_joined(plan, file);
   }
 }
 

@@ -87,7 +87,7 @@ struct LayoutFunctions {
   std::string (*stored_name)(const std::string& hub_name,
                              const formats::ModelConfig& config) = nullptr;
   /// Puts the parts of a file in order and says of which stored tensors they are pieces
-  /// (PlannedFile::joined, constants); null: each is one of its own, in the order of names.
+  /// (PlannedFile::joined); null: each is one of its own, in the order of names.
   void (*join_parts)(const Plan& plan, PlannedFile& file) = nullptr;
   /// Fills the JSON that only this layout has; null: none.
   void (*derive_json)(Plan& plan) = nullptr;

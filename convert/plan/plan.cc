@@ -109,10 +109,10 @@ std::uint64_t Plan::fused_bytes(std::size_t set) const {
 
 std::string Plan::header(std::size_t file) const {
   const PlannedFile& row = files[file];
-  std::vector<formats::TensorSpec> specs = row.constants;
+  std::vector<formats::TensorSpec> specs;
   if (!row.joined.empty()) {
     for (const PlannedFile::Joined& joined : row.joined) specs.push_back(joined.spec);
-    return formats::safetensors_header_text(specs) + constant_bytes(row);
+    return formats::safetensors_header_text(specs);
   }
   specs.reserve(row.parts.size());
   for (const PartRef& at : row.parts) {
@@ -126,14 +126,26 @@ std::string Plan::header(std::size_t file) const {
   return formats::safetensors_header_text(specs);
 }
 
-std::string constant_bytes(const PlannedFile& file) {
-  constexpr float kOne = 1.0F;
-  std::string bytes;
-  for (const formats::TensorSpec& constant : file.constants) {
-    INGOT_CHECK(constant.dtype == formats::DType::kF32);
-    for (std::uint64_t i = formats::element_count(constant.shape).value(); i > 0; --i)
-      bytes.append(reinterpret_cast<const char*>(&kOne), sizeof(kOne));
+std::vector<Plan::KnownBytes> Plan::known_bytes(std::size_t file) const {
+  std::vector<KnownBytes> known = {{.offset = 0, .bytes = header(file)}};
+  for (const PlannedFile::Joined& joined : files[file].joined) {
+    if (joined.is_constant())
+      known.push_back({.offset = joined.offset, .bytes = constant_bytes(joined)});
   }
+  return known;
+}
+
+std::string constant_bytes(const PlannedFile::Joined& constant) {
+  const auto bits = std::bit_cast<std::uint32_t>(constant.value);
+  const bool is_half = constant.spec.dtype == formats::DType::kBf16;
+  INGOT_CHECK(is_half || constant.spec.dtype == formats::DType::kF32);
+  INGOT_CHECK(!is_half || (bits & 0xFFFF) == 0);
+  // The bytes of a BF16 are the upper ones of an F32.
+  const std::string_view element(reinterpret_cast<const char*>(&bits) + (is_half ? 2 : 0),
+                                 is_half ? 2 : 4);
+  std::string bytes;
+  for (std::uint64_t i = formats::element_count(constant.spec.shape).value(); i > 0; --i)
+    bytes.append(element);
   return bytes;
 }
 
@@ -146,7 +158,7 @@ Hash128 plan_hash(const Plan& plan) {
   };
   for (std::size_t file = 0; file < plan.files.size(); ++file) {
     for (const PlannedFile::Member& member : plan.files[file].members) add(member.path);
-    add(plan.header(file));
+    for (const Plan::KnownBytes& known : plan.known_bytes(file)) add(known.bytes);
   }
   add(plan.json.config);
   add(plan.json.whole_config);

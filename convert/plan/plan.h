@@ -107,19 +107,19 @@ struct PlannedFile {
     std::string path;                  ///< relative to the output
     std::vector<std::uint32_t> ranks;  ///< that load it, ascending; `path` is in the first's folder
   };
-  /// A stored tensor that several parts make up, one behind the other.
+  /// A stored tensor that several parts make up, one behind the other, or none.
   struct Joined {
     formats::TensorSpec spec;
-    std::uint32_t n_parts = 0;  ///< the next ones of `parts`
+    std::uint32_t n_parts = 0;  ///< the next ones of `parts`; 0: a constant
+    float value = 0;            ///< each element of a constant, in F32 or BF16
     std::uint64_t offset = 0;   ///< absolute
+    [[nodiscard]] bool is_constant() const { return n_parts == 0; }
   };
   std::string name;  ///< bare; of the first member
   std::vector<Member> members;
   std::uint32_t first_member = 0;  ///< number of the first among all members of all files
-  std::uint64_t header_bytes = 0;  ///< 8 + N, and the constants
+  std::uint64_t header_bytes = 0;  ///< 8 + N
   std::uint64_t n_bytes = 0;       ///< of each member
-  /// Tensors of F32 that no part fills, each element 1; they stand before the parts.
-  std::vector<formats::TensorSpec> constants;
   std::vector<Joined> joined;  ///< in data order; empty: each part is a stored tensor of its own
   std::vector<PartRef> parts;  ///< in data order
   bool is_here = true;         ///< false: another part of the job writes it, or it is linked
@@ -254,8 +254,14 @@ struct Plan {
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }
   /// Path of a weights file below the output, by its number among all members.
   [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
-  /// Bytes [0, header_bytes) of a file: its header, and the constants behind it.
+  /// Bytes [0, header_bytes) of a file.
   [[nodiscard]] std::string header(std::size_t file) const;
+  /// A stretch of a file that stands before anything is read: its header, and each constant.
+  struct KnownBytes {
+    std::uint64_t offset = 0;
+    std::string bytes;
+  };
+  [[nodiscard]] std::vector<KnownBytes> known_bytes(std::size_t file) const;
   /// Stored bytes of the codes of a fused set in the source.
   [[nodiscard]] std::uint64_t fused_bytes(std::size_t set) const;
 };
@@ -288,8 +294,8 @@ std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& plann
 /// the part in the source, or of its weight. Empty where nobody knows.
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
 
-/// The bytes of a file's constants.
-std::string constant_bytes(const PlannedFile& file);
+/// The bytes of a constant.
+std::string constant_bytes(const PlannedFile::Joined& constant);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);

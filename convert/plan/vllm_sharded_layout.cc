@@ -7,6 +7,7 @@
 #include "convert/plan/passes.h"
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/records/vllm_state.h"
 
@@ -32,7 +33,11 @@ void make_plain(Plan& plan) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
     const auto place = place_of(plan, tensor.name);
     if (planned.action == Action::kDrop || !place) continue;
-    const bool is_quantized = formats::scheme_facts(planned.to).quantized;
+    bool is_quantized = formats::scheme_facts(planned.to).quantized;
+    if (is_quantized && place->form == formats::VllmForm::kDecoded) {
+      planned.is_demoted = true;
+      is_quantized = false;
+    }
     if (is_quantized && place->form == formats::VllmForm::kPlain) {
       refusals.add(ErrorCode::kUnsupported,
                    "vLLM holds it plain, and it would be quantized (leave it plain with --rule)",
@@ -42,6 +47,20 @@ void make_plain(Plan& plan) {
     if (!is_quantized && planned.to != plain) become_plain(tensor, planned, plain);
   }
   refusals.throw_if_any();
+}
+
+// Whether a layer computes with the indices that an earlier one has chosen.
+bool shares_indexers(const formats::Checkpoint& source) {
+  const formats::Json& raw = formats::text_keys(source.config());
+  if (!raw.is_object()) return false;
+  const auto types = raw.find("indexer_types");
+  const bool some_share =
+      types != raw.end() && types->is_array() &&
+      !std::ranges::all_of(*types, [](const formats::Json& type) { return type == "full"; });
+  const auto every = raw.find("index_topk_freq");
+  const auto pattern = raw.find("index_topk_pattern");
+  return some_share || (every != raw.end() && !every->is_null() && *every != 1) ||
+         (pattern != raw.end() && !pattern->is_null());
 }
 
 void refuse_options(const Plan& plan) {
@@ -75,6 +94,11 @@ void refuse_options(const Plan& plan) {
         fmt::format("layout vllm-sharded has a layer on each stage, and --pp {} is more than {} "
                     "layers",
                     topology.pp, config.num_hidden_layers));
+  }
+  if (shares_indexers(plan.source)) {
+    refuse(
+        "config.json says that layers share the indexer of an earlier one, and layout "
+        "vllm-sharded does not know of which vLLM builds none (use --layout hf)");
   }
   if (options.shared == shard::SharedExperts::kReplicated)
     refuse("vLLM cuts shared experts by --tp (leave out --shared-experts)");
@@ -116,13 +140,6 @@ void require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   if (scheme == nullptr) {
     return refuse(fmt::format("layout vllm-sharded does not hold {} in dialect {}", facts.name,
                               plan.target.dialect->name));
-  }
-  if (facts.quantized && !formats::vllm_holds_quantized(plan.source.family().name)) {
-    return refuse(fmt::format(
-        "is {}, and layout vllm-sharded holds family {} in BF16 alone: with a quantized "
-        "scheme vLLM's attention has scales that it does not know (use --to bf16, or "
-        "--layout hf)",
-        facts.name, plan.source.family().name));
   }
   const auto place = place_of(plan, tensor.name);
   if (!place) return refuse("layout vllm-sharded has no name for it");
@@ -260,8 +277,9 @@ void require_whole(std::span<const Piece> pieces, ErrorList& faults) {
 }
 
 // Scales of activations that experts have there, and that these files have not.
-void add_idle_inputs(const Plan& plan, const PlannedFile::Joined& joined, PlannedFile& file,
-                     const std::set<std::string>& keys) {
+void add_idle_inputs(const Plan& plan, const PlannedFile::Joined& joined,
+                     const std::set<std::string>& keys,
+                     std::vector<PlannedFile::Joined>& constants) {
   for (const char* prefix : {"w13_", "w2_"}) {
     const std::size_t at = joined.spec.name.rfind('.') + 1;
     if (!std::string_view(joined.spec.name).substr(at).starts_with(prefix)) continue;
@@ -272,9 +290,18 @@ void add_idle_inputs(const Plan& plan, const PlannedFile::Joined& joined, Planne
     const std::string input =
         joined.spec.name.substr(0, at) + prefix + std::string(scheme->idle_input);
     if (joined.spec.name != codes || keys.contains(input)) continue;
-    file.constants.push_back(
-        {.name = input, .dtype = formats::DType::kF32, .shape = joined.spec.shape});
+    constants.push_back(
+        {.spec = {.name = input, .dtype = formats::DType::kF32, .shape = joined.spec.shape},
+         .value = 1});
   }
+}
+
+// Of the quantization_config that the output has; empty: it has none.
+std::string_view quantized_dialect(const Plan& plan) {
+  const bool is_quantized = std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
+    return planned.action != Action::kDrop && formats::scheme_facts(planned.to).quantized;
+  });
+  return is_quantized ? plan.target.dialect->name : std::string_view();
 }
 
 void join_parts(const Plan& plan, PlannedFile& file) {
@@ -299,9 +326,11 @@ void join_parts(const Plan& plan, PlannedFile& file) {
     return formats::writes_before(a.dtype, a.place.key, b.dtype, b.place.key);
   });
   file.parts.clear();
+  std::vector<PlannedFile::Joined> constants;
   for (const std::uint32_t layer : layers) {
-    for (formats::TensorSpec& constant : formats::vllm_constants(plan.source.family().name, layer))
-      file.constants.push_back(std::move(constant));
+    for (formats::VllmConstant& constant :
+         formats::vllm_constants(plan.source.family().name, quantized_dialect(plan), layer))
+      constants.push_back({.spec = std::move(constant.spec), .value = constant.value});
   }
   ErrorList faults;
   for (const PartRef& at : inputs) {
@@ -320,10 +349,15 @@ void join_parts(const Plan& plan, PlannedFile& file) {
                                     .dtype = of_key.front().dtype,
                                     .shape = shape_of(of_key)},
                            .n_parts = static_cast<std::uint32_t>(of_key.size())});
-    add_idle_inputs(plan, file.joined.back(), file, keys);
+    add_idle_inputs(plan, file.joined.back(), keys, constants);
     begin = end;
   }
   faults.throw_if_any();
+  std::ranges::move(constants, std::back_inserter(file.joined));
+  // Pieces stay in their order: it is that of the tensors that they make up.
+  std::ranges::sort(file.joined, [](const PlannedFile::Joined& a, const PlannedFile::Joined& b) {
+    return formats::writes_before(a.spec.dtype, a.spec.name, b.spec.dtype, b.spec.name);
+  });
 }
 
 void describe_engine(Plan& plan) {
@@ -334,7 +368,9 @@ void describe_engine(Plan& plan) {
     if (scheme != nullptr && !scheme->kernels.empty()) kernels.emplace(scheme->kernels);
   }
   for (const PlannedFile& file : plan.files) {
-    for (const formats::TensorSpec& constant : file.constants) constants.insert(constant.name);
+    for (const PlannedFile::Joined& joined : file.joined) {
+      if (joined.is_constant()) constants.insert(joined.spec.name);
+    }
   }
   plan.json.engine = formats::Json{{"name", "vllm"},
                                    {"version", std::string(formats::kVllmVersion)},

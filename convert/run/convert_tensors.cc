@@ -130,16 +130,18 @@ class Worker {
   }
 
   void write_header(std::uint32_t file) {
-    const std::string text = context_.plan.header(file);
+    const std::vector<Plan::KnownBytes> known = context_.plan.known_bytes(file);
     const auto item = static_cast<std::uint32_t>(context_.plan.tensors.size() + file);
     const PlannedFile& planned = context_.plan.files[file];
     for (std::uint32_t m = 0; m < planned.members.size(); ++m) {
-      auto rest = std::as_bytes(std::span(text));
-      context_.writer.put(planned.first_member + m, 0, text.size(), item,
-                          [&](std::span<std::byte> piece) {
-                            std::memcpy(piece.data(), rest.data(), piece.size());
-                            rest = rest.subspan(piece.size());
-                          });
+      for (const auto& [offset, bytes] : known) {
+        auto rest = std::as_bytes(std::span(bytes));
+        context_.writer.put(planned.first_member + m, offset, bytes.size(), item,
+                            [&](std::span<std::byte> piece) {
+                              std::memcpy(piece.data(), rest.data(), piece.size());
+                              rest = rest.subspan(piece.size());
+                            });
+      }
     }
     context_.writer.finish_item(item);
   }

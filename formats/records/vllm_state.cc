@@ -10,21 +10,19 @@
 namespace ingot::formats {
 namespace {
 
-/// vLLM's model classes, as bits: the files deepseek_v2.py and qwen3_moe.py of its models.
-enum Model : std::uint8_t { kDeepseek = 1, kQwen3 = 2, kEvery = 3 };
+/// vLLM's model classes, as bits: the files deepseek_v2.py and qwen3_moe.py of its models, and for
+/// sparse attention deepseek_v32/nvidia/model.py.
+enum Model : std::uint8_t { kDense = 1, kQwen3 = 2, kSparse = 4, kLatent = 5, kEvery = 7 };
 
 struct FamilyRow {
   std::string_view family;
   Model model;
-  /// False: with a quantized scheme vLLM's attention has more keys, which no row tells.
-  bool holds_quantized = true;
 };
-// Each was loaded by vLLM 0.32 (docs/engines.md). Sparse attention is not: its CPU build has none.
+// Each was loaded by vLLM 0.32 (docs/engines.md).
 constexpr std::array kFamilies = {
-    FamilyRow{"deepseek_v2", kDeepseek},
-    FamilyRow{"deepseek_v3", kDeepseek},
-    FamilyRow{"kimi_k2", kDeepseek},
-    FamilyRow{"qwen3_moe", kQwen3, false},
+    FamilyRow{"deepseek_v2", kDense},   FamilyRow{"deepseek_v3", kDense},
+    FamilyRow{"kimi_k2", kDense},       FamilyRow{"qwen3_moe", kQwen3},
+    FamilyRow{"deepseek_v32", kSparse}, FamilyRow{"glm_moe_dsa", kSparse},
 };
 
 /// Whether a row is for models with a low-rank query.
@@ -37,6 +35,7 @@ struct ModuleRow {
   std::uint32_t place = 0, n_places = 1;
   VllmForm form = VllmForm::kAsStored;
   Query query = Query::kAny;
+  DType plain = DType::kBf16;
 };
 
 using enum VllmForm;
@@ -49,24 +48,32 @@ constexpr std::array kLayerRows = {
     ModuleRow{kEvery, "mlp.up_proj", "mlp.gate_up_proj", 1, 2},
     ModuleRow{kEvery, "mlp.down_proj", "mlp.down_proj"},
     ModuleRow{kEvery, "mlp.gate", "mlp.experts.gate", 0, 1, kPlain},
-    ModuleRow{kDeepseek, "mlp.shared_experts.gate_proj",
+    ModuleRow{kLatent, "mlp.shared_experts.gate_proj",
               "mlp.experts._shared_experts._layer.gate_up_proj", 0, 2},
-    ModuleRow{kDeepseek, "mlp.shared_experts.up_proj",
+    ModuleRow{kLatent, "mlp.shared_experts.up_proj",
               "mlp.experts._shared_experts._layer.gate_up_proj", 1, 2},
-    ModuleRow{kDeepseek, "mlp.shared_experts.down_proj",
+    ModuleRow{kLatent, "mlp.shared_experts.down_proj",
               "mlp.experts._shared_experts._layer.down_proj"},
-    ModuleRow{kDeepseek, "self_attn.q_proj", "self_attn.mla_attn.q_proj"},
-    ModuleRow{kDeepseek, "self_attn.q_a_proj", "self_attn.fused_qkv_a_proj", 0, 2},
-    ModuleRow{kDeepseek, "self_attn.kv_a_proj_with_mqa", "self_attn.fused_qkv_a_proj", 1, 2,
+    ModuleRow{kLatent, "self_attn.q_a_proj", "self_attn.fused_qkv_a_proj", 0, 2},
+    ModuleRow{kLatent, "self_attn.kv_a_proj_with_mqa", "self_attn.fused_qkv_a_proj", 1, 2,
               kAsStored, Query::kLowRank},
-    ModuleRow{kDeepseek, "self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_proj_with_mqa", 0, 1,
+    ModuleRow{kLatent, "self_attn.kv_a_layernorm", "self_attn.kv_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kLatent, "self_attn.kv_b_proj", "self_attn.kv_b_proj"},
+    ModuleRow{kDense, "self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_proj_with_mqa", 0, 1,
               kAsStored, Query::kFullRank},
-    ModuleRow{kDeepseek, "self_attn.q_a_layernorm", "self_attn.mla_attn.q_a_layernorm", 0, 1,
+    ModuleRow{kDense, "self_attn.q_proj", "self_attn.mla_attn.q_proj"},
+    ModuleRow{kDense, "self_attn.q_a_layernorm", "self_attn.mla_attn.q_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kDense, "self_attn.q_b_proj", "self_attn.mla_attn.q_b_proj"},
+    ModuleRow{kDense, "self_attn.o_proj", "self_attn.mla_attn.o_proj"},
+    ModuleRow{kSparse, "self_attn.q_a_layernorm", "self_attn.q_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kSparse, "self_attn.q_b_proj", "self_attn.q_b_proj"},
+    ModuleRow{kSparse, "self_attn.o_proj", "self_attn.o_proj"},
+    ModuleRow{kSparse, "self_attn.indexer.wq_b", "self_attn.indexer.wq_b"},
+    ModuleRow{kSparse, "self_attn.indexer.wk", "self_attn.indexer.wk_weights_proj", 0, 2, kDecoded},
+    ModuleRow{kSparse, "self_attn.indexer.weights_proj", "self_attn.indexer.wk_weights_proj", 1, 2,
               kPlain},
-    ModuleRow{kDeepseek, "self_attn.q_b_proj", "self_attn.mla_attn.q_b_proj"},
-    ModuleRow{kDeepseek, "self_attn.kv_a_layernorm", "self_attn.kv_a_layernorm", 0, 1, kPlain},
-    ModuleRow{kDeepseek, "self_attn.kv_b_proj", "self_attn.kv_b_proj"},
-    ModuleRow{kDeepseek, "self_attn.o_proj", "self_attn.mla_attn.o_proj"},
+    ModuleRow{kSparse, "self_attn.indexer.k_norm", "self_attn.indexer.k_norm", 0, 1, kPlain,
+              Query::kAny, DType::kF32},
     ModuleRow{kQwen3, "self_attn.q_proj", "self_attn.qkv_proj", 0, 3},
     ModuleRow{kQwen3, "self_attn.k_proj", "self_attn.qkv_proj", 1, 3},
     ModuleRow{kQwen3, "self_attn.v_proj", "self_attn.qkv_proj", 2, 3},
@@ -95,12 +102,40 @@ constexpr std::string_view kLayers = "model.layers.";
 constexpr std::string_view kBias = "e_score_correction_bias";
 
 struct ConstantRow {
-  Model model;
-  std::string_view module;
+  std::uint8_t models;
+  std::string_view dialect;  ///< of the quantization_config that brings it; empty: always there
+  std::string_view key;
+  DType dtype;
+  std::uint8_t rank;  ///< 0: a number, 1: one element
+  float value;
 };
-constexpr std::array kConstantRows = {ConstantRow{kDeepseek, "self_attn.mla_attn.mla_attn"},
-                                      ConstantRow{kQwen3, "self_attn.attn"}};
-constexpr std::array kConstantNames = {"_k_scale", "_prob_scale", "_q_scale", "_v_scale"};
+// vLLM's own values: ones for scales that are used as they are, -1 for scales that it takes for
+// absent. Source: attention.py, kv_cache.py and compressed_tensors.py of vLLM 0.32.
+constexpr std::string_view kDeepseekDialect = "deepseek", kCompressedTensors = "compressed-tensors";
+constexpr std::array kConstantRows = {
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._k_scale", DType::kF32, 0, 1},
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._prob_scale", DType::kF32, 0, 1},
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._q_scale", DType::kF32, 0, 1},
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._v_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._k_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._prob_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._q_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._v_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._k_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._prob_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._q_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._v_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.k_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.prob_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.q_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.v_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.k_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.q_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.v_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.k_zero_point", DType::kBf16, 1, 0},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.q_zero_point", DType::kBf16, 1, 0},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.v_zero_point", DType::kBf16, 1, 0},
+};
 
 constexpr std::array kSchemes = {
     VllmScheme{SchemeId::kBf16, "", "", ""},
@@ -136,7 +171,7 @@ std::optional<VllmPlace> place_in(std::span<const ModuleRow> rows, Model model, 
                      .place = row.place,
                      .n_places = row.n_places,
                      .form = row.form,
-                     .plain = part == kBias ? DType::kF32 : DType::kBf16};
+                     .plain = part == kBias ? DType::kF32 : row.plain};
   }
   return std::nullopt;
 }
@@ -178,21 +213,17 @@ bool has_vllm_model(std::string_view family) {
   return find_family_row(family) != nullptr;
 }
 
-bool vllm_holds_quantized(std::string_view family) {
-  const FamilyRow* row = find_family_row(family);
-  return row != nullptr && row->holds_quantized;
-}
-
-std::vector<TensorSpec> vllm_constants(std::string_view family, std::uint32_t layer) {
-  std::vector<TensorSpec> constants;
+std::vector<VllmConstant> vllm_constants(std::string_view family, std::string_view dialect,
+                                         std::uint32_t layer) {
+  std::vector<VllmConstant> constants;
   const FamilyRow* known = find_family_row(family);
   for (const ConstantRow& row : kConstantRows) {
-    if (known == nullptr || row.model != known->model) continue;
-    for (const char* name : kConstantNames) {
-      constants.push_back({.name = fmt::format("{}{}.{}.{}", kLayers, layer, row.module, name),
-                           .dtype = DType::kF32,
-                           .shape = {}});
-    }
+    if (known == nullptr || (row.models & known->model) == 0) continue;
+    if (!row.dialect.empty() && row.dialect != dialect) continue;
+    constants.push_back({.spec = {.name = fmt::format("{}{}.{}", kLayers, layer, row.key),
+                                  .dtype = row.dtype,
+                                  .shape = row.rank == 0 ? Shape{} : Shape{1}},
+                         .value = row.value});
   }
   return constants;
 }

@@ -21,6 +21,7 @@ inline constexpr std::string_view kVllmVersion = "0.32";
 enum class VllmForm : std::uint8_t {
   kAsStored,  ///< in the scheme of the checkpoint
   kPlain,     ///< never quantized
+  kDecoded,   ///< never quantized; where a checkpoint has codes, vLLM decodes them as it loads
 };
 
 /// Where a stored tensor of the hub stands in the state dict. The tensors of one key follow one
@@ -41,11 +42,16 @@ std::optional<VllmPlace> vllm_place(std::string_view stored_name, std::string_vi
 
 /// Whether vLLM's model of this family is known here.
 bool has_vllm_model(std::string_view family);
-/// Whether quantized schemes of this family are known here too.
-bool vllm_holds_quantized(std::string_view family);
 
-/// Keys of a decoder layer that no checkpoint fills: scales of the attention's cache, F32, each 1.
-std::vector<TensorSpec> vllm_constants(std::string_view family, std::uint32_t layer);
+/// A key that no checkpoint fills; each element is `value`.
+struct VllmConstant {
+  TensorSpec spec;
+  float value = 1;
+};
+/// Those of a decoder layer: scales and zero points of the attention and its cache. Some are there
+/// only with a quantization_config of `dialect`; empty: config.json has none.
+std::vector<VllmConstant> vllm_constants(std::string_view family, std::string_view dialect,
+                                         std::uint32_t layer);
 
 /// A scheme as a rank's files hold it.
 struct VllmScheme {

@@ -35,8 +35,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 
-# Keys that checkpoints do not fill: scales of caches and activations that the engine creates.
-CONSTANTS = ("_q_scale", "_k_scale", "_v_scale", "_prob_scale", "q_scale", "k_scale", "v_scale", "prob_scale")
+# Keys that checkpoints do not fill: scales and zero points of caches that the engine creates.
+CONSTANTS = ("_q_scale", "_k_scale", "_v_scale", "_prob_scale", "q_scale", "k_scale", "v_scale", "prob_scale", "_zero_point")
 
 
 class NoKernel:
@@ -86,6 +86,32 @@ def replace_kernels():
         for module in modules:
             assert hasattr(import_module(module), name), f"{module} has no {name}"
             setattr(import_module(module), name, choice)
+    replace_sparse_attention()
+
+
+def replace_sparse_attention():
+    """Builds models with sparse attention from the classes for CUDA; the CPU has no such attention."""
+    import vllm.models.deepseek_v32 as platform
+    from vllm.model_executor.layers.attention import mla_attention
+    from vllm.models.deepseek_v32.nvidia import model, mtp
+    from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend, CPUMLAImpl
+
+    platform.DeepseekV32ForCausalLM = platform.GlmMoeDsaForCausalLM = model.DeepseekV32ForCausalLM
+    platform.DeepseekV32MTP = mtp.DeepseekV32MTP
+
+    class SparseImpl(CPUMLAImpl):
+        def __init__(self, *args, topk_indices_buffer=None, index_group_builder=None, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class SparseBackend(CPUMLABackend):
+        @staticmethod
+        def get_impl_cls():
+            return SparseImpl
+
+    usual = mla_attention.get_attn_backend
+    mla_attention.get_attn_backend = lambda *args, use_sparse=False, **kwargs: (
+        SparseBackend if use_sparse else usual(*args, use_sparse=use_sparse, **kwargs)
+    )
 
 
 def fill(state):

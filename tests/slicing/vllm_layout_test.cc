@@ -21,29 +21,26 @@ namespace fs = std::filesystem;
 using State = std::map<std::string, std::string>;
 
 /// What `scripts/engines/sharded_state.py fixture` was given.
-const fs::path& model_of(const std::string& name, bool fp8) {
+fs::path model_of(const std::string& family, bool fp8) {
   static const TempDir directory;
-  const auto made = [&](bool has_blocks) {
-    const fs::path path = directory / (has_blocks ? "fp8" : "bf16");
-    formats::write_synthetic_checkpoint(path, {.family = formats::find_family(name),
-                                               .size = formats::SynthSize::kTiny,
-                                               .layers = 2,
-                                               .dense_layers = 1,
-                                               .mtp_layers = 0,
-                                               .experts = 4,
-                                               .hidden = 256,
-                                               .moe_intermediate = 512,
-                                               .intermediate = 512,
-                                               .vocab = 500,
-                                               .heads = 32,
-                                               .fp8 = has_blocks,
-                                               .seed = 1});
-    return path;
-  };
-  static const fs::path kFp8 = made(true), kBf16 = made(false);
-  return fp8 ? kFp8 : kBf16;
+  const fs::path path = directory / fmt::format("{}-{}", family, fp8 ? "fp8" : "bf16");
+  if (fs::exists(path)) return path;
+  formats::write_synthetic_checkpoint(path, {.family = formats::find_family(family),
+                                             .size = formats::SynthSize::kTiny,
+                                             .layers = 2,
+                                             .dense_layers = 1,
+                                             .mtp_layers = 0,
+                                             .experts = 4,
+                                             .hidden = 256,
+                                             .moe_intermediate = 512,
+                                             .intermediate = 512,
+                                             .vocab = 500,
+                                             .heads = 32,
+                                             .fp8 = fp8,
+                                             .seed = 1});
+  return path;
 }
-const fs::path& fp8_model() {
+fs::path fp8_model() {
   return model_of("deepseek_v3", true);
 }
 
@@ -56,7 +53,7 @@ Conversion to_ranks(const fs::path& from, const fs::path& to, std::uint32_t tp) 
 
 State golden(const std::string& job, std::uint32_t rank) {
   static const std::map<std::string, std::string> kDtypes = {
-      {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"}};
+      {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"}, {"int8", "I8"}};
   const Json ranks = formats::read_json_file(
       fmt::format("{}/tests/golden/vllm_sharded/{}.json", INGOT_SOURCE_DIR, job), 1 << 20);
   State state;
@@ -99,14 +96,20 @@ class VllmLayout : public ::testing::Test {
 };
 
 struct Job {
+  friend void PrintTo(const Job& job, std::ostream* out) { *out << job.name; }
+
   std::string name;
   bool fp8;
   std::uint32_t tp, pp = 1;
   bool deals_experts = false;
+  std::string family = "deepseek_v3";
+  std::optional<formats::SchemeId> scheme = {};
+  [[nodiscard]] fs::path model() const { return model_of(family, fp8); }
   [[nodiscard]] Conversion to(const fs::path& directory) const {
-    Conversion conversion = to_ranks(model_of("deepseek_v3", fp8), directory, tp);
+    Conversion conversion = to_ranks(model(), directory, tp);
     conversion.plan.slicing.topology =
         shard::make_topology(tp, deals_experts ? tp : 1, std::nullopt, pp);
+    conversion.recipe.to = scheme;
     return conversion;
   }
 };
@@ -126,20 +129,32 @@ TEST_P(VllmLayoutOf, IsTheStateDictOfVllmKeyByKey) {
 }
 
 TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
-  const fs::path& model = model_of("deepseek_v3", GetParam().fp8);
   GetParam().to(directory_ / "ranks").run();
   keeping(directory_ / "ranks", directory_ / "merged").run();
-  keeping(model, directory_ / "whole").run();
+  Conversion whole = keeping(GetParam().model(), directory_ / "whole");
+  whole.recipe.to = GetParam().scheme;
+  if (GetParam().family == "deepseek_v32") {
+    // vLLM decodes or casts them as it loads.
+    for (const char* rule :
+         {"role:indexer-k=bf16", "role:input-norm=bf16", "role:post-attention-norm=bf16",
+          "role:q-a-norm=bf16", "role:kv-a-norm=bf16", "role:final-norm=bf16"})
+      whole.recipe.rules.push_back(convert::parse_rule(rule));
+  }
+  whole.run();
   EXPECT_EQ(first_difference(payload(directory_ / "merged"), payload(directory_ / "whole")), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, VllmLayoutOf,
-                         ::testing::Values(Job{"deepseek_v3-fp8-tp1", true, 1},
-                                           Job{"deepseek_v3-fp8-tp2", true, 2},
-                                           Job{"deepseek_v3-fp8-tp4", true, 4},
-                                           Job{"deepseek_v3-fp8-tp1-pp2", true, 1, 2},
-                                           Job{"deepseek_v3-fp8-tp2-ep", true, 2, 1, true},
-                                           Job{"deepseek_v3-bf16-tp2", false, 2}));
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, VllmLayoutOf,
+    ::testing::Values(Job{"deepseek_v3-fp8-tp1", true, 1}, Job{"deepseek_v3-fp8-tp2", true, 2},
+                      Job{"deepseek_v3-fp8-tp4", true, 4},
+                      Job{"deepseek_v3-fp8-tp1-pp2", true, 1, 2},
+                      Job{"deepseek_v3-fp8-tp2-ep", true, 2, 1, true},
+                      Job{"deepseek_v3-bf16-tp2", false, 2},
+                      Job{"deepseek_v32-fp8-tp2", true, 2, 1, false, "deepseek_v32"},
+                      Job{"qwen3_moe-fp8-tp2", true, 2, 1, false, "qwen3_moe"},
+                      Job{"qwen3_moe-int8-tp2", true, 2, 1, false, "qwen3_moe",
+                          formats::SchemeId::kInt8Channel}));
 
 TEST_F(VllmLayout, IsCutAnewForOtherRanks) {
   to_ranks(fp8_model(), directory_ / "two", 2).run();
@@ -223,13 +238,13 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
                  {"--max-shard-size"});
   expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kMxfp4; },
                  {"layout vllm-sharded does not hold mxfp4"});
-  const fs::path grouped = directory_ / "grouped";
-  formats::write_synthetic_checkpoint(
-      grouped, {.family = formats::find_family("qwen3_moe"), .size = formats::SynthSize::kTiny});
-  expect_refused([&](Conversion& conversion) { conversion.input = grouped; },
-                 {"family qwen3_moe in BF16 alone", "--to bf16"});
-  expect_refused([](Conversion& conversion) { conversion.input = tiny_v32(); },
-                 {"family deepseek_v32", "--layout hf"});
+  const fs::path sharing = directory_ / "sharing";
+  fs::copy(model_of("deepseek_v32", true), sharing, fs::copy_options::recursive);
+  Json config = formats::read_json_file(sharing / "config.json", 1 << 20);
+  config["index_topk_freq"] = 2;
+  std::ofstream(sharing / "config.json") << config;
+  expect_refused([&](Conversion& conversion) { conversion.input = sharing; },
+                 {"share the indexer", "--layout hf"});
   const fs::path mtp = directory_ / "mtp";
   formats::write_synthetic_checkpoint(mtp, {.family = formats::find_family("deepseek_v3"),
                                             .size = formats::SynthSize::kTiny,
