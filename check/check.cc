@@ -9,6 +9,7 @@
 
 #include "check/manifest_check.h"
 #include "check/stored_hashes.h"
+#include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -112,6 +113,10 @@ void check_shards(const std::filesystem::path& directory, const Manifest& manife
   constexpr std::string_view kWeightsSuffix = ".safetensors";
   std::vector<std::string> names = formats::list_file_names(directory);
   std::erase_if(names, [&](const std::string& name) { return !name.ends_with(kWeightsSuffix); });
+  for (const formats::ManifestFile& file : manifest.files) {
+    const bool is_below = std::filesystem::path(file.name).has_parent_path();
+    if (is_below && stamp_of(directory / file.name)) names.push_back(file.name);
+  }
   ErrorList faults;
   std::vector<formats::WeightsFile> files = formats::locate_files(names, directory, {});
   const std::vector<formats::StoredTensor> stored = read_headers(files, options.threads, faults);

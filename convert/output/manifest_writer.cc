@@ -35,6 +35,7 @@ Hash128 text_hash(const std::string& text) {
 
 ManifestFile write_derived(const std::filesystem::path& folder, std::string name,
                            const std::string& text, Durable durable = Durable::kNow) {
+  std::filesystem::create_directories((folder / name).parent_path());
   write_text_file(folder / name, text, durable);
   return {.name = std::move(name), .n_bytes = text.size(), .hash = text_hash(text), .sha256 = {}};
 }
@@ -116,7 +117,8 @@ std::vector<Hash128> tensor_hashes(const Plan& plan, const PlannedFile& file, st
   return hashes;
 }
 
-// Name, size and hash of every weights file on disk, by number; names are bare.
+// Name, size and hash of every weights file on disk, by number; names are those below the directory
+// of their manifest.
 std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& paths,
                                         const std::vector<TensorResult>& hashes,
                                         const StagingOptions& options) {
@@ -128,7 +130,8 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& pat
       const std::vector<Hash128> tensors = tensor_hashes(plan, file, m, hashes);
       const std::string& path = file.members[m].path;
       files[file.first_member + m] = {
-          .name = std::filesystem::path(path).filename().string(),
+          .name =
+              plan.has_rank_directories() ? std::filesystem::path(path).filename().string() : path,
           .n_bytes = file.n_bytes,
           .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
           .sha256 = options.sha256 ? sha256_of(paths.staged / path, options.threads.check_stop)
@@ -256,7 +259,11 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
     files.emplace_back(plan.target.dialect->description_file, plan.json.description);
   if (!plan.json.native_config.empty())
     files.emplace_back(formats::kNativeConfigName, plan.json.native_config);
-  if (!plan.json.config.empty()) files.emplace_back("config.json", plan.json.config);
+  if (!plan.json.config.empty()) {
+    files.emplace_back("config.json", plan.json.config);
+    for (const std::string& folder : plan.json.config_folders)
+      files.emplace_back(folder + "/config.json", plan.json.config);
+  }
   // So that the output is read as what it was made of.
   if (const formats::Family& family = plan.source.family(); !family.file_hash.empty())
     files.emplace_back(formats::kFamilyFileName, family.yaml);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -123,6 +124,47 @@ void refuse_options(const Plan& plan) {
                     formats::kVllmVocabMultiple, topology.tp));
 }
 
+// Those of the model for multi-token prediction, which vLLM calls the draft model.
+bool is_draft(const Plan& plan, const PlannedTensor& planned) {
+  const auto& layer = plan.tensor_of(planned).layer;
+  return layer && *layer >= plan.source.config().num_hidden_layers;
+}
+
+bool has_draft(const Plan& plan) {
+  return std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
+    return planned.action != Action::kDrop && is_draft(plan, planned);
+  });
+}
+
+void require_draft(const Plan& plan) {
+  if (!has_draft(plan)) return;
+  const auto refuse = [](const std::string& fact) {
+    throw Error(ErrorCode::kUnsupported, fact + " (add --mtp drop)");
+  };
+  if (plan.options.slicing.topology.pp > 1) {
+    refuse(
+        "layout vllm-sharded has MTP layers on one stage alone, and nothing says how vLLM loads "
+        "its draft model with --pp");
+  }
+  if (const auto n = plan.source.config().num_nextn_predict_layers; n > 1) {
+    refuse(
+        fmt::format("layout vllm-sharded has one MTP layer, and the model has {} with an "
+                    "embedding each",
+                    n));
+  }
+  for (const formats::Role role : {formats::Role::kMtpEmbedding, formats::Role::kMtpHead}) {
+    const bool is_here = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
+      const LogicalTensor& tensor = plan.tensor_of(planned);
+      return tensor.rule != nullptr && tensor.rule->role == role;
+    });
+    if (is_here) continue;
+    refuse(
+        fmt::format("vLLM's draft model has an embedding and a head of its own, and the MTP layer "
+                    "has no {}",
+                    formats::role_name(role)));
+  }
+}
+
 // The first tensor of each key that several tensors make up decides how the others are held.
 using Held = std::map<std::string, std::pair<SchemeId, std::string_view>>;
 
@@ -132,8 +174,6 @@ void require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   const auto refuse = [&](std::string fact) {
     refusals.add(ErrorCode::kUnsupported, std::move(fact), tensor.name);
   };
-  if (tensor.layer && *tensor.layer >= plan.source.config().num_hidden_layers)
-    return refuse("is of an MTP layer, which layout vllm-sharded does not hold (add --mtp drop)");
   const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
   const formats::VllmScheme* scheme =
       formats::find_vllm_scheme(planned.to, plan.target.dialect->name);
@@ -169,6 +209,7 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& ref
 
 void require_holdable(const Plan& plan) {
   refuse_options(plan);
+  require_draft(plan);
   Refusals refusals;
   Held held;
   for (const PlannedTensor& planned : plan.tensors) {
@@ -183,10 +224,15 @@ std::uint64_t padded_rows(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   if (tensor.rule == nullptr) return 0;
   const formats::Role role = tensor.rule->role;
-  if (role != formats::Role::kEmbedding && role != formats::Role::kHead) return 0;
+  constexpr std::array kOfVocabulary = {formats::Role::kEmbedding, formats::Role::kHead,
+                                        formats::Role::kMtpEmbedding, formats::Role::kMtpHead};
+  if (std::ranges::find(kOfVocabulary, role) == kOfVocabulary.end()) return 0;
   const std::uint64_t padded = round_up(tensor.shape.at(0), formats::kVllmVocabMultiple);
   return padded == tensor.shape.at(0) ? 0 : padded;
 }
+
+// Where the draft model stands: --speculative-config names it.
+constexpr const char* kDraftFolder = "mtp";
 
 std::string file_name(const shard::Topology& topology, const shard::RankPosition& at) {
   if (topology.pp == 1) return fmt::format("model-rank-{}-part-0.safetensors", at.tp_rank);
@@ -205,6 +251,12 @@ void assign_by_rank(Plan& plan) {
     PlannedFile& file = add_file(plan, file_name(topology, topology.position(rank)));
     file.members.front().ranks = {rank};
   }
+  const auto first_draft = static_cast<std::uint32_t>(plan.files.size());
+  for (std::uint32_t r = 0; has_draft(plan) && r < topology.tp; ++r) {
+    PlannedFile& file = add_file(
+        plan, fmt::format("{}/{}", kDraftFolder, file_name(topology, topology.position(r))));
+    file.members.front().ranks = {r};
+  }
   for (PlannedTensor& planned : plan.tensors) {
     if (planned.n_parts == 0) continue;
     std::vector<std::uint32_t> ranks = ep_ranks_of(plan, planned);
@@ -215,8 +267,8 @@ void assign_by_rank(Plan& plan) {
     for (const std::uint32_t stage : stages_of(plan, plan.tensor_of(planned))) {
       for (const std::uint32_t r : ranks) {
         const std::uint32_t rank = stage * topology.tp + r;
-        places.push_back(
-            {.file = rank, .first_slice = planned.cut.slice_of(topology.position(rank), topology)});
+        places.push_back({.file = is_draft(plan, planned) ? first_draft + r : rank,
+                          .first_slice = planned.cut.slice_of(topology.position(rank), topology)});
       }
     }
     for (std::size_t p = 0; p < planned.n_parts; ++p) set_places(plan, planned.parts[p], places);
@@ -328,8 +380,8 @@ void join_parts(const Plan& plan, PlannedFile& file) {
   file.parts.clear();
   std::vector<PlannedFile::Joined> constants;
   for (const std::uint32_t layer : layers) {
-    for (formats::VllmConstant& constant :
-         formats::vllm_constants(plan.source.family().name, quantized_dialect(plan), layer))
+    for (formats::VllmConstant& constant : formats::vllm_constants(
+             plan.source.family().name, quantized_dialect(plan), layer, plan.source.config()))
       constants.push_back({.spec = std::move(constant.spec), .value = constant.value});
   }
   ErrorList faults;
@@ -361,6 +413,7 @@ void join_parts(const Plan& plan, PlannedFile& file) {
 }
 
 void describe_engine(Plan& plan) {
+  if (has_draft(plan)) plan.json.config_folders = {kDraftFolder};
   std::set<std::string> kernels, constants;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;

@@ -87,6 +87,16 @@ constexpr std::array kOuterRows = {
     ModuleRow{kEvery, "lm_head", "lm_head", 0, 1, kPlain},
 };
 
+// Of a layer for multi-token prediction, beside its block. Its embedding is the draft model's.
+constexpr std::array kDraftRows = {
+    ModuleRow{kLatent, "enorm", "enorm", 0, 1, kPlain},
+    ModuleRow{kLatent, "hnorm", "hnorm", 0, 1, kPlain},
+    ModuleRow{kLatent, "eh_proj", "eh_proj", 0, 1, kPlain},
+    ModuleRow{kLatent, "shared_head.norm", "shared_head.norm", 0, 1, kPlain},
+    ModuleRow{kLatent, "shared_head.head", "shared_head.head", 0, 1, kPlain},
+};
+constexpr std::string_view kEmbedding = "embed_tokens", kDraftBlock = "mtp_block.";
+
 struct ExpertRow {
   std::string_view hub;
   std::string_view prefix;  ///< of the key's last word
@@ -176,6 +186,12 @@ std::optional<VllmPlace> place_in(std::span<const ModuleRow> rows, Model model, 
   return std::nullopt;
 }
 
+std::optional<VllmPlace> draft_place(Model model, std::string_view prefix, std::string_view module,
+                                     std::string_view part) {
+  if (module != kEmbedding) return place_in(kDraftRows, model, true, prefix, module, part);
+  return VllmPlace{.key = fmt::format("model.{}.{}", kEmbedding, part), .form = kPlain};
+}
+
 std::optional<VllmPlace> expert_place(std::string_view prefix, std::string_view rest) {
   const auto expert = take_number(rest);
   const std::size_t dot = rest.find('.');
@@ -202,11 +218,20 @@ std::optional<VllmPlace> vllm_place(std::string_view name, std::string_view fami
     return place_in(kOuterRows, row->model, has_low_rank, "", name.substr(0, dot), part);
   std::string_view rest = name.substr(kLayers.size());
   const auto layer = take_number(rest);
-  if (!layer || *layer >= config.num_hidden_layers) return std::nullopt;
+  if (!layer || rest.size() <= part.size()) return std::nullopt;
+  const std::string_view module = rest.substr(0, rest.size() - part.size() - 1);
   const std::string prefix = fmt::format("{}{}.", kLayers, *layer);
-  if (rest.starts_with(kExperts)) return expert_place(prefix, rest.substr(kExperts.size()));
-  return place_in(kLayerRows, row->model, has_low_rank, prefix,
-                  rest.substr(0, rest.size() - part.size() - 1), part);
+  const bool is_draft = *layer >= config.num_hidden_layers;
+  const std::string block = is_draft ? prefix + std::string(kDraftBlock) : prefix;
+  std::optional<VllmPlace> place;
+  if (is_draft) place = draft_place(row->model, prefix, module, part);
+  if (!place) {
+    place = rest.starts_with(kExperts)
+                ? expert_place(block, rest.substr(kExperts.size()))
+                : place_in(kLayerRows, row->model, has_low_rank, block, module, part);
+  }
+  if (place) place->is_draft = is_draft;
+  return place;
 }
 
 bool has_vllm_model(std::string_view family) {
@@ -214,13 +239,14 @@ bool has_vllm_model(std::string_view family) {
 }
 
 std::vector<VllmConstant> vllm_constants(std::string_view family, std::string_view dialect,
-                                         std::uint32_t layer) {
+                                         std::uint32_t layer, const ModelConfig& config) {
   std::vector<VllmConstant> constants;
+  const std::string_view block = layer >= config.num_hidden_layers ? kDraftBlock : "";
   const FamilyRow* known = find_family_row(family);
   for (const ConstantRow& row : kConstantRows) {
     if (known == nullptr || (row.models & known->model) == 0) continue;
     if (!row.dialect.empty() && row.dialect != dialect) continue;
-    constants.push_back({.spec = {.name = fmt::format("{}{}.{}", kLayers, layer, row.key),
+    constants.push_back({.spec = {.name = fmt::format("{}{}.{}{}", kLayers, layer, block, row.key),
                                   .dtype = row.dtype,
                                   .shape = row.rank == 0 ? Shape{} : Shape{1}},
                          .value = row.value});

@@ -33,10 +33,11 @@ struct VllmPlace {
   std::uint32_t per_expert = 0;  ///< tensors of one expert in a stack: gate and up, or down
   VllmForm form{};
   DType plain = DType::kBf16;  ///< of an element that is not quantized
+  bool is_draft = false;       ///< of the model for multi-token prediction, which vLLM loads apart
 };
 
 /// The place of a stored tensor (`model.layers.1.mlp.gate_proj.weight_scale`) of a family. Nothing
-/// for names that vLLM's model does not have, MTP layers among them.
+/// for names that vLLM's models do not have.
 std::optional<VllmPlace> vllm_place(std::string_view stored_name, std::string_view family,
                                     const ModelConfig& config);
 
@@ -51,7 +52,7 @@ struct VllmConstant {
 /// Those of a decoder layer: scales and zero points of the attention and its cache. Some are there
 /// only with a quantization_config of `dialect`; empty: config.json has none.
 std::vector<VllmConstant> vllm_constants(std::string_view family, std::string_view dialect,
-                                         std::uint32_t layer);
+                                         std::uint32_t layer, const ModelConfig& config);
 
 /// A scheme as a rank's files hold it.
 struct VllmScheme {

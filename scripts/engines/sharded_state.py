@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Shows by vLLM itself that rank files of layout vllm-sharded are what a rank loads.
 
-    sharded_state.py state MODEL OUT.json [--tp N] [--pp P] [--ep] [--sharded]
-    sharded_state.py compare WHOLE SHARDED [--tp N] [--pp P] [--ep]
-    sharded_state.py fixture MODEL OUT.json [--tp N] [--pp P] [--ep]
+    sharded_state.py state MODEL OUT.json [--tp N] [--pp P] [--ep] [--mtp] [--sharded]
+    sharded_state.py compare WHOLE SHARDED [--tp N] [--pp P] [--ep] [--mtp]
+    sharded_state.py fixture MODEL OUT.json [--tp N] [--pp P] [--ep] [--mtp]
 
 `state` builds vLLM's model on every rank (one process each), fills each parameter with a pattern,
 loads MODEL, and writes dtype, shape and hash of each key of the state dict that the loader of
@@ -155,6 +155,7 @@ def state_of_rank(rank, options, meeting):
 
     torch.set_num_threads(1)
     replace_kernels()
+    speculative = {"method": "mtp", "model": options.model, "num_speculative_tokens": 1} if options.mtp else None
     config = EngineArgs(
         model=options.model,
         dtype=options.dtype,
@@ -164,6 +165,7 @@ def state_of_rank(rank, options, meeting):
         pipeline_parallel_size=options.pp,
         enable_expert_parallel=options.ep,
         load_format="sharded_state" if options.sharded else "auto",
+        speculative_config=speculative,
         skip_tokenizer_init=True,
         distributed_executor_backend="mp" if options.tp * options.pp > 1 else None,
         **json.loads(options.engine),
@@ -174,7 +176,7 @@ def state_of_rank(rank, options, meeting):
         init_distributed_environment(options.tp * options.pp, rank, f"file://{meeting}", rank, "gloo")
         initialize_model_parallel(options.tp, options.pp)
         loader = get_model_loader(config.load_config)
-        model_config = config.model_config
+        model_config = config.speculative_config.draft_model_config if options.mtp else config.model_config
         with set_default_torch_dtype(model_config.dtype), torch.device("cpu"):
             model = initialize_model(vllm_config=config, model_config=model_config)
         filtered = sharded_state_loader.ShardedStateLoader._filter_subtensors
@@ -240,6 +242,7 @@ def main():
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
     parser.add_argument("--ep", action="store_true")
+    parser.add_argument("--mtp", action="store_true", help="the draft model of multi-token prediction instead")
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--engine", default="{}", help="further arguments of the engine, as JSON")

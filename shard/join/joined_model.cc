@@ -41,7 +41,8 @@ WholeConfig whole_config(const std::filesystem::path& directory,
 
 formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
                                      const formats::Dialect* dialect, JoinedModel joined,
-                                     bool compare_replicas) {
+                                     bool compare_replicas,
+                                     const std::set<std::string>& own_folders) {
   formats::AssembledModel model;
   model.directory = directory;
   model.config = std::move(config.config);
@@ -52,6 +53,11 @@ formats::AssembledModel joined_model(const std::filesystem::path& directory, Who
   ErrorList faults;
   formats::SideListing beside = formats::list_side_files(directory, faults);
   faults.throw_if_any();
+  const auto is_own = [&](const auto& entry) {
+    return own_folders.contains(std::filesystem::path(entry.path).parent_path().string());
+  };
+  std::erase_if(beside.files, is_own);
+  std::erase_if(beside.left_out, is_own);
   model.side_files = std::move(beside.files);
   model.remarks = formats::left_out_remarks(beside.left_out);
   model.stored = std::move(joined.stored);

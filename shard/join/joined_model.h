@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "formats/checkpoint/checkpoint.h"
@@ -26,9 +27,10 @@ WholeConfig whole_config(const std::filesystem::path& directory,
                          const formats::OpenOptions& options);
 
 /// The model that `joined` slices of files below `directory` are, with the description of the
-/// dialect (null: none) and the side files that stand there.
+/// dialect (null: none) and the side files that stand there, but for what is in `own_folders`.
 formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
                                      const formats::Dialect* dialect, JoinedModel joined,
-                                     bool compare_replicas);
+                                     bool compare_replicas,
+                                     const std::set<std::string>& own_folders = {});
 
 }  // namespace ingot::shard

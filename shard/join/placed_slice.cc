@@ -114,8 +114,8 @@ std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
   const std::uint64_t whole = cuts_cols ? grid.whole_cols : grid.whole_rows;
   const std::uint64_t repeat = cuts_cols ? grid.repeat[1] : grid.repeat[0];
   const bool is_sound = bits % 8 == 0 && (sections == 1 || side + 2 >= n) &&
-                        (sections == 1 || record.sections.is_equal()) &&
-                        original % sections == 0 && whole % sections == 0 && original > 0 &&
+                        (sections == 1 || record.sections.is_equal()) && original % sections == 0 &&
+                        whole % sections == 0 && original > 0 &&
                         (original / sections - 1) * repeat < whole / sections;
   if (!is_sound) {
     throw Error(ErrorCode::kMismatch,

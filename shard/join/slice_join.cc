@@ -34,11 +34,10 @@ void append_key(std::string& key, const Numbers& numbers) {
 std::string key_of(const PlacedSlice& placed) {
   const formats::SliceRecord& record = placed.record;
   std::string key;
-  append_key(key,
-             std::array<std::uint64_t, 7>{static_cast<std::uint64_t>(placed.dtype),
-                                          static_cast<std::uint64_t>(record.axis + 1), placed.n,
-                                          placed.slice, record.repeat[0], record.repeat[1],
-                                          record.is_zeroed ? 1U : 0U});
+  append_key(key, std::array<std::uint64_t, 7>{static_cast<std::uint64_t>(placed.dtype),
+                                               static_cast<std::uint64_t>(record.axis + 1),
+                                               placed.n, placed.slice, record.repeat[0],
+                                               record.repeat[1], record.is_zeroed ? 1U : 0U});
   append_key(key, record.sections.shares());
   append_key(key, record.whole);
   append_key(key, record.original);

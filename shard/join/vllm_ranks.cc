@@ -12,6 +12,20 @@ using formats::Manifest;
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Folders with weights of ranks: that of the draft model.
+std::set<std::string> folders_of(const Manifest& manifest) {
+  std::set<std::string> folders;
+  for (const formats::ManifestFile& file : manifest.files) {
+    const fs::path folder = fs::path(file.name).parent_path();
+    if (!folder.empty()) folders.insert(folder.string());
+  }
+  return folders;
+}
+
+}  // namespace
+
 formats::AssembledModel join_vllm_ranks(const fs::path& directory, const Manifest& manifest,
                                         bool compare_replicas,
                                         const formats::OpenOptions& options) {
@@ -35,9 +49,9 @@ formats::AssembledModel join_vllm_ranks(const fs::path& directory, const Manifes
       faults, manifest.constants());
   faults.throw_if_any();
   const formats::SlicingRecord* slicing = manifest.slicing ? &*manifest.slicing : nullptr;
-  formats::AssembledModel model =
-      joined_model(directory, whole_config(directory, slicing, options),
-                   formats::find_dialect(manifest.dialect), join.finish(), compare_replicas);
+  formats::AssembledModel model = joined_model(
+      directory, whole_config(directory, slicing, options), formats::find_dialect(manifest.dialect),
+      join.finish(), compare_replicas, folders_of(manifest));
   if (!manifest.index.empty()) {
     model.index_frame = formats::parse_checkpoint_index(
                             manifest.index, (directory / formats::kManifestName).string())

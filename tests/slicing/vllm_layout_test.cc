@@ -21,15 +21,16 @@ namespace fs = std::filesystem;
 using State = std::map<std::string, std::string>;
 
 /// What `scripts/engines/sharded_state.py fixture` was given.
-fs::path model_of(const std::string& family, bool fp8) {
+fs::path model_of(const std::string& family, bool fp8, std::uint32_t mtp_layers = 0) {
   static const TempDir directory;
-  const fs::path path = directory / fmt::format("{}-{}", family, fp8 ? "fp8" : "bf16");
+  const fs::path path =
+      directory / fmt::format("{}-{}-{}", family, fp8 ? "fp8" : "bf16", mtp_layers);
   if (fs::exists(path)) return path;
   formats::write_synthetic_checkpoint(path, {.family = formats::find_family(family),
                                              .size = formats::SynthSize::kTiny,
                                              .layers = 2,
                                              .dense_layers = 1,
-                                             .mtp_layers = 0,
+                                             .mtp_layers = mtp_layers,
                                              .experts = 4,
                                              .hidden = 256,
                                              .moe_intermediate = 512,
@@ -104,7 +105,8 @@ struct Job {
   bool deals_experts = false;
   std::string family = "deepseek_v3";
   std::optional<formats::SchemeId> scheme = {};
-  [[nodiscard]] fs::path model() const { return model_of(family, fp8); }
+  std::uint32_t mtp_layers = 0;
+  [[nodiscard]] fs::path model() const { return model_of(family, fp8, mtp_layers); }
   [[nodiscard]] Conversion to(const fs::path& directory) const {
     Conversion conversion = to_ranks(model(), directory, tp);
     conversion.plan.slicing.topology =
@@ -125,6 +127,11 @@ TEST_P(VllmLayoutOf, IsTheStateDictOfVllmKeyByKey) {
                                                        rank / job.tp, rank % job.tp);
     const fs::path file = directory_ / "out" / name;
     EXPECT_EQ(first_difference(written(file), golden(job.name, rank)), "") << rank;
+    if (job.mtp_layers == 0) continue;
+    EXPECT_EQ(
+        first_difference(written(directory_ / "out/mtp" / name), golden(job.name + "-mtp", rank)),
+        "")
+        << rank;
   }
 }
 
@@ -133,11 +140,9 @@ TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
   keeping(directory_ / "ranks", directory_ / "merged").run();
   Conversion whole = keeping(GetParam().model(), directory_ / "whole");
   whole.recipe.to = GetParam().scheme;
-  if (GetParam().family == "deepseek_v32") {
+  if (GetParam().family == "deepseek_v32" || GetParam().family == "glm_moe_dsa") {
     // vLLM decodes or casts them as it loads.
-    for (const char* rule :
-         {"role:indexer-k=bf16", "role:input-norm=bf16", "role:post-attention-norm=bf16",
-          "role:q-a-norm=bf16", "role:kv-a-norm=bf16", "role:final-norm=bf16"})
+    for (const char* rule : {"role:indexer-k=bf16", "role:indexer-k-norm=f32", "role:norm=bf16"})
       whole.recipe.rules.push_back(convert::parse_rule(rule));
   }
   whole.run();
@@ -146,15 +151,14 @@ TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, VllmLayoutOf,
-    ::testing::Values(Job{"deepseek_v3-fp8-tp1", true, 1}, Job{"deepseek_v3-fp8-tp2", true, 2},
-                      Job{"deepseek_v3-fp8-tp4", true, 4},
-                      Job{"deepseek_v3-fp8-tp1-pp2", true, 1, 2},
-                      Job{"deepseek_v3-fp8-tp2-ep", true, 2, 1, true},
-                      Job{"deepseek_v3-bf16-tp2", false, 2},
-                      Job{"deepseek_v32-fp8-tp2", true, 2, 1, false, "deepseek_v32"},
-                      Job{"qwen3_moe-fp8-tp2", true, 2, 1, false, "qwen3_moe"},
-                      Job{"qwen3_moe-int8-tp2", true, 2, 1, false, "qwen3_moe",
-                          formats::SchemeId::kInt8Channel}));
+    ::testing::Values(
+        Job{"deepseek_v3-fp8-tp1", true, 1}, Job{"deepseek_v3-fp8-tp2", true, 2},
+        Job{"deepseek_v3-fp8-tp4", true, 4}, Job{"deepseek_v3-fp8-tp1-pp2", true, 1, 2},
+        Job{"deepseek_v3-fp8-tp2-ep", true, 2, 1, true}, Job{"deepseek_v3-bf16-tp2", false, 2},
+        Job{"deepseek_v32-fp8-tp2", true, 2, 1, false, "deepseek_v32"},
+        Job{"qwen3_moe-fp8-tp2", true, 2, 1, false, "qwen3_moe"},
+        Job{"qwen3_moe-int8-tp2", true, 2, 1, false, "qwen3_moe", formats::SchemeId::kInt8Channel},
+        Job{"glm_moe_dsa-fp8-tp2", true, 2, 1, false, "glm_moe_dsa", std::nullopt, 1}));
 
 TEST_F(VllmLayout, IsCutAnewForOtherRanks) {
   to_ranks(fp8_model(), directory_ / "two", 2).run();
@@ -201,6 +205,22 @@ TEST_F(VllmLayout, CheckFindsChangedPiecesAndConstants) {
   EXPECT_EQ(constant[0].file, "model-rank-1-part-0.safetensors");
 }
 
+TEST_F(VllmLayout, DraftModelHasAFolderOfItsOwn) {
+  const fs::path model = model_of("deepseek_v3", true, 1), out = directory_ / "out";
+  to_ranks(model, out, 2).run();
+  EXPECT_EQ(read_text_file(out / "mtp/config.json", 1 << 20),
+            read_text_file(out / "config.json", 1 << 20));
+  EXPECT_TRUE(check::check_checkpoint(out, {}).findings.empty());
+  EXPECT_TRUE(shard::open_source(out).remarks().empty());
+  keeping(out, directory_ / "merged").run();
+  EXPECT_FALSE(fs::exists(directory_ / "merged/mtp"));
+  const fs::path draft = rank_file(out / "mtp", 1);
+  fs::resize_file(draft, fs::file_size(draft) - 1);
+  const auto findings = check::check_checkpoint(out, {}).findings;
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].file, "mtp/model-rank-1-part-0.safetensors");
+}
+
 TEST_F(VllmLayout, ManifestNamesEngineAndKernels) {
   to_ranks(fp8_model(), directory_ / "out", 2).run();
   const Json engine = formats::read_json_file(directory_ / "out/ingot.json", 1 << 20).at("engine");
@@ -245,13 +265,15 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   std::ofstream(sharing / "config.json") << config;
   expect_refused([&](Conversion& conversion) { conversion.input = sharing; },
                  {"share the indexer", "--layout hf"});
-  const fs::path mtp = directory_ / "mtp";
-  formats::write_synthetic_checkpoint(mtp, {.family = formats::find_family("deepseek_v3"),
-                                            .size = formats::SynthSize::kTiny,
-                                            .mtp_layers = 1,
-                                            .fp8 = false});
-  expect_refused([&](Conversion& conversion) { conversion.input = mtp; },
-                 {"MTP layer", "--mtp drop"});
+  expect_refused(
+      [&](Conversion& conversion) {
+        conversion.input = model_of("deepseek_v3", true, 1);
+        conversion.plan.slicing.topology = shard::make_topology(1, 1, std::nullopt, 2);
+      },
+      {"MTP layers on one stage", "--mtp drop"});
+  expect_refused(
+      [&](Conversion& conversion) { conversion.input = model_of("deepseek_v3", true, 2); },
+      {"has 2 with an embedding each", "--mtp drop"});
   expect_refused(
       [&](Conversion& conversion) {
         conversion.input = INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_block";
