@@ -363,7 +363,8 @@ void join_parts(const Plan& plan, PlannedFile& file) {
   std::set<std::string> keys;
   for (const PartRef& at : file.parts) {
     const PlannedTensor& planned = plan.tensors[at.tensor];
-    if (planned.parts[at.part].part == formats::Part::kInputScale) inputs.push_back(at);
+    if (planned.parts[at.part].part == formats::Part::kInputScale && planned.to != SchemeId::kNvfp4)
+      inputs.push_back(at);
     auto place = place_of(plan, plan.part_name(planned, at.part));
     INGOT_CHECK(place.has_value());
     if (const auto layer = plan.tensor_of(planned).layer) layers.insert(*layer);
