@@ -110,7 +110,7 @@ std::vector<Hash128> tensor_hashes(const Plan& plan, const PlannedFile& file, st
     }
   };
   for (const PlannedFile::Joined& joined : file.joined) {
-    if (joined.is_constant()) hashes.push_back(text_hash(constant_bytes(joined)));
+    if (joined.is_constant()) hashes.push_back(text_hash(joined.bytes));
     add_parts(part + joined.n_parts);
   }
   add_parts(file.parts.size());

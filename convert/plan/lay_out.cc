@@ -123,8 +123,7 @@ std::uint64_t place_joined(Plan& plan, PlannedFile& file, std::uint64_t offset) 
   for (std::uint32_t i = 0; i < file.joined.size(); ++i) {
     PlannedFile::Joined& joined = file.joined[i];
     joined.offset = offset;
-    if (joined.is_constant())
-      offset += formats::byte_count(joined.spec.dtype, joined.spec.shape).value();
+    offset += joined.bytes.size();
     for (std::uint32_t n = 0; n < joined.n_parts; ++n) {
       plan.places[file.parts.at(part).place].joined = i;
       offset = place_part(plan, file.parts[part++], offset);
@@ -137,7 +136,15 @@ std::uint64_t place_joined(Plan& plan, PlannedFile& file, std::uint64_t offset) 
 }  // namespace
 
 void plan_parts(Plan& plan) {
-  for (PlannedTensor& planned : plan.tensors) add_parts(plan, planned);
+  const auto leaves_out = functions_of(*plan.options.layout).leaves_out;
+  for (PlannedTensor& planned : plan.tensors) {
+    add_parts(plan, planned);
+    if (leaves_out == nullptr) continue;
+    const auto parts = std::span(planned.parts).first(planned.n_parts);
+    const auto rest = std::ranges::stable_partition(
+        parts, [&](const PlannedPart& part) { return !leaves_out(part.part); });
+    planned.n_parts = static_cast<std::uint8_t>(parts.size() - rest.size());
+  }
 }
 
 void lay_out_files(Plan& plan) {

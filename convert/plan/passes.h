@@ -81,6 +81,8 @@ struct LayoutFunctions {
   std::uint64_t (*padded_rows)(const Plan& plan, const PlannedTensor& planned) = nullptr;
   /// First layers of the stages, where the engine divides the layers itself; null: by bytes.
   std::vector<std::uint32_t> (*stages)(std::uint32_t n_layers, std::uint32_t pp) = nullptr;
+  /// Whether a part is not in the files, since what they are read by knows it anyway; null: no.
+  bool (*leaves_out)(formats::Part part) = nullptr;
   /// Assigns parts to files and names these.
   void (*assign_files)(Plan& plan);
   /// The name of a stored tensor, from that of the hub; null: the same.
@@ -93,6 +95,10 @@ struct LayoutFunctions {
   void (*derive_json)(Plan& plan) = nullptr;
 };
 const LayoutFunctions& functions_of(const formats::Layout& layout);
+
+/// The tensors of a file of layout vllm-sharded: pieces under the keys that they make up, and
+/// constants.
+void join_vllm_keys(const Plan& plan, PlannedFile& file);
 
 extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout, kVllmShardedLayout;
 

@@ -129,24 +129,9 @@ std::string Plan::header(std::size_t file) const {
 std::vector<Plan::KnownBytes> Plan::known_bytes(std::size_t file) const {
   std::vector<KnownBytes> known = {{.offset = 0, .bytes = header(file)}};
   for (const PlannedFile::Joined& joined : files[file].joined) {
-    if (joined.is_constant())
-      known.push_back({.offset = joined.offset, .bytes = constant_bytes(joined)});
+    if (joined.is_constant()) known.push_back({.offset = joined.offset, .bytes = joined.bytes});
   }
   return known;
-}
-
-std::string constant_bytes(const PlannedFile::Joined& constant) {
-  const auto bits = std::bit_cast<std::uint32_t>(constant.value);
-  const bool is_half = constant.spec.dtype == formats::DType::kBf16;
-  INGOT_CHECK(is_half || constant.spec.dtype == formats::DType::kF32);
-  INGOT_CHECK(!is_half || (bits & 0xFFFF) == 0);
-  // The bytes of a BF16 are the upper ones of an F32.
-  const std::string_view element(reinterpret_cast<const char*>(&bits) + (is_half ? 2 : 0),
-                                 is_half ? 2 : 4);
-  std::string bytes;
-  for (std::uint64_t i = formats::element_count(constant.spec.shape).value(); i > 0; --i)
-    bytes.append(element);
-  return bytes;
 }
 
 Hash128 plan_hash(const Plan& plan) {

@@ -111,7 +111,7 @@ struct PlannedFile {
   struct Joined {
     formats::TensorSpec spec;
     std::uint32_t n_parts = 0;  ///< the next ones of `parts`; 0: a constant
-    float value = 0;            ///< each element of a constant, in F32 or BF16
+    std::string bytes;          ///< of a constant
     std::uint64_t offset = 0;   ///< absolute
     [[nodiscard]] bool is_constant() const { return n_parts == 0; }
   };
@@ -294,9 +294,6 @@ std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& plann
 /// The weights file in which layout `hf` has a part, when the files of the source are kept: that of
 /// the part in the source, or of its weight. Empty where nobody knows.
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
-
-/// The bytes of a constant.
-std::string constant_bytes(const PlannedFile::Joined& constant);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);

@@ -191,19 +191,26 @@ void require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   }
 }
 
-// Scales are F32 there, whatever the tool that wrote them chose.
+// Scales have one dtype there, whatever the tool that wrote them chose.
 void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& refusals) {
   if (planned.action != Action::kCopy && planned.action != Action::kRepackage) return;
   const LogicalTensor& tensor = plan.tensor_of(planned);
-  if (planned.to == SchemeId::kNvfp4) return;
   const auto& stored = tensor.encoding.stored;
-  if (!stored.has(formats::Part::kScale)) return;
+  for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {
+    if (!stored.has(part)) continue;
+    refusals.add(ErrorCode::kUnsupported,
+                 "has zero points or an order of groups, and layout vllm-sharded holds symmetric "
+                 "int4 alone (convert it anew with --to int4, or use --layout hf)",
+                 tensor.name);
+  }
+  if (planned.to == SchemeId::kNvfp4 || !stored.has(formats::Part::kScale)) return;
+  const formats::DType wanted =
+      planned.to == SchemeId::kInt4Group ? formats::DType::kBf16 : formats::DType::kF32;
   const formats::DType dtype = plan.source.stored()[stored[formats::Part::kScale]].dtype;
-  if (dtype == formats::DType::kF32) return;
+  if (dtype == wanted) return;
   refusals.add(ErrorCode::kUnsupported,
-               fmt::format("has scales in {}, and vLLM holds them in F32 (convert it to BF16 "
-                           "first)",
-                           formats::dtype_name(dtype)),
+               fmt::format("has scales in {}, and vLLM holds them in {} (convert it to BF16 first)",
+                           formats::dtype_name(dtype), formats::dtype_name(wanted)),
                tensor.name);
 }
 
@@ -275,142 +282,9 @@ void assign_by_rank(Plan& plan) {
   }
 }
 
-// A part, and the key that it is a piece of.
-struct Piece {
-  PartRef at;
-  VllmPlace place;
-  formats::DType dtype{};
-  formats::Shape shape;
-};
-
-bool is_number(const formats::Shape& shape) {
-  return formats::element_count(shape) == 1 && shape.size() < 2;
-}
-
-// One number per tensor becomes a row of them; matrices stand one under another.
-formats::Shape fused_shape(std::span<const Piece> pieces) {
-  formats::Shape shape = pieces.front().shape;
-  if (is_number(shape)) return {pieces.size()};
-  shape[0] = 0;
-  for (const Piece& piece : pieces) shape[0] += piece.shape.at(0);
-  return shape;
-}
-
-formats::Shape shape_of(std::span<const Piece> pieces) {
-  const VllmPlace& first = pieces.front().place;
-  if (first.n_places == 1) return pieces.front().shape;
-  if (first.per_expert == 0) return fused_shape(pieces);
-  formats::Shape shape = fused_shape(pieces.first(first.per_expert));
-  if (first.per_expert == 1 && is_number(pieces.front().shape)) shape.clear();
-  shape.insert(shape.begin(), pieces.size() / first.per_expert);
-  return shape;
-}
-
-// Every tensor of the key is here, once, and of one form.
-void require_whole(std::span<const Piece> pieces, ErrorList& faults) {
-  const Piece& first = pieces.front();
-  const auto refuse = [&](std::string fact) {
-    faults.add(Error(ErrorCode::kUnsupported, std::move(fact)).in_tensor(first.place.key));
-  };
-  const std::size_t n = first.place.n_places;
-  if (n != 0 ? n != pieces.size() : pieces.size() % first.place.per_expert != 0)
-    return refuse(
-        fmt::format("vLLM fuses it of more tensors than the {} that are here", pieces.size()));
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const Piece& piece = pieces[i];
-    const bool is_alike =
-        piece.dtype == first.dtype && piece.shape.size() == first.shape.size() &&
-        std::equal(piece.shape.begin() + (piece.shape.empty() ? 0 : 1), piece.shape.end(),
-                   first.shape.begin() + (first.shape.empty() ? 0 : 1));
-    if (!is_alike) return refuse("vLLM fuses it of tensors that are not alike");
-    if (piece.place.place != first.place.place + i)
-      return refuse("vLLM fuses it of tensors of which some are missing");
-  }
-}
-
-// Scales of activations that experts have there, and that these files have not.
-void add_idle_inputs(const Plan& plan, const PlannedFile::Joined& joined,
-                     const std::set<std::string>& keys,
-                     std::vector<PlannedFile::Joined>& constants) {
-  for (const char* prefix : {"w13_", "w2_"}) {
-    const std::size_t at = joined.spec.name.rfind('.') + 1;
-    if (!std::string_view(joined.spec.name).substr(at).starts_with(prefix)) continue;
-    const formats::VllmScheme* scheme =
-        formats::find_vllm_scheme(SchemeId::kNvfp4, plan.target.dialect->name);
-    if (scheme == nullptr || scheme->idle_input.empty()) continue;
-    const std::string codes = joined.spec.name.substr(0, at) + prefix + "weight_global_scale";
-    const std::string input =
-        joined.spec.name.substr(0, at) + prefix + std::string(scheme->idle_input);
-    if (joined.spec.name != codes || keys.contains(input)) continue;
-    constants.push_back(
-        {.spec = {.name = input, .dtype = formats::DType::kF32, .shape = joined.spec.shape},
-         .value = 1});
-  }
-}
-
-// Of the quantization_config that the output has; empty: it has none.
-std::string_view quantized_dialect(const Plan& plan) {
-  const bool is_quantized = std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
-    return planned.action != Action::kDrop && formats::scheme_facts(planned.to).quantized;
-  });
-  return is_quantized ? plan.target.dialect->name : std::string_view();
-}
-
-void join_parts(const Plan& plan, PlannedFile& file) {
-  std::vector<Piece> pieces;
-  std::vector<PartRef> inputs;
-  std::set<std::uint32_t> layers;
-  std::set<std::string> keys;
-  for (const PartRef& at : file.parts) {
-    const PlannedTensor& planned = plan.tensors[at.tensor];
-    if (planned.parts[at.part].part == formats::Part::kInputScale && planned.to != SchemeId::kNvfp4)
-      inputs.push_back(at);
-    auto place = place_of(plan, plan.part_name(planned, at.part));
-    INGOT_CHECK(place.has_value());
-    if (const auto layer = plan.tensor_of(planned).layer) layers.insert(*layer);
-    keys.insert(place->key);
-    pieces.push_back({.at = at,
-                      .place = std::move(*place),
-                      .dtype = planned.parts[at.part].dtype,
-                      .shape = plan.part_cut(planned, at.part).slice_shape()});
-  }
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    if (a.place.key == b.place.key) return a.place.place < b.place.place;
-    return formats::writes_before(a.dtype, a.place.key, b.dtype, b.place.key);
-  });
-  file.parts.clear();
-  std::vector<PlannedFile::Joined> constants;
-  for (const std::uint32_t layer : layers) {
-    for (formats::VllmConstant& constant : formats::vllm_constants(
-             plan.source.family().name, quantized_dialect(plan), layer, plan.source.config()))
-      constants.push_back({.spec = std::move(constant.spec), .value = constant.value});
-  }
-  ErrorList faults;
-  for (const PartRef& at : inputs) {
-    faults.add(Error(ErrorCode::kUnsupported,
-                     "layout vllm-sharded does not hold scales of activations, which vLLM was not "
-                     "tried with (use dynamic activations or --activations weight-only)")
-                   .in_tensor(plan.part_name(plan.tensors[at.tensor], at.part)));
-  }
-  for (std::size_t begin = 0; begin < pieces.size();) {
-    std::size_t end = begin + 1;
-    while (end < pieces.size() && pieces[end].place.key == pieces[begin].place.key) ++end;
-    const auto of_key = std::span(pieces).subspan(begin, end - begin);
-    require_whole(of_key, faults);
-    for (const Piece& piece : of_key) file.parts.push_back(piece.at);
-    file.joined.push_back({.spec = {.name = of_key.front().place.key,
-                                    .dtype = of_key.front().dtype,
-                                    .shape = shape_of(of_key)},
-                           .n_parts = static_cast<std::uint32_t>(of_key.size())});
-    add_idle_inputs(plan, file.joined.back(), keys, constants);
-    begin = end;
-  }
-  faults.throw_if_any();
-  std::ranges::move(constants, std::back_inserter(file.joined));
-  // Pieces stay in their order: it is that of the tensors that they make up.
-  std::ranges::sort(file.joined, [](const PlannedFile::Joined& a, const PlannedFile::Joined& b) {
-    return formats::writes_before(a.spec.dtype, a.spec.name, b.spec.dtype, b.spec.name);
-  });
+// vLLM keeps the dimensions of INT4 weights, and never looks at them: they are a constant there.
+bool leaves_out(formats::Part part) {
+  return part == formats::Part::kDimensions;
 }
 
 void describe_engine(Plan& plan) {
@@ -439,8 +313,9 @@ constexpr LayoutFunctions kVllmShardedLayout{.make_plain = make_plain,
                                              .require_holdable = require_holdable,
                                              .padded_rows = padded_rows,
                                              .stages = formats::vllm_stages,
+                                             .leaves_out = leaves_out,
                                              .assign_files = assign_by_rank,
-                                             .join_parts = join_parts,
+                                             .join_parts = join_vllm_keys,
                                              .derive_json = describe_engine};
 
 }  // namespace ingot::convert

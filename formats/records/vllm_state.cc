@@ -154,6 +154,7 @@ constexpr std::array kSchemes = {
     VllmScheme{SchemeId::kFp8Block, "compressed-tensors", "triton experts", ""},
     VllmScheme{SchemeId::kFp8Channel, "compressed-tensors", "triton experts", ""},
     VllmScheme{SchemeId::kInt8Channel, "compressed-tensors", "triton experts", ""},
+    VllmScheme{SchemeId::kInt4Group, "compressed-tensors", "marlin experts", ""},
     VllmScheme{SchemeId::kNvfp4, "compressed-tensors", "marlin experts", "input_global_scale"},
 };
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <numeric>
 #include <tuple>
+#include <unordered_set>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -74,17 +75,41 @@ std::vector<std::uint64_t> absent_below(std::uint64_t n, std::vector<std::uint32
   return absent;
 }
 
+constexpr auto kInt4 = formats::SchemeId::kInt4Group;
+
+// How the codes of INT4 weights are stored, and what tells the shape of one.
+std::pair<const formats::PartRow&, const formats::PartRow&> int4_parts() {
+  const formats::StorageRow& storage =
+      *formats::find_storage(formats::default_dialect(kInt4), kInt4);
+  return {storage.parts.front(), *formats::find_part_row(storage, formats::Part::kDimensions)};
+}
+
+// Codes, by index, beside which nothing tells the shape.
+std::vector<std::uint32_t> without_dimensions(std::span<const StoredTensor> wholes) {
+  const auto& [codes, dimensions] = int4_parts();
+  std::unordered_set<std::string_view> told;
+  for (const StoredTensor& whole : wholes) {
+    const std::string_view name = whole.name;
+    if (name.ends_with(dimensions.suffix))
+      told.insert(name.substr(0, name.size() - dimensions.suffix.size()));
+  }
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t i = 0; i < wholes.size(); ++i) {
+    const std::string_view name = wholes[i].name;
+    if (wholes[i].dtype == codes.dtype && name.ends_with(codes.suffix) &&
+        !told.contains(name.substr(0, name.size() - codes.suffix.size())))
+      found.push_back(i);
+  }
+  return found;
+}
+
 // What INT4 weights say of their own shape. Slices say it of themselves.
 std::unordered_map<std::uint32_t, formats::Shape> dimensions_of(
     std::span<const StoredTensor> wholes) {
   std::unordered_map<std::uint32_t, formats::Shape> dimensions;
   std::unordered_map<std::string_view, std::uint32_t> by_name;
-  constexpr auto kScheme = formats::SchemeId::kInt4Group;
-  const formats::StorageRow& storage =
-      *formats::find_storage(formats::default_dialect(kScheme), kScheme);
-  const std::string_view of_codes = storage.parts.front().suffix;
-  const std::string_view of_dimensions =
-      formats::find_part_row(storage, formats::Part::kDimensions)->suffix;
+  const std::string_view of_codes = int4_parts().first.suffix;
+  const std::string_view of_dimensions = int4_parts().second.suffix;
   for (std::uint32_t i = 0; i < wholes.size(); ++i) {
     const std::string_view name = wholes[i].name;
     if (name.ends_with(of_dimensions))
@@ -99,7 +124,7 @@ std::unordered_map<std::uint32_t, formats::Shape> dimensions_of(
       continue;
     formats::Shape shape = whole.shape;
     shape.back() =
-        checked_mul(shape.back(), formats::codes_per_element(kScheme, whole.dtype)).value_or(0);
+        checked_mul(shape.back(), formats::codes_per_element(kInt4, whole.dtype)).value_or(0);
     dimensions.emplace(found->second, std::move(shape));
   }
   return dimensions;
@@ -254,7 +279,7 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
   return "";
 }
 
-JoinedModel SliceJoin::finish() {
+JoinedModel SliceJoin::finish(bool gives_dimensions) {
   by_name_.clear();
   std::ranges::sort(wholes_, {}, &Whole::name);
   ErrorList faults;
@@ -287,6 +312,20 @@ JoinedModel SliceJoin::finish() {
     std::vector<JoinedPiece>().swap(whole.pieces);
   }
   wholes_.clear();
+  if (gives_dimensions) {
+    const auto& [codes, told] = int4_parts();
+    for (const std::uint32_t index : without_dimensions(model.stored)) {
+      // Nothing is read of it: it stands where its codes do.
+      StoredTensor dimensions = model.stored[index];
+      dimensions.name.replace(dimensions.name.size() - codes.suffix.size(), std::string::npos,
+                              told.suffix);
+      dimensions.dtype = told.dtype;
+      dimensions.shape = {model.stored[index].shape.size()};
+      dimensions.n_bytes = formats::byte_count(told.dtype, dimensions.shape).value();
+      model.stored.push_back(std::move(dimensions));
+      slices_.tensors.push_back(slices_.tensors[index]);
+    }
+  }
   slices_.dimensions = dimensions_of(model.stored);
   model.slices = std::move(slices_);
   return model;

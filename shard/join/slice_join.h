@@ -56,7 +56,8 @@ class SliceJoin {
 
   /// Throws, collected: kDuplicate for a tensor that a holder has twice; kMismatch for slices of
   /// one tensor that were not cut alike, or that do not make up the whole.
-  JoinedModel finish();
+  /// With `gives_dimensions`, INT4 weights whose files leave out their dimensions get them.
+  JoinedModel finish(bool gives_dimensions = false);
 
  private:
   struct Whole {

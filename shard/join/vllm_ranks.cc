@@ -51,7 +51,7 @@ formats::AssembledModel join_vllm_ranks(const fs::path& directory, const Manifes
   const formats::SlicingRecord* slicing = manifest.slicing ? &*manifest.slicing : nullptr;
   formats::AssembledModel model = joined_model(
       directory, whole_config(directory, slicing, options), formats::find_dialect(manifest.dialect),
-      join.finish(), compare_replicas, folders_of(manifest));
+      join.finish(/*gives_dimensions=*/true), compare_replicas, folders_of(manifest));
   if (!manifest.index.empty()) {
     model.index_frame = formats::parse_checkpoint_index(
                             manifest.index, (directory / formats::kManifestName).string())

@@ -54,7 +54,8 @@ Conversion to_ranks(const fs::path& from, const fs::path& to, std::uint32_t tp) 
 
 State golden(const std::string& job, std::uint32_t rank) {
   static const std::map<std::string, std::string> kDtypes = {
-      {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"}, {"int8", "I8"}};
+      {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"},
+      {"int8", "I8"},       {"int32", "I32"},   {"int64", "I64"}};
   const Json ranks = formats::read_json_file(
       fmt::format("{}/tests/golden/vllm_sharded/{}.json", INGOT_SOURCE_DIR, job), 1 << 20);
   State state;
@@ -158,6 +159,8 @@ INSTANTIATE_TEST_SUITE_P(
         Job{"deepseek_v32-fp8-tp2", true, 2, 1, false, "deepseek_v32"},
         Job{"qwen3_moe-fp8-tp2", true, 2, 1, false, "qwen3_moe"},
         Job{"qwen3_moe-int8-tp2", true, 2, 1, false, "qwen3_moe", formats::SchemeId::kInt8Channel},
+        Job{"deepseek_v3-int4-tp2", true, 2, 1, false, "deepseek_v3",
+            formats::SchemeId::kInt4Group},
         Job{"glm_moe_dsa-fp8-tp2", true, 2, 1, false, "glm_moe_dsa", std::nullopt, 1}));
 
 TEST_F(VllmLayout, IsCutAnewForOtherRanks) {
@@ -274,6 +277,14 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   expect_refused(
       [&](Conversion& conversion) { conversion.input = model_of("deepseek_v3", true, 2); },
       {"has 2 with an embedding each", "--mtp drop"});
+  const fs::path asymmetric = directory_ / "asymmetric";
+  fs::copy(INGOT_SOURCE_DIR "/tests/golden/families/qwen3_moe_gptq_asym", asymmetric,
+           fs::copy_options::recursive);
+  config = formats::read_json_file(asymmetric / "config.json", 1 << 20);
+  config["torch_dtype"] = "bfloat16";
+  std::ofstream(asymmetric / "config.json") << config;
+  expect_refused([&](Conversion& conversion) { conversion.input = asymmetric; },
+                 {"symmetric int4 alone"});
   expect_refused(
       [&](Conversion& conversion) {
         conversion.input = INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_block";
