@@ -5,8 +5,9 @@
 
 Every row of the matrix is a model, a form that ingot writes it in, a layout and an engine. What is
 asked:
-  vllm loads          every parameter of vLLM's own model is filled by vLLM's own loader; what is
-                      replaced is the choice of kernels (sharded_state.py)
+  vllm loads          every parameter of vLLM's own model, or of its draft model for multi-token
+                      prediction, is filled by vLLM's own loader; what is replaced is the choice of
+                      kernels, and sparse attention, which the CPU has not (sharded_state.py)
   vllm generates      greedy answers in BF16 against `ingot generate --profile bf16`; nothing is
                       replaced
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
@@ -35,11 +36,15 @@ EXPECTED = HERE / "expected.jsonl"
 
 # Wide enough for whole blocks of 128 on two ranks.
 WIDTHS = ["--like", "tiny", "--layers", "2", "--hidden", "256", "--moe-intermediate", "256", "--intermediate", "256",
-          "--experts", "16", "--heads", "8", "--scheme", "bf16"]
+          "--experts", "16", "--heads", "32", "--scheme", "bf16"]
 MODELS = {
     "deepseek_v3": ["--family", "deepseek_v3", "--dense-layers", "1", *WIDTHS],
     "qwen3_moe": ["--family", "qwen3_moe", *WIDTHS],
+    "deepseek_v32": ["--family", "deepseek_v32", "--dense-layers", "1", *WIDTHS],
+    "glm_moe_dsa": ["--family", "glm_moe_dsa", "--dense-layers", "1", *WIDTHS],
 }
+# vLLM builds these from its classes for CUDA (sharded_state.py); transformers is not asked of them.
+SPARSE = ("deepseek_v32", "glm_moe_dsa")
 FORMS = {
     "bf16": ["--to", "bf16"],
     "fp8-block, deepseek": ["--to", "fp8", "--dialect", "deepseek"],
@@ -57,7 +62,7 @@ FORMS = {
 }
 # What vLLM allocates and fills itself where the checkpoint has none: no fault where nothing static was asked for.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
-SHARDED = ["--layout", "vllm-sharded", "--tp", "2", "--mtp", "drop"]
+SHARDED = ["--layout", "vllm-sharded", "--tp", "2"]
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
 N_TOKENS = 12
 
@@ -67,7 +72,9 @@ def rows():
         for form in FORMS:
             yield model, form, "hf", "vllm loads"
             yield model, form, "vllm-sharded, tp 2", "vllm loads"
-            if "modelopt" not in form and "int8-block" not in form:
+            if model != "qwen3_moe":
+                yield model, form, "vllm-sharded, tp 2, mtp", "vllm loads"
+            if model not in SPARSE and "modelopt" not in form and "int8-block" not in form:
                 yield model, form, "hf", "transformers loads"
     yield "qwen3_moe", "bf16", "hf", "vllm generates"
 
@@ -112,7 +119,8 @@ def agreement(ours, theirs):
 
 def vllm_loads(directory, form, layout):
     options = argparse.Namespace(
-        model=str(directory), dtype="bfloat16", tp=2 if "sharded" in layout else 1, pp=1, ep=False,
+        model=str(directory / "mtp" if "mtp" in layout else directory), dtype="bfloat16",
+        tp=2 if "sharded" in layout else 1, pp=1, ep=False, mtp="mtp" in layout,
         sharded="sharded" in layout, engine="{}", timeout=300,
     )
     try:
