@@ -67,7 +67,7 @@ std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
   try {
     inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
     // What a sequence takes beside its tokens, engines hold each in its own way.
-    if (!spec.mixers.empty()) return std::nullopt;
+    if (!spec.mixers.empty() || spec.short_convolution > 0) return std::nullopt;
     return spec;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;

@@ -120,6 +120,7 @@ constexpr std::array kFamilies = {
     ModelFamily{"step3p7", step3p7},
     ModelFamily{"minimax_m3_vl", minimax_m3_vl},
     ModelFamily{"longcat_flash", longcat_flash},
+    ModelFamily{"inkling", inkling},
 };
 
 }  // namespace

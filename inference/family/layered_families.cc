@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -295,6 +296,70 @@ ModelSpec step3p7(const ModelConfig& config) {
   spec.router->scale =
       static_cast<float>(fields.optional_real("moe_router_scaling_factor", -1e9, 1e9).value_or(1));
   spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
+  return spec;
+}
+
+// Inkling: logits by distance in place of rope, short convolutions over keys, values and outputs;
+// local layers have heads of their own. The router weighs shared experts too.
+ModelSpec inkling(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  spec.norms_embedding = true;
+  spec.logit_divisor = static_cast<float>(
+      fields.optional_real("logits_mup_width_multiplier", 1e-6, 1e6).value_or(24));
+  if (const auto unpadded = fields.optional_number("unpadded_vocab_size", spec.stored_vocab))
+    spec.vocab = required(*unpadded, "unpadded_vocab_size");
+  const bool is_saved = fields.find("conv_kernel_size") != nullptr;
+  spec.short_convolution = of_heads(
+      fields.optional_number(is_saved ? "conv_kernel_size" : "sconv_kernel_size", kMaxCount)
+          .value_or(4),
+      "sconv_kernel_size");
+  if (spec.short_convolution < 2) refuse("'sconv_kernel_size' is 1, which convolves nothing");
+
+  add_grouped_attention(config, spec, {.dim = 0});
+  GqaSpec& whole = *spec.gqa;
+  const auto own = [&](const char* key, std::size_t usual) {
+    return of_heads(fields.optional_number(key, kMaxCount).value_or(usual), key);
+  };
+  const auto scale = [](GqaSpec& gqa) {
+    gqa.softmax_scale = 1.0F / static_cast<float>(gqa.head_dim);
+  };
+  const std::size_t values = of_heads(needed(fields, "d_rel"), "d_rel");
+  GqaSpec local = whole;
+  local.heads = own("swa_num_attention_heads", whole.heads);
+  local.kv_heads = own("swa_num_key_value_heads", whole.kv_heads);
+  local.head_dim = local.value_dim = own("swa_head_dim", whole.head_dim);
+  require_shared_keys(local);
+  local.window = needed(fields, "sliding_window_size", kMaxCount);
+  local.distances = {.values = values, .extent = local.window};
+  scale(local);
+  whole.distances = {.values = values, .extent = needed(fields, "rel_extent")};
+  scale(whole);
+  if (const auto floor = fields.optional_number("log_scaling_n_floor", kMaxWindow)) {
+    whole.growth = GrowthSpec{
+        .beta =
+            static_cast<float>(fields.optional_real("log_scaling_alpha", -1e6, 1e6).value_or(0.1)),
+        .length = static_cast<float>(required(*floor, "log_scaling_n_floor")),
+        .offset = 1,
+        .is_smooth = true};
+  }
+  const std::vector<std::uint64_t> locals = fields.numbers("local_layer_ids");
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    spec.gqa_by_layer.push_back(std::ranges::count(locals, l) > 0 ? local : whole);
+  }
+
+  if (!spec.router) return spec;
+  if (!fields.boolean("shared_expert_sink", true)) {
+    refuse(ErrorCode::kUnsupported,
+           "'shared_expert_sink' is false; the router of this family weighs shared experts");
+  }
+  spec.router->score = GateScore::kSigmoid;
+  spec.router->correction_bias = true;
+  spec.router->normalize = true;
+  spec.router->scale =
+      static_cast<float>(fields.optional_real("route_scale", -1e9, 1e9).value_or(8));
+  spec.router->weighed_shared = static_cast<std::size_t>(config.n_shared_experts);
   return spec;
 }
 

@@ -89,6 +89,7 @@ ModelSpec longcat_flash(const formats::ModelConfig& config);
 ModelSpec gpt_oss(const formats::ModelConfig& config);
 ModelSpec mimo_v2_flash(const formats::ModelConfig& config);
 ModelSpec llama4(const formats::ModelConfig& config);
+ModelSpec inkling(const formats::ModelConfig& config);
 ModelSpec minimax_m3_vl(const formats::ModelConfig& config);
 ModelSpec step3p7(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);

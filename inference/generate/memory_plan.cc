@@ -41,15 +41,20 @@ std::size_t most_of(const ModelSpec& spec, const std::function<std::size_t(const
 // Values alive at once in a mixer, per row of a step.
 struct ValuesPerRow {
   const ModelSpec& model;
+  std::size_t threads;
 
   std::size_t operator()(const ModelAttention&) const {
     const std::size_t indexer = model.indexer ? model.indexer->heads * model.indexer->head_dim : 0;
     if (!model.mla) {
-      return most_of(model, [](const GqaSpec& gqa) {
+      return most_of(model, [&](const GqaSpec& gqa) {
         // Layers that choose blocks: index heads, and which tokens each of them chose.
         const BlockIndexSpec blocks = gqa.blocks.value_or(BlockIndexSpec());
+        // Logits by distance of the heads that are computed at once.
+        const DistanceSpec distances = gqa.distances.value_or(DistanceSpec());
         return 2 * (gqa.heads + gqa.kv_heads) * std::max(gqa.head_dim, gqa.value_dim) +
-               blocks.heads * (blocks.head_dim + blocks.topk * blocks.size);
+               blocks.heads * (blocks.head_dim + blocks.topk * blocks.size) +
+               gqa.heads * distances.values + std::min(threads, gqa.heads) * distances.extent +
+               (model.short_convolution > 0 ? 2 * model.hidden : 0);
       });
     }
     const MlaSpec& mla = *model.mla;
@@ -110,12 +115,12 @@ std::size_t of_mixers(const ModelSpec& spec, const Values& values) {
 }
 
 // Values alive at once in a layer, per row of a step.
-std::size_t values_per_row(const ModelSpec& spec) {
+std::size_t values_per_row(const ModelSpec& spec, std::size_t threads) {
   const std::size_t widest =
       std::max({spec.dense_intermediate, spec.shared_intermediate,
                 spec.moe_intermediate * (spec.router ? spec.router->topk : 1)});
   return (spec.is_twofold ? 6 : 4) * spec.hidden + 4 * spec.stream_width() +
-         std::max(of_mixers(spec, ValuesPerRow{spec}), 3 * widest);
+         std::max(of_mixers(spec, ValuesPerRow{spec, threads}), 3 * widest);
 }
 
 // Values alive at once per cached token of the longest sequence.
@@ -141,7 +146,8 @@ std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64
           windows, (2 + 2 * threads) * compressed->window * compressed->head_dim);
     }
   }
-  return (rows * values_per_row(spec) + longest * values_per_token(spec, threads) + windows) *
+  return (rows * values_per_row(spec, threads) + longest * values_per_token(spec, threads) +
+          windows) *
              sizeof(float) +
          expanded;
 }

@@ -73,30 +73,41 @@ DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& contex
                                           : weights.name_of(Role::kPostAttentionNorm, layer));
   load_mixer(weights, context);
   if (spec.hyper) {
-    const std::string prefix = module_prefix(input_norm);
-    mixer_streams_ = hyper_weights(weights, context, prefix + "hc_attn_");
-    ffn_streams_ = hyper_weights(weights, context, prefix + "hc_ffn_");
+    mixer_streams_ = hyper_weights(weights, context, module_of_norms + "hc_attn_");
+    ffn_streams_ = hyper_weights(weights, context, module_of_norms + "hc_ffn_");
+  }
+  if (spec.short_convolution > 0) {
+    const auto convolution = [&](const char* name, Convolved what) {
+      return ShortConvolution(weights, context, layer, module_of_norms + name, what);
+    };
+    mixer_convolution_ = convolution("attn_sconv.weight", Convolved::kAttention);
+    ffn_convolution_ = convolution("mlp_sconv.weight", Convolved::kFeedForward);
   }
   if (!spec.feeds_forward(layer)) return;
   if (spec.is_moe[layer]) {
     INGOT_CHECK(experts != nullptr);
     mixture_.emplace(weights, context, layer, *experts);
   } else {
-    const std::string module = module_prefix(weights.name_of(Role::kDenseUp, layer));
+    const std::string module = module_prefix(weights.name_of(Role::kDenseDown, layer));
     const Range mine = tensor_part(context.rank, spec.dense_intermediate, module + "*");
     dense_ = Mlp::load(weights, context, layer, Mlp::kDense, spec.dense_intermediate, mine);
+    if (weights.expects(module + "global_scale", layer))
+      dense_scale_ = weights.vector(module + "global_scale", {1}).front();
   }
 }
 
 void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
                            KvCache& cache, Selection& selection, const Taps& taps) const {
-  const LayerStep step{.context = context,
-                       .rows = rows,
-                       .layer = layer_,
-                       .cache_layer = cache_layer_,
-                       .cache = cache,
-                       .selection = selection,
-                       .taps = taps};
+  LayerStep step{.context = context,
+                 .rows = rows,
+                 .layer = layer_,
+                 .cache_layer = cache_layer_,
+                 .cache = cache,
+                 .selection = selection,
+                 .taps = taps};
+  for (const SequenceRun& run : rows.runs) {
+    if (context.spec.short_convolution > 0) step.recent.push_back(step.state(run));
+  }
   if (twofold_) {
     twofold_->forward(step, hidden);
     return;
@@ -122,6 +133,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
           pass(mixer_streams_, input_norm_, "the attention output", [&](const Matrix& x) {
             Matrix mixed = mixer.partial(step, x);
             reduce(step, "attention sum", mixed);
+            mixer_convolution_.apply(step, mixed);
             return mixed;
           });
         }
@@ -130,13 +142,16 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
   if (!mixture_ && !dense_) return;
   pass(ffn_streams_, post_norm_, mixture_ ? "the mixture of experts" : "the MLP",
        [&](const Matrix& x) {
+         Matrix out;
          if (mixture_) {
-           Matrix mixed = mixture_->forward(context, x, rows.tokens, taps);
-           return mixture_norm_.empty() ? std::move(mixed)
-                                        : rms_normed(context, mixed, mixture_norm_);
+           out = mixture_->forward(context, x, rows.tokens, taps);
+           if (!mixture_norm_.empty()) out = rms_normed(context, out, mixture_norm_);
+         } else {
+           out = dense_->partial(context, x);
+           reduce(step, "MLP sum", out);
+           scale_rounded(context.profile, dense_scale_, out);
          }
-         Matrix out = dense_->partial(context, x);
-         reduce(step, "MLP sum", out);
+         ffn_convolution_.apply(step, out);
          return out;
        });
 }

@@ -11,6 +11,7 @@
 #include "inference/model/recurrent/delta_net.h"
 #include "inference/model/recurrent/state_space.h"
 #include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
 #include "inference/model/twofold_layer.h"
 #include "inference/weights/linear.h"
@@ -43,7 +44,9 @@ class DecoderLayer {
                StateSpace>
       mixer_;
   HyperWeights mixer_streams_, ffn_streams_;
+  ShortConvolution mixer_convolution_, ffn_convolution_;
   std::optional<Mlp> dense_;
+  float dense_scale_ = 1.0F;  ///< of its output
   std::optional<Mixture> mixture_;
   std::optional<TwofoldLayer> twofold_;  ///< in place of all that
 };

@@ -47,7 +47,11 @@ void require_tokens(const ModelSpec& spec, std::span<const Row> rows) {
 }
 
 TokenEmbedding::TokenEmbedding(const WeightStore& weights, const StepContext& context)
-    : vocab_(vocabulary_part(context)), weight_(read_embedding(weights, context.spec, vocab_)) {}
+    : vocab_(vocabulary_part(context)), weight_(read_embedding(weights, context.spec, vocab_)) {
+  if (!context.spec.norms_embedding) return;
+  norm_ =
+      norm_weights(weights, context.spec, weights.name_of(Role::kInputNorm), context.spec.hidden);
+}
 
 Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> rows) const {
   require_tokens(context.spec, rows);
@@ -60,6 +64,7 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   }
   context.comm.all_reduce({.group = Group::kTensor, .name = "embedding sum"}, hidden.values());
   round_between(context.profile, hidden.values());
+  if (!norm_.empty()) hidden = rms_normed(context, hidden, norm_);
   return context.spec.hyper ? hyper_streams(*context.spec.hyper, hidden) : hidden;
 }
 
@@ -92,7 +97,13 @@ Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) 
 
 Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) const {
   Matrix mine(normed.rows(), vocab_.count);
-  weight_.apply(normed.view(), mine.view(), context.threads);
+  Matrix divided;
+  if (context.spec.logit_divisor != 1.0F) {
+    divided = normed;
+    for (float& value : divided.values()) value /= context.spec.logit_divisor;
+    round_between(context.profile, divided.values());
+  }
+  weight_.apply((divided.values().empty() ? normed : divided).view(), mine.view(), context.threads);
   const std::size_t vocab = context.spec.vocab;
   if (vocab_.count == vocab) {
     require_finite(mine, context.spec.layers, "the head");

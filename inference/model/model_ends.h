@@ -28,6 +28,7 @@ class TokenEmbedding {
  private:
   Range vocab_;  // rows of this rank
   Linear weight_;
+  std::vector<float> norm_;  // of an embedded row; empty: none
 };
 
 /// The final norm and the head, or the rows of it that a rank holds. Logits are gathered over the

@@ -31,7 +31,7 @@ using formats::Role;
 namespace {
 
 /// Gate, up and down of a routed expert, whether each has tensors of its own or those of a layer
-/// are stacked: gate and up [E, 2I, D], gate rows first, and down [E, D, I].
+/// are stacked: gate and up [E, 2I, D], gate rows first or in turn with up's, and down [E, D, I].
 class ExpertParts {
  public:
   ExpertParts(const WeightStore& store, const ExpertShape& shape, ExpertId id)
@@ -54,7 +54,8 @@ class ExpertParts {
     }
   }
 
-  /// Gate, where there is one, up and down.
+  /// Gate, where there is one, up and down; gate and up are one part where their rows stand in
+  /// turn.
   [[nodiscard]] const std::vector<LinearPart>& get() const { return parts_; }
 
  private:
@@ -81,9 +82,14 @@ class ExpertParts {
                           const Range& cols) {
       return LinearPart{.name = name, .whole = whole, .matrix = matrix, .rows = rows, .cols = cols};
     };
-    parts_ = {part(both, gate_up, inner, outer_),
-              part(both, gate_up, {.first = width + inner.first, .count = inner.count}, outer_),
-              part(down, {n, shape_.hidden, width}, outer_, inner)};
+    if (store.has_rows_in_turn(both)) {
+      const Range pairs = {.first = 2 * inner.first, .count = 2 * inner.count};
+      parts_ = {part(both, gate_up, pairs, outer_)};
+    } else {
+      parts_ = {part(both, gate_up, inner, outer_),
+                part(both, gate_up, {.first = width + inner.first, .count = inner.count}, outer_)};
+    }
+    parts_.push_back(part(down, {n, shape_.hidden, width}, outer_, inner));
   }
 
   const ExpertShape& shape_;
@@ -195,10 +201,11 @@ struct ExpertStore::State {
   [[nodiscard]] std::shared_ptr<const Expert> read(std::size_t slot, std::size_t n_threads) const {
     const ExpertParts parts(store, shape, shape.experts[slot]);
     std::vector<Linear> linears = store.read(parts.get(), n_threads);
-    const std::size_t up = shape.has_gate ? 1 : 0;
-    Expert expert{.gate = up == 1 ? linears[0] : Linear(),
-                  .up = std::move(linears[up]),
-                  .down = std::move(linears[up + 1])};
+    Expert expert;
+    expert.down = std::move(linears.back());
+    linears.pop_back();
+    if (!shape.has_gate || linears.size() == 2) expert.up = std::move(linears.back());
+    if (shape.has_gate) expert.gate = std::move(linears.front());
     if (shape.has_biases) {
       const ExpertId id = shape.experts[slot];
       const auto bias = [&](Role role, std::size_t n, const Range& mine) {

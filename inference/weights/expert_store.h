@@ -11,9 +11,10 @@
 
 namespace ingot::inference {
 
-/// The three matrices of one routed expert.
+/// The matrices of one routed expert. There may be no gate; there is no up where its rows and those
+/// of the gate stand in turn, in `gate`.
 struct Expert {
-  Linear gate, up, down;                             ///< the gate may be empty
+  Linear gate, up, down;
   std::vector<float> gate_bias, up_bias, down_bias;  ///< empty where experts have none
   [[nodiscard]] std::uint64_t n_bytes() const {
     return gate.n_bytes() + up.n_bytes() + down.n_bytes() +

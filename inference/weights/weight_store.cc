@@ -49,16 +49,29 @@ bool is_required(const formats::TensorRule& rule, const formats::ModelConfig& co
          formats::promise_of(rule, config, layer) == formats::Promise::kRequired;
 }
 
-// A gate, an up or a down is read as rows of one matrix [outputs, inputs].
+// Rows of a matrix [outputs, inputs] are read. Biases of stacks are read of single experts alone.
 bool is_readable(const LogicalTensor& tensor) {
   if (tensor.rule == nullptr || !formats::is_expert_stack(tensor.rule->role)) return true;
   const formats::Role role = tensor.rule->role;
   return (role == formats::Role::kExpertsGateUp || role == formats::Role::kExpertsDown) &&
-         tensor.stack != formats::StackOrder::kInputMajor &&
-         tensor.rule->gate_up == formats::GateUpOrder::kHalves;
+         tensor.stack != formats::StackOrder::kInputMajor;
 }
 
-// Nothing where the source is readable as it is.
+// A pattern of a family with its numbers in place.
+std::string numbered(std::string_view pattern, std::optional<std::uint32_t> layer,
+                     std::optional<std::uint32_t> expert) {
+  std::string name(pattern);
+  const auto put = [&](std::string_view mark, std::optional<std::uint32_t> number) {
+    const std::size_t at = name.find(mark);
+    if (at != std::string::npos && number) name.replace(at, mark.size(), std::to_string(*number));
+  };
+  put("{layer}", layer);
+  put("{expert}", expert);
+  return name;
+}
+
+}  // namespace
+
 std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoint& source) {
   const auto& tensors = source.tensors();
   if (std::ranges::all_of(tensors, is_readable)) return std::nullopt;
@@ -78,21 +91,6 @@ std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoi
     seen = std::make_shared<const formats::Checkpoint>(formats::with_turned_stacks(seen, turned));
   return formats::with_single_experts(seen);
 }
-
-// A pattern of a family with its numbers in place.
-std::string numbered(std::string_view pattern, std::optional<std::uint32_t> layer,
-                     std::optional<std::uint32_t> expert) {
-  std::string name(pattern);
-  const auto put = [&](std::string_view mark, std::optional<std::uint32_t> number) {
-    const std::size_t at = name.find(mark);
-    if (at != std::string::npos && number) name.replace(at, mark.size(), std::to_string(*number));
-  };
-  put("{layer}", layer);
-  put("{expert}", expert);
-  return name;
-}
-
-}  // namespace
 
 /// Behind Linear, filled by WeightStore.
 struct Linear::State {
@@ -220,6 +218,11 @@ bool WeightStore::expects(formats::Role role, std::uint32_t layer) const {
          });
 }
 
+bool WeightStore::has_rows_in_turn(std::string_view name) const {
+  const formats::TensorRule* rule = find(name).rule;
+  return rule != nullptr && rule->gate_up == formats::GateUpOrder::kInterleaved;
+}
+
 const LogicalTensor& WeightStore::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
@@ -244,9 +247,11 @@ PartLayout WeightStore::layout_of(const LinearPart& part) const {
   INGOT_CHECK(part.whole.size() == 3 ? part.matrix < part.whole.front()
                                      : part.whole.size() == 2 && part.matrix == 0);
   const bool with_static = profile_ == Profile::kNative;
-  const Shape slice = {part.rows.count, part.cols.count};
+  Shape slice = part.whole;
+  slice[slice.size() - 2] = part.rows.count;
+  slice.back() = part.cols.count;
   const LogicalTensor& tensor = find(part.name);
-  if (source_.slicing() == nullptr || tensor.shape == part.whole || part.whole.size() != 2)
+  if (source_.slicing() == nullptr || tensor.shape != slice)
     return part_layout(find(part.name, part.whole), part, with_static);
   LinearPart all = part;
   all.whole = slice;

@@ -46,6 +46,9 @@ class WeightStore {
   /// of what kind a module is, one that was lost does not make it another.
   [[nodiscard]] bool expects(std::string_view name, std::uint32_t layer) const;
   [[nodiscard]] bool expects(formats::Role role, std::uint32_t layer) const;
+  /// Whether a weight holds gate and up, their rows in turn: gate's first, up's first, gate's
+  /// second and so on. kMissingTensor.
+  [[nodiscard]] bool has_rows_in_turn(std::string_view name) const;
   /// The shape of a weight as the source holds it; kMissingTensor.
   [[nodiscard]] const formats::Shape& shape_of(std::string_view name) const {
     return find(name).shape;
@@ -106,6 +109,11 @@ class WeightStore {
   std::map<Place, std::string> by_role_;
   mutable std::atomic<std::uint64_t> bytes_read_ = 0;
 };
+
+/// The source with single experts where it has stacks of which no matrix can be read at once, as
+/// those with inputs before outputs; nullopt where it is readable as it is. `source` must outlive
+/// it. kUnsupported for such stacks of a rank.
+std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoint& source);
 
 /// The module that a tensor belongs to, with its point: `layers.3.attn.` of
 /// `layers.3.attn.wq_a.weight`, and the same of `layers.3.attn.A_log`.

@@ -31,6 +31,7 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
             MatrixView<float> out) {
   INGOT_CHECK(!parts.empty() && parts.size() <= 2);
   INGOT_CHECK(numbers.sinks.empty() || numbers.sinks.size() == out.rows);
+  INGOT_CHECK(numbers.by_distance.rows == 0 || numbers.by_distance.rows == out.rows);
   std::vector<float> scores, second, with_sink;
   for (std::size_t first = 0; first < out.rows; first += kQueryBlock) {
     const std::size_t n = std::min(kQueryBlock, out.rows - first);
@@ -57,6 +58,14 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
     round_between(numbers.profile, scores);
     for (float& score : scores) score *= numbers.scale;
     round_between(numbers.profile, scores);
+    for (std::size_t i = 0; i < n && numbers.by_distance.rows > 0; ++i) {
+      const float* logits = numbers.by_distance.row(first + i);
+      const std::size_t last = visible(first + i) - 1 - low;
+      for (std::size_t d = 0; d < std::min(numbers.by_distance.cols, last + 1); ++d) {
+        score_view.row(i)[last - d] += logits[d];
+      }
+    }
+    if (numbers.by_distance.rows > 0) round_between(numbers.profile, scores);
     for (std::size_t i = 0; i < n; ++i) {
       const std::span row(score_view.row(i), reach);
       const std::size_t before = from(i) - low, seen = visible(first + i) - low;

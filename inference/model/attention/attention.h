@@ -13,6 +13,7 @@
 #include "inference/base/profile.h"
 #include "inference/model/attention/block_chooser.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
@@ -88,13 +89,20 @@ class GqaAttention {
   void finish_heads(const StepContext& context, std::span<const float> norm,
                     const RopeAngles& angles, Matrix& heads) const;
   void split_gates(Matrix& queries, Matrix& gates) const;
+  /// Logits by distance of one head for the rows of a run: [rows, extent].
+  Matrix logits_by_distance(const StepContext& context, const SequenceRun& run, std::size_t head,
+                            const Matrix& distances) const;
+  /// `distances`: what each head makes logits by distance of; empty without any.
   void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
-                  const BlockChooser::Chosen& chosen, Matrix& attended) const;
+                  const Matrix& distances, const BlockChooser::Chosen& chosen,
+                  Matrix& attended) const;
 
   GqaSpec spec_;
   std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
   std::optional<BlockChooser> blocks_;
-  Linear q_, k_, v_, o_, gate_;
+  Linear q_, k_, v_, o_, gate_, distances_;
+  std::vector<float> distance_table_;  ///< [values, extent]
+  ShortConvolution key_convolution_, value_convolution_;
   std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
   std::vector<float> q_norm_, k_norm_, sinks_;
 };
@@ -126,6 +134,9 @@ struct AttentionNumbers {
   std::span<const float> sinks = {};
   /// The first key that a query sees; empty: 0.
   std::function<std::size_t(std::size_t)> from = {};
+  /// One row per query, or none: value d is added to the scaled score of the key that stands d
+  /// before the last one that the query sees, and nothing to those further away.
+  formats::MatrixView<const float> by_distance = {};
 };
 
 /// A share of the scores: queries [Q, d] against keys [T, d].

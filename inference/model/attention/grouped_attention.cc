@@ -28,32 +28,49 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
   };
   const Range all{0, hidden};
   const std::size_t per_query = (spec_.output_gate ? 2 : 1) * width;
-  const auto load = [&](const char* name, std::size_t n_heads, std::size_t per_head,
-                        const Range& mine, std::vector<float>& bias) {
+  const auto bias_of = [](const std::string& weight) {
+    return weight.substr(0, weight.rfind('.')) + ".bias";
+  };
+  const auto load = [&](Role role, std::size_t n_heads, std::size_t per_head, const Range& mine,
+                        std::vector<float>& bias) {
     const std::size_t n = n_heads * per_head;
     const Range rows = rows_of(mine, per_head);
-    const std::string module = prefix + name;
-    if (spec_.biases || weights.expects(module + ".bias", layer))
-      bias = weights.vector_part(module + ".bias", n, rows);
-    return weights.linear(module + ".weight", n, hidden, rows, all);
+    const std::string name = weights.name_of(role, layer);
+    if (spec_.biases || weights.expects(bias_of(name), layer))
+      bias = weights.vector_part(bias_of(name), n, rows);
+    return weights.linear(name, n, hidden, rows, all);
   };
-  q_ = load("q_proj", spec_.heads, per_query, heads, q_bias_);
-  k_ = load("k_proj", spec_.kv_heads, width, kv_heads, k_bias_);
-  v_ = load("v_proj", spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
-  o_ = weights.linear(prefix + "o_proj.weight", hidden, spec_.heads * spec_.value_dim, all,
+  q_ = load(Role::kQProj, spec_.heads, per_query, heads, q_bias_);
+  k_ = load(Role::kKProj, spec_.kv_heads, width, kv_heads, k_bias_);
+  v_ = load(Role::kVProj, spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
+  const std::string output = weights.name_of(Role::kOProj, layer);
+  o_ = weights.linear(output, hidden, spec_.heads * spec_.value_dim, all,
                       rows_of(heads, spec_.value_dim));
   if (spec_.head_gate) {
     gate_ = weights.linear(weights.name_of(Role::kAttentionGate, layer), spec_.heads, hidden, heads,
                            all);
   }
   // One rank adds it to its share of the sum.
-  if (context.rank.tp_rank() == 0 && weights.expects(prefix + "o_proj.bias", layer))
-    o_bias_ = weights.vector(prefix + "o_proj.bias", {hidden});
+  if (context.rank.tp_rank() == 0 && weights.expects(bias_of(output), layer))
+    o_bias_ = weights.vector(bias_of(output), {hidden});
   if (spec_.sinks) {
     sinks_ = weights.vector_part(weights.name_of(Role::kAttentionSinks, layer), spec_.heads, heads);
   }
   load_norms(weights, context, layer);
   if (spec_.blocks) blocks_.emplace(weights, context, *spec_.blocks, spec_.rope, prefix);
+  if (spec_.distances) {
+    const auto [values, extent] = *spec_.distances;
+    distances_ = weights.linear(prefix + "wr_du.weight", spec_.heads * values, hidden,
+                                rows_of(heads, values), all);
+    distance_table_ = weights.vector(prefix + "rel_logits_proj.proj", {values, extent});
+  }
+  if (context.spec.short_convolution > 0) {
+    const auto convolution = [&](const char* name, Convolved what) {
+      return ShortConvolution(weights, context, layer, prefix + name, what);
+    };
+    key_convolution_ = convolution("k_sconv.weight", Convolved::kKeys);
+    value_convolution_ = convolution("v_sconv.weight", Convolved::kValues);
+  }
 }
 
 void GqaAttention::load_norms(const WeightStore& weights, const StepContext& context,
@@ -117,8 +134,25 @@ void GqaAttention::split_gates(Matrix& queries, Matrix& gates) const {
   }
 }
 
+Matrix GqaAttention::logits_by_distance(const StepContext& context, const SequenceRun& run,
+                                        std::size_t head, const Matrix& distances) const {
+  const auto [values, extent] = *spec_.distances;
+  Matrix logits(run.count, extent);
+  for (std::size_t row = 0; row < run.count; ++row) {
+    const auto own = distances.row(run.first_row + row).subspan(head * values, values);
+    const std::span<float> to = logits.row(row);
+    for (std::size_t i = 0; i < values; ++i) {
+      const float* table = distance_table_.data() + i * extent;
+      for (std::size_t d = 0; d < extent; ++d) to[d] += own[i] * table[d];
+    }
+  }
+  round_between(context.profile, logits.values());
+  return logits;
+}
+
 void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
-                              const BlockChooser::Chosen& chosen, Matrix& attended) const {
+                              const Matrix& distances, const BlockChooser::Chosen& chosen,
+                              Matrix& attended) const {
   const StepContext& context = step.context;
   const std::size_t width = spec_.head_dim, value_width = spec_.value_dim;
   const std::size_t shared_by = heads_ / kv_heads_;
@@ -138,6 +172,8 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
         return spec_.first_seen(run.first_position + row) - low;
       };
     }
+    Matrix by_distance;
+    if (spec_.distances) by_distance = logits_by_distance(context, run, head, distances);
     const auto own_keys = keys.columns(head / shared_by * width, width);
     const auto own_values = values.columns(head / shared_by * value_width, value_width);
     const auto query = [&](std::size_t row, std::size_t n) {
@@ -156,6 +192,7 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
     while (n_dense < run.count && chosen_of(n_dense).empty()) ++n_dense;
     if (n_dense > 0) {
       numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : n_dense);
+      if (spec_.distances) numbers.by_distance = by_distance.view();
       const ScorePart parts[] = {{query(0, n_dense), own_keys}};
       attend(
           numbers, parts, own_values,
@@ -180,20 +217,25 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   split_gates(queries, gates);
   finish_heads(context, q_norm_, angles, queries);
   grow_queries(context.profile, spec_.growth, step.rows.positions, queries);
+  Matrix distances;
+  if (spec_.distances) {
+    distances = rounded_product(context, distances_, x);
+    grow_queries(context.profile, spec_.growth, step.rows.positions, distances);
+  }
   Matrix new_keys = rounded_product(context, k_, x, k_bias_);
+  key_convolution_.apply(step, new_keys);
   finish_heads(context, k_norm_, angles, new_keys);
   Matrix new_values = rounded_product(context, v_, x, v_bias_);
-  if (spec_.value_scale != 1.0F) {
-    for (float& value : new_values.values()) value *= spec_.value_scale;
-    round_between(context.profile, new_values.values());
-  }
+  value_convolution_.apply(step, new_values);
+  scale_rounded(context.profile, spec_.value_scale, new_values);
   require_finite(new_keys, step.layer, "the key");
   require_finite(new_values, step.layer, "the value");
   step.write(kKeyStream, new_keys.view());
   step.write(kValueStream, new_values.view());
   Matrix attended(x.rows(), heads_ * spec_.value_dim);
   const auto chosen = blocks_ ? blocks_->choose(step, x) : BlockChooser::Chosen();
-  for (const SequenceRun& run : step.rows.runs) attend_run(step, run, queries, chosen, attended);
+  for (const SequenceRun& run : step.rows.runs)
+    attend_run(step, run, queries, distances, chosen, attended);
   for (std::size_t i = 0; i < gates.values().size(); ++i) {
     attended.values()[i] *= sigmoid_f32(gates.values()[i]);
   }

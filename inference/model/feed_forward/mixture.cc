@@ -15,19 +15,48 @@ namespace ingot::inference {
 using formats::Role;
 
 Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-              const Roles& roles, std::size_t intermediate, Range mine) {
+              const Roles& roles, std::size_t intermediate, Range mine,
+              std::optional<InStack> stack) {
   const std::size_t hidden = context.spec.hidden;
   const Range all{0, hidden};
-  const auto name = [&](formats::Role role) { return weights.name_of(role, layer); };
-  return {.gate = context.spec.has_mlp_gate
-                      ? weights.linear(name(roles.gate), intermediate, hidden, mine, all)
-                      : Linear(),
-          .up = weights.linear(name(roles.up), intermediate, hidden, mine, all),
-          .down = weights.linear(name(roles.down), hidden, intermediate, all, mine),
-          .form = context.spec.gate_of(layer, /*is_expert=*/false)};
+  const auto read = [&](const std::string& name, std::size_t n_rows, std::size_t n_cols,
+                        const Range& rows, const Range& cols) {
+    LinearPart part{.name = name, .whole = {n_rows, n_cols}, .rows = rows, .cols = cols};
+    if (stack) {
+      part.whole.insert(part.whole.begin(), stack->count);
+      part.matrix = stack->matrix;
+    }
+    return weights.read(part, context.threads);
+  };
+  Mlp mlp{.form = context.spec.gate_of(layer, /*is_expert=*/false)};
+  mlp.down = read(weights.name_of(roles.down, layer), hidden, intermediate, all, mine);
+  if (context.spec.has_mlp_gate) {
+    const std::string gate = weights.name_of(roles.gate, layer);
+    if (weights.has_rows_in_turn(gate)) {
+      const Range pairs{2 * mine.first, 2 * mine.count};
+      mlp.gate = read(gate, 2 * intermediate, hidden, pairs, all);
+      return mlp;
+    }
+    mlp.gate = read(gate, intermediate, hidden, mine, all);
+  }
+  mlp.up = read(weights.name_of(roles.up, layer), intermediate, hidden, mine, all);
+  return mlp;
 }
 
 namespace {
+
+// Columns of gate and up that stand in turn.
+void part_in_turn(Matrix& gated, Matrix& raised) {
+  const Matrix both = std::move(gated);
+  gated = Matrix(both.rows(), both.cols() / 2);
+  raised = Matrix(both.rows(), both.cols() / 2);
+  for (std::size_t r = 0; r < both.rows(); ++r) {
+    for (std::size_t c = 0; c < gated.cols(); ++c) {
+      gated.row(r)[c] = both.row(r)[2 * c];
+      raised.row(r)[c] = both.row(r)[2 * c + 1];
+    }
+  }
+}
 
 // gated <- what goes into down.
 void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& raised) {
@@ -68,7 +97,12 @@ Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
     return product(context, down, squares);
   }
   Matrix gated = rounded_product(context, gate, x, gate_bias);
-  Matrix raised = rounded_product(context, up, x, up_bias);
+  Matrix raised;
+  if (up.empty()) {
+    part_in_turn(gated, raised);
+  } else {
+    raised = rounded_product(context, up, x, up_bias);
+  }
   apply_gate(context.profile, form, gated, raised);
   Matrix out = product(context, down, gated);
   add_bias(down_bias, out);
@@ -89,11 +123,14 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
                             spec.scales_input ? "whose input is weighed" : "without tensors"));
   }
   const std::string router = weights.name_of(Role::kRouter, layer);
-  router_ = weights.linear(router, spec.choices(), context.spec.hidden);
+  router_ = weights.linear(router, spec.scored(), context.spec.hidden);
   // By presence, not by the name of the model.
+  const std::string module = router.substr(0, router.rfind('.') + 1);
+  if (weights.expects(module + "global_scale", layer))
+    router_scale_ = weights.vector(module + "global_scale", {1}).front();
   if (layer < spec.table_layers) {
-    token_experts_ = weights.indices(router.substr(0, router.rfind('.') + 1) + "tid2eid",
-                                     {context.spec.stored_vocab, spec.topk}, spec.experts);
+    token_experts_ =
+        weights.indices(module + "tid2eid", {context.spec.stored_vocab, spec.topk}, spec.experts);
   } else if (spec.bias_of_logits) {
     logit_bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.choices()});
   } else if (spec.correction_bias || weights.expects(Role::kRouterBias, layer)) {
@@ -102,25 +139,39 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
     bias_ = weights.vector(
         name, is_row ? formats::Shape{1, spec.choices()} : formats::Shape{spec.choices()});
   }
+  if (context.spec.shared_intermediate > 0) load_shared(weights, context);
+}
 
-  const std::size_t width = context.spec.shared_intermediate;
-  if (width == 0) return;
-  const std::string module = module_prefix(weights.name_of(Role::kSharedUp, layer));
-  if (weights.expects(Role::kSharedRouter, layer)) {
+void Mixture::load_shared(const WeightStore& weights, const StepContext& context) {
+  const RouterSpec& spec = *context.spec.router;
+  const RankView& rank = context.rank;
+  const std::size_t n_weighed = spec.weighed_shared;
+  const std::size_t width = context.spec.shared_intermediate / std::max<std::size_t>(n_weighed, 1);
+  const auto load = [&](const Range& mine) {
+    for (std::size_t i = 0; i < n_weighed; ++i) {
+      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, width, mine,
+                                  Mlp::InStack{.matrix = i, .count = n_weighed}));
+    }
+    if (n_weighed == 0)
+      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, width, mine));
+  };
+  const std::string module = module_prefix(weights.name_of(Role::kSharedDown, layer_));
+  if (weights.expects(Role::kSharedRouter, layer_)) {
     shared_gate_ =
-        weights.linear(weights.name_of(Role::kSharedRouter, layer), 1, context.spec.hidden);
+        weights.linear(weights.name_of(Role::kSharedRouter, layer_), 1, context.spec.hidden);
   }
-  if (places_.places_shared()) {
-    shared_in_ = Shared::kSlot;
-    const auto id = static_cast<std::uint32_t>(spec.experts);
-    if (places_.holds(rank.at().ep_rank, id))
-      shared_ = Mlp::load(weights, context, layer, Mlp::kShared, width, expert_part(rank, width));
-  } else {
+  if (!places_.places_shared()) {
     shared_in_ = rank.shared_is_whole ? Shared::kWhole : Shared::kSlices;
-    const Range mine =
-        rank.shared_is_whole ? Range{0, width} : tensor_part(rank, width, module + "*");
-    shared_ = Mlp::load(weights, context, layer, Mlp::kShared, width, mine);
+    load(rank.shared_is_whole ? Range{0, width} : tensor_part(rank, width, module + "*"));
+    return;
   }
+  if (n_weighed > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                "shared experts that the router weighs are not computed in slots of an expert map");
+  }
+  shared_in_ = Shared::kSlot;
+  const auto id = static_cast<std::uint32_t>(spec.experts);
+  if (places_.holds(rank.at().ep_rank, id)) load(expert_part(rank, width));
 }
 
 Routing Mixture::choose(const StepContext& context, const Matrix& x,
@@ -135,13 +186,17 @@ Routing Mixture::choose(const StepContext& context, const Matrix& x,
     const auto at = token_experts_.begin() + static_cast<std::ptrdiff_t>(topk) * tokens[r];
     given.insert(given.end(), at, at + static_cast<std::ptrdiff_t>(topk));
   }
-  return route(*context.spec.router, logits.view(), bias_, given);
+  Routing routing = route(*context.spec.router, logits.view(), bias_, given);
+  for (std::vector<float>* scaled : {&routing.weights, &routing.shared_weights}) {
+    for (float& weight : *scaled) weight *= router_scale_;
+  }
+  return routing;
 }
 
 // Every token uses a shared expert that stands in a slot, with weight 1 and behind the others.
 Routing Mixture::with_shared(const Routing& chosen) const {
   const auto id = static_cast<std::uint32_t>(router_.rows());
-  Routing routing{.topk = chosen.topk + 1, .experts = {}, .weights = {}};
+  Routing routing{.topk = chosen.topk + 1};
   for (std::size_t i = 0; i < chosen.experts.size(); ++i) {
     routing.experts.push_back(chosen.experts[i]);
     routing.weights.push_back(chosen.weights[i]);
@@ -167,8 +222,18 @@ Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert, con
   return mlp.partial(context, rows);
 }
 
-Matrix Mixture::shared_output(const StepContext& context, const Matrix& x) const {
-  Matrix out = shared_->partial(context, x);
+Matrix Mixture::shared_output(const StepContext& context, const Matrix& x,
+                              std::span<const float> shared_weights) const {
+  Matrix out = shared_.front().partial(context, x);
+  const std::size_t n = shared_weights.empty() ? 0 : shared_.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    const Matrix next =
+        i == 0 ? std::exchange(out, Matrix(x.rows(), x.cols())) : shared_[i].partial(context, x);
+    for (std::size_t r = 0; r < out.rows(); ++r) {
+      const float weight = shared_weights[r * n + i];
+      for (std::size_t c = 0; c < out.cols(); ++c) out.row(r)[c] += weight * next.row(r)[c];
+    }
+  }
   if (shared_gate_.empty()) return out;
   const Matrix gate = rounded_product(context, shared_gate_, x);
   for (std::size_t r = 0; r < out.rows(); ++r) {
@@ -265,7 +330,9 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x,
   if (travel) {
     ExpertExchange exchange(context, layer_, places_, x, routing);
     // While tokens travel.
-    Matrix shared = shared_in_ == Shared::kSlot || !shared_ ? Matrix() : shared_output(context, x);
+    Matrix shared = shared_in_ == Shared::kSlot || shared_.empty()
+                        ? Matrix()
+                        : shared_output(context, x, routing.shared_weights);
     prefetch(exchange.receive());
     exchange.answer([&](std::uint32_t expert, const Matrix& rows) {
       return run_expert(context, expert, rows, taps);
@@ -277,7 +344,7 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x,
   } else {
     sums = own_experts(context, x, routing, taps);
     if (shared_in_ == Shared::kSlices || shared_in_ == Shared::kWhole)
-      sums.shared = shared_output(context, x);
+      sums.shared = shared_output(context, x, routing.shared_weights);
     // transformers rounds the routed sum and the shared output each; the sum of a native deployment
     // is FP32 throughout.
     if (shared_is_partial && context.profile != Profile::kBf16) {

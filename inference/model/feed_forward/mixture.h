@@ -17,8 +17,8 @@
 namespace ingot::inference {
 
 /// down(silu(gate x) * up x), or a tensor-parallel part of it: some rows of gate and up, the same
-/// columns of down. Without a gate it is down(relu(up x)^2). GateForm says what else may become of
-/// gate and up.
+/// columns of down. Without a gate it is down(relu(up x)^2); without an up its rows stand in turn
+/// with the gate's, in `gate`. GateForm says what else may become of gate and up.
 struct Mlp {
   Linear gate, up, down;
   GateForm form;
@@ -33,8 +33,13 @@ struct Mlp {
                                    formats::Role::kDenseDown};
   static constexpr Roles kShared = {formats::Role::kSharedGate, formats::Role::kSharedUp,
                                     formats::Role::kSharedDown};
+  /// Which of how many MLPs whose tensors are stacked.
+  struct InStack {
+    std::size_t matrix = 0, count = 0;
+  };
   static Mlp load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-                  const Roles& roles, std::size_t intermediate, Range mine);
+                  const Roles& roles, std::size_t intermediate, Range mine,
+                  std::optional<InStack> stack = {});
 
   /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;
@@ -69,8 +74,11 @@ class Mixture {
   Routing choose(const StepContext& context, const Matrix& x,
                  std::span<const std::int32_t> tokens) const;
   [[nodiscard]] Routing with_shared(const Routing& chosen) const;
-  /// FP32 sums of what this rank has of the shared expert.
-  [[nodiscard]] Matrix shared_output(const StepContext& context, const Matrix& x) const;
+  void load_shared(const WeightStore& weights, const StepContext& context);
+  /// FP32 sums of what this rank has of the shared experts; `shared_weights` [rows, experts] of
+  /// those that the router weighs, else empty.
+  [[nodiscard]] Matrix shared_output(const StepContext& context, const Matrix& x,
+                                     std::span<const float> shared_weights = {}) const;
   /// Sums over this rank's experts alone.
   ExpertSums own_experts(const StepContext& context, const Matrix& x, const Routing& routing,
                          const Taps& taps) const;
@@ -85,11 +93,12 @@ class Mixture {
   std::uint32_t layer_ = 0;
   ExpertPlaces places_;
   Linear router_;
+  float router_scale_ = 1.0F;  ///< of all weights
   std::vector<float> bias_, logit_bias_;
   std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table
   Shared shared_in_ = Shared::kNone;
-  std::optional<Mlp> shared_;  ///< what this rank has of it
-  Linear shared_gate_;         ///< its output times sigmoid of this product; may be empty
+  std::vector<Mlp> shared_;  ///< what this rank has of it; one each where the router weighs them
+  Linear shared_gate_;       ///< its output times sigmoid of this product; may be empty
   ExpertStore* experts_ = nullptr;
 };
 

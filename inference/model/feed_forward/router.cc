@@ -45,34 +45,40 @@ class TokenRouter {
 
   /// Returns whether the choice was near a tie.
   bool choose(std::span<const float> logits, std::span<std::uint32_t> experts,
-              std::span<float> weights) {
+              std::span<float> weights, std::span<float> shared_weights) {
     is_near_tie_ = false;
     score(logits);
     select();
-    weigh(experts, weights);
+    weigh(experts, weights, shared_weights);
     return is_near_tie_;
   }
 
   /// The same for experts that are given, ascending.
   void weigh_given(std::span<const float> logits, std::span<const std::uint32_t> given,
-                   std::span<std::uint32_t> experts, std::span<float> weights) {
+                   std::span<std::uint32_t> experts, std::span<float> weights,
+                   std::span<float> shared_weights) {
     score(logits);
     chosen_.assign(given.begin(), given.end());
     std::ranges::sort(chosen_);
-    weigh(experts, weights);
+    weigh(experts, weights, shared_weights);
   }
 
  private:
-  void weigh(std::span<std::uint32_t> experts, std::span<float> weights) const {
+  void weigh(std::span<std::uint32_t> experts, std::span<float> weights,
+             std::span<float> shared_weights) const {
     float sum = 0;
     for (std::size_t i = 0; i < experts.size(); ++i) {
       experts[i] = chosen_[i];
       weights[i] = scores_[chosen_[i]];
       sum += weights[i];
     }
-    for (float& weight : weights) {
-      if (spec_.normalize) weight /= sum + 1e-20F;
-      weight *= spec_.scale;
+    std::ranges::copy(shared_scores_, shared_weights.begin());
+    for (const float score : shared_scores_) sum += score;
+    for (const std::span<float> all : {weights, shared_weights}) {
+      for (float& weight : all) {
+        if (spec_.normalize) weight /= sum + 1e-20F;
+        weight *= spec_.scale;
+      }
     }
   }
 
@@ -80,12 +86,15 @@ class TokenRouter {
     scores_.assign(logits.begin(), logits.end());
     if (spec_.score == GateScore::kSoftmax) {
       softmax(scores_);
-      return;
+    } else {
+      for (float& score : scores_) {
+        score = spec_.score == GateScore::kSigmoid ? sigmoid_f32(score)
+                                                   : std::sqrt(softplus_f32(score));
+      }
     }
-    for (float& score : scores_) {
-      score =
-          spec_.score == GateScore::kSigmoid ? sigmoid_f32(score) : std::sqrt(softplus_f32(score));
-    }
+    const auto shared = scores_.begin() + static_cast<std::ptrdiff_t>(spec_.choices());
+    shared_scores_.assign(shared, scores_.end());
+    scores_.erase(shared, scores_.end());
   }
 
   void select() {
@@ -110,7 +119,7 @@ class TokenRouter {
 
   const RouterSpec& spec_;
   std::span<const float> bias_;
-  std::vector<float> scores_, ranked_, groups_;
+  std::vector<float> scores_, shared_scores_, ranked_, groups_;
   std::vector<std::uint32_t> kept_, chosen_;
   bool is_near_tie_ = false;
 };
@@ -119,11 +128,12 @@ class TokenRouter {
 
 Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
               std::span<const float> bias, std::span<const std::uint32_t> given) {
-  INGOT_CHECK(logits.cols == spec.choices() && (bias.empty() || bias.size() == spec.choices()));
+  INGOT_CHECK(logits.cols == spec.scored() && (bias.empty() || bias.size() == spec.choices()));
   INGOT_CHECK(given.empty() || given.size() == logits.rows * spec.topk);
-  Routing routing{.topk = spec.topk, .experts = {}, .weights = {}};
+  Routing routing{.topk = spec.topk};
   routing.experts.resize(logits.rows * spec.topk);
   routing.weights.resize(logits.rows * spec.topk);
+  routing.shared_weights.resize(logits.rows * spec.weighed_shared);
   TokenRouter router(spec, bias);
   for (std::size_t r = 0; r < logits.rows; ++r) {
     const std::span row(logits.row(r), logits.cols);
@@ -132,10 +142,12 @@ Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
     }
     const auto experts = std::span(routing.experts).subspan(r * spec.topk, spec.topk);
     const auto weights = std::span(routing.weights).subspan(r * spec.topk, spec.topk);
+    const auto shared =
+        std::span(routing.shared_weights).subspan(r * spec.weighed_shared, spec.weighed_shared);
     if (!given.empty()) {
-      router.weigh_given(row, given.subspan(r * spec.topk, spec.topk), experts, weights);
+      router.weigh_given(row, given.subspan(r * spec.topk, spec.topk), experts, weights, shared);
     } else {
-      routing.n_near_ties += router.choose(row, experts, weights) ? 1U : 0U;
+      routing.n_near_ties += router.choose(row, experts, weights, shared) ? 1U : 0U;
     }
   }
   return routing;

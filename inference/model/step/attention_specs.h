@@ -18,10 +18,12 @@ struct RopeSpec {
 };
 
 /// Queries of late tokens are larger, so that attention stays sharp over many keys: times
-/// 1 + beta log(1 + floor((position + offset) / length)).
+/// 1 + beta log(1 + floor((position + offset) / length)), or, where growth is smooth,
+/// 1 + beta log(max((position + offset) / length, 1)).
 struct GrowthSpec {
   float beta = 0, length = 1;
   std::uint32_t offset = 0;
+  bool is_smooth = false;
 };
 
 /// Multi-head latent attention.
@@ -50,6 +52,13 @@ struct BlockIndexSpec {
   std::size_t local = 0;  ///< of these, the last ones, which it always reads; at most topk
 };
 
+/// Logits by distance in place of rope: each head of a row has `values`, which a table of the layer
+/// [values, extent] makes into a logit for every distance below `extent`; beyond it is 0. They grow
+/// with the queries.
+struct DistanceSpec {
+  std::size_t values = 0, extent = 0;
+};
+
 /// Grouped-query attention of a layer. Its projections have the biases that are there.
 struct GqaSpec {
   std::size_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -68,6 +77,7 @@ struct GqaSpec {
   std::size_t window = 0, chunk = 0;
   float value_scale = 1.0F;
   std::optional<BlockIndexSpec> blocks;
+  std::optional<DistanceSpec> distances;
 
   /// The first position that a row sees.
   [[nodiscard]] std::size_t first_seen(std::size_t position) const {

@@ -119,9 +119,10 @@ void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
                   std::span<const std::uint32_t> positions, Matrix& queries) {
   if (!growth) return;
   for (std::size_t r = 0; r < queries.rows(); ++r) {
-    const double turns =
-        std::floor((static_cast<double>(positions[r]) + growth->offset) / growth->length);
-    float factor = static_cast<float>(1.0 + growth->beta * std::log1p(turns));
+    const double lengths = (static_cast<double>(positions[r]) + growth->offset) / growth->length;
+    const double logarithm =
+        growth->is_smooth ? std::log(std::max(lengths, 1.0)) : std::log1p(std::floor(lengths));
+    float factor = static_cast<float>(1.0 + growth->beta * logarithm);
     round_between(profile, std::span(&factor, 1));
     for (float& value : queries.row(r)) value *= factor;
   }
@@ -147,6 +148,12 @@ void reduce(const LayerStep& step, std::string_view name, Matrix& sums) {
   step.context.comm.all_reduce({.group = Group::kTensor, .name = name, .layer = step.layer},
                                sums.values());
   round_between(step.context.profile, sums.values());
+}
+
+void scale_rounded(Profile profile, float factor, Matrix& values) {
+  if (factor == 1.0F) return;
+  for (float& value : values.values()) value *= factor;
+  round_between(profile, values.values());
 }
 
 void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
@@ -221,7 +228,23 @@ std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& ra
     const std::size_t width = gqa.blocks->head_dim;
     streams.push_back({.width = width, .format = unquantized(format), .group = width});
   }
+  if (spec.short_convolution > 0) {
+    std::size_t columns = 0;
+    for (const Range& convolved : convolved_columns(spec, rank, layer)) columns += convolved.count;
+    streams.push_back({.width = (spec.short_convolution - 1) * columns, .is_state = true});
+  }
   return streams;
+}
+
+std::array<Range, 4> convolved_columns(const ModelSpec& spec, const RankView& rank,
+                                       std::size_t layer) {
+  const GqaSpec& gqa = spec.grouped(layer);
+  const Range heads = key_head_part(rank, gqa.kv_heads);
+  const Range hidden = tensor_part(rank, spec.hidden, "columns of short convolutions");
+  const auto columns = [&](std::size_t width) {
+    return Range{heads.first * width, heads.count * width};
+  };
+  return {columns(gqa.head_dim), columns(gqa.value_dim), hidden, hidden};
 }
 
 SequenceId ModelCache::add() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,9 +51,13 @@ struct RouterSpec {
   std::size_t table_layers = 0;
   /// Experts behind the others that have no tensors: they give their input back.
   std::size_t identity_experts = 0;
+  /// Shared experts, whose logits stand behind the others: each is weighed as if it was chosen.
+  std::size_t weighed_shared = 0;
 
-  /// What the router scores.
+  /// What the router chooses from.
   [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
+  /// What the router scores.
+  [[nodiscard]] std::size_t scored() const { return choices() + weighed_shared; }
 };
 
 /// All numbers that the forward pass needs, read once from config.json.
@@ -82,7 +87,12 @@ struct ModelSpec {
   bool expert_biases = false;  ///< each projection of a routed expert has one
   bool is_twofold = false;     ///< layers are TwofoldLayers
   bool norms_mixture = false;  ///< a norm of what a mixture of experts gives
-  bool has_mlp_gate = true;    ///< else feed-forward is down(relu(up x)^2)
+  bool norms_embedding = false;
+  float logit_divisor = 1.0F;  ///< of normed states before the head
+  /// Tokens of the short convolutions of every layer, the row's own too: over keys, values, what
+  /// attention gives and what feed-forward gives. 0: there are none.
+  std::size_t short_convolution = 0;
+  bool has_mlp_gate = true;  ///< else feed-forward is down(relu(up x)^2)
   /// Per layer, MTP layers included: whether it has a feed-forward part; empty: all have.
   std::vector<bool> has_feed_forward;
   /// Per layer, MTP layers included; empty: ModelAttention in all.
@@ -205,6 +215,8 @@ struct LayerStep {
   Selection& selection;
   const Taps& taps;
   std::size_t first_stream = 0;  ///< of the cache layer: a TwofoldLayer's halves have their own
+  /// What the short convolutions of the layer keep of each run's sequence; empty without any.
+  std::vector<std::span<float>> recent = {};
 
   /// The layer's state of a run's sequence, as its rows find it; they must move it on.
   [[nodiscard]] std::span<float> state(const SequenceRun& run) const;
@@ -227,7 +239,7 @@ Matrix rounded_product(const StepContext& context, const Linear& linear, const M
                        std::span<const float> bias = {});
 /// Adds `bias` (empty: none) to every row.
 void add_bias(std::span<const float> bias, Matrix& y);
-/// Rows times GrowthSpec's factors of their positions, rounded; nothing without a spec.
+/// Rows times GrowthSpec's factors of their positions, rounded; unchanged without a spec.
 void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
                   std::span<const std::uint32_t> positions, Matrix& queries);
 
@@ -239,6 +251,8 @@ bool is_in_last_stage(const StepContext& context, bool is_here);
 
 /// Adds up what the ranks of the tensor group have, and rounds the sum.
 void reduce(const LayerStep& step, std::string_view name, Matrix& sums);
+/// values <- factor x values, rounded; unchanged where the factor is 1.
+void scale_rounded(Profile profile, float factor, Matrix& values);
 /// to += what, rounded.
 void add_rounded(Profile profile, Matrix& to, const Matrix& what);
 
@@ -263,6 +277,12 @@ KvFormat plain_kv_format(Profile profile);
 /// BF16.
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format, std::size_t layer);
+
+/// The columns that a rank convolves of a layer's keys, values, attention output and feed-forward
+/// output (ModelSpec::short_convolution): of keys and values those of its heads, of outputs a share
+/// of the whole.
+std::array<Range, 4> convolved_columns(const ModelSpec& spec, const RankView& rank,
+                                       std::size_t layer);
 
 /// Keys and values of the sequences in flight: of the main layers, and of the MTP layers, whose
 /// sequences have lengths of their own. A SequenceId means the same in both.

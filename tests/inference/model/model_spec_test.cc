@@ -390,7 +390,7 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
 }
 
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
-  for (const char* name : {"inkling", "generic"}) {
+  for (const char* name : {"generic"}) {
     expect_error(ErrorCode::kUnsupported,
                  {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
                  [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });

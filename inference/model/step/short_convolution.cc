@@ -1,0 +1,62 @@
+#include "inference/model/step/short_convolution.h"
+
+#include <algorithm>
+
+#include "formats/base/error.h"
+#include "inference/model/recurrent/recurrence.h"
+#include "inference/model/step/recent_rows.h"
+
+namespace ingot::inference {
+
+ShortConvolution::ShortConvolution(const WeightStore& weights, const StepContext& context,
+                                   std::size_t layer, const std::string& name, Convolved what)
+    : kernel_(context.spec.short_convolution) {
+  const auto all = convolved_columns(context.spec, context.rank, layer);
+  const auto place = static_cast<std::size_t>(what);
+  for (std::size_t i = 0; i < place; ++i) first_ += (kernel_ - 1) * all[i].count;
+  const Range mine = all[place];
+  const bool is_output = what == Convolved::kAttention || what == Convolved::kFeedForward;
+  const GqaSpec& gqa = context.spec.grouped(layer);
+  const std::size_t channels =
+      is_output ? context.spec.hidden
+                : gqa.kv_heads * (what == Convolved::kKeys ? gqa.head_dim : gqa.value_dim);
+  columns_ = {.first = is_output ? mine.first : 0, .count = mine.count};
+  is_shared_out_ = is_output && mine.count < channels;
+  const formats::Shape slice = {mine.count, 1, kernel_};
+  if (weights.source().slicing() != nullptr && weights.shape_of(name) == slice) {
+    weights_ = weights.vector(name, slice);
+    return;
+  }
+  const std::vector<float> whole = weights.vector(name, {channels, 1, kernel_});
+  const auto first = whole.begin() + static_cast<std::ptrdiff_t>(mine.first * kernel_);
+  weights_.assign(first, first + static_cast<std::ptrdiff_t>(mine.count * kernel_));
+}
+
+void ShortConvolution::apply(const LayerStep& step, Matrix& rows) const {
+  if (kernel_ == 0) return;
+  INGOT_CHECK(step.recent.size() == step.rows.runs.size());
+  const std::size_t width = columns_.count, before = kernel_ - 1;
+  const formats::MatrixView<const float> weights{weights_.data(), width, kernel_, kernel_};
+  for (std::size_t i = 0; i < step.rows.runs.size(); ++i) {
+    const SequenceRun& run = step.rows.runs[i];
+    const auto own = rows.block(run.first_row, run.count, columns_.first, width);
+    RecentRows recent(step.recent[i].subspan(first_, before * width), width);
+    const Matrix inputs = recent.followed_by(run.first_position, before, own);
+    recent.keep(run.first_position, own);
+    Matrix convolved(run.count, width);
+    convolve(weights, {}, inputs.view(), convolved.view());
+    for (std::size_t r = 0; r < run.count; ++r) {
+      for (std::size_t c = 0; c < width; ++c) own.row(r)[c] += convolved.row(r)[c];
+    }
+  }
+  round_between(step.context.profile, rows.values());
+  if (!is_shared_out_) return;
+  for (std::size_t r = 0; r < rows.rows(); ++r) {
+    const auto row = rows.row(r);
+    std::ranges::fill(row.first(columns_.first), 0.0F);
+    std::ranges::fill(row.subspan(columns_.first + width), 0.0F);
+  }
+  reduce(step, "convolved columns", rows);
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "inference/base/matrix.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/weight_store.h"
+
+namespace ingot::inference {
+
+/// What the short convolutions of a layer are of, in the order of convolved_columns().
+enum class Convolved : std::uint8_t { kKeys, kValues, kAttention, kFeedForward };
+
+/// y[t, c] = x[t, c] + sum over k of w[c, k] x[t - K + 1 + k, c], k ascending, with zeros before
+/// the first token. In FP32, rounded once unless the profile is kF32. The last K - 1 rows of a
+/// sequence are kept in its state (LayerStep::recent). Source: transformers 5.23,
+/// InklingShortConvolution.
+class ShortConvolution {
+ public:
+  /// Leaves everything as it is.
+  ShortConvolution() = default;
+  /// `name` is that of weights [channels, 1, K], of which a rank's directory may hold its own.
+  ShortConvolution(const WeightStore& weights, const StepContext& context, std::size_t layer,
+                   const std::string& name, Convolved what);
+
+  /// rows <- y of them. Keys and values are this rank's; outputs are whole, on every rank of the
+  /// tensor group, which convolves its own columns and gets the others from the rest of it.
+  void apply(const LayerStep& step, Matrix& rows) const;
+
+ private:
+  std::size_t kernel_ = 0;  // 0: nothing is convolved
+  std::size_t first_ = 0;   // in LayerStep::recent
+  Range columns_;           // of what is convolved
+  bool is_shared_out_ = false;
+  std::vector<float> weights_;  // [columns, K]
+};
+
+}  // namespace ingot::inference
