@@ -18,19 +18,6 @@ HeadNorm norms_if(bool is_so) {
   return is_so ? HeadNorm::kPerHead : HeadNorm::kNone;
 }
 
-void set_softmax_router(ModelSpec& spec) {
-  if (!spec.router) refuse("'num_experts' is missing or 0");
-  spec.router->score = GateScore::kSoftmax;
-  spec.router->normalize = true;
-}
-
-void require_one_group(const ModelSpec& spec) {
-  if (spec.router && spec.router->groups > 1) {
-    refuse(ErrorCode::kUnsupported,
-           fmt::format("'n_group' is {}; this family has one group", spec.router->groups));
-  }
-}
-
 void refuse_windows(const JsonFields& fields) {
   const formats::Json* window = fields.find("sliding_window");
   if (window == nullptr || window->is_null()) return;

@@ -113,6 +113,7 @@ constexpr std::array kFamilies = {
     ModelFamily{"minimax_m2", minimax_m2},
     ModelFamily{"ministral3", ministral3},
     ModelFamily{"mistral4", mistral4},
+    ModelFamily{"mistral_large4", mistral_large4},
     ModelFamily{"axk1", axk1},
     ModelFamily{"gpt_oss", gpt_oss},
     ModelFamily{"mimo_v2_flash", mimo_v2_flash},

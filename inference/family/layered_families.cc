@@ -7,7 +7,7 @@
 #include "formats/json/json_fields.h"
 #include "inference/family/spec_parts.h"
 
-// Families whose layers have grouped-query attention of different kinds.
+// Families whose layers have attention of different kinds.
 
 namespace ingot::inference {
 
@@ -164,18 +164,8 @@ ModelSpec llama4(const ModelConfig& config) {
             fields.optional_number("floor_scale", kMaxWindow).value_or(8192), "floor_scale")),
         .offset = 1};
   }
-  std::vector<std::uint64_t> has_rope = fields.optional_numbers("no_rope_layers");
-  const std::size_t every =
-      required(fields.optional_number("no_rope_layer_interval", kMaxCount).value_or(4),
-               "no_rope_layer_interval");
-  for (std::size_t l = has_rope.empty() ? 0 : spec.layers; l < spec.layers; ++l) {
-    has_rope.push_back((l + 1) % every != 0 ? 1 : 0);
-  }
-  if (has_rope.size() != spec.layers) {
-    refuse(fmt::format("'no_rope_layers' is not a list for {} layers", spec.layers));
-  }
-  for (const std::uint64_t flag : has_rope) {
-    spec.gqa_by_layer.push_back(flag != 0 ? chunked : whole);
+  for (const bool has_rope : rope_layers(fields, spec.layers)) {
+    spec.gqa_by_layer.push_back(has_rope ? chunked : whole);
   }
   if (!spec.router) refuse("'num_local_experts' is missing or 0");
   spec.router->score = GateScore::kSigmoid;
@@ -360,6 +350,61 @@ ModelSpec inkling(const ModelConfig& config) {
   spec.router->scale =
       static_cast<float>(fields.optional_real("route_scale", -1e9, 1e9).value_or(8));
   spec.router->weighed_shared = static_cast<std::size_t>(config.n_shared_experts);
+  return spec;
+}
+
+// Mistral Large 4: latent attention without a query latent, whose queries grow by head. Layers
+// without rope widen the other part of a head; some layers read the keys of an earlier one. Rope's
+// frequencies are learned factors of YaRN's, and logits have a soft cap.
+ModelSpec mistral_large4(const ModelConfig& given) {
+  const bool says_rope = rope_fields(given).has_value();
+  ModelConfig config = given;
+  if (!says_rope) {
+    // What transformers takes then.
+    config.rope.type = "yarn";
+    config.rope.factor = 2048;
+    config.rope.original_max_position_embeddings = 512;
+  }
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  add_latent_attention(config, spec);
+  if (!says_rope) spec.rope.magnitude = 1.0F;
+  spec.rope.is_learned = true;
+  spec.mla->latent_norm_eps = spec.norm_eps;
+  spec.mla->heads_grow = true;
+  if (spec.mla->q_lora > 0) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'q_lora_rank' is {}; this family has no query latent", spec.mla->q_lora));
+  }
+  add_indexer(config, /*interleaved=*/true, spec, /*from_input=*/true);
+
+  MlaSpec without_rope = *spec.mla;
+  without_rope.nope += without_rope.rope_dim;
+  without_rope.rope_dim = 0;
+  const std::vector<bool> has_rope = rope_layers(fields, spec.layers);
+  const std::vector<std::uint64_t> sources = fields.optional_numbers("kv_source_layers");
+  if (!sources.empty() && sources.size() != spec.layers) {
+    refuse(fmt::format("'kv_source_layers' is not a list for {} layers", spec.layers));
+  }
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    MlaSpec& own = spec.mla_by_layer.emplace_back(has_rope[l] ? *spec.mla : without_rope);
+    if (sources.empty() || sources[l] == l) continue;
+    if (sources[l] > l || sources[sources[l]] != sources[l] ||
+        has_rope[sources[l]] != has_rope[l]) {
+      refuse(
+          fmt::format("'kv_source_layers' has {} for layer {}, which is no earlier layer of its "
+                      "kind with keys of its own",
+                      sources[l], l));
+    }
+    own.keys_of = static_cast<std::size_t>(sources[l]);
+  }
+  spec.logit_cap =
+      static_cast<float>(fields.optional_real("final_logit_softcapping", 1e-6, 1e9).value_or(30));
+  if (!spec.router) return spec;
+  set_softmax_router(spec);
+  require_one_group(spec);
+  spec.router->scale = routed_scale(fields);
   return spec;
 }
 

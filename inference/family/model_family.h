@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -34,6 +35,7 @@ struct RopeBands {
   /// llama3: waves that turn fewer than `low` times in the original context are stretched, those
   /// that turn more than `high` times stay.
   double low = 1, high = 4;
+  std::optional<double> magnitude;  ///< YaRN: on cos and sin, in place of what the factor gives
 };
 /// Those of `rope_parameters` or `rope_scaling`.
 RopeBands rope_bands(const formats::ModelConfig& config);

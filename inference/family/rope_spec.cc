@@ -78,6 +78,7 @@ RopeBands rope_bands(const formats::ModelConfig& config) {
   RopeBands bands{.truncate = scaling->boolean("truncate", true)};
   bands.low = scaling->optional_real("low_freq_factor", 0, 1e9).value_or(bands.low);
   bands.high = scaling->optional_real("high_freq_factor", 0, 1e9).value_or(bands.high);
+  bands.magnitude = scaling->optional_real("attention_factor", 0, 1e6);
   return bands;
 }
 
@@ -121,6 +122,10 @@ RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool inte
     const float kept = 1.0F - ramp;
     const float stretched = 1.0F / (static_cast<float>(factor) * periods[i]);
     spec.freqs[i] = stretched * (1.0F - kept) + spec.freqs[i] * kept;
+  }
+  if (bands.magnitude) {
+    spec.magnitude = static_cast<float>(*bands.magnitude);
+    return spec;
   }
   // Without mscale the whole effect is on cos and sin; with mscale_all_dim it is in the softmax
   // scale, and what is left here is the quotient.

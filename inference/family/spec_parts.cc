@@ -52,7 +52,7 @@ RouterSpec router_spec(const ModelConfig& config, const JsonFields& fields) {
   return router;
 }
 
-// Layers with an indexer of their own: `indexer_types`, or the pair that stands for it.
+// Layers with an indexer of their own: `indexer_types`, or the pattern or pair that stands for it.
 std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
   std::vector<bool> own(n_layers, true);
   if (const formats::Json* types = fields.optional_array("indexer_types")) {
@@ -70,6 +70,11 @@ std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
                         i));
       }
     }
+  } else if (const std::string pattern = fields.text("index_topk_pattern", ""); !pattern.empty()) {
+    if (pattern.size() < n_layers || pattern.find_first_not_of("FS") != std::string::npos) {
+      refuse(fmt::format("'index_topk_pattern' has no F or S for each of {} layers", n_layers));
+    }
+    for (std::size_t i = 0; i < n_layers; ++i) own[i] = pattern[i] == 'F';
   } else if (const std::size_t every =
                  fields.optional_number("index_topk_freq", kMaxCount).value_or(1);
              every > 1) {
@@ -153,8 +158,8 @@ void add_latent_attention(const ModelConfig& config, ModelSpec& spec, bool has_p
   mla.v = of_heads(config.v_head_dim, "v_head_dim");
   spec.mla = mla;
   if (has_positions) {
-    spec.rope =
-        rope_spec(config.rope, mla.rope_dim, spec_fields(config).boolean("rope_interleave", true));
+    spec.rope = rope_spec(config.rope, mla.rope_dim,
+                          spec_fields(config).boolean("rope_interleave", true), rope_bands(config));
   }
   spec.softmax_scale = static_cast<float>(yarn_softmax_factor(config.rope) /
                                           std::sqrt(static_cast<double>(mla.nope + mla.rope_dim)));
@@ -179,7 +184,7 @@ void add_grouped_attention(const ModelConfig& config, ModelSpec& spec, const Gro
   spec.gqa = gqa;
 }
 
-void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec) {
+void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec, bool from_input) {
   const JsonFields fields = spec_fields(config);
   IndexerSpec indexer;
   indexer.heads = of_heads(config.index_n_heads, "index_n_heads");
@@ -189,7 +194,8 @@ void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec) {
     refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
                        indexer.head_dim, spec.rope.dim));
   }
-  if (spec.mla->q_lora == 0) refuse("an indexer needs 'q_lora_rank'");
+  indexer.from_input = from_input;
+  if (spec.mla->q_lora == 0 && !from_input) refuse("an indexer needs 'q_lora_rank'");
   indexer.rope = spec.rope;
   indexer.rope.interleaved = fields.boolean("indexer_rope_interleave", interleaved);
   indexer.own = own_indexers(fields, spec.layers);
@@ -224,6 +230,35 @@ std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
   return GrowthSpec{
       .beta = static_cast<float>(*beta),
       .length = static_cast<float>(required(length, "original_max_position_embeddings"))};
+}
+
+std::vector<bool> rope_layers(const JsonFields& fields, std::size_t n_layers) {
+  std::vector<std::uint64_t> flags = fields.optional_numbers("no_rope_layers");
+  const std::size_t every =
+      required(fields.optional_number("no_rope_layer_interval", kMaxCount).value_or(4),
+               "no_rope_layer_interval");
+  for (std::size_t l = flags.empty() ? 0 : n_layers; l < n_layers; ++l) {
+    flags.push_back((l + 1) % every != 0 ? 1 : 0);
+  }
+  if (flags.size() != n_layers) {
+    refuse(fmt::format("'no_rope_layers' is not a list for {} layers", n_layers));
+  }
+  std::vector<bool> has_rope;
+  for (const std::uint64_t flag : flags) has_rope.push_back(flag != 0);
+  return has_rope;
+}
+
+void set_softmax_router(ModelSpec& spec) {
+  if (!spec.router) refuse("'num_experts' is missing or 0");
+  spec.router->score = GateScore::kSoftmax;
+  spec.router->normalize = true;
+}
+
+void require_one_group(const ModelSpec& spec) {
+  if (spec.router && spec.router->groups > 1) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'n_group' is {}; this family has one group", spec.router->groups));
+  }
 }
 
 void set_sigmoid_router(const ModelConfig& config, ModelSpec& spec) {

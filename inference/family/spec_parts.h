@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -62,14 +63,21 @@ void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec,
 std::size_t rotated_dim(const formats::ModelConfig& config, double if_missing = 1);
 /// `llama_4_scaling_beta` of the rope parameters.
 std::optional<GrowthSpec> query_growth(const formats::ModelConfig& config);
-/// `interleaved` is its rope layout where the config does not say.
-void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec);
+/// Whether each layer has rope: `no_rope_layers`, which has 1 for those, or all but every n-th.
+std::vector<bool> rope_layers(const formats::JsonFields& fields, std::size_t n_layers);
+/// `interleaved` is its rope layout where the config does not say; `from_input` as in IndexerSpec.
+void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec,
+                 bool from_input = false);
 /// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
 /// weights normalized and scaled.
 void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec);
 /// A sigmoid gate with correction bias, whatever `scoring_func` says; `normalizes` is the key that
 /// tells whether weights are normalized, which they are where it is missing.
 void set_biased_router(ModelSpec& spec, const formats::JsonFields& fields, const char* normalizes);
+/// A softmax gate whose chosen weights are normalized.
+void set_softmax_router(ModelSpec& spec);
+/// kUnsupported for experts in groups.
+void require_one_group(const ModelSpec& spec);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const ModelSpec& spec);
 /// For families whose layers for prediction are not of the kind that MtpLayer computes.
@@ -84,6 +92,7 @@ ModelSpec hunyuan_v1_moe(const formats::ModelConfig& config);
 ModelSpec minimax_m2(const formats::ModelConfig& config);
 ModelSpec ministral3(const formats::ModelConfig& config);
 ModelSpec mistral4(const formats::ModelConfig& config);
+ModelSpec mistral_large4(const formats::ModelConfig& config);
 ModelSpec axk1(const formats::ModelConfig& config);
 ModelSpec longcat_flash(const formats::ModelConfig& config);
 ModelSpec gpt_oss(const formats::ModelConfig& config);

@@ -26,9 +26,20 @@ std::string megabytes(std::uint64_t n_bytes) {
 constexpr std::uint64_t kProgram = std::uint64_t{48} << 20U;
 constexpr std::uint64_t kBytesPerStoredTensor = 1024;
 
+// Latent attention as wide as that of any layer.
+MlaSpec widest_latent(const ModelSpec& spec) {
+  MlaSpec widest = *spec.mla;
+  for (const MlaSpec& mla : spec.mla_by_layer) {
+    widest.nope = std::max(widest.nope, mla.nope);
+    widest.rope_dim = std::max(widest.rope_dim, mla.rope_dim);
+  }
+  return widest;
+}
+
 // Expanded values of a head and token.
 std::uint64_t per_head(const ModelSpec& spec) {
-  return spec.mla->nope + spec.mla->v;
+  const MlaSpec mla = widest_latent(spec);
+  return mla.nope + mla.v;
 }
 
 // The most that grouped attention of any layer needs.
@@ -57,7 +68,7 @@ struct ValuesPerRow {
                (model.short_convolution > 0 ? 2 * model.hidden : 0);
       });
     }
-    const MlaSpec& mla = *model.mla;
+    const MlaSpec mla = widest_latent(model);
     return mla.heads * (mla.nope + mla.rope_dim + mla.v + 2 * mla.kv_lora) + indexer;
   }
   std::size_t operator()(const NoMixer&) const { return 0; }
@@ -88,7 +99,7 @@ struct ValuesPerToken {
         return gqa.kv_heads * (gqa.head_dim + gqa.value_dim) + 1 + index;
       });
     }
-    const MlaSpec& mla = *model.mla;
+    const MlaSpec mla = widest_latent(model);
     const std::size_t indexer =
         model.indexer ? model.indexer->head_dim + threads * (model.indexer->heads + 1) : 0;
     return indexer + 2 * (mla.kv_lora + mla.rope_dim) + threads * (mla.nope + mla.rope_dim + mla.v);
@@ -214,6 +225,12 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
   const TokenCount tokens = count_tokens(lengths);
   const RankView rank = rank_view(source);
   const ExpertShape all = expert_shape(spec, rank, true);
+  const auto cache_of = [&](std::size_t l) {
+    const std::vector<std::vector<CacheStream>> streams = {
+        cache_streams(spec, rank, profile, plain_kv_format(profile), l)};
+    return tokens.in_pages * KvCache::bytes_per_token(streams) +
+           lengths.size() * KvCache::bytes_per_sequence(streams);
+  };
   for (std::size_t l = 0; l < spec.is_moe.size(); ++l) {
     const bool is_there =
         std::any_of(source.tensors().begin(), source.tensors().end(),
@@ -224,10 +241,12 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);
-    const std::vector<std::vector<CacheStream>> streams = {
-        cache_streams(spec, rank, profile, plain_kv_format(profile), l)};
-    need.cache = std::max(need.cache, tokens.in_pages * KvCache::bytes_per_token(streams) +
-                                          lengths.size() * KvCache::bytes_per_sequence(streams));
+    // Beside the layer's own, keys of earlier ones that are still read.
+    std::uint64_t caches = cache_of(l);
+    for (std::size_t before = 0; before < std::min(l, spec.layers); ++before) {
+      if (spec.last_reader(before) >= l) caches += cache_of(before);
+    }
+    need.cache = std::max(need.cache, caches);
   }
   need.scratch =
       step_memory(spec, tokens.in_pages, tokens.longest, threads) + program_memory(source);

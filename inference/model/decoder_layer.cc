@@ -39,9 +39,7 @@ void DecoderLayer::load_mixer(const WeightStore& weights, const StepContext& con
   } else if (std::holds_alternative<NoMixer>(own)) {
     return;
   } else if (spec.mla) {
-    mixer_.emplace<MlaAttention>(weights, context, module(Role::kKvaProj),
-                                 weights.name_of(Role::kOProj, layer_),
-                                 spec.indexer.has_value() && spec.indexer->own[layer_]);
+    mixer_.emplace<MlaAttention>(weights, context, layer_, module(Role::kKvbProj));
   } else {
     mixer_.emplace<GqaAttention>(weights, context, layer_, module(Role::kKProj));
   }
@@ -97,12 +95,16 @@ DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& contex
 }
 
 void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
-                           KvCache& cache, Selection& selection, const Taps& taps) const {
+                           KvCache& cache, Selection& selection, const Taps& taps,
+                           KvCache* keys) const {
+  const std::size_t before = layer_ - context.spec.keys_of(layer_);
   LayerStep step{.context = context,
                  .rows = rows,
                  .layer = layer_,
                  .cache_layer = cache_layer_,
                  .cache = cache,
+                 .key_cache = keys != nullptr ? *keys : cache,
+                 .key_layer = keys != nullptr ? 0 : cache_layer_ - before,
                  .selection = selection,
                  .taps = taps};
   for (const SequenceRun& run : rows.runs) {

@@ -27,9 +27,10 @@ class DecoderLayer {
   DecoderLayer(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
                std::size_t cache_layer, ExpertStore* experts);
 
-  /// hidden <- this layer of hidden. The cache has room for the rows.
+  /// hidden <- this layer of hidden. The cache has room for the rows. `keys` holds those of the
+  /// layer whose keys this one reads, and nothing else; null: they are in the cache.
   void forward(const StepContext& context, Matrix& hidden, const StepRows& rows, KvCache& cache,
-               Selection& selection, const Taps& taps) const;
+               Selection& selection, const Taps& taps, KvCache* keys = nullptr) const;
 
  private:
   static HyperWeights hyper_weights(const WeightStore& weights, const StepContext& context,

@@ -20,6 +20,7 @@ LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOpt
                .comm = options.comm != nullptr ? *options.comm : alone_},
       weight_limit_(options.weight_limit),
       weights_(source, options.profile, options.threads, options.observer) {
+  require_keys_in_stage(spec_, stage_part(options.rank, spec_.layers));
   has_mtp_ = is_in_last_stage(context_, MtpLayer::is_in(weights_, spec_));
 }
 
@@ -104,7 +105,12 @@ void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows
     KvCache cache = cache_of(l, grouped);
     const auto experts = experts_of(at);
     const DecoderLayer layer(weights_, context_, at, 0, experts.get());
-    layer.forward(context_, hidden, grouped, cache, selection_, shown);
+    const std::size_t source = spec_.keys_of(l);
+    INGOT_CHECK(source == l || keys_.contains(source));
+    layer.forward(context_, hidden, grouped, cache, selection_, shown,
+                  source == l ? nullptr : &keys_.at(source));
+    std::erase_if(keys_, [&](const auto& kept) { return spec_.last_reader(kept.first) <= l; });
+    if (spec_.last_reader(l) > l) keys_.insert_or_assign(l, std::move(cache));
   });
   if (taps.hidden) taps.hidden(l + 1, hidden);
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,8 +51,9 @@ class LayerStream {
 
   /// `rows` are whole sequences from position 0, numbered from 0 without gaps.
   [[nodiscard]] Matrix embed(std::span<const Row> rows);
-  /// hidden <- layer l (a main layer) of hidden; row i of hidden belongs to rows[i]. Layers whose
-  /// indexer shares an earlier choice see that of the call before, so call them in order.
+  /// hidden <- layer l (a main layer) of hidden; row i of hidden belongs to rows[i]. Layers that
+  /// share an earlier one's choice of an indexer, or its keys, see those of the calls before, so
+  /// call them in order.
   void layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, const Taps& taps = {});
   [[nodiscard]] Matrix final_norm(const Matrix& hidden);
   /// Logits of rows that final_norm or mtp returned. The head stays in memory until something else
@@ -83,6 +85,7 @@ class LayerStream {
   std::uint64_t weight_limit_;
   WeightStore weights_;
   Selection selection_;
+  std::map<std::size_t, KvCache> keys_;  // of layers before, for those that still read them
   bool has_mtp_ = false;
   std::optional<OutputHead> head_;  // while nothing else is read
 };

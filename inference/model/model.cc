@@ -21,6 +21,7 @@ Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm
                .comm = comm},
       stage_(stage_part(rank, spec_.layers)),
       weights_(source, options.profile, options.threads) {
+  require_keys_in_stage(spec_, stage_);
   const bool is_first = rank.stage() == 0, is_last = rank.is_last_stage();
   const bool with_mtp = !options.without_mtp && is_last && MtpLayer::is_in(weights_, spec_);
   const ExpertShape shape = expert_shape(spec_, rank, with_mtp);

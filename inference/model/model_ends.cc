@@ -1,6 +1,7 @@
 #include "inference/model/model_ends.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include <fmt/format.h>
@@ -105,6 +106,12 @@ Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) cons
   }
   weight_.apply((divided.values().empty() ? normed : divided).view(), mine.view(), context.threads);
   const std::size_t vocab = context.spec.vocab;
+  if (context.spec.logit_cap) {
+    const float cap = *context.spec.logit_cap;
+    for (float& logit : mine.values()) {
+      logit = static_cast<float>(std::tanh(static_cast<double>(logit / cap))) * cap;
+    }
+  }
   if (vocab_.count == vocab) {
     require_finite(mine, context.spec.layers, "the head");
     return mine;

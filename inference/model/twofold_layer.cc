@@ -25,16 +25,14 @@ TwofoldLayer::TwofoldLayer(const WeightStore& weights, const StepContext& contex
     const auto in = [&](const char* name) {
       return weights.linear(mlp + name, spec.dense_intermediate, spec.hidden, mine, all);
     };
-    halves_.push_back(
-        {.input_norm = norm("input_layernorm", half),
-         .post_norm = norm("post_attention_layernorm", half),
-         .attention = MlaAttention(weights, context, attention, attention + "o_proj.weight",
-                                   /*own_indexer=*/false),
-         .mlp = {.gate = in("gate_proj.weight"),
-                 .up = in("up_proj.weight"),
-                 .down = weights.linear(mlp + "down_proj.weight", spec.hidden,
-                                        spec.dense_intermediate, all, mine),
-                 .form = spec.gate_of(layer, /*is_expert=*/false)}});
+    halves_.push_back({.input_norm = norm("input_layernorm", half),
+                       .post_norm = norm("post_attention_layernorm", half),
+                       .attention = MlaAttention(weights, context, layer, attention),
+                       .mlp = {.gate = in("gate_proj.weight"),
+                               .up = in("up_proj.weight"),
+                               .down = weights.linear(mlp + "down_proj.weight", spec.hidden,
+                                                      spec.dense_intermediate, all, mine),
+                               .form = spec.gate_of(layer, /*is_expert=*/false)}});
   }
 }
 

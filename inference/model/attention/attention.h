@@ -12,6 +12,7 @@
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/model/attention/block_chooser.h"
+#include "inference/model/attention/head_growth.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
@@ -28,32 +29,40 @@ namespace ingot::inference {
 /// all heads. All ranks compute all of it.
 class Indexer {
  public:
-  Indexer(const WeightStore& weights, const StepContext& context, const std::string& prefix);
+  Indexer(const WeightStore& weights, const StepContext& context, std::size_t layer,
+          const std::string& prefix);
 
   /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
   /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
-  /// normalized query latent. Scores are sums over ascending heads; of equal scores the lower
-  /// position is taken. Where tokens share a key (IndexerSpec::pool) it is their keys pooled by
-  /// softmax over (gate x_t + ape[t % pool]) per value (transformers 5.23, glm5_next).
+  /// normalized query latent, which is not read where queries are made of x. Scores are sums over
+  /// ascending heads; of equal scores the lower position is taken. Where tokens share a key
+  /// (IndexerSpec::pool) it is their keys pooled by softmax over (gate x_t + ape[t % pool]) per
+  /// value (transformers 5.23, glm5_next).
   void select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const;
 
  private:
+  [[nodiscard]] Matrix project_queries(const StepContext& context, const StepRows& rows,
+                                       const Matrix& x, const Matrix& latent_queries) const;
   void prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const;
   void pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const;
 
+  RopeSpec rope_;
   Linear queries_, keys_, weights_, pool_logits_;
   std::vector<float> key_norm_, key_bias_;
+  std::vector<float> input_norm_, input_bias_;  ///< of x where queries are made of it
+  HeadGrowth growth_;
   std::vector<float> place_logits_;  ///< [pool, head_dim]
 };
 
 /// Multi-head latent attention (model reference, 4), dense or over the tokens that the indexer
-/// chose. Cached are the normalized latent and the rotated rope key; of a rank's heads the rows of
-/// q_b_proj (or q_proj) and kv_b_proj and the columns of o_proj.
+/// chose. Cached are the normalized latent and the rotated rope key, unless another layer's are
+/// read; of a rank's heads the rows of q_b_proj (or q_proj) and kv_b_proj and the columns of
+/// o_proj.
 class MlaAttention {
  public:
-  /// `output` is the name of o_proj; `own_indexer` where the layer has one.
-  MlaAttention(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-               const std::string& output, bool own_indexer);
+  /// Names are those of the layer's roles, in the module `prefix`.
+  MlaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+               const std::string& prefix);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -67,7 +76,10 @@ class MlaAttention {
   void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                 Matrix& out) const;
 
+  MlaSpec spec_;
+  RopeSpec rope_;          ///< nothing is rotated where it has no frequencies
   std::size_t heads_ = 0;  ///< of this rank
+  HeadGrowth growth_;
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
   std::vector<float> q_norm_, kv_norm_;
   std::optional<Indexer> indexer_;

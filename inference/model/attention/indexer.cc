@@ -16,7 +16,7 @@
 namespace ingot::inference {
 namespace {
 
-constexpr float kKeyNormEps = 1e-6F;
+constexpr float kNormEps = 1e-6F;
 
 // What FP8 codes of a head stand for: what the cache makes of keys.
 void through_fp8(std::span<float> head, bool power_of_two) {
@@ -71,12 +71,19 @@ std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::si
   return order;
 }
 
-Indexer::Indexer(const WeightStore& weights, const StepContext& context,
+Indexer::Indexer(const WeightStore& weights, const StepContext& context, std::size_t layer,
                  const std::string& prefix) {
   const IndexerSpec& spec = *context.spec.indexer;
+  const MlaSpec& mla = context.spec.latent(layer);
   const std::size_t hidden = context.spec.hidden;
-  queries_ =
-      weights.linear(prefix + "wq_b.weight", spec.heads * spec.head_dim, context.spec.mla->q_lora);
+  if (mla.rope_dim > 0) rope_ = with_learned_frequencies(weights, spec.rope);
+  queries_ = weights.linear(prefix + "wq_b.weight", spec.heads * spec.head_dim,
+                            spec.from_input ? hidden : mla.q_lora);
+  if (spec.from_input) {
+    input_norm_ = weights.vector(prefix + "q_input_norm.weight", {hidden});
+    input_bias_ = weights.vector(prefix + "q_input_norm.bias", {hidden});
+    growth_ = HeadGrowth(weights, prefix, spec.heads, {0, spec.heads});
+  }
   keys_ = weights.linear(prefix + "wk.weight", spec.head_dim, hidden);
   weights_ = weights.linear(prefix + "weights_proj.weight", spec.heads, hidden);
   key_norm_ = weights.vector(prefix + "k_norm.weight", {spec.head_dim});
@@ -118,17 +125,32 @@ void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& ke
 // Rotates the first values of every head; then what the reference code does before FP8.
 void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const {
   const IndexerSpec& spec = *context.spec.indexer;
-  const RopeAngles angles(context.profile, spec.rope, rows.positions);
+  const RopeAngles angles(context.profile, rope_, rows.positions);
   const bool transformed = context.profile == Profile::kNative && spec.hadamard_fp8;
   for (std::size_t r = 0; r < heads.rows(); ++r) {
     for (std::size_t first = 0; first < heads.cols(); first += spec.head_dim) {
       const auto head = heads.row(r).subspan(first, spec.head_dim);
-      angles.rotate(r, head.first(spec.rope.dim));
+      angles.rotate(r, head.first(rope_.dim));
       if (!transformed) continue;
       hadamard(head);
       round_between(context.profile, head);
     }
   }
+}
+
+Matrix Indexer::project_queries(const StepContext& context, const StepRows& rows, const Matrix& x,
+                                const Matrix& latent_queries) const {
+  Matrix queries;
+  if (context.spec.indexer->from_input) {
+    Matrix normed(x.rows(), x.cols());
+    layer_norm(context.profile, x.view(), input_norm_, input_bias_, kNormEps, normed.view());
+    queries = rounded_product(context, queries_, normed);
+  } else {
+    queries = rounded_product(context, queries_, latent_queries);
+  }
+  growth_.apply(context.profile, rows.positions, queries);
+  prepare(context, rows, queries);
+  return queries;
 }
 
 void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const {
@@ -138,7 +160,7 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   const IndexerSpec& spec = *context.spec.indexer;
   const bool fp8 = context.profile == Profile::kNative && spec.hadamard_fp8;
   Matrix keys = rounded_product(context, keys_, x);
-  layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kKeyNormEps, keys.view());
+  layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kNormEps, keys.view());
   prepare(context, rows, keys);
   require_finite(keys, step.layer, "the index key");
   if (spec.pool > 1) {
@@ -154,9 +176,8 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
                   [&](const SequenceRun& run) { return keys_of(run.total()) <= most; })) {
     return;
   }
-  Matrix queries = rounded_product(context, queries_, latent_queries);
+  Matrix queries = project_queries(context, rows, x, latent_queries);
   Matrix weights(x.rows(), spec.heads);
-  prepare(context, rows, queries);
   weights_.apply_unquantized(x.view(), weights.view(), context.threads);
   const float factor = 1.0F / std::sqrt(static_cast<float>(spec.heads)) /
                        std::sqrt(static_cast<float>(spec.head_dim));

@@ -11,6 +11,7 @@
 namespace ingot::inference {
 
 using formats::MatrixView;
+using formats::Role;
 
 struct MlaAttention::Queries {
   Matrix latent;  ///< normalized; empty without low rank
@@ -18,40 +19,51 @@ struct MlaAttention::Queries {
 };
 
 MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& context,
-                           const std::string& prefix, const std::string& output, bool own_indexer) {
-  const MlaSpec& mla = *context.spec.mla;
+                           std::uint32_t layer, const std::string& prefix)
+    : spec_(context.spec.latent(layer)) {
   const std::size_t hidden = context.spec.hidden;
-  const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
-  const Range heads = tensor_part(context.rank, mla.heads, "attention heads");
+  const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
+  const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
   heads_ = heads.count;
   const auto rows_of = [&](std::size_t per_head) {
     return Range{heads.first * per_head, heads.count * per_head};
   };
-  if (mla.q_lora > 0) {
-    q_a_ = weights.linear(prefix + "q_a_proj.weight", mla.q_lora, hidden);
-    q_norm_ = weights.vector(prefix + "q_a_layernorm.weight", {mla.q_lora});
-    for (float& weight : q_norm_) weight *= mla.query_latent_scale;
-    q_b_ = weights.linear(prefix + "q_b_proj.weight", mla.heads * per_query, mla.q_lora,
-                          rows_of(per_query), {0, mla.q_lora});
+  // A layer with two attentions has two tensors of a role.
+  const auto name = [&](Role role) {
+    const std::string first = weights.name_of(role, layer);
+    return prefix + first.substr(module_prefix(first).size());
+  };
+  if (spec_.rope_dim > 0) rope_ = with_learned_frequencies(weights, context.spec.rope);
+  if (spec_.q_lora > 0) {
+    q_a_ = weights.linear(name(Role::kQaProj), spec_.q_lora, hidden);
+    q_norm_ = weights.vector(name(Role::kQaNorm), {spec_.q_lora});
+    for (float& weight : q_norm_) weight *= spec_.query_latent_scale;
+    q_b_ = weights.linear(name(Role::kQbProj), spec_.heads * per_query, spec_.q_lora,
+                          rows_of(per_query), {0, spec_.q_lora});
   } else {
-    q_ = weights.linear(prefix + "q_proj.weight", mla.heads * per_query, hidden, rows_of(per_query),
+    q_ = weights.linear(name(Role::kQProj), spec_.heads * per_query, hidden, rows_of(per_query),
                         {0, hidden});
   }
-  kv_a_ = weights.linear(prefix + "kv_a_proj_with_mqa.weight", mla.kv_lora + mla.rope_dim, hidden);
-  kv_norm_ = weights.vector(prefix + "kv_a_layernorm.weight", {mla.kv_lora});
-  for (float& weight : kv_norm_) weight *= mla.key_latent_scale;
-  kv_b_ = weights.linear(prefix + "kv_b_proj.weight", mla.heads * per_latent, mla.kv_lora,
-                         rows_of(per_latent), {0, mla.kv_lora});
-  o_ = weights.linear(output, hidden, mla.heads * mla.v, {0, hidden}, rows_of(mla.v));
-  if (mla.head_gate) {
-    gate_ = weights.linear(prefix + "g_proj.weight", mla.heads, hidden, heads, {0, hidden});
+  if (!spec_.keys_of) {
+    kv_a_ = weights.linear(name(Role::kKvaProj), spec_.kv_lora + spec_.rope_dim, hidden);
+    kv_norm_ = weights.vector(name(Role::kKvaNorm), {spec_.kv_lora});
+    for (float& weight : kv_norm_) weight *= spec_.key_latent_scale;
   }
-  if (own_indexer) indexer_.emplace(weights, context, prefix + "indexer.");
+  kv_b_ = weights.linear(name(Role::kKvbProj), spec_.heads * per_latent, spec_.kv_lora,
+                         rows_of(per_latent), {0, spec_.kv_lora});
+  o_ = weights.linear(name(Role::kOProj), hidden, spec_.heads * spec_.v, {0, hidden},
+                      rows_of(spec_.v));
+  if (spec_.head_gate) {
+    gate_ = weights.linear(prefix + "g_proj.weight", spec_.heads, hidden, heads, {0, hidden});
+  }
+  if (spec_.heads_grow) growth_ = HeadGrowth(weights, prefix, spec_.heads, heads);
+  if (context.spec.indexer && context.spec.indexer->own[layer])
+    indexer_.emplace(weights, context, layer, prefix + "indexer.");
 }
 
 MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, const Matrix& x,
                                                     const RopeAngles& angles) const {
-  const MlaSpec& mla = *context.spec.mla;
+  const MlaSpec& mla = spec_;
   const std::size_t width = mla.nope + mla.rope_dim;
   Queries queries;
   if (mla.q_lora > 0) {
@@ -64,7 +76,7 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
   }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 0; h < heads_; ++h) {
-      angles.rotate(r, queries.heads.row(r).subspan(h * width + mla.nope, context.spec.rope.dim));
+      angles.rotate(r, queries.heads.row(r).subspan(h * width + mla.nope, rope_.dim));
     }
   }
   return queries;
@@ -72,12 +84,13 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
 
 void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
                               const RopeAngles& angles) const {
-  const MlaSpec& mla = *step.context.spec.mla;
+  if (spec_.keys_of) return;
+  const MlaSpec& mla = spec_;
   Matrix latents = rounded_product(step.context, kv_a_, x);
   rms_norm(step.context.profile, latents.columns(0, mla.kv_lora), kv_norm_, mla.latent_norm_eps,
            latents.columns(0, mla.kv_lora));
   for (std::size_t r = 0; r < x.rows(); ++r) {
-    angles.rotate(r, latents.row(r).subspan(mla.kv_lora, step.context.spec.rope.dim));
+    angles.rotate(r, latents.row(r).subspan(mla.kv_lora, rope_.dim));
   }
   require_finite(latents, step.layer, "the latent");
   step.write(kLatentStream, latents.columns(0, mla.kv_lora));
@@ -86,9 +99,10 @@ void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
 
 Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
-  const RopeAngles angles(context.profile, context.spec.rope, step.rows.positions);
+  const RopeAngles angles(context.profile, rope_, step.rows.positions);
   Queries queries = project_queries(context, x, angles);
-  grow_queries(context.profile, context.spec.mla->growth, step.rows.positions, queries.heads);
+  grow_queries(context.profile, spec_.growth, step.rows.positions, queries.heads);
+  growth_.apply(context.profile, step.rows.positions, queries.heads);
   cache_rows(step, x, angles);
   if (indexer_) {
     indexer_->select(step, x, queries.latent);
@@ -100,7 +114,7 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
     if (!step.selection[r].empty()) step.taps.indexer(step.layer, r, step.selection[r]);
   }
 
-  Matrix attended(x.rows(), heads_ * context.spec.mla->v);
+  Matrix attended(x.rows(), heads_ * spec_.v);
   for (const SequenceRun& run : step.rows.runs) {
     const bool is_absorbed = context.form == AttentionForm::kAbsorbed ||
                              (context.form == AttentionForm::kAuto && run.is_answer);
@@ -110,7 +124,7 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
       naive(step, queries.heads, run, attended);
     }
   }
-  if (!gate_.empty()) gate_heads(context, gate_, x, context.spec.mla->v, attended);
+  if (!gate_.empty()) gate_heads(context, gate_, x, spec_.v, attended);
   require_finite(attended, step.layer, "attention");
   return product(context, o_, attended);
 }
@@ -128,11 +142,12 @@ constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
 void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                          Matrix& out) const {
   const StepContext& context = step.context;
-  const MlaSpec& mla = *context.spec.mla;
+  const MlaSpec& mla = spec_;
   const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
   const std::vector<std::uint32_t> everything = first_positions(run.total());
-  const Matrix latents = step.cached(context.profile, run.sequence, kLatentStream, everything);
-  const Matrix rope_keys = step.cached(context.profile, run.sequence, kRopeKeyStream, everything);
+  const Matrix latents = step.cached_keys(context.profile, run.sequence, kLatentStream, everything);
+  const Matrix rope_keys =
+      step.cached_keys(context.profile, run.sequence, kRopeKeyStream, everything);
   // What a row sees grows with its position, so those that see everything come first.
   std::size_t n_dense = 0;
   while (n_dense < run.count && step.selection[run.first_row + n_dense].empty()) ++n_dense;
@@ -185,7 +200,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
 void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                             Matrix& out) const {
   const StepContext& context = step.context;
-  const MlaSpec& mla = *context.spec.mla;
+  const MlaSpec& mla = spec_;
   const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
   const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, context.threads};
 
@@ -204,8 +219,8 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
   };
   Matrix latents, rope_keys;
   const auto fetch = [&](std::span<const std::uint32_t> positions) {
-    latents = step.cached(context.profile, run.sequence, kLatentStream, positions);
-    rope_keys = step.cached(context.profile, run.sequence, kRopeKeyStream, positions);
+    latents = step.cached_keys(context.profile, run.sequence, kLatentStream, positions);
+    rope_keys = step.cached_keys(context.profile, run.sequence, kRopeKeyStream, positions);
   };
   Matrix in_latent(run.count, heads_ * mla.kv_lora);
   for (std::size_t i = 0; i < run.count; ++i) {

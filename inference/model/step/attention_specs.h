@@ -15,6 +15,7 @@ struct RopeSpec {
   bool interleaved = false;  ///< pairs (2i, 2i + 1); else (i, i + dim / 2)
   std::vector<float> freqs;  ///< [dim / 2], YaRN applied
   float magnitude = 1.0F;    ///< on cos and sin
+  bool is_learned = false;   ///< frequencies are multiplied by factors that the checkpoint has
 };
 
 /// Queries of late tokens are larger, so that attention stays sharp over many keys: times
@@ -32,6 +33,9 @@ struct MlaSpec {
   float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
   bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
   std::optional<GrowthSpec> growth;  ///< behind rope
+  bool heads_grow = false;  ///< queries behind rope grow with the position, in heads' own ways
+  /// An earlier layer whose latents and rope keys it reads; else it has its own.
+  std::optional<std::size_t> keys_of;
   /// Factors of the normalized latents, in the weights of their norms.
   float query_latent_scale = 1.0F, key_latent_scale = 1.0F;
 };
@@ -92,7 +96,10 @@ struct IndexerSpec {
   /// Tokens that share a key, of which a row sees all or none, but for those of the last,
   /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
   std::size_t pool = 1;
-  RopeSpec rope;
+  RopeSpec rope;  ///< but for layers whose attention rotates nothing
+  /// Queries are made of the layer's input behind a layer norm, and their heads grow with the
+  /// position, in place of the attention's query latent.
+  bool from_input = false;
   std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
   bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
   bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)

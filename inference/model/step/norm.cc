@@ -3,6 +3,8 @@
 #include <cmath>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "formats/base/error.h"
 #include "inference/kernels/vector_math.h"
 
@@ -60,6 +62,22 @@ void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<c
     for (std::size_t i = 0; i < in.size(); ++i) to[i] = to[i] * factor * weight[i] + bias[i];
     round_between(profile, to);
   }
+}
+
+RopeSpec with_learned_frequencies(const WeightStore& weights, const RopeSpec& spec) {
+  RopeSpec learned = spec;
+  if (!spec.is_learned) return learned;
+  const std::vector<float> alpha = weights.vector("lerope.alpha", {spec.freqs.size()});
+  for (std::size_t i = 0; i < alpha.size(); ++i) {
+    learned.freqs[i] *= static_cast<float>(std::exp(static_cast<double>(alpha[i])));
+    if (!std::isfinite(learned.freqs[i])) {
+      throw Error(ErrorCode::kNonFinite, fmt::format("holds {}, whose exponential is no frequency "
+                                                     "(fetch the file again)",
+                                                     alpha[i]))
+          .in_tensor("lerope.alpha");
+    }
+  }
+  return learned;
 }
 
 RopeAngles::RopeAngles(Profile profile, const RopeSpec& spec,

@@ -31,6 +31,10 @@ Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const f
 void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
                 std::span<const float> bias, float eps, formats::MatrixView<float> out);
 
+/// The spec with frequencies times e^alpha, where they are learned: `lerope.alpha` [dim / 2], which
+/// all layers share.
+RopeSpec with_learned_frequencies(const WeightStore& weights, const RopeSpec& spec);
+
 /// Cosines and sines of the pairs of some positions, [positions, dim / 2] each. Angles are FP32
 /// products position x frequency, their cosines those of the FP32 angle rounded once. Unless the
 /// profile is kF32 they are rounded to BF16, as transformers does.

@@ -79,13 +79,45 @@ void LayerStep::write(std::size_t stream, MatrixView<const float> values) const 
   }
 }
 
-Matrix LayerStep::cached(Profile profile, SequenceId sequence, std::size_t stream,
-                         std::span<const std::uint32_t> positions) const {
-  const CacheStream& form = cache.streams(cache_layer)[first_stream + stream];
+namespace {
+
+Matrix gathered_from(const KvCache& cache, std::size_t layer, Profile profile, SequenceId sequence,
+                     std::size_t stream, std::span<const std::uint32_t> positions) {
+  const CacheStream& form = cache.streams(layer)[stream];
   Matrix values(positions.size(), form.width);
-  cache.gather(sequence, cache_layer, first_stream + stream, positions, values.values());
+  cache.gather(sequence, layer, stream, positions, values.values());
   if (form.format != KvFormat::kBf16) round_between(profile, values.values());
   return values;
+}
+
+}  // namespace
+
+Matrix LayerStep::cached(Profile profile, SequenceId sequence, std::size_t stream,
+                         std::span<const std::uint32_t> positions) const {
+  return gathered_from(cache, cache_layer, profile, sequence, first_stream + stream, positions);
+}
+
+Matrix LayerStep::cached_keys(Profile profile, SequenceId sequence, std::size_t stream,
+                              std::span<const std::uint32_t> positions) const {
+  return gathered_from(key_cache, key_layer, profile, sequence, first_stream + stream, positions);
+}
+
+std::size_t ModelSpec::last_reader(std::size_t layer) const {
+  std::size_t last = layer;
+  for (std::size_t l = layer + 1; l < layers; ++l) {
+    if (keys_of(l) == layer) last = l;
+  }
+  return last;
+}
+
+void require_keys_in_stage(const ModelSpec& spec, const Range& stage) {
+  for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
+    if (spec.keys_of(l) >= stage.first) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("layer {} reads the keys of layer {}, which another pipeline stage has "
+                            "(cut the stages elsewhere, or use --tp)",
+                            l, spec.keys_of(l)));
+  }
 }
 
 std::vector<std::uint32_t> first_positions(std::size_t n) {
@@ -180,12 +212,13 @@ namespace {
 
 std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, KvFormat format,
                                         std::size_t layer) {
-  const MlaSpec& mla = *spec.mla;
+  const MlaSpec& mla = spec.latent(layer);
+  const bool has_keys = !mla.keys_of;
   std::vector<CacheStream> streams = {
-      {.width = mla.kv_lora,
+      {.width = has_keys ? mla.kv_lora : 0,
        .format = format,
        .group = format == KvFormat::kFp8 ? std::size_t{128} : mla.kv_lora},
-      {.width = mla.rope_dim, .format = unquantized(format), .group = mla.rope_dim}};
+      {.width = has_keys ? mla.rope_dim : 0, .format = unquantized(format), .group = mla.rope_dim}};
   if (spec.indexer && spec.indexer->own[layer]) {
     const IndexerSpec& indexer = *spec.indexer;
     const bool fp8 = profile == Profile::kNative && indexer.hadamard_fp8;

@@ -74,6 +74,7 @@ struct ModelSpec {
   float norm_offset = 0;  ///< is added to the weights of norms of hidden states, queries and keys
   bool tied_head = false;
   std::optional<MlaSpec> mla;
+  std::vector<MlaSpec> mla_by_layer;  ///< of main layers; empty: `mla` in all
   std::optional<GqaSpec> gqa;
   std::vector<GqaSpec> gqa_by_layer;  ///< MTP layers included; empty: `gqa` in all
   RopeSpec rope;                      ///< of latent and compressed attention, as is the next
@@ -88,7 +89,8 @@ struct ModelSpec {
   bool is_twofold = false;     ///< layers are TwofoldLayers
   bool norms_mixture = false;  ///< a norm of what a mixture of experts gives
   bool norms_embedding = false;
-  float logit_divisor = 1.0F;  ///< of normed states before the head
+  float logit_divisor = 1.0F;      ///< of normed states before the head
+  std::optional<float> logit_cap;  ///< logits are cap tanh(logits / cap)
   /// Tokens of the short convolutions of every layer, the row's own too: over keys, values, what
   /// attention gives and what feed-forward gives. 0: there are none.
   std::size_t short_convolution = 0;
@@ -111,6 +113,16 @@ struct ModelSpec {
   [[nodiscard]] const GqaSpec& grouped(std::size_t layer) const {
     return gqa_by_layer.empty() ? *gqa : gqa_by_layer[layer];
   }
+  /// REQUIRES: the model has latent attention.
+  [[nodiscard]] const MlaSpec& latent(std::size_t layer) const {
+    return mla_by_layer.empty() ? *mla : mla_by_layer[layer];
+  }
+  /// The layer whose keys a layer reads: itself or an earlier one.
+  [[nodiscard]] std::size_t keys_of(std::size_t layer) const {
+    return mla ? latent(layer).keys_of.value_or(layer) : layer;
+  }
+  /// The last main layer that reads the keys of a layer.
+  [[nodiscard]] std::size_t last_reader(std::size_t layer) const;
   [[nodiscard]] MixerSpec mixer(std::size_t layer) const {
     return mixers.empty() ? MixerSpec(ModelAttention()) : mixers[layer];
   }
@@ -212,6 +224,9 @@ struct LayerStep {
   const StepRows& rows;
   std::size_t layer = 0, cache_layer = 0;  ///< of the checkpoint, of the cache
   KvCache& cache;
+  /// Where its latents and rope keys are: in another layer's cache where it reads that one's.
+  KvCache& key_cache;
+  std::size_t key_layer = 0;
   Selection& selection;
   const Taps& taps;
   std::size_t first_stream = 0;  ///< of the cache layer: a TwofoldLayer's halves have their own
@@ -226,6 +241,9 @@ struct LayerStep {
   /// codes stand for is rounded to BF16.
   [[nodiscard]] Matrix cached(Profile profile, SequenceId sequence, std::size_t stream,
                               std::span<const std::uint32_t> positions) const;
+  /// The same of latents and rope keys, whichever layer has them.
+  [[nodiscard]] Matrix cached_keys(Profile profile, SequenceId sequence, std::size_t stream,
+                                   std::span<const std::uint32_t> positions) const;
 };
 
 /// Positions 0 to n - 1.
@@ -242,6 +260,9 @@ void add_bias(std::span<const float> bias, Matrix& y);
 /// Rows times GrowthSpec's factors of their positions, rounded; unchanged without a spec.
 void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
                   std::span<const std::uint32_t> positions, Matrix& queries);
+
+/// kUnsupported, naming both, for a layer of `stage` that reads the keys of a layer before it.
+void require_keys_in_stage(const ModelSpec& spec, const Range& stage);
 
 /// What `compute` gives on the ranks of a pipeline's last stage, [rows, cols], on all ranks.
 Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,

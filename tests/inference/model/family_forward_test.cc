@@ -46,7 +46,7 @@ constexpr FamilyCase kFamilyCases[] = {
     {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},   {"gpt_oss", 1e-5},
     {"gpt_oss_bf16", 1e-5},   {"mimo_v2_flash", 1e-5},      {"llama4", 1e-5},
     {"step3p7", 1e-5},        {"minimax_m3_vl", 1e-5},      {"longcat_flash", 1e-5},
-    {"inkling", 1e-5},
+    {"inkling", 1e-5},        {"mistral_large4", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and what was recorded of it.
@@ -297,6 +297,12 @@ TEST(TwofoldLayers, RanksHaveTheirLogits) {
 
 TEST(ShortConvolutions, RanksHaveItsLogits) {
   expect_ranks_agree("inkling", {Cut{.tp = 2}, Cut{.pp = 3}});
+}
+
+TEST(SharedKeys, RanksHaveTheLogits) {
+  expect_ranks_agree("mistral_large4", {Cut{.tp = 2}});
+  expect_error(ErrorCode::kUnsupported, {"layer 1 reads the keys of layer 0"},
+               [] { expect_ranks_agree("mistral_large4", {Cut{.pp = 3}}); });
 }
 
 TEST(GroupedAttention, NeedsTheBiasesThatTheConfigPromises) {

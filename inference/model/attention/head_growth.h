@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inference/base/matrix.h"
+#include "inference/base/profile.h"
+#include "inference/weights/weight_store.h"
+
+namespace ingot::inference {
+
+/// Queries that grow with the position, so that attention stays sharp over many keys: those of head
+/// h are multiplied by scale[h] log(1 + position) + bias[h]. Source: transformers 5.23,
+/// MistralLarge4TextSoftmaxScaling.
+class HeadGrowth {
+ public:
+  /// Leaves queries as they are.
+  HeadGrowth() = default;
+  HeadGrowth(std::vector<float> scale, std::vector<float> bias)
+      : scale_(std::move(scale)), bias_(std::move(bias)) {}
+  /// Those of the heads `mine`, of so many in all: `ssmax_scaling.s` and `.b` behind `prefix`.
+  HeadGrowth(const WeightStore& weights, const std::string& prefix, std::size_t heads, Range mine);
+
+  /// `queries` [rows, heads x width]. In FP32; unless the profile is kF32 the logarithm, its
+  /// product, the sum and the queries are each rounded to BF16.
+  void apply(Profile profile, std::span<const std::uint32_t> positions, Matrix& queries) const;
+
+ private:
+  std::vector<float> scale_, bias_;
+};
+
+}  // namespace ingot::inference
