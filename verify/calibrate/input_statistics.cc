@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
+#include <tuple>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/dialect/dialect.h"
+#include "formats/experts/expert_views.h"
 #include "formats/family/family.h"
+#include "inference/weights/weight_store.h"
 
 namespace ingot::verify {
 
@@ -48,12 +52,42 @@ bool is_measured(formats::Role role) {
   return std::ranges::find(kOthers, role) != kOthers.end();
 }
 
-// The module of one matrix in a stack: `...mlp.experts.17.down_proj` of `...mlp.experts.down_proj`.
-std::string expert_module(std::string_view stack, std::uint32_t expert) {
-  const std::size_t dot = stack.rfind('.');
-  INGOT_CHECK(dot != std::string_view::npos);
-  return fmt::format("{}.{}{}", stack.substr(0, dot), expert, stack.substr(dot));
-}
+// The modules of one matrix in a stack of routed experts, as they are called where each expert has
+// tensors of its own, as a conversion sees them: two where it holds gate and up.
+class StackModules {
+ public:
+  explicit StackModules(const formats::Checkpoint& source) {
+    if (!formats::holds_stacks(source)) return;
+    const std::shared_ptr<const formats::Checkpoint> kept(std::shared_ptr<void>(), &source);
+    const formats::Checkpoint single = formats::with_single_experts(kept);
+    for (const LogicalTensor& tensor : single.tensors()) {
+      if (tensor.rule == nullptr || !tensor.expert) continue;
+      names_.emplace(Place(tensor.layer, *tensor.expert, tensor.rule->role),
+                     formats::module_name(tensor.name));
+    }
+  }
+
+  /// Adds one module for each projection of matrix `expert`; `stack` is the module of all.
+  void add(const CalibratedModule& stack, std::uint32_t expert,
+           std::vector<CalibratedModule>& modules) const {
+    using enum formats::Role;
+    constexpr std::array kGateAndUp = {kExpertGate, kExpertUp};
+    constexpr std::array kDown = {kExpertDown};
+    const auto projections = stack.role == kExpertsGateUp ? std::span<const Role>(kGateAndUp)
+                                                          : std::span<const Role>(kDown);
+    for (const Role role : projections) {
+      CalibratedModule& module = modules.emplace_back(stack);
+      module.name = names_.at(Place(stack.layer, expert, role));
+      module.role = role;
+      module.matrix = expert;
+      module.expert = expert;
+    }
+  }
+
+ private:
+  using Place = std::tuple<std::optional<std::uint32_t>, std::uint32_t, Role>;
+  std::map<Place, std::string> names_;
+};
 
 // Only the first of several MTP layers is run.
 bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
@@ -123,8 +157,12 @@ InputSummary InputStatistics::summary() const {
 
 std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
                                                  const inference::ModelSpec& spec) {
+  // As the forward pass reads it.
+  const std::optional<formats::Checkpoint> view = inference::with_readable_experts(source);
+  const formats::Checkpoint& read = view ? *view : source;
+  const StackModules stacks(read);
   std::vector<CalibratedModule> modules;
-  for (const LogicalTensor& tensor : source.tensors()) {
+  for (const LogicalTensor& tensor : read.tensors()) {
     if (tensor.rule == nullptr || !is_measured(tensor.rule->role) || !is_run(tensor, spec))
       continue;
     CalibratedModule module{.name = std::string(formats::module_name(tensor.name)),
@@ -137,11 +175,15 @@ std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& sour
       modules.push_back(std::move(module));
       continue;
     }
+    const bool is_routed = formats::is_expert_stack(module.role);
     const std::string stack = module.name;
-    for (std::uint32_t expert = 0; expert < tensor.shape.front(); ++expert) {
-      module.name = expert_module(stack, expert);
-      module.matrix = expert;
-      module.expert = expert;
+    for (std::uint32_t i = 0; i < tensor.shape.front(); ++i) {
+      if (is_routed) {
+        stacks.add(module, i, modules);
+        continue;
+      }
+      module.name = fmt::format("{}.{}", stack, i);
+      module.matrix = i;
       modules.push_back(module);
     }
   }

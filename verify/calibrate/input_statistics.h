@@ -44,7 +44,8 @@ class InputStatistics {
   std::vector<double> square_sums_;
 };
 
-/// A linear of a model whose input is measured; one per expert of a stack.
+/// A linear of a model whose input is measured. A stack of routed experts has modules under the
+/// names of single experts, gate and up apart.
 struct CalibratedModule {
   std::string name;        ///< `model.layers.3.mlp.experts.17.gate_proj`
   std::string weight;      ///< canonical name of its weight

@@ -1,5 +1,3 @@
-#include "inference/model/attention/attention.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,7 +9,10 @@
 
 #include "formats/container/bfloat16.h"
 #include "inference/base/matrix.h"
+#include "inference/model/attention/attention.h"
+#include "inference/model/attention/head_growth.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::inference {
 
@@ -78,6 +79,10 @@ std::size_t ragged(std::size_t row) {
   return row * 37 % 100 + 1;
 }
 
+float bf16(float value) {
+  return formats::float_from_bf16(formats::bf16_from_float(value));
+}
+
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
@@ -124,13 +129,87 @@ TEST(Attend, WindowsHaveTheBitsOfTheirKeysAlone) {
   attend(numbers, parts, problem.v.view(), causal, out.view());
   for (std::size_t row = 0; row < 70; ++row) {
     const std::size_t first = from(row), n = causal(row) - first;
-    const ScorePart alone[] = {{{problem.q.row(row).data(), 1, 24, 24},
-                                {problem.k.row(first).data(), n, 24, 24}}};
+    const ScorePart alone[] = {
+        {{problem.q.row(row).data(), 1, 24, 24}, {problem.k.row(first).data(), n, 24, 24}}};
     Matrix own(1, 20);
-    attend({Profile::kF32, kScale, 1}, alone, {problem.v.row(first).data(), n, 20, 20},
-           [&](std::size_t) { return n; }, own.view());
+    attend(
+        {Profile::kF32, kScale, 1}, alone, {problem.v.row(first).data(), n, 20, 20},
+        [&](std::size_t) { return n; }, own.view());
     EXPECT_TRUE(same_bits(own.values(), out.row(row))) << row;
   }
+}
+
+// The key that stands d before the last one that a query sees has the logit d of its row.
+TEST(Attend, AddsLogitsByDistance) {
+  const Problem problem(70, 100);
+  const Matrix logits = random_matrix(70, 9, 6);
+  Matrix out(70, 20);
+  const ScorePart parts[] = {{problem.q.view(), problem.k.view()}};
+  AttentionNumbers numbers{Profile::kF32, kScale, 1};
+  numbers.by_distance = logits.view();
+  const auto from = [](std::size_t row) { return row / 3; };
+  for (const bool has_window : {false, true}) {
+    if (has_window) numbers.from = from;
+    attend(numbers, parts, problem.v.view(), causal, out.view());
+    for (std::size_t row = 0; row < 70; ++row) {
+      const std::size_t first = has_window ? from(row) : 0, last = causal(row) - 1;
+      std::vector<double> wanted(20);
+      double sum = 0;
+      for (std::size_t t = first; t <= last; ++t) {
+        double score = 0;
+        for (std::size_t i = 0; i < 24; ++i)
+          score += double{problem.q.row(row)[i]} * double{problem.k.row(t)[i]};
+        score = score * double{kScale} + (last - t < 9 ? double{logits.row(row)[last - t]} : 0.0);
+        sum += std::exp(score);
+        for (std::size_t i = 0; i < 20; ++i)
+          wanted[i] += std::exp(score) * double{problem.v.row(t)[i]};
+      }
+      for (std::size_t i = 0; i < 20; ++i) EXPECT_NEAR(out.row(row)[i], wanted[i] / sum, 3e-6);
+    }
+  }
+}
+
+TEST(Growth, IsSmoothWhereTheSpecSaysSo) {
+  const std::vector<std::uint32_t> positions = {0, 15, 31, 47, 127};
+  const GrowthSpec steps{.beta = 0.5F, .length = 32, .offset = 1};
+  GrowthSpec smooth = steps;
+  smooth.is_smooth = true;
+  Matrix by_steps(5, 1), smoothly(5, 1);
+  std::ranges::fill(by_steps.values(), 2.0F);
+  std::ranges::fill(smoothly.values(), 2.0F);
+  grow_queries(Profile::kF32, steps, positions, by_steps);
+  grow_queries(Profile::kF32, smooth, positions, smoothly);
+  // 2 (1 + log(1 + k) / 2) of k whole lengths, and 2 (1 + log(n) / 2) of n lengths, at least one.
+  const std::vector<double> wanted_steps = {2, 2, 2 + std::log(2), 2 + std::log(2),
+                                            2 + std::log(5)};
+  const std::vector<double> wanted = {2, 2, 2, 2 + std::log(1.5), 2 + std::log(4)};
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(by_steps.values()[i], wanted_steps[i], 1e-6) << i;
+    EXPECT_NEAR(smoothly.values()[i], wanted[i], 1e-6) << i;
+  }
+}
+
+TEST(HeadGrowth, IsALineInTheLogarithm) {
+  const HeadGrowth growth({0.5F, -1.0F}, {1.0F, 3.0F});
+  const std::vector<std::uint32_t> positions = {0, 1, 99};
+  Matrix queries(3, 4), rounded(3, 4);
+  std::ranges::fill(queries.values(), 2.0F);
+  std::ranges::fill(rounded.values(), 2.0F);
+  growth.apply(Profile::kF32, positions, queries);
+  growth.apply(Profile::kBf16, positions, rounded);
+  for (std::size_t r = 0; r < 3; ++r) {
+    const double logarithm = std::log(positions[r] + 1.0);
+    for (std::size_t c = 0; c < 4; ++c) {
+      const double wanted = 2 * (c < 2 ? 0.5 * logarithm + 1 : 3 - logarithm);
+      EXPECT_NEAR(queries.row(r)[c], wanted, 2e-6) << r << ' ' << c;
+      const float line = bf16(static_cast<float>(logarithm)) * (c < 2 ? 0.5F : -1.0F);
+      EXPECT_EQ(rounded.row(r)[c], bf16(2 * bf16(bf16(line) + (c < 2 ? 1.0F : 3.0F))));
+    }
+  }
+  Matrix untouched(3, 4);
+  std::ranges::fill(untouched.values(), 2.0F);
+  HeadGrowth().apply(Profile::kF32, positions, untouched);
+  EXPECT_TRUE(std::ranges::all_of(untouched.values(), [](float value) { return value == 2; }));
 }
 
 TEST(Attend, OneTokenGivesItsValue) {
@@ -179,10 +258,6 @@ TEST(Attend, RoundsProbabilitiesAndResultsToBf16) {
   EXPECT_EQ(out.values()[1], 3.0F) << "3.005859375 rounded";
   attend({Profile::kF32, 1.0F, 1}, parts, v.view(), all, out.view());
   EXPECT_EQ(out.values()[0], 1.0F / 3.0F);
-}
-
-float bf16(float value) {
-  return formats::float_from_bf16(formats::bf16_from_float(value));
 }
 
 Matrix random_matrix(std::size_t rows, std::size_t cols, float mean, float spread) {

@@ -299,6 +299,13 @@ TEST(ShortConvolutions, RanksHaveItsLogits) {
   expect_ranks_agree("inkling", {Cut{.tp = 2}, Cut{.pp = 3}});
 }
 
+TEST(LearnedFrequencies, MustBeFinite) {
+  const EditedCopy copy(fixture("mistral_large4"));
+  copy.set<std::uint16_t>("lerope.alpha", 1, 0x4348);  // 200
+  expect_error(ErrorCode::kNonFinite, {"lerope.alpha", "holds 200"},
+               [&] { OpenedModel(copy.path()); });
+}
+
 TEST(SharedKeys, RanksHaveTheLogits) {
   expect_ranks_agree("mistral_large4", {Cut{.tp = 2}});
   expect_error(ErrorCode::kUnsupported, {"layer 1 reads the keys of layer 0"},

@@ -268,10 +268,13 @@ TEST(DeepseekV4Spec, RefusesWhatMakesNoAttention) {
   }
 }
 
+ModelSpec forward_spec(const std::string& name, const Edits& edits = {}) {
+  return spec_of("tests/golden/forward/" + name + "/checkpoint", edits);
+}
+
 void expect_forward_refused(const std::string& name, ErrorCode code,
                             std::initializer_list<std::string> fragments, const Edits& edits) {
-  expect_error(code, fragments,
-               [&] { spec_of("tests/golden/forward/" + name + "/checkpoint", edits); });
+  expect_error(code, fragments, [&] { forward_spec(name, edits); });
 }
 
 TEST(RecurrentSpecs, RefuseWhatMakesNoMixer) {
@@ -389,12 +392,89 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
                          {{"/text_config/partial_rotary_factors", {0.5, 2.0, 0.5}}});
 }
 
+TEST(LayeredSpecs, ReadInkling) {
+  const std::string text = "/text_config/";
+  const ModelSpec spec = forward_spec("inkling", {{text + "log_scaling_n_floor", 128}});
+  EXPECT_EQ(spec.vocab, 104U);
+  EXPECT_EQ(spec.stored_vocab, 112U);
+  EXPECT_EQ(spec.short_convolution, 4U);
+  EXPECT_EQ(spec.logit_divisor, 2.0F);
+  EXPECT_EQ(spec.gqa_by_layer[0].window, 16U);
+  EXPECT_EQ(spec.gqa_by_layer[0].distances->extent, 16U);
+  EXPECT_FALSE(spec.gqa_by_layer[0].growth);
+  EXPECT_EQ(spec.gqa_by_layer[2].window, 0U);
+  EXPECT_EQ(spec.gqa_by_layer[2].distances->extent, 64U);
+  EXPECT_TRUE(spec.gqa_by_layer[2].growth->is_smooth);
+  EXPECT_EQ(spec.router->weighed_shared, 2U);
+}
+
+TEST(LayeredSpecs, RefuseWhatInklingCannotBe) {
+  using enum ErrorCode;
+  const std::string text = "/text_config/";
+  expect_forward_refused("inkling", kUnsupported, {"'shared_expert_sink' is false"},
+                         {{text + "shared_expert_sink", false}});
+  expect_forward_refused("inkling", kCorrupt, {"'sconv_kernel_size' is 1"},
+                         {{text + "sconv_kernel_size", 1}});
+  expect_forward_refused("inkling", kCorrupt, {"'d_rel'"}, {{text + "d_rel", 0}});
+  expect_forward_refused("inkling", kCorrupt, {"'rel_extent'"}, {{text + "rel_extent", 0}});
+  expect_forward_refused("inkling", kCorrupt, {"'sliding_window_size'"},
+                         {{text + "sliding_window_size", 0}});
+  expect_forward_refused("inkling", kCorrupt, {"4 heads over 3 key heads"},
+                         {{text + "swa_num_key_value_heads", 3}});
+  expect_forward_refused("inkling", kCorrupt, {"'unpadded_vocab_size'"},
+                         {{text + "unpadded_vocab_size", 113}});
+}
+
+TEST(LayeredSpecs, ReadMistralLarge4) {
+  const std::string text = "/text_config/";
+  const ModelSpec spec = forward_spec("mistral_large4");
+  EXPECT_EQ(spec.keys_of(1), 0U);
+  EXPECT_EQ(spec.keys_of(2), 2U);
+  EXPECT_EQ(spec.last_reader(0), 1U);
+  EXPECT_EQ(spec.latent(2).rope_dim, 0U);
+  EXPECT_EQ(spec.latent(2).nope, 24U);
+  EXPECT_EQ(spec.rope.magnitude, 1.0F);
+  EXPECT_EQ(spec.logit_cap, 30.0F);
+  EXPECT_THAT(spec.indexer->own, ElementsAre(true, true, true));
+  const ModelSpec shared =
+      forward_spec("mistral_large4", {{text + "index_topk_pattern", "FSF"},
+                                      {text + "rope_parameters",
+                                       {{"rope_type", "yarn"},
+                                        {"rope_theta", 10000.0},
+                                        {"factor", 4.0},
+                                        {"original_max_position_embeddings", 512},
+                                        {"attention_factor", 1.5}}}});
+  EXPECT_THAT(shared.indexer->own, ElementsAre(true, false, true));
+  EXPECT_EQ(shared.rope.magnitude, 1.5F);
+}
+
+TEST(LayeredSpecs, RefuseWhatMistralLarge4CannotBe) {
+  using enum ErrorCode;
+  const std::string text = "/text_config/";
+  const auto sources = [&](std::initializer_list<int> layers) {
+    return Edits{{text + "kv_source_layers", Json(layers)}};
+  };
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 2 for layer 1"},
+                         sources({0, 2, 2}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 0 for layer 2"},
+                         sources({0, 0, 0}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' is not a list for 3"},
+                         sources({0, 0}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'index_topk_pattern'"},
+                         {{text + "index_topk_pattern", "FXF"}});
+  expect_forward_refused("mistral_large4", kCorrupt, {"'no_rope_layers'"},
+                         {{text + "no_rope_layers", Json({1, 1})}});
+  expect_forward_refused("mistral_large4", kUnsupported, {"'q_lora_rank' is 8"},
+                         {{text + "q_lora_rank", 8}});
+  expect_forward_refused("mistral_large4", kUnsupported, {"'n_group' is 2"},
+                         {{text + "n_group", 2}, {text + "topk_group", 2}});
+}
+
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
-  for (const char* name : {"generic"}) {
-    expect_error(ErrorCode::kUnsupported,
-                 {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
-                 [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });
-  }
+  expect_error(
+      ErrorCode::kUnsupported,
+      {"generic", "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
+      [&] { model_spec(*formats::find_family("generic"), config_of("examples/tiny-v32")); });
   for (const ModelFamily& family : model_families()) {
     EXPECT_NE(formats::find_family(family.name), nullptr) << family.name;
   }

@@ -51,6 +51,21 @@ RouterSpec sigmoid_router(std::size_t experts, std::size_t topk) {
           .scale = 1.0F};
 }
 
+// Two chosen of three, and two shared ones: 0.9, 0.6 and 0.5, 0.25 of 2.25.
+TEST(Router, WeighsSharedExpertsWithTheChosen) {
+  RouterSpec spec = sigmoid_router(3, 2);
+  spec.correction_bias = false;
+  spec.weighed_shared = 2;
+  spec.scale = 9;
+  const std::vector<float> logits = logits_of({0.6, 0.1, 0.9, 0.5, 0.25, 0.1, 0.9, 0.6, 0.25, 0.5});
+  const Routing routing = route(spec, {logits.data(), 2, 5, 5}, {});
+  EXPECT_THAT(routing.experts, ElementsAre(0, 2, 1, 2));
+  expect_weights(routing, {2.4, 3.6, 3.6, 2.4});
+  ASSERT_EQ(routing.shared_weights.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(routing.shared_weights[i], i == 0 || i == 3 ? 2 : 1, 2e-6) << i;
+}
+
 // The worked example of the model reference, 6.1.
 TEST(Router, FollowsTheWorkedExample) {
   RouterSpec spec = sigmoid_router(8, 3);

@@ -351,7 +351,8 @@ TEST(Calibrate, NamesEveryExpertOfAStack) {
   const OutputTensors statistics = read_statistics(directory / "statistics.safetensors");
   for (const std::string expert : {"0", "1"}) {
     const std::string prefix = "model.layers.1.mlp.experts." + expert;
-    EXPECT_EQ(statistics.at(prefix + ".gate_up_proj.input_mean_square").shape, formats::Shape{8});
+    EXPECT_EQ(statistics.at(prefix + ".gate_proj.input_mean_square").shape, formats::Shape{8});
+    EXPECT_EQ(statistics.at(prefix + ".up_proj.input_mean_square").shape, formats::Shape{8});
     EXPECT_EQ(statistics.at(prefix + ".down_proj.input_mean_square").shape, formats::Shape{4});
   }
   EXPECT_EQ(report.unvisited.size(), 1U) << "all tokens are alike to a router of zeros";
