@@ -110,6 +110,7 @@ double sparse_attention(const inference::MlaAttention& attention,
                      .layer = 1,
                      .cache_layer = 0,
                      .cache = cache,
+                     .key_cache = cache,
                      .selection = selection,
                      .taps = {}},
                     x);
@@ -118,14 +119,14 @@ double sparse_attention(const inference::MlaAttention& attention,
 
 void sparse(const Setting& setting) {
   constexpr std::size_t kFew = 4096, kMany = 16384;
-  const auto spec = inference::model_spec(setting.source.family(), setting.source.config());
+  auto spec = inference::model_spec(setting.source.family(), setting.source.config());
   if (!spec.indexer) return;
+  spec.indexer->own[1] = false;  // the choice is given
   inference::OneRank comm;
   const inference::StepContext context{
       .spec = spec, .profile = inference::Profile::kF32, .threads = setting.threads, .comm = comm};
   const inference::WeightStore weights(setting.source, context.profile, setting.threads);
-  const inference::MlaAttention attention(weights, context, "model.layers.1.self_attn.",
-                                          "model.layers.1.self_attn.o_proj.weight", false);
+  const inference::MlaAttention attention(weights, context, 1, "model.layers.1.self_attn.");
   inference::KvCache cache(
       {inference::cache_streams(spec, {}, context.profile, inference::KvFormat::kBf16, 1)}, kMany);
   const auto sequence = cache.add();

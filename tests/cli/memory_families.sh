@@ -6,7 +6,7 @@ source "$(dirname "$0")/peak.sh"
 ingot=$1 forward=$2
 prompt=$(seq -s, 5 90)
 for _ in 1 2 3; do prompt="$prompt,$prompt"; done
-for family in qwen3_next kimi_linear glm5_next bailing_hybrid longcat_flash minimax_m3_vl mimo_v2_flash step3p7 glm4_moe_lite; do
+for family in qwen3_next kimi_linear glm5_next bailing_hybrid longcat_flash minimax_m3_vl mimo_v2_flash step3p7 glm4_moe_lite inkling mistral_large4; do
   rm -rf "$work/in"
   python3 - "$forward/$family/checkpoint/config.json" "$work/config.json" <<'P'
 import json, sys

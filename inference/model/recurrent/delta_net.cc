@@ -11,6 +11,7 @@
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
 #include "inference/model/step/recent_rows.h"
+#include "inference/model/step/short_convolution.h"
 
 namespace ingot::inference {
 

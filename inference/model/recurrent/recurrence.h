@@ -17,13 +17,6 @@ float silu_f32(float x);
 /// x / sqrt(sum of squares + eps), in place.
 void l2_normalize(std::span<float> x, float eps);
 
-/// A causal convolution of each channel over its last K values, the token's own the last:
-/// out[t, c] = bias[c] + sum over k of weights[c, k] x inputs[t + k, c], k ascending. `weights` is
-/// [channels, K]; `inputs` the K - 1 rows before those of `out`, and then theirs; `bias` may be
-/// empty.
-void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
-              formats::MatrixView<const float> inputs, formats::MatrixView<float> out);
-
 /// The delta rule of one head, S [keys, values] row-major:
 ///   S <- diag(decay) S;  S <- S + k (beta (v - S^T k))^T;  out = S^T q
 /// `decay` has one value per key (Kimi Delta Attention) or one for all (gated delta net). Sums over

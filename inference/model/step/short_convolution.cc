@@ -3,10 +3,24 @@
 #include <algorithm>
 
 #include "formats/base/error.h"
-#include "inference/model/recurrent/recurrence.h"
 #include "inference/model/step/recent_rows.h"
 
 namespace ingot::inference {
+
+void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out) {
+  INGOT_CHECK(weights.rows == out.cols && inputs.cols == out.cols);
+  INGOT_CHECK(inputs.rows + 1 == out.rows + weights.cols);
+  INGOT_CHECK(bias.empty() || bias.size() == out.cols);
+  for (std::size_t t = 0; t < out.rows; ++t) {
+    float* to = out.row(t);
+    for (std::size_t c = 0; c < out.cols; ++c) to[c] = bias.empty() ? 0.0F : bias[c];
+    for (std::size_t k = 0; k < weights.cols; ++k) {
+      const float* from = inputs.row(t + k);
+      for (std::size_t c = 0; c < out.cols; ++c) to[c] += weights.row(c)[k] * from[c];
+    }
+  }
+}
 
 ShortConvolution::ShortConvolution(const WeightStore& weights, const StepContext& context,
                                    std::size_t layer, const std::string& name, Convolved what)

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/weight_store.h"
@@ -13,6 +15,13 @@ namespace ingot::inference {
 
 /// What the short convolutions of a layer are of, in the order of convolved_columns().
 enum class Convolved : std::uint8_t { kKeys, kValues, kAttention, kFeedForward };
+
+/// A causal convolution of each channel over its last K values, the token's own the last:
+/// out[t, c] = bias[c] + sum over k of weights[c, k] x inputs[t + k, c], k ascending. `weights` is
+/// [channels, K]; `inputs` the K - 1 rows before those of `out`, and then theirs; `bias` may be
+/// empty.
+void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out);
 
 /// y[t, c] = x[t, c] + sum over k of w[c, k] x[t - K + 1 + k, c], k ascending, with zeros before
 /// the first token. In FP32, rounded once unless the profile is kF32. The last K - 1 rows of a

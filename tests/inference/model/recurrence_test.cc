@@ -11,6 +11,7 @@
 #include "inference/kernels/vector_math.h"
 #include "inference/model/attention/pooled_window.h"
 #include "inference/model/step/recent_rows.h"
+#include "inference/model/step/short_convolution.h"
 
 namespace ingot::inference {
 

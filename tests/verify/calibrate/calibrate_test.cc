@@ -108,8 +108,8 @@ Rows mlp_inputs(std::size_t layer) {
                                        .rank = {},
                                        .comm = comm};
   const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const inference::MlaAttention attention(weights, context, prefix + "self_attn.",
-                                          prefix + "self_attn.o_proj.weight", true);
+  const inference::MlaAttention attention(weights, context, static_cast<std::uint32_t>(layer),
+                                          prefix + "self_attn.");
   Rows all;
   for (const Recording& document : recorded().documents) {
     Matrix hidden = matrix_of(document.hidden.at(layer));
@@ -131,6 +131,7 @@ Rows mlp_inputs(std::size_t layer) {
                                                .layer = layer,
                                                .cache_layer = 0,
                                                .cache = cache,
+                                               .key_cache = cache,
                                                .selection = selection,
                                                .taps = {}},
                                               x);
