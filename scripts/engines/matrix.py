@@ -10,6 +10,10 @@ asked:
                       kernels, and sparse attention, which the CPU has not (sharded_state.py)
   vllm generates      greedy answers in BF16 against `ingot generate --profile bf16`; nothing is
                       replaced
+  vllm computes       greedy answers in FP32 against `ingot generate --profile f32`, and the log
+                      probabilities of prompts against those that vLLM gives for ingot's cast of the
+                      same files to F32; products that the CPU has no kernel for are replaced by
+                      ones with dequantized weights (dequantized.py), and the row says which
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
                       against `ingot generate --profile f32`; weights are dequantized while loading
 A row's result is `loads`, how many answers and first tokens are equal, or the message with which
@@ -19,8 +23,10 @@ a result is not the expected one.
 
 import argparse
 import contextlib
+import functools
 import io
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -29,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 
+import dequantized
 import sharded_state
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -62,7 +69,7 @@ FORMS = {
 }
 # What vLLM allocates and fills itself where the checkpoint has none: no fault where nothing static was asked for.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
-SHARDED = ["--layout", "vllm-sharded", "--tp", "2"]
+SHARDED = ["--layout", "vllm-sharded", "--tp"]
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
 N_TOKENS = 12
 
@@ -77,6 +84,9 @@ def rows():
             if model not in SPARSE and "modelopt" not in form and "int8-block" not in form:
                 yield model, form, "hf", "transformers loads"
     yield "qwen3_moe", "bf16", "hf", "vllm generates"
+    for form in FORMS:
+        yield "qwen3_moe", form, "hf", "vllm computes"
+        yield "qwen3_moe", form, "vllm-sharded, tp 1", "vllm computes"
 
 
 def one_line(text, folder):
@@ -90,10 +100,11 @@ def convert(ingot, model, form, layout, folder):
     source = folder / f"source-{model}"
     if not source.exists():
         subprocess.run([ingot, "synth", source, *MODELS[model], "--quiet"], check=True)
+    sharded = [*SHARDED, "1" if "tp 1" in layout else "2"] if "sharded" in layout else []
     output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout}")
     if output.exists():
         return output, None
-    command = [ingot, "convert", source, output, *FORMS[form], "--quiet", *(SHARDED if "sharded" in layout else [])]
+    command = [ingot, "convert", source, output, *FORMS[form], "--quiet", *sharded]
     done = subprocess.run(command, capture_output=True, text=True)
     return output, one_line(done.stderr, folder) if done.returncode else None
 
@@ -134,15 +145,49 @@ def vllm_loads(directory, form, layout):
     return f"not filled: {left[0]} (of {len(left)})" if left else f"loads, {sum(map(len, states))} keys"
 
 
-def vllm_generates(directory, ingot):
+def vllm_answers(directory, dtype, layout, replaced):
+    """Greedy answers, log probabilities of the prompts' tokens, and what was replaced."""
     os.environ.update(sharded_state.ENVIRONMENT)
     from vllm import LLM, SamplingParams
 
-    engine = LLM(model=str(directory), dtype="bfloat16", enforce_eager=True, max_model_len=128, skip_tokenizer_init=True, seed=0)
-    sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, detokenize=False, stop_token_ids=[1])
+    if replaced:
+        sharded_state.replace_kernels()
+        dequantized.install()
+    engine = LLM(
+        model=str(directory), dtype=dtype, enforce_eager=True, max_model_len=128, skip_tokenizer_init=True, seed=0,
+        load_format="sharded_state" if "sharded" in layout else "auto",
+    )
+    sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, detokenize=False, stop_token_ids=[1], prompt_logprobs=0)
     # One by one, as here: batches may add in another order.
-    answers = [list(engine.generate([{"prompt_token_ids": p}], sampling, use_tqdm=False)[0].outputs[0].token_ids) for p in PROMPTS]
+    outputs = [engine.generate([{"prompt_token_ids": p}], sampling, use_tqdm=False)[0] for p in PROMPTS]
+    logs = [step[token].logprob for p, o in zip(PROMPTS, outputs) for token, step in zip(p[1:], o.prompt_logprobs[1:])]
+    return [list(o.outputs[0].token_ids) for o in outputs], logs, sorted(dequantized.REPLACED)
+
+
+def vllm_generates(directory, ingot):
+    answers, _, _ = vllm_answers(directory, "bfloat16", "hf", replaced=False)
     return "loads, " + agreement(ids_of(ingot, directory, "bf16"), answers)
+
+
+@functools.cache
+def answers_of_cast(ingot, directory):
+    cast = directory.with_name(directory.name + "-cast")
+    subprocess.run([ingot, "convert", directory, cast, "--to", "f32", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    return in_child(vllm_answers, cast, "float32", "hf", False)
+
+
+def vllm_computes(ingot, directory, layout, unsliced):
+    os.environ.update(sharded_state.ENVIRONMENT)
+    import vllm.engine.arg_utils  # noqa: F401 - once, before processes are forked
+
+    found, wanted = in_child(vllm_answers, directory, "float32", layout, True), answers_of_cast(ingot, unsliced)
+    for result in (found, wanted):
+        if isinstance(result, str):
+            return result
+    furthest = max(abs(a - b) for a, b in zip(found[1], wanted[1], strict=True))
+    within = f"1e{math.ceil(math.log10(furthest))}" if furthest > 1e-6 else "1e-6"
+    text = f"{agreement(ids_of(ingot, directory, 'f32'), found[0])}, log probabilities within {within} of the cast's"
+    return text + (f", replaced: {', '.join(found[2])}" if found[2] else "")
 
 
 def transformers_loads(directory, ingot):
@@ -230,6 +275,9 @@ def main():
                 result = "ingot refuses: " + refusal
             elif question == "vllm loads":
                 result = vllm_loads(directory, form, layout)
+            elif question == "vllm computes":
+                unsliced, _ = convert(ingot, model, form, "hf", folder)
+                result = vllm_computes(ingot, directory, layout, unsliced)
             elif question == "vllm generates":
                 result = in_child(vllm_generates, directory, ingot)
             else:
