@@ -86,8 +86,8 @@ class MlaAttention {
 };
 
 /// Grouped-query attention (model reference, 13.2), with what the layer's spec says of it. A rank
-/// has its share of the heads and the key heads that they read; norms over all heads at once are
-/// not computed in shares (kUnsupported).
+/// has its share of the heads and the key heads that they read; for norms over all heads at once
+/// the ranks add up their squares.
 class GqaAttention {
  public:
   GqaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
@@ -98,8 +98,8 @@ class GqaAttention {
  private:
   void load_norms(const WeightStore& weights, const StepContext& context, std::uint32_t layer);
   /// Normalizes and rotates the heads of one projection.
-  void finish_heads(const StepContext& context, std::span<const float> norm,
-                    const RopeAngles& angles, Matrix& heads) const;
+  void finish_heads(const LayerStep& step, std::span<const float> norm, const RopeAngles& angles,
+                    Matrix& heads) const;
   void split_gates(Matrix& queries, Matrix& gates) const;
   /// Logits by distance of one head for the rows of a run: [rows, extent].
   Matrix logits_by_distance(const StepContext& context, const SequenceRun& run, std::size_t head,

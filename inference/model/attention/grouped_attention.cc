@@ -86,24 +86,41 @@ void GqaAttention::load_norms(const WeightStore& weights, const StepContext& con
       q_norm_ = load(Role::kQNorm, width);
       k_norm_ = load(Role::kKNorm, width);
       return;
-    case HeadNorm::kAllHeads:
-      if (heads_ != spec_.heads) {
-        throw Error(ErrorCode::kUnsupported,
-                    "norms over all heads at once are not computed in shares of the heads (cut "
-                    "experts alone: --ep without --tp)");
-      }
-      q_norm_ = load(Role::kQNorm, spec_.heads * width);
-      k_norm_ = load(Role::kKNorm, spec_.kv_heads * width);
+    case HeadNorm::kAllHeads: {
+      const auto load_part = [&](Role role, std::size_t n_heads, const Range& mine) {
+        std::vector<float> values =
+            weights.vector_part(weights.name_of(role, layer), n_heads * width,
+                                {mine.first * width, mine.count * width});
+        for (float& value : values) value += context.spec.norm_offset;
+        return values;
+      };
+      q_norm_ = load_part(Role::kQNorm, spec_.heads, {first_head_, heads_});
+      k_norm_ =
+          load_part(Role::kKNorm, spec_.kv_heads, key_head_part(context.rank, spec_.kv_heads));
       return;
+    }
     case HeadNorm::kPlain:
       q_norm_ = k_norm_ = std::vector<float>(width, 1.0F);
       return;
   }
 }
 
-void GqaAttention::finish_heads(const StepContext& context, std::span<const float> norm,
+void GqaAttention::finish_heads(const LayerStep& step, std::span<const float> norm,
                                 const RopeAngles& angles, Matrix& heads) const {
+  const StepContext& context = step.context;
   const auto normalize = [&] {
+    if (spec_.norms == HeadNorm::kAllHeads) {
+      std::vector<float> squares;
+      for (std::size_t r = 0; r < heads.rows(); ++r)
+        squares.push_back(sum_of_squares(heads.row(r)));
+      context.comm.all_reduce(
+          {.group = Group::kTensor, .name = "squares of heads", .layer = step.layer}, squares);
+      // Ranks that share a key head count its squares each.
+      const std::size_t width = heads.cols() * context.rank.tp_size();
+      rms_norm_of_part(context.profile, heads.view(), squares, width, norm, context.spec.norm_eps,
+                       heads.view());
+      return;
+    }
     for (std::size_t first = 0; !norm.empty() && first < heads.cols(); first += norm.size()) {
       const auto part = heads.columns(first, norm.size());
       rms_norm(context.profile, part, norm, context.spec.norm_eps, part);
@@ -215,7 +232,7 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const RopeAngles angles(context.profile, spec_.rope, step.rows.positions);
   Matrix queries = rounded_product(context, q_, x, q_bias_), gates;
   split_gates(queries, gates);
-  finish_heads(context, q_norm_, angles, queries);
+  finish_heads(step, q_norm_, angles, queries);
   grow_queries(context.profile, spec_.growth, step.rows.positions, queries);
   Matrix distances;
   if (spec_.distances) {
@@ -224,7 +241,7 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   }
   Matrix new_keys = rounded_product(context, k_, x, k_bias_);
   key_convolution_.apply(step, new_keys);
-  finish_heads(context, k_norm_, angles, new_keys);
+  finish_heads(step, k_norm_, angles, new_keys);
   Matrix new_values = rounded_product(context, v_, x, v_bias_);
   value_convolution_.apply(step, new_values);
   scale_rounded(context.profile, spec_.value_scale, new_values);

@@ -21,11 +21,21 @@ float sum(std::span<const float> x, std::span<const float> ones) {
 
 void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
               float eps, formats::MatrixView<float> out) {
+  std::vector<float> squares;
+  for (std::size_t r = 0; r < x.rows; ++r)
+    squares.push_back(sum_of_squares(std::span(x.row(r), x.cols)));
+  rms_norm_of_part(profile, x, squares, x.cols, weight, eps, out);
+}
+
+void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
+                      std::span<const float> squares, std::size_t width,
+                      std::span<const float> weight, float eps, formats::MatrixView<float> out) {
   INGOT_CHECK(weight.size() == x.cols && out.cols == x.cols && out.rows == x.rows);
+  INGOT_CHECK(squares.size() == x.rows);
   for (std::size_t r = 0; r < x.rows; ++r) {
     const std::span in(x.row(r), x.cols);
     const std::span to(out.row(r), x.cols);
-    const float mean = sum_of_squares(in) / static_cast<float>(x.cols);
+    const float mean = squares[r] / static_cast<float>(width);
     const float factor = 1.0F / std::sqrt(mean + eps);
     for (std::size_t i = 0; i < in.size(); ++i) to[i] = in[i] * factor;
     round_between(profile, to);

@@ -19,6 +19,11 @@ namespace ingot::inference {
 void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
               float eps, formats::MatrixView<float> out);
 
+/// The same of columns x of rows of `width` values in all, whose sums of squares are `squares`.
+void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
+                      std::span<const float> squares, std::size_t width,
+                      std::span<const float> weight, float eps, formats::MatrixView<float> out);
+
 /// The weights of a norm of hidden states, queries or keys, with the spec's offset.
 std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
                                 const std::string& name, std::size_t n);

@@ -287,6 +287,8 @@ TEST(GroupedAttention, RanksHaveItsLogits) {
   expect_ranks_agree("glm4_moe_fp8_block", {Cut{.tp = 2}, Cut{.pp = 2}});
   expect_ranks_agree("mimo_v2_flash", {Cut{.tp = 2}, Cut{.pp = 3}});
   expect_ranks_agree("minimax_m3_vl", {Cut{.tp = 2}});
+  // Norms over all heads at once; with six ranks three share each key head.
+  expect_ranks_agree("minimax_m2", {Cut{.tp = 2}, Cut{.tp = 6}});
 }
 
 TEST(TwofoldLayers, RanksHaveTheirLogits) {
@@ -316,11 +318,6 @@ TEST(GroupedAttention, NeedsTheBiasesThatTheConfigPromises) {
   const EditedCopy copy(fixture("dots1"));
   copy.config({{"/attention_bias", true}});
   expect_error(ErrorCode::kMissingTensor, {"q_proj.bias"}, [&] { OpenedModel(copy.path()); });
-}
-
-TEST(GroupedAttention, RefusesNormsOverHeadsOfOtherRanks) {
-  expect_error(ErrorCode::kUnsupported, {"norms over all heads", "--ep without --tp"},
-               [] { expect_ranks_agree("minimax_m2", {Cut{.tp = 2}}); });
 }
 
 TEST(DeepseekV4, QuantizedCachesStayNear) {
