@@ -57,15 +57,13 @@ def from_mxfp8(codes, exponents):
     return codes.float() * spread(from_powers(exponents), codes.shape[-1], 1, 32)
 
 
-def from_wna16(packed, scales):
-    """INT4 of eight codes in an I32, input-major as Marlin wants them: [inputs / 8, outputs]; offset by 8."""
+def from_int4(packed, scales):
+    """Eight codes in an I32, the lowest bits first, [outputs, inputs / 8]; a code is 8 above its value."""
     import torch
 
     shifts = torch.arange(0, 32, 4, dtype=torch.int32)
-    codes = (packed.unsqueeze(-2) >> shifts[:, None]) & 15
-    codes = codes.flatten(-3, -2).float() - 8
-    group = codes.shape[-2] // scales.shape[-2]
-    return (codes * scales.float().repeat_interleave(group, -2)).transpose(-1, -2)
+    values = ((packed.unsqueeze(-1) >> shifts) & 15).flatten(-2).float() - 8
+    return values * spread(scales, values.shape[-1], 1, values.shape[-1] // scales.shape[-1])
 
 
 class Linear:
@@ -137,7 +135,7 @@ def experts_of(kind, layer):
         elif kind == "mxfp8":
             weight = from_mxfp8(part("weight"), part("weight_scale"))
         elif kind == "int4":
-            weight = from_wna16(part("weight_packed"), part("weight_scale"))
+            weight = from_int4(part("weight_packed"), part("weight_scale"))
         found.append(weight)
     return found
 

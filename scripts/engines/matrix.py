@@ -50,6 +50,17 @@ MODELS = {
     "deepseek_v32": ["--family", "deepseek_v32", "--dense-layers", "1", *WIDTHS],
     "glm_moe_dsa": ["--family", "glm_moe_dsa", "--dense-layers", "1", *WIDTHS],
 }
+# vLLM's latent attention on CPUs has the release's widths of heads alone.
+LATENT = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 512, "hidden_size": 256,
+    "intermediate_size": 256, "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "q_lora_rank": 128, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "max_position_embeddings": 4096, "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "bos_token_id": 0, "eos_token_id": 1,
+}
 # vLLM builds these from its classes for CUDA (sharded_state.py); transformers is not asked of them.
 SPARSE = ("deepseek_v32", "glm_moe_dsa")
 FORMS = {
@@ -84,9 +95,10 @@ def rows():
             if model not in SPARSE and "modelopt" not in form and "int8-block" not in form:
                 yield model, form, "hf", "transformers loads"
     yield "qwen3_moe", "bf16", "hf", "vllm generates"
-    for form in FORMS:
-        yield "qwen3_moe", form, "hf", "vllm computes"
-        yield "qwen3_moe", form, "vllm-sharded, tp 1", "vllm computes"
+    for model in ("qwen3_moe", "deepseek_v3, released heads"):
+        for form in FORMS:
+            yield model, form, "hf", "vllm computes"
+            yield model, form, "vllm-sharded, tp 1", "vllm computes"
 
 
 def one_line(text, folder):
@@ -99,7 +111,9 @@ def convert(ingot, model, form, layout, folder):
     """The directory of ingot's output, or the message with which it refuses."""
     source = folder / f"source-{model}"
     if not source.exists():
-        subprocess.run([ingot, "synth", source, *MODELS[model], "--quiet"], check=True)
+        config = folder / "config.json"
+        config.write_text(json.dumps(LATENT))
+        subprocess.run([ingot, "synth", source, *MODELS.get(model, ["--config", config]), "--quiet"], check=True)
     sharded = [*SHARDED, "1" if "tp 1" in layout else "2"] if "sharded" in layout else []
     output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout}")
     if output.exists():
