@@ -63,12 +63,11 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
 
 MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, const Matrix& x,
                                                     const RopeAngles& angles) const {
-  const MlaSpec& mla = spec_;
-  const std::size_t width = mla.nope + mla.rope_dim;
+  const std::size_t width = spec_.nope + spec_.rope_dim;
   Queries queries;
-  if (mla.q_lora > 0) {
+  if (spec_.q_lora > 0) {
     queries.latent = rounded_product(context, q_a_, x);
-    rms_norm(context.profile, queries.latent.view(), q_norm_, mla.latent_norm_eps,
+    rms_norm(context.profile, queries.latent.view(), q_norm_, spec_.latent_norm_eps,
              queries.latent.view());
     queries.heads = rounded_product(context, q_b_, queries.latent);
   } else {
@@ -76,7 +75,7 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
   }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 0; h < heads_; ++h) {
-      angles.rotate(r, queries.heads.row(r).subspan(h * width + mla.nope, rope_.dim));
+      angles.rotate(r, queries.heads.row(r).subspan(h * width + spec_.nope, rope_.dim));
     }
   }
   return queries;
@@ -85,16 +84,15 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
 void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
                               const RopeAngles& angles) const {
   if (spec_.keys_of) return;
-  const MlaSpec& mla = spec_;
   Matrix latents = rounded_product(step.context, kv_a_, x);
-  rms_norm(step.context.profile, latents.columns(0, mla.kv_lora), kv_norm_, mla.latent_norm_eps,
-           latents.columns(0, mla.kv_lora));
+  rms_norm(step.context.profile, latents.columns(0, spec_.kv_lora), kv_norm_, spec_.latent_norm_eps,
+           latents.columns(0, spec_.kv_lora));
   for (std::size_t r = 0; r < x.rows(); ++r) {
-    angles.rotate(r, latents.row(r).subspan(mla.kv_lora, rope_.dim));
+    angles.rotate(r, latents.row(r).subspan(spec_.kv_lora, rope_.dim));
   }
   require_finite(latents, step.layer, "the latent");
-  step.write(kLatentStream, latents.columns(0, mla.kv_lora));
-  step.write(kRopeKeyStream, latents.columns(mla.kv_lora, mla.rope_dim));
+  step.write(kLatentStream, latents.columns(0, spec_.kv_lora));
+  step.write(kRopeKeyStream, latents.columns(spec_.kv_lora, spec_.rope_dim));
 }
 
 Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
@@ -142,8 +140,7 @@ constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
 void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                          Matrix& out) const {
   const StepContext& context = step.context;
-  const MlaSpec& mla = spec_;
-  const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
+  const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
   const std::vector<std::uint32_t> everything = first_positions(run.total());
   const Matrix latents = step.cached_keys(context.profile, run.sequence, kLatentStream, everything);
   const Matrix rope_keys =
@@ -155,7 +152,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
   const std::size_t at_once =
       std::clamp<std::size_t>(kExpandedValues / (run.total() * per_latent), 1, heads_);
   const auto scored = [&](std::span<const ScorePart, 2> parts) {
-    return std::span<const ScorePart>(parts).first(mla.rope_dim > 0 ? 2 : 1);
+    return std::span<const ScorePart>(parts).first(spec_.rope_dim > 0 ? 2 : 1);
   };
   for (std::size_t first = 0; first < heads_; first += at_once) {
     const std::size_t n = std::min(at_once, heads_ - first);
@@ -163,19 +160,20 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         rounded_product(context, kv_b_.row_range(first * per_latent, n * per_latent), latents);
     parallel_for(n, context.threads, [&](std::size_t i) {
       const std::size_t head = first + i;
-      const auto all_keys = expanded.columns(i * per_latent, mla.nope);
-      const auto all_values = expanded.columns(i * per_latent + mla.nope, mla.v);
+      const auto all_keys = expanded.columns(i * per_latent, spec_.nope);
+      const auto all_values = expanded.columns(i * per_latent + spec_.nope, spec_.v);
       const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, 1};
       const auto query = [&](std::size_t row, std::size_t rows, std::size_t offset,
                              std::size_t width) {
         return queries.block(run.first_row + row, rows, head * per_query + offset, width);
       };
       const auto result = [&](std::size_t row, std::size_t rows) {
-        return out.block(run.first_row + row, rows, head * mla.v, mla.v);
+        return out.block(run.first_row + row, rows, head * spec_.v, spec_.v);
       };
       if (n_dense > 0) {
-        const ScorePart parts[] = {{query(0, n_dense, 0, mla.nope), all_keys},
-                                   {query(0, n_dense, mla.nope, mla.rope_dim), rope_keys.view()}};
+        const ScorePart parts[] = {
+            {query(0, n_dense, 0, spec_.nope), all_keys},
+            {query(0, n_dense, spec_.nope, spec_.rope_dim), rope_keys.view()}};
         attend(
             numbers, scored(parts), all_values,
             [&](std::size_t row) { return run.first_position + row + 1; }, result(0, n_dense));
@@ -184,8 +182,8 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         const auto& chosen = step.selection[run.first_row + row];
         const Matrix keys = gathered(all_keys, chosen), values = gathered(all_values, chosen);
         const Matrix rotated = gathered(rope_keys.view(), chosen);
-        const ScorePart parts[] = {{query(row, 1, 0, mla.nope), keys.view()},
-                                   {query(row, 1, mla.nope, mla.rope_dim), rotated.view()}};
+        const ScorePart parts[] = {{query(row, 1, 0, spec_.nope), keys.view()},
+                                   {query(row, 1, spec_.nope, spec_.rope_dim), rotated.view()}};
         attend(
             numbers, scored(parts), values.view(), [&](std::size_t) { return chosen.size(); },
             result(row, 1));
@@ -200,29 +198,28 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
 void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                             Matrix& out) const {
   const StepContext& context = step.context;
-  const MlaSpec& mla = spec_;
-  const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
+  const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
   const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, context.threads};
 
   // [rows, heads x latent]: every head's query, times the transposed key rows of kv_b_proj.
-  Matrix absorbed_queries(run.count, heads_ * mla.kv_lora);
+  Matrix absorbed_queries(run.count, heads_ * spec_.kv_lora);
   parallel_for(heads_, context.threads, [&](std::size_t head) {
-    const WeightMatrix key_rows = kv_b_.weight().row_range(head * per_latent, mla.nope);
-    matmul_transposed(queries.block(run.first_row, run.count, head * per_query, mla.nope), key_rows,
-                      kv_b_.rounding(), absorbed_queries.columns(head * mla.kv_lora, mla.kv_lora),
-                      1);
+    const WeightMatrix key_rows = kv_b_.weight().row_range(head * per_latent, spec_.nope);
+    matmul_transposed(queries.block(run.first_row, run.count, head * per_query, spec_.nope),
+                      key_rows, kv_b_.rounding(),
+                      absorbed_queries.columns(head * spec_.kv_lora, spec_.kv_lora), 1);
   });
   round_between(context.profile, absorbed_queries.values());
 
   const auto scored = [&](std::span<const ScorePart, 2> parts) {
-    return std::span<const ScorePart>(parts).first(mla.rope_dim > 0 ? 2 : 1);
+    return std::span<const ScorePart>(parts).first(spec_.rope_dim > 0 ? 2 : 1);
   };
   Matrix latents, rope_keys;
   const auto fetch = [&](std::span<const std::uint32_t> positions) {
     latents = step.cached_keys(context.profile, run.sequence, kLatentStream, positions);
     rope_keys = step.cached_keys(context.profile, run.sequence, kRopeKeyStream, positions);
   };
-  Matrix in_latent(run.count, heads_ * mla.kv_lora);
+  Matrix in_latent(run.count, heads_ * spec_.kv_lora);
   for (std::size_t i = 0; i < run.count; ++i) {
     const auto& chosen = step.selection[run.first_row + i];
     // Rows that see everything come first and read one copy.
@@ -232,21 +229,22 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
       fetch(first_positions(run.total()));
     }
     const std::size_t seen = chosen.empty() ? run.first_position + i + 1 : chosen.size();
-    const float* rotated = queries.row(run.first_row + i).data() + mla.nope;
+    const float* rotated = queries.row(run.first_row + i).data() + spec_.nope;
     const ScorePart parts[] = {
-        {{absorbed_queries.row(i).data(), heads_, mla.kv_lora, mla.kv_lora}, latents.view()},
-        {{rotated, heads_, mla.rope_dim, per_query}, rope_keys.view()}};
+        {{absorbed_queries.row(i).data(), heads_, spec_.kv_lora, spec_.kv_lora}, latents.view()},
+        {{rotated, heads_, spec_.rope_dim, per_query}, rope_keys.view()}};
     attend(numbers, scored(parts), latents.view(), [&](std::size_t) { return seen; },
-           {in_latent.row(i).data(), heads_, mla.kv_lora, mla.kv_lora});
+           {in_latent.row(i).data(), heads_, spec_.kv_lora, spec_.kv_lora});
   }
 
   parallel_for(heads_, context.threads, [&](std::size_t head) {
-    const WeightMatrix value_rows = kv_b_.weight().row_range(head * per_latent + mla.nope, mla.v);
-    const MatrixView<float> mine = out.block(run.first_row, run.count, head * mla.v, mla.v);
-    matmul(in_latent.columns(head * mla.kv_lora, mla.kv_lora), value_rows, kv_b_.rounding(), mine,
-           1);
+    const WeightMatrix value_rows =
+        kv_b_.weight().row_range(head * per_latent + spec_.nope, spec_.v);
+    const MatrixView<float> mine = out.block(run.first_row, run.count, head * spec_.v, spec_.v);
+    matmul(in_latent.columns(head * spec_.kv_lora, spec_.kv_lora), value_rows, kv_b_.rounding(),
+           mine, 1);
     for (std::size_t i = 0; i < run.count; ++i) {
-      round_between(context.profile, std::span(mine.row(i), mla.v));
+      round_between(context.profile, std::span(mine.row(i), spec_.v));
     }
   });
 }

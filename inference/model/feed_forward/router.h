@@ -19,13 +19,11 @@ struct Routing {
 };
 
 /// Chooses experts from router logits [tokens, spec.scored()]: scores by `spec.score`; selection by
-/// score
-/// + `bias` (empty: none) within the best `topk_groups` groups, judged by their two best with a
-/// bias and by their best without; ties go to the lower index. Weights are scores without bias,
+/// score + `bias` (empty: none) within the best `topk_groups` groups, judged by their two best with
+/// a bias and by their best without; ties go to the lower index. Weights are scores without bias,
 /// normalized if `spec.normalize` (sum over ascending experts, and then over the shared ones that
-/// are weighed, + 1e-20), then scaled. All in FP32.
-/// Where experts are `given` [tokens, topk], in any order, they are weighed and none is chosen.
-/// Throws kNonFinite for a logit that is NaN.
+/// are weighed, + 1e-20), then scaled. All in FP32. Where experts are `given` [tokens, topk], in
+/// any order, they are weighed and none is chosen. Throws kNonFinite for a logit that is NaN.
 Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
               std::span<const float> bias, std::span<const std::uint32_t> given = {});
 
