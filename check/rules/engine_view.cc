@@ -9,147 +9,14 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/rule_input.h"
+#include "check/rules/engine_belief.h"
 #include "formats/base/error.h"
-#include "formats/dialect/modelopt.h"
-#include "formats/json/json.h"
 
 namespace ingot::check {
 
 using formats::Engine;
-using formats::Exclusion;
-using formats::ModeloptBlock;
 
 namespace {
-
-constexpr std::string_view kPlain = "plain";
-
-struct Belief {
-  std::string scheme, because;
-};
-
-Belief plain(std::string because) {
-  return {std::string(kPlain), std::move(because)};
-}
-
-Belief quantized(SchemeId scheme, std::string because) {
-  return {std::string(scheme_facts(scheme).name), std::move(because)};
-}
-
-bool is_vllm(Engine engine) {
-  return engine == Engine::kVllm || engine == Engine::kVllmAscend;
-}
-
-/// How an engine reads a checkpoint's configs.
-class Reader {
- public:
-  Reader(const Checkpoint& checkpoint, Engine engine)
-      : checkpoint_(checkpoint), engine_(engine), facts_(checkpoint) {
-    const Json* block = facts_.quantization;
-    if (checkpoint.dialect().name == "modelopt") {
-      // A file beside config.json comes before it.
-      const Json& file = json_member(checkpoint.description(), "quantization");
-      const bool has_file = checkpoint.description().is_object() && file.is_object();
-      const Json* body = has_file ? &file : block;
-      if (body == nullptr) return;
-      // The block in config.json is flat, unless it has the form of the file.
-      const bool is_flat = !has_file && &formats::modelopt_body(*body) == body;
-      modelopt_.emplace(formats::modelopt_body(*body),
-                        std::array{is_flat ? "ignore" : "exclude_modules"}, &faults_);
-    }
-  }
-
-  [[nodiscard]] const std::vector<LinearModule>& modules() const { return facts_.modules; }
-
-  [[nodiscard]] Belief belief(const LinearModule& module) const {
-    const std::string_view dialect = checkpoint_.dialect().name;
-    if (!module.is_quantizable) return plain("always plain");
-    if (facts_.groups) return by_groups(module);
-    if (modelopt_) return by_modelopt(module);
-    if (dialect == "modelslim") return by_description(module);
-    if (facts_.quantization == nullptr) return plain("no quantization_config");
-    const bool is_expert =
-        module.tensor->rule != nullptr && is_routed_expert(module.tensor->rule->role);
-    if (dialect == "mxfp4")
-      return is_expert ? by_exemption(module, SchemeId::kMxfp4) : plain("not an expert");
-    return by_exemption(module,
-                        is_expert && has_fp4_experts() ? SchemeId::kMxfp4 : scheme_of_method());
-  }
-
- private:
-  [[nodiscard]] std::string_view name_of(const LinearModule& module) const {
-    return is_vllm(engine_) && !module.mtp_name.empty() ? module.mtp_name : module.name;
-  }
-
-  [[nodiscard]] Belief by_groups(const LinearModule& module) const {
-    const std::string_view name = name_of(module);
-    if (facts_.groups->is_ignored(name)) return plain("ignore");
-    const formats::ConfigGroup* group = facts_.groups->target_of(name);
-    if (group == nullptr) return plain("no target matches");
-    const std::string because = "config_groups." + group->name;
-    if (!group->has_weights) return plain(because);
-    if (!group->scheme) return {"unknown scheme", because};
-    return quantized(*group->scheme, because);
-  }
-
-  [[nodiscard]] Belief by_modelopt(const LinearModule& module) const {
-    const Exclusion exclusion = modelopt_->exclusion_of(module.name);
-    const bool is_out =
-        exclusion == Exclusion::kWhole || (exclusion == Exclusion::kInside && is_vllm(engine_));
-    if (is_out) return plain("excluded modules");
-    // What is excluded for others stands under the algorithm all the same.
-    const formats::StorageRow* algo =
-        exclusion == Exclusion::kNone ? modelopt_->algo_of(module.name)
-                                      : find_storage(checkpoint_.dialect(), modelopt_->algo_name());
-    if (algo == nullptr) return {"unknown scheme", "quant_algo " + modelopt_->algo_name()};
-    return quantized(algo->scheme, "quant_algo " + modelopt_->algo_name());
-  }
-
-  [[nodiscard]] Belief by_description(const LinearModule& module) const {
-    const Json& word = json_member(checkpoint_.description(), module.tensor->name.c_str());
-    if (!word.is_string()) return plain("not in the description");
-    const std::string& text = word.get_ref<const std::string&>();
-    const formats::StorageRow* row = find_storage(checkpoint_.dialect(), text);
-    if (row == nullptr) return text == "FLOAT" ? plain(text) : Belief{"unknown scheme", text};
-    return quantized(row->scheme, text);
-  }
-
-  // DeepSeek's FP8 says one thing of all layers that engines build quantized.
-  [[nodiscard]] SchemeId scheme_of_method() const {
-    const Json& block = *facts_.quantization;
-    const Json& method = json_member(block, "quant_method");
-    if (method.is_string() && method.get_ref<const std::string&>() == "blockwise_int8")
-      return SchemeId::kInt8Block;
-    return json_member(block, "weight_block_size").is_array() ? SchemeId::kFp8Block
-                                                                : SchemeId::kFp8Tensor;
-  }
-
-  // DeepSeek-V4 says so beside the block, V4.1 in it.
-  [[nodiscard]] bool has_fp4_experts() const {
-    for (const Json* object : {&*checkpoint_.config().raw, facts_.quantization}) {
-      if (json_member(*object, "expert_dtype") == "fp4") return true;
-    }
-    return false;
-  }
-
-  [[nodiscard]] Belief by_exemption(const LinearModule& module, SchemeId scheme) const {
-    const Json& block = *facts_.quantization;
-    const char* key = exemption_key(block, engine_ == Engine::kTransformers);
-    if (is_exempt(checkpoint_, module.tensor->name, strings_at(block, key))) return plain(key);
-    const Json& method = json_member(block, "quant_method");
-    return quantized(scheme, "quant_method " + (method.is_string() ? method.get<std::string>()
-                                                                   : std::string("(none)")));
-  }
-
-  const Checkpoint& checkpoint_;
-  Engine engine_;
-  RuleFacts facts_;
-  std::vector<std::string> faults_;
-  std::optional<ModeloptBlock> modelopt_;
-};
-
-constexpr std::array kReadable = {"deepseek", "compressed-tensors", "modelopt", "modelslim",
-                                  "mxfp4"};
 
 std::string_view joined_name(const LogicalTensor& tensor) {
   if (tensor.rule == nullptr) return {};
@@ -242,25 +109,25 @@ EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
                 "slices of ranks are no checkpoint that engines load (ingot merge makes one)")
         .in_file(checkpoint.directory().string());
   }
-  const std::string_view dialect = checkpoint.dialect().name;
-  if (std::ranges::find(kReadable, dialect) == kReadable.end()) {
+  if (!ConfigReader::is_readable(checkpoint.dialect())) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("what engines read out of the config of dialect {} is not known here "
                             "(ingot convert writes another dialect)",
-                            dialect))
+                            checkpoint.dialect().name))
         .in_file("config.json");
   }
   EngineView view;
   for (EngineVerdict& verdict : engine_verdicts(checkpoint)) {
     if (verdict.engine == engine) view.verdict = std::move(verdict);
   }
-  const Reader reader(checkpoint, engine);
+  const RuleFacts facts(checkpoint);
+  const ConfigReader reader(checkpoint, facts, engine);
   std::vector<Kind> kinds;
   std::map<std::tuple<std::vector<std::string>, std::string, std::string, std::string>, std::size_t>
       number_of;
-  for (const LinearModule& module : reader.modules()) {
+  for (const LinearModule& module : facts.modules) {
     const Belief belief = reader.belief(module);
-    const std::string stored(module.is_quantized ? facts_of(*module.tensor).name : kPlain);
+    const std::string stored = stored_scheme(module);
     NumberedName split = split_numbers(module.name);
     const auto [place, is_new] =
         number_of.try_emplace({split.words, stored, belief.scheme, belief.because}, kinds.size());

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/rule_input.h"
+#include "check/rules/engine_belief.h"
 
 // What the config promises of the model: every tensor, in its shape, and no other.
 
@@ -109,6 +109,26 @@ void indexer_k_scheme(const RuleInput& input) {
   }
 }
 
+void draft_names(const RuleInput& input) {
+  if (!ConfigReader::is_readable(input.dialect()) || input.checkpoint.slicing() != nullptr) return;
+  const ConfigReader reader(input.checkpoint, input.facts, formats::Engine::kSglang);
+  for (const LinearModule& module : input.facts.modules) {
+    if (module.draft_name.empty()) continue;
+    const std::string stored = stored_scheme(module);
+    LinearModule main = module;
+    main.draft_name.clear();
+    // What is wrong under the stored name has been said.
+    if (reader.belief(main).scheme != stored) continue;
+    const Belief belief = reader.belief(module);
+    if (belief.scheme == stored) continue;
+    input.report_kind(
+        *module.tensor, ErrorCode::kMismatch,
+        fmt::format("is {}, and SGLang, whose draft model calls it '{}', takes it for "
+                    "{} ({})",
+                    stored, module.draft_name, belief.scheme, belief.because));
+  }
+}
+
 constexpr LoaderRule kRules[] = {
     {"moe.expert-ids", "", "all", kError,
      "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
@@ -127,6 +147,8 @@ constexpr LoaderRule kRules[] = {
      "the layers that num_nextn_predict_layers promises are there", missing<Gap::kMtpLayer>},
     {"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,
      "a multi-token prediction layer that is there is whole", missing<Gap::kMtpTensor>},
+    {"mtp.draft-names", "", "SGLang with speculative decoding", kWarning,
+     "the config says the same of a first such layer's modules behind model.decoder", draft_names},
     {"model.complete", "", "all", kError, "every tensor that the config promises is there",
      missing<Gap::kOther>},
     {"model.shape", "", "all", kError, "every tensor has the shape that the config promises",

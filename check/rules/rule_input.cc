@@ -11,6 +11,7 @@
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
+#include "formats/modules/module_patterns.h"
 #include "formats/storage/block_scales.h"
 
 namespace ingot::check {
@@ -48,13 +49,12 @@ std::vector<PartFault> find_part_faults(const Checkpoint& checkpoint) {
   if (is_understood(checkpoint)) return {};
   const auto stored = checkpoint.stored();
   const formats::StoredNames names(stored);
-  const formats::RecognitionInput input{
-      .stored = stored,
-      .names = names,
-      .files = checkpoint.files(),
-      .block = claimed_block(checkpoint),
-      .config = checkpoint.config(),
-      .names_are_known = !checkpoint.family().rules.empty()};
+  const formats::RecognitionInput input{.stored = stored,
+                                        .names = names,
+                                        .files = checkpoint.files(),
+                                        .block = claimed_block(checkpoint),
+                                        .config = checkpoint.config(),
+                                        .names_are_known = !checkpoint.family().rules.empty()};
   ErrorList errors;
   std::vector<StoredParts> refused;
   recognise_encodings(input, errors, &refused);
@@ -123,6 +123,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
     module.tensor = &tensor;
     if (tensor.layer && config.num_hidden_layers != 0 && *tensor.layer >= config.num_hidden_layers)
       module.mtp_name = mtp_name_of(module.name, *tensor.layer);
+    module.draft_name = formats::draft_module_name(module.name, config.num_hidden_layers);
     modules.push_back(std::move(module));
   }
   return modules;

@@ -17,7 +17,7 @@
 #include "formats/json/json.h"
 
 // What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
-// the file of its tests. Internal: only those files and loader_rules.cc include this.
+// the file of its tests. Internal to this folder.
 
 namespace ingot::check {
 
@@ -58,6 +58,8 @@ struct LinearModule {
   bool is_quantizable = false;
   /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
   std::string mtp_name;
+  /// The name under which SGLang builds it in the first of these (draft_module_name()), or empty.
+  std::string draft_name;
 };
 
 /// A part that the structure could not understand, as its recognition says it.

@@ -111,7 +111,8 @@ Json load_rows() {
             {"dialect", load.dialect.empty() ? "any" : load.dialect},
             {"activations", load.activations ? activations_name(*load.activations) : ""},
             {"known", formats::evidence_text(load.evidence)},
-            {"option", load.option}};
+            {"option", load.option},
+            {"source", load.source}};
   });
 }
 
@@ -132,7 +133,8 @@ Json engine_rows() {
             {"result", formats::engine_support_text(row)},
             {"option", limit == nullptr ? "" : limit->option},
             {"loads", limit == nullptr ? "" : limit->instead},
-            {"reason", limit == nullptr ? "" : limit->reason}};
+            {"reason", limit == nullptr ? "" : limit->reason},
+            {"source", row.source}};
   });
 }
 

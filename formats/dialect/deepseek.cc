@@ -5,6 +5,7 @@
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/modules/module_patterns.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".
 
@@ -162,6 +163,25 @@ std::vector<std::string> heads_of(const ModelConfig& source) {
   return heads;
 }
 
+/// Names that only SGLang 0.5.23 knows plain modules by: those of draft models, and what joins q_a
+/// with kv_a, which it takes apart in the lists of FP8 main models alone
+/// (models/deepseek_v2.py:3266, layers/quantization/blockwise_int8.py:111).
+std::vector<std::string> names_of_sglang(const ModelConfig& source, SchemeId scheme,
+                                         std::span<const std::string> modules) {
+  constexpr std::string_view kLast = "kv_a_proj_with_mqa";
+  std::vector<std::string> names;
+  for (const std::string& module : modules) {
+    std::string draft = draft_module_name(module, source.num_hidden_layers);
+    const bool is_draft = !draft.empty();
+    if (module.ends_with(kLast) && (is_draft || scheme == SchemeId::kInt8Block)) {
+      const std::string& name = is_draft ? draft : module;
+      names.push_back(name.substr(0, name.size() - kLast.size()) + "fused_qkv_a_proj_with_mqa");
+    }
+    if (is_draft) names.push_back(std::move(draft));
+  }
+  return names;
+}
+
 Json quantization_config(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const NativeBlock native = native_block(model);
@@ -183,6 +203,8 @@ Json quantization_config(const WrittenModel& model) {
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
   std::vector<std::string> added = silent_modules(model.tensors, kDeepseekDialect);
+  const auto of_sglang = names_of_sglang(model.source, native.group.scheme, added);
+  added.insert(added.end(), of_sglang.begin(), of_sglang.end());
   // Engines hand the config to these as well; what a source says of its own holds.
   if (kept == nullptr) {
     const std::vector<std::string> unlisted = unlisted_modules(model.tensors);

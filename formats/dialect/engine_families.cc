@@ -17,6 +17,8 @@ constexpr SchemeSet kNoBlocks = {kBf16,  kFp8Channel, kInt8Channel, kNvfp4,
 constexpr SchemeSet kQuantized = {kFp8Block, kFp8Channel, kInt8Channel, kNvfp4,
                                   kMxfp4,    kMxfp8,      kInt4Group};
 constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
+constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
+                                     kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
 constexpr SchemeSet kFive = {kBf16, kFp8Block, kFp8Channel, kNvfp4, kInt4Group};
 
 constexpr std::array kFamilies = {
@@ -53,22 +55,18 @@ constexpr std::array kFamilies = {
     EngineFamily{kVllm, "qwen3_next", kLoaded, kEight},
     EngineFamily{kVllm, "solar_open", kLoaded, kEight},
 
-    EngineFamily{
-        kSglang,
-        "deepseek_v3",
-        kLoaded,
-        {kBf16, kFp8Block, kFp8Channel, kFp8Tensor, kInt8Channel, kInt8Block, kNvfp4, kInt4Group}},
-    EngineFamily{
-        kSglang, "deepseek_v32", kLoaded, {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4}},
+    EngineFamily{kSglang, "deepseek_v3", kLoaded, kSglangsEight},
+    EngineFamily{kSglang, "deepseek_v32", kLoaded, kSglangsEight},
     EngineFamily{kSglang, "ernie4_5_moe", kLoaded, {kBf16, kFp8Channel, kNvfp4, kInt4Group}},
     EngineFamily{kSglang, "glm4_moe", kLoaded, kSix},
     EngineFamily{kSglang, "glm4_moe_lite", kLoaded, kSix},
+    EngineFamily{kSglang, "glm_moe_dsa", kLoaded, kSglangsEight},
     EngineFamily{kSglang, "hunyuan_v1_moe", kLoaded, kSix},
     EngineFamily{kSglang, "kimi_k2", kLoaded, kSix},
     EngineFamily{kSglang, "llama4", kLoaded, kFive},
     EngineFamily{kSglang, "minimax_m2", kLoaded, kSix},
     EngineFamily{kSglang, "ministral3", kLoaded, {kBf16, kFp8Channel}},
-    EngineFamily{kSglang, "qwen3_moe", kLoaded, kFive},
+    EngineFamily{kSglang, "qwen3_moe", kLoaded, kSglangsEight},
 };
 
 }  // namespace

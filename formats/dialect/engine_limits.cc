@@ -16,6 +16,7 @@ using enum SchemeId;
 constexpr std::string_view kAnyDialect = "";
 constexpr std::string_view kCt = "compressed-tensors";
 constexpr std::string_view kModelopt = "modelopt";
+constexpr std::string_view kModelslim = "modelslim";
 constexpr std::string_view kDeepseek = "deepseek";
 
 constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
@@ -66,10 +67,16 @@ constexpr std::array kLimits = {
                 ""},
     EngineLimit{kVllm, kCt, kInt8Channel, kStatic, kExperts,
                 "INT8 experts have activations per token", kDynamicInstead, ""},
-    EngineLimit{kSglang, kCt, kInt8Channel, kStatic, kExperts,
-                "INT8 experts have activations per token", kDynamicInstead, ""},
+    EngineLimit{kSglang, kCt, kInt8Channel, kStatic, kAny,
+                "it makes room for one input scale where it joins weights", kDynamicInstead, ""},
+    EngineLimit{kVllm, kModelslim, kInt8Channel, std::nullopt, kAny,
+                "it does not know weight_offset (KeyError)", "dialect compressed-tensors", "", "",
+                true},
     EngineLimit{kSglang, kCt, kMxfp4, std::nullopt, kLinears,
-                "it has MXFP4 for experts, and no scheme for other layers", "nvfp4", ""},
+                "it has MXFP4 for experts alone, and of these for Kimi-K3", "nvfp4", ""},
+    EngineLimit{kSglang, kCt, kMxfp4, std::nullopt, kExpertsButK3,
+                "its loaders drop weight_packed, which MXFP4 experts call weight there", "nvfp4",
+                ""},
     EngineLimit{kSglang, kCt, kMxfp8, std::nullopt, kAny, "it has no scheme for MXFP8 here", "fp8",
                 ""},
     EngineLimit{kVllm, kModelopt, kFp8Channel, std::nullopt, kExperts,
@@ -159,6 +166,8 @@ bool is_in(EngineScope scope, const Dialect& dialect, const EngineWeight& weight
       return ends_in_block(weight);
     case kForeignExperts:
       return is_expert(weight) && !is_in_own_stack(dialect, weight);
+    case kExpertsButK3:
+      return is_expert(weight) && weight.family != "kimi_k3";
     case kRotated:
       return weight.rule != nullptr &&
              (weight.rule->role == Role::kQProj || weight.rule->role == Role::kKProj);
@@ -193,6 +202,7 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
              row.scheme == form.scheme && row.activations == form.activations;
     });
     form.evidence = load == loads.end() ? Evidence::kNotTried : load->evidence;
+    form.source = load == loads.end() ? std::string_view() : load->source;
     add_form(form, rows);
   };
   if (!scheme_facts(*form.scheme).quantized) return add();
@@ -214,15 +224,16 @@ bool is_expert(const EngineWeight& weight) {
 }
 
 std::string_view engine_scope_name(EngineScope scope) {
-  constexpr std::array<std::string_view, 9> kNames = {"any weight",
-                                                      "routed experts",
-                                                      "other layers",
-                                                      "weights with an order of groups",
-                                                      "routed experts with zero points",
-                                                      "q_a_proj, kv_a_proj_with_mqa",
-                                                      "joined weights that end inside a block",
-                                                      "routed experts but stacks as released",
-                                                      "q_proj, k_proj"};
+  constexpr std::array<std::string_view, 10> kNames = {"any weight",
+                                                       "routed experts",
+                                                       "other layers",
+                                                       "weights with an order of groups",
+                                                       "routed experts with zero points",
+                                                       "q_a_proj, kv_a_proj_with_mqa",
+                                                       "joined weights that end inside a block",
+                                                       "routed experts but stacks as released",
+                                                       "q_proj, k_proj",
+                                                       "routed experts but of kimi_k3"};
   return kNames[static_cast<std::size_t>(scope)];
 }
 
@@ -297,6 +308,7 @@ bool is_joined_number(PartShape shape, const TensorRule* rule) {
 
 void EngineLimitsMet::add(const EngineWeight& weight) {
   for (const EngineLimit* limit : limits_of(*dialect_, weight)) {
+    if (limit->is_foreign) continue;
     const auto known =
         std::find_if(met_.begin(), met_.end(), [&](const Met& met) { return met.limit == limit; });
     if (known != met_.end()) {

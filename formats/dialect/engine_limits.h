@@ -25,6 +25,7 @@ enum class EngineScope : std::uint8_t {
   kCutBlocks,          ///< in front of others in a module, with rows that end inside a block
   kForeignExperts,     ///< routed experts, but for stacks that are plain or in the family's dialect
   kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
+  kExpertsButK3,       ///< of the routed experts, but of family kimi_k3, whose loader renames them
 };
 std::string_view engine_scope_name(EngineScope scope);
 /// Whether the scope is about what some weights of a scheme have beside it.
@@ -45,6 +46,8 @@ struct EngineLimit {
   std::string_view option;
   /// The family whose loader it is; empty: that of every family.
   std::string_view family = {};
+  /// The dialect is that of another engine: who does not ask for this one is not told.
+  bool is_foreign = false;
   /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
   /// the loader of some: a plan in a form that all engines refuse is refused.
   [[nodiscard]] bool is_of_form() const {
@@ -80,8 +83,9 @@ struct EngineSupport {
   std::optional<SchemeId> scheme;           ///< nothing: any
   std::optional<Activations> activations;   ///< nothing: of any kind, and of plain schemes
   Evidence evidence = Evidence::kNotTried;  ///< how it is known that the engine reads them
-  const EngineLimit* limit =
-      nullptr;  ///< by which it refuses them, or wants an option; null: by none
+  /// By which it refuses them, or wants an option; null: by none.
+  const EngineLimit* limit = nullptr;
+  std::string_view source = {};  ///< EngineLoad::source
 };
 /// Per engine: each form, followed by the limits of some of its weights unless the engine refuses
 /// all; then the limits of widths and families. A form without a row is kNotTried.

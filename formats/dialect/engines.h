@@ -50,6 +50,8 @@ struct EngineLoad {
   std::optional<Activations> activations;  ///< nothing for plain schemes
   Evidence evidence{};
   std::string_view option = {};  ///< without which it does not; empty: none is needed
+  /// Of kRead: file, and line of a release or function and commit, where it stands.
+  std::string_view source = {};
 };
 /// Every row; those of one engine and scheme stand in the order in which --for takes them.
 std::span<const EngineLoad> engine_loads();

@@ -36,6 +36,8 @@ struct LayeredName {
 
 constexpr std::string_view kLayers = "layers.";
 constexpr std::string_view kExperts = "experts.";
+constexpr std::string_view kModelLayers = "model.layers.";
+constexpr std::string_view kDecoder = "model.decoder.";
 
 /// The number at the start of `text` that ends at a dot, and what is behind that.
 std::optional<std::uint32_t> take_number(std::string_view& text) {
@@ -170,9 +172,14 @@ struct LayeredSelector {
 struct PatternPlaces {
   const ModuleCensus& census;
   std::uint64_t n_main_layers = 0;  ///< 0: not known
-  /// Engines insert a component behind the number of an MTP layer.
+  /// vLLM inserts a component behind the number of an MTP layer.
   [[nodiscard]] bool is_mtp(std::size_t layer) const {
     return n_main_layers != 0 && census.layers()[layer] >= n_main_layers;
+  }
+  /// SGLang makes a model of this layer.
+  [[nodiscard]] bool is_draft(std::size_t layer) const {
+    return n_main_layers != 0 && census.layers()[layer] == n_main_layers &&
+           census.prefix() == kModelLayers;
   }
 };
 
@@ -210,10 +217,12 @@ std::string regex_text(const LayeredSelector& pattern, const PatternPlaces& plac
     return fmt::format("{}{}.{}", census.prefix(), census.layers()[first], selector.path);
   std::vector<std::uint32_t> numbers;
   for (const std::size_t layer : pattern.layers) numbers.push_back(census.layers()[layer]);
-  const std::string layers = numbers.size() == 1 ? fmt::format("{}", numbers.front())
-                                                 : fmt::format("({})", fmt::join(numbers, "|"));
-  if (selector.reach == Reach::kLayer) return fmt::format("re:.*layers\\.{}\\..*", layers);
-  return fmt::format("re:.*layers\\.{}\\.(.*\\.)?{}{}", layers, path, end);
+  std::string layers = numbers.size() == 1 ? fmt::format("layers\\.{}", numbers.front())
+                                           : fmt::format("layers\\.({})", fmt::join(numbers, "|"));
+  if (std::ranges::any_of(pattern.layers, [&](std::size_t l) { return places.is_draft(l); }))
+    layers = fmt::format("({}|model\\.decoder)", layers);
+  if (selector.reach == Reach::kLayer) return fmt::format("re:.*{}\\..*", layers);
+  return fmt::format("re:.*{}\\.(.*\\.)?{}{}", layers, path, end);
 }
 
 /// Layer 6 beside layer 61.
@@ -240,6 +249,16 @@ std::string glob_text(const LayeredSelector& pattern, const PatternPlaces& place
   if (selector.reach == Reach::kLayer)
     return stem + (is_start_of_another(number, census) ? ".*" : "*");
   return fmt::format("{}{}.{}{}", stem, places.is_mtp(layer) ? "*" : "", path, end);
+}
+
+/// The glob of an MTP layer for the model that SGLang makes of it, or empty.
+std::string draft_glob_text(const LayeredSelector& pattern, const PatternPlaces& places) {
+  if (pattern.is_everywhere || !places.is_draft(pattern.layers.front())) return {};
+  if (pattern.selector->reach == Reach::kLayer) return std::string(kDecoder).append("*");
+  std::string path = pattern.selector->path;
+  std::replace(path.begin(), path.end(), '#', '*');
+  const char* end = pattern.selector->reach == Reach::kParent ? "*" : "";
+  return fmt::format("{}*{}{}", kDecoder, path, end);
 }
 
 struct Candidate : LayeredSelector {
@@ -306,8 +325,13 @@ class Cover {
     }
     std::vector<std::string> texts;
     for (const Candidate* candidate : chosen) {
-      texts.push_back(syntax_ == PatternSyntax::kRegex ? regex_text(*candidate, places_)
-                                                       : glob_text(*candidate, places_));
+      if (syntax_ == PatternSyntax::kRegex) {
+        texts.push_back(regex_text(*candidate, places_));
+        continue;
+      }
+      texts.push_back(glob_text(*candidate, places_));
+      std::string draft = draft_glob_text(*candidate, places_);
+      if (!draft.empty()) texts.push_back(std::move(draft));
     }
     return texts;
   }
@@ -441,16 +465,18 @@ class Cover {
 };
 
 /// A list that takes in too little or too much would make an engine load garbage.
+void require_in(const ModuleList& list, const ClassedModule& module, std::uint32_t cls) {
+  const bool is_wanted = module.cls == cls;
+  if (is_wanted ? list.covers_for_all(module.name) : !list.covers_for_any(module.name)) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("this dialect has no list of modules that {} '{}' and is right for the "
+                          "others (give it the scheme of its neighbours)",
+                          is_wanted ? "names" : "leaves out", module.name));
+}
+
 void require_exact(std::span<const ClassedModule> modules, const ModuleCensus& census,
                    std::uint32_t cls, const ModuleList& list) {
-  const auto require = [&](const ClassedModule& module) {
-    const bool is_wanted = module.cls == cls;
-    if (is_wanted ? list.covers_for_all(module.name) : !list.covers_for_any(module.name)) return;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("this dialect has no list of modules that {} '{}' and is right for the "
-                            "others (give it the scheme of its neighbours)",
-                            is_wanted ? "names" : "leaves out", module.name));
-  };
+  const auto require = [&](const ClassedModule& module) { require_in(list, module, cls); };
   for (const ClassedModule& module : census.outside()) require(module);
   // One module per cell is enough: an expert's number makes no difference.
   std::set<std::pair<std::uint32_t, std::string>> seen;
@@ -475,6 +501,14 @@ void refuse_mixed_experts(const ModuleCensus& census) {
 
 }  // namespace
 
+std::string draft_module_name(std::string_view module, std::uint64_t n_main_layers) {
+  const std::string layer = fmt::format("{}{}.", kModelLayers, n_main_layers);
+  if (n_main_layers == 0 || !module.starts_with(layer)) return {};
+  const std::string_view rest = module.substr(layer.size());
+  if (!rest.starts_with("self_attn.") && !rest.starts_with("mlp.")) return {};
+  return std::string(kDecoder).append(rest);
+}
+
 std::vector<std::string> module_patterns(std::span<const ClassedModule> modules, std::uint32_t cls,
                                          std::uint64_t n_main_layers, PatternSyntax syntax) {
   const ModuleCensus census(modules);
@@ -491,8 +525,20 @@ std::vector<std::string> module_patterns(std::span<const ClassedModule> modules,
       if (at && std::binary_search(left.begin(), left.end(), *at)) patterns.push_back(module.name);
     }
   }
+  // Modules that were named have two names.
+  std::vector<ClassedModule> drafts;
+  for (const ClassedModule& module : modules) {
+    std::string name = draft_module_name(module.name, n_main_layers);
+    if (!name.empty()) drafts.push_back({std::move(name), module.cls});
+  }
+  const ModuleList named(patterns, syntax);
+  for (const ClassedModule& module : drafts) {
+    if (module.cls == cls && !named.covers_for_all(module.name)) patterns.push_back(module.name);
+  }
   sort_unique(patterns);
-  require_exact(modules, census, cls, ModuleList(patterns, syntax));
+  const ModuleList list(patterns, syntax);
+  require_exact(modules, census, cls, list);
+  for (const ClassedModule& module : drafts) require_in(list, module, cls);
   return patterns;
 }
 

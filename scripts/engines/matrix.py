@@ -14,6 +14,9 @@ asked:
                       probabilities of prompts against those that vLLM gives for ingot's cast of the
                       same files to F32; products that the CPU has no kernel for are replaced by
                       ones with dequantized weights (dequantized.py), and the row says which
+  sglang loads        every parameter of SGLang's own model, or of its draft model, is filled by its own
+                      loader, and tensors are found in them byte for byte; its kernels are replaced by
+                      ones that raise, and a card is described to it (sglang_loads.py)
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
                       against `ingot generate --profile f32`; weights are dequantized while loading
 A row's result is `loads`, how many answers and first tokens are equal, or the message with which
@@ -36,6 +39,7 @@ import sys
 import tempfile
 
 import dequantized
+import sglang_loads
 import sharded_state
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -78,6 +82,27 @@ FORMS = {
     "mxfp8, compressed-tensors": ["--to", "mxfp8", "--dialect", "compressed-tensors"],
     "int4-group, compressed-tensors": ["--to", "int4", "--group-size", "32"],
 }
+# Schemes that engines take of linear layers alone, or of experts alone; and more ways to write one scheme.
+PLAIN_EXPERTS, PLAIN_LINEARS = ["--rule", "role:experts=bf16"], ["--rule", "role:shared-experts=bf16", "--rule", "role:dense-mlp=bf16"]
+FURTHER_FORMS = {
+    "f32": ["--to", "f32", "--rule", "re:.*=f32"],
+    "f16": ["--to", "f16", "--rule", "re:.*=f16"],
+    "fp8-block weight-only, plain experts": ["--to", "fp8", "--dialect", "compressed-tensors", "--activations", "weight-only", *PLAIN_EXPERTS],
+    "fp8-channel weight-only, plain experts": ["--to", "fp8-channel", "--activations", "weight-only", *PLAIN_EXPERTS],
+    "fp8-channel, modelopt, plain experts": ["--to", "fp8-channel", "--dialect", "modelopt", *PLAIN_EXPERTS],
+    "fp8-tensor, deepseek": ["--to", "fp8-tensor", "--dialect", "deepseek"],
+    "fp8-tensor static, compressed-tensors": ["--to", "fp8-tensor", "--activations", "static", "--input-scale", "1"],
+    "fp8-tensor dynamic, compressed-tensors, plain experts": ["--to", "fp8-tensor", "--activations", "dynamic", *PLAIN_EXPERTS],
+    "fp8-tensor weight-only, plain experts": ["--to", "fp8-tensor", "--activations", "weight-only", *PLAIN_EXPERTS],
+    "int8-channel static, plain experts": ["--to", "int8", "--activations", "static", "--input-scale", "1", *PLAIN_EXPERTS],
+    "int8-channel, modelslim": ["--to", "int8", "--dialect", "modelslim"],
+    "nvfp4 static, compressed-tensors": ["--to", "nvfp4", "--activations", "static", "--input-scale", "1"],
+    "mxfp4, plain linears": ["--to", "mxfp4", *PLAIN_LINEARS],
+    "mxfp8 dynamic": ["--to", "mxfp8", "--activations", "dynamic"],
+    "fp8-block, deepseek, plain mtp": ["--to", "fp8", "--mtp", "bf16"],
+    "fp8-block, compressed-tensors, plain mtp": ["--to", "fp8", "--dialect", "compressed-tensors", "--mtp", "bf16"],
+    "fp8-tensor static, modelopt, plain mtp": [*FORMS["fp8-tensor static, modelopt"], "--mtp", "bf16"],
+}
 # What vLLM allocates and fills itself where the checkpoint has none: no fault where nothing static was asked for.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
 SHARDED = ["--layout", "vllm-sharded", "--tp"]
@@ -99,6 +124,17 @@ def rows():
         for form in FORMS:
             yield model, form, "hf", "vllm computes"
             yield model, form, "vllm-sharded, tp 1", "vllm computes"
+    for form in FURTHER_FORMS:
+        if "plain mtp" not in form:
+            yield "deepseek_v3", form, "hf", "vllm loads"
+    for form in ("f32", "f16"):
+        yield "deepseek_v3", form, "hf", "transformers loads"
+    # The last: vLLM cannot be imported behind SGLang.
+    for model in MODELS:
+        for form in FORMS | (FURTHER_FORMS if model == "deepseek_v3" else {}):
+            yield model, form, "hf", "sglang loads"
+            if model != "qwen3_moe":
+                yield model, form, "hf, mtp", "sglang loads"
 
 
 def one_line(text, folder):
@@ -115,10 +151,10 @@ def convert(ingot, model, form, layout, folder):
         config.write_text(json.dumps(LATENT))
         subprocess.run([ingot, "synth", source, *MODELS.get(model, ["--config", config]), "--quiet"], check=True)
     sharded = [*SHARDED, "1" if "tp 1" in layout else "2"] if "sharded" in layout else []
-    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout}")
+    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout.removesuffix(', mtp')}")
     if output.exists():
         return output, None
-    command = [ingot, "convert", source, output, *FORMS[form], "--quiet", *sharded]
+    command = [ingot, "convert", source, output, *(FORMS | FURTHER_FORMS)[form], "--quiet", *sharded]
     done = subprocess.run(command, capture_output=True, text=True)
     return output, one_line(done.stderr, folder) if done.returncode else None
 
@@ -202,6 +238,23 @@ def vllm_computes(ingot, directory, layout, unsliced):
     within = f"1e{math.ceil(math.log10(furthest))}" if furthest > 1e-6 else "1e-6"
     text = f"{agreement(ids_of(ingot, directory, 'f32'), found[0])}, log probabilities within {within} of the cast's"
     return text + (f", replaced: {', '.join(found[2])}" if found[2] else "")
+
+
+@functools.cache
+def import_sglang():
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        sglang_loads.prepare()
+
+
+def sglang_loaded(directory, form, layout):
+    import_sglang()
+    # Its own scheme of INT8 experts has to be named; compressed-tensors' is for NPUs.
+    named = "w8a8_int8" if form == "int8-channel, compressed-tensors" else None
+    options = argparse.Namespace(
+        model=directory, card="blackwell" if "fp4" in form or "mxfp8" in form else "hopper", quantization=named,
+        own=() if "static" in form else OWN, mtp="mtp" in layout,
+    )
+    return in_child(sglang_loads.loads, options) + (f", with --quantization {named}" if named else "")
 
 
 def transformers_loads(directory, ingot):
@@ -292,6 +345,8 @@ def main():
             elif question == "vllm computes":
                 unsliced, _ = convert(ingot, model, form, "hf", folder)
                 result = vllm_computes(ingot, directory, layout, unsliced)
+            elif question == "sglang loads":
+                result = sglang_loaded(directory, form, layout)
             elif question == "vllm generates":
                 result = in_child(vllm_generates, directory, ingot)
             else:

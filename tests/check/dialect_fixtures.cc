@@ -302,11 +302,30 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"ct.ignore-never-quantized", kMismatch, kInt8, in_quantization({{"/ignore/0"}})},
       // vLLM builds this family's router with the quantization config.
       {"ct.ignore", kMismatch, make_qwen, in_quantization({{"/ignore/1"}})},
-      {"ct.mtp-names", kMismatch, kInt8,
+      {"ct.mtp-names",
+       kMismatch,
+       kInt8,
        [](auto& c) {
          make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
          ignore_also(c, kMtp + "self_attn.o_proj");
+       },
+       {"mtp.draft-names"}},
+      {"mtp.draft-names", kMismatch, kInt8,
+       [](auto& c) {
+         make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
+         ignore_also(c, R"(re:.*layers\.2\..*o_proj$)");
        }},
+      // SGLang builds draft models of NVFP4 plain.
+      {"mtp.draft-names",
+       kMismatch,
+       kNvfp4,
+       [](auto& c) {
+         const std::string experts = kMtp + "mlp.shared_experts.";
+         for (const char* leaf : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})
+           put_spelled(c, experts + leaf, {"modelopt", SchemeId::kNvfp4, Activations::kStatic});
+         replace_excluded(c, "model.layers.2.mlp.shared_experts*", "lm_head");
+       },
+       {"modelopt.statements-agree"}},
       {"ct.joined-scales", kShapeMismatch,
        spelled("compressed-tensors", SchemeId::kFp8Tensor, Activations::kStatic),
        [](auto& c) { c.at(kAttention + "q_a_proj.input_scale").shape = {1}; }},

@@ -114,7 +114,11 @@ void describe_modelopt(EditableCheckpoint& checkpoint, const Spelled& spelled) {
   Json excluded = {"lm_head",      "model.embed_tokens",    "*.mlp.gate",
                    "*.eh_proj",    "*.shared_head*",        "model.layers.2.head",
                    "*.indexer.wk", "*.indexer.weights_proj"};
-  if (is_mlp_only(spelled.scheme)) excluded.push_back("*.self_attn*");
+  if (is_mlp_only(spelled.scheme)) {
+    for (const char* entry : {"*.self_attn*", "model.layers.2.mlp.experts*",
+                              "model.layers.2.mlp.shared_experts*", "model.decoder.*"})
+      excluded.push_back(entry);
+  }
   const char* algo = modelopt_algo(spelled);
   checkpoint.config["quantization_config"] = {
       {"quant_method", "modelopt"}, {"quant_algo", algo}, {"ignore", excluded}};
@@ -242,6 +246,9 @@ std::vector<std::string> spelled_weights(const EditableCheckpoint& plain, const 
     const bool is_attention = name.find("self_attn") != std::string::npos;
     if (!is_projection || is_plain || (is_attention && is_mlp_only(spelled.scheme))) continue;
     if (spelled.dialect == "modelslim" && name.ends_with("kv_b_proj.weight")) continue;
+    // SGLang builds draft models of NVFP4 plain.
+    if (spelled.dialect == "modelopt" && is_mlp_only(spelled.scheme) && name.starts_with(kMtp))
+      continue;
     weights.push_back(name);
   }
   if (spelled.dialect == "deepseek") {
@@ -285,6 +292,7 @@ EditableCheckpoint make_spelled(const Spelled& spelled, void (*edit)(formats::Sy
       Json ignored = Json::array();
       for (const char* layer : {"0", "1", "2"})
         ignored.push_back(std::string("model.layers.") + layer + ".self_attn.indexer.wk");
+      ignored.push_back("model.decoder.self_attn.indexer.wk");
       checkpoint.config["quantization_config"]["ignored_layers"] = ignored;
     }
   } else if (spelled.dialect == "compressed-tensors") {

@@ -42,6 +42,8 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
     SCOPED_TRACE(std::string(formats::engine_name(row.engine)) + " " +
                  std::string(formats::scheme_facts(row.scheme).name));
     EXPECT_EQ(row.dialect.empty(), !formats::scheme_facts(row.scheme).quantized);
+    EXPECT_EQ(row.source.empty(), row.evidence != formats::Evidence::kRead)
+        << "what was read has a place where it stands";
     EXPECT_EQ(row.dialect.empty(), !row.activations.has_value());
     if (row.dialect.empty()) continue;
     const formats::Dialect* dialect = formats::find_dialect(row.dialect);
@@ -191,10 +193,11 @@ TEST(ForAnEngine, RefusesWhatStaysBesideTheChoice) {
     const Plan plan = plan_for_engine(source, Engine::kSglang, std::nullopt, recipe);
     return verdict_of(require_loadable(plan, 1), Engine::kSglang).loads;
   };
-  EXPECT_TRUE(load("role:experts=mxfp4"));
-  // Its scheme for MXFP4 is for experts alone.
-  expect_error(ErrorCode::kUnsupported, {"SGLang", "MXFP4", "--rule"},
-               [&] { load("role:attention=mxfp4"); });
+  EXPECT_TRUE(load("role:experts=int4"));
+  // It joins what MLA makes latents with.
+  expect_error(ErrorCode::kUnsupported, {"SGLang", "weight_shape", "--rule"},
+               [&] { load("role:attention=int4"); });
+  expect_error(ErrorCode::kUnsupported, {"SGLang", "Kimi-K3"}, [&] { load("role:experts=mxfp4"); });
 }
 
 TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Loads a directory with SGLang itself: its config parsing, model class, parameters and loaders.
+
+    sglang_loads.py MODEL [--card hopper|blackwell] [--quantization NAME] [--mtp]
+
+Nothing is computed. SGLang has no build without kernels of a GPU, so the modules that hold them are
+replaced by ones that raise when called, and a card is described to those that ask for one (CARDS).
+Every parameter is filled with a pattern beforehand; one that still has it was not loaded. Then the
+bytes of each tensor of the files are looked for in the parameters.
+"""
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import types
+
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SGLANG_DISABLE_TQDM": "1"}
+KERNELS = ("sgl_kernel", "vllm")  # SGLang falls back to vLLM's kernels where it finds them
+CARDS = {"hopper": (9, 0), "blackwell": (10, 0)}
+# What it fills without a checkpoint: scales of caches, orders of groups, scales in the order of a kernel.
+DEFAULTS = ("k_scale", "v_scale", "_g_idx", "_g_idx_sort_indices", "_blockscale_swizzled")
+# What a draft model takes from the model that it drafts for.
+SHARED = re.compile(r"(^|\.)(embed_tokens|lm_head|shared_head\.head)\.")
+
+
+class NoKernel:
+    """Stands for anything in a module of kernels."""
+
+    def __init__(self, name):
+        self.__dict__["name"] = self.__dict__["__name__"] = name
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return NoKernel(f"{self.name}.{name}")
+
+    def __call__(self, *args, **kwargs):
+        raise RuntimeError(f"{self.name} is a kernel, and was called")
+
+
+class NoKernels(types.ModuleType):
+    __version__, __path__ = "9.9.9", []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return NoKernel(f"{self.__name__}.{name}")
+
+
+class FinderOfKernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of kernels before anybody else does."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in KERNELS else None
+
+    def create_module(self, spec):
+        return NoKernels(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def prepare():
+    """Imports SGLang without its kernels; vLLM cannot be imported in this process behind it."""
+    os.environ.update(ENVIRONMENT)
+    import torch
+
+    sys.meta_path.insert(0, FinderOfKernels())
+    torch.ops.__dict__["npu"] = NoKernel("npu")
+    import sglang.srt.model_loader.loader  # noqa: F401
+    import sglang.srt.models.registry  # noqa: F401
+    from sglang.srt.layers.rotary_embedding import factory
+
+    # The one of CPUs must have scaling.
+    of_cpu = factory.get_rope_cpu
+    factory.get_rope_cpu = lambda *args: of_cpu(*args) if args[5] is not None else factory.get_rope(*args[:-1])
+
+
+def describe(card):
+    """Gives what is imported by now this card, where it asks for the platform."""
+    if card != "blackwell":
+        return
+    from sglang.srt import runtime_context
+
+    platform = runtime_context.get_platform()
+
+    class Blackwell:
+        is_blackwell = is_sm100 = True
+
+        def __getattr__(self, name):
+            return getattr(platform, name)
+
+    described = Blackwell()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("sglang") and hasattr(module, "get_platform"):
+            module.get_platform = lambda: described
+
+
+def build(options, meeting):
+    """SGLang's model with its parameters, the loader and the config of the model."""
+    import torch
+
+    torch.cuda.get_device_capability = lambda *args, **kwargs: CARDS[options.card]
+    torch.cuda.is_available = lambda: False
+    from sglang.srt.runtime_context import SpawnRanks, publish
+    from sglang.srt.server_args import ServerArgs
+
+    arguments = ServerArgs(
+        model_path=str(options.model), device="cpu", dtype="bfloat16", attention_backend="torch_native", disable_cuda_graph=True,
+        skip_tokenizer_init=True, quantization=options.quantization,
+    )
+    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+    from sglang.srt.layers.dp_attention import initialize_dp_attention
+    from sglang.srt.layers.moe import initialize_moe_config
+    from sglang.srt.model_loader import loader as loaders
+
+    initialize_moe_config()
+    init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"file://{meeting}")
+    initialize_model_parallel(backend="gloo")
+    initialize_dp_attention(arguments)
+    config = ModelConfig(
+        model_path=str(options.model), dtype="bfloat16", quantization=options.quantization, is_draft_model=options.mtp
+    )
+    describe(options.card)
+    load_config = LoadConfig(load_format="auto")
+    loader = loaders.get_model_loader(load_config=load_config, model_config=config)
+    quantization = loaders._get_quantization_config(config, load_config)
+    with loaders.set_default_torch_dtype(config.dtype), torch.device("cpu"):
+        model = loaders._initialize_model(config, load_config, quantization)
+    return model, loader, config
+
+
+def unloaded(parameter):
+    """Whether a row of the parameter has the pattern throughout."""
+    import torch
+
+    data = parameter.data
+    rows = data.reshape(-1, data.shape[-1]) if data.dim() > 1 else data.reshape(-1, 1)
+    return bool((rows.contiguous().view(torch.uint8) == 0x7F).all(-1).any())
+
+
+def bytes_of(tensor):
+    import torch
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def not_found(tensors, parameters):
+    """Names of tensors that no parameter holds byte for byte: as they are, cast or turned over."""
+    import torch
+
+    held = []
+    for parameter in parameters:
+        held.append(bytes_of(parameter.data))
+        if parameter.dim() > 1:
+            held.append(bytes_of(parameter.data.transpose(-1, -2)))
+    missing = []
+    for name, tensor in tensors.items():
+        plain = (torch.float32, torch.bfloat16, torch.float16)
+        casts = [tensor.to(dtype) for dtype in plain] if tensor.dtype in plain else [tensor]
+        forms = [bytes_of(cast) for cast in casts]
+        if not any(form in bytes_held for form in forms for bytes_held in held):
+            missing.append(name)
+    return missing
+
+
+def loads(options):
+    """What was loaded: the numbers of parameters and of tensors that they hold, or what is wrong."""
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        model, loader, config = build(options, folder + "/meeting")
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and bool((parameter.data.float() == 1).all()):
+                continue  # loaders of input scales compare with what they were made with
+            parameter.data.view(torch.uint8).fill_(0x7F) if parameter.dim() else parameter.data.fill_(float("nan"))
+        read = {}
+
+        def tensors():
+            for name, tensor in loader._get_all_weights(config, model):
+                read[name] = tensor.clone()
+                yield name, tensor
+
+        model.post_load_weights = lambda *args, **kwargs: None  # prepares what kernels want
+        model.load_weights(tensors())
+    parameters = dict(model.named_parameters())
+    is_shared = lambda name: options.mtp and SHARED.search(name)
+    is_own = lambda name: name.endswith(DEFAULTS + options.own) or is_shared(name)
+    left = [name for name, parameter in parameters.items() if not is_own(name) and unloaded(parameter)]
+    if left:
+        return f"not filled: {left[0]} (of {len(left)})"
+    n_layers = config.hf_config.num_hidden_layers
+    of_mtp = lambda name: any(int(number) >= n_layers for number in re.findall(r"layers\.(\d+)\.", name))
+    wanted = {name: tensor for name, tensor in read.items() if of_mtp(name) == options.mtp and not is_shared(name)}
+    missing = not_found(wanted, parameters.values())
+    text = f"loads, {len(parameters)} parameters hold {len(wanted) - len(missing)} of {len(wanted)} tensors"
+    return text + (f", not {missing[0]}" if missing else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--card", choices=CARDS, default="hopper")
+    parser.add_argument("--quantization")
+    parser.add_argument("--own", default=(), type=lambda text: tuple(text.split(",")), help="ends of parameters that need no file")
+    parser.add_argument("--mtp", action="store_true", help="the draft model of multi-token prediction instead")
+    options = parser.parse_args()
+    prepare()
+    print(loads(options))
+    sys.stdout.flush()
+    os._exit(0)  # its threads do not end by themselves
+
+
+if __name__ == "__main__":
+    main()
