@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/engines.sh [OPTION...]: gives ingot's outputs to vLLM and transformers themselves (scripts/engines/matrix.py,
+# scripts/engines.sh [OPTION...]: gives ingot's outputs to vLLM, SGLang and transformers themselves (scripts/engines/matrix.py,
 # which takes the options) and compares what they do with scripts/engines/expected.jsonl. By hand: not a test of CTest.
 #
 # Needs Python 3.11 or 3.12 with pip, 7 GB of disk and about 25 minutes on two processors; the packages are those of

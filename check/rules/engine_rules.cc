@@ -55,6 +55,30 @@ void refused_by_one(const RuleInput& input) {
   }
 }
 
+// SGLang 0.5.23: w8a8_int8.py and blockwise_int8.py:114 build all experts in INT8.
+void plain_int8_experts(const RuleInput& input) {
+  const auto is_int8 = [](const LogicalTensor& tensor) {
+    return tensor.encoding.scheme == SchemeId::kInt8Channel ||
+           tensor.encoding.scheme == SchemeId::kInt8Block;
+  };
+  const auto is_expert = [](const LogicalTensor& tensor) {
+    return tensor.rule != nullptr && is_routed_expert(tensor.rule->role);
+  };
+  // compressed-tensors without INT8 experts is loaded by another scheme.
+  const bool has_them =
+      std::ranges::any_of(input.checkpoint.tensors(), [&](const LogicalTensor& tensor) {
+        return is_int8(tensor) &&
+               (is_expert(tensor) || tensor.encoding.scheme == SchemeId::kInt8Block);
+      });
+  if (!has_them) return;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (!is_expert(tensor) || is_quantized(tensor)) continue;
+    input.report_kind(tensor, ErrorCode::kMismatch,
+                      "is plain beside INT8, and SGLang builds all experts in INT8, whatever the "
+                      "list says (quantize it, or none of the experts with int8-channel)");
+  }
+}
+
 /// The name of the module above the one that holds the weight.
 std::string parent_of(const LogicalTensor& tensor) {
   const std::size_t last = tensor.name.rfind('.');
@@ -176,6 +200,8 @@ constexpr LoaderRule kRules[] = {
     {"engine.refused-by-sglang", "", "SGLang", kWarning,
      "SGLang loads every weight in its scheme, with its activations", refused_by_one, kAnyScheme,
      false, kIsAllowable, Engine::kSglang},
+    {"int8.plain-experts", "", "SGLang", kWarning,
+     "where some experts or blocks are INT8, all experts are", plain_int8_experts},
     {"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",
      fused_scheme},
     {"nvfp4.fused-global", "", "vLLM, SGLang", kError,

@@ -104,6 +104,18 @@ std::vector<RuleFixture> engine_fixtures() {
       {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kMxfp4, kWeightOnly)},
       // It loads with an option, whoever else refuses.
       {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kInt8Channel, kDynamic)},
+      {"int8.plain-experts",
+       kMismatch,
+       spelled("deepseek", kInt8Block, kDynamic),
+       [](auto& c) {
+         const EditableCheckpoint spelled = c;
+         for (const auto& [name, tensor] : spelled.tensors) {
+           if (name.starts_with("model.layers.1.mlp.experts.") && name.ends_with(".weight"))
+             make_weight_plain(c, name);
+         }
+         quantization(c)["ignored_layers"].push_back("model.layers.1.mlp.experts");
+       },
+       {"engine.refused-by-vllm"}},
       // vLLM refuses experts of this kind, and there are none.
       {"engine.refused-by-sglang", kUnsupported,
        [] {
