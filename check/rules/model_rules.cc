@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "check/rules/engine_belief.h"
+#include "formats/config/nested_config.h"
+#include "formats/records/vllm_state.h"
 
 // What the config promises of the model: every tensor, in its shape, and no other.
 
@@ -109,6 +112,35 @@ void indexer_k_scheme(const RuleInput& input) {
   }
 }
 
+void built_indexers(const RuleInput& input) {
+  const formats::ModelConfig& config = input.checkpoint.config();
+  const auto builds = [&](std::uint32_t layer) {
+    return formats::vllm_builds_indexer(input.checkpoint.family().name, config, layer)
+        .value_or(true);
+  };
+  std::set<std::uint32_t> layers;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr || tensor.rule->role != Role::kIndexerK || !tensor.layer) continue;
+    layers.insert(*tensor.layer);
+    if (builds(*tensor.layer)) continue;
+    input.report_kind(tensor, ErrorCode::kMismatch,
+                      "is in a layer that shares the indexer of an earlier one, where vLLM ends "
+                      "with a KeyError (leave the indexer out)");
+  }
+  // What is missing by indexer_types too has been said.
+  const bool is_said = json_member(formats::text_keys(config), "indexer_types").is_null();
+  if (layers.empty() || is_said || input.checkpoint.slicing() != nullptr) return;
+  for (std::uint32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (layers.contains(layer) || !builds(layer)) continue;
+    input.report_config(ErrorCode::kMismatch,
+                        fmt::format("vLLM builds an indexer in layer {}, which has none: it reads "
+                                    "index_topk_freq, index_skip_topk_offset and "
+                                    "index_topk_pattern, not indexer_types",
+                                    layer));
+    return;
+  }
+}
+
 void draft_names(const RuleInput& input) {
   if (!ConfigReader::is_readable(input.dialect()) || input.checkpoint.slicing() != nullptr) return;
   const ConfigReader reader(input.checkpoint, input.facts, formats::Engine::kSglang);
@@ -143,6 +175,9 @@ constexpr LoaderRule kRules[] = {
      "every layer of a sparse-attention model has its indexer", missing<Gap::kIndexer>},
     {"indexer.k-scheme", "", "vLLM", kWarning,
      "indexer.wk, which is joined with weights_proj, is fp8-block or bf16", indexer_k_scheme},
+    {"indexer.built", "", "vLLM", kWarning,
+     "a layer has an indexer where index_topk_freq or index_topk_pattern say so, and only there",
+     built_indexers},
     {"mtp.present", "", "vLLM, SGLang with speculative decoding", kWarning,
      "the layers that num_nextn_predict_layers promises are there", missing<Gap::kMtpLayer>},
     {"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,

@@ -27,8 +27,48 @@ std::optional<VllmPlace> place_of(const Plan& plan, std::string_view name) {
   return formats::vllm_place(name, plan.source.family().name, plan.source.config());
 }
 
+constexpr formats::RoleSet kOfIndexers = {formats::Role::kIndexerQ, formats::Role::kIndexerK,
+                                          formats::Role::kIndexerKNorm,
+                                          formats::Role::kIndexerWeights};
+
+bool is_of_indexer(const LogicalTensor& tensor) {
+  return tensor.rule != nullptr && tensor.layer && kOfIndexers.has(tensor.rule->role);
+}
+
+bool builds_indexer(const Plan& plan, std::uint64_t layer) {
+  const formats::Checkpoint& source = plan.source;
+  return formats::vllm_builds_indexer(source.family().name, source.config(), layer).value_or(true);
+}
+
+/// Indexers that a source has and vLLM does not build are no key of its state.
+void leave_out_unbuilt(Plan& plan) {
+  for (PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    if (is_of_indexer(tensor) && !builds_indexer(plan, *tensor.layer))
+      planned.action = Action::kDrop;
+  }
+}
+
+void require_indexers(const Plan& plan) {
+  std::set<std::uint32_t> layers;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    if (is_of_indexer(tensor)) layers.insert(*tensor.layer);
+  }
+  const std::uint64_t n_layers = plan.source.config().num_hidden_layers;
+  for (std::uint32_t layer = 0; !layers.empty() && layer < n_layers; ++layer) {
+    if (layers.contains(layer) || !builds_indexer(plan, layer)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("vLLM builds an indexer in layer {}, which has none: it reads "
+                            "index_topk_freq, index_skip_topk_offset and index_topk_pattern of "
+                            "config.json, and not indexer_types (give config.json these)",
+                            layer));
+  }
+}
+
 // What vLLM holds plain is decoded or cast here, as its loader would do it.
 void make_plain(Plan& plan) {
+  leave_out_unbuilt(plan);
   Refusals refusals;
   for (PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
@@ -48,20 +88,6 @@ void make_plain(Plan& plan) {
     if (!is_quantized && planned.to != plain) become_plain(tensor, planned, plain);
   }
   refusals.throw_if_any();
-}
-
-// Whether a layer computes with the indices that an earlier one has chosen.
-bool shares_indexers(const formats::Checkpoint& source) {
-  const formats::Json& raw = formats::text_keys(source.config());
-  if (!raw.is_object()) return false;
-  const auto types = raw.find("indexer_types");
-  const bool some_share =
-      types != raw.end() && types->is_array() &&
-      !std::ranges::all_of(*types, [](const formats::Json& type) { return type == "full"; });
-  const auto every = raw.find("index_topk_freq");
-  const auto pattern = raw.find("index_topk_pattern");
-  return some_share || (every != raw.end() && !every->is_null() && *every != 1) ||
-         (pattern != raw.end() && !pattern->is_null());
 }
 
 void refuse_options(const Plan& plan) {
@@ -95,11 +121,6 @@ void refuse_options(const Plan& plan) {
         fmt::format("layout vllm-sharded has a layer on each stage, and --pp {} is more than {} "
                     "layers",
                     topology.pp, config.num_hidden_layers));
-  }
-  if (shares_indexers(plan.source)) {
-    refuse(
-        "config.json says that layers share the indexer of an earlier one, and layout "
-        "vllm-sharded does not know of which vLLM builds none (use --layout hf)");
   }
   if (options.shared == shard::SharedExperts::kReplicated)
     refuse("vLLM cuts shared experts by --tp (leave out --shared-experts)");
@@ -217,6 +238,7 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& ref
 void require_holdable(const Plan& plan) {
   refuse_options(plan);
   require_draft(plan);
+  require_indexers(plan);
   Refusals refusals;
   Held held;
   for (const PlannedTensor& planned : plan.tensors) {

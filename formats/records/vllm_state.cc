@@ -7,6 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "formats/config/nested_config.h"
+#include "formats/json/json.h"
+
 namespace ingot::formats {
 namespace {
 
@@ -233,6 +236,27 @@ std::optional<VllmPlace> vllm_place(std::string_view name, std::string_view fami
   }
   if (place) place->is_draft = is_draft;
   return place;
+}
+
+std::optional<bool> vllm_builds_indexer(std::string_view family, const ModelConfig& config,
+                                        std::uint64_t layer) {
+  const FamilyRow* row = find_family_row(family);
+  if (row == nullptr || row->model != kSparse) return std::nullopt;
+  if (layer >= config.num_hidden_layers) return true;
+  const Json& raw = text_keys(config);
+  const Json& pattern = json_member(raw, "index_topk_pattern");
+  if (pattern.is_string()) {
+    const auto& letters = pattern.get_ref<const std::string&>();
+    return layer >= letters.size() || letters[layer] != 'S';
+  }
+  if (pattern.is_array()) return layer >= pattern.size() || pattern[layer] != "S";
+  const auto number = [&](const char* key, std::uint64_t otherwise) {
+    const Json& value = json_member(raw, key);
+    return value.is_number_unsigned() ? value.get<std::uint64_t>() : otherwise;
+  };
+  const std::uint64_t every = std::max<std::uint64_t>(number("index_topk_freq", 1), 1);
+  const std::uint64_t offset = number("index_skip_topk_offset", 2);
+  return layer < offset || (layer + 1 - offset) % every == 0;
 }
 
 bool has_vllm_model(std::string_view family) {

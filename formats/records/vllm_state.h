@@ -44,6 +44,13 @@ std::optional<VllmPlace> vllm_place(std::string_view stored_name, std::string_vi
 /// Whether vLLM's model of this family is known here.
 bool has_vllm_model(std::string_view family);
 
+/// Whether vLLM builds an indexer in a layer of such a family; nothing for families whose model has
+/// none. Layers without one share that of an earlier layer. vLLM looks at `index_topk_pattern`, else
+/// at `index_topk_freq` and `index_skip_topk_offset`, never at `indexer_types`; layers for
+/// multi-token prediction have one always. Source: models/deepseek_v32/attention.py:167, 0.32.
+std::optional<bool> vllm_builds_indexer(std::string_view family, const ModelConfig& config,
+                                        std::uint64_t layer);
+
 /// A key that no checkpoint fills; each element is `value`.
 struct VllmConstant {
   TensorSpec spec;

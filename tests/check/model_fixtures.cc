@@ -51,6 +51,16 @@ std::vector<RuleFixture> model_fixtures() {
          const std::string wk = kAttention + "indexer.wk.weight";
          c.put_floats(wk, c.at(wk).shape, 1);
        }},
+      {"indexer.built", kMismatch, make_fp8,
+       [](auto& c) {
+         c.config["index_topk_freq"] = 2;
+         c.config["index_skip_topk_offset"] = 1;
+       }},
+      {"indexer.built", kMismatch, make_fp8,
+       [](auto& c) {
+         c.config["indexer_types"] = {"full", "shared", "full"};
+         EXPECT_GT(c.erase_prefix("model.layers.1.self_attn.indexer."), 3U);
+       }},
       {"mtp.present", kMissingTensor, make_fp8,
        [](auto& c) { EXPECT_GT(c.erase_prefix(kMtp), 20U); }},
       {"mtp.complete", kMissingTensor, make_fp8,

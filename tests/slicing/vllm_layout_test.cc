@@ -254,6 +254,29 @@ TEST_F(VllmLayout, RefusesTopologiesThatVllmHasNot) {
       {"leave out --pp-layers"});
 }
 
+// It goes by these numbers, and not by indexer_types.
+TEST_F(VllmLayout, HasTheIndexersThatVllmBuilds) {
+  const fs::path sharing = directory_ / "sharing";
+  fs::copy(model_of("deepseek_v32", false), sharing, fs::copy_options::recursive);
+  const auto edit = [](const fs::path& model, const Json& edits) {
+    Json config = formats::read_json_file(model / "config.json", 1 << 20);
+    config.update(edits);
+    std::ofstream(model / "config.json") << config;
+  };
+  edit(sharing, {{"index_topk_freq", 2}, {"index_skip_topk_offset", 1}});
+  to_ranks(sharing, directory_ / "out", 1).run();
+  std::set<std::string> layers;
+  for (const auto& [key, tensor] : written(directory_ / "out" / rank_file("", 0))) {
+    if (key.find("indexer") != std::string::npos) layers.insert(key.substr(0, key.find(".self")));
+  }
+  EXPECT_EQ(layers, std::set<std::string>{"model.layers.0"});
+
+  keeping(directory_ / "out", directory_ / "merged").run();
+  edit(directory_ / "merged", {{"index_topk_freq", 1}, {"indexer_types", {"full", "shared"}}});
+  expect_refused([&](Conversion& conversion) { conversion.input = directory_ / "merged"; },
+                 {"builds an indexer in layer 1", "index_topk_freq"});
+}
+
 TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   expect_refused([](Conversion& conversion) { conversion.plan.slicing.fit = shard::TpFit::kPad; },
                  {"--tp-fit refuse or bf16"});
@@ -261,13 +284,6 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
                  {"--max-shard-size"});
   expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kMxfp4; },
                  {"layout vllm-sharded does not hold mxfp4"});
-  const fs::path sharing = directory_ / "sharing";
-  fs::copy(model_of("deepseek_v32", true), sharing, fs::copy_options::recursive);
-  Json config = formats::read_json_file(sharing / "config.json", 1 << 20);
-  config["index_topk_freq"] = 2;
-  std::ofstream(sharing / "config.json") << config;
-  expect_refused([&](Conversion& conversion) { conversion.input = sharing; },
-                 {"share the indexer", "--layout hf"});
   expect_refused(
       [&](Conversion& conversion) {
         conversion.input = model_of("deepseek_v3", true, 1);
@@ -280,7 +296,7 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   const fs::path asymmetric = directory_ / "asymmetric";
   fs::copy(INGOT_SOURCE_DIR "/tests/golden/families/qwen3_moe_gptq_asym", asymmetric,
            fs::copy_options::recursive);
-  config = formats::read_json_file(asymmetric / "config.json", 1 << 20);
+  Json config = formats::read_json_file(asymmetric / "config.json", 1 << 20);
   config["torch_dtype"] = "bfloat16";
   std::ofstream(asymmetric / "config.json") << config;
   expect_refused([&](Conversion& conversion) { conversion.input = asymmetric; },
