@@ -13,7 +13,8 @@ asked:
   vllm computes       greedy answers in FP32 against `ingot generate --profile f32`, and the log
                       probabilities of prompts against those that vLLM gives for ingot's cast of the
                       same files to F32; products that the CPU has no kernel for are replaced by
-                      ones with dequantized weights (dequantized.py), and the row says which
+                      ones with dequantized weights (dequantized.py), and the row says which; on two
+                      ranks both are compared with those of the unsliced directory on as many
   sglang loads        every parameter of SGLang's own model, or of its draft model, is filled by its own
                       loader, and tensors are found in them byte for byte; its kernels are replaced by
                       ones that raise, and a card is described to it (sglang_loads.py)
@@ -124,6 +125,7 @@ def rows():
         for form in FORMS:
             yield model, form, "hf", "vllm computes"
             yield model, form, "vllm-sharded, tp 1", "vllm computes"
+    yield "qwen3_moe", "bf16", "vllm-sharded, tp 2", "vllm computes"
     for form in FURTHER_FORMS:
         if "plain mtp" not in form:
             yield "deepseek_v3", form, "hf", "vllm loads"
@@ -195,9 +197,10 @@ def vllm_loads(directory, form, layout):
     return f"not filled: {left[0]} (of {len(left)})" if left else f"loads, {sum(map(len, states))} keys"
 
 
-def vllm_answers(directory, dtype, layout, replaced):
+def vllm_answers(directory, dtype, layout, replaced, n_ranks=1):
     """Greedy answers, log probabilities of the prompts' tokens, and what was replaced."""
-    os.environ.update(sharded_state.ENVIRONMENT)
+    # Ranks are forked, so that what was replaced is replaced in them.
+    os.environ.update(sharded_state.ENVIRONMENT, VLLM_WORKER_MULTIPROC_METHOD="fork")
     from vllm import LLM, SamplingParams
 
     if replaced:
@@ -205,7 +208,8 @@ def vllm_answers(directory, dtype, layout, replaced):
         dequantized.install()
     engine = LLM(
         model=str(directory), dtype=dtype, enforce_eager=True, max_model_len=128, skip_tokenizer_init=True, seed=0,
-        load_format="sharded_state" if "sharded" in layout else "auto",
+        load_format="sharded_state" if "sharded" in layout else "auto", tensor_parallel_size=n_ranks,
+        distributed_executor_backend="mp" if n_ranks > 1 else None,
     )
     sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, detokenize=False, stop_token_ids=[1], prompt_logprobs=0)
     # One by one, as here: batches may add in another order.
@@ -255,6 +259,19 @@ def sglang_loaded(directory, form, layout):
         own=() if "static" in form else OWN, mtp="mtp" in layout,
     )
     return in_child(sglang_loads.loads, options) + (f", with --quantization {named}" if named else "")
+
+
+def ranks_compute(directory, unsliced, layout):
+    os.environ.update(sharded_state.ENVIRONMENT)
+    import vllm.engine.arg_utils  # noqa: F401 - once, before processes are forked
+
+    results = [in_child(vllm_answers, d, "float32", l, True, 2) for d, l in ((directory, layout), (unsliced, "hf"))]
+    for result in results:
+        if isinstance(result, str):
+            return result
+    (found, logs, replaced), (wanted, wanted_logs, _) = results
+    text = f"{agreement(wanted, found)}, log probabilities {'equal' if logs == wanted_logs else 'other than'} those of the unsliced directory"
+    return text + (f", replaced: {', '.join(replaced)}" if replaced else "")
 
 
 def transformers_loads(directory, ingot):
@@ -344,7 +361,8 @@ def main():
                 result = vllm_loads(directory, form, layout)
             elif question == "vllm computes":
                 unsliced, _ = convert(ingot, model, form, "hf", folder)
-                result = vllm_computes(ingot, directory, layout, unsliced)
+                result = (ranks_compute(directory, unsliced, layout) if "tp 2" in layout
+                          else vllm_computes(ingot, directory, layout, unsliced))
             elif question == "sglang loads":
                 result = sglang_loaded(directory, form, layout)
             elif question == "vllm generates":
