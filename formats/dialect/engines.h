@@ -50,7 +50,7 @@ struct EngineLoad {
   std::optional<Activations> activations;  ///< nothing for plain schemes
   Evidence evidence{};
   std::string_view option = {};  ///< without which it does not; empty: none is needed
-  /// Of kRead: file, and line of a release or function and commit, where it stands.
+  /// Where kRead was read: a file, with the line of a release or with function and commit.
   std::string_view source = {};
 };
 /// Every row; those of one engine and scheme stand in the order in which --for takes them.

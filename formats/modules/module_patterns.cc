@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -17,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/modules/module_census.h"
 #include "formats/modules/module_list.h"
 
 // Covering the modules of a class by few patterns is a set cover; greedy choice is good enough and
@@ -26,127 +26,8 @@ namespace ingot::formats {
 
 namespace {
 
-/// A name behind its layer: `model.layers.` 61 `mlp.experts.#.up_proj`, where `#` stands for the
-/// number of an expert.
-struct LayeredName {
-  std::string_view prefix;
-  std::uint32_t layer = 0;
-  std::string tail;
-};
-
-constexpr std::string_view kLayers = "layers.";
-constexpr std::string_view kExperts = "experts.";
 constexpr std::string_view kModelLayers = "model.layers.";
 constexpr std::string_view kDecoder = "model.decoder.";
-
-/// The number at the start of `text` that ends at a dot, and what is behind that.
-std::optional<std::uint32_t> take_number(std::string_view& text) {
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const auto n = static_cast<std::size_t>(end - text.data());
-  if (failure != std::errc() || n == text.size() || *end != '.') return std::nullopt;
-  text.remove_prefix(n + 1);
-  return value;
-}
-
-/// Where a component that begins with `word` starts, or npos.
-std::size_t find_component(std::string_view name, std::string_view word) {
-  for (std::size_t at = name.find(word); at != std::string_view::npos;
-       at = name.find(word, at + 1)) {
-    if (at == 0 || name[at - 1] == '.') return at;
-  }
-  return std::string_view::npos;
-}
-
-std::string without_expert(std::string_view rest) {
-  const std::size_t at = find_component(rest, kExperts);
-  if (at == std::string_view::npos) return std::string(rest);
-  std::string_view behind = rest.substr(at + kExperts.size());
-  if (!take_number(behind)) return std::string(rest);
-  return std::string(rest.substr(0, at + kExperts.size())).append("#.").append(behind);
-}
-
-template <typename T>
-void sort_unique(std::vector<T>& values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-}
-
-std::optional<LayeredName> split_layer(std::string_view name) {
-  const std::size_t at = find_component(name, kLayers);
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::size_t end = at + kLayers.size();
-  std::string_view rest = name.substr(end);
-  const auto layer = take_number(rest);
-  if (!layer) return std::nullopt;
-  return LayeredName{.prefix = name.substr(0, end), .layer = *layer, .tail = without_expert(rest)};
-}
-
-/// Modules as a table of layers and tails, which is small however many experts there are.
-class ModuleCensus {
- public:
-  static constexpr std::uint32_t kAbsent = ~std::uint32_t{0};
-  static constexpr std::uint32_t kMixed = kAbsent - 1;  ///< experts of several classes
-
-  explicit ModuleCensus(std::span<const ClassedModule> modules) {
-    // A second stack of layers (an encoder of images) is small: its modules go by their names.
-    std::vector<std::optional<LayeredName>> split(modules.size());
-    for (std::size_t i = 0; i < modules.size(); ++i) {
-      split[i] = split_layer(modules[i].name);
-      if (!split[i]) continue;
-      if (layers_.empty()) prefix_ = split[i]->prefix;
-      if (split[i]->prefix != prefix_) {
-        split[i].reset();
-        continue;
-      }
-      layers_.push_back(split[i]->layer);
-      tails_.push_back(split[i]->tail);
-    }
-    sort_unique(layers_);
-    sort_unique(tails_);
-    cells_.assign(layers_.size() * tails_.size(), kAbsent);
-    for (std::size_t i = 0; i < modules.size(); ++i) {
-      if (!split[i]) continue;
-      std::uint32_t& cell = cells_[*cell_of(*split[i])];
-      cell = cell == kAbsent || cell == modules[i].cls ? modules[i].cls : kMixed;
-    }
-    for (std::size_t i = 0; i < modules.size(); ++i) {
-      if (!split[i] || cells_[*cell_of(*split[i])] == kMixed) outside_.push_back(modules[i]);
-    }
-  }
-
-  [[nodiscard]] const std::string& prefix() const { return prefix_; }  ///< `model.layers.`
-  [[nodiscard]] std::span<const std::uint32_t> layers() const { return layers_; }  ///< sorted
-  [[nodiscard]] std::span<const std::string> tails() const { return tails_; }      ///< sorted
-  /// The class of a tail's modules in a layer, kAbsent or kMixed; by position in layers and tails.
-  [[nodiscard]] std::uint32_t cell(std::size_t layer, std::size_t tail) const {
-    return cells_[layer * tails_.size() + tail];
-  }
-  /// layer * tails().size() + tail of a module, nothing when it is not in the table.
-  [[nodiscard]] std::optional<std::size_t> cell_of(std::string_view module) const {
-    const auto split = split_layer(module);
-    return split ? cell_of(*split) : std::nullopt;
-  }
-  /// Modules that no cell stands for: outside the layers, or in a mixed cell.
-  [[nodiscard]] std::span<const ClassedModule> outside() const { return outside_; }
-
- private:
-  [[nodiscard]] std::optional<std::size_t> cell_of(const LayeredName& name) const {
-    if (name.prefix != prefix_) return std::nullopt;
-    const auto layer = std::lower_bound(layers_.begin(), layers_.end(), name.layer);
-    const auto tail = std::lower_bound(tails_.begin(), tails_.end(), name.tail);
-    if (layer == layers_.end() || *layer != name.layer) return std::nullopt;
-    if (tail == tails_.end() || *tail != name.tail) return std::nullopt;
-    return static_cast<std::size_t>(layer - layers_.begin()) * tails_.size() +
-           static_cast<std::size_t>(tail - tails_.begin());
-  }
-
-  std::string prefix_;
-  std::vector<std::uint32_t> layers_;
-  std::vector<std::string> tails_;
-  std::vector<std::uint32_t> cells_;
-  std::vector<ClassedModule> outside_;
-};
 
 /// What a pattern takes in behind a layer's number.
 enum class Reach : std::uint8_t {

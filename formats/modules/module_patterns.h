@@ -6,14 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace ingot::formats {
+#include "formats/modules/module_census.h"
 
-/// A module that engines build as a linear layer, under the name that quantization configs use (the
-/// weight's without `.weight`), and the class that a config must tell it to be in.
-struct ClassedModule {
-  std::string name;
-  std::uint32_t cls = 0;
-};
+namespace ingot::formats {
 
 /// How a dialect writes patterns.
 enum class PatternSyntax : std::uint8_t {
@@ -28,8 +23,8 @@ enum class PatternSyntax : std::uint8_t {
 
 /// The name under which SGLang builds a module of the first MTP layer, of which it makes a model of
 /// one layer: `model.decoder.mlp.down_proj` for `model.layers.61.mlp.down_proj`. Empty for other
-/// modules. Read in SGLang 0.5.23, models/deepseek_nextn.py:119; glm4_moe_nextn.py, mimo_v2_nextn.py
-/// and others have the same.
+/// modules. Read in SGLang 0.5.23, models/deepseek_nextn.py:119; glm4_moe_nextn.py,
+/// mimo_v2_nextn.py and others have the same.
 std::string draft_module_name(std::string_view module, std::uint64_t n_main_layers);
 
 /// Few patterns, sorted, that match every module of class `cls` and no other: layers, parents
