@@ -109,10 +109,11 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
   // The claim comes before whatever looks into the output, so that nobody else changes it.
   require_place(plan.source, output, options);
-  // Nobody else is kept from reading an output that is finished, unless a run that was killed
-  // between its last two steps left an empty folder, which goes with the claim.
+  // Nobody else is kept from reading an output that is finished, unless a run that was killed in
+  // its last steps left a folder, which goes with the claim.
   const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
-                            !std::filesystem::exists(paths.partial);
+                            !std::filesystem::exists(paths.partial) &&
+                            !std::filesystem::exists(paths.swept);
   std::optional<Claim> claim;
   if (!is_read_only) claim.emplace(take_claim(plan, paths, options));
   Preflight checked = preflight(plan, output, options);

@@ -104,9 +104,11 @@ OutputPaths::OutputPaths(fs::path directory)
       consumed(partial / "consumed"),
       journal(partial / "journal.jsonl"),
       claim(partial / "claim"),
-      parts(partial / "parts") {}
+      parts(partial / "parts"),
+      swept(output / ".ingot-swept") {}
 
 void clear_partial(const OutputPaths& paths) {
+  fs::remove_all(paths.swept);
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
     if (entry.path().filename() != paths.claim.filename()) fs::remove_all(entry.path());
   }
@@ -244,13 +246,13 @@ void publish(const OutputPaths& paths, const std::vector<std::string>& names,
       directories.insert(parent);
   }
   sync_with_parents(paths, directories);
-  // The journal goes last: as long as it is there, this function can be repeated.
+  // As long as the folder is there, this function can be repeated; files in it are removed one by
+  // one, so it goes by one rename first.
   fs::remove_all(paths.staged);
-  fs::remove_all(paths.consumed);
-  fs::remove_all(paths.parts);
-  fs::remove(paths.journal);
-  clear_partial(paths);
+  fs::remove_all(paths.swept);
+  rename_file(paths.partial, paths.swept);
   sync_directory(paths.output);
+  fs::remove_all(paths.swept);
 }
 
 }  // namespace ingot::convert

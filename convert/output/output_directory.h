@@ -45,9 +45,10 @@ struct OutputPaths {
   std::filesystem::path journal;  ///< partial/journal.jsonl
   std::filesystem::path claim;    ///< partial/claim: who is writing here (claim.h)
   std::filesystem::path parts;    ///< partial/parts: claims and journals of parts (part_files.h)
+  std::filesystem::path swept;    ///< output/.ingot-swept: the partial folder of a finished output
 };
 
-/// Removes everything of an unfinished output but the claim.
+/// Removes everything of an unfinished output but the claim, and what a publication has swept aside.
 void clear_partial(const OutputPaths& paths);
 
 /// Every file of the output in the order in which it gets its final name: weights and side files,
@@ -62,7 +63,9 @@ void remove_stale(const OutputPaths& paths, const std::vector<std::string>& name
 
 /// Gives the staged files their final names, if they are those of `staged` (null: whatever stands
 /// there, for a publication that was cut). May be repeated after a kill: a file that is no longer
-/// staged must be in place already. Ends with .ingot-partial empty but for the claim.
+/// staged must be in place already. Ends with the rename of .ingot-partial, which alone makes the
+/// output a finished one: what may be needed until then, as headers of consumed source files, is
+/// whole until then.
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,
              const StagedFiles* staged);
 

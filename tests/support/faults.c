@@ -8,7 +8,8 @@
  *   LOSE: nothing is written, and success is reported (pwrite);
  *   STOP: the process stops (SIGSTOP) before the call is made; KILL: it dies (SIGKILL).
  * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
- * CALL: open, pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate, link, rename, flock. */
+ * CALL: open, pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate, link, rename, remove
+ * (of a file or a folder), flock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,9 +24,9 @@
 #include <sys/types.h>
 #include <time.h>
 
-enum { kOpen, kPread, kPwrite, kFsync, kFsyncdir, kFdatasync, kSyncfs, kFallocate, kFtruncate, kLink, kRename, kFlock, kCalls };
+enum { kOpen, kPread, kPwrite, kFsync, kFsyncdir, kFdatasync, kSyncfs, kFallocate, kFtruncate, kLink, kRename, kRemove, kFlock, kCalls };
 static const char* const call_names[kCalls] = {"open",   "pread",     "pwrite",    "fsync", "fsyncdir", "fdatasync",
-                                               "syncfs", "fallocate", "ftruncate", "link",  "rename",   "flock"};
+                                               "syncfs", "fallocate", "ftruncate", "link",  "rename",   "remove", "flock"};
 static atomic_long counts[kCalls];
 
 enum { kNothing = 0, kFlip = -1, kLose = -2, kStop = -3, kKill = -4 };
@@ -135,6 +136,12 @@ int ftruncate(int fd, off_t size) { return fails(kFtruncate) ? -1 : REAL(int, "f
 int ftruncate64(int fd, off_t size) { return fails(kFtruncate) ? -1 : REAL(int, "ftruncate64", int, off_t)(fd, size); }
 int link(const char* from, const char* to) { return fails(kLink) ? -1 : REAL(int, "link", const char*, const char*)(from, to); }
 int rename(const char* from, const char* to) { return fails(kRename) ? -1 : REAL(int, "rename", const char*, const char*)(from, to); }
+int remove(const char* path) { return fails(kRemove) ? -1 : REAL(int, "remove", const char*)(path); }
+int unlink(const char* path) { return fails(kRemove) ? -1 : REAL(int, "unlink", const char*)(path); }
+int rmdir(const char* path) { return fails(kRemove) ? -1 : REAL(int, "rmdir", const char*)(path); }
+int unlinkat(int folder, const char* path, int flags) {
+  return fails(kRemove) ? -1 : REAL(int, "unlinkat", int, const char*, int)(folder, path, flags);
+}
 int flock(int fd, int operation) { return fails(kFlock) ? -1 : REAL(int, "flock", int, int)(fd, operation); }
 
 static time_t clock_lead(void) {
