@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -146,38 +149,64 @@ void input_scale_range(const RuleInput& input) {
   }
 }
 
-// Whether an entry names a module, one above it, or a part of its name, as the most generous engine
-// reads it.
-bool names_some(const RuleInput& input, const std::string& entry) {
+// Every name by which an entry of a list may mean a module that is here, as the most generous
+// engine reads it.
+std::set<std::string> names_of_modules(const RuleInput& input) {
+  std::set<std::string> names;
+  const auto add = [&](std::string_view module) {
+    for (std::string& name : formats::module_aliases(module, input.checkpoint.config().text))
+      names.insert(std::move(name));
+  };
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const std::string_view module = module_name(tensor.name);
+    add(module);
+    if (const std::string_view fused = fused_name(tensor); !fused.empty())
+      add(std::string(module.substr(0, module.rfind('.') + 1)).append(fused));
+  }
+  for (const LinearModule& module : input.facts.modules) {
+    for (const std::string& name : {module.mtp_name, module.draft_name}) {
+      if (!name.empty()) names.insert(name);
+    }
+  }
+  return names;
+}
+
+// Whether an entry names a module, one above it, or a part of its name.
+bool names_some(const std::set<std::string>& modules, const std::string& entry) {
   std::optional<Pattern> pattern;
   try {
     if (entry.starts_with("re:") || entry.find_first_of("*?") != std::string::npos)
       pattern.emplace(entry);
   } catch (const Error&) {
-    return false;  // an engine finds nothing with it either
+    return true;  // that it is no pattern, others say
   }
-  const auto& text = input.checkpoint.config().text;
-  return std::ranges::any_of(input.checkpoint.tensors(), [&](const LogicalTensor& tensor) {
-    const auto names = formats::module_aliases(module_name(tensor.name), text);
-    return std::ranges::any_of(names, [&](const std::string& name) {
-      return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;
-    });
+  return std::ranges::any_of(modules, [&](const std::string& name) {
+    return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;
   });
 }
 
 void list_names_nothing(const RuleInput& input) {
   const Json* block = input.facts.quantization;
   if (block == nullptr || input.checkpoint.slicing() != nullptr) return;
+  std::optional<std::set<std::string>> modules;
   for (const char* key :
        {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"}) {
     const std::vector<std::string> entries = strings_at(*block, key);
-    const auto names = [&](const std::string& entry) { return names_some(input, entry); };
-    if (entries.empty() || std::ranges::any_of(entries, names)) continue;
-    input.report_config(
-        ErrorCode::kMismatch,
-        fmt::format("quantization_config.{} names no module that is here, '{}' for one (is it the "
-                    "list of another checkpoint, or without this one's prefix?)",
-                    key, entries.front()));
+    if (entries.empty()) continue;
+    if (!modules) modules = names_of_modules(input);
+    const auto is_idle = [&](const std::string& entry) { return !names_some(*modules, entry); };
+    const auto first = std::ranges::find_if(entries, is_idle);
+    if (first == entries.end()) continue;
+    const auto n_idle = std::count_if(first, entries.end(), is_idle);
+    const std::string which =
+        std::cmp_equal(n_idle, entries.size())
+            ? fmt::format("quantization_config.{} names", key)
+            : fmt::format("{} of {} entries of quantization_config.{} name", n_idle,
+                          entries.size(), key);
+    input.report_config(ErrorCode::kMismatch,
+                        fmt::format("{} no module that is here, '{}' for one (misspelled, of "
+                                    "another checkpoint, or without this one's prefix?)",
+                                    which, *first));
   }
 }
 
@@ -194,7 +223,8 @@ constexpr LoaderRule kRules[] = {
     {"quantized.known-keys", "", "one reader or another", kWarning,
      "quantization_config has known keys only", known_keys},
     {"quantized.list-names-nothing", "", "all", kWarning,
-     "a list of modules to leave plain names one that is here", list_names_nothing},
+     "every entry of a list of modules to leave plain names one that is here",
+     list_names_nothing},
     {"quantized.cache-scales", "", "vLLM, SGLang", kError,
      "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
      false, std::nullopt, /*except=*/"modelopt"},

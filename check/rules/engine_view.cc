@@ -19,25 +19,14 @@ using formats::Engine;
 namespace {
 
 std::string_view joined_name(const LogicalTensor& tensor) {
-  if (tensor.rule == nullptr) return {};
-  switch (tensor.rule->role) {
+  switch (tensor.rule == nullptr ? Role::kOther : tensor.rule->role) {
     case Role::kExpertGate:
     case Role::kExpertUp:
       return "experts.w13";
     case Role::kExpertDown:
       return "experts.w2";
     default:
-      break;
-  }
-  switch (tensor.rule->fuse) {
-    case formats::Fuse::kQaKva:
-      return "fused_qkv_a_proj";
-    case formats::Fuse::kGateUp:
-      return "gate_up_proj";
-    case formats::Fuse::kQkv:
-      return "qkv_proj";
-    default:
-      return {};
+      return fused_name(tensor);
   }
 }
 

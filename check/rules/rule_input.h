@@ -62,6 +62,10 @@ struct LinearModule {
   std::string draft_name;
 };
 
+/// The last word of the module that engines build of this weight and those with which a loader fuses
+/// it (`gate_up_proj`), or empty.
+std::string_view fused_name(const LogicalTensor& tensor);
+
 /// A part that the structure could not understand, as its recognition says it.
 struct PartFault {
   Error error;

@@ -301,7 +301,16 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"ct.ignore", kMismatch, kInt8, [=](auto& c) { make_weight_plain(c, o_proj); }},
       {"ct.ignore-never-quantized", kMismatch, kInt8, in_quantization({{"/ignore/0"}})},
       // vLLM builds this family's router with the quantization config.
-      {"ct.ignore", kMismatch, make_qwen, in_quantization({{"/ignore/1"}})},
+      {"ct.ignore",
+       kMismatch,
+       make_qwen,
+       in_quantization({{"/ignore/1"}}),
+       {"quantized.list-names-nothing"}},
+      // A name that vLLM gives the indexer's modules in memory alone; one layer too many.
+      {"quantized.list-names-nothing", kMismatch, kInt8,
+       [](auto& c) { ignore_also(c, "re:.*indexers_proj$"); }},
+      {"quantized.list-names-nothing", kMismatch, kInt8,
+       [](auto& c) { ignore_also(c, "model.layers.3.mlp.gate"); }},
       {"ct.mtp-names",
        kMismatch,
        kInt8,
