@@ -13,8 +13,8 @@ asked:
   vllm computes       greedy answers in FP32 against `ingot generate --profile f32`, and the log
                       probabilities of prompts against those that vLLM gives for ingot's cast of the
                       same files to F32; products that the CPU has no kernel for are replaced by
-                      ones with dequantized weights (dequantized.py), and the row says which; on two
-                      ranks both are compared with those of the unsliced directory on as many
+                      ones with dequantized weights (dequantized.py), and the row says which; on
+                      several ranks both are compared with those of the unsliced directory on as many
   sglang loads        every parameter of SGLang's own model, or of its draft model, is filled by its own
                       loader, and tensors are found in them byte for byte; its kernels are replaced by
                       ones that raise, and a card is described to it (sglang_loads.py)
@@ -40,11 +40,13 @@ import sys
 import tempfile
 
 import dequantized
+import released_heads
 import sglang_loads
 import sharded_state
 
 HERE = pathlib.Path(__file__).resolve().parent
 EXPECTED = HERE / "expected.jsonl"
+EXAMPLE = HERE.parent.parent / "examples" / "tiny-v32"
 
 # Wide enough for whole blocks of 128 on two ranks.
 WIDTHS = ["--like", "tiny", "--layers", "2", "--hidden", "256", "--moe-intermediate", "256", "--intermediate", "256",
@@ -55,11 +57,11 @@ MODELS = {
     "deepseek_v32": ["--family", "deepseek_v32", "--dense-layers", "1", *WIDTHS],
     "glm_moe_dsa": ["--family", "glm_moe_dsa", "--dense-layers", "1", *WIDTHS],
 }
-# vLLM's latent attention on CPUs has the release's widths of heads alone.
+# vLLM's latent attention on CPUs has the release's widths of heads alone. Wide enough for four ranks.
 LATENT = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 512, "hidden_size": 256,
-    "intermediate_size": 256, "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 4, "q_lora_rank": 128, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "intermediate_size": 512, "moe_intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 8, "q_lora_rank": 128, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
     "v_head_dim": 128, "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
     "first_k_dense_replace": 1, "moe_layer_freq": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -108,7 +110,9 @@ FURTHER_FORMS = {
 OWN = ("input_scale", "input_global_scale", "_zero_point")
 SHARDED = ["--layout", "vllm-sharded", "--tp"]
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
-N_TOKENS = 12
+# For the bundled model, which has learned to write.
+TEXTS = ["Once upon a time there was a hungry fox", "17 + 25 =", "The capital of France is", "从前有一只兔子"]
+BUNDLED = "tiny-v32 as deepseek_v3"
 
 
 def rows():
@@ -121,12 +125,16 @@ def rows():
             if model not in SPARSE and "modelopt" not in form and "int8-block" not in form:
                 yield model, form, "hf", "transformers loads"
     yield "qwen3_moe", "bf16", "hf", "vllm generates"
-    for model in ("qwen3_moe", "deepseek_v3, released heads"):
+    for model in ("qwen3_moe", BUNDLED):
         for form in FORMS:
             yield model, form, "hf", "vllm computes"
             yield model, form, "vllm-sharded, tp 1", "vllm computes"
-    for form in ("bf16", "fp8-block, deepseek", "nvfp4, compressed-tensors"):
-        yield "qwen3_moe", form, "vllm-sharded, tp 2", "vllm computes"
+    for form in ("bf16", "fp8-block, deepseek", "fp8-channel, compressed-tensors", "nvfp4, compressed-tensors"):
+        for n_ranks in (2, 4):
+            yield "deepseek_v3, released heads", form, f"vllm-sharded, tp {n_ranks}", "vllm computes"
+            # Blocks of 128 are cut where four ranks share 256 columns.
+            if n_ranks == 2 or "block" not in form:
+                yield "qwen3_moe", form, f"vllm-sharded, tp {n_ranks}", "vllm computes"
     for form in FURTHER_FORMS:
         if "plain mtp" not in form:
             yield "deepseek_v3", form, "hf", "vllm loads"
@@ -140,20 +148,47 @@ def rows():
                 yield model, form, "hf, mtp", "sglang loads"
 
 
+def name_of(model, form, layout, question):
+    return f"{model}; {form}; {layout}; {question}"
+
+
+def ranks_of(layout):
+    return int(re.search(r"tp (\d)", layout)[1]) if "sharded" in layout else 1
+
+
 def one_line(text, folder):
     """The first line of a message, without what differs from run to run."""
     line = next((l for l in text.strip().splitlines() if l.strip()), "")
     return re.sub(r"0x[0-9a-f]+", "0x", line.replace(str(folder), "DIR"))[:300]
 
 
+def make_source(ingot, model, source):
+    if model == BUNDLED:
+        plain = source.with_name("bundled")
+        subprocess.run([ingot, "convert", EXAMPLE, plain, "--to", "bf16", "--quiet"], check=True)
+        released_heads.widen(plain, source)
+        return
+    config = source.with_suffix(".json")
+    config.write_text(json.dumps(LATENT))
+    subprocess.run([ingot, "synth", source, *MODELS.get(model, ["--config", config]), "--quiet"], check=True)
+
+
+def questions_for(directory):
+    """Prompts, and how many tokens an answer may have."""
+    if not (directory / "tokenizer.json").exists():
+        return PROMPTS, 12
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    return [[0, *tokenizer.encode(text, add_special_tokens=False).ids] for text in TEXTS], 32
+
+
 def convert(ingot, model, form, layout, folder):
     """The directory of ingot's output, or the message with which it refuses."""
     source = folder / f"source-{model}"
     if not source.exists():
-        config = folder / "config.json"
-        config.write_text(json.dumps(LATENT))
-        subprocess.run([ingot, "synth", source, *MODELS.get(model, ["--config", config]), "--quiet"], check=True)
-    sharded = [*SHARDED, "1" if "tp 1" in layout else "2"] if "sharded" in layout else []
+        make_source(ingot, model, source)
+    sharded = [*SHARDED, str(ranks_of(layout))] if "sharded" in layout else []
     output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout.removesuffix(', mtp')}")
     if output.exists():
         return output, None
@@ -165,9 +200,10 @@ def convert(ingot, model, form, layout, folder):
 def ids_of(ingot, directory, profile):
     """Greedy answers of ingot."""
     answers = []
-    for prompt in PROMPTS:
+    prompts, n_tokens = questions_for(directory)
+    for prompt in prompts:
         command = [ingot, "generate", directory, "--tokens", ",".join(map(str, prompt)), "--greedy", "--json"]
-        done = subprocess.run([*command, "--max-new-tokens", str(N_TOKENS), "--profile", profile], capture_output=True, text=True)
+        done = subprocess.run([*command, "--max-new-tokens", str(n_tokens), "--profile", profile], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)
         answers.append(json.loads(done.stdout)["sequences"][0]["generated_ids"])
@@ -184,7 +220,7 @@ def agreement(ours, theirs):
 def vllm_loads(directory, form, layout):
     options = argparse.Namespace(
         model=str(directory / "mtp" if "mtp" in layout else directory), dtype="bfloat16",
-        tp=2 if "sharded" in layout else 1, pp=1, ep=False, mtp="mtp" in layout,
+        tp=ranks_of(layout), pp=1, ep=False, mtp="mtp" in layout,
         sharded="sharded" in layout, engine="{}", timeout=300,
     )
     try:
@@ -203,6 +239,7 @@ def vllm_answers(directory, dtype, layout, replaced, n_ranks=1):
     os.environ.update(sharded_state.ENVIRONMENT, PYTHONPATH=str(HERE))
     from vllm import LLM, SamplingParams
 
+    sharded_state.hide_tiles()
     if replaced:
         sharded_state.replace_kernels()
         dequantized.install()
@@ -211,10 +248,11 @@ def vllm_answers(directory, dtype, layout, replaced, n_ranks=1):
         load_format="sharded_state" if "sharded" in layout else "auto", tensor_parallel_size=n_ranks,
         **({"distributed_executor_backend": "mp", "worker_extension_cls": "in_ranks.Replaced"} if n_ranks > 1 else {}),
     )
-    sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, detokenize=False, stop_token_ids=[1], prompt_logprobs=0)
+    prompts, n_tokens = questions_for(directory)
+    sampling = SamplingParams(temperature=0, max_tokens=n_tokens, detokenize=False, stop_token_ids=[1], prompt_logprobs=0)
     # One by one, as here: batches may add in another order.
-    outputs = [engine.generate([{"prompt_token_ids": p}], sampling, use_tqdm=False)[0] for p in PROMPTS]
-    logs = [step[token].logprob for p, o in zip(PROMPTS, outputs) for token, step in zip(p[1:], o.prompt_logprobs[1:])]
+    outputs = [engine.generate([{"prompt_token_ids": p}], sampling, use_tqdm=False)[0] for p in prompts]
+    logs = [step[token].logprob for p, o in zip(prompts, outputs) for token, step in zip(p[1:], o.prompt_logprobs[1:])]
     return [list(o.outputs[0].token_ids) for o in outputs], logs, sorted(dequantized.REPLACED)
 
 
@@ -265,7 +303,8 @@ def ranks_compute(directory, unsliced, layout):
     os.environ.update(sharded_state.ENVIRONMENT)
     import vllm.engine.arg_utils  # noqa: F401 - once, before processes are forked
 
-    results = [in_child(vllm_answers, d, "float32", l, True, 2) for d, l in ((directory, layout), (unsliced, "hf"))]
+    n_ranks = ranks_of(layout)
+    results = [in_child(vllm_answers, d, "float32", l, True, n_ranks) for d, l in ((directory, layout), (unsliced, "hf"))]
     for result in results:
         if isinstance(result, str):
             return result
@@ -297,10 +336,11 @@ def transformers_loads(directory, ingot):
 
         model.apply(disable_quantization)  # of activations: the weights are dequantized
     answers = []
+    prompts, n_tokens = questions_for(directory)
     with torch.no_grad():
-        for prompt in PROMPTS:
+        for prompt in prompts:
             tokens = list(prompt)
-            for _ in range(N_TOKENS):
+            for _ in range(n_tokens):
                 logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
                 tokens.append(int(logits.argmax()))
                 if tokens[-1] == 1:
@@ -350,7 +390,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for model, form, layout, question in rows():
-            name = f"{model}; {form}; {layout}; {question}"
+            name = name_of(model, form, layout, question)
             if options.only not in name:
                 continue
             directory, refusal = convert(ingot, model, form, layout, folder)
@@ -360,7 +400,7 @@ def main():
                 result = vllm_loads(directory, form, layout)
             elif question == "vllm computes":
                 unsliced, _ = convert(ingot, model, form, "hf", folder)
-                result = (ranks_compute(directory, unsliced, layout) if "tp 2" in layout
+                result = (ranks_compute(directory, unsliced, layout) if ranks_of(layout) > 1
                           else vllm_computes(ingot, directory, layout, unsliced))
             elif question == "sglang loads":
                 result = sglang_loaded(directory, form, layout)
@@ -376,7 +416,9 @@ def main():
             if is_other and not options.record:
                 print(f"       expected: {expected.get(name)}", flush=True)
     if options.record:
-        lines = [json.dumps({"row": name, "result": result}) for name, result in (expected | found).items()]
+        known = expected | found
+        names = [name for name in (name_of(*row) for row in rows()) if name in known]
+        lines = [json.dumps({"row": name, "result": known[name]}) for name in names]
         EXPECTED.write_text("\n".join(lines) + "\n")
         return 0
     print(f"{len(found)} rows, {n_other} other than expected")

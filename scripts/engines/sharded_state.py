@@ -49,9 +49,18 @@ class NoKernel:
         return lambda *args, **kwargs: None
 
 
+def hide_tiles():
+    """Has vLLM take this processor for one without AMX, whose kernels know no FP32."""
+    import torch
+
+    torch.cpu._is_amx_tile_supported = lambda: False
+
+
 def replace_kernels():
     """Puts the choice of a GPU in place of each choice that a CPU cannot make."""
     from importlib import import_module
+
+    hide_tiles()
 
     from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
     from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
