@@ -1,12 +1,16 @@
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "check/rules/missing_tensors.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
+#include "cli/flags/target_flags.h"
 #include "convert/convert.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/repair.h"
@@ -25,6 +29,7 @@ namespace {
 
 struct RepairFlags {
   std::string input, family, dialect, links = "yes";
+  TargetFlags target;  // --allow alone
   JobFlags job;
 };
 
@@ -33,19 +38,33 @@ struct Opened {
   std::string index_fault;  ///< of an index that is not of these files; empty: it is, or is none
 };
 
+// Whether weights are missing that config.json promises. Layers for multi-token prediction may be
+// left out as a whole.
+bool lacks_weights(const Checkpoint& source) {
+  using check::Gap;
+  const check::MissingTensors missing(source);
+  return std::ranges::any_of(
+      std::array{Gap::kMtpTensor, Gap::kIndexer, Gap::kCorrectionBias, Gap::kExpert, Gap::kOther},
+      [&](Gap gap) { return !missing.of(gap).empty(); });
+}
+
 // By the index; where that fails, by the files that are here.
-Opened open(const RepairFlags& flags) {
+Opened open(const RepairFlags& flags, const convert::Allowances& allow) {
   formats::OpenOptions options{.family = flags.family,
+                               .allow_unknown = &allow.unknown_tensor,
                                .threads = threads_of(flags.job.execute.threads)};
   try {
     return {Checkpoint::open(flags.input, options), {}};
   } catch (const Error& error) {
     options.ignores_index = true;
+    std::optional<Checkpoint> source;
     try {
-      return {Checkpoint::open(flags.input, options), error.what()};
+      source = Checkpoint::open(flags.input, options);
     } catch (const Error&) {
     }
-    throw;
+    // A file that did not arrive is no fault of the index.
+    if (!source || lacks_weights(*source)) throw;
+    return {*std::move(source), error.what()};
   }
 }
 
@@ -79,19 +98,6 @@ std::vector<std::string> changes_of(const Json& before, const Json& after) {
     }
   }
   return lines;
-}
-
-// As it is recognized; where nothing says it and that cannot be, the dialect that holds most.
-std::string dialect_of(const Checkpoint& source) {
-  const formats::Dialect& own = source.dialect();
-  const bool is_said =
-      !formats::quantization_block(source.config()).is_null() || !source.description().is_null();
-  const bool holds_all = std::ranges::all_of(source.tensors(), [&](const auto& tensor) {
-    const formats::SchemeId scheme = tensor.encoding.scheme;
-    return !formats::scheme_facts(scheme).quantized ||
-           formats::find_storage(own, scheme) != nullptr;
-  });
-  return std::string(is_said || holds_all ? own.name : "compressed-tensors");
 }
 
 std::string mended_text(const convert::Plan& plan, const Opened& opened) {
@@ -132,7 +138,8 @@ int run_repair(RepairFlags& flags) {
         .in_file(flags.input);
   }
   flags.job.execute.stamps.add(flags.input);
-  const Opened opened = open(flags);
+  convert::Recipe recipe = make_recipe(flags.target);
+  const Opened opened = open(flags, recipe.allow);
   if (opened.source.dialect().is_read_only) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("is in dialect {}, which is read and never written (ingot convert "
@@ -140,8 +147,9 @@ int run_repair(RepairFlags& flags) {
                             opened.source.dialect().name))
         .in_file(flags.input);
   }
-  convert::Recipe recipe;
-  recipe.choices.dialect = flags.dialect.empty() ? dialect_of(opened.source) : flags.dialect;
+  recipe.choices.dialect = flags.dialect.empty()
+                               ? std::string(convert::repaired_dialect(opened.source).name)
+                               : flags.dialect;
   recipe.choices.repair =
       std::make_shared<const convert::RepairFacts>(convert::read_repair_facts(opened.source));
   convert::PlanOptions options;
@@ -160,7 +168,7 @@ std::function<int()> declare_repair(FlagTable& table) {
              required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, "model family instead of config.json's"),
-             family_file_flag(&flags->family)});
+             family_file_flag(&flags->family), allow_flag(flags->target)});
   table.add(FlagGroup::kTarget,
             {{"--dialect", &flags->dialect,
               "layout of the quantized tensors, where nothing says it any more: deepseek, "

@@ -6,6 +6,7 @@
 #include "check/rules/loader_rules.h"
 #include "convert/plan/band.h"
 #include "convert/plan/passes.h"
+#include "convert/plan/repair.h"
 #include "formats/base/error.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/json/json.h"
@@ -256,9 +257,23 @@ class Decider {
                nullptr;
   }
 
-  const StorageRow* storage_of(const PlannedTensor& planned, const LogicalTensor& tensor) {
+  // The row for codes that are kept with the scales of their activations; null: the source has
+  // none, or the dialect no place for them.
+  const StorageRow* row_of_kept_inputs(const PlannedTensor& planned,
+                                       const LogicalTensor& tensor) const {
+    if (planned.action != Action::kRepackage) return nullptr;
+    const auto keeps_all = [&](const StorageRow& row) {
+      return !row.is_kept_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
+    };
+    const auto row = std::ranges::find_if(dialect_.storage, keeps_all);
+    return row == dialect_.storage.end() ? nullptr : &*row;
+  }
+
+  const StorageRow* storage_of(PlannedTensor& planned, const LogicalTensor& tensor) {
     const auto& wanted = recipe_.choices.activations;
-    const StorageRow* row = formats::find_storage(dialect_, planned.to, wanted);
+    const StorageRow* row = wanted ? nullptr : row_of_kept_inputs(planned, tensor);
+    const bool keeps_input = row != nullptr;
+    if (row == nullptr) row = formats::find_storage(dialect_, planned.to, wanted);
     // Tensors that merely stay take what their scheme has.
     if (row == nullptr && planned.action == Action::kRepackage)
       row = formats::find_storage(dialect_, planned.to);
@@ -277,7 +292,8 @@ class Decider {
                     tensor.name);
       return nullptr;
     }
-    if (!wanted && !row->activations_choice.empty()) {
+    planned.keeps_input = keeps_input;
+    if (!wanted && !keeps_input && !row->activations_choice.empty()) {
       refusals_.add(ErrorCode::kInvalidArgument,
                     fmt::format("dialect {} needs --activations for {}: {}", dialect_.name,
                                 scheme_name(planned.to), row->activations_choice),
@@ -416,8 +432,10 @@ class Decider {
       if (planned.action != Action::kQuantize) {
         // Tensors of MX formats beside it say nothing of its own scales.
         const std::uint32_t scale = plan_.tensor_of(planned).encoding.stored[Part::kScale];
-        all = all && (source_says_ue8m0(plan_) ||
-                      source_.stored()[scale].dtype == formats::DType::kF8E8M0);
+        const RepairFacts* repair = recipe_.choices.repair.get();
+        const bool is_so =
+            repair != nullptr ? repair->power_of_two_scales : source_says_ue8m0(plan_);
+        all = all && (is_so || source_.stored()[scale].dtype == formats::DType::kF8E8M0);
       } else if (planned.scales != PlannedTensor::kNone) {
         all = all && release_claims;
       } else {

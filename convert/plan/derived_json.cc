@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
+#include "convert/plan/repair.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
@@ -54,6 +55,11 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
   const formats::SourceActivations of_source(source.config(), source.dialect(),
                                              source.description());
   std::vector<formats::WrittenTensor> written;
+  const bool is_repair = plan.recipe.choices.repair != nullptr;
+  const auto stored_activations = [&](const LogicalTensor& tensor) {
+    return is_repair ? repaired_activations(of_source, source.dialect(), tensor)
+                     : of_source.of(tensor.name, tensor.encoding);
+  };
   written.reserve(plan.tensors.size());
   std::vector<bool> has_whole_rows;
   for (const PlannedTensor& planned : plan.tensors) {
@@ -62,8 +68,8 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
     formats::WrittenTensor& row = written.emplace_back();
     row.name = tensor.name;
     row.scheme = planned.to;
-    row.activations = planned.storage != nullptr ? planned.storage->activations
-                                                 : of_source.of(tensor.name, tensor.encoding);
+    row.activations =
+        planned.storage != nullptr ? planned.storage->activations : stored_activations(tensor);
     row.rule = tensor.rule;
     row.layer = tensor.layer;
     row.expert = tensor.expert;

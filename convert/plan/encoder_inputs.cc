@@ -74,12 +74,26 @@ FusedKey fused_key(const LogicalTensor& tensor) {
   return {std::string(module.substr(0, module.rfind('.'))), fuse};
 }
 
+bool keeps_inputs(const formats::StorageRow& row, const formats::Checkpoint& source,
+                  const LogicalTensor& tensor) {
+  using formats::Part;
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  if (row.activations != formats::Activations::kStatic || !stored.has(Part::kInputScale) ||
+      formats::element_count(source.stored()[stored[Part::kInputScale]].shape) != 1)
+    return false;
+  return std::ranges::all_of(
+      std::array{Part::kInputScale, Part::kInputOffset, Part::kQuantBias, Part::kDeqScale},
+      [&](Part part) {
+        return stored.has(part) == (formats::find_part_row(row, part) != nullptr);
+      });
+}
+
 void set_input_scales(Plan& plan, Refusals& refusals) {
   const Choices& choices = plan.recipe.choices;
   std::map<FusedKey, std::optional<InputRange>> ranges;
   const auto for_each_static = [&](const auto& visit) {
     for (PlannedTensor& planned : plan.tensors) {
-      if (planned.storage != nullptr &&
+      if (planned.storage != nullptr && !planned.keeps_input &&
           planned.storage->activations == formats::Activations::kStatic)
         visit(planned, plan.tensor_of(planned));
     }

@@ -46,6 +46,11 @@ void lay_out_files(Plan& plan);
 using FusedKey = std::pair<std::string, formats::Fuse>;
 FusedKey fused_key(const formats::LogicalTensor& tensor);
 
+/// Whether a row of static activations has just the parts for them that a stored weight has, each
+/// scale one number.
+bool keeps_inputs(const formats::StorageRow& row, const formats::Checkpoint& source,
+                  const formats::LogicalTensor& tensor);
+
 /// Says of every file whether this run writes it (PlannedFile::is_here): dealt_parts().
 void deal_files(Plan& plan);
 

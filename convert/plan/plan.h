@@ -75,6 +75,7 @@ struct PlannedTensor {
   const formats::StorageRow* storage = nullptr;  ///< of kRepackage and kQuantize
   std::array<std::uint64_t, 2> block = {0, 0};   ///< rows and columns that share a scale
   InputScale input;                              ///< of static activations
+  bool keeps_input = false;  ///< of a kRepackage: what is stored of static activations is kept
   shard::TensorCut cut;
   shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};

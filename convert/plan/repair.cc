@@ -3,15 +3,20 @@
 #include <algorithm>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "convert/plan/passes.h"
 #include "formats/base/fd.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/config/nested_config.h"
+#include "formats/dialect/engine_limits.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
 namespace ingot::convert {
 
 using formats::Checkpoint;
 using formats::LogicalTensor;
+using formats::Part;
 
 namespace {
 
@@ -28,22 +33,123 @@ float as_factor(const formats::GlobalScale& global) {
   return global.divides ? 1 / global.value : global.value;
 }
 
-// Whether some row of its dialect calls the parts of a tensor as they are called. DeepSeek's own
-// names (`X.scale`) are in no row, and read by its own loader.
-bool has_names_of_dialect(const Checkpoint& source, const LogicalTensor& tensor) {
+// Whether a part has the shape of the parameter that loaders copy it into. One number may have a
+// dimension or none; the matrices of a stack have a number each.
+bool has_shape(const formats::PartRow& at, const LogicalTensor& tensor,
+               const formats::StoredTensor& stored) {
+  const formats::Encoding& encoding = tensor.encoding;
+  if (at.part == Part::kWeight || tensor.shape.size() > 2) return true;
+  if (formats::is_joined_number(at.shape, tensor.rule)) return stored.shape.empty();
+  if (at.shape == formats::PartShape::kOne || at.shape == formats::PartShape::kScalar)
+    return stored.shape.size() < 2;
+  return stored.shape == formats::part_shape(at, encoding.scheme, tensor.shape,
+                                             {encoding.block_rows, encoding.block_cols});
+}
+
+// DeepSeek's own names are in no row, and read by its own loader.
+bool is_native_name(std::string_view name) {
+  return name.ends_with(".scale");
+}
+
+enum class Form : std::uint8_t { kNames, kNamesAndShapes };
+
+// Whether the parts of a tensor stand as some row of the dialect has them.
+bool has_form(const formats::Dialect& dialect, const Checkpoint& source,
+              const LogicalTensor& tensor, Form form) {
   bool is_known = true;
-  tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t index) {
-    const std::string& name = source.stored()[index].name;
-    const auto calls_it_so = [&](const formats::StorageRow& row) {
+  tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
+    const formats::StoredTensor& stored = source.stored()[index];
+    const auto has_it_so = [&](const formats::StorageRow& row) {
       return row.scheme == tensor.encoding.scheme &&
              std::ranges::any_of(row.parts, [&](const formats::PartRow& at) {
-               return at.part == part && formats::part_name(at, tensor.name) == name;
+               return at.part == part && formats::part_name(at, tensor.name) == stored.name &&
+                      (form == Form::kNames || has_shape(at, tensor, stored));
              });
     };
-    is_known = is_known && (name.ends_with(".scale") ||
-                            std::ranges::any_of(source.dialect().storage, calls_it_so));
+    is_known = is_known &&
+               (is_native_name(stored.name) || std::ranges::any_of(dialect.storage, has_it_so));
   });
   return is_known;
+}
+
+bool is_quantized(const LogicalTensor& tensor) {
+  return formats::scheme_facts(tensor.encoding.scheme).quantized;
+}
+
+// FP4 experts of DeepSeek-V4, which its own loader knows and no row.
+bool has_native_scale(const Checkpoint& source, const LogicalTensor& tensor) {
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  return stored.has(Part::kScale) && is_native_name(source.stored()[stored[Part::kScale]].name);
+}
+
+// Whether the dialect has a row for each weight, with scales of activations where there are any.
+bool holds_all(const formats::Dialect& dialect, const Checkpoint& source) {
+  return std::ranges::all_of(source.tensors(), [&](const LogicalTensor& tensor) {
+    if (!is_quantized(tensor)) return true;
+    if (&dialect == &source.dialect() && has_native_scale(source, tensor)) return true;
+    const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
+    return std::ranges::any_of(dialect.storage, [&](const formats::StorageRow& row) {
+      if (row.scheme != tensor.encoding.scheme) return false;
+      if (row.is_kept_only) return has_form(dialect, source, tensor, Form::kNames);
+      return !is_static || row.activations == formats::Activations::kStatic;
+    });
+  });
+}
+
+bool names_all(const formats::Dialect& dialect, const Checkpoint& source) {
+  return std::ranges::all_of(source.tensors(), [&](const LogicalTensor& tensor) {
+    return !is_quantized(tensor) || has_form(dialect, source, tensor, Form::kNames);
+  });
+}
+
+// By the keys that one dialect's block alone has.
+const formats::Dialect* dialect_of_keys(const formats::Json& block) {
+  if (!block.is_object()) return nullptr;
+  if (block.contains("quant_algo")) return formats::find_dialect("modelopt");
+  if (block.contains("config_groups")) return formats::find_dialect("compressed-tensors");
+  return nullptr;
+}
+
+// Native names with schemes that the rows of no written dialect put under them.
+void refuse_native_names(const Checkpoint& source, const formats::Dialect& dialect) {
+  const bool is_said =
+      source.config().quantization && !source.config().quantization->quant_method.empty();
+  if (is_said) return;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (!is_quantized(tensor) || !has_native_scale(source, tensor)) continue;
+    const bool is_held = formats::find_storage(source.dialect(), tensor.encoding.scheme) != nullptr;
+    if (is_held && &dialect == &source.dialect()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "is stored under DeepSeek's own names, whose loader goes by the config as "
+                "released, and config.json does not say how it is quantized (copy "
+                "quantization_config from the release; or ingot convert, or --dialect)")
+        .in_tensor(tensor.name);
+  }
+}
+
+// One global scale for weights that loaders fuse: the largest as it multiplies.
+void join_globals(const Checkpoint& source, const std::vector<const LogicalTensor*>& set,
+                  RepairFacts& facts) {
+  std::vector<formats::GlobalScale> own;
+  for (const LogicalTensor* tensor : set)
+    own.push_back(*formats::ScaleReader(source, *tensor).global());
+  const auto [least, most] = std::ranges::minmax_element(
+      own, {}, [](const formats::GlobalScale& global) { return as_factor(global); });
+  if (as_factor(*most) / as_factor(*least) > kFarthestGlobals) {
+    const LogicalTensor &small = *set[static_cast<std::size_t>(least - own.begin())],
+                        &large = *set[static_cast<std::size_t>(most - own.begin())];
+    throw Error(
+        ErrorCode::kBadScale,
+        fmt::format("has a global scale of {}, and '{}', with which loaders fuse it, one of "
+                    "{}: farther apart than block scales can make up for (where one is the "
+                    "reciprocal that it should not be, ingot check says so; else ingot "
+                    "convert makes them anew from the release)",
+                    least->value, large.name, most->value))
+        .in_tensor(small.name);
+  }
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    if (own[i].value != most->value) facts.joint_globals.emplace(set[i]->name, most->value);
+  }
 }
 
 }  // namespace
@@ -57,24 +163,68 @@ RepairFacts read_repair_facts(const Checkpoint& source) {
     file.read_exact(bytes, 0);
     facts.headers.push_back(hash_bytes(bytes));
   }
+  const auto& said = source.config().quantization;
+  facts.power_of_two_scales = said && said->scale_fmt == "ue8m0"
+                                  ? !formats::has_scale_beyond_powers_of_two(source)
+                                  : formats::all_scales_are_powers_of_two(source);
   std::map<FusedKey, std::vector<const LogicalTensor*>> sets;
   for (const LogicalTensor& tensor : source.tensors()) {
-    if (tensor.encoding.stored.has(formats::Part::kGlobal))
-      sets[fused_key(tensor)].push_back(&tensor);
+    if (tensor.encoding.stored.has(Part::kGlobal)) sets[fused_key(tensor)].push_back(&tensor);
   }
+  ErrorList faults;
   for (const auto& [key, set] : sets) {
     if (set.size() < 2) continue;
-    std::optional<formats::GlobalScale> joint;
-    std::vector<formats::GlobalScale> own;
-    for (const LogicalTensor* tensor : set) {
-      own.push_back(*formats::ScaleReader(source, *tensor).global());
-      if (!joint || as_factor(own.back()) > as_factor(*joint)) joint = own.back();
-    }
-    for (std::size_t i = 0; i < set.size(); ++i) {
-      if (own[i].value != joint->value) facts.joint_globals.emplace(set[i]->name, joint->value);
+    try {
+      join_globals(source, set, facts);
+    } catch (const Error& error) {
+      faults.add(error);
     }
   }
+  faults.throw_if_any();
   return facts;
+}
+
+const formats::Dialect& repaired_dialect(const Checkpoint& source) {
+  const formats::Dialect& own = source.dialect();
+  const auto& said = source.config().quantization;
+  const bool is_said =
+      (said && !said->quant_method.empty()) || !source.description().is_null() || own.is_read_only;
+  const formats::Dialect* chosen = &own;
+  const auto choose = [&](const auto& fits) {
+    const auto dialects = formats::dialects();
+    const auto found = std::ranges::find_if(
+        dialects, [&](const formats::Dialect* dialect) { return fits(*dialect); });
+    if (found != dialects.end()) chosen = *found;
+    return found != dialects.end();
+  };
+  const auto is_theirs = [&](const formats::Dialect& dialect) {
+    return names_all(dialect, source) && holds_all(dialect, source);
+  };
+  const formats::Dialect* by_keys = dialect_of_keys(formats::quantization_block(source.config()));
+  if (is_said && (own.is_read_only || holds_all(own, source))) {
+    // What is said holds.
+  } else if (by_keys != nullptr && holds_all(*by_keys, source)) {
+    chosen = by_keys;
+  } else if (!choose(is_theirs)) {
+    choose([&](const formats::Dialect& dialect) { return holds_all(dialect, source); });
+  }
+  refuse_native_names(source, *chosen);
+  return *chosen;
+}
+
+formats::Activations repaired_activations(const formats::SourceActivations& said,
+                                          const formats::Dialect& dialect,
+                                          const LogicalTensor& tensor) {
+  using formats::Activations;
+  const formats::SchemeId scheme = tensor.encoding.scheme;
+  if (tensor.encoding.stored.has(Part::kInputScale)) return Activations::kStatic;
+  const Activations claimed = said.of(tensor.name, tensor.encoding);
+  if (claimed != Activations::kStatic && formats::find_storage(dialect, scheme, claimed) != nullptr)
+    return claimed;
+  const auto possible = std::ranges::find_if(dialect.storage, [&](const formats::StorageRow& row) {
+    return row.scheme == scheme && row.activations != Activations::kStatic;
+  });
+  return possible == dialect.storage.end() ? claimed : possible->activations;
 }
 
 void mend_tensors(Plan& plan) {
@@ -86,24 +236,33 @@ void mend_tensors(Plan& plan) {
   bool is_postponed = false;
   for (PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
-    const bool is_apart = facts->joint_globals.contains(tensor.name);
-    if (planned.action == Action::kCopy && formats::scheme_facts(planned.to).quantized) {
-      const formats::StorageRow* row = formats::find_storage(
-          source.dialect(), planned.to, activations.of(tensor.name, tensor.encoding));
-      if (row != nullptr && !has_names_of_dialect(source, tensor)) {
+    if (planned.action == Action::kCopy && formats::scheme_facts(planned.to).quantized &&
+        !has_form(source.dialect(), source, tensor, Form::kNamesAndShapes)) {
+      const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
+      const formats::StorageRow* row =
+          formats::find_storage(source.dialect(), planned.to,
+                                repaired_activations(activations, source.dialect(), tensor));
+      if (row != nullptr && (is_static ? keeps_inputs(*row, source, tensor)
+                                       : row->activations != formats::Activations::kStatic)) {
         planned.action = Action::kRepackage;
         planned.storage = row;
         planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
+        planned.keeps_input = is_static;
       }
     }
-    if (is_apart && planned.action == Action::kCopy)
-      planned.joint_global = facts->joint_globals.at(tensor.name);
-    is_postponed = is_postponed || (is_apart && planned.action == Action::kRepackage);
+    const auto joint = facts->joint_globals.find(tensor.name);
+    if (joint == facts->joint_globals.end()) continue;
+    const bool is_renamed = planned.action == Action::kRepackage;
+    if (is_renamed && planned.storage->global_divides != tensor.encoding.global_divides) {
+      is_postponed = true;
+    } else if (is_renamed || planned.action == Action::kCopy) {
+      planned.joint_global = joint->second;
+    }
   }
   if (is_postponed) {
     plan.warnings.emplace_back(
-        "parts of NVFP4 weights get other names, so that fused ones keep global scales of their "
-        "own for now (repair the result once more)");
+        "global scales of NVFP4 weights are turned over for another dialect, so that fused ones "
+        "keep some of their own for now (repair the result once more)");
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/dialect/source_activations.h"
 
 namespace ingot::convert {
 
@@ -18,14 +19,35 @@ struct RepairFacts {
   /// block scale grows.
   std::map<std::string, float> joint_globals;
   std::vector<Hash128> headers;  ///< of the bytes before the data, by file of the source
+  /// Whether `scale_fmt` is to say that FP8 scales are powers of two: they are, and it says so, or
+  /// they would hardly be so by chance.
+  bool power_of_two_scales = false;
 };
 
-/// Reads every file's header, and the global scales of NVFP4 weights that loaders fuse. Throws
-/// kBadScale for one that is not finite and above zero.
+/// Reads every file's header, the scales of FP8 blocks, and the global scales of NVFP4 weights that
+/// loaders fuse. Throws kBadScale, collected, for one that is not finite and above zero, and for
+/// those that are farther apart than kFarthestGlobals: no block scale can make up for that.
 RepairFacts read_repair_facts(const formats::Checkpoint& source);
 
-/// Gives the joint global scales to the tensors that keep their codes, and the dialect's names to
-/// parts that are called otherwise.
+/// The largest of fused global scales over the smallest, up to which codes can be kept. Block
+/// scales of a weight are 448 at most and rarely below a seventh of their largest; divided by this
+/// they are still normal numbers of E4M3, from 2^-6, with all bits of their fraction.
+inline constexpr float kFarthestGlobals = 4096;
+
+/// The dialect in which a checkpoint is repaired: the one that its files say, if it holds what they
+/// hold. Where they say none, the one whose names the parts have; else one that holds them. Throws
+/// kUnsupported for weights under DeepSeek's native names in a scheme of which its config must
+/// tell, and does not.
+const formats::Dialect& repaired_dialect(const formats::Checkpoint& source);
+
+/// What engines do with the activations of a weight: static where it has a scale for them, and only
+/// there; else what is said, if the dialect has that, or what it has.
+formats::Activations repaired_activations(const formats::SourceActivations& said,
+                                          const formats::Dialect& dialect,
+                                          const formats::LogicalTensor& tensor);
+
+/// Gives the joint global scales to the tensors that keep their codes, and the dialect's names and
+/// shapes to parts that have others.
 void mend_tensors(Plan& plan);
 
 /// Says of every file whether it would be that of the source, byte for byte (PlannedFile::linked).

@@ -130,18 +130,26 @@ void refuse_options(const Plan& plan) {
         "that the release has");
   if (plan.options.shards.max_shard_bytes)
     refuse("layout vllm-sharded writes a file per rank (leave out --max-shard-size)");
+  // Nobody shall get another format than the one asked for.
+  if (const auto to = plan.recipe.to; to == SchemeId::kF16 || to == SchemeId::kF32)
+    refuse(
+        fmt::format("layout vllm-sharded holds plain tensors as BF16, and --to asks for {} (--to "
+                    "bf16, or --layout hf)",
+                    formats::scheme_facts(*to).name));
   if (config.tie_word_embeddings)
-    refuse("layout vllm-sharded does not hold models whose head is their embedding");
+    refuse(
+        "layout vllm-sharded does not hold models whose head is their embedding (use --layout "
+        "hf, which vLLM cuts itself as it loads)");
   if (config.dtype != "bfloat16") {
     refuse(
         fmt::format("layout vllm-sharded holds plain tensors as BF16, and config.json says "
-                    "dtype '{}'",
+                    "dtype '{}' (use --layout hf; or say bfloat16 there)",
                     config.dtype));
   }
   if (formats::kVllmVocabMultiple % topology.tp != 0)
     refuse(
-        fmt::format("vLLM pads the vocabulary to a multiple of {}, which --tp {} does not "
-                    "divide",
+        fmt::format("vLLM pads the vocabulary to a multiple of {0}, which --tp {1} does not "
+                    "divide (choose a divisor of {0}, or --layout hf)",
                     formats::kVllmVocabMultiple, topology.tp));
 }
 
@@ -199,8 +207,10 @@ void require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   const formats::VllmScheme* scheme =
       formats::find_vllm_scheme(planned.to, plan.target.dialect->name);
   if (scheme == nullptr) {
-    return refuse(fmt::format("layout vllm-sharded does not hold {} in dialect {}", facts.name,
-                              plan.target.dialect->name));
+    return refuse(fmt::format(
+        "layout vllm-sharded does not hold {} in dialect {} (use --layout hf, which vLLM cuts "
+        "itself as it loads; ingot help slicing has what it holds)",
+        facts.name, plan.target.dialect->name));
   }
   const auto place = place_of(plan, tensor.name);
   if (!place) return refuse("layout vllm-sharded has no name for it");

@@ -37,12 +37,14 @@ void require_claimed_scales(const TensorTask& task, std::span<const float> scale
     throw Error(
         ErrorCode::kBadScale,
         fmt::format("has a scale of {}, but config.json says scale_fmt ue8m0, powers of two "
-                    "(remove scale_fmt from the source's config.json)",
+                    "(ingot repair takes scale_fmt out)",
                     scale));
   }
 }
 
 void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
+  if (task.planned.action == Action::kCopy || task.planned.keeps_input)
+    formats::require_good_input_scales(task.context.plan.source, task.tensor, task.scale_policy());
   if (!scales.has_scales()) return;
   const std::uint64_t step = std::max<std::uint64_t>(kScalesAtOnce / scales.cols(), 1);
   for (std::uint64_t row = 0; row < scales.rows(); row += step) {
@@ -51,13 +53,32 @@ void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
   }
 }
 
+// Whether a global scale of weights, and one of activations, is turned over.
+bool is_turned(const TensorTask& task) {
+  return task.tensor.encoding.global_divides != task.planned.storage->global_divides;
+}
+
+bool is_of_inputs(Part part) {
+  return part == Part::kInputScale || part == Part::kInputOffset || part == Part::kQuantBias ||
+         part == Part::kDeqScale;
+}
+
 // Whether a part is the stored one, byte for byte.
 bool is_kept(const TensorTask& task, const PlannedPart& part) {
   if (task.planned.action == Action::kCopy || part.part == Part::kWeight) return true;
   if (part.part == Part::kZeroPoint || part.part == Part::kGroupOrder) return true;
   const formats::StoredParts& stored = task.tensor.encoding.stored;
-  return part.part == Part::kScale && stored.has(Part::kScale) &&
-         is_same_kind(task.context.plan.source.stored()[stored[Part::kScale]].dtype, part.dtype);
+  const bool is_input = is_of_inputs(part.part);
+  if (is_input ? !task.planned.keeps_input : part.part != Part::kScale) return false;
+  if (part.part == Part::kInputScale && is_turned(task)) return false;
+  return stored.has(part.part) &&
+         is_same_kind(task.context.plan.source.stored()[stored[part.part]].dtype, part.dtype);
+}
+
+// The stored scale of activations, as the target has it.
+float kept_input_scale(const TensorTask& task) {
+  const float stored = formats::read_input_scale(task.context.plan.source, task.tensor);
+  return is_turned(task) ? 1.0F / stored : stored;
 }
 
 // Refuses NaN codes and adds up the rows where a part is made of their sums.
@@ -137,11 +158,14 @@ TensorResult keep_codes(const TensorTask& task) {
     } else if (part.part == Part::kGlobal) {
       const formats::GlobalScale& stored = *scales.global();
       const float global = target_global(task, task.context.original_globals, stored);
-      if (stored.divides != task.planned.storage->global_divides) {
+      if (is_turned(task)) {
         result.original_global = {.value = stored.value, .divides = stored.divides};
         result.inexact_global = 1.0F / global != stored.value;
       }
       write(p, std::as_bytes(std::span(&global, 1)));
+    } else if (part.part == Part::kInputScale && task.planned.keeps_input) {
+      const float scale = kept_input_scale(task);
+      write(p, std::as_bytes(std::span(&scale, 1)));
     } else if (part.part == Part::kOffset) {
       write(p, std::vector<std::byte>(part.n_bytes));
     } else {

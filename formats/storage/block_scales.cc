@@ -161,12 +161,16 @@ ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor
   if (encoding.stored.has(Part::kDimensions)) require_dimensions();
   if (encoding.stored.has(Part::kGroupOrder)) read_group_order();
   if (!encoding.stored.has(Part::kScale) && encoding.stored.has(Part::kInputScale)) {
-    input_scale_ = read_one(source, encoding.stored[Part::kInputScale]);
-    if (!is_good(*input_scale_, {})) {
-      throw bad_scale(source, tensor, encoding.stored[Part::kInputScale],
-                      fmt::format("is {}; it must be finite and above zero", *input_scale_));
-    }
+    input_scale_ = read_input_scale(source, tensor);
   }
+}
+
+float read_input_scale(const TensorSource& source, const LogicalTensor& tensor) {
+  const std::uint32_t index = tensor.encoding.stored[Part::kInputScale];
+  const float scale = read_one(source, index);
+  if (is_good(scale, {})) return scale;
+  throw bad_scale(source, tensor, index,
+                  fmt::format("is {}; it must be finite and above zero", scale));
 }
 
 ScaleReader::Range ScaleReader::range_of(std::uint64_t first_row, std::uint64_t n_rows) const {
@@ -280,20 +284,56 @@ std::vector<float> read_block_scales(const TensorSource& source, const LogicalTe
   return reader.read({.first = 0, .n = reader.rows()});
 }
 
+namespace {
+
+std::vector<float> stored_scales(const TensorSource& source, const LogicalTensor& tensor,
+                                 Part part = Part::kScale) {
+  const std::uint32_t index = tensor.encoding.stored[part];
+  const StoredTensor& stored = source.stored()[index];
+  std::vector<std::byte> bytes(stored.n_bytes);
+  source.read(index, 0, bytes);
+  std::vector<float> scales(bytes.size() * 8 / dtype_bits(stored.dtype));
+  widen_scales(stored.dtype, bytes, std::nullopt, scales);
+  return scales;
+}
+
+}  // namespace
+
+void require_good_input_scales(const TensorSource& source, const LogicalTensor& tensor,
+                               const ScalePolicy& policy) {
+  if (!tensor.encoding.stored.has(Part::kInputScale)) return;
+  for (const float scale : stored_scales(source, tensor, Part::kInputScale)) {
+    if (is_good(scale, policy)) continue;
+    throw bad_scale(
+        source, tensor, tensor.encoding.stored[Part::kInputScale],
+        fmt::format("is {}; it must be finite and above zero (fetch the file again{})", scale,
+                    scale == 0 ? fmt::format(", or accept it with --allow "
+                                             "'zero-scale={}'",
+                                             tensor.name)
+                               : ""));
+  }
+}
+
+bool has_scale_beyond_powers_of_two(const TensorSource& source) {
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;
+    const std::vector<float> scales = stored_scales(source, tensor);
+    if (!std::ranges::all_of(scales, [](float scale) {
+          return scale == 0 || !std::isfinite(scale) || is_e8m0_value(std::abs(scale));
+        }))
+      return true;
+  }
+  return false;
+}
+
 bool all_scales_are_powers_of_two(const TensorSource& source) {
   std::optional<float> first;
   bool has_others = false;
-  std::vector<std::byte> bytes;
-  std::vector<float> scales;
   for (const LogicalTensor& tensor : source.tensors()) {
     if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;
-    const std::uint32_t index = tensor.encoding.stored[Part::kScale];
-    const StoredTensor& stored = source.stored()[index];
+    const StoredTensor& stored = source.stored()[tensor.encoding.stored[Part::kScale]];
     if (stored.dtype != DType::kF32 && stored.dtype != DType::kBf16) return false;
-    bytes.resize(stored.n_bytes);
-    scales.resize(bytes.size() * 8 / dtype_bits(stored.dtype));
-    source.read(index, 0, bytes);
-    widen_scales(stored.dtype, bytes, std::nullopt, scales);
+    const std::vector<float> scales = stored_scales(source, tensor);
     if (!std::all_of(scales.begin(), scales.end(), is_e8m0_value)) return false;
     for (const float scale : scales) {
       has_others = has_others || scale != first.value_or(scale);

@@ -82,6 +82,17 @@ class ScaleReader {
 std::vector<float> read_block_scales(const TensorSource& source, const LogicalTensor& tensor,
                                      const ScalePolicy& policy = {});
 
+/// The one scale of a weight's static activations, as stored. Throws kBadScale for one that is not
+/// finite and above zero, kUnsupported for a number for each expert of a stack.
+float read_input_scale(const TensorSource& source, const LogicalTensor& tensor);
+
+/// Throws kBadScale for a scale of a weight's static activations that is not finite and above zero.
+void require_good_input_scales(const TensorSource& source, const LogicalTensor& tensor,
+                               const ScalePolicy& policy = {});
+
+/// Whether some scale of a kFp8Block weight is finite, and neither zero nor a power of two.
+bool has_scale_beyond_powers_of_two(const TensorSource& source);
+
 /// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that
 /// could hold other numbers: they were made so, which is what `scale_fmt` is about. Reads them, to
 /// the first that is none.

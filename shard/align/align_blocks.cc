@@ -186,7 +186,9 @@ class AlignmentRefusals {
   };
 
   AlignmentRefusals(const formats::ModelConfig& config, const Slicing& slicing)
-      : config_(config), is_deepseek_mp_(slicing.is_deepseek_mp) {}
+      : config_(config),
+        is_deepseek_mp_(slicing.is_deepseek_mp),
+        is_vllm_sharded_(slicing.is_vllm_sharded) {}
 
   void add(const TensorToAlign& tensor, Why why = Why::kTorn) {
     const CutNeed need = need_of(tensor);
@@ -250,8 +252,11 @@ class AlignmentRefusals {
     if (!words.empty()) text = fmt::format("--tp-fit {}", alternatives(words));
     if (refusal.need.n == 1) return text;
     const bool is_expert = refusal.first->cut.owner == Owner::kExpert;
-    const char* option = is_deepseek_mp_ ? "--mp" : is_expert ? "--etp" : "--tp";
+    const bool has_etp = is_expert && !is_vllm_sharded_;
+    const char* option = is_deepseek_mp_ ? "--mp" : has_etp ? "--etp" : "--tp";
     text += fmt::format("{}{} {}", text.empty() ? "" : "; or ", option, most_slices(refusal));
+    if (is_vllm_sharded_ && is_expert && config_.n_routed_experts % refusal.need.n == 0)
+      text += fmt::format("; or --ep {}, which deals experts whole", refusal.need.n);
     return text;
   }
 
@@ -259,11 +264,13 @@ class AlignmentRefusals {
                                                              const CutNeed& need) const {
     std::vector<std::string_view> words;
     const bool is_torn = need.divides();
-    if (is_torn && !is_deepseek_mp_ && tensor.scheme == SchemeId::kFp8Block &&
+    const bool may_retile = !is_deepseek_mp_ && !is_vllm_sharded_;
+    if (is_torn && may_retile && tensor.scheme == SchemeId::kFp8Block &&
         halved_to_fit(need.unit, need.width / need.n) != 0)
       words.push_back(tp_fit_name(TpFit::kRetile));
     const auto side = paddable_side(tensor, config_);
-    if (side && side->is_rows == need.along_rows && !block_joins_sections(tensor, *side))
+    if (side && !is_vllm_sharded_ && side->is_rows == need.along_rows &&
+        !block_joins_sections(tensor, *side))
       words.push_back(tp_fit_name(TpFit::kPad));
     if (is_torn && formats::scheme_facts(tensor.scheme).quantized)
       words.push_back(tp_fit_name(TpFit::kBf16));
@@ -278,7 +285,8 @@ class AlignmentRefusals {
       CutNeed need = refusal.need;
       need.n = n;
       // --tp cuts the heads as well.
-      const bool cuts_heads = owner != Owner::kTp || heads % n == 0;
+      const bool has_heads = owner == Owner::kTp || (is_vllm_sharded_ && owner == Owner::kExpert);
+      const bool cuts_heads = !has_heads || heads % n == 0;
       const bool cuts_kv_heads = owner != Owner::kKvHeads || refusal.need.n % n == 0;
       if (need.fits() && cuts_heads && cuts_kv_heads) return n;
     }
@@ -286,7 +294,7 @@ class AlignmentRefusals {
   }
 
   const formats::ModelConfig& config_;
-  const bool is_deepseek_mp_;
+  const bool is_deepseek_mp_, is_vllm_sharded_;
   std::vector<Refusal> refusals_;
 };
 

@@ -60,6 +60,13 @@ sed -i 's/00001-of-00002/00007-of-00002/' "$work/unindexed/model.safetensors.ind
 expect 0 "the index is made anew" "$ingot" repair "$work/unindexed" "$work/indexed2"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/indexed2"
 
+# A file that is missing is no fault of the index.
+cp -r "$work/lists" "$work/half"
+rm "$work/half/model-00002-of-00002.safetensors"
+expect 2 "model-00002-of-00002.safetensors: model.safetensors.index.json names it, but it is not here" \
+  "$ingot" repair "$work/half" "$work/out"
+expect 2 "fetch this file" "$ingot" repair "$work/half" "$work/out" --dry-run
+
 # Scales that are not called as the dialect calls them.
 cp -r "$work/lists" "$work/renamed"
 python3 "$here/edit_checkpoint.py" "$work/renamed" '
@@ -72,7 +79,7 @@ expect 0 "0 errors, 0 warnings" "$ingot" check "$work/called"
 convert apart --to nvfp4
 python3 "$here/edit_checkpoint.py" "$work/apart" '
 for name, factor in [("model.layers.1.mlp.experts.0.up_proj", 2.0), ("model.layers.2.mlp.experts.3.gate_proj", 1.37),
-                     ("model.layers.2.mlp.experts.4.gate_proj", 1e5)]:
+                     ("model.layers.2.mlp.experts.4.gate_proj", 3e3)]:
     dtype, shape, data = t[name + ".weight_global_scale"]
     t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] * factor))'
 expect 2 "nvfp4.fused-global" "$ingot" check "$work/apart"
@@ -83,7 +90,7 @@ python3 "$here/joint_globals.py" "$work/apart/model.safetensors" "$work/joint/mo
 python3 "$here/edit_checkpoint.py" "$work/apart" '
 for name in ["model.layers.2.mlp.experts.4.gate_proj"]:
     dtype, shape, data = t[name + ".weight_global_scale"]
-    t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] / 1e5))'
+    t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] / 3e3))'
 expect 0 "2 tensors get the global scale" "$ingot" repair "$work/apart" "$work/joint2"
 expect 0 "PASS" "$ingot" verify "$work/apart" "$work/joint2" --levels structure,weights
 rm "$work/joint2/ingot.json" "$work/joint2/ingot.tensors.jsonl.zst"
@@ -92,6 +99,84 @@ name = "model.layers.2.mlp.experts.3.gate_proj.weight_scale"
 dtype, shape, data = t[name]
 t[name] = (dtype, shape, bytes([data[0] - 1]) + data[1:])'
 expect 1 "weights.changed" "$ingot" verify "$work/apart" "$work/joint2" --levels weights
+
+# Farther apart than block scales reach: refused in a dry run too, instead of weights that are lost.
+cp -r "$work/apart" "$work/far"
+python3 "$here/edit_checkpoint.py" "$work/far" '
+for name in ["model.layers.2.mlp.experts.4.gate_proj", "model.layers.1.mlp.experts.0.gate_proj"]:
+    dtype, shape, data = t[name + ".weight_global_scale"]
+    t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] * 1e4))'
+expect 2 "experts.4.gate_proj.weight': has a global scale of " "$ingot" repair "$work/far" "$work/out" --dry-run
+expect 2 "2 faults" "$ingot" repair "$work/far" "$work/out"
+
+# Scales of activations are kept where their weights' parts get other names or shapes, and where nothing is said at all.
+inputs() { # DIR: all scales of activations, as numbers
+  python3 - "$1" <<'P'
+import json, pathlib, struct, sys
+found = {}
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.safetensors")):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    for name, facts in json.loads(data[8 : 8 + length]).items():
+        if name.endswith(("input_scale", "activation_scale", "input_global_scale")):
+            module = name.rsplit(".", 1)[0]
+            found[module] = struct.unpack("<f", data[8 + length + facts["data_offsets"][0] :][:4])[0]
+assert found
+print(sorted(found.items()))
+P
+}
+for form in "nvfp4 modelopt" "nvfp4 compressed-tensors" "fp8-tensor compressed-tensors" "fp8-tensor modelopt"; do
+  read -r scheme dialect <<<"$form"
+  name=inputs-$scheme-$dialect
+  convert "$name" --to "$scheme" --dialect "$dialect" --activations static --input-scale 0.375
+  python3 "$here/edit_checkpoint.py" "$work/$name" '
+for name in [n for n in t if n.endswith(("input_scale", "input_global_scale"))]:
+    dtype, shape, data = t.pop(name)
+    number = struct.unpack("<f", data)[0] * (1 + hash(len(name)) % 7)
+    put(name, dtype, shape, struct.pack("<f", number))'
+  inputs "$work/$name" >"$work/wanted"
+  cp -r "$work/$name" "$work/$name-renamed"
+  python3 "$here/edit_checkpoint.py" "$work/$name-renamed" '
+for name in [n for n in t if n.endswith("o_proj.input_scale") or ".experts." in n and n.endswith("input_scale")]:
+    put(name.replace("input_scale", "activation_scale"), *t.pop(name))
+for name in [n for n in t if n.endswith("weight_packed") and ".experts.0." in n]:
+    put(name.replace("weight_packed", "weight"), *t.pop(name))'
+  expect 0 "rewrapped" "$ingot" repair "$work/$name-renamed" "$work/$name-called"
+  inputs "$work/$name-called" | cmp -s - "$work/wanted" || fail "$name: renamed parts change scales of activations"
+  expect 0 "0 errors" "$ingot" check "$work/$name-called"
+  python3 "$here/edit_checkpoint.py" "$work/$name" 'c.pop("quantization_config")'
+  rm -f "$work/$name/hf_quant_config.json"
+  expect 0 "quantization_config: absent -> " "$ingot" repair "$work/$name" "$work/$name-told"
+  inputs "$work/$name-told" | cmp -s - "$work/wanted" || fail "$name: a silent config costs scales of activations"
+  expect 0 "" "$ingot" check "$work/$name-told" --engine vllm
+done
+
+# One that no engine could compute with is refused, and the remedy named works.
+convert dead --to fp8-tensor --dialect compressed-tensors --activations static --input-scale 1
+python3 "$here/edit_checkpoint.py" "$work/dead" '
+name = "model.layers.1.self_attn.o_proj.input_scale"
+t[name] = (*t[name][:2], bytes(4))'
+expect 2 "zero-scale=model.layers.1.self_attn.o_proj.weight" "$ingot" repair "$work/dead" "$work/refused"
+[ -z "$(ls "$work/refused")" ] || fail "a dead scale was published"
+expect 0 "weights files stay as they are" "$ingot" repair "$work/dead" "$work/accepted" \
+  --allow zero-scale=model.layers.1.self_attn.o_proj.weight
+
+# Scales of the right name in another shape than that of the loader's parameter.
+cp -r "$work/lists" "$work/flat"
+python3 "$here/edit_checkpoint.py" "$work/flat" '
+for name in [n for n in t if n.endswith("weight_scale") and ".experts." in n]:
+    dtype, shape, data = t[name]
+    t[name] = (dtype, shape[:1], data)'
+expect 2 "ct.scale-shape" "$ingot" check "$work/flat"
+expect 0 "rewrapped" "$ingot" repair "$work/flat" "$work/tall"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/tall" --deep
+expect 0 "PASS" "$ingot" verify "$example" "$work/tall" --levels weights
+
+# A claim about scales that they do not keep.
+convert claim --to fp8 --fp8-grid amax
+python3 "$here/edit_checkpoint.py" "$work/claim" 'c["quantization_config"]["scale_fmt"] = "ue8m0"'
+expect 0 'scale_fmt: "ue8m0" -> absent' "$ingot" repair "$work/claim" "$work/unclaimed"
+expect 0 "0 errors, 0 warnings" "$ingot" check "$work/unclaimed" --deep
 
 # FP4 experts beside FP8, which nothing derives: what is said of them stays.
 golden=$(dirname "$example")/../tests/golden/families
@@ -103,6 +188,14 @@ cmp -s "$example/config.json" "$work/release/config.json" || fail "the config of
 
 # Refusals, with nothing published.
 expect 2 "read and never written" "$ingot" repair "$golden/qwen3_moe_awq" "$work/out"
+cp -r "$golden/deepseek_v4" "$work/v4-silent"
+python3 - "$work/v4-silent/config.json" <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+del config["quantization_config"]
+json.dump(config, open(sys.argv[1], "w"))
+P
+expect 2 "copy quantization_config from the release" "$ingot" repair "$work/v4-silent" "$work/out"
 expect 2 "no such directory" "$ingot" repair "$work/nowhere" "$work/out"
 cp -r "$work/lists" "$work/short"
 truncate -s 4000000 "$work/short/model-00002-of-00002.safetensors"

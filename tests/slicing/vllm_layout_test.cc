@@ -283,7 +283,15 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   expect_refused([](Conversion& conversion) { conversion.plan.shards.max_shard_bytes = 1 << 20; },
                  {"--max-shard-size"});
   expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kMxfp4; },
-                 {"layout vllm-sharded does not hold mxfp4"});
+                 {"layout vllm-sharded does not hold mxfp4", "--layout hf"});
+  // Remedies are those that this layout takes: neither retile nor pad, and no --etp.
+  expect_refused(
+      [](Conversion& conversion) {
+        conversion.plan.slicing.topology = shard::make_topology(8, 1, std::nullopt, 1);
+      },
+      {"'model.layers.1.mlp.experts.0.down_proj.weight'", "(--tp-fit bf16; or --tp 4)"});
+  expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kF16; },
+                 {"holds plain tensors as BF16", "--to bf16"});
   expect_refused(
       [&](Conversion& conversion) {
         conversion.input = model_of("deepseek_v3", true, 1);
