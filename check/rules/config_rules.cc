@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "check/rules/engine_modules.h"
 #include "check/rules/rule_input.h"
 #include "formats/base/error.h"
 #include "formats/base/pattern.h"
@@ -160,8 +161,10 @@ std::set<std::string> names_of_modules(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     const std::string_view module = module_name(tensor.name);
     add(module);
-    if (const std::string_view fused = fused_name(tensor); !fused.empty())
-      add(std::string(module.substr(0, module.rfind('.') + 1)).append(fused));
+    for (const formats::Engine engine : {formats::Engine::kVllm, formats::Engine::kSglang}) {
+      if (const std::string_view joined = joined_name(tensor, engine); !joined.empty())
+        add(std::string(module.substr(0, module.rfind('.') + 1)).append(joined));
+    }
   }
   for (const LinearModule& module : input.facts.modules) {
     for (const std::string& name : {module.mtp_name, module.draft_name}) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "check/rules/engine_modules.h"
 #include "check/rules/rule_input.h"
 #include "formats/dialect/engines.h"
 #include "formats/dialect/modelopt.h"
@@ -12,7 +13,8 @@
 
 namespace ingot::check {
 
-/// A scheme (or `plain`, or `unknown scheme`), and the entry that says so.
+/// A scheme (or `plain`, `unknown scheme`, or `refused` where the engine raises an error), and the
+/// entry that says so.
 struct Belief {
   std::string scheme, because;
 };
@@ -23,30 +25,60 @@ std::string stored_scheme(const LinearModule& module);
 /// How an engine reads a checkpoint's configs. Of the dialects that is_readable() holds for.
 class ConfigReader {
  public:
-  /// Keeps all three.
-  ConfigReader(const Checkpoint& checkpoint, const RuleFacts& facts, formats::Engine engine);
+  /// Keeps all three. Without draft names SGLang is taken to call every layer as it is stored.
+  ConfigReader(const Checkpoint& checkpoint, const RuleFacts& facts, formats::Engine engine,
+               bool has_draft_names = true);
 
   /// Whether it is known here what engines read out of a config of this dialect.
   static bool is_readable(const Dialect& dialect);
 
-  [[nodiscard]] Belief belief(const LinearModule& module) const;
+  /// By the number of the module in the facts.
+  [[nodiscard]] Belief belief(std::size_t layer) const;
 
  private:
-  [[nodiscard]] bool is_vllm() const;
-  [[nodiscard]] bool is_draft(const LinearModule& module) const;
-  [[nodiscard]] std::string_view name_of(const LinearModule& module) const;
-  [[nodiscard]] Belief by_groups(const LinearModule& module) const;
-  [[nodiscard]] Belief by_modelopt(const LinearModule& module) const;
+  /// What vLLM and SGLang read of ModelOpt's configs.
+  struct ModeloptFacts {
+    const Json* body = nullptr;
+    std::string algo;
+    std::optional<ExcludedModules> excluded;
+    const Json* layers = nullptr;  ///< `quantized_layers`, where modules are listed
+  };
+
+  [[nodiscard]] Belief own_belief(std::size_t layer) const;
+  [[nodiscard]] bool is_sglang() const { return engine_ == formats::Engine::kSglang; }
+  void read_modelopt();
+  void read_body(const Json& source, bool is_file);
+  void read_fp8();
+
+  [[nodiscard]] Belief by_groups(const BuiltModule& module) const;
+  [[nodiscard]] Belief by_group(const BuiltModule& module, std::string_view name) const;
+  /// The format that a group names and its scheme is not read from, or empty.
+  [[nodiscard]] std::string other_format(const formats::ConfigGroup& group,
+                                         const BuiltModule& module) const;
+  [[nodiscard]] Listed ignored(const BuiltModule& module, std::string_view name) const;
+  [[nodiscard]] const formats::ConfigGroup* target(const BuiltModule& module,
+                                                   std::string_view name) const;
+  [[nodiscard]] Belief by_modelopt(const BuiltModule& module, bool is_draft) const;
+  [[nodiscard]] Belief by_layers(const BuiltModule& module) const;
+  [[nodiscard]] Belief by_algo(const BuiltModule& module, const std::string& algo) const;
+  [[nodiscard]] Belief by_block(const LinearModule& module) const;
   [[nodiscard]] Belief by_description(const LinearModule& module) const;
-  [[nodiscard]] Belief by_exemption(const LinearModule& module, SchemeId scheme) const;
+  [[nodiscard]] Belief by_exemption(const BuiltModule& module, SchemeId scheme) const;
+  [[nodiscard]] Belief by_released_list(const LinearModule& module, SchemeId scheme) const;
   [[nodiscard]] SchemeId scheme_of_method() const;
   [[nodiscard]] bool has_fp4_experts() const;
 
   const Checkpoint& checkpoint_;
   const RuleFacts& facts_;
   formats::Engine engine_;
+  bool has_draft_names_;
+  BuiltModules built_;
+  std::string refusal_;  ///< why the engine raises an error for the whole config, or empty
+  std::string silence_;  ///< why it takes every layer for plain, or empty
   std::vector<std::string> faults_;
-  std::optional<formats::ModeloptBlock> modelopt_;
+  std::vector<std::string> exempt_;              ///< DeepSeek's list
+  std::optional<ModeloptFacts> modelopt_;        ///< of vLLM and SGLang
+  std::optional<formats::ModeloptBlock> block_;  ///< of other engines
 };
 
 }  // namespace ingot::check

@@ -18,18 +18,6 @@ using formats::Engine;
 
 namespace {
 
-std::string_view joined_name(const LogicalTensor& tensor) {
-  switch (tensor.rule == nullptr ? Role::kOther : tensor.rule->role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-      return "experts.w13";
-    case Role::kExpertDown:
-      return "experts.w2";
-    default:
-      return fused_name(tensor);
-  }
-}
-
 /// A name without its numbers, and these.
 struct NumberedName {
   std::vector<std::string> words;  // between numbers: one more
@@ -67,12 +55,42 @@ std::string ranges_text(const std::set<std::uint64_t>& numbers) {
   return "{" + text + "}";
 }
 
+using Numbers = std::vector<std::uint64_t>;
+using Ranges = std::vector<std::set<std::uint64_t>>;  // by place in the name
+
 /// Modules that differ by numbers alone.
 struct Kind {
   BelievedModules row;
   std::vector<std::string> words;
-  std::vector<std::set<std::uint64_t>> numbers;
+  std::vector<Numbers> numbers;  // of each
 };
+
+/// Ranges whose products are these numbers, each once: all layers with the same experts are one.
+std::vector<Ranges> ranges_of(std::span<const Numbers> all) {
+  Ranges whole(all.front().size());
+  for (const Numbers& numbers : all)
+    for (std::size_t i = 0; i < numbers.size(); ++i) whole[i].insert(numbers[i]);
+  std::size_t n = 1;
+  for (const std::set<std::uint64_t>& place : whole) n *= place.size();
+  if (n == all.size() || whole.size() < 2) return {whole};
+  std::map<std::uint64_t, std::vector<Numbers>> rests;
+  for (const Numbers& numbers : all)
+    rests[numbers.front()].emplace_back(numbers.begin() + 1, numbers.end());
+  std::vector<Ranges> found;
+  std::map<std::vector<Ranges>, std::size_t> known;  // the first of those with the same rests
+  for (const auto& [first, rest] : rests) {
+    const std::vector<Ranges> behind = ranges_of(rest);
+    const auto [place, is_new] = known.try_emplace(behind, found.size());
+    if (is_new) {
+      for (const Ranges& ranges : behind) {
+        found.push_back({{}});
+        found.back().insert(found.back().end(), ranges.begin(), ranges.end());
+      }
+    }
+    for (std::size_t i = 0; i < behind.size(); ++i) found[place->second + i].front().insert(first);
+  }
+  return found;
+}
 
 bool names_engine(std::string_view loaders, Engine engine) {
   if (loaders == "all" || loaders == "one reader or another") return true;
@@ -114,8 +132,9 @@ EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
   std::vector<Kind> kinds;
   std::map<std::tuple<std::vector<std::string>, std::string, std::string, std::string>, std::size_t>
       number_of;
-  for (const LinearModule& module : facts.modules) {
-    const Belief belief = reader.belief(module);
+  for (std::size_t i = 0; i < facts.modules.size(); ++i) {
+    const LinearModule& module = facts.modules[i];
+    const Belief belief = reader.belief(i);
     const std::string stored = stored_scheme(module);
     NumberedName split = split_numbers(module.name);
     const auto [place, is_new] =
@@ -124,22 +143,23 @@ EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
       kinds.push_back({.row = {.stored = stored,
                                .believed = belief.scheme,
                                .because = belief.because,
-                               .joined = engine == Engine::kTransformers
-                                             ? std::string()
-                                             : std::string(joined_name(*module.tensor))},
-                       .words = split.words,
-                       .numbers = std::vector<std::set<std::uint64_t>>(split.numbers.size())});
+                               .joined = std::string(joined_name(*module.tensor, engine))},
+                       .words = split.words});
     }
-    Kind& kind = kinds[place->second];
-    ++kind.row.count;
-    for (std::size_t i = 0; i < split.numbers.size(); ++i) kind.numbers[i].insert(split.numbers[i]);
+    kinds[place->second].numbers.push_back(std::move(split.numbers));
   }
-  for (Kind& kind : kinds) {
-    for (std::size_t i = 0; i < kind.words.size(); ++i) {
-      kind.row.name += kind.words[i];
-      if (i < kind.numbers.size()) kind.row.name += ranges_text(kind.numbers[i]);
+  for (const Kind& kind : kinds) {
+    for (const Ranges& ranges : ranges_of(kind.numbers)) {
+      BelievedModules row = kind.row;
+      row.count = 1;
+      for (std::size_t i = 0; i < kind.words.size(); ++i) {
+        row.name += kind.words[i];
+        if (i == ranges.size()) continue;
+        row.name += ranges_text(ranges[i]);
+        row.count *= ranges[i].size();
+      }
+      view.modules.push_back(std::move(row));
     }
-    view.modules.push_back(std::move(kind.row));
   }
   return view;
 }

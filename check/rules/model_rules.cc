@@ -144,14 +144,14 @@ void built_indexers(const RuleInput& input) {
 void draft_names(const RuleInput& input) {
   if (!ConfigReader::is_readable(input.dialect()) || input.checkpoint.slicing() != nullptr) return;
   const ConfigReader reader(input.checkpoint, input.facts, formats::Engine::kSglang);
-  for (const LinearModule& module : input.facts.modules) {
+  const ConfigReader by_stored_name(input.checkpoint, input.facts, formats::Engine::kSglang, false);
+  for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
+    const LinearModule& module = input.facts.modules[i];
     if (module.draft_name.empty()) continue;
     const std::string stored = stored_scheme(module);
-    LinearModule main = module;
-    main.draft_name.clear();
     // What is wrong under the stored name has been said.
-    if (reader.belief(main).scheme != stored) continue;
-    const Belief belief = reader.belief(module);
+    if (by_stored_name.belief(i).scheme != stored) continue;
+    const Belief belief = reader.belief(i);
     if (belief.scheme == stored) continue;
     input.report_kind(
         *module.tensor, ErrorCode::kMismatch,

@@ -156,19 +156,6 @@ Finding finding_of(const Error& error) {
   return finding;
 }
 
-std::string_view fused_name(const LogicalTensor& tensor) {
-  switch (tensor.rule == nullptr ? formats::Fuse::kNone : tensor.rule->fuse) {
-    case formats::Fuse::kQaKva:
-      return "fused_qkv_a_proj";
-    case formats::Fuse::kGateUp:
-      return "gate_up_proj";
-    case formats::Fuse::kQkv:
-      return "qkv_proj";
-    default:
-      return {};
-  }
-}
-
 RuleFacts::RuleFacts(const Checkpoint& checkpoint)
     : quantization(quantization_of(checkpoint)),
       modules(find_modules(checkpoint)),

@@ -14,6 +14,7 @@
 #include "check/rules/missing_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/config_groups.h"
+#include "formats/dialect/engines.h"
 #include "formats/json/json.h"
 
 // What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
@@ -61,10 +62,6 @@ struct LinearModule {
   /// The name under which SGLang builds it in the first of these (draft_module_name()), or empty.
   std::string draft_name;
 };
-
-/// The last word of the module that engines build of this weight and those with which a loader fuses
-/// it (`gate_up_proj`), or empty.
-std::string_view fused_name(const LogicalTensor& tensor);
 
 /// A part that the structure could not understand, as its recognition says it.
 struct PartFault {
@@ -213,8 +210,9 @@ bool is_bad_scale(float scale);
 /// spelling. deepseek_rules.cc.
 bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
                const std::vector<std::string>& modules);
-/// The key of the list that is read: transformers has one, vLLM and SGLang prefer another.
-const char* exemption_key(const Json& block, bool is_for_transformers);
+/// The key of the list that is read: transformers has one, vLLM and SGLang prefer another, vLLM
+/// only where that is not empty.
+const char* exemption_key(const Json& block, formats::Engine engine);
 
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
 void plain_module(const RuleInput& input);

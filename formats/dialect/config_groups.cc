@@ -134,6 +134,11 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   return args;
 }
 
+// Of ASCII, as names of classes are.
+char lower(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
 std::string text_or(const Json& value, std::string_view absent) {
   if (value.is_null()) return std::string(absent);
   return value.is_string() ? value.get<std::string>() : std::string();
@@ -370,12 +375,10 @@ void ConfigGroups::add_targets(const Json& group, Faults& faults) {
   for (const Json& target : targets) {
     if (!target.is_string()) {
       faults.refuse(fmt::format("{} has a target that is no string", where));
-    } else if (target == kLinear) {
-      if (linear_ == kNone) linear_ = index;
     } else {
       const auto text = target.get<std::string>();
       // Module names have dots, classes have none.
-      if (!text.starts_with(kRegexMark) && text.find('.') == std::string::npos)
+      if (target != kLinear && !text.starts_with(kRegexMark) && text.find('.') == std::string::npos)
         has_unknown_classes_ = true;
       targets_.add(text, index, where + ".targets", faults);
     }
@@ -384,32 +387,57 @@ void ConfigGroups::add_targets(const Json& group, Faults& faults) {
 
 void ConfigGroups::Entries::add(const std::string& text, std::size_t group,
                                 const std::string& where, Faults& faults) {
-  if (!text.starts_with(kRegexMark)) {
-    names.try_emplace(text, group);
+  const bool is_expression = text.starts_with(kRegexMark);
+  if (const auto known = places.find(text); known != places.end()) {
+    groups[known->second] = group;
     return;
   }
-  if (!faults.takes_pattern()) return;
+  if (is_expression && !faults.takes_pattern()) return;
   try {
-    patterns.emplace_back(Pattern(text), group);
+    if (is_expression) patterns.emplace_back(Pattern(text), groups.size());
   } catch (const Error& error) {
     faults.refuse(fmt::format("holds '{}' in {}: {}", text, where, error.message()));
+    return;
   }
+  places.emplace(text, groups.size());
+  texts.push_back(text);
+  groups.push_back(group);
 }
 
 std::size_t ConfigGroups::Entries::find(std::string_view module) const {
-  const auto name = names.find(std::string(module));
-  const std::size_t named = name == names.end() ? kNone : name->second;
-  for (const auto& [pattern, group] : patterns) {
-    if (group >= named) break;
-    if (pattern.matches(module)) return group;
+  const auto name = places.find(std::string(module));
+  const std::size_t named = name == places.end() ? kNone : name->second;
+  for (const auto& [pattern, place] : patterns) {
+    if (place >= named) break;
+    if (pattern.matches(module)) return place;
   }
   return named;
 }
 
+const ConfigGroup* ConfigGroups::named_target(std::string_view module) const {
+  const std::size_t place = targets_.find(module);
+  return place == kNone ? nullptr : &groups_[targets_.groups[place]];
+}
+
+const ConfigGroup* ConfigGroups::class_target(std::string_view name) const {
+  const auto is_same = [](char a, char b) { return lower(a) == lower(b); };
+  for (std::size_t place = 0; place < targets_.texts.size(); ++place) {
+    const std::string& text = targets_.texts[place];
+    if (text.starts_with(kRegexMark)) continue;
+    if (!std::ranges::search(name, text, is_same).empty() || text.empty())
+      return &groups_[targets_.groups[place]];
+  }
+  return nullptr;
+}
+
+const ConfigGroup* ConfigGroups::exact_target(std::string_view text) const {
+  const auto place = targets_.places.find(std::string(text));
+  return place == targets_.places.end() ? nullptr : &groups_[targets_.groups[place->second]];
+}
+
 const ConfigGroup* ConfigGroups::target_of(std::string_view module) const {
-  std::size_t group = targets_.find(module);
-  if (group == kNone) group = linear_;
-  return group == kNone ? nullptr : &groups_[group];
+  const ConfigGroup* named = named_target(module);
+  return named != nullptr ? named : exact_target(kLinear);
 }
 
 std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module) const {

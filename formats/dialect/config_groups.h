@@ -42,7 +42,8 @@ struct ConfigGroup {
 /// The `config_groups` and `ignore` of a compressed-tensors block, as engines match modules against
 /// them: what is ignored is plain. Entries are names, `re:` and an expression that matches from the
 /// start (Python's re.match), or the name of a class, of which we know `Linear`. Names and
-/// expressions come before classes, whichever group they are in; among them the first wins.
+/// expressions come before classes, whichever group they are in; among them the first wins. A
+/// target that is repeated stands for the last group that has it, at the place of the first.
 class ConfigGroups {
  public:
   /// `block` is quantization_config, and must outlive this. What cannot be understood is left out
@@ -54,6 +55,18 @@ class ConfigGroups {
   [[nodiscard]] bool is_ignored(std::string_view module) const {
     return ignored_.find(module) != kNone;
   }
+  [[nodiscard]] bool has_targets() const { return !targets_.texts.empty(); }
+  /// Whether `ignore` has this very name, not an expression that matches it.
+  [[nodiscard]] bool ignores_name(std::string_view module) const {
+    return ignored_.places.contains(std::string(module));
+  }
+  /// The group whose targets have the module by name or expression; null: none.
+  [[nodiscard]] const ConfigGroup* named_target(std::string_view module) const;
+  /// The group of the first target that is a part of the name of a class, in any case of letters;
+  /// null: none.
+  [[nodiscard]] const ConfigGroup* class_target(std::string_view name) const;
+  /// The group of the target that is exactly this; null: none.
+  [[nodiscard]] const ConfigGroup* exact_target(std::string_view text) const;
   /// The group that a linear layer falls to, were it not ignored; null: none.
   [[nodiscard]] const ConfigGroup* target_of(std::string_view module) const;
   /// What the block says of a module; nullopt when it is plain, or in a group that no scheme of
@@ -67,13 +80,15 @@ class ConfigGroups {
   static constexpr std::size_t kNone = ~std::size_t{0};
   class Faults;
 
-  /// Names and expressions, each with the group that it stands for.
+  /// Names and expressions by their places in the order in which they were read.
   struct Entries {
-    std::unordered_map<std::string, std::size_t> names;
-    std::vector<std::pair<Pattern, std::size_t>> patterns;  // in the order of groups
+    std::unordered_map<std::string, std::size_t> places;
+    std::vector<std::pair<Pattern, std::size_t>> patterns;
+    std::vector<std::string> texts;   // by place
+    std::vector<std::size_t> groups;  // by place: what an entry stands for
 
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
-    /// The group of the first entry that matches, or kNone.
+    /// The place of the first entry that matches, or kNone.
     [[nodiscard]] std::size_t find(std::string_view module) const;
   };
 
@@ -81,7 +96,6 @@ class ConfigGroups {
 
   std::vector<ConfigGroup> groups_;
   Entries targets_, ignored_;
-  std::size_t linear_ = kNone;
   bool has_unknown_classes_ = false;
 };
 

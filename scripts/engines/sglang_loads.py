@@ -83,11 +83,11 @@ def prepare():
 
 def describe(card):
     """Gives what is imported by now this card, where it asks for the platform."""
-    if card != "blackwell":
-        return
     from sglang.srt import runtime_context
 
     platform = runtime_context.get_platform()
+    if card != "blackwell" or platform.is_blackwell:
+        return
 
     class Blackwell:
         is_blackwell = is_sm100 = True
@@ -101,7 +101,22 @@ def describe(card):
             module.get_platform = lambda: described
 
 
-def build(options, meeting):
+def meet(arguments):
+    """The groups of one rank, once in a process."""
+    from sglang.srt.distributed import parallel_state
+    from sglang.srt.layers.dp_attention import initialize_dp_attention
+
+    if parallel_state.model_parallel_is_initialized():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        parallel_state.init_distributed_environment(
+            world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"file://{folder}/meeting"
+        )
+        parallel_state.initialize_model_parallel(backend="gloo")
+    initialize_dp_attention(arguments)
+
+
+def build(options):
     """SGLang's model with its parameters, the loader and the config of the model."""
     import torch
 
@@ -117,15 +132,11 @@ def build(options, meeting):
     publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
-    from sglang.srt.layers.dp_attention import initialize_dp_attention
     from sglang.srt.layers.moe import initialize_moe_config
     from sglang.srt.model_loader import loader as loaders
 
     initialize_moe_config()
-    init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"file://{meeting}")
-    initialize_model_parallel(backend="gloo")
-    initialize_dp_attention(arguments)
+    meet(arguments)
     config = ModelConfig(
         model_path=str(options.model), dtype="bfloat16", quantization=options.quantization, is_draft_model=options.mtp
     )
@@ -177,21 +188,20 @@ def loads(options):
     import torch
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        model, loader, config = build(options, folder + "/meeting")
-        for parameter in model.parameters():
-            if parameter.is_floating_point() and bool((parameter.data.float() == 1).all()):
-                continue  # loaders of input scales compare with what they were made with
-            parameter.data.view(torch.uint8).fill_(0x7F) if parameter.dim() else parameter.data.fill_(float("nan"))
-        read = {}
+    model, loader, config = build(options)
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and bool((parameter.data.float() == 1).all()):
+            continue  # loaders of input scales compare with what they were made with
+        parameter.data.view(torch.uint8).fill_(0x7F) if parameter.dim() else parameter.data.fill_(float("nan"))
+    read = {}
 
-        def tensors():
-            for name, tensor in loader._get_all_weights(config, model):
-                read[name] = tensor.clone()
-                yield name, tensor
+    def tensors():
+        for name, tensor in loader._get_all_weights(config, model):
+            read[name] = tensor.clone()
+            yield name, tensor
 
-        model.post_load_weights = lambda *args, **kwargs: None  # prepares what kernels want
-        model.load_weights(tensors())
+    model.post_load_weights = lambda *args, **kwargs: None  # prepares what kernels want
+    model.load_weights(tensors())
     parameters = dict(model.named_parameters())
     is_shared = lambda name: options.mtp and SHARED.search(name)
     is_own = lambda name: name.endswith(DEFAULTS + options.own) or is_shared(name)
