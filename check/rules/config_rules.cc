@@ -153,22 +153,23 @@ void input_scale_range(const RuleInput& input) {
 // Every name by which an entry of a list may mean a module that is here, as the most generous
 // engine reads it.
 std::set<std::string> names_of_modules(const RuleInput& input) {
+  using formats::Engine;
   std::set<std::string> names;
-  const auto add = [&](std::string_view module) {
-    for (std::string& name : formats::module_aliases(module, input.checkpoint.config().text))
-      names.insert(std::move(name));
+  const auto add = [&](const LogicalTensor& tensor, std::string name) {
+    for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+      if (const std::string_view joined = joined_name(tensor, engine); !joined.empty())
+        names.insert(name.substr(0, name.rfind('.') + 1).append(joined));
+    }
+    names.insert(std::move(name));
   };
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::string_view module = module_name(tensor.name);
-    add(module);
-    for (const formats::Engine engine : {formats::Engine::kVllm, formats::Engine::kSglang}) {
-      if (const std::string_view joined = joined_name(tensor, engine); !joined.empty())
-        add(std::string(module.substr(0, module.rfind('.') + 1)).append(joined));
-    }
+    for (std::string& name :
+         formats::module_aliases(module_name(tensor.name), input.checkpoint.config().text))
+      add(tensor, std::move(name));
   }
   for (const LinearModule& module : input.facts.modules) {
     for (const std::string& name : {module.mtp_name, module.draft_name}) {
-      if (!name.empty()) names.insert(name);
+      if (!name.empty()) add(*module.tensor, name);
     }
   }
   return names;
@@ -201,11 +202,10 @@ void list_names_nothing(const RuleInput& input) {
     const auto first = std::ranges::find_if(entries, is_idle);
     if (first == entries.end()) continue;
     const auto n_idle = std::count_if(first, entries.end(), is_idle);
-    const std::string which =
-        std::cmp_equal(n_idle, entries.size())
-            ? fmt::format("quantization_config.{} names", key)
-            : fmt::format("{} of {} entries of quantization_config.{} name", n_idle,
-                          entries.size(), key);
+    const std::string which = std::cmp_equal(n_idle, entries.size())
+                                  ? fmt::format("quantization_config.{} names", key)
+                                  : fmt::format("{} of {} entries of quantization_config.{} name",
+                                                n_idle, entries.size(), key);
     input.report_config(ErrorCode::kMismatch,
                         fmt::format("{} no module that is here, '{}' for one (misspelled, of "
                                     "another checkpoint, or without this one's prefix?)",
@@ -226,8 +226,7 @@ constexpr LoaderRule kRules[] = {
     {"quantized.known-keys", "", "one reader or another", kWarning,
      "quantization_config has known keys only", known_keys},
     {"quantized.list-names-nothing", "", "all", kWarning,
-     "every entry of a list of modules to leave plain names one that is here",
-     list_names_nothing},
+     "every entry of a list of modules to leave plain names one that is here", list_names_nothing},
     {"quantized.cache-scales", "", "vLLM, SGLang", kError,
      "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
      false, std::nullopt, /*except=*/"modelopt"},

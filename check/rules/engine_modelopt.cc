@@ -34,6 +34,12 @@ std::string text_of(const Json& owner, const char* key) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
+bool has_fp4(const Json* layers) {
+  return layers != nullptr && std::ranges::any_of(*layers, [](const Json& layer) {
+           return upper(text_of(layer, "quant_algo")).ends_with("NVFP4");
+         });
+}
+
 std::string_view parent_of(std::string_view name) {
   return name.substr(0, name.rfind('.') + 1);
 }
@@ -114,6 +120,12 @@ Belief ConfigReader::by_modelopt(const BuiltModule& module, bool is_draft) const
   // SGLang 0.5.23, models/deepseek_nextn.py:75: whatever the config says.
   if (is_draft && modelopt_->algo.find("FP4") != std::string::npos)
     return {"plain", "draft models of NVFP4 are plain"};
+  const bool is_mixed = modelopt_->algo == kModeloptMixed;
+  // configs/model_config.py:1855: such a mixture is W4AFP8's to it, which reads no list.
+  if (is_sglang() && is_mixed && !has_fp4(modelopt_->layers)) {
+    if (module.kind == BuiltModule::Kind::kHead) return {"plain", "always plain"};
+    return {"unknown scheme", "a mixture without NVFP4"};
+  }
   switch (modelopt_->excluded->find(module)) {
     case Listed::kTorn:
       return {"refused", fmt::format("excluded modules have some of {}", module.name)};
@@ -122,7 +134,7 @@ Belief ConfigReader::by_modelopt(const BuiltModule& module, bool is_draft) const
     case Listed::kNo:
       break;
   }
-  return modelopt_->algo == kModeloptMixed ? by_layers(module) : by_algo(module, modelopt_->algo);
+  return is_mixed ? by_layers(module) : by_algo(module, modelopt_->algo);
 }
 
 Belief ConfigReader::by_algo(const BuiltModule& module, const std::string& algo) const {
@@ -138,15 +150,6 @@ Belief ConfigReader::by_algo(const BuiltModule& module, const std::string& algo)
 
 // vLLM's modelopt.py:1717; SGLang has the same without what is said of experts' neighbours.
 Belief ConfigReader::by_layers(const BuiltModule& module) const {
-  const bool has_fp4 = modelopt_->layers != nullptr &&
-                       std::ranges::any_of(*modelopt_->layers, [](const Json& layer) {
-                         return upper(text_of(layer, "quant_algo")).ends_with("NVFP4");
-                       });
-  // configs/model_config.py:1855: such a mixture is W4AFP8's to it.
-  if (is_sglang() && !has_fp4) {
-    if (module.kind == BuiltModule::Kind::kHead) return {"plain", "always plain"};
-    return {"unknown scheme", "a mixture without NVFP4"};
-  }
   const Json& layers = *modelopt_->layers;
   const auto algo_at = [&](std::string_view name) -> std::optional<std::string> {
     const auto layer = layers.find(std::string(name));
