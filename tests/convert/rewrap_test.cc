@@ -125,6 +125,27 @@ TEST_F(Rewrap, Nvfp4KeepsCodesAndInvertsTheGlobal) {
   EXPECT_EQ(nvfp4_mo().report.quality.inexact_globals, inexact);
 }
 
+TEST_F(Rewrap, ScalesOfActivationsGoAlong) {
+  Conversion given = to_nvfp4(dir_ / "mo");
+  given.recipe.choices.dialect = "modelopt";
+  given.recipe.choices.activations = Activations::kStatic;
+  given.recipe.choices.input_scale = 0.03F;
+  given.run();
+  rewrap(dir_ / "mo", dir_ / "ct", "compressed-tensors").run();
+  const OutputTensors mo = read_output(dir_ / "mo"), ct = read_output(dir_ / "ct");
+  std::size_t n_scales = 0;
+  for (const auto& [name, tensor] : mo) {
+    if (!name.ends_with(".input_scale")) continue;
+    ++n_scales;
+    // One multiplies, the other divides.
+    EXPECT_EQ(number(ct.at(renamed(name, "_scale", "_global_scale"))), 1.0F / number(tensor))
+        << name;
+    EXPECT_EQ(number(tensor), 0.03F) << name;
+  }
+  EXPECT_GT(n_scales, 0U);
+  EXPECT_EQ(count_suffix(ct, ".input_global_scale"), n_scales);
+}
+
 TEST_F(Rewrap, TheManifestRestoresEveryGlobalOfNvfp4) {
   const ExecuteReport report =
       rewrap(nvfp4_mo().path, dir_ / "back", "compressed-tensors", Activations::kWeightOnly).run();
