@@ -20,8 +20,8 @@ asked:
                       ones that raise, and a card is described to it (sglang_loads.py)
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
                       against `ingot generate --profile f32`; weights are dequantized while loading
-A row's result is `loads`, how many answers and first tokens are equal, or the message with which
-ingot or the engine refuses. --record writes expected.jsonl anew: look at the difference. Fails where
+A row's result is `loads`, how many answers and first tokens are equal, the message with which the
+engine refuses, or what ingot says it does not hold. --record writes expected.jsonl anew: look at the difference. Fails where
 a result is not the expected one.
 """
 
@@ -184,7 +184,7 @@ def questions_for(directory):
 
 
 def convert(ingot, model, form, layout, folder):
-    """The directory of ingot's output, or the message with which it refuses."""
+    """The directory of ingot's output, or what it refuses: its message without the remedy and the tensors."""
     source = folder / f"source-{model}"
     if not source.exists():
         make_source(ingot, model, source)
@@ -194,7 +194,7 @@ def convert(ingot, model, form, layout, folder):
         return output, None
     command = [ingot, "convert", source, output, *(FORMS | FURTHER_FORMS)[form], "--quiet", *sharded]
     done = subprocess.run(command, capture_output=True, text=True)
-    return output, one_line(done.stderr, folder) if done.returncode else None
+    return output, re.split(r" \(|: ", one_line(done.stderr, folder).removeprefix("error: "))[0] if done.returncode else None
 
 
 def ids_of(ingot, directory, profile):
