@@ -66,30 +66,6 @@ void require_indexers(const Plan& plan) {
   }
 }
 
-// What vLLM holds plain is decoded or cast here, as its loader would do it.
-void make_plain(Plan& plan) {
-  leave_out_unbuilt(plan);
-  Refusals refusals;
-  for (PlannedTensor& planned : plan.tensors) {
-    const LogicalTensor& tensor = plan.tensor_of(planned);
-    const auto place = place_of(plan, tensor.name);
-    if (planned.action == Action::kDrop || !place) continue;
-    bool is_quantized = formats::scheme_facts(planned.to).quantized;
-    if (is_quantized && place->form == formats::VllmForm::kDecoded) {
-      planned.is_demoted = true;
-      is_quantized = false;
-    }
-    if (is_quantized && place->form == formats::VllmForm::kPlain) {
-      refusals.add(ErrorCode::kUnsupported,
-                   "vLLM holds it plain, and it would be quantized (leave it plain with --rule)",
-                   tensor.name);
-    }
-    const SchemeId plain = place->plain == formats::DType::kF32 ? SchemeId::kF32 : SchemeId::kBf16;
-    if (!is_quantized && planned.to != plain) become_plain(tensor, planned, plain);
-  }
-  refusals.throw_if_any();
-}
-
 void refuse_options(const Plan& plan) {
   const SlicingOptions& options = plan.options.slicing;
   const shard::Topology& topology = options.topology;
@@ -153,6 +129,40 @@ void refuse_options(const Plan& plan) {
                     formats::kVllmVocabMultiple, topology.tp));
 }
 
+// What vLLM holds plain is decoded or cast here, as its loader would do it.
+void make_plain(Plan& plan) {
+  refuse_options(plan);
+  leave_out_unbuilt(plan);
+  Refusals refusals;
+  for (PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const auto place = place_of(plan, tensor.name);
+    if (planned.action == Action::kDrop || !place) continue;
+    bool is_quantized = formats::scheme_facts(planned.to).quantized;
+    if (is_quantized && place->form == formats::VllmForm::kDecoded) {
+      planned.is_demoted = true;
+      is_quantized = false;
+    }
+    if (is_quantized && place->form == formats::VllmForm::kPlain) {
+      refusals.add(ErrorCode::kUnsupported,
+                   "vLLM holds it plain, and it would be quantized (leave it plain with --rule)",
+                   tensor.name);
+    }
+    const SchemeId plain = place->plain == formats::DType::kF32 ? SchemeId::kF32 : SchemeId::kBf16;
+    if (is_quantized || planned.to == plain) continue;
+    if (planned.action == Action::kCast && !planned.is_demoted) {
+      refusals.add(ErrorCode::kUnsupported,
+                   fmt::format("vLLM holds it in {}, and a rule asks for {} (leave it out of the "
+                               "rule, or use --layout hf)",
+                               formats::scheme_facts(plain).name,
+                               formats::scheme_facts(planned.to).name),
+                   tensor.name);
+    }
+    become_plain(tensor, planned, plain);
+  }
+  refusals.throw_if_any();
+}
+
 // Those of the model for multi-token prediction, which vLLM calls the draft model.
 bool is_draft(const Plan& plan, const PlannedTensor& planned) {
   const auto& layer = plan.tensor_of(planned).layer;
@@ -197,7 +207,8 @@ void require_draft(const Plan& plan) {
 // The first tensor of each key that several tensors make up decides how the others are held.
 using Held = std::map<std::string, std::pair<SchemeId, std::string_view>>;
 
-void require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
+// Whether the layout holds its scheme.
+bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
                     Refusals& refusals) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto refuse = [&](std::string fact) {
@@ -207,19 +218,21 @@ void require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   const formats::VllmScheme* scheme =
       formats::find_vllm_scheme(planned.to, plan.target.dialect->name);
   if (scheme == nullptr) {
-    return refuse(fmt::format(
+    refuse(fmt::format(
         "layout vllm-sharded does not hold {} in dialect {} (use --layout hf, which vLLM cuts "
         "itself as it loads; ingot help slicing has what it holds)",
         facts.name, plan.target.dialect->name));
+    return false;
   }
   const auto place = place_of(plan, tensor.name);
-  if (!place) return refuse("layout vllm-sharded has no name for it");
-  if (place->n_places == 1) return;
+  if (!place) refuse("layout vllm-sharded has no name for it");
+  if (!place || place->n_places == 1) return true;
   const auto [first, is_new] = held.emplace(place->key, std::pair(planned.to, tensor.name));
   if (first->second.first != planned.to) {
     refuse(fmt::format("is {}, and vLLM fuses it with {} (choose one scheme for both)", facts.name,
                        first->second.second));
   }
+  return true;
 }
 
 // Scales have one dtype there, whatever the tool that wrote them chose.
@@ -246,15 +259,13 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& ref
 }
 
 void require_holdable(const Plan& plan) {
-  refuse_options(plan);
   require_draft(plan);
   require_indexers(plan);
   Refusals refusals;
   Held held;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;
-    require_tensor(plan, planned, held, refusals);
-    require_parts(plan, planned, refusals);
+    if (require_tensor(plan, planned, held, refusals)) require_parts(plan, planned, refusals);
   }
   refusals.throw_if_any();
 }

@@ -7,7 +7,9 @@ Every row of the matrix is a model, a form that ingot writes it in, a layout and
 asked:
   vllm loads          every parameter of vLLM's own model, or of its draft model for multi-token
                       prediction, is filled by vLLM's own loader; what is replaced is the choice of
-                      kernels, and sparse attention, which the CPU has not (sharded_state.py)
+                      kernels, and sparse attention, which the CPU has not (sharded_state.py); of rank
+                      files the state dict of each rank is compared with that of the unsliced
+                      directory on as many ranks, byte for byte
   vllm generates      greedy answers in BF16 against `ingot generate --profile bf16`; nothing is
                       replaced
   vllm computes       greedy answers in FP32 against `ingot generate --profile f32`, and the log
@@ -56,6 +58,10 @@ MODELS = {
     "qwen3_moe": ["--family", "qwen3_moe", *WIDTHS],
     "deepseek_v32": ["--family", "deepseek_v32", "--dense-layers", "1", *WIDTHS],
     "glm_moe_dsa": ["--family", "glm_moe_dsa", "--dense-layers", "1", *WIDTHS],
+}
+FURTHER_MODELS = {
+    "deepseek_v2": ["--family", "deepseek_v2", "--dense-layers", "1", *WIDTHS],
+    "kimi_k2": ["--family", "kimi_k2", "--dense-layers", "1", *WIDTHS],
 }
 # vLLM's latent attention on CPUs has the release's widths of heads alone. Wide enough for four ranks.
 LATENT = {
@@ -108,8 +114,9 @@ FURTHER_FORMS = {
 }
 # What vLLM allocates and fills itself where the checkpoint has none: no fault where nothing static was asked for.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
-SHARDED = ["--layout", "vllm-sharded", "--tp"]
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
+# On each of these the rank files of one model are compared with it; expert parallelism with those of every model.
+TOPOLOGIES = ("tp 1", "tp 4", "pp 2", "tp 2, pp 2")
 # For the bundled model, which has learned to write.
 TEXTS = ["Once upon a time there was a hungry fox", "17 + 25 =", "The capital of France is", "从前有一只兔子"]
 BUNDLED = "tiny-v32 as deepseek_v3"
@@ -135,6 +142,12 @@ def rows():
             # Blocks of 128 are cut where four ranks share 256 columns.
             if n_ranks == 2 or "block" not in form:
                 yield "qwen3_moe", form, f"vllm-sharded, tp {n_ranks}", "vllm computes"
+        for topology in TOPOLOGIES:
+            yield "deepseek_v3, released heads", form, f"vllm-sharded, {topology}", "vllm loads"
+        for model in ("deepseek_v3, released heads", *list(MODELS)[1:]):
+            yield model, form, "vllm-sharded, tp 2, ep", "vllm loads"
+        for model in FURTHER_MODELS:
+            yield model, form, "vllm-sharded, tp 2", "vllm loads"
     for form in FURTHER_FORMS:
         if "plain mtp" not in form:
             yield "deepseek_v3", form, "hf", "vllm loads"
@@ -152,8 +165,10 @@ def name_of(model, form, layout, question):
     return f"{model}; {form}; {layout}; {question}"
 
 
-def ranks_of(layout):
-    return int(re.search(r"tp (\d)", layout)[1]) if "sharded" in layout else 1
+def topology_of(layout):
+    """The ranks of each kind of parallelism: {"tp": 2, "pp": 1, "ep": 0}."""
+    named = {kind: int(n) for kind, n in re.findall(r"(tp|pp) (\d)", layout)}
+    return {"tp": 1, "pp": 1, **named, "ep": named.get("tp", 1) if ", ep" in layout else 0}
 
 
 def one_line(text, folder):
@@ -170,7 +185,8 @@ def make_source(ingot, model, source):
         return
     config = source.with_suffix(".json")
     config.write_text(json.dumps(LATENT))
-    subprocess.run([ingot, "synth", source, *MODELS.get(model, ["--config", config]), "--quiet"], check=True)
+    facts = (MODELS | FURTHER_MODELS).get(model, ["--config", config])
+    subprocess.run([ingot, "synth", source, *facts, "--quiet"], check=True, stdout=subprocess.DEVNULL)
 
 
 def questions_for(directory):
@@ -188,11 +204,16 @@ def convert(ingot, model, form, layout, folder):
     source = folder / f"source-{model}"
     if not source.exists():
         make_source(ingot, model, source)
-    sharded = [*SHARDED, str(ranks_of(layout))] if "sharded" in layout else []
+    ranks = [text for kind, n in topology_of(layout).items() if n for text in (f"--{kind}", str(n))]
+    sharded = ["--layout", "vllm-sharded", *ranks] if "sharded" in layout else []
     output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout.removesuffix(', mtp')}")
     if output.exists():
         return output, None
-    command = [ingot, "convert", source, output, *(FORMS | FURTHER_FORMS)[form], "--quiet", *sharded]
+    what = (FORMS | FURTHER_FORMS)[form]
+    if sharded and model in SPARSE:
+        # Ranks hold the indexer's wk plain: from the source it would not be what vLLM decodes of FP8.
+        source, what = convert(ingot, model, form, "hf", folder)[0], []
+    command = [ingot, "convert", source, output, *what, "--quiet", *sharded]
     done = subprocess.run(command, capture_output=True, text=True)
     return output, re.split(r" \(|: ", one_line(done.stderr, folder).removeprefix("error: "))[0] if done.returncode else None
 
@@ -217,21 +238,38 @@ def agreement(ours, theirs):
     return f"{equal} of {len(ours)} answers equal, {sum(first)} of {sum(map(len, ours))} tokens before a difference"
 
 
-def vllm_loads(directory, form, layout):
+def vllm_states(directory, layout, sharded):
+    """The state dict of each rank as vLLM loads it, or the message with which it fails."""
+    topology = topology_of(layout)
     options = argparse.Namespace(
-        model=str(directory / "mtp" if "mtp" in layout else directory), dtype="bfloat16",
-        tp=ranks_of(layout), pp=1, ep=False, mtp="mtp" in layout,
-        sharded="sharded" in layout, engine="{}", timeout=300,
+        model=str(directory / "mtp" if sharded and "mtp" in layout else directory), dtype="bfloat16",
+        tp=topology["tp"], pp=topology["pp"], ep=topology["ep"] > 0, mtp="mtp" in layout,
+        sharded=sharded, engine="{}", timeout=300,
     )
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            states = sharded_state.states(options)
+            return sharded_state.states(options)
     except SystemExit as failure:
         return str(failure)
+
+
+def vllm_loads(directory, form):
+    states = vllm_states(directory, "hf", sharded=False)
+    if isinstance(states, str):
+        return states
     own = sharded_state.CONSTANTS if "static" in form else sharded_state.CONSTANTS + OWN
     left = [f"rank {r}: {n}" for r, state in enumerate(states) for n, facts in sorted(state.items())
             if facts["filled"] and not n.endswith(own)]
     return f"not filled: {left[0]} (of {len(left)})" if left else f"loads, {sum(map(len, states))} keys"
+
+
+def rank_files_load(directory, unsliced, layout):
+    whole, ranks = vllm_states(unsliced, layout, sharded=False), vllm_states(directory, layout, sharded=True)
+    for states in (ranks, whole):
+        if isinstance(states, str):
+            return states
+    faults = sharded_state.compare(whole, ranks)
+    return f"{len(faults)} keys differ: {faults[0]}" if faults else f"loads, {sum(map(len, ranks))} keys equal to those of the unsliced directory"
 
 
 def vllm_answers(directory, dtype, layout, replaced, n_ranks=1):
@@ -303,7 +341,7 @@ def ranks_compute(directory, unsliced, layout):
     os.environ.update(sharded_state.ENVIRONMENT)
     import vllm.engine.arg_utils  # noqa: F401 - once, before processes are forked
 
-    n_ranks = ranks_of(layout)
+    n_ranks = topology_of(layout)["tp"]
     results = [in_child(vllm_answers, d, "float32", l, True, n_ranks) for d, l in ((directory, layout), (unsliced, "hf"))]
     for result in results:
         if isinstance(result, str):
@@ -397,10 +435,11 @@ def main():
             if refusal:
                 result = "ingot refuses: " + refusal
             elif question == "vllm loads":
-                result = vllm_loads(directory, form, layout)
+                unsliced, _ = convert(ingot, model, form, "hf", folder)
+                result = rank_files_load(directory, unsliced, layout) if "sharded" in layout else vllm_loads(directory, form)
             elif question == "vllm computes":
                 unsliced, _ = convert(ingot, model, form, "hf", folder)
-                result = (ranks_compute(directory, unsliced, layout) if ranks_of(layout) > 1
+                result = (ranks_compute(directory, unsliced, layout) if topology_of(layout)["tp"] > 1
                           else vllm_computes(ingot, directory, layout, unsliced))
             elif question == "sglang loads":
                 result = sglang_loaded(directory, form, layout)

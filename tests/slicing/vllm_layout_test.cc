@@ -277,6 +277,20 @@ TEST_F(VllmLayout, HasTheIndexersThatVllmBuilds) {
                  {"builds an indexer in layer 1", "index_topk_freq"});
 }
 
+TEST_F(VllmLayout, SaysOnceWhatItDoesNotHold) {
+  Conversion conversion = keeping(model_of("deepseek_v3", false), directory_ / "mxfp4");
+  conversion.recipe.to = formats::SchemeId::kMxfp4;
+  conversion.run();
+  try {
+    to_ranks(directory_ / "mxfp4", directory_ / "out", 2).run();
+    FAIL() << "is held";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("does not hold mxfp4"), std::string::npos) << message;
+    EXPECT_EQ(message.find("has scales in"), std::string::npos) << message;
+  }
+}
+
 TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   expect_refused([](Conversion& conversion) { conversion.plan.slicing.fit = shard::TpFit::kPad; },
                  {"--tp-fit refuse or bf16"});
@@ -292,6 +306,11 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
       {"'model.layers.1.mlp.experts.0.down_proj.weight'", "(--tp-fit bf16; or --tp 4)"});
   expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kF16; },
                  {"holds plain tensors as BF16", "--to bf16"});
+  expect_refused(
+      [](Conversion& conversion) {
+        conversion.recipe.rules.push_back(convert::parse_rule("role:post-attention-norm=f32"));
+      },
+      {"post_attention_layernorm.weight'", "vLLM holds it in bf16, and a rule asks for f32"});
   expect_refused(
       [&](Conversion& conversion) {
         conversion.input = model_of("deepseek_v3", true, 1);
