@@ -228,7 +228,11 @@ void mtp_names(const RuleInput& input) {
     if (module.mtp_name.empty()) return;
     // What is wrong under the stored name has been said.
     if (module.is_quantized) {
-      const std::string fault = group_fault(config, module.mtp_name, *module.tensor);
+      std::string fault = group_fault(config, module.mtp_name, *module.tensor);
+      // A head is no `Linear` to vLLM: its name has to be a target.
+      const bool is_head = !formats::mtp_head_alias(module.name).empty();
+      if (is_head && config.named_target(module.name) && !config.named_target(module.mtp_name))
+        fault = "is no target";
       if (fault.empty() || !group_fault(config, module.name, *module.tensor).empty()) return;
       input.report_kind(*module.tensor, ErrorCode::kMismatch,
                         fmt::format("as '{}' {}", module.mtp_name, fault));
@@ -325,7 +329,7 @@ constexpr LoaderRule kRules[] = {
      kWarning, "head, router, eh_proj and weights_proj are ignored or match no target",
      taken_in<false>},
     {"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
-     "modules of multi-token prediction layers match likewise behind mtp_block", mtp_names},
+     "modules of multi-token prediction layers match likewise under vLLM's names", mtp_names},
     {"ct.static-input-scale", kCt, "all", kError,
      "weights whose activations are static have an input scale", static_input_scale},
     {"ct.activations", kCt, "all", kError,

@@ -21,8 +21,7 @@ bool contains(std::string_view text, std::string_view part) {
 /// What engines call layers for multi-token prediction.
 struct NamesOfDrafts {
   Engine engine;
-  bool are_own = true;     ///< SGLang's are not the stored ones
-  bool has_block = false;  ///< vLLM's have `mtp_block`
+  bool are_own = true;  ///< SGLang's are not the stored ones
 };
 
 bool is_gate_or_up(Role role) {
@@ -32,11 +31,7 @@ bool is_gate_or_up(Role role) {
 std::string_view name_of(const LinearModule& layer, const NamesOfDrafts& names) {
   if (names.engine == Engine::kSglang && names.are_own && !layer.draft_name.empty())
     return layer.draft_name;
-  if (!is_vllm(names.engine) || layer.mtp_name.empty()) return layer.name;
-  // The block of the draft is built under the stored name (models/deepseek_v32/nvidia/mtp.py:92,
-  // and all others but step3p5_mtp.py:74), its head under one of its own.
-  const bool is_in_block = contains(layer.mtp_name, ".mtp_block.");
-  return is_in_block && !names.has_block ? layer.name : layer.mtp_name;
+  return is_vllm(names.engine) && !layer.mtp_name.empty() ? layer.mtp_name : layer.name;
 }
 
 /// A layer on its way into a module.
@@ -160,9 +155,7 @@ BuiltModules::BuiltModules(const Checkpoint& checkpoint, std::span<const LinearM
                            Engine engine, bool has_draft_names) {
   std::map<std::string, std::size_t> number_of;
   std::vector<std::vector<Member>> members;
-  const NamesOfDrafts names{.engine = engine,
-                            .are_own = has_draft_names,
-                            .has_block = checkpoint.family().name.starts_with("step3p")};
+  const NamesOfDrafts names{.engine = engine, .are_own = has_draft_names};
   for (const LinearModule& layer : layers) {
     const std::string_view name = name_of(layer, names);
     BuiltModule built = built_of(*layer.tensor, name, engine);

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "check/rules/rule_input.h"
+#include "check/rules/engine_modules.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
 
@@ -73,16 +73,24 @@ constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion) {
   }
   return exclusion == Exclusion::kNone
              ? "is plain, but no excluded module matches it (list it)"
-             : "is plain, but no excluded module matches the whole of its name (add a '*')";
+             : "is plain, but no excluded module matches its name, or a whole component of it "
+               "(add a '*')";
 }
 
 template <bool is_quantized, Exclusion exclusion>
 void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr) return;
+  // SGLang takes an entry that is a whole component of the name, too.
+  const ExcludedModules of_sglang(strings_at(*statement.object, statement.list),
+                                  formats::Engine::kSglang, false);
+  const auto is_component = [&](const LinearModule& module) {
+    return !is_quantized && exclusion == Exclusion::kInside &&
+           of_sglang.find({.name = module.name}) == Listed::kYes;
+  };
   for (const LinearModule& module : input.facts.modules) {
     if (module.is_quantizable && module.is_quantized == is_quantized &&
-        statement.block.exclusion_of(module.name) == exclusion)
+        statement.block.exclusion_of(module.name) == exclusion && !is_component(module))
       input.report_kind(*module.tensor, ErrorCode::kMismatch,
                         exclusion_fault(is_quantized, exclusion));
   }
@@ -294,7 +302,7 @@ constexpr LoaderRule kRules[] = {
      "every plain module that engines build quantizable is excluded",
      left_out<false, Exclusion::kNone>},
     {"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
-     "every plain module is excluded by a match of its whole name",
+     "every plain module is excluded by a match of its name or of a component of it",
      left_out<false, Exclusion::kInside>},
     {"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
      "a plain head of a multi-token prediction layer is excluded without shared_head too",

@@ -97,13 +97,16 @@ bool is_other_linear(const LogicalTensor& tensor) {
   }
 }
 
-// vLLM puts the decoder of a multi-token prediction layer one level deeper.
-std::string mtp_name_of(std::string_view module, std::uint32_t layer) {
+// vLLM builds the head of a draft model under a name of its own, and Step's decoder one level
+// deeper (step3p5_mtp.py:74; all others as models/deepseek_v32/nvidia/mtp.py:92 does).
+std::string mtp_name_of(std::string_view module, std::uint32_t layer, std::string_view family) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   if (!module.starts_with(prefix)) return {};
   const std::string_view rest = module.substr(prefix.size());
   if (std::string head = formats::mtp_head_alias(module); !head.empty()) return head;
-  if (!rest.starts_with("self_attn.") && !rest.starts_with("mlp.")) return {};
+  if (!family.starts_with("step3p") ||
+      !(rest.starts_with("self_attn.") || rest.starts_with("mlp.")))
+    return {};
   return fmt::format("{}mtp_block.{}", prefix, rest);
 }
 
@@ -122,7 +125,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
     if (tensor.name.ends_with(kWeight)) module.name.resize(tensor.name.size() - kWeight.size());
     module.tensor = &tensor;
     if (tensor.layer && config.num_hidden_layers != 0 && *tensor.layer >= config.num_hidden_layers)
-      module.mtp_name = mtp_name_of(module.name, *tensor.layer);
+      module.mtp_name = mtp_name_of(module.name, *tensor.layer, checkpoint.family().name);
     module.draft_name = formats::draft_module_name(module.name, config.num_hidden_layers);
     modules.push_back(std::move(module));
   }

@@ -151,12 +151,12 @@ void make_plain(Plan& plan) {
     const SchemeId plain = place->plain == formats::DType::kF32 ? SchemeId::kF32 : SchemeId::kBf16;
     if (is_quantized || planned.to == plain) continue;
     if (planned.action == Action::kCast && !planned.is_demoted) {
-      refusals.add(ErrorCode::kUnsupported,
-                   fmt::format("vLLM holds it in {}, and a rule asks for {} (leave it out of the "
-                               "rule, or use --layout hf)",
-                               formats::scheme_facts(plain).name,
-                               formats::scheme_facts(planned.to).name),
-                   tensor.name);
+      refusals.add(
+          ErrorCode::kUnsupported,
+          fmt::format("vLLM holds it in {}, and a rule asks for {} (leave it out of the "
+                      "rule, or use --layout hf)",
+                      formats::scheme_facts(plain).name, formats::scheme_facts(planned.to).name),
+          tensor.name);
     }
     become_plain(tensor, planned, plain);
   }

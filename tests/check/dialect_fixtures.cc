@@ -315,19 +315,23 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        kMismatch,
        kInt8,
        [](auto& c) {
-         make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
-         ignore_also(c, kMtp + "self_attn.o_proj");
+         put_spelled(c, kMtp + "shared_head.head.weight",
+                     {"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic});
+         Json& block = quantization(c);
+         for (Json& entry : block["ignore"]) {
+           if (entry == "re:.*shared_head.*") entry = "re:.*shared_head.norm";
+         }
+         for (Json& group : block["config_groups"])
+           group["targets"].push_back(kMtp + "shared_head.head");
        },
-       {"mtp.draft-names"}},
+       {"ct.plain-module"}},
       {"mtp.draft-names", kMismatch, kInt8,
        [](auto& c) {
          make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
          ignore_also(c, R"(re:.*layers\.2\..*o_proj$)");
        }},
       // SGLang builds draft models of NVFP4 plain.
-      {"mtp.draft-names",
-       kMismatch,
-       kNvfp4,
+      {"mtp.draft-names", kMismatch, kNvfp4,
        [](auto& c) {
          const std::string experts = kMtp + "mlp.shared_experts.";
          for (const char* leaf : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})

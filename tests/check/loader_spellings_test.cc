@@ -160,6 +160,32 @@ TEST(LoaderRules, ReadScalesOfEveryDtypeThatLoadersCopy) {
   }
 }
 
+// SGLang takes an entry that is a whole component of a name (modelopt_quant.py:379).
+TEST(LoaderRules, TakeComponentsInModeloptsLists) {
+  for (const bool is_component : {true, false}) {
+    EditableCheckpoint checkpoint =
+        make_spelled({"modelopt", SchemeId::kNvfp4, Activations::kStatic});
+    for (Json* list :
+         {&checkpoint.descriptions.at("hf_quant_config.json")["quantization"]["exclude_modules"],
+          &checkpoint.config["quantization_config"]["ignore"]}) {
+      for (Json& entry : *list) {
+        if (entry == "*.self_attn*") entry = is_component ? "self_attn" : "self_att";
+      }
+    }
+    EXPECT_EQ(text_of(run_all_rules(checkpoint)).find("component") == std::string::npos,
+              is_component);
+  }
+}
+
+// Only Step's draft model has its decoder behind mtp_block.
+TEST(LoaderRules, AskForNoNamesThatVllmDoesNotLookUp) {
+  EditableCheckpoint checkpoint =
+      make_spelled({"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic});
+  make_weight_plain(checkpoint, "model.layers.2.self_attn.o_proj.weight");
+  checkpoint.config["quantization_config"]["ignore"].push_back("model.layers.2.self_attn.o_proj");
+  EXPECT_EQ(text_of(run_all_rules(checkpoint)).find("mtp_block"), std::string::npos);
+}
+
 TEST(LoaderRules, AreThoseOfTheDialectAtHand) {
   // No section `quantization`: modelopt.required-keys would say so.
   EditableCheckpoint edited =
