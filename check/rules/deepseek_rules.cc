@@ -352,8 +352,7 @@ bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
 
 const char* exemption_key(const Json& block, formats::Engine engine) {
   // SGLang takes the first that is there, whatever it holds: quantization/base_config.py:257.
-  if (engine == formats::Engine::kTransformers || !block.contains(kVllmList))
-    return kTransformersList;
+  if (!block.contains(kVllmList)) return kTransformersList;
   const bool is_vllm = engine == formats::Engine::kVllm || engine == formats::Engine::kVllmAscend;
   return is_vllm && json_member(block, kVllmList).empty() ? kTransformersList : kVllmList;
 }

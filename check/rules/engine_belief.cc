@@ -41,13 +41,8 @@ std::string_view parent_of(std::string_view name) {
   return name.substr(0, name.rfind('.') + 1);
 }
 
-std::string text_of(const Json& owner, const char* key) {
-  const Json& value = json_member(owner, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 std::string method_of(const Json& block) {
-  return text_of(block, "quant_method");
+  return text_at(block, "quant_method");
 }
 
 std::string joined_method(const Json& block) {
@@ -84,13 +79,14 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const RuleFacts& facts,
   const std::string_view dialect = checkpoint.dialect().name;
   if (dialect == "modelopt") {
     read_modelopt();
+  } else if (facts_.groups && engine == Engine::kTransformers) {
+    read_groups_in_transformers();
   } else if (facts_.groups) {
     const bool has_null = facts_.quantization->contains("ignore") &&
                           json_member(*facts_.quantization, "ignore").is_null();
-    if (has_null && engine != Engine::kTransformers) refusal_ = "ignore is null";
+    if (has_null) refusal_ = "ignore is null";
     for (const ConfigGroup& group : facts_.groups->groups()) {
-      if (!group.has_weights && engine != Engine::kTransformers)
-        refusal_ = fmt::format("config_groups.{} has no weights", group.name);
+      if (!group.has_weights) refusal_ = fmt::format("config_groups.{} has no weights", group.name);
     }
   } else if (facts_.quantization != nullptr && dialect == "deepseek") {
     read_fp8();
@@ -122,6 +118,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const BuiltModule& built = built_.modules()[built_.module_of(layer)];
   if (!refusal_.empty()) return refused(refusal_);
   if (!silence_.empty()) return plain(silence_);
+  if (transformers_) return by_transformers(module);
   // SGLang builds every router without a config: models/qwen3_moe.py, models/qwen2_moe.py.
   const bool is_router =
       module.tensor->rule != nullptr && (module.tensor->rule->role == Role::kRouter ||
@@ -224,12 +221,11 @@ std::string ConfigReader::other_format(const ConfigGroup& group, const BuiltModu
   constexpr std::string_view kPacked = "pack-quantized";
   constexpr std::array<std::string_view, 4> kWithActivations = {
       "naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized"};
-  if (engine_ == Engine::kTransformers) return {};
   const SchemeFacts& scheme = scheme_facts(group.scheme.value());
   // Its experts are read by the format of the block alone.
   const bool is_of_block =
       group.format.empty() || (is_sglang() && module.kind == BuiltModule::Kind::kExperts);
-  std::string format = is_of_block ? text_of(*facts_.quantization, "format") : group.format;
+  std::string format = is_of_block ? text_at(*facts_.quantization, "format") : group.format;
   if (format.empty()) format = "(none)";
   if (has_int4_codes(scheme)) return format == kPacked ? std::string() : format;
   const bool is_read = has_int8_codes(scheme) || (is_sglang() && scheme.id == SchemeId::kNvfp4) ||
@@ -283,13 +279,14 @@ Belief ConfigReader::by_description(const LinearModule& module) const {
 void ConfigReader::read_fp8() {
   const Json& block = *facts_.quantization;
   const std::string method = method_of(block);
+  if (engine_ == Engine::kTransformers) return read_fp8_in_transformers();
   if (!is_vllm(engine_) && !is_sglang()) return;
   if (method.empty()) {
     (is_vllm(engine_) ? silence_ : refusal_) = "no quant_method";
     return;
   }
   // fp8.py:106 of vLLM, :220 of SGLang.
-  const std::string scheme = text_of(block, "activation_scheme");
+  const std::string scheme = text_at(block, "activation_scheme");
   const bool has_block = !json_member(block, "weight_block_size").is_null();
   if (scheme != "static" && scheme != "dynamic") {
     refusal_ = "activation_scheme " + (scheme.empty() ? std::string("(none)") : scheme);

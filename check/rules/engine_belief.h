@@ -44,11 +44,30 @@ class ConfigReader {
     const Json* layers = nullptr;  ///< `quantized_layers`, where modules are listed
   };
 
+  /// What transformers reads of FP8's and of compressed-tensors' configs.
+  struct TransformersFacts {
+    /// A name, an expression, or a class.
+    struct Target {
+      std::string text;
+      std::optional<Pattern> pattern;
+      const formats::ConfigGroup* group;
+    };
+    std::vector<Target> targets;  ///< in the order in which they are tried
+    const formats::ConfigGroup* of_experts = nullptr;
+    const char* list = nullptr;       ///< of FP8: the key of modules that are left out, if there
+    std::vector<Pattern> beginnings;  ///< its entries
+    std::vector<std::string> ends;    ///< the same
+    bool has_blocks = true;
+  };
+
   [[nodiscard]] Belief own_belief(std::size_t layer) const;
   [[nodiscard]] bool is_sglang() const { return engine_ == formats::Engine::kSglang; }
   void read_modelopt();
   void read_body(const Json& source, bool is_file);
   void read_fp8();
+  void read_fp8_in_transformers();
+  void read_groups_in_transformers();
+  void refuse_other_modules();
 
   [[nodiscard]] Belief by_groups(const BuiltModule& module) const;
   [[nodiscard]] Belief by_group(const BuiltModule& module, std::string_view name) const;
@@ -61,6 +80,11 @@ class ConfigReader {
   [[nodiscard]] Belief by_modelopt(const BuiltModule& module, bool is_draft) const;
   [[nodiscard]] Belief by_layers(const BuiltModule& module) const;
   [[nodiscard]] Belief by_algo(const BuiltModule& module, const std::string& algo) const;
+  [[nodiscard]] Belief by_transformers(const LinearModule& layer) const;
+  [[nodiscard]] bool is_left_in_transformers(std::string_view module) const;
+  [[nodiscard]] bool ignores_in_transformers(std::string_view module) const;
+  [[nodiscard]] const TransformersFacts::Target* named_in_transformers(
+      std::string_view module) const;
   [[nodiscard]] Belief by_block(const LinearModule& module) const;
   [[nodiscard]] Belief by_description(const LinearModule& module) const;
   [[nodiscard]] Belief by_exemption(const BuiltModule& module, SchemeId scheme) const;
@@ -76,8 +100,9 @@ class ConfigReader {
   std::string refusal_;  ///< why the engine raises an error for the whole config, or empty
   std::string silence_;  ///< why it takes every layer for plain, or empty
   std::vector<std::string> faults_;
-  std::vector<std::string> exempt_;              ///< DeepSeek's list
-  std::optional<ModeloptFacts> modelopt_;        ///< of vLLM and SGLang
+  std::vector<std::string> exempt_;        ///< DeepSeek's list
+  std::optional<ModeloptFacts> modelopt_;  ///< of vLLM and SGLang
+  std::optional<TransformersFacts> transformers_;
   std::optional<formats::ModeloptBlock> block_;  ///< of other engines
 };
 

@@ -29,14 +29,9 @@ std::string upper(std::string text) {
   return text;
 }
 
-std::string text_of(const Json& owner, const char* key) {
-  const Json& value = json_member(owner, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 bool has_fp4(const Json* layers) {
   return layers != nullptr && std::ranges::any_of(*layers, [](const Json& layer) {
-           return upper(text_of(layer, "quant_algo")).ends_with("NVFP4");
+           return upper(text_at(layer, "quant_algo")).ends_with("NVFP4");
          });
 }
 
@@ -60,7 +55,7 @@ void ConfigReader::read_modelopt() {
                    std::array{is_flat ? "ignore" : "exclude_modules"}, &faults_);
     return;
   }
-  const bool is_mixed = block != nullptr && upper(text_of(*block, "quant_algo")) == kModeloptMixed;
+  const bool is_mixed = block != nullptr && upper(text_at(*block, "quant_algo")) == kModeloptMixed;
   const bool has_caches = block != nullptr && (block->contains("kv_cache_quant_algo") ||
                                                block->contains("kv_cache_scheme"));
   const bool is_complete =
@@ -75,12 +70,12 @@ void ConfigReader::read_modelopt() {
 void ConfigReader::read_body(const Json& source, bool is_file) {
   const Json& body = formats::modelopt_body(source);
   const bool is_flat = &body == &source;
-  const std::string given = text_of(body, "quant_algo");
+  const std::string given = text_at(body, "quant_algo");
   std::string algo = is_vllm(engine_) ? upper(given) : given;
-  const std::string producer = text_of(json_member(source, "producer"), "name");
+  const std::string producer = text_at(json_member(source, "producer"), "name");
   const bool has_producer = !is_flat && producer == "modelopt" && !algo.empty();
   const bool has_method =
-      is_file ? facts_.quantization != nullptr : !text_of(source, "quant_method").empty();
+      is_file ? facts_.quantization != nullptr : !text_at(source, "quant_method").empty();
   if (is_vllm(engine_) && has_producer && !(is_file && has_method)) {
     // transformers_utils/model_arch_config_convertor.py:270.
     constexpr std::array<std::string_view, 4> kOfProducer = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN",
@@ -154,11 +149,11 @@ Belief ConfigReader::by_layers(const BuiltModule& module) const {
   const auto algo_at = [&](std::string_view name) -> std::optional<std::string> {
     const auto layer = layers.find(std::string(name));
     if (layer == layers.end()) return std::nullopt;
-    return upper(text_of(*layer, "quant_algo"));
+    return upper(text_at(*layer, "quant_algo"));
   };
   const auto algo_below = [&](std::string_view prefix) -> std::optional<std::string> {
     for (const auto& [name, layer] : layers.items())
-      if (name.starts_with(prefix)) return upper(text_of(layer, "quant_algo"));
+      if (name.starts_with(prefix)) return upper(text_at(layer, "quant_algo"));
     return std::nullopt;
   };
   std::optional<std::string> algo = algo_at(module.name);

@@ -101,7 +101,7 @@ bool names_engine(std::string_view loaders, Engine engine) {
     case Engine::kSglang:
       return loaders.find("SGLang") != std::string_view::npos;
     case Engine::kTransformers:
-      return loaders == "transformers";
+      return loaders.find("transformers") != std::string_view::npos;
     case Engine::kTrtllm:
       return false;
   }

@@ -219,6 +219,11 @@ bool is_part_of_model(const Checkpoint& checkpoint) {
   return slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1);
 }
 
+std::string text_at(const Json& object, const char* key) {
+  const Json& value = json_member(object, key);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
 std::vector<std::string> strings_at(const Json& object, const char* key) {
   std::vector<std::string> strings;
   const Json& list = json_member(object, key);

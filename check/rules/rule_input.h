@@ -168,6 +168,9 @@ bool is_in(std::span<const std::string_view> words, std::string_view word);
 /// config.json speaks of all.
 bool is_part_of_model(const Checkpoint& checkpoint);
 
+/// The string at `key`, or empty.
+std::string text_at(const Json& object, const char* key);
+
 /// The members of a list that are strings; none when `key` holds no list.
 std::vector<std::string> strings_at(const Json& object, const char* key);
 

@@ -30,6 +30,8 @@ constexpr std::string_view kStackedFrom =
     "it makes stacks of experts out of FP8 with a scale per row or tensor, and of packed codes "
     "without a global scale, alone";
 constexpr std::string_view kStackedInstead = "fp8-channel, mxfp4 or int4";
+constexpr std::string_view kSkipped =
+    "it skips a quant_method that it does not know, and takes codes for weights";
 
 // Read in vLLM 0.32.0 and SGLang 0.5.23, and tried there: docs/formats.md, "Engines".
 constexpr std::array kLimits = {
@@ -41,6 +43,10 @@ constexpr std::array kLimits = {
                 ""},
     EngineLimit{kTransformers, kCt, kNvfp4, std::nullopt, kExperts, kStackedFrom, kStackedInstead,
                 ""},
+    EngineLimit{kTransformers, kModelopt, std::nullopt, std::nullopt, kAny, kSkipped,
+                "fp8, or dialect compressed-tensors", "", "", true},
+    EngineLimit{kTransformers, kDeepseek, kInt8Block, std::nullopt, kAny, kSkipped,
+                "fp8, or dialect compressed-tensors", "", "", true},
     EngineLimit{kVllm, kCt, kFp8Block, kWeightOnly, kExperts, kNoInputs, kDynamicInstead, ""},
     EngineLimit{kSglang, kCt, kFp8Block, kWeightOnly, kAny, kNoInputs, kDynamicInstead, ""},
     EngineLimit{kVllm, kCt, kFp8Channel, kWeightOnly, kExperts,

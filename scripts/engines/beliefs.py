@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Asks engines what they believe of each linear layer, and compares with `ingot check --engine`.
 
-    beliefs.py INGOT [--engine vllm|sglang] [--only TEXT] [--show N]
+    beliefs.py INGOT [--engine vllm|sglang|transformers] [--only TEXT] [--show N]
 
 An engine builds its own model class from the config of a directory, its draft model for multi-token
 prediction too, and loads no weights. Which scheme it chose for a module follows from the parameters
 that it made: their names, dtypes and shapes. A module that it builds of several (`qkv_proj`,
-`gate_up_proj`, experts) speaks for each of them. The directories are ingot's outputs, and those with
+`gate_up_proj`, experts) speaks for each of them; transformers chooses a scheme for the experts of
+compressed-tensors when it loads them, and is asked for that. The directories are ingot's outputs, and those with
 configs that were changed in ways in which other tools write them (config_changes.py). Where an
 engine raises an error, `check` has to say of some layer that it is refused; where it raises none, it
 may say so of no layer. Nothing is compared where `check` says that the engine does not load what is
@@ -60,7 +61,7 @@ def scheme_of(parameters, weight):
         return "mxfp8"
     name = {"float8_e4m3fn": "fp8", "int8": "int8"}[dtype]
     if stem + "weight_scale_inv" in parameters:
-        return name + "-block"
+        return name + ("-block" if scale.dim() == 2 else "-tensor")
     rows = codes.shape[:-1]
     if scale.dim() < codes.dim():
         # One per matrix, or per matrix of those that are fused; one per row stands for a column too.
@@ -162,6 +163,62 @@ def ask_sglang(requests, results):
             results(first_line(failure))
 
 
+def scheme_of_group(group):
+    """That of a linear layer in a group of compressed-tensors."""
+    import torch
+    from compressed_tensors.compressors import compress_module
+    from compressed_tensors.quantization import initialize_module_for_quantization
+
+    with torch.device("meta"):
+        linear = torch.nn.Linear(256, 256, bias=False, dtype=torch.bfloat16)
+    initialize_module_for_quantization(linear, group)
+    compress_module(linear)
+    return beliefs_of(torch.nn.ModuleDict({"linear": linear}), lambda name: name, 0)["linear"]
+
+
+def transformers_beliefs(directory):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.integrations.compressed_tensors import get_experts_scheme
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    config = AutoConfig.from_pretrained(directory)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    block = getattr(config, "quantization_config", None)
+    of_experts = None
+    if block is not None:
+        if not AutoHfQuantizer.supports_quant_method(block):
+            raise ValueError(f"skips quant_method {block['quant_method']}, and takes codes for weights")
+        quantizer = AutoHfQuantizer.from_config(block, pre_quantized=True)
+        quantizer.use_fp8_kernel = False
+        quantizer._process_model_before_weight_loading(model)
+        if block["quant_method"] == "compressed-tensors":
+            of_experts = scheme_of_group(get_experts_scheme(quantizer.compressor.quantization_config))
+    found = beliefs_of(model, lambda name: name, 0)
+    n_experts = getattr(config, "n_routed_experts", None) or config.num_experts
+    for name, module in model.named_modules():
+        if not name.endswith(".experts"):
+            continue
+        parameters = dict(module.named_parameters(recurse=False))
+        has_blocks = "gate_up_proj_scale_inv" in parameters and parameters["gate_up_proj_scale_inv"].shape[-1] > 1
+        scheme = of_experts or ("plain" if "gate_up_proj_scale_inv" not in parameters else "fp8-block" if has_blocks else "fp8-tensor")
+        for expert, leaf in itertools.product(range(n_experts), sum(EXPERTS.values(), ())):
+            found[f"{name}.{expert}.{leaf}"] = scheme
+    return found
+
+
+def ask_transformers(requests, results):
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    for directory, _ in requests:
+        try:
+            results(transformers_beliefs(directory))
+        except Exception as failure:
+            results(first_line(failure))
+
+
 def expand(name):
     """Every name that a row of `check` stands for."""
     pieces = re.split(r"\{([^}]*)\}", name)
@@ -227,7 +284,7 @@ def directories(ingot, only, folder):
             yield name, changed, model != "qwen3_moe"
 
 
-ASK = {"vllm": ask_vllm, "sglang": ask_sglang}
+ASK = {"vllm": ask_vllm, "sglang": ask_sglang, "transformers": ask_transformers}
 
 
 def compare(ingot, engine, asked, show):

@@ -129,7 +129,7 @@ def rows():
             yield model, form, "vllm-sharded, tp 2", "vllm loads"
             if model != "qwen3_moe":
                 yield model, form, "vllm-sharded, tp 2, mtp", "vllm loads"
-            if model not in SPARSE and "modelopt" not in form and "int8-block" not in form:
+            if model not in SPARSE:
                 yield model, form, "hf", "transformers loads"
     yield "qwen3_moe", "bf16", "hf", "vllm generates"
     for model in ("qwen3_moe", BUNDLED):

@@ -43,6 +43,33 @@ std::string disagreements(const EngineView& view) {
   return text;
 }
 
+EditableCheckpoint make_channel() {
+  return make_spelled(
+      {"compressed-tensors", formats::SchemeId::kFp8Channel, formats::Activations::kDynamic});
+}
+
+EditableCheckpoint make_nvfp4_modelopt() {
+  return make_spelled({"modelopt", formats::SchemeId::kNvfp4, formats::Activations::kStatic});
+}
+
+/// What is believed of one layer; the row that names it alone, or with others.
+std::string believed(const EngineView& view, const std::string& name) {
+  for (const BelievedModules& row : view.modules) {
+    if (row.name == name) return row.believed;
+  }
+  return "no row";
+}
+
+void ignore(EditableCheckpoint& edited, const std::vector<std::string>& entries) {
+  for (const std::string& entry : entries) quantization(edited)["ignore"].push_back(entry);
+}
+
+void exclude(EditableCheckpoint& edited, const std::string& entry) {
+  ignore(edited, {entry});
+  edited.descriptions.at("hf_quant_config.json")["quantization"]["exclude_modules"].push_back(
+      entry);
+}
+
 TEST(EngineView, BelievesEverySoundSpelling) {
   for (const formats::Dialect* dialect : formats::dialects()) {
     for (const formats::StorageRow& row : dialect->storage) {
@@ -90,37 +117,60 @@ TEST(EngineView, SeesWhatTheListsSay) {
             "model.layers.0.self_attn.o_proj: plain, fp8-block\n");
   quantization(native)["modules_to_not_convert"] = {"model.layers.0.self_attn.o_proj"};
   EXPECT_EQ(disagreements(view_of(native, Engine::kVllm)), "");
-  // Another list comes before it in vLLM, and transformers does not know that one.
+  // Another list comes before it in vLLM.
   quantization(native)["ignored_layers"] = {"lm_head"};
   EXPECT_NE(disagreements(view_of(native, Engine::kVllm)), "");
-  EXPECT_EQ(disagreements(view_of(native, Engine::kTransformers)), "");
 }
 
-EditableCheckpoint make_channel() {
-  return make_spelled(
-      {"compressed-tensors", formats::SchemeId::kFp8Channel, formats::Activations::kDynamic});
-}
-
-EditableCheckpoint make_nvfp4_modelopt() {
-  return make_spelled({"modelopt", formats::SchemeId::kNvfp4, formats::Activations::kStatic});
-}
-
-/// What is believed of one layer; the row that names it alone, or with others.
-std::string believed(const EngineView& view, const std::string& name) {
-  for (const BelievedModules& row : view.modules) {
-    if (row.name == name) return row.believed;
+// transformers 5.19, utils/quantization_config.py:1720 and quantizers/quantizers_utils.py:26.
+TEST(EngineView, TransformersReadsBeginningsAndEndsOfNames) {
+  const std::string down = "model.layers.0.mlp.down_proj", head = "lm_head";
+  const auto view_with = [](const Json& edits) {
+    EditableCheckpoint edited = make_fp8();
+    for (const auto& [key, value] : edits.items()) quantization(edited)[key] = value;
+    return view_of(edited, Engine::kTransformers);
+  };
+  EXPECT_EQ(disagreements(view_with(Json::object())), "");
+  for (const char* entry : {"down_proj", "model.layers.0.ml", "model.layers..*down"}) {
+    const EngineView view = view_with({{"modules_to_not_convert", {entry}}});
+    EXPECT_EQ(believed(view, down), "plain") << entry;
+    EXPECT_EQ(believed(view, head), "fp8-block") << "is a Linear there, and in no list";
   }
-  return "no row";
+  const EngineView inside = view_with({{"modules_to_not_convert", {"layers.0.mlp", "lm_head"}}});
+  EXPECT_EQ(disagreements(inside), "");
+  const Json both = {{"modules_to_not_convert", {"lm_head"}}, {"ignored_layers", {"down_proj"}}};
+  EXPECT_EQ(disagreements(view_with(both)), "");
+  const Json other = {{"modules_to_not_convert", nullptr}, {"ignored_layers", {"down_proj"}}};
+  EXPECT_EQ(believed(view_with(other), down), "plain");
+  for (const Json& refused :
+       {Json{{"modules_to_not_convert", {"*.down_proj"}}}, Json{{"quant_method", nullptr}},
+        Json{{"activation_scheme", "token"}}})
+    EXPECT_EQ(believed(view_with(refused), head), "refused") << refused;
 }
 
-void ignore(EditableCheckpoint& edited, const std::vector<std::string>& entries) {
-  for (const std::string& entry : entries) quantization(edited)["ignore"].push_back(entry);
+// compressed-tensors 0.17, utils/match.py and quantization/lifecycle/apply.py.
+TEST(EngineView, TransformersTakesTargetsForWholeNamesAndClasses) {
+  const auto view_with = [](const std::vector<std::string>& targets) {
+    EditableCheckpoint edited = make_channel();
+    quantization(edited)["config_groups"]["group_0"]["targets"] = targets;
+    return view_of(edited, Engine::kTransformers);
+  };
+  const std::string o_proj = kAttention + "o_proj";
+  EXPECT_EQ(disagreements(view_with({"Linear"})), "");
+  EXPECT_EQ(believed(view_with({"linear"}), kDense + "down_proj"), "plain");
+  EXPECT_EQ(believed(view_with({"re:.*[ov]_proj$"}), kDense + "down_proj"), "plain");
+  // They take in modules that are no linear layers.
+  for (const char* target : {"re:.*self_attn.*", "re:.*", "re:.*experts.*"})
+    EXPECT_EQ(believed(view_with({target}), "lm_head"), "refused") << target;
 }
 
-void exclude(EditableCheckpoint& edited, const std::string& entry) {
-  ignore(edited, {entry});
-  edited.descriptions.at("hf_quant_config.json")["quantization"]["exclude_modules"].push_back(
-      entry);
+// integrations/compressed_tensors.py:27.
+TEST(EngineView, TransformersIgnoresNoExpert) {
+  EditableCheckpoint edited = make_channel();
+  ignore(edited, {"re:.*experts.*"});
+  const EngineView view = view_of(edited, Engine::kTransformers);
+  EXPECT_EQ(believed(view, kMoe + "experts.{0-3}.up_proj"), "fp8-channel");
+  EXPECT_EQ(believed(view, "model.layers.1.mlp.shared_experts.up_proj"), "plain");
 }
 
 TEST(EngineView, NamesInsideOfNamesAreVllmsAlone) {

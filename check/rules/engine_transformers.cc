@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "check/rules/engine_belief.h"
+#include "formats/family/text_names.h"
+
+// Configs of FP8 and of compressed-tensors as transformers 5.19 reads them. It asks for each linear
+// layer under its stored name, builds the routed experts of a layer as one module, and layers for
+// multi-token prediction not at all.
+
+namespace ingot::check {
+
+using formats::ConfigGroup;
+
+namespace {
+
+constexpr std::string_view kExpression = "re:", kExpertsEnd = ".experts", kLinear = "Linear";
+
+/// The module that has a layer's weight: of a routed expert that of all of them.
+std::string module_of(const LinearModule& layer) {
+  const formats::TensorRule* rule = layer.tensor->rule;
+  const std::size_t experts = layer.name.rfind(std::string(kExpertsEnd) + ".");
+  if (rule == nullptr || !is_routed_expert(rule->role) || experts == std::string::npos)
+    return layer.name;
+  return layer.name.substr(0, experts + kExpertsEnd.size());
+}
+
+/// Whether its model has a Linear where other engines never quantize.
+bool is_other_linear(const LinearModule& layer) {
+  const formats::TensorRule* rule = layer.tensor->rule;
+  return rule != nullptr && (rule->role == Role::kHead || rule->role == Role::kIndexerWeights);
+}
+
+bool is_expert_module(std::string_view name) {
+  return name.ends_with(kExpertsEnd);
+}
+
+}  // namespace
+
+// FineGrainedFP8Config of utils/quantization_config.py:1690, and quantizers/auto.py:286.
+void ConfigReader::read_fp8_in_transformers() {
+  const Json& block = *facts_.quantization;
+  const auto refuse = [&](std::string why) { refusal_ = std::move(why); };
+  const std::string method = text_at(block, "quant_method");
+  if (json_member(block, "quant_method").is_null()) return refuse("no quant_method");
+  if (method != "fp8") {
+    silence_ = "skips quant_method " + method;
+    return;
+  }
+  transformers_.emplace();
+  if (block.contains("activation_scheme")) {
+    std::string scheme = text_at(block, "activation_scheme");
+    for (char& letter : scheme) letter = static_cast<char>(std::tolower(letter));
+    if (scheme != "dynamic" && scheme != "static") return refuse("activation_scheme " + scheme);
+  }
+  transformers_->has_blocks =
+      !block.contains("weight_block_size") || !json_member(block, "weight_block_size").is_null();
+  const char* key =
+      json_member(block, "modules_to_not_convert").is_null() && block.contains("ignored_layers")
+          ? "ignored_layers"
+          : "modules_to_not_convert";
+  const Json& list = json_member(block, key);
+  if (list.is_null()) return;
+  transformers_->list = key;
+  std::vector<std::string> entries = strings_at(block, key);
+  if (list.is_string()) {  // Python takes each letter of it for an entry
+    for (const char letter : list.get<std::string>()) entries.emplace_back(1, letter);
+  } else if (!list.is_array()) {
+    return refuse(fmt::format("{} is no list", key));
+  }
+  for (std::string& entry : entries) {
+    try {
+      transformers_->beginnings.emplace_back(
+          entry.empty() ? "*" : std::string(kExpression).append(entry));
+    } catch (const Error&) {
+      return refuse(fmt::format("{} has '{}', which is no expression", key, entry));
+    }
+  }
+  transformers_->ends = std::move(entries);
+}
+
+// quantizers/quantizers_utils.py:26: the beginning of a name by an expression, or its end.
+bool ConfigReader::is_left_in_transformers(std::string_view module) const {
+  const auto is_begun = [&](const Pattern& pattern) { return pattern.matches(module); };
+  const auto is_ended = [&](const std::string& entry) { return module.ends_with(entry); };
+  return std::ranges::any_of(transformers_->beginnings, is_begun) ||
+         std::ranges::any_of(transformers_->ends, is_ended);
+}
+
+// apply_quantization_config of compressed-tensors, quantization/lifecycle/apply.py:97.
+void ConfigReader::read_groups_in_transformers() {
+  transformers_.emplace();
+  const std::vector<ConfigGroup>& groups = facts_.groups->groups();
+  if (groups.empty()) {
+    refusal_ = "no config_groups";
+    return;
+  }
+  // A target that is repeated stands for the last group that has it.
+  std::map<std::string, const ConfigGroup*> of_target;
+  for (const ConfigGroup& group : groups) {
+    if (!group.has_weights) refusal_ = fmt::format("config_groups.{} has no weights", group.name);
+    for (const std::string& target : strings_at(*group.json, "targets")) of_target[target] = &group;
+  }
+  for (const auto& [target, group] : of_target) {
+    TransformersFacts::Target found{.text = target, .group = group};
+    if (target.starts_with(kExpression)) {
+      try {
+        found.pattern.emplace(target);
+      } catch (const Error&) {
+        refusal_ = fmt::format("target '{}' is no expression", target);
+        return;
+      }
+    }
+    transformers_->targets.push_back(std::move(found));
+  }
+  // utils/match.py:141: names, then expressions, each in order of their text.
+  std::ranges::stable_sort(transformers_->targets, {}, [](const TransformersFacts::Target& target) {
+    return target.text.find(kExpression) != std::string::npos;
+  });
+  // integrations/compressed_tensors.py:27.
+  const auto group_with = [&](auto&& is_wanted) -> const ConfigGroup* {
+    for (const ConfigGroup& group : groups)
+      if (std::ranges::any_of(strings_at(*group.json, "targets"), is_wanted)) return &group;
+    return nullptr;
+  };
+  const auto is_expression = [](const std::string& target) {
+    return target.starts_with(kExpression);
+  };
+  transformers_->of_experts = group_with([&](const std::string& target) {
+    return is_expression(target) && target.find("experts") != std::string::npos;
+  });
+  if (transformers_->of_experts == nullptr)
+    transformers_->of_experts =
+        group_with([&](const std::string& target) { return !is_expression(target); });
+  if (transformers_->of_experts == nullptr) transformers_->of_experts = &groups.front();
+  refuse_other_modules();
+}
+
+bool ConfigReader::ignores_in_transformers(std::string_view module) const {
+  const formats::ConfigGroups& groups = *facts_.groups;
+  const auto names = formats::module_aliases(module, checkpoint_.config().text);
+  return std::ranges::any_of(names,
+                             [&](const std::string& name) { return groups.is_ignored(name); });
+}
+
+const ConfigReader::TransformersFacts::Target* ConfigReader::named_in_transformers(
+    std::string_view module) const {
+  for (const TransformersFacts::Target& target : transformers_->targets)
+    if (target.pattern ? target.pattern->matches(module) : target.text == module) return &target;
+  return nullptr;
+}
+
+// A target that takes in a module which is neither linear nor an embedding ends the loading.
+void ConfigReader::refuse_other_modules() {
+  std::set<std::string> linear, others = {""};
+  for (const LinearModule& layer : facts_.modules) {
+    const std::string module = module_of(layer);
+    if (!is_expert_module(module) && (layer.is_quantizable || is_other_linear(layer)))
+      linear.insert(module);
+  }
+  for (const LogicalTensor& tensor : checkpoint_.tensors()) {
+    const bool is_built = !tensor.layer || *tensor.layer < checkpoint_.config().num_hidden_layers;
+    if (!is_built || tensor.name.find("embed") != std::string::npos) continue;
+    std::string_view name = tensor.name;
+    const std::size_t experts = name.find(std::string(kExpertsEnd) + ".");
+    if (experts != std::string_view::npos) name = name.substr(0, experts + kExpertsEnd.size() + 1);
+    for (std::size_t dot = name.rfind('.'); dot != std::string_view::npos; dot = name.rfind('.')) {
+      name = name.substr(0, dot);
+      if (!linear.contains(std::string(name))) others.emplace(name);
+    }
+  }
+  for (const std::string& module : others) {
+    const TransformersFacts::Target* target = named_in_transformers(module);
+    if (target == nullptr || ignores_in_transformers(module)) continue;
+    refusal_ = fmt::format("target '{}' takes in {}, which is no linear layer", target->text,
+                           module.empty() ? "the whole model" : "'" + module + "'");
+    return;
+  }
+}
+
+Belief ConfigReader::by_transformers(const LinearModule& layer) const {
+  const auto plain = [](std::string because) { return Belief{"plain", std::move(because)}; };
+  const auto of_group = [&](const ConfigGroup& group) {
+    const std::string scheme =
+        group.scheme ? std::string(scheme_facts(*group.scheme).name) : "unknown scheme";
+    return Belief{scheme, "config_groups." + group.name};
+  };
+  const LogicalTensor& tensor = *layer.tensor;
+  const std::uint64_t n_layers = checkpoint_.config().num_hidden_layers;
+  if (tensor.layer && n_layers != 0 && *tensor.layer >= n_layers)
+    return {stored_scheme(layer), "not built"};
+  const Role role = tensor.rule == nullptr ? Role::kOther : tensor.rule->role;
+  const bool is_own_router = role == Role::kRouter && layer.name.ends_with(".gate");
+  if (is_own_router || !(layer.is_quantizable || is_other_linear(layer)))
+    return plain("always plain");
+  const std::string module = module_of(layer);
+  if (facts_.groups && is_expert_module(module)) {
+    // Whatever `ignore` says; experts without scales stay as they are where the group is FP8.
+    const ConfigGroup& group = *transformers_->of_experts;
+    const Belief belief = of_group(group);
+    return !layer.is_quantized && belief.scheme.starts_with("fp8") ? plain("no scales") : belief;
+  }
+  if (facts_.groups) {
+    if (ignores_in_transformers(module) || facts_.groups->ignores_name(kLinear))
+      return plain("ignore");
+    if (const auto* named = named_in_transformers(module)) return of_group(*named->group);
+    for (const TransformersFacts::Target& target : transformers_->targets)
+      if (target.text == kLinear || target.text == "Module") return of_group(*target.group);
+    return plain("no target matches");
+  }
+  // Its models keep weights_proj of indexers in F32.
+  if (role == Role::kIndexerWeights) return plain("always plain");
+  if (transformers_->list == nullptr && role == Role::kHead) return plain("no list");
+  const auto names = formats::module_aliases(module, checkpoint_.config().text);
+  if (std::ranges::any_of(names, [&](const auto& n) { return is_left_in_transformers(n); }))
+    return plain(transformers_->list);
+  if (is_expert_module(module) && has_fp4_experts()) return {"mxfp4", "expert_dtype"};
+  return {transformers_->has_blocks ? "fp8-block" : "fp8-tensor", "quant_method fp8"};
+}
+
+}  // namespace ingot::check
