@@ -207,7 +207,11 @@ void format_agrees(const RuleInput& input) {
   formats.erase(std::unique(formats.begin(), formats.end()), formats.end());
   if (formats.empty() || !is_known_format(input, top)) return;
   const std::string wanted = formats.size() == 1 ? formats.front() : std::string(kMixed);
-  if (top == wanted || top == kMixed) return;
+  // Beside groups with formats of their own it is that of the experts to SGLang, and of none to
+  // others.
+  const bool is_one_of_several =
+      formats.size() > 1 && std::binary_search(formats.begin(), formats.end(), top);
+  if (top == wanted || top == kMixed || is_one_of_several) return;
   input.report_config(
       ErrorCode::kMismatch,
       fmt::format("quantization_config.format is {}, its groups make it {}", top, wanted));

@@ -164,6 +164,27 @@ EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
   return view;
 }
 
+std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint) {
+  std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint);
+  if (checkpoint.slicing() != nullptr || !ConfigReader::is_readable(checkpoint.dialect()))
+    return verdicts;
+  const RuleFacts facts(checkpoint);
+  for (EngineVerdict& verdict : verdicts) {
+    if (!verdict.loads) continue;
+    const ConfigReader reader(checkpoint, facts, verdict.engine);
+    for (std::size_t i = 0; i < facts.modules.size() && verdict.loads; ++i) {
+      const Belief belief = reader.belief(i);
+      const std::string stored = stored_scheme(facts.modules[i]);
+      if (belief.scheme == stored) continue;
+      verdict.loads = false;
+      verdict.tensor = facts.modules[i].tensor->name;
+      verdict.reason =
+          fmt::format("it is {}, and believed {} by {}", stored, belief.scheme, belief.because);
+    }
+  }
+  return verdicts;
+}
+
 std::vector<Finding> findings_for(Engine engine, std::span<const Finding> findings) {
   std::vector<Finding> own;
   for (const Finding& finding : findings) {

@@ -33,6 +33,10 @@ struct EngineView {
 /// kUnsupported for slices of ranks, and for dialects that are sources alone.
 EngineView engine_view(const formats::Checkpoint& checkpoint, formats::Engine engine);
 
+/// engine_verdicts(), where an engine that reads every weight also has to believe of every linear
+/// layer what is stored.
+std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoint);
+
 /// The findings that are of structure, or of rows that name the engine or all. A row about what
 /// this engine refuses makes errors.
 std::vector<Finding> findings_for(formats::Engine engine, std::span<const Finding> findings);

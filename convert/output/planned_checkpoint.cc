@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "check/rules/engine_view.h"
 #include "check/rules/loader_rules.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"
@@ -218,7 +219,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       }
     }
     if (rank) continue;
-    result.engines = check::engine_verdicts(output);
+    result.engines = check::believed_verdicts(output);
     refuse_what_engine_does_not_load(plan, result.engines, errors);
   }
   errors.throw_if_any();

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -127,6 +129,42 @@ std::string_view format_of(SchemeId scheme) {
   return row == nullptr ? "" : row->config_name;
 }
 
+/// transformers ends where an expression takes in a module that is no linear layer, as `self_attn`
+/// itself: it has to end with a projection, unless the class has other linear layers there.
+std::vector<std::string> of_projections(std::vector<std::string> targets,
+                                        const WrittenGroups& written, std::uint32_t cls) {
+  constexpr std::string_view kAnything = ".*", kProjection = ".*proj[^.]*$";
+  for (std::string& target : targets) {
+    if (!target.starts_with("re:") || !target.ends_with(kAnything)) continue;
+    const std::array all = {target};
+    std::string narrow = target.substr(0, target.size() - kAnything.size()).append(kProjection);
+    const std::array some = {narrow};
+    const ModuleList wide(all, PatternSyntax::kRegex), of_leaves(some, PatternSyntax::kRegex);
+    const bool has_all = std::ranges::all_of(written.modules, [&](const ClassedModule& module) {
+      return module.cls != cls || !wide.covers_for_all(module.name) ||
+             of_leaves.covers_for_all(module.name);
+    });
+    if (has_all) target = std::move(narrow);
+  }
+  return targets;
+}
+
+bool has_experts(const WrittenGroups& written, std::uint32_t cls) {
+  return std::ranges::any_of(written.modules, [&](const ClassedModule& module) {
+    return module.cls == cls && module.name.find(".experts.") != std::string::npos;
+  });
+}
+
+/// The classes of quantized modules, that of the routed experts first: transformers takes the first
+/// group with an expression that has this word for theirs.
+std::vector<std::uint32_t> ordered_classes(const WrittenGroups& written) {
+  std::vector<std::uint32_t> classes(written.groups.size());
+  std::iota(classes.begin(), classes.end(), 1U);
+  std::stable_partition(classes.begin(), classes.end(),
+                        [&](std::uint32_t cls) { return has_experts(written, cls); });
+  return classes;
+}
+
 Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   const auto patterns = [&](std::uint32_t cls) {
     return module_patterns(written.modules, cls, model.source.num_hidden_layers,
@@ -134,15 +172,19 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   };
   // "Linear" takes in every linear layer that the ignore list does not name.
   const bool is_mixed = written.groups.size() > 1;
-  std::string_view format = format_of(written.groups.front().scheme);
+  const std::vector<std::uint32_t> classes = ordered_classes(written);
+  const SchemeId first = written.groups[classes.front() - 1].scheme;
+  const bool is_int4 = first == SchemeId::kInt4Group && has_experts(written, classes.front());
+  std::string_view format = format_of(first);
   Json groups = Json::object();
-  for (std::uint32_t i = 0; i < written.groups.size(); ++i) {
-    const QuantizationGroup& group = written.groups[i];
-    if (format_of(group.scheme) != format) format = "mixed-precision";
+  for (const std::uint32_t cls : classes) {
+    const QuantizationGroup& group = written.groups[cls - 1];
+    // SGLang reads INT4 experts by the format of the whole alone.
+    if (format_of(group.scheme) != format && !is_int4) format = "mixed-precision";
     std::vector<std::string> targets =
-        is_mixed ? patterns(i + 1) : std::vector<std::string>{"Linear"};
+        is_mixed ? of_projections(patterns(cls), written, cls) : std::vector<std::string>{"Linear"};
     name_heads(model, group, targets);
-    groups[fmt::format("group_{}", i)] = config_group(group, targets);
+    groups[fmt::format("group_{}", groups.size())] = config_group(group, targets);
   }
   std::vector<std::string> ignored = patterns(0);
   // Packed codes have a name that plain weights do not share.

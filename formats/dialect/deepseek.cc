@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
@@ -182,6 +183,29 @@ std::vector<std::string> names_of_sglang(const ModelConfig& source, SchemeId sch
   return names;
 }
 
+/// `X.experts` of a routed expert `X.experts.0.up_proj`, or empty.
+std::string_view experts_of(std::string_view module) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = module.rfind(kExperts);
+  return at == std::string_view::npos ? std::string_view()
+                                      : module.substr(0, at + kExperts.size() - 1);
+}
+
+/// transformers has one module for the routed experts of a layer, and asks for that.
+std::vector<std::string> plain_experts(const WrittenModel& model,
+                                       std::span<const std::string> modules) {
+  std::set<std::string_view> quantized;
+  for (const WrittenTensor& tensor : model.tensors) {
+    if (scheme_facts(tensor.scheme).quantized) quantized.insert(experts_of(tensor.name));
+  }
+  std::set<std::string> plain;
+  for (const std::string& module : modules) {
+    const std::string_view experts = experts_of(module);
+    if (!experts.empty() && !quantized.contains(experts)) plain.emplace(experts);
+  }
+  return {plain.begin(), plain.end()};
+}
+
 Json quantization_config(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const NativeBlock native = native_block(model);
@@ -203,6 +227,8 @@ Json quantization_config(const WrittenModel& model) {
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
   std::vector<std::string> added = silent_modules(model.tensors, kDeepseekDialect);
+  const auto experts = plain_experts(model, added);
+  added.insert(added.end(), experts.begin(), experts.end());
   const auto of_sglang = names_of_sglang(model.source, native.group.scheme, added);
   added.insert(added.end(), of_sglang.begin(), of_sglang.end());
   // Engines hand the config to these as well; what a source says of its own holds.

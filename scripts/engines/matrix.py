@@ -108,6 +108,9 @@ FURTHER_FORMS = {
     "nvfp4 static, compressed-tensors": ["--to", "nvfp4", "--activations", "static", "--input-scale", "1"],
     "mxfp4, plain linears": ["--to", "mxfp4", *PLAIN_LINEARS],
     "mxfp8 dynamic": ["--to", "mxfp8", "--activations", "dynamic"],
+    "int4 experts, fp8-channel": ["--to", "fp8-channel", "--group-size", "32", "--rule", "role:experts=int4-group", "--mtp", "keep"],
+    "nvfp4 experts, fp8-channel": ["--to", "fp8-channel", "--rule", "role:experts=nvfp4", "--mtp", "keep"],
+    "fp8-block, deepseek, plain experts": ["--to", "fp8", *PLAIN_EXPERTS],
     "fp8-block, deepseek, plain mtp": ["--to", "fp8", "--mtp", "bf16"],
     "fp8-block, compressed-tensors, plain mtp": ["--to", "fp8", "--dialect", "compressed-tensors", "--mtp", "bf16"],
     "fp8-tensor static, modelopt, plain mtp": [*FORMS["fp8-tensor static, modelopt"], "--mtp", "bf16"],
@@ -151,7 +154,7 @@ def rows():
     for form in FURTHER_FORMS:
         if "plain mtp" not in form:
             yield "deepseek_v3", form, "hf", "vllm loads"
-    for form in ("f32", "f16"):
+    for form in ("f32", "f16", "int4 experts, fp8-channel", "fp8-block, deepseek, plain experts"):
         yield "deepseek_v3", form, "hf", "transformers loads"
     # The last: vLLM cannot be imported behind SGLang.
     for model in MODELS:

@@ -200,6 +200,7 @@ void EveryScheme::expect_json() const {
   const formats::Json block = config.value("quantization_config", formats::Json());
   const std::string_view dialect = target().dialect->name;
   std::set<std::string> formats_seen;
+  bool has_int4_experts = false;
   const formats::Checkpoint checkpoint = open();
   for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
     const SchemeId scheme = tensor.encoding.scheme;
@@ -220,6 +221,7 @@ void EveryScheme::expect_json() const {
       ASSERT_EQ(group.has_value(), is_quantized) << module;
       if (!group) continue;
       const formats::Json& weights = group->at("weights");
+      has_int4_experts = has_int4_experts || (scheme == SchemeId::kInt4Group && tensor.expert);
       EXPECT_EQ(weights.at("strategy"), strategy_of(scheme)) << module;
       const bool is_int = scheme == SchemeId::kInt8Channel || scheme == SchemeId::kInt4Group;
       EXPECT_EQ(weights.at("type"), is_int ? "int" : "float") << module;
@@ -248,8 +250,9 @@ void EveryScheme::expect_json() const {
     expect_description();
   }
   if (dialect == "compressed-tensors") {
-    EXPECT_EQ(block.at("format"),
-              formats_seen.size() == 1 ? *formats_seen.begin() : "mixed-precision");
+    // SGLang reads INT4 experts by it.
+    const std::string several = has_int4_experts ? "pack-quantized" : "mixed-precision";
+    EXPECT_EQ(block.at("format"), formats_seen.size() == 1 ? *formats_seen.begin() : several);
   }
 }
 

@@ -420,6 +420,46 @@ TEST(QuantizationConfig, CompressedTensorsHoldsMixtures) {
   EXPECT_EQ(block["ignore"], Json::array({"lm_head"}));
 }
 
+constexpr TensorRule kExpertRule = {.role = Role::kExpertUp, .fp8_by_default = true};
+constexpr const char* kExpertName = "model.layers.1.mlp.experts.0.up_proj.weight";
+
+// transformers takes the first group with an expression that says `experts` for that of experts,
+// and SGLang reads INT4 experts by the format of the whole.
+TEST(QuantizationConfig, CompressedTensorsNamesExpertsFirst) {
+  const WrittenTensor attention =
+      tensor("model.layers.1.self_attn.o_proj.weight", SchemeId::kFp8Channel, &kQuantizedRule);
+  const WrittenTensor shared = tensor("model.layers.1.mlp.shared_experts.up_proj.weight",
+                                      SchemeId::kFp8Channel, &kQuantizedRule);
+  WrittenTensor expert =
+      tensor(kExpertName, SchemeId::kInt4Group, &kExpertRule, Activations::kWeightOnly);
+  expert.block = {1, 32};
+  const Json block =
+      derived("compressed-tensors", config_with(""), {attention, shared, expert, kHead});
+  EXPECT_EQ(block["format"], "pack-quantized");
+  const Json& groups = block["config_groups"];
+  EXPECT_EQ(groups["group_0"]["format"], "pack-quantized");
+  EXPECT_EQ(groups["group_1"]["format"], "float-quantized");
+  const std::vector<std::string> modules = {"",
+                                            "model.layers.1",
+                                            "model.layers.1.self_attn",
+                                            "model.layers.1.mlp",
+                                            "model.layers.1.mlp.experts",
+                                            "model.layers.1.mlp.shared_experts"};
+  for (const Json& group : groups) {
+    for (const Json& target : group["targets"]) {
+      for (const std::string& module : modules)
+        EXPECT_FALSE(Pattern(target.get<std::string>()).matches(module)) << target << module;
+    }
+  }
+}
+
+TEST(QuantizationConfig, ListsPlainExpertsAsOneModuleToo) {
+  const WrittenTensor expert = tensor(kExpertName, SchemeId::kBf16, &kExpertRule);
+  const Json block = derived("deepseek", config_with(kReleased), {kUp, expert, kHead});
+  EXPECT_EQ(block["modules_to_not_convert"], Json({"lm_head", "model.layers.1.mlp.experts",
+                                                   "model.layers.1.mlp.experts.0.up_proj"}));
+}
+
 constexpr const char* kCtSource =
     R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{"num_bits":8,"type":"float","strategy":"block","block_structure":[128,128],"symmetric":true,"dynamic":false},"input_activations":{"num_bits":8,"type":"float","strategy":"group","group_size":128,"symmetric":true,"dynamic":true}}},"ignore":["lm_head","re:.*down_proj$"]})";
 

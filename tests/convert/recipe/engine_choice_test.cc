@@ -200,6 +200,21 @@ TEST(ForAnEngine, RefusesWhatStaysBesideTheChoice) {
   expect_error(ErrorCode::kUnsupported, {"SGLang", "Kimi-K3"}, [&] { load("role:experts=mxfp4"); });
 }
 
+// transformers reads one scheme for all routed experts, whatever `ignore` says of them.
+TEST(ForAnEngine, RefusesWhatItWouldTakeForAnotherScheme) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const auto load = [&](SchemeId to, const char* experts) {
+    Recipe recipe;
+    recipe.rules.push_back(parse_rule(experts));
+    const Plan plan = plan_for_engine(source, Engine::kTransformers, to, recipe);
+    return verdict_of(require_loadable(plan, 1), Engine::kTransformers).loads;
+  };
+  EXPECT_TRUE(load(SchemeId::kFp8Channel, "role:experts=int4"));
+  EXPECT_TRUE(load(SchemeId::kFp8Channel, "role:experts=bf16"));
+  expect_error(ErrorCode::kUnsupported, {"transformers", "is plain, and believed mxfp4", "--rule"},
+               [&] { load(SchemeId::kMxfp4, "role:experts=bf16"); });
+}
+
 TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt);
