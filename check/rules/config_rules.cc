@@ -177,6 +177,7 @@ std::set<std::string> names_of_modules(const RuleInput& input) {
 
 // Whether an entry names a module, one above it, or a part of its name.
 bool names_some(const std::set<std::string>& modules, const std::string& entry) {
+  if (modules.contains(entry)) return true;
   std::optional<Pattern> pattern;
   try {
     if (entry.starts_with("re:") || entry.find_first_of("*?") != std::string::npos)

@@ -9,6 +9,7 @@
 #include "formats/container/float8.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/modules/module_list.h"
 #include "formats/storage/block_scales.h"
 
 // DeepSeek's own config says little: which modules are quantized follows from the model's code. So
@@ -53,7 +54,7 @@ const Json* block_over_codes(const RuleInput& input) {
   return claims(input) && has_codes(input) ? input.facts.quantization : nullptr;
 }
 
-// The modules that the config exempts, in either spelling.
+// The modules that the config exempts, in either spelling; sorted.
 std::vector<std::string> ignored_modules(const RuleInput& input) {
   std::vector<std::string> modules;
   const Json* block = input.facts.quantization;
@@ -61,6 +62,7 @@ std::vector<std::string> ignored_modules(const RuleInput& input) {
   for (const char* key : {kVllmList, kTransformersList}) {
     for (std::string& module : strings_at(*block, key)) modules.push_back(std::move(module));
   }
+  std::ranges::sort(modules);
   return modules;
 }
 
@@ -185,7 +187,8 @@ void silent_module(const RuleInput& input) {
 void head_listed(const RuleInput& input) {
   const Json* block = claims(input) ? input.facts.quantization : nullptr;
   if (block == nullptr) return;
-  const std::vector<std::string> listed = strings_at(*block, kTransformersList);
+  std::vector<std::string> listed = strings_at(*block, kTransformersList);
+  std::ranges::sort(listed);
   if (listed.empty()) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || tensor.rule->role != Role::kHead || is_quantized(tensor))
@@ -340,14 +343,10 @@ constexpr LoaderRule kRules[] = {
 const RuleTable kDeepseekRules = kRules;
 
 bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
-               const std::vector<std::string>& modules) {
+               std::span<const std::string> modules) {
   const auto names = formats::module_aliases(weight, checkpoint.config().text);
-  return std::ranges::any_of(modules, [&](const std::string& module) {
-    return std::ranges::any_of(names, [&](const std::string& name) {
-      return name.starts_with(module) &&
-             (name.size() == module.size() || name[module.size()] == '.');
-    });
-  });
+  return std::ranges::any_of(
+      names, [&](const std::string& name) { return formats::names_or_holds(modules, name); });
 }
 
 const char* exemption_key(const Json& block, formats::Engine engine) {

@@ -118,7 +118,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const BuiltModule& built = built_.modules()[built_.module_of(layer)];
   if (!refusal_.empty()) return refused(refusal_);
   if (!silence_.empty()) return plain(silence_);
-  if (transformers_) return by_transformers(module);
+  if (transformers_) return by_transformers(layer);
   // SGLang builds every router without a config: models/qwen3_moe.py, models/qwen2_moe.py.
   const bool is_router =
       module.tensor->rule != nullptr && (module.tensor->rule->role == Role::kRouter ||
@@ -139,7 +139,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const SchemeId scheme =
       is_mxfp4 || (is_expert && has_fp4_experts()) ? SchemeId::kMxfp4 : scheme_of_method();
   const bool is_read = (is_vllm(engine_) || is_sglang()) && !is_mxfp4;
-  return is_read ? by_exemption(built, scheme) : by_released_list(module, scheme);
+  return is_read ? by_exemption(built_.module_of(layer), scheme) : by_released_list(module, scheme);
 }
 
 // compressed-tensors.
@@ -280,7 +280,11 @@ void ConfigReader::read_fp8() {
   const Json& block = *facts_.quantization;
   const std::string method = method_of(block);
   if (engine_ == Engine::kTransformers) return read_fp8_in_transformers();
-  if (!is_vllm(engine_) && !is_sglang()) return;
+  if (!is_vllm(engine_) && !is_sglang()) {
+    exempt_ = strings_at(block, exemption_key(block, engine_));
+    std::ranges::sort(exempt_);
+    return;
+  }
   if (method.empty()) {
     (is_vllm(engine_) ? silence_ : refusal_) = "no quant_method";
     return;
@@ -295,15 +299,17 @@ void ConfigReader::read_fp8() {
   }
   const char* key = exemption_key(block, engine_);
   exempt_ = strings_at(block, key);
-  if (!is_sglang()) return;
-  // SGLang looks for each with and without `model.` before it: fp8.py:318.
-  const std::vector<std::string> given = std::exchange(exempt_, {});
-  constexpr std::string_view kModel = "model.";
-  for (std::string_view entry : given) {
-    if (entry.starts_with(kModel)) entry.remove_prefix(kModel.size());
-    exempt_.emplace_back(entry);
-    exempt_.push_back(std::string(kModel).append(entry));
+  if (is_sglang()) {
+    // It looks for each with and without `model.` before it: fp8.py:318.
+    const std::vector<std::string> given = std::exchange(exempt_, {});
+    constexpr std::string_view kModel = "model.";
+    for (std::string_view entry : given) {
+      if (entry.starts_with(kModel)) entry.remove_prefix(kModel.size());
+      exempt_.emplace_back(entry);
+      exempt_.push_back(std::string(kModel).append(entry));
+    }
   }
+  for (const BuiltModule& module : built_.modules()) listed_.push_back(exempted(module));
 }
 
 // DeepSeek's FP8 says one thing of all layers that engines build quantized.
@@ -322,9 +328,7 @@ bool ConfigReader::has_fp4_experts() const {
   return false;
 }
 
-Belief ConfigReader::by_exemption(const BuiltModule& module, SchemeId scheme) const {
-  const Json& block = *facts_.quantization;
-  const char* key = exemption_key(block, engine_);
+Listed ConfigReader::exempted(const BuiltModule& module) const {
   // A text model inside of another may be listed as the other one calls it.
   const formats::TextNesting& nesting = checkpoint_.config().text;
   const std::size_t n_names = formats::module_aliases(module.name, nesting).size();
@@ -334,8 +338,21 @@ Belief ConfigReader::by_exemption(const BuiltModule& module, SchemeId scheme) co
     for (std::string& member : called.members) member = formats::module_aliases(member, nesting)[i];
     const Listed listed =
         is_sglang() ? listed_in_sglang(called, exempt_) : listed_in_vllm(called, exempt_);
-    if (listed == Listed::kTorn) return torn(module, key);
-    if (listed == Listed::kYes) return plain(key);
+    if (listed != Listed::kNo) return listed;
+  }
+  return Listed::kNo;
+}
+
+Belief ConfigReader::by_exemption(std::size_t module, SchemeId scheme) const {
+  const Json& block = *facts_.quantization;
+  const char* key = exemption_key(block, engine_);
+  switch (listed_[module]) {
+    case Listed::kTorn:
+      return torn(built_.modules()[module], key);
+    case Listed::kYes:
+      return plain(key);
+    case Listed::kNo:
+      break;
   }
   return quantized(scheme, joined_method(block));
 }
@@ -343,7 +360,7 @@ Belief ConfigReader::by_exemption(const BuiltModule& module, SchemeId scheme) co
 Belief ConfigReader::by_released_list(const LinearModule& module, SchemeId scheme) const {
   const Json& block = *facts_.quantization;
   const char* key = exemption_key(block, engine_);
-  if (is_exempt(checkpoint_, module.tensor->name, strings_at(block, key))) return plain(key);
+  if (is_exempt(checkpoint_, module.tensor->name, exempt_)) return plain(key);
   return quantized(scheme, joined_method(block));
 }
 

@@ -54,9 +54,7 @@ class ConfigReader {
     };
     std::vector<Target> targets;  ///< in the order in which they are tried
     const formats::ConfigGroup* of_experts = nullptr;
-    const char* list = nullptr;       ///< of FP8: the key of modules that are left out, if there
-    std::vector<Pattern> beginnings;  ///< its entries
-    std::vector<std::string> ends;    ///< the same
+    const char* list = nullptr;  ///< of FP8: the key of modules that are left out, if there
     bool has_blocks = true;
   };
 
@@ -80,14 +78,14 @@ class ConfigReader {
   [[nodiscard]] Belief by_modelopt(const BuiltModule& module, bool is_draft) const;
   [[nodiscard]] Belief by_layers(const BuiltModule& module) const;
   [[nodiscard]] Belief by_algo(const BuiltModule& module, const std::string& algo) const;
-  [[nodiscard]] Belief by_transformers(const LinearModule& layer) const;
-  [[nodiscard]] bool is_left_in_transformers(std::string_view module) const;
+  [[nodiscard]] Belief by_transformers(std::size_t number) const;
   [[nodiscard]] bool ignores_in_transformers(std::string_view module) const;
   [[nodiscard]] const TransformersFacts::Target* named_in_transformers(
       std::string_view module) const;
   [[nodiscard]] Belief by_block(const LinearModule& module) const;
   [[nodiscard]] Belief by_description(const LinearModule& module) const;
-  [[nodiscard]] Belief by_exemption(const BuiltModule& module, SchemeId scheme) const;
+  [[nodiscard]] Listed exempted(const BuiltModule& module) const;
+  [[nodiscard]] Belief by_exemption(std::size_t module, SchemeId scheme) const;
   [[nodiscard]] Belief by_released_list(const LinearModule& module, SchemeId scheme) const;
   [[nodiscard]] SchemeId scheme_of_method() const;
   [[nodiscard]] bool has_fp4_experts() const;
@@ -100,7 +98,8 @@ class ConfigReader {
   std::string refusal_;  ///< why the engine raises an error for the whole config, or empty
   std::string silence_;  ///< why it takes every layer for plain, or empty
   std::vector<std::string> faults_;
-  std::vector<std::string> exempt_;        ///< DeepSeek's list
+  std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
+  std::vector<Listed> listed_;             ///< in it, by the number of the built module
   std::optional<ModeloptFacts> modelopt_;  ///< of vLLM and SGLang
   std::optional<TransformersFacts> transformers_;
   std::optional<formats::ModeloptBlock> block_;  ///< of other engines

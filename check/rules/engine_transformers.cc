@@ -19,24 +19,40 @@ namespace {
 
 constexpr std::string_view kExpression = "re:", kExpertsEnd = ".experts", kLinear = "Linear";
 
-/// The module that has a layer's weight: of a routed expert that of all of them.
-std::string module_of(const LinearModule& layer) {
-  const formats::TensorRule* rule = layer.tensor->rule;
-  const std::size_t experts = layer.name.rfind(std::string(kExpertsEnd) + ".");
-  if (rule == nullptr || !is_routed_expert(rule->role) || experts == std::string::npos)
-    return layer.name;
-  return layer.name.substr(0, experts + kExpertsEnd.size());
-}
-
 /// Whether its model has a Linear where other engines never quantize.
 bool is_other_linear(const LinearModule& layer) {
   const formats::TensorRule* rule = layer.tensor->rule;
   return rule != nullptr && (rule->role == Role::kHead || rule->role == Role::kIndexerWeights);
 }
 
-bool is_expert_module(std::string_view name) {
-  return name.ends_with(kExpertsEnd);
+bool is_plain_letter(char letter) {
+  return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_' || letter == '.';
 }
+
+/// An entry of FP8's list: quantizers/quantizers_utils.py:26.
+class LeftOut {
+ public:
+  /// Throws for what is no expression.
+  explicit LeftOut(std::string entry) : entry_(std::move(entry)) {
+    if (!std::ranges::all_of(entry_, is_plain_letter))
+      pattern_.emplace(std::string(kExpression).append(entry_));
+  }
+  /// It matches the beginning of the name as an expression, or is its end.
+  [[nodiscard]] bool has(std::string_view module) const {
+    return module.ends_with(entry_) || (pattern_ ? pattern_->matches(module) : begins(module));
+  }
+
+ private:
+  // Lists may name every expert, so what has no sign but the point, for any letter, is compared.
+  [[nodiscard]] bool begins(std::string_view module) const {
+    return module.size() >= entry_.size() &&
+           std::ranges::equal(entry_, module.substr(0, entry_.size()),
+                              [](char a, char b) { return a == b || a == '.'; });
+  }
+
+  std::string entry_;
+  std::optional<Pattern> pattern_;
+};
 
 }  // namespace
 
@@ -71,23 +87,21 @@ void ConfigReader::read_fp8_in_transformers() {
   } else if (!list.is_array()) {
     return refuse(fmt::format("{} is no list", key));
   }
-  for (std::string& entry : entries) {
+  std::vector<LeftOut> left;
+  for (const std::string& entry : entries) {
     try {
-      transformers_->beginnings.emplace_back(
-          entry.empty() ? "*" : std::string(kExpression).append(entry));
+      left.emplace_back(entry);
     } catch (const Error&) {
       return refuse(fmt::format("{} has '{}', which is no expression", key, entry));
     }
   }
-  transformers_->ends = std::move(entries);
-}
-
-// quantizers/quantizers_utils.py:26: the beginning of a name by an expression, or its end.
-bool ConfigReader::is_left_in_transformers(std::string_view module) const {
-  const auto is_begun = [&](const Pattern& pattern) { return pattern.matches(module); };
-  const auto is_ended = [&](const std::string& entry) { return module.ends_with(entry); };
-  return std::ranges::any_of(transformers_->beginnings, is_begun) ||
-         std::ranges::any_of(transformers_->ends, is_ended);
+  for (const BuiltModule& module : built_.modules()) {
+    const auto names = formats::module_aliases(module.name, checkpoint_.config().text);
+    const bool is_left = std::ranges::any_of(left, [&](const LeftOut& entry) {
+      return std::ranges::any_of(names, [&](const std::string& name) { return entry.has(name); });
+    });
+    listed_.push_back(is_left ? Listed::kYes : Listed::kNo);
+  }
 }
 
 // apply_quantization_config of compressed-tensors, quantization/lifecycle/apply.py:97.
@@ -156,10 +170,12 @@ const ConfigReader::TransformersFacts::Target* ConfigReader::named_in_transforme
 // A target that takes in a module which is neither linear nor an embedding ends the loading.
 void ConfigReader::refuse_other_modules() {
   std::set<std::string> linear, others = {""};
-  for (const LinearModule& layer : facts_.modules) {
-    const std::string module = module_of(layer);
-    if (!is_expert_module(module) && (layer.is_quantizable || is_other_linear(layer)))
-      linear.insert(module);
+  for (std::size_t i = 0; i < facts_.modules.size(); ++i) {
+    const BuiltModule& module = built_.modules()[built_.module_of(i)];
+    const LinearModule& layer = facts_.modules[i];
+    if (module.kind != BuiltModule::Kind::kExperts &&
+        (layer.is_quantizable || is_other_linear(layer)))
+      linear.insert(module.name);
   }
   for (const LogicalTensor& tensor : checkpoint_.tensors()) {
     const bool is_built = !tensor.layer || *tensor.layer < checkpoint_.config().num_hidden_layers;
@@ -181,7 +197,10 @@ void ConfigReader::refuse_other_modules() {
   }
 }
 
-Belief ConfigReader::by_transformers(const LinearModule& layer) const {
+Belief ConfigReader::by_transformers(std::size_t number) const {
+  const LinearModule& layer = facts_.modules[number];
+  const BuiltModule& built = built_.modules()[built_.module_of(number)];
+  const bool is_of_experts = built.kind == BuiltModule::Kind::kExperts;
   const auto plain = [](std::string because) { return Belief{"plain", std::move(because)}; };
   const auto of_group = [&](const ConfigGroup& group) {
     const std::string scheme =
@@ -196,17 +215,16 @@ Belief ConfigReader::by_transformers(const LinearModule& layer) const {
   const bool is_own_router = role == Role::kRouter && layer.name.ends_with(".gate");
   if (is_own_router || !(layer.is_quantizable || is_other_linear(layer)))
     return plain("always plain");
-  const std::string module = module_of(layer);
-  if (facts_.groups && is_expert_module(module)) {
+  if (facts_.groups && is_of_experts) {
     // Whatever `ignore` says; experts without scales stay as they are where the group is FP8.
     const ConfigGroup& group = *transformers_->of_experts;
     const Belief belief = of_group(group);
     return !layer.is_quantized && belief.scheme.starts_with("fp8") ? plain("no scales") : belief;
   }
   if (facts_.groups) {
-    if (ignores_in_transformers(module) || facts_.groups->ignores_name(kLinear))
+    if (ignores_in_transformers(built.name) || facts_.groups->ignores_name(kLinear))
       return plain("ignore");
-    if (const auto* named = named_in_transformers(module)) return of_group(*named->group);
+    if (const auto* named = named_in_transformers(built.name)) return of_group(*named->group);
     for (const TransformersFacts::Target& target : transformers_->targets)
       if (target.text == kLinear || target.text == "Module") return of_group(*target.group);
     return plain("no target matches");
@@ -214,10 +232,9 @@ Belief ConfigReader::by_transformers(const LinearModule& layer) const {
   // Its models keep weights_proj of indexers in F32.
   if (role == Role::kIndexerWeights) return plain("always plain");
   if (transformers_->list == nullptr && role == Role::kHead) return plain("no list");
-  const auto names = formats::module_aliases(module, checkpoint_.config().text);
-  if (std::ranges::any_of(names, [&](const auto& n) { return is_left_in_transformers(n); }))
+  if (transformers_->list != nullptr && listed_[built_.module_of(number)] == Listed::kYes)
     return plain(transformers_->list);
-  if (is_expert_module(module) && has_fp4_experts()) return {"mxfp4", "expert_dtype"};
+  if (is_of_experts && has_fp4_experts()) return {"mxfp4", "expert_dtype"};
   return {transformers_->has_blocks ? "fp8-block" : "fp8-tensor", "quant_method fp8"};
 }
 

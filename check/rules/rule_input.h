@@ -209,12 +209,11 @@ std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTenso
 /// Not finite or not above zero.
 bool is_bad_scale(float scale);
 
-/// Whether a list of DeepSeek's config exempts a weight: by its module or one above it, in either
-/// spelling. deepseek_rules.cc.
+/// Whether a sorted list of DeepSeek's config exempts a weight: by its module or one above it, in
+/// either spelling. deepseek_rules.cc.
 bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
-               const std::vector<std::string>& modules);
-/// The key of the list that is read: transformers has one, vLLM and SGLang prefer another, vLLM
-/// only where that is not empty.
+               std::span<const std::string> modules);
+/// The key of the list that engines but transformers read, vLLM one only where it is not empty.
 const char* exemption_key(const Json& block, formats::Engine engine);
 
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.

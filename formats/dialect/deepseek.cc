@@ -6,7 +6,7 @@
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
-#include "formats/modules/module_patterns.h"
+#include "formats/modules/module_list.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".
 
@@ -120,21 +120,12 @@ void state_scale_format(Json& block, bool is_power_of_two) {
   }
 }
 
-/// Entries name a module or everything below one. `entries` is sorted.
-bool is_listed_name(const std::vector<std::string>& entries, std::string_view module) {
-  while (true) {
-    if (std::binary_search(entries.begin(), entries.end(), module)) return true;
-    const std::size_t dot = module.rfind('.');
-    if (dot == std::string_view::npos) return false;
-    module = module.substr(0, dot);
-  }
-}
-
+/// `entries` is sorted.
 bool is_listed(const std::vector<std::string>& entries, std::string_view module,
                const ModelConfig& source) {
   const std::vector<std::string> names = module_aliases(module, source.text);
   return std::ranges::any_of(
-      names, [&](const std::string& name) { return is_listed_name(entries, name); });
+      names, [&](const std::string& name) { return names_or_holds(entries, name); });
 }
 
 /// What releases need not name, and a list of ours does: plain linear layers of towers for images
@@ -191,19 +182,19 @@ std::string_view experts_of(std::string_view module) {
                                       : module.substr(0, at + kExperts.size() - 1);
 }
 
-/// transformers has one module for the routed experts of a layer, and asks for that.
-std::vector<std::string> plain_experts(const WrittenModel& model,
-                                       std::span<const std::string> modules) {
+/// Engines have one module for the routed experts of a layer; transformers asks for no other name.
+std::vector<std::string> with_joined_experts(std::vector<std::string> modules,
+                                             std::span<const WrittenTensor> written) {
   std::set<std::string_view> quantized;
-  for (const WrittenTensor& tensor : model.tensors) {
+  for (const WrittenTensor& tensor : written) {
     if (scheme_facts(tensor.scheme).quantized) quantized.insert(experts_of(tensor.name));
   }
-  std::set<std::string> plain;
-  for (const std::string& module : modules) {
+  for (std::string& module : modules) {
     const std::string_view experts = experts_of(module);
-    if (!experts.empty() && !quantized.contains(experts)) plain.emplace(experts);
+    if (!experts.empty() && !quantized.contains(experts)) module.resize(experts.size());
   }
-  return {plain.begin(), plain.end()};
+  sort_unique(modules);
+  return modules;
 }
 
 Json quantization_config(const WrittenModel& model) {
@@ -226,9 +217,8 @@ Json quantization_config(const WrittenModel& model) {
   const std::vector<std::string> of_vllm = string_list(block, kVllmList);
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
-  std::vector<std::string> added = silent_modules(model.tensors, kDeepseekDialect);
-  const auto experts = plain_experts(model, added);
-  added.insert(added.end(), experts.begin(), experts.end());
+  std::vector<std::string> added =
+      with_joined_experts(silent_modules(model.tensors, kDeepseekDialect), model.tensors);
   const auto of_sglang = names_of_sglang(model.source, native.group.scheme, added);
   added.insert(added.end(), of_sglang.begin(), of_sglang.end());
   // Engines hand the config to these as well; what a source says of its own holds.

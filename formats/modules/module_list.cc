@@ -33,4 +33,13 @@ bool ModuleList::covers_for_any(std::string_view module) const {
          });
 }
 
+bool names_or_holds(std::span<const std::string> sorted, std::string_view module) {
+  while (true) {
+    if (std::binary_search(sorted.begin(), sorted.end(), module)) return true;
+    const std::size_t dot = module.rfind('.');
+    if (dot == std::string_view::npos) return false;
+    module = module.substr(0, dot);
+  }
+}
+
 }  // namespace ingot::formats

@@ -27,4 +27,7 @@ class ModuleList {
   std::vector<Pattern> patterns_;
 };
 
+/// Whether `sorted` has the name of a module, or of one above it.
+bool names_or_holds(std::span<const std::string> sorted, std::string_view module);
+
 }  // namespace ingot::formats

@@ -453,7 +453,7 @@ TEST(QuantizationConfig, CompressedTensorsNamesExpertsFirst) {
   }
 }
 
-TEST(QuantizationConfig, ListsPlainExpertsAsOneModuleToo) {
+TEST(QuantizationConfig, ListsPlainExpertsAsOneModule) {
   const WrittenTensor expert = tensor(kExpertName, SchemeId::kBf16, &kExpertRule);
   const Json block = derived("deepseek", config_with(kReleased), {kUp, expert, kHead});
   EXPECT_EQ(block["modules_to_not_convert"], Json({"lm_head", "model.layers.1.mlp.experts",
