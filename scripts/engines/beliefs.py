@@ -61,7 +61,7 @@ def scheme_of(parameters, weight):
         return "mxfp8"
     name = {"float8_e4m3fn": "fp8", "int8": "int8"}[dtype]
     if stem + "weight_scale_inv" in parameters:
-        return name + ("-block" if scale.dim() == 2 else "-tensor")
+        return name + ("-block" if scale.dim() >= 2 else "-tensor")
     rows = codes.shape[:-1]
     if scale.dim() < codes.dim():
         # One per matrix, or per matrix of those that are fused; one per row stands for a column too.
