@@ -149,8 +149,8 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
   if (checkpoint) add_rule_findings(*checkpoint, options, result);
-  if (manifest) {
-    admit_allowed(*manifest, result);
+  if (manifest) admit_allowed(*manifest, result);
+  if (manifest && options.manifest) {
     std::optional<StoredWeights> weights;
     if (checkpoint)
       weights.emplace(StoredWeights{.stored = checkpoint->stored(), .bytes = checkpoint->bytes()});

@@ -141,7 +141,7 @@ int run_engine_check(const CheckFlags& flags) {
   const formats::Engine engine = formats::engine_of(flags.engine);
   CheckResult result = check::check_directory(flags.directory,
                                               {.family = flags.family,
-                                               .hashes = false,
+                                               .manifest = false,
                                                .threads = threads_of(flags.threads),
                                                .tensor_parallel = flags.tensor_parallel,
                                                .stop_requested = stop_requested},
