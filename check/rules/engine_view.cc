@@ -169,10 +169,14 @@ std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint) {
   if (checkpoint.slicing() != nullptr || !ConfigReader::is_readable(checkpoint.dialect()))
     return verdicts;
   const RuleFacts facts(checkpoint);
+  const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
   for (EngineVerdict& verdict : verdicts) {
     if (!verdict.loads) continue;
     const ConfigReader reader(checkpoint, facts, verdict.engine);
     for (std::size_t i = 0; i < facts.modules.size() && verdict.loads; ++i) {
+      // Draft models are the user's choice.
+      const auto& layer = facts.modules[i].tensor->layer;
+      if (layer && n_layers != 0 && *layer >= n_layers) continue;
       const Belief belief = reader.belief(i);
       const std::string stored = stored_scheme(facts.modules[i]);
       if (belief.scheme == stored) continue;

@@ -34,7 +34,7 @@ struct EngineView {
 EngineView engine_view(const formats::Checkpoint& checkpoint, formats::Engine engine);
 
 /// engine_verdicts(), where an engine that reads every weight also has to believe of every linear
-/// layer what is stored.
+/// layer what is stored, but for those for multi-token prediction.
 std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoint);
 
 /// The findings that are of structure, or of rows that name the engine or all. A row about what

@@ -100,6 +100,23 @@ void state_widths(const shard::PaddedWidths& widths, Json& config) {
   state("moe_intermediate_size", widths.moe_intermediate);
 }
 
+// DeepSeek-V4 says beside its block, V4.1 in it, whether the routed experts are FP4 or FP8; engines
+// go by it alone.
+void state_expert_dtype(std::span<const formats::WrittenTensor> written, Json& owner) {
+  constexpr const char* kKey = "expert_dtype";
+  if (!owner.is_object() || !owner.contains(kKey)) return;
+  const auto expert = std::ranges::find_if(written, [](const formats::WrittenTensor& tensor) {
+    return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
+  });
+  const std::optional<formats::SchemeId> scheme =
+      expert == written.end() ? std::nullopt : std::optional(expert->scheme);
+  if (scheme == formats::SchemeId::kMxfp4 || scheme == formats::SchemeId::kFp8Block) {
+    owner[kKey] = scheme == formats::SchemeId::kMxfp4 ? "fp4" : "fp8";
+  } else if (expert != written.end()) {
+    owner.erase(kKey);
+  }
+}
+
 // Under which key the number of MTP layers stands.
 const char* mtp_layer_key(const Json& config) {
   const auto key = std::ranges::find_if(formats::kMtpLayerKeys,
@@ -166,7 +183,9 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   if (config.is_null()) return {};
   Json quantization =
       is_repair ? repaired_block(plan, model) : plan.target.dialect->quantization_config(model);
+  state_expert_dtype(written, quantization);
   formats::set_quantization_block(source.config(), config, std::move(quantization));
+  state_expert_dtype(written, config);
   Json& text = formats::text_section(source.config(), config);
   if (source.config().num_nextn_predict_layers > 0 &&
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))

@@ -245,6 +245,21 @@ TEST(NestedConfig, DroppedMtpLayersAreNotPromised) {
     EXPECT_FALSE(name.starts_with("mtp.")) << name;
 }
 
+// vLLM and SGLang build the experts of DeepSeek-V4 by this key alone.
+TEST(ExpertDtype, IsThatOfTheOutputsExperts) {
+  const auto written = [](std::optional<SchemeId> to) {
+    const TempDir directory;
+    Conversion conversion(fixture("deepseek_v4"), directory / "out");
+    conversion.recipe.to = to;
+    conversion.run();
+    return config_of(directory / "out");
+  };
+  EXPECT_EQ(written(std::nullopt)["expert_dtype"], "fp4");
+  EXPECT_EQ(written(SchemeId::kFp8Block)["expert_dtype"], "fp8");
+  for (const SchemeId other : {SchemeId::kBf16, SchemeId::kFp8Channel})
+    EXPECT_FALSE(written(other).contains("expert_dtype"));
+}
+
 TEST(NestedConfig, SlicesGiveTheBytesBack) {
   for (const auto& [name, cut] : {std::pair{"qwen3_5_moe", ingot::testing::Cut{.ep = 3}},
                                   std::pair{"qwen3_5_moe_fp8", ingot::testing::Cut{.ep = 2}},
