@@ -84,8 +84,10 @@ constexpr std::array kKeys = {
 };
 
 // No parameter of the model as it is loaded: who saved the file, training, or read elsewhere
-// (quantization_config by loader rules, dtypes and MTP layers by verification).
-constexpr std::array<std::string_view, 31> kOther = {"quantization_config",
+// (quantization_config by loader rules, dtypes, those of experts too, and MTP layers by
+// verification).
+constexpr std::array<std::string_view, 32> kOther = {"quantization_config",
+                                                     "expert_dtype",
                                                      "compression_config",
                                                      "dtype",
                                                      "torch_dtype",

@@ -148,6 +148,25 @@ struct NumberFormats {
     });
   }
 
+  // DeepSeek-V4 says whether its routed experts are FP4 or FP8, and engines go by it alone.
+  void expert_dtype() {
+    const Json& before = json_member(source.config().raw, "expert_dtype");
+    const Json& after = json_member(config.config, "expert_dtype");
+    if (!config.is_hub || (before.is_null() && after.is_null())) return;
+    const auto tensors = output.tensors();
+    const auto expert = std::ranges::find_if(tensors, [](const LogicalTensor& tensor) {
+      return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
+    });
+    if (expert == tensors.end()) return;
+    const SchemeId scheme = expert->encoding.scheme;
+    const bool is_named = scheme == SchemeId::kMxfp4 || scheme == SchemeId::kFp8Block;
+    const Json wanted = !is_named ? Json() : scheme == SchemeId::kMxfp4 ? Json("fp4") : Json("fp8");
+    if (after == wanted) return;
+    const std::string message = fmt::format("expert_dtype is {}, but the routed experts are {}",
+                                            config_text(after), formats::scheme_facts(scheme).name);
+    is_named ? found.error(kRule, fact(message)) : found.warning(kRule, fact(message));
+  }
+
   void cache() {
     const auto words = [](const Json& said, const Json& description) {
       std::string text = formats::cache_words(formats::quantization_block(said));
@@ -196,6 +215,7 @@ void compare_number_formats(const Checkpoint& source, const Checkpoint& output,
   if (!source.config().raw->is_object() || !config.config.is_object()) return;
   NumberFormats formats{.source = source, .output = output, .config = config, .found = found};
   formats.dtype();
+  formats.expert_dtype();
   formats.cache();
   formats.scale_format();
 }

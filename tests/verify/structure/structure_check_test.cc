@@ -1,6 +1,7 @@
 #include "verify/structure/structure_check.h"
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -160,6 +161,25 @@ TEST_F(StructureCheck, WarnsOfTheDtypeOfPlainWeights) {
   EXPECT_THAT(found("structure.config", Severity::kWarning),
               ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
   EXPECT_THAT(found("structure.config"), IsEmpty());
+}
+
+TEST(ExpertDtype, IsThatOfTheExperts) {
+  const std::filesystem::path source =
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families/deepseek_v4";
+  const ingot::testing::TempDir directory;
+  std::filesystem::copy(source, directory / "output", std::filesystem::copy_options::recursive);
+  const auto faults = [&] {
+    std::vector<std::string> texts;
+    for (const Finding& finding :
+         check_structure(open_compared(source, {}), directory / "output", {}).findings)
+      if (finding.rule == "structure.config") texts.push_back(finding.message);
+    return texts;
+  };
+  EXPECT_THAT(faults(), IsEmpty());
+  Json config = formats::read_json_file(directory / "output" / "config.json", 1 << 20);
+  config["expert_dtype"] = "fp8";
+  std::ofstream(directory / "output" / "config.json") << config;
+  EXPECT_THAT(faults(), ElementsAre("expert_dtype is \"fp8\", but the routed experts are mxfp4"));
 }
 
 TEST_F(StructureCheck, WarnsOfKeysThatItDoesNotKnow) {
