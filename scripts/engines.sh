@@ -2,7 +2,7 @@
 # scripts/engines.sh [OPTION...]: gives ingot's outputs to vLLM, SGLang and transformers themselves (scripts/engines/matrix.py,
 # which takes the options) and compares what they do with scripts/engines/expected.jsonl. By hand: not a test of CTest.
 #
-# Needs Python 3.11 or 3.12 with pip, 7 GB of disk and about 25 minutes on two processors; the packages are those of
+# Needs Python 3.11 or 3.12 with pip, 7 GB of disk and about 35 minutes on two processors; the packages are those of
 # scripts/engines/requirements.txt, from the index that pip is set to. ENGINES_VENV: where they are put, and found again
 # (default: build/engines). INGOT: the program (default: build/release/cli/ingot, built if it is not there).
 set -euo pipefail
