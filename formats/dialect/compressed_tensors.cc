@@ -151,7 +151,7 @@ std::vector<std::string> of_projections(std::vector<std::string> targets,
 
 bool has_experts(const WrittenGroups& written, std::uint32_t cls) {
   return std::ranges::any_of(written.modules, [&](const ClassedModule& module) {
-    return module.cls == cls && module.name.find(".experts.") != std::string::npos;
+    return module.cls == cls && !experts_of(module.name).empty();
   });
 }
 

@@ -174,14 +174,6 @@ std::vector<std::string> names_of_sglang(const ModelConfig& source, SchemeId sch
   return names;
 }
 
-/// `X.experts` of a routed expert `X.experts.0.up_proj`, or empty.
-std::string_view experts_of(std::string_view module) {
-  constexpr std::string_view kExperts = ".experts.";
-  const std::size_t at = module.rfind(kExperts);
-  return at == std::string_view::npos ? std::string_view()
-                                      : module.substr(0, at + kExperts.size() - 1);
-}
-
 /// Engines have one module for the routed experts of a layer; transformers asks for no other name.
 std::vector<std::string> with_joined_experts(std::vector<std::string> modules,
                                              std::span<const WrittenTensor> written) {

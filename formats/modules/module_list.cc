@@ -33,6 +33,13 @@ bool ModuleList::covers_for_any(std::string_view module) const {
          });
 }
 
+std::string_view experts_of(std::string_view module) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = module.rfind(kExperts);
+  return at == std::string_view::npos ? std::string_view()
+                                      : module.substr(0, at + kExperts.size() - 1);
+}
+
 bool names_or_holds(std::span<const std::string> sorted, std::string_view module) {
   while (true) {
     if (std::binary_search(sorted.begin(), sorted.end(), module)) return true;

@@ -27,6 +27,9 @@ class ModuleList {
   std::vector<Pattern> patterns_;
 };
 
+/// `X.experts` of a routed expert `X.experts.0.up_proj`, or empty.
+std::string_view experts_of(std::string_view module);
+
 /// Whether `sorted` has the name of a module, or of one above it.
 bool names_or_holds(std::span<const std::string> sorted, std::string_view module);
 
