@@ -7,6 +7,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/modules/module_list.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
 
@@ -141,10 +142,10 @@ void experts_agree(const RuleInput& input) {
   std::map<std::string_view, std::pair<const ConfigGroup*, std::string_view>> first_of;
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
     const std::string_view name = module.name;
-    const std::size_t at = name.find(".experts.");
+    const std::string_view experts = formats::experts_of(name);
     const ConfigGroup* group = config.is_ignored(name) ? nullptr : config.target_of(name);
-    if (at == std::string_view::npos || group == nullptr) return;
-    const auto& [first, of] = first_of.try_emplace(name.substr(0, at), group, name).first->second;
+    if (experts.empty() || group == nullptr) return;
+    const auto& [first, of] = first_of.try_emplace(experts, group, name).first->second;
     const auto differs = [&, first = first](const char* key) {
       return json_member(*first->json, key) != json_member(*group->json, key);
     };

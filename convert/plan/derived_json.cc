@@ -10,6 +10,7 @@
 #include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
 #include "formats/json/json_form.h"
+#include "formats/modules/module_list.h"
 
 namespace ingot::convert {
 
@@ -31,8 +32,7 @@ void agree_on_rows(std::vector<formats::WrittenTensor>& written,
   std::map<std::string_view, Experts> layers;  // by the module that holds the experts
   const auto module_of = [&](const formats::WrittenTensor& row) {
     if (!formats::scheme_facts(row.scheme).chooses_cols) return std::string_view();
-    const std::size_t at = row.name.find(".experts.");
-    return at == std::string_view::npos ? std::string_view() : row.name.substr(0, at);
+    return formats::experts_of(row.name);
   };
   for (std::size_t i = 0; i < written.size(); ++i) {
     const std::string_view module = module_of(written[i]);
