@@ -14,6 +14,7 @@
 #include "formats/config/released_words.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
+#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
@@ -467,7 +468,7 @@ ModelConfig read_config(const JsonFields& config) {
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view text, std::string_view where) {
-  Json document = parse_json(text, where);
+  Json document = parse_python_json(text, where);
   TextNesting nesting = text_nesting(document);
   Json keys = nesting.key.empty() ? document : *nesting.keys;
   if (use_released_words(keys)) nesting.keys = std::move(keys);

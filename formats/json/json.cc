@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
+#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
@@ -182,7 +183,7 @@ Json parse_json(std::string_view text, std::string_view where) {
 }
 
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  return parse_json(read_text_file(path, max_bytes), path.string());
+  return parse_python_json(read_text_file(path, max_bytes), path.string());
 }
 
 JsonValue::JsonValue() : JsonValue(Json()) {}
@@ -195,7 +196,7 @@ bool JsonValue::is_null() const {
 
 std::string json_text(const Json& value) {
   try {
-    return value.dump(2) + "\n";
+    return dump_with_words(value, 2) + "\n";
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::kCorrupt, "cannot be written as JSON: " + cause(error.what()));
   }

@@ -44,7 +44,7 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
 /// `where` names the file in the error.
 Json parse_json(std::string_view text, std::string_view where);
 
-/// Reads and parses a JSON file of at most `max_bytes`.
+/// Reads and parses a JSON file of at most `max_bytes`, with Python's words (python_words.h).
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 /// The member of an object; null where there is none, or no object.

@@ -1,12 +1,14 @@
 #include "formats/json/json_fields.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
@@ -27,8 +29,15 @@ bool is_inner_path(std::string_view name) {
 constexpr std::uint64_t kAny32 = std::numeric_limits<std::uint32_t>::max();
 
 std::string described(const Json& value) {
-  if (value.is_number() || value.is_null()) return value.dump();
+  if (value.is_number() || value.is_null()) return dump_with_words(value, -1);
   return fmt::format("{} {}", value.is_structured() ? "an" : "a", value.type_name());
+}
+
+double finite(const JsonFields& fields, const char* key, const Json& value) {
+  const auto number = value.get<double>();
+  if (!std::isfinite(number))
+    fields.refuse(key, fmt::format("is {}, not finite", described(value)));
+  return number;
 }
 
 [[noreturn]] void fail(ErrorCode code, std::string_view where, const std::string& message) {
@@ -114,14 +123,14 @@ bool JsonFields::boolean(const char* key, bool if_missing) const {
 double JsonFields::real(const char* key) const {
   const Json& value = get(key);
   if (!value.is_number()) wrong(key, value, "a number");
-  return value.get<double>();
+  return finite(*this, key, value);
 }
 
 std::optional<double> JsonFields::optional_real(const char* key, double least, double most) const {
   const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) wrong(key, *value, "a number");
-  const auto number = value->get<double>();
+  const double number = finite(*this, key, *value);
   if (!(number >= least)) refuse(key, fmt::format("is {}, less than {}", value->dump(), least));
   if (!(number <= most)) refuse(key, fmt::format("is {}, more than {}", value->dump(), most));
   return number;

@@ -4,6 +4,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
@@ -65,7 +66,8 @@ std::string json_text(const Json& value, const JsonForm& form) {
   const bool is_joined = form.indent == JsonForm::kOneLine && form.is_spaced;
   try {
     std::string text =
-        value.dump(is_joined ? 0 : form.indent, form.indent_character, form.escapes_non_ascii);
+        dump_with_words(value, is_joined ? 0 : form.indent, form.indent_character,
+                                       form.escapes_non_ascii);
     if (is_joined) text = on_one_line(text);
     if (form.has_final_newline) text += '\n';
     return text;

@@ -13,6 +13,7 @@
 #include "formats/container/dtype.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
+#include "formats/json/python_words.h"
 #include "formats/json/zstd_lines.h"
 
 namespace ingot::formats {
@@ -176,7 +177,7 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(std::string_view text, std::string_view where) {
-  const Json json = parse_json(text, where);
+  const Json json = parse_python_json(text, where);
   const JsonFields fields(json, where);
   // Version first: a newer schema may have anything else.
   if (fields.text("tool") != "ingot") fail_json(where, "was not written by ingot");

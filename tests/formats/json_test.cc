@@ -1,6 +1,8 @@
 #include "formats/json/json.h"
 
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "formats/base/fd.h"
 #include "formats/json/json_fields.h"
 #include "formats/json/json_form.h"
+#include "formats/json/python_words.h"
 #include "tests/support/cpu_seconds.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -42,6 +45,27 @@ TEST(Json, AcceptsAnySingleValue) {
   EXPECT_EQ(parse_json("{}", "f"), Json::object());
   EXPECT_EQ(parse_json("-9223372036854775808", "f").get<std::int64_t>(),
             std::numeric_limits<std::int64_t>::min());
+}
+
+TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
+  const std::string text =
+      "{\n  \"a\": [\n    0.0,\n    Infinity,\n    -Infinity\n  ],\n  \"b\": NaN,\n  "
+      "\"NaN\": \"say \\\"Infinity\\\"\"\n}\n";
+  const Json value = parse_python_json(text, "f");
+  EXPECT_EQ(value["a"][1].get<double>(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value["a"][2].get<double>(), -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(value["b"].get<double>()));
+  EXPECT_EQ(value["NaN"], "say \"Infinity\"");
+  EXPECT_EQ(json_text(value), text);
+  EXPECT_EQ(json_text(value, json_form_of(text)), text);
+}
+
+TEST(PythonWords, AreNoOtherWords) {
+  for (const char* text : {"infinity", "+Infinity", "Infinity1", "nan", "[NaN NaN]", "{NaN: 1}"})
+    expect_error(ErrorCode::kCorrupt, {"f"}, [&] { static_cast<void>(parse_python_json(text, "f")); });
+  expect_error(ErrorCode::kUnsupported, {"Infinity"}, [] {
+    static_cast<void>(parse_python_json(R"([Infinity, "\u0002"])", "f"));
+  });
 }
 
 TEST(Json, RejectsMalformedTextAsCorruptNamingTheFile) {

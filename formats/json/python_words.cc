@@ -1,0 +1,108 @@
+#include "formats/json/python_words.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "formats/base/error.h"
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A string of one control character has a word's place in a text, and its length where that can be.
+struct Word {
+  std::string_view word, in_text, string;
+  double value;
+};
+constexpr std::array kWords = {
+    Word{"-Infinity", "\"\\u0001\" ", "\x01", -kInfinity},
+    Word{"Infinity", "\"\\u0002\"", "\x02", kInfinity},
+    Word{"NaN", "\"\\u0003\"", "\x03", std::numeric_limits<double>::quiet_NaN()},
+};
+
+// Whether what stands before `rest` names a member.
+bool is_key(std::string_view rest) {
+  const std::size_t next = rest.find_first_not_of(" \t\r\n");
+  return next != std::string_view::npos && rest[next] == ':';
+}
+
+// A copy with every word as its string; empty where the text has none outside of strings.
+std::string with_strings(std::string_view text) {
+  std::string copy;
+  std::size_t copied = 0;
+  bool is_in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (is_in_string && text[at] == '\\') {
+      ++at;
+    } else if (text[at] == '"') {
+      is_in_string = !is_in_string;
+    } else if (!is_in_string) {
+      const auto* const word = std::ranges::find_if(
+          kWords, [&](const Word& row) { return text.substr(at).starts_with(row.word); });
+      if (word == kWords.end() || is_key(text.substr(at + word->word.size()))) continue;
+      copy.append(text.substr(copied, at - copied)).append(word->in_text);
+      at += word->word.size() - 1;
+      copied = at + 1;
+    }
+  }
+  return copied == 0 ? copy : copy.append(text.substr(copied));
+}
+
+template <typename Change>
+void for_each_scalar(Json& value, const Change& change) {
+  if (!value.is_structured()) return change(value);
+  for (Json& member : value) for_each_scalar(member, change);
+}
+
+bool is_finite(const Json& value) {
+  if (value.is_structured()) return std::ranges::all_of(value, is_finite);
+  return !value.is_number_float() || std::isfinite(value.get<double>());
+}
+
+const Word& word_of(double value) {
+  if (std::isnan(value)) return kWords[2];
+  return value < 0 ? kWords[0] : kWords[1];
+}
+
+}  // namespace
+
+Json parse_python_json(std::string_view text, std::string_view where) {
+  const std::string changed = with_strings(text);
+  if (changed.empty()) return parse_json(text, where);
+  if (text.find("\\u000") != std::string_view::npos) {
+    throw Error(ErrorCode::kUnsupported,
+                "holds Infinity or NaN, which JSON does not have, beside strings with control "
+                "characters (write null or a number)")
+        .in_file(where);
+  }
+  Json document = parse_json(changed, where);
+  for_each_scalar(document, [](Json& value) {
+    if (!value.is_string()) return;
+    const auto* const word =
+        std::ranges::find(kWords, value.get_ref<const std::string&>(), &Word::string);
+    if (word != kWords.end()) value = word->value;
+  });
+  return document;
+}
+
+std::string dump_with_words(const Json& value, int indent, char indent_character,
+                            bool escapes_non_ascii) {
+  if (is_finite(value)) return value.dump(indent, indent_character, escapes_non_ascii);
+  Json copy = value;
+  for_each_scalar(copy, [](Json& scalar) {
+    if (!is_finite(scalar)) scalar = word_of(scalar.get<double>()).string;
+  });
+  std::string text = copy.dump(indent, indent_character, escapes_non_ascii);
+  for (const Word& row : kWords) {
+    const std::string_view quoted = row.in_text.substr(0, row.in_text.rfind('"') + 1);
+    for (std::size_t at = 0; (at = text.find(quoted, at)) != std::string::npos;)
+      text.replace(at, quoted.size(), row.word);
+  }
+  return text;
+}
+
+}  // namespace ingot::formats
