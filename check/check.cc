@@ -64,6 +64,10 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, 
   }
   for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
   if (!checkpoint) return checkpoint;
+  result.has_unread_form =
+      !checkpoint->is_understood() &&
+      std::ranges::find(faults.errors(), ErrorCode::kUnsupported, &Error::code) !=
+          faults.errors().end();
   count(*checkpoint, result);
   for (const std::string& remark : checkpoint->remarks()) {
     Finding& finding =
@@ -148,7 +152,7 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
     open.family = formats::family_spec_of(directory, manifest ? manifest->family : "");
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
-  if (checkpoint) add_rule_findings(*checkpoint, options, result);
+  if (checkpoint && checkpoint->is_understood()) add_rule_findings(*checkpoint, options, result);
   if (manifest) admit_allowed(*manifest, result);
   if (manifest && options.manifest) {
     std::optional<StoredWeights> weights;
@@ -364,7 +368,7 @@ CheckResult check_file(const std::filesystem::path& path, const CheckOptions& op
   CheckResult result;
   const std::optional<Checkpoint> checkpoint = open_with_findings(
       path, {.family = options.family, .threads = options.threads}, result, config);
-  if (checkpoint) add_rule_findings(*checkpoint, options, result);
+  if (checkpoint && checkpoint->is_understood()) add_rule_findings(*checkpoint, options, result);
   return result;
 }
 

@@ -27,6 +27,9 @@ struct CheckResult {
       findings;  ///< in stable order: structure, then loader rules in table order, then hashes
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
   bool has_manifest = false;
+  /// Weights are quantized in a form that this version does not read: what engines make of them is
+  /// not known.
+  bool has_unread_form = false;
   std::string family, dialect;
 
   /// Adds a finding of no row; `file` and `tensor` may be empty.

@@ -165,7 +165,7 @@ int run_engine_check(const CheckFlags& flags) {
     json["loads"] = loads;
     std::cout << formats::json_text(json);
   } else {
-    const bool is_known = !view || view->verdict.is_known;
+    const bool is_known = view ? view->verdict.is_known : !result.has_unread_form;
     const char* words = loads ? "loads" : is_known ? "does not load" : "is not known to load";
     std::cout << (view ? view_text(engine, *view) : std::string()) << result_text(result)
               << fmt::format("{} {} this checkpoint\n", engine_name(engine), words);

@@ -92,6 +92,14 @@ Error unknown_tensors(std::string_view family, const std::vector<std::string>& u
   return Error(ErrorCode::kUnknownTensor, text);
 }
 
+Error with_remedy_of_headers(const Error& unread) {
+  return Error(unread.code(),
+               fmt::format("{}; the headers say how each weight is stored: with a copy of "
+                           "config.json that has no quantization_config it is read",
+                           unread.message()))
+      .in_file(unread.file());
+}
+
 /// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
 /// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
 /// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
@@ -254,6 +262,28 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
                        !has_mtp_tensor(tensors, config);
 }
 
+bool Checkpoint::State::headers_tell(const StoredNames& names, const OpenOptions& options) const {
+  ModelConfig plain = config;
+  plain.quantization.reset();
+  ErrorList faults;
+  std::vector<LogicalTensor> found = recognise_encodings({.stored = stored,
+                                                          .names = names,
+                                                          .files = bytes->files(),
+                                                          .block = block,
+                                                          .config = plain,
+                                                          .names_are_known = !family->rules.empty(),
+                                                          .is_complete = is_complete},
+                                                         faults);
+  match_family({.family = *family,
+                .config = plain,
+                .stored = stored,
+                .files = bytes->files(),
+                .allow_unknown = options.allow_unknown,
+                .are_slices = slices != nullptr},
+               found, faults);
+  return faults.empty() && !family->rules.empty();
+}
+
 Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOptions& options) {
   require_finished_directory(directory);
   auto state = std::make_unique<State>();
@@ -275,12 +305,19 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     require_widths(family, state->config);
     state->family = &family;
   });
+  std::optional<Error> unread;  // the way of quantizing that config.json names
   stage.attempt([&] {
     state->file_names = list_file_names(directory);
-    state->dialect = &dialect_of(state->config, state->file_names);
+    try {
+      state->dialect = &dialect_of(state->config, state->file_names);
+    } catch (const Error& error) {
+      unread = error;
+      return;
+    }
     state->block = fp8_block_size(state->config);
     state->description = read_description(directory, *state->dialect);
   });
+  state->is_understood = stage.faults().empty() && !unread;
   if (manifest) state->slices = read_rank_slices(directory, *manifest, stage.faults());
   stage.settle();
 
@@ -323,7 +360,13 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
         Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
   }
   stage.settle();
-  state->understand(names, options, stage);
+  if (unread) {
+    const bool headers_tell = state->headers_tell(names, options);
+    stage.faults().add(headers_tell ? with_remedy_of_headers(*unread) : *unread);
+    stage.settle();
+  }
+  // What would be said of names and shapes follows from that fault.
+  if (state->is_understood) state->understand(names, options, stage);
   return Checkpoint(std::move(state));
 }
 
@@ -361,12 +404,13 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
         model.dialect != nullptr ? model.dialect : &dialect_of(state->config, state->file_names);
     state->block = fp8_block_size(state->config);
   });
+  state->is_understood = stage.faults().empty();
   const StoredNames names(state->stored);
   check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   stage.settle();
   if (model.tensors) {
     state->tensors = std::move(*model.tensors);
-  } else {
+  } else if (state->is_understood) {
     state->understand(names, options, stage);
   }
   return Checkpoint(std::move(state));

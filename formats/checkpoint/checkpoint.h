@@ -108,6 +108,10 @@ class Checkpoint final : public TensorSource {
   /// Whether a tensor that is not here, or a part of it, may be in a weights file that could not be
   /// read; only `check` opens such a checkpoint. `name` is a weight's, with or without `.weight`.
   [[nodiscard]] bool may_have_lost(std::string_view name) const;
+  /// False where config.json or the way of quantizing that it names could not be read. Then family,
+  /// dialect and logical tensors are not known, and the only facts are those of the headers; only
+  /// `check` opens such a checkpoint.
+  [[nodiscard]] bool is_understood() const { return state_->is_understood; }
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const { return state_->has_index; }
   /// What the index says beside its map; the default without one.
@@ -156,9 +160,12 @@ class Checkpoint final : public TensorSource {
     std::shared_ptr<const RankSlices> slices;  // of a rank's directory
     bool has_index = false;
     IndexFrame index_frame;
+    bool is_understood = true;
     bool is_complete = true;  // every file could be read
     bool lacks_promised_mtp = false;
 
+    // Whether every weight is understood once config.json says nothing of quantization.
+    [[nodiscard]] bool headers_tell(const StoredNames& names, const OpenOptions& options) const;
     // From stored tensors to logical ones: names, encodings, the family's grammar.
     void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
   };

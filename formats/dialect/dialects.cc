@@ -6,6 +6,8 @@
 #include "formats/config/nested_config.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/input_major.h"
+#include "formats/dialect/unread_forms.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -40,6 +42,7 @@ const Dialect* find_dialect(std::string_view name) {
 }
 
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
+  if (const auto refusal = unread_form(config)) throw Error(*refusal);
   const std::string method = config.quantization ? config.quantization->quant_method : "";
   if (find_storage(kDeepseekDialect, method) != nullptr) return kDeepseekDialect;
   for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
@@ -47,17 +50,8 @@ const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string
   }
   // Its variants name the kernels beside it: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return kModeloptDialect;
-  for (const Dialect* dialect : {&kAwqDialect, &kGptqDialect}) {
-    if (method == dialect->name) return *dialect;
-  }
-  if (!method.empty()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("quant_method '{}' cannot be read by this version (fp8, "
-                    "blockwise_int8, compressed-tensors, modelopt, mxfp4, awq and gptq can)",
-                    method))
-        .in_file("config.json");
-  }
+  if (const Dialect* dialect = input_major_dialect(config)) return *dialect;
+  if (!method.empty()) throw unread_method(method);
   for (const Dialect* dialect : kDialects) {
     if (dialect->description_file.empty()) continue;
     if (std::find(files.begin(), files.end(), dialect->description_file) != files.end())

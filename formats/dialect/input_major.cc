@@ -53,9 +53,23 @@ const Dialect kGptqDialect = {.name = kGptq,
                               .is_read_only = true,
                               .quantization_config = no_block};
 
-std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
+const Dialect* input_major_dialect(const ModelConfig& config) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
-  if (method != kAwq && method != kGptq) return std::nullopt;
+  if (method == kAwq) return &kAwqDialect;
+  if (method == kGptq) return &kGptqDialect;
+  if (method != "auto-round" && method != "intel/auto-round") return nullptr;
+  const std::string packing = lower_word(quantization_block(config), "packing_format", "absent");
+  if (packing == "auto_round:auto_awq") return &kAwqDialect;
+  if (packing == "auto_round:auto_gptq") return &kGptqDialect;
+  throw unsupported(fmt::format(
+      "has packing_format {}; of {} this version reads auto_round:auto_gptq and auto_round:auto_awq",
+      packing, method));
+}
+
+std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
+  const Dialect* dialect = input_major_dialect(config);
+  if (dialect == nullptr) return std::nullopt;
+  const std::string_view method = dialect->name;
   const Json& block = quantization_block(config);
   if (const Json& bits = json_member(block, "bits"); bits != 4)
     throw unsupported(

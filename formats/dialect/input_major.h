@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "formats/config/model_config.h"
+#include "formats/dialect/dialect.h"
 
 namespace ingot::formats {
 
@@ -23,8 +24,12 @@ struct InputMajorLayout {
   std::optional<std::uint64_t> group_size;
 };
 
-/// What quantization_config says of a checkpoint of quant_method awq or gptq; nothing for any
-/// other. kUnsupported for other than 4 bits and for kernels' own layouts (gemv, marlin).
+/// The dialect of quant_method awq or gptq, or of auto-round where its packing_format says that the
+/// bytes are theirs; null for any other method. kUnsupported for other packing formats.
+const Dialect* input_major_dialect(const ModelConfig& config);
+
+/// What quantization_config says of a checkpoint of one of these; nothing for any other.
+/// kUnsupported for other than 4 bits and for kernels' own layouts (gemv, marlin).
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config);
 
 }  // namespace ingot::formats

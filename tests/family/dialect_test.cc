@@ -33,6 +33,44 @@ TEST(Dialects, AreChosenByQuantMethod) {
   EXPECT_EQ(find_dialect("mlx"), nullptr);
 }
 
+TEST(Dialects, OfOtherToolsAreNamed) {
+  struct Case {
+    std::string block, named;
+  };
+  const Case cases[] = {
+      {R"({"quant_method": "quark"})", "AMD Quark"},
+      {R"({"quant_method": "torchao"})", "TorchAO"},
+      {R"({"quant_method": "exl3", "bits": 2.5})", "ExLlamaV3"},
+      {R"({"quant_method": "fbgemm_fp8"})", "FBGEMM"},
+      {R"({"quant_method": "of tomorrow"})", "'of tomorrow'"},
+      {R"({"bits": 4, "group_size": 64})", "MLX"},
+      {R"({"quant_method": "auto-round", "packing_format": "auto_round:gptq_marlin"})",
+       "packing_format"},
+      {R"({"quant_method": "compressed-tensors", "transform_config":
+           {"config_groups": {"R1": {"type": "hadamard"}}}})",
+       "Hadamard"},
+  };
+  for (const Case& row : cases) {
+    expect_error(ErrorCode::kUnsupported, {row.named},
+                 [&] { static_cast<void>(dialect_of(config_with(row.block))); });
+  }
+  EXPECT_EQ(dialect_of(config_with(R"({"quant_method": "compressed-tensors",
+                                       "transform_config": {"config_groups": {}}})"))
+                .name,
+            "compressed-tensors");
+}
+
+TEST(Dialects, OfAutoRoundAreThoseThatItPacksFor) {
+  const auto dialect = [](const std::string& packing) {
+    return dialect_of(config_with(R"({"quant_method": "auto-round", "bits": 4,
+                                      "packing_format": "auto_round:)" +
+                                  packing + "\"}"))
+        .name;
+  };
+  EXPECT_EQ(dialect("auto_gptq"), "gptq");
+  EXPECT_EQ(dialect("auto_awq"), "awq");
+}
+
 TEST(Dialects, AreFoundByTheirDescriptionFile) {
   const std::vector<std::string> ascend = {"config.json", "quant_model_description.json"};
   const std::vector<std::string> nvidia = {"config.json", "hf_quant_config.json"};

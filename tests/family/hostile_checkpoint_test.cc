@@ -370,6 +370,45 @@ TEST(CollectedFaults, LeaveWhatIsUnderstood) {
       << "all but the weight without a scale";
 }
 
+TEST(CollectedFaults, OfAnUnreadFormAreOne) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_fp8();
+  remove_tensor(tiny, kScale);
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "torchao"},)");
+  tiny.write(dir.path());
+  ErrorList faults;
+  const Checkpoint model = Checkpoint::open(dir.path(), {.faults = &faults});
+  ASSERT_EQ(faults.errors().size(), 1U) << "not what follows from taking it for another form";
+  EXPECT_EQ(faults.errors()[0].code(), kUnsupported);
+  EXPECT_THAT(faults.errors()[0].message(), ::testing::Not(::testing::HasSubstr("headers")));
+  EXPECT_FALSE(model.is_understood());
+  EXPECT_FALSE(model.stored().empty());
+}
+
+TEST(CollectedFaults, NameTheRemedyWhereHeadersTell) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_fp8();
+  const std::string plain = tiny.config;
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "quark"},)");
+  tiny.write(dir.path());
+  expect_error(kUnsupported, {"AMD Quark", "no quantization_config"},
+               [&] { Checkpoint::open(dir.path()); });
+  tiny.config = plain;
+  tiny.write(dir.path());
+  Checkpoint::open(dir.path());
+}
+
+TEST(CollectedFaults, OfABrokenConfigAreOne) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_fp8();
+  tiny.config = "{";
+  tiny.write(dir.path());
+  ErrorList faults;
+  EXPECT_FALSE(Checkpoint::open(dir.path(), {.faults = &faults}).is_understood());
+  ASSERT_EQ(faults.errors().size(), 1U);
+  EXPECT_EQ(faults.errors()[0].code(), kCorrupt);
+}
+
 TEST(CollectedFaults, DoNotSpreadToPartners) {
   TempDir dir;
   TinyCheckpoint tiny = tiny_fp8();

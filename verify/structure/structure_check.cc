@@ -312,7 +312,7 @@ class StructureCheck {
       found_.add(check::finding_of(error));
     }
     for (const Error& fault : faults.errors()) found_.add(check::finding_of(fault));
-    if (!model || is_one_rank_of(*model)) return;
+    if (!model || !model->is_understood() || is_one_rank_of(*model)) return;
     report_.tensors = compare_tensors(source_.model, *model, manifest, found_);
     if (!options_.activation_scales.empty()) {
       report_.input_scales = compare_input_scales(*model, options_.activation_scales, found_);

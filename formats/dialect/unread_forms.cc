@@ -1,0 +1,80 @@
+#include "formats/dialect/unread_forms.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "formats/config/nested_config.h"
+#include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+namespace {
+
+struct Form {
+  std::string_view method;  ///< quant_method
+  std::string_view holds;   ///< what is stored
+};
+
+// As releases on the hub and the loaders of transformers, vLLM and SGLang name them.
+constexpr std::array kForms = {
+    Form{"aqlm", "AQLM's sums of codebook entries"},
+    Form{"bitnet", "BitNet's ternary weights"},
+    Form{"bitsandbytes", "bitsandbytes' NF4, FP4 or INT8 with statistics of its own"},
+    Form{"eetq", "EETQ's INT8, laid out for its kernels"},
+    Form{"exl2", "ExLlamaV2's groups of mixed bits"},
+    Form{"exl3", "ExLlamaV3's trellis codes (EXL3)"},
+    Form{"fbgemm_fp8", "FBGEMM's FP8 with a scale per row"},
+    Form{"fouroversix", "Four Over Six's NVFP4"},
+    Form{"fp_quant", "FP-Quant's rotated FP4"},
+    Form{"gguf", "weights of llama.cpp"},
+    Form{"higgs", "HIGGS' rotated grid codes"},
+    Form{"hqq", "HQQ's codes and zero points"},
+    Form{"mlx", "MLX's packed groups"},
+    Form{"quanto", "Quanto's tensors"},
+    Form{"quark", "what AMD Quark exports"},
+    Form{"quip", "QuIP#'s lattice codes"},
+    Form{"spqr", "SpQR's codes with outliers beside them"},
+    Form{"torchao", "TorchAO's tensors, each flattened into parts"},
+    Form{"vptq", "VPTQ's codebook entries"},
+};
+
+Error unread(std::string_view named, std::string_view holds) {
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("{}{}{} cannot be read by this version (quant_method fp8, "
+                           "blockwise_int8, compressed-tensors, modelopt, mxfp4, awq, gptq and "
+                           "auto-round can; take the release that it was made from)",
+                           named, holds.empty() ? "" : ": ", holds))
+      .in_file("config.json");
+}
+
+bool is_mlx(const Json& block) {
+  return block.is_object() && block.contains("bits") && block.contains("group_size");
+}
+
+}  // namespace
+
+Error unread_method(std::string_view method) {
+  const auto* const form = std::ranges::find(kForms, method, &Form::method);
+  return unread(fmt::format("quant_method '{}'", method), form == kForms.end() ? "" : form->holds);
+}
+
+std::optional<Error> unread_form(const ModelConfig& config) {
+  // MLX writes its block twice, and a method in neither.
+  const std::string method = config.quantization ? config.quantization->quant_method : "";
+  if (method.empty()) {
+    for (const char* key : {"quantization", "quantization_config"}) {
+      const Json& block = json_member(*config.raw, key);
+      if (is_mlx(block) && !block.contains("quant_method"))
+        return unread(fmt::format("{} with bits and group_size", key), "MLX's packed groups");
+    }
+    return std::nullopt;
+  }
+  if (method != kCompressedTensorsDialect.name) return std::nullopt;
+  const Json& transforms = json_member(quantization_block(config), "transform_config");
+  if (json_member(transforms, "config_groups").empty()) return std::nullopt;
+  return unread("transform_config", "rotations (Hadamard and others) that go with the weights");
+}
+
+}  // namespace ingot::formats
