@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/checkpoint/input_major_parts.h"
 
 // How engines build their modules: what they refuse of schemes and activations, what they never
 // build quantized, what they fuse, and where ranks of tensor parallelism cut.
@@ -13,6 +14,7 @@ namespace ingot::check {
 
 using formats::Cut;
 using formats::Engine;
+using formats::EngineEffect;
 using formats::Fuse;
 
 namespace {
@@ -25,22 +27,36 @@ void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
       limit.activations ? fmt::format(" with {} activations", activations_name(*limit.activations))
                         : "";
   const std::string others = met.count == 1 ? "" : fmt::format(" (so are {} more)", met.count - 1);
+  const std::uint64_t ranks =
+      formats::is_of_widths(limit.scope) ? input.options.tensor_parallel : 1;
   const std::string weight =
-      fmt::format("is {}{}{}", scheme_facts(met.scheme).name, activations, others);
-  const std::string_view engine = engine_name(limit.engine);
-  input.report(violation(ErrorCode::kUnsupported, "", met.first,
-                         limit.option.empty()
-                             ? fmt::format("{}, which {} refuses: {} (it loads {})", weight, engine,
-                                           limit.reason, limit.instead)
-                             : fmt::format("{}, which {} loads with {} only: {}", weight, engine,
-                                           limit.option, limit.reason)));
+      fmt::format("is {}{}{}{}", scheme_facts(met.scheme).name, activations,
+                  ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), others);
+  const auto text = [&] {
+    const std::string_view engine = engine_name(limit.engine);
+    switch (limit.effect) {
+      case EngineEffect::kGarbage:
+        return fmt::format(
+            "{}, which {} loads without an error and computes garbage with: {} (it loads {})",
+            weight, engine, limit.reason, limit.instead);
+      case EngineEffect::kGarbageOption:
+        return fmt::format("{}, with which {} computes garbage under {}: {} (right: {})", weight,
+                           engine, limit.option, limit.reason, limit.instead);
+      default:
+        return limit.option.empty() ? fmt::format("{}, which {} refuses: {} (it loads {})", weight,
+                                                  engine, limit.reason, limit.instead)
+                                    : fmt::format("{}, which {} loads with {} only: {}", weight,
+                                                  engine, limit.option, limit.reason);
+    }
+  };
+  input.report(violation(ErrorCode::kUnsupported, "", met.first, text()));
 }
 
 void refused_by_all(const RuleInput& input) {
   const EngineLimitsMet& limits = input.facts.engine_limits;
   if (!limits.is_refused_by_all()) return;
   for (const EngineLimitsMet::Met& met : limits.met()) {
-    if (met.limit->option.empty() && met.limit->is_of_form()) report_limit(input, met);
+    if (met.limit->is_refusal() && met.limit->is_of_form()) report_limit(input, met);
   }
 }
 
@@ -50,8 +66,15 @@ void refused_by_one(const RuleInput& input) {
   for (const EngineLimitsMet::Met& met : limits.met()) {
     // The rule fp8.merged-partition tells of those.
     if (met.limit->scope == formats::EngineScope::kCutBlocks) continue;
-    const bool is_in_other_row = is_told && met.limit->option.empty() && met.limit->is_of_form();
-    if (met.limit->engine == input.row.engine && !is_in_other_row) report_limit(input, met);
+    if (met.limit->engine != input.row.engine || !met.limit->is_refusal()) continue;
+    if (!is_told || !met.limit->is_of_form()) report_limit(input, met);
+  }
+}
+
+void right_with_options(const RuleInput& input) {
+  for (const EngineLimitsMet::Met& met : input.facts.engine_limits.met()) {
+    if (met.limit->engine == input.row.engine && !met.limit->option.empty())
+      report_limit(input, met);
   }
 }
 
@@ -148,7 +171,7 @@ struct CutDimension {
   }
 };
 
-std::optional<CutDimension> cut_dimension(const LogicalTensor& tensor) {
+std::optional<CutDimension> cut_dimension(const RuleInput& input, const LogicalTensor& tensor) {
   if (tensor.rule == nullptr || tensor.shape.size() < 2) return std::nullopt;
   if (is_expert_bias(tensor.rule->role)) return std::nullopt;
   const SchemeFacts& scheme = facts_of(tensor);
@@ -163,10 +186,16 @@ std::optional<CutDimension> cut_dimension(const LogicalTensor& tensor) {
                           .step = scheme.group_rows > 1 ? tensor.encoding.block_rows : 1,
                           .word = "rows"};
     }
-    case Cut::kRow:
+    case Cut::kRow: {
+      // One scale a row has no edges but those of the words that codes are packed into.
+      const auto& groups = input.facts.groups;
+      const bool has_row_scales = groups && groups->has_row_scales(module_name(tensor.name));
+      const std::uint64_t group =
+          has_row_scales ? formats::kCodesPerWord : tensor.encoding.block_cols;
       return CutDimension{.size = tensor.shape[tensor.shape.size() - (is_turned ? 2 : 1)],
-                          .step = scheme.group_cols > 1 ? tensor.encoding.block_cols : 1,
+                          .step = scheme.group_cols > 1 ? group : 1,
                           .word = "columns"};
+    }
     default:
       return std::nullopt;
   }
@@ -177,7 +206,7 @@ void cut_at_group_edge(const RuleInput& input) {
   // A rank's weights have been cut already.
   if (ranks < 2 || input.checkpoint.slicing() != nullptr) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::optional<CutDimension> dimension = cut_dimension(tensor);
+    const std::optional<CutDimension> dimension = cut_dimension(input, tensor);
     if (!is_quantized(tensor) || !dimension || dimension->step == 0 || dimension->can_be_cut(ranks))
       continue;
     std::uint64_t largest = std::min(ranks - 1, std::max<std::uint64_t>(dimension->size, 1));
@@ -200,6 +229,12 @@ constexpr LoaderRule kRules[] = {
     {"engine.refused-by-sglang", "", "SGLang", kWarning,
      "SGLang loads every weight in its scheme, with its activations", refused_by_one, kAnyScheme,
      false, kIsAllowable, Engine::kSglang},
+    {"engine.options-of-vllm", "", "vLLM", kWarning,
+     "vLLM is right about every weight whatever options it is started with", right_with_options,
+     kAnyScheme, false, false, Engine::kVllm},
+    {"engine.options-of-sglang", "", "SGLang", kWarning,
+     "SGLang is right about every weight whatever options it is started with", right_with_options,
+     kAnyScheme, false, false, Engine::kSglang},
     {"int8.plain-experts", "", "SGLang", kWarning,
      "where some experts or blocks are INT8, all experts are", plain_int8_experts},
     {"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",

@@ -15,6 +15,7 @@ namespace ingot::check {
 
 using formats::Activations;
 using formats::Checkpoint;
+using formats::EngineEffect;
 using formats::EngineLimit;
 using formats::EngineLoad;
 using formats::EngineWeight;
@@ -28,8 +29,10 @@ bool is_quantized(SchemeId scheme) {
 }
 
 EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
-                       Activations activations) {
+                       Activations activations, const Serving& serving) {
   const formats::StoredParts& stored = tensor.encoding.stored;
+  const std::size_t n = tensor.shape.size();
+  const std::size_t turned = tensor.stack == formats::StackOrder::kInputMajor ? 1 : 0;
   return {.name = tensor.name,
           .rule = tensor.rule,
           .scheme = tensor.encoding.scheme,
@@ -38,20 +41,38 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor
           .has_zero_points = stored.has(formats::Part::kZeroPoint),
           .family = checkpoint.family().name,
           .is_stacked = tensor.stack != formats::StackOrder::kNone,
-          .rows = tensor.shape.size() < 2 ? 0 : tensor.shape[tensor.shape.size() - 2],
-          .block_rows = tensor.encoding.block_rows};
+          .rows = n < 2 ? 0 : tensor.shape[n - 2 + turned],
+          .cols = n < 2 ? 0 : tensor.shape[n - 1 - turned],
+          .block_rows = tensor.encoding.block_rows,
+          .block_cols = tensor.encoding.block_cols,
+          .ranks = serving.tensor_parallel};
+}
+
+bool is_limited_as_plain(const formats::Dialect& dialect, const EngineWeight& weight) {
+  if (weight.scheme == SchemeId::kRaw) return false;
+  return std::ranges::any_of(formats::limits_of(dialect, weight), [](const EngineLimit* limit) {
+    return limit->scheme && !is_quantized(*limit->scheme);
+  });
+}
+
+bool says_powers_of_two(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
+  const auto& said = checkpoint.config().quantization;
+  if (said && said->scale_fmt == "ue8m0") return true;
+  const formats::StoredParts& parts = tensor.encoding.stored;
+  return parts.has(formats::Part::kScale) &&
+         checkpoint.stored()[parts[formats::Part::kScale]].dtype == formats::DType::kF8E8M0;
 }
 
 // One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
 // or matrices where nothing is quantized.
-std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint) {
-  std::vector<EngineWeight> all = engine_weights(checkpoint);
+std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const Serving& serving) {
+  std::vector<EngineWeight> all = engine_weights(checkpoint, serving);
   if (all.empty()) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme) ||
           tensor.encoding.scheme == SchemeId::kRaw)
         continue;
-      all.push_back(weight_of(checkpoint, tensor, {}));
+      all.push_back(weight_of(checkpoint, tensor, {}, serving));
     }
   }
   std::set<std::tuple<SchemeId, Activations, std::vector<const EngineLimit*>>> seen;
@@ -73,18 +94,17 @@ std::string what_is_not_read(const EngineWeight& weight, const formats::Dialect&
 EngineVerdict verdict_of(formats::Engine engine, const formats::Dialect& dialect,
                          const std::vector<EngineWeight>& kinds) {
   EngineVerdict verdict{.engine = engine, .loads = true, .options = {}, .tensor = {}, .reason = {}};
-  const auto needs = [&](std::string_view option) {
-    if (option.empty() || std::ranges::find(verdict.options, option) != verdict.options.end())
-      return;
-    verdict.options.emplace_back(option);
+  const auto add_once = [](std::string_view text, std::vector<std::string>& texts) {
+    if (!text.empty() && std::ranges::find(texts, text) == texts.end()) texts.emplace_back(text);
   };
   for (const EngineWeight& weight : kinds) {
     const EngineLimit* limit = formats::limit_of(engine, dialect, weight);
     const EngineLoad* load = formats::find_load(engine, dialect, weight.scheme, weight.activations);
-    const bool is_refused = limit != nullptr && limit->option.empty();
+    const bool is_refused = limit != nullptr && limit->is_refusal();
     if (is_refused || load == nullptr) {
       verdict.loads = false;
       verdict.is_known = is_refused;
+      verdict.is_silent = is_refused && limit->effect == EngineEffect::kGarbage;
       verdict.tensor = weight.name;
       verdict.reason = is_refused ? fmt::format("{} (it loads {})", limit->reason, limit->instead)
                                   : what_is_not_read(weight, dialect);
@@ -93,26 +113,49 @@ EngineVerdict verdict_of(formats::Engine engine, const formats::Dialect& dialect
     const formats::Evidence of_family =
         formats::family_evidence(engine, weight.family, weight.scheme);
     verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
-    needs(load->option);
-    if (limit != nullptr) needs(limit->option);
+    add_once(load->option, verdict.options);
+    if (limit != nullptr) add_once(limit->needed_option(), verdict.options);
   }
-  // Options name one way of quantization for the whole model.
+  // What some weights need may be wrong of others.
+  for (const EngineWeight& weight : kinds) {
+    for (const EngineLimit* limit : formats::limits_of(dialect, weight)) {
+      if (limit->engine != engine) continue;
+      if (limit->effect == EngineEffect::kCoarser)
+        add_once(fmt::format("{} ({})", limit->reason, limit->instead), verdict.notes);
+      if (limit->effect != EngineEffect::kGarbageOption ||
+          std::ranges::find(verdict.options, limit->option) == verdict.options.end())
+        continue;
+      verdict.loads = false;
+      verdict.is_silent = true;
+      verdict.tensor = weight.name;
+      verdict.reason =
+          fmt::format("other weights need {}, with which {}", limit->option, limit->reason);
+      return verdict;
+    }
+  }
+  // Some options name one way of quantization for the whole model.
+  const auto of_all = std::ranges::find_if(verdict.options, [](const std::string& option) {
+    return option.starts_with("--quantization ");
+  });
   const auto other = std::ranges::find_if(
       kinds, [&](const EngineWeight& weight) { return weight.scheme != kinds.front().scheme; });
-  if (!verdict.options.empty() && other != kinds.end()) {
+  if (of_all != verdict.options.end() && other != kinds.end()) {
     verdict.loads = false;
     verdict.tensor = other->name;
-    verdict.reason =
-        fmt::format("it needs {}, which is for all weights, and there are {} and {}",
-                    verdict.options.front(), formats::scheme_facts(kinds.front().scheme).name,
-                    formats::scheme_facts(other->scheme).name);
+    verdict.reason = fmt::format("it needs {}, which is for all weights, and there are {} and {}",
+                                 *of_all, formats::scheme_facts(kinds.front().scheme).name,
+                                 formats::scheme_facts(other->scheme).name);
   }
   return verdict;
 }
 
 }  // namespace
 
-std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint) {
+std::string_view failure_text(const EngineVerdict& verdict) {
+  return verdict.is_silent ? "loads it without an error and computes garbage" : "does not load it";
+}
+
+std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Serving& serving) {
   std::vector<EngineWeight> weights;
   if (checkpoint.slicing() != nullptr) return weights;
   std::optional<formats::SourceActivations> activations;
@@ -122,14 +165,22 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint) {
     return weights;
   }
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (!is_quantized(tensor.encoding.scheme)) continue;
-    weights.push_back(weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding)));
+    if (!is_quantized(tensor.encoding.scheme)) {
+      const EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
+      if (is_limited_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
+      continue;
+    }
+    EngineWeight& weight = weights.emplace_back(
+        weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding), serving));
+    weight.has_row_scales = activations->has_row_scales(tensor.name);
+    weight.has_power_of_two_scales =
+        serving.has_power_of_two_scales || says_powers_of_two(checkpoint, tensor);
   }
   return weights;
 }
 
-std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint) {
-  const std::vector<EngineWeight> kinds = kinds_of(checkpoint);
+std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const Serving& serving) {
+  const std::vector<EngineWeight> kinds = kinds_of(checkpoint, serving);
   std::vector<EngineVerdict> verdicts;
   for (const formats::EngineFacts& facts : formats::engines())
     verdicts.push_back(verdict_of(facts.engine, checkpoint.dialect(), kinds));

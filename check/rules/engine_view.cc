@@ -110,7 +110,7 @@ bool names_engine(std::string_view loaders, Engine engine) {
 
 }  // namespace
 
-EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
+EngineView engine_view(const Checkpoint& checkpoint, Engine engine, const Serving& serving) {
   if (checkpoint.slicing() != nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "slices of ranks are no checkpoint that engines load (ingot merge makes one)")
@@ -124,7 +124,7 @@ EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
         .in_file("config.json");
   }
   EngineView view;
-  for (EngineVerdict& verdict : engine_verdicts(checkpoint)) {
+  for (EngineVerdict& verdict : engine_verdicts(checkpoint, serving)) {
     if (verdict.engine == engine) view.verdict = std::move(verdict);
   }
   const RuleFacts facts(checkpoint);
@@ -164,8 +164,8 @@ EngineView engine_view(const Checkpoint& checkpoint, Engine engine) {
   return view;
 }
 
-std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint) {
-  std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint);
+std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const Serving& serving) {
+  std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint, serving);
   if (checkpoint.slicing() != nullptr || !ConfigReader::is_readable(checkpoint.dialect()))
     return verdicts;
   const RuleFacts facts(checkpoint);
@@ -196,7 +196,8 @@ std::vector<Finding> findings_for(Engine engine, std::span<const Finding> findin
     if (rule != nullptr && rule->engine && *rule->engine != engine) continue;
     if (rule != nullptr && !rule->engine && !names_engine(rule->loaders, engine)) continue;
     own.push_back(finding);
-    if (rule != nullptr && rule->engine) own.back().severity = Severity::kError;
+    if (rule != nullptr && rule->engine && rule->is_allowable)
+      own.back().severity = Severity::kError;
   }
   return own;
 }

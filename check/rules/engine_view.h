@@ -31,14 +31,16 @@ struct EngineView {
 
 /// What the engine reads out of config.json and the dialect's files for every linear layer.
 /// kUnsupported for slices of ranks, and for dialects that are sources alone.
-EngineView engine_view(const formats::Checkpoint& checkpoint, formats::Engine engine);
+EngineView engine_view(const formats::Checkpoint& checkpoint, formats::Engine engine,
+                       const Serving& serving = {});
 
 /// engine_verdicts(), where an engine that reads every weight also has to believe of every linear
 /// layer what is stored, but for those for multi-token prediction.
-std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoint);
+std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoint,
+                                             const Serving& serving = {});
 
 /// The findings that are of structure, or of rows that name the engine or all. A row about what
-/// this engine refuses makes errors.
+/// this engine refuses makes errors; one about an option of it warns.
 std::vector<Finding> findings_for(formats::Engine engine, std::span<const Finding> findings);
 
 }  // namespace ingot::check

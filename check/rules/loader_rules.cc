@@ -25,7 +25,7 @@ const LoaderRule* find_loader_rule(std::string_view name) {
 }
 
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {
-  const RuleFacts facts(checkpoint);
+  const RuleFacts facts(checkpoint, options.tensor_parallel);
   std::vector<Finding> all;
   for (const LoaderRule& row : loader_rules()) {
     const std::string_view dialect = checkpoint.dialect().name;

@@ -43,7 +43,7 @@ struct RuleOptions {
   bool values = true;  ///< read scales; without, headers and JSON alone
   /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
   std::function<bool()> stop_requested = {};
-  /// Ranks that tensor parallelism cuts the weights into; 1: not known, nothing is said of cuts.
+  /// Ranks that tensor parallelism cuts the weights into; 1: none or not known.
   std::uint64_t tensor_parallel = 1;
 };
 

@@ -137,9 +137,11 @@ const Json* quantization_of(const Checkpoint& checkpoint) {
   return block.is_object() ? &block : nullptr;
 }
 
-EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
+EngineLimitsMet find_limits(const Checkpoint& checkpoint, std::uint64_t ranks) {
   EngineLimitsMet met(checkpoint.dialect());
-  for (const formats::EngineWeight& weight : engine_weights(checkpoint)) met.add(weight);
+  const std::vector<formats::EngineWeight> weights =
+      engine_weights(checkpoint, {.tensor_parallel = ranks});
+  for (const formats::EngineWeight& weight : weights) met.add(weight);
   return met;
 }
 
@@ -159,10 +161,10 @@ Finding finding_of(const Error& error) {
   return finding;
 }
 
-RuleFacts::RuleFacts(const Checkpoint& checkpoint)
+RuleFacts::RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks)
     : quantization(quantization_of(checkpoint)),
       modules(find_modules(checkpoint)),
-      engine_limits(find_limits(checkpoint)),
+      engine_limits(find_limits(checkpoint, ranks)),
       part_faults(find_part_faults(checkpoint)),
       missing(checkpoint) {
   if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")

@@ -72,7 +72,8 @@ struct PartFault {
 
 /// What several rules need of one checkpoint.
 struct RuleFacts {
-  explicit RuleFacts(const Checkpoint& checkpoint);
+  /// Of weights that tensor parallelism cuts for so many ranks.
+  explicit RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks = 1);
 
   /// `quantization_config` of config.json, or null when there is none or it is no object.
   const Json* quantization;

@@ -114,9 +114,11 @@ std::string view_text(formats::Engine engine, const check::EngineView& view) {
   const check::EngineVerdict& verdict = view.verdict;
   text += verdict.loads ? fmt::format("{} reads these weights ({})", engine_name(engine),
                                       evidence_text(verdict.evidence))
-                        : fmt::format("{} does not read '{}': {}", engine_name(engine),
+                        : fmt::format("{} {} '{}': {}", engine_name(engine),
+                                      verdict.is_silent ? "computes garbage with" : "does not read",
                                       verdict.tensor, verdict.reason);
   for (const std::string& option : verdict.options) text += ", with " + option;
+  for (const std::string& note : verdict.notes) text += "\n" + note;
   return text + "\n";
 }
 
@@ -124,6 +126,8 @@ Json view_json(formats::Engine engine, const check::EngineView& view) {
   return {{"engine", engine_name(engine)},
           {"reads_weights", view.verdict.loads},
           {"is_known", view.verdict.is_known},
+          {"is_silent", view.verdict.is_silent},
+          {"notes", view.verdict.notes},
           {"evidence", evidence_text(view.verdict.evidence)},
           {"options", view.verdict.options},
           {"tensor", view.verdict.tensor},
@@ -153,7 +157,7 @@ int run_engine_check(const CheckFlags& flags) {
     view = check::engine_view(shard::open_source(flags.directory, {.open = {.family = flags.family},
                                                                    .may_be_file = true,
                                                                    .config = flags.config}),
-                              engine);
+                              engine, {.tensor_parallel = flags.tensor_parallel});
   } catch (const Error& error) {
     if (count(result, Severity::kError) == 0) throw;
   }
@@ -166,9 +170,13 @@ int run_engine_check(const CheckFlags& flags) {
     std::cout << formats::json_text(json);
   } else {
     const bool is_known = view ? view->verdict.is_known : !result.has_unread_form;
-    const char* words = loads ? "loads" : is_known ? "does not load" : "is not known to load";
+    const bool is_silent = view && view->verdict.is_silent;
+    const char* words = loads       ? "loads this checkpoint"
+                        : is_silent ? "loads this checkpoint without an error and computes garbage"
+                        : is_known  ? "does not load this checkpoint"
+                                    : "is not known to load this checkpoint";
     std::cout << (view ? view_text(engine, *view) : std::string()) << result_text(result)
-              << fmt::format("{} {} this checkpoint\n", engine_name(engine), words);
+              << fmt::format("{} {}\n", engine_name(engine), words);
   }
   return loads ? kExitDone : kExitBelowThreshold;
 }
@@ -206,7 +214,8 @@ std::function<int()> declare_check(FlagTable& table) {
              {"--no-hashes", &flags->no_hashes, "compare sizes with the manifest, not bytes"},
              {"--tp",
               &flags->tensor_parallel,
-              "also warn where a cut for so many tensor-parallel ranks would split a scale group",
+              "also warn where a cut for so many tensor-parallel ranks would split a scale group, "
+              "or leave experts so narrow that an engine is wrong",
               {.range = NumberRange{1, 1024}}},
              {"--engine",
               &flags->engine,

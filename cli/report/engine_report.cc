@@ -72,6 +72,11 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
   if (!untried.empty()) text += fmt::format("; not tried: {}", fmt::join(untried, ", "));
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
   if (!command.empty()) lines.emplace_back("serve with", command);
+  for (const EngineVerdict& verdict : output.engines) {
+    if (!verdict.loads || output.wanted.value_or(verdict.engine) != verdict.engine) continue;
+    for (const std::string& note : verdict.notes)
+      lines.emplace_back("hint", fmt::format("{}: {}", formats::engine_name(verdict.engine), note));
+  }
   return lines;
 }
 
@@ -81,11 +86,14 @@ Json engines_json(const ServedOutput& output) {
                  {"name", formats::engine_name(verdict.engine)},
                  {"loads", verdict.loads}};
     if (!verdict.loads) {
-      json.update({{"tensor", verdict.tensor}, {"reason", verdict.reason}});
+      json.update({{"tensor", verdict.tensor},
+                   {"reason", verdict.reason},
+                   {"is_silent", verdict.is_silent}});
       return json;
     }
     json.update({{"evidence", formats::evidence_text(verdict.evidence)},
                  {"options", verdict.options},
+                 {"notes", verdict.notes},
                  {"serve", serve_command(output, verdict)}});
     return json;
   });

@@ -157,9 +157,10 @@ void refuse_what_engine_does_not_load(const Plan& plan,
         any_matches(plan.recipe.allow.engine_refuses, verdict.tensor))
       continue;
     Error error(ErrorCode::kUnsupported,
-                fmt::format("{} does not load it: {} (choose another scheme for it with --rule, "
+                fmt::format("{} {}: {} (choose another scheme for it with --rule, "
                             "--allow 'engine-refuses=PATTERN' writes it all the same)",
-                            formats::engine_name(verdict.engine), verdict.reason));
+                            formats::engine_name(verdict.engine), check::failure_text(verdict),
+                            verdict.reason));
     errors.add(error.in_tensor(verdict.tensor));
   }
 }
@@ -219,7 +220,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       }
     }
     if (rank) continue;
-    result.engines = check::believed_verdicts(output);
+    result.engines = check::believed_verdicts(
+        output, {.has_power_of_two_scales = plan.target.power_of_two_scales});
     refuse_what_engine_does_not_load(plan, result.engines, errors);
   }
   errors.throw_if_any();

@@ -350,7 +350,7 @@ class Decider {
     if (!met.is_refused_by_all()) return;
     for (const formats::EngineWeight& weight : weights) {
       for (const formats::EngineLimit* limit : formats::limits_of(dialect_, weight)) {
-        if (!limit->option.empty() || !limit->is_of_form()) continue;
+        if (!limit->is_refusal() || !limit->is_of_form()) continue;
         refusals_.add(
             ErrorCode::kUnsupported,
             fmt::format("no engine loads this: {} refuses {} with {} activations in dialect {} "

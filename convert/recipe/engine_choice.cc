@@ -79,7 +79,7 @@ class Loads {
   /// known to say anything.
   [[nodiscard]] std::string reason(SchemeId scheme) const {
     const auto is_met = [&](const formats::EngineLimit& limit) {
-      return limit.engine == engine_ && limit.option.empty() &&
+      return limit.engine == engine_ && limit.is_refusal() &&
              (limit.family.empty()
                   ? limit.scheme == scheme && !is_special(limit.scope)
                   : limit.family == family_.name && limit.scheme.value_or(scheme) == scheme);
@@ -123,7 +123,7 @@ class Loads {
       weight.activations = *row.activations;
       weight.is_stacked = is_of_stacks;
       const formats::EngineLimit* limit = formats::limit_of(engine_, *dialect, weight);
-      if (limit == nullptr || !limit->option.empty()) ++n;
+      if (limit == nullptr || !limit->is_refusal()) ++n;
     }
     return n;
   }

@@ -72,6 +72,11 @@ class ConfigGroups {
   /// What the block says of a module; nullopt when it is plain, or in a group that no scheme of
   /// ours fits.
   [[nodiscard]] std::optional<QuantizationGroup> group_of(std::string_view module) const;
+  /// Whether the block says one scale a row where the scheme has groups of a chosen length.
+  [[nodiscard]] bool has_row_scales(std::string_view module) const {
+    const std::optional<QuantizationGroup> group = group_of(module);
+    return group && scheme_facts(group->scheme).chooses_cols && group->block[1] == 0;
+  }
   /// Some target may be the name of a class that we do not know, so no module is surely without a
   /// group.
   [[nodiscard]] bool has_unknown_classes() const { return has_unknown_classes_; }

@@ -10,6 +10,7 @@ namespace {
 
 using enum Activations;
 using enum Engine;
+using enum EngineEffect;
 using enum EngineScope;
 using enum SchemeId;
 
@@ -93,6 +94,9 @@ constexpr std::array kLimits = {
     EngineLimit{kVllm, kCt, kInt4Group, std::nullopt, kOrdered,
                 "it no longer takes weights with an order of groups (actorder)",
                 "INT4 of another --group-size, which is encoded anew", ""},
+    EngineLimit{kVllm, kCt, kInt4Group, std::nullopt, kRowScaledExperts,
+                "its default backend of experts on GPUs takes groups alone",
+                "--group-size 32, 64 or 128", "--moe-backend marlin"},
     EngineLimit{kSglang, kCt, kInt4Group, std::nullopt, kAsymmetricExperts,
                 "it loads zero points of experts turned over, which compressed-tensors does not",
                 "INT4 of another --group-size, which is encoded anew", ""},
@@ -107,8 +111,46 @@ constexpr std::array kLimits = {
                 ""},
     EngineLimit{kSglang, kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks,
                 kOtherBlocks, ""},
+    // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there.
+    EngineLimit{.engine = kVllm,
+                .dialect = kCt,
+                .scheme = kInt4Group,
+                .scope = kWideGroups,
+                .reason = "experts of Marlin, which 0.25 takes by default, mix up the scales of "
+                          "groups: noise where some are negative, a loss where none is",
+                .instead = "a --group-size of 32 or 64 that is less, and the default of 0.32",
+                .option = "--moe-backend marlin",
+                .effect = kGarbageOption},
+    // Its compressed_tensors_moe_w4a4_mxfp4.py pads nothing; Marlin's tiles have 64 columns.
+    EngineLimit{.engine = kVllm,
+                .dialect = kCt,
+                .scheme = kMxfp4,
+                .scope = kUnevenExperts,
+                .reason = "Marlin has no kernel for experts of such a width (Invalid thread "
+                          "config), and pads none of this dialect",
+                .instead = "fewer ranks or --enable-expert-parallel, or nvfp4"},
+
+    // Its linears run in DeepGEMM there, unless VLLM_USE_DEEP_GEMM=0.
+    EngineLimit{.engine = kVllm,
+                .dialect = kAnyDialect,
+                .scheme = kFp8Block,
+                .scope = kFreeScaledLinears,
+                .reason = "on Hopper it encodes linears in FP8 blocks anew, under scales that are "
+                          "powers of two, which more than doubles the error where they were none",
+                .instead = "--fp8-grid ue8m0 stores what it computes with; "
+                           "VLLM_USE_DEEP_GEMM_E8M0=0 keeps the scales",
+                .effect = kCoarser},
 
     // Loaders of families.
+    EngineLimit{.engine = kVllm,
+                .dialect = kAnyDialect,
+                .scheme = kBf16,
+                .scope = kForeignExperts,
+                .reason = "its loader of gpt-oss counts single experts as loaded and fills none of "
+                          "them",
+                .instead = "--to mxfp4, or these stacks plain",
+                .family = "gpt_oss",
+                .effect = kGarbage},
     EngineLimit{kVllm, kAnyDialect, std::nullopt, std::nullopt, kForeignExperts,
                 "its loader of gpt-oss knows experts as stacks, plain or in MXFP4 as released",
                 "--to mxfp4, or these stacks plain", "", "gpt_oss"},
@@ -138,49 +180,6 @@ constexpr std::array kLimits = {
                 "nvfp4, or int8 or fp8-channel", "", "hunyuan_v1_moe"},
 };
 
-bool is_joined_latent(const TensorRule* rule) {
-  return rule != nullptr && rule->fuse == Fuse::kQaKva;
-}
-
-// Whether the next weight of its module would begin inside a block of scales.
-bool ends_in_block(const EngineWeight& weight) {
-  return weight.rule != nullptr && weight.block_rows != 0 &&
-         rows_before_others(*weight.rule, weight.rows) % weight.block_rows != 0;
-}
-
-bool is_in_own_stack(const Dialect& dialect, const EngineWeight& weight) {
-  if (!weight.is_stacked || !scheme_facts(weight.scheme).quantized) return weight.is_stacked;
-  const StorageRow* storage = find_storage(dialect, weight.scheme);
-  return storage != nullptr && storage->experts == ExpertForm::kStacked;
-}
-
-bool is_in(EngineScope scope, const Dialect& dialect, const EngineWeight& weight) {
-  switch (scope) {
-    case kAny:
-      return true;
-    case kExperts:
-      return is_expert(weight);
-    case kLinears:
-      return !is_expert(weight);
-    case kOrdered:
-      return weight.has_group_order;
-    case kAsymmetricExperts:
-      return weight.has_zero_points && is_expert(weight);
-    case kJoinedLatents:
-      return is_joined_latent(weight.rule);
-    case kCutBlocks:
-      return ends_in_block(weight);
-    case kForeignExperts:
-      return is_expert(weight) && !is_in_own_stack(dialect, weight);
-    case kExpertsButK3:
-      return is_expert(weight) && weight.family != "kimi_k3";
-    case kRotated:
-      return weight.rule != nullptr &&
-             (weight.rule->role == Role::kQProj || weight.rule->role == Role::kKProj);
-  }
-  return false;
-}
-
 // Adds a form, and what the engine refuses of it.
 void add_form(EngineSupport form, std::vector<EngineSupport>& rows) {
   std::vector<EngineSupport> refused;
@@ -192,7 +191,7 @@ void add_form(EngineSupport form, std::vector<EngineSupport>& rows) {
     if (!is_of_it) continue;
     refused.push_back(form);
     refused.back().limit = &limit;
-    if (limit.scope != kAny || !limit.option.empty()) continue;
+    if (limit.scope != kAny || !limit.is_refusal()) continue;
     rows.push_back(refused.back());
     return;
   }
@@ -224,37 +223,23 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
 
 }  // namespace
 
-bool is_expert(const EngineWeight& weight) {
-  if (weight.rule == nullptr) return weight.name.find(".experts.") != std::string_view::npos;
-  return is_routed_expert(weight.rule->role);
-}
-
-std::string_view engine_scope_name(EngineScope scope) {
-  constexpr std::array<std::string_view, 10> kNames = {"any weight",
-                                                       "routed experts",
-                                                       "other layers",
-                                                       "weights with an order of groups",
-                                                       "routed experts with zero points",
-                                                       "q_a_proj, kv_a_proj_with_mqa",
-                                                       "joined weights that end inside a block",
-                                                       "routed experts but stacks as released",
-                                                       "q_proj, k_proj",
-                                                       "routed experts but of kimi_k3"};
-  return kNames[static_cast<std::size_t>(scope)];
-}
-
 std::span<const EngineLimit> engine_limits() {
   return kLimits;
 }
 
 std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight) {
   std::vector<const EngineLimit*> limits;
+  const SchemeId scheme = scheme_facts(weight.scheme).quantized ? weight.scheme : kBf16;
   for (const EngineLimit& limit : kLimits) {
     if (!limit.dialect.empty() && limit.dialect != dialect.name) continue;
     if (!limit.family.empty() && limit.family != weight.family) continue;
-    if (limit.scheme && *limit.scheme != weight.scheme) continue;
+    if (limit.scheme && *limit.scheme != scheme) continue;
     if (limit.activations && *limit.activations != weight.activations) continue;
-    if (is_in(limit.scope, dialect, weight)) limits.push_back(&limit);
+    const bool is_said = std::any_of(limits.begin(), limits.end(), [&](const EngineLimit* other) {
+      return other->engine == limit.engine && other->family == limit.family &&
+             other->scope == limit.scope;
+    });
+    if (!is_said && is_in(limit.scope, dialect, weight)) limits.push_back(&limit);
   }
   return limits;
 }
@@ -263,8 +248,8 @@ const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineW
   const EngineLimit* with_option = nullptr;
   for (const EngineLimit* limit : limits_of(dialect, weight)) {
     if (limit->engine != engine) continue;
-    if (limit->option.empty()) return limit;
-    if (with_option == nullptr) with_option = limit;
+    if (limit->is_refusal()) return limit;
+    if (with_option == nullptr && !limit->needed_option().empty()) with_option = limit;
   }
   return with_option;
 }
@@ -285,31 +270,23 @@ std::vector<EngineSupport> engine_support() {
   return rows;
 }
 
-std::string engine_support_text(const EngineSupport& support) {
-  if (support.limit == nullptr) return std::string(evidence_text(support.evidence));
-  return support.limit->option.empty() ? "refused" : fmt::format("with {}", support.limit->option);
-}
-
-std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows) {
-  switch (rule.role) {
-    case Role::kExpertsGateUp:
-      return rule.gate_up == GateUpOrder::kHalves ? rows / 2 : rows;
-    case Role::kQProj:  // latent attention has one that nothing is joined with
-      return rule.fuse == Fuse::kQkv ? rows : 0;
-    case Role::kQaProj:
-    case Role::kKProj:
-    case Role::kDenseGate:
-    case Role::kSharedGate:
-    case Role::kExpertGate:
-    case Role::kExpertsGate:
-      return rows;
-    default:
-      return 0;
+std::string engine_effect_text(const EngineLimit& limit) {
+  switch (limit.effect) {
+    case kRefused:
+      return limit.option.empty() ? "refused" : fmt::format("with {}", limit.option);
+    case kGarbage:
+      return "garbage without an error";
+    case kGarbageOption:
+      return fmt::format("garbage with {}", limit.option);
+    case kCoarser:
+      return "rounded";
   }
+  return {};
 }
 
-bool is_joined_number(PartShape shape, const TensorRule* rule) {
-  return shape == PartShape::kOne && is_joined_latent(rule);
+std::string engine_support_text(const EngineSupport& support) {
+  return support.limit == nullptr ? std::string(evidence_text(support.evidence))
+                                  : engine_effect_text(*support.limit);
 }
 
 void EngineLimitsMet::add(const EngineWeight& weight) {
@@ -330,7 +307,7 @@ bool EngineLimitsMet::is_refused_by_all() const {
   const auto all = engines();
   return std::all_of(all.begin(), all.end(), [&](const EngineFacts& facts) {
     return !facts.is_judged || std::any_of(met_.begin(), met_.end(), [&](const Met& met) {
-      return met.limit->engine == facts.engine && met.limit->option.empty() &&
+      return met.limit->engine == facts.engine && met.limit->is_refusal() &&
              met.limit->is_of_form();
     });
   });

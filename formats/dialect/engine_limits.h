@@ -7,33 +7,24 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/dialect/engine_scopes.h"
 #include "formats/dialect/engines.h"
 
-// What released engines refuse of what the dialects can say: a plan refuses it too, `check` reports
-// it, and docs/formats.md prints it.
+// What released engines refuse of what the dialects can say, or compute wrongly: a plan refuses
+// what all refuse, `check` reports it, and docs/formats.md prints it. A fact is a row, and a
+// function of engine_scopes.h says which weights it is about.
 
 namespace ingot::formats {
 
-/// Which weights an engine's limit is about.
-enum class EngineScope : std::uint8_t {
-  kAny,
-  kExperts,            ///< of the routed experts, which engines load as one module
-  kLinears,            ///< of all other linear layers
-  kOrdered,            ///< whose columns have an order of groups
-  kAsymmetricExperts,  ///< of the routed experts that have zero points
-  kJoinedLatents,      ///< q_a_proj and kv_a_proj_with_mqa, which engines load as one module
-  kCutBlocks,          ///< in front of others in a module, with rows that end inside a block
-  kForeignExperts,     ///< routed experts, but for stacks that are plain or in the family's dialect
-  kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
-  kExpertsButK3,       ///< of the routed experts, but of family kimi_k3, whose loader renames them
+/// What an engine makes of the weights of a limit.
+enum class EngineEffect : std::uint8_t {
+  kRefused,        ///< an error while it loads or starts
+  kGarbage,        ///< no error, and other numbers than the weights say
+  kGarbageOption,  ///< the same where `option` is given, or was the default of another version
+  kCoarser,        ///< it rounds them on by itself, and is right within that
 };
-std::string_view engine_scope_name(EngineScope scope);
-/// Whether the scope is about what some weights of a scheme have beside it.
-constexpr bool is_special(EngineScope scope) {
-  return scope >= EngineScope::kOrdered;
-}
 
-/// A weight that an engine does not load as a dialect says it.
+/// A weight that an engine does not load as a dialect says it, or loads and computes otherwise.
 struct EngineLimit {
   Engine engine{};
   std::string_view dialect;                ///< empty: any
@@ -42,37 +33,32 @@ struct EngineLimit {
   EngineScope scope{};
   std::string_view reason;   ///< what its code says
   std::string_view instead;  ///< what it loads
-  /// With which option the engine loads it all the same; empty: with none.
+  /// kRefused: with which option the engine loads it all the same; empty: with none.
+  /// kGarbageOption: with which option it is wrong.
   std::string_view option;
   /// The family whose loader it is; empty: that of every family.
   std::string_view family = {};
   /// The dialect is that of another engine: who does not ask for this one is not told.
   bool is_foreign = false;
+  EngineEffect effect = EngineEffect::kRefused;
+  /// Whether the engine does not load it, whatever the option, or loads it and is always wrong.
+  [[nodiscard]] bool is_refusal() const {
+    return effect == EngineEffect::kGarbage || (effect == EngineEffect::kRefused && option.empty());
+  }
+  /// With which option alone the engine loads it; empty: it needs none, or none helps.
+  [[nodiscard]] std::string_view needed_option() const {
+    return effect == EngineEffect::kRefused ? option : std::string_view();
+  }
   /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
   /// the loader of some: a plan in a form that all engines refuse is refused.
-  [[nodiscard]] bool is_of_form() const {
-    return family.empty() && scope != EngineScope::kCutBlocks;
-  }
+  [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_widths(scope); }
 };
 std::span<const EngineLimit> engine_limits();
 
-/// A weight of a checkpoint, as far as engines tell it from others.
-struct EngineWeight {
-  std::string_view name;
-  const TensorRule* rule = nullptr;  ///< null outside the grammar: the name tells experts then
-  SchemeId scheme{};
-  Activations activations{};
-  bool has_group_order = false, has_zero_points = false;
-  std::string_view family = {};  ///< Family::name
-  bool is_stacked = false;       ///< of experts: one tensor has a matrix of each
-  std::uint64_t rows = 0;        ///< outputs of a matrix
-  std::uint64_t block_rows = 0;  ///< that share a scale, of schemes in blocks; 0: there are none
-};
-/// Whether it is one of the routed experts.
-bool is_expert(const EngineWeight& weight);
-/// The limits that a weight of this dialect meets.
+/// The limits that a weight of this dialect meets; of rows of one engine, family and scope the
+/// first. Rows of BF16 are about every plain weight, since loaders cast these.
 std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight);
-/// The first of one engine that is without a remedying option, else the first with one; null: none.
+/// The first refusal of one engine, else the first that needs an option; null: none.
 const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineWeight& weight);
 
 /// What is known of an engine and the weights of one kind: a form that some dialect writes, or
@@ -90,16 +76,10 @@ struct EngineSupport {
 /// Per engine: each form, followed by the limits of some of its weights unless the engine refuses
 /// all; then the limits of widths and families. A form without a row is kNotTried.
 std::vector<EngineSupport> engine_support();
-/// "generated text", "refused", "with OPTION".
+/// "refused", "with OPTION", "garbage without an error", "garbage with OPTION", "rounded".
+std::string engine_effect_text(const EngineLimit& limit);
+/// The same, or without a limit "generated text".
 std::string engine_support_text(const EngineSupport& support);
-
-/// Of the rows of such a weight, those in front of another's in the module that engines make of
-/// both; 0 where it is the last of its module, or alone in it.
-std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows);
-
-/// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
-/// q_a_proj and kv_a_proj, and asserts on two of shape [1]; vLLM takes either.
-bool is_joined_number(PartShape shape, const TensorRule* rule);
 
 /// What engines make of the weights of one checkpoint.
 class EngineLimitsMet {

@@ -336,13 +336,54 @@ TEST(EngineView, KeepsFindingsOfTheEngineAlone) {
     return made;
   };
   const std::vector<Finding> all = {finding("engine.refused-by-vllm"),
-                                    finding("engine.refused-by-sglang"), finding("")};
+                                    finding("engine.refused-by-sglang"), finding(""),
+                                    finding("engine.options-of-vllm")};
   const std::vector<Finding> own = findings_for(Engine::kVllm, all);
-  ASSERT_EQ(own.size(), 2U);
+  ASSERT_EQ(own.size(), 3U);
+  EXPECT_EQ(own[2].severity, Severity::kWarning) << "it loads, and may be right";
   EXPECT_EQ(own[0].rule, "engine.refused-by-vllm");
   EXPECT_EQ(own[0].severity, Severity::kError);
   EXPECT_EQ(own[1].severity, Severity::kWarning);
   EXPECT_EQ(findings_for(Engine::kTransformers, all).size(), 1U);
+}
+
+TEST(EngineView, ExpertsWithOneScaleARowNeedABackend) {
+  const EngineView rows = view_of(make_row_scaled({}), Engine::kVllm);
+  EXPECT_TRUE(rows.verdict.loads) << rows.verdict.reason;
+  EXPECT_THAT(rows.verdict.options, ::testing::ElementsAre("--moe-backend marlin"));
+  const EngineView dense = view_of(make_row_scaled({"experts"}), Engine::kVllm);
+  EXPECT_THAT(dense.verdict.options, ::testing::IsEmpty());
+}
+
+// That backend is wrong of 32 rows in groups of 32.
+TEST(EngineView, ANeededOptionMayBeWrongOfOthers) {
+  const Opened opened(make_row_scaled({"layers.1.mlp.experts"}));
+  const auto verdict = [&](std::uint64_t ranks) {
+    return engine_view(*opened.checkpoint, Engine::kVllm, {.tensor_parallel = ranks}).verdict;
+  };
+  EXPECT_TRUE(verdict(1).loads) << verdict(1).reason;
+  EXPECT_FALSE(verdict(4).loads);
+  EXPECT_TRUE(verdict(4).is_silent);
+  EXPECT_THAT(verdict(4).reason, ::testing::HasSubstr("--moe-backend marlin"));
+}
+
+TEST(EngineView, SeesWhatRanksMakeOfWidths) {
+  const Opened opened(make_spelled(
+      {"compressed-tensors", formats::SchemeId::kMxfp4, formats::Activations::kWeightOnly}));
+  const auto loads = [&](std::uint64_t ranks) {
+    return engine_view(*opened.checkpoint, Engine::kVllm, {.tensor_parallel = ranks}).verdict.loads;
+  };
+  EXPECT_TRUE(loads(1));
+  EXPECT_TRUE(loads(2)) << "64 columns";
+  EXPECT_FALSE(loads(4)) << "32 columns";
+}
+
+TEST(EngineView, NotesWhatIsRoundedOn) {
+  EXPECT_THAT(view_of(make_fp8(), Engine::kVllm).verdict.notes,
+              ::testing::ElementsAre(::testing::HasSubstr("--fp8-grid ue8m0")));
+  const EditableCheckpoint powers = make_synthetic([](auto& options) { options.ue8m0 = true; });
+  EXPECT_THAT(view_of(powers, Engine::kVllm).verdict.notes, ::testing::IsEmpty());
+  EXPECT_THAT(view_of(make_fp8(), Engine::kSglang).verdict.notes, ::testing::IsEmpty());
 }
 
 TEST(EngineOf, TakesTheVersionThatIsKnown) {

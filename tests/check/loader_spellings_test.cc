@@ -40,7 +40,7 @@ std::set<std::string_view> known_complaints(const Dialect& dialect, const Storag
       return {};
     case kInt8Channel:
       if (activations != kDynamic) return {"engine.refused-by-all"};
-      return {"engine.refused-by-sglang"};
+      return {"engine.options-of-sglang"};
     case kMxfp4:
     case kMxfp8:
       return {"engine.refused-by-sglang"};
@@ -138,6 +138,31 @@ TEST(LoaderRules, NameTheLargestDegreeThatCutsAtEdges) {
   const auto int8 =
       make_spelled({"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic});
   EXPECT_EQ(text_of(run_rules(int8, {.tensor_parallel = 16})), "");
+}
+
+TEST(LoaderRules, CutRowsWithOneScaleAnywhere) {
+  EditableCheckpoint rows = make_row_scaled({});
+  EXPECT_EQ(text_of(run_rules(rows, {.tensor_parallel = 8})), "");
+  // Groups of 32 do not mind 128 columns on 4 ranks, but on 8.
+  const Spelled groups = {"compressed-tensors", SchemeId::kInt4Group, Activations::kWeightOnly};
+  EXPECT_EQ(text_of(run_rules(make_spelled(groups), {.tensor_parallel = 4})), "");
+  EXPECT_NE(text_of(run_rules(make_spelled(groups), {.tensor_parallel = 8})), "");
+}
+
+TEST(LoaderRules, WarnOfGroupsAsWideAsExperts) {
+  const Spelled groups = {"compressed-tensors", SchemeId::kInt4Group, Activations::kWeightOnly};
+  const auto text = [&](std::uint64_t ranks) {
+    return text_of(run_all_rules(make_spelled(groups), {.tensor_parallel = ranks}));
+  };
+  EXPECT_EQ(text(1), "");
+  EXPECT_EQ(text(2), "") << "64 of 128 rows, in groups of 32";
+  EXPECT_THAT(text(4), ::testing::AllOf(::testing::HasSubstr("engine.options-of-vllm"),
+                                        ::testing::HasSubstr("on 4 ranks"),
+                                        ::testing::HasSubstr("--moe-backend marlin"),
+                                        ::testing::HasSubstr("--group-size of 32 or 64")));
+  EXPECT_THAT(text(4), ::testing::Not(::testing::HasSubstr("down_proj")));
+  EXPECT_EQ(text_of(run_all_rules(make_row_scaled({}), {.tensor_parallel = 4})).find("garbage"),
+            std::string::npos);
 }
 
 TEST(LoaderRules, AcceptInt8CodeMinus128) {

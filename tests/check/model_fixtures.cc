@@ -113,7 +113,7 @@ std::vector<RuleFixture> engine_fixtures() {
       {"engine.refused-by-vllm", kUnsupported, spelled("deepseek", kInt8Block, kDynamic)},
       {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kMxfp4, kWeightOnly)},
       // It loads with an option, whoever else refuses.
-      {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kInt8Channel, kDynamic)},
+      {"engine.options-of-sglang", kUnsupported, spelled(kCt, kInt8Channel, kDynamic)},
       {"int8.plain-experts",
        kMismatch,
        spelled("deepseek", kInt8Block, kDynamic),
@@ -131,6 +131,14 @@ std::vector<RuleFixture> engine_fixtures() {
        [] {
          return make_with_plain_experts({kCt, kFp8Block, kWeightOnly});
        }},
+      // 32 of the experts' 128 on a rank: no multiple of 64, and no more than a group.
+      {"engine.refused-by-vllm",
+       kUnsupported,
+       spelled(kCt, kMxfp4, kWeightOnly),
+       {},
+       {"engine.refused-by-sglang"},
+       4},
+      {"engine.options-of-vllm", kUnsupported, spelled(kCt, kInt4Group, kWeightOnly), {}, {}, 4},
   };
 }
 

@@ -1,5 +1,6 @@
 #include "tests/check/spelled_checkpoint.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "formats/family/families.h"
@@ -271,6 +272,31 @@ void describe_modelslim(EditableCheckpoint& checkpoint, const std::vector<std::s
     }
   }
   checkpoint.descriptions["quant_model_description.json"] = description;
+}
+
+EditableCheckpoint make_row_scaled(const std::vector<std::string>& grouped) {
+  const Spelled groups = {"compressed-tensors", SchemeId::kInt4Group, Activations::kWeightOnly};
+  EditableCheckpoint checkpoint = make_spelled(groups);
+  for (const std::string& name : spelled_weights(make_plain(), groups)) {
+    const bool is_grouped =
+        std::any_of(grouped.begin(), grouped.end(),
+                    [&](const std::string& part) { return name.find(part) != std::string::npos; });
+    const std::string scale = name + "_scale";
+    if (!is_grouped) checkpoint.put_floats(scale, {checkpoint.at(scale).shape[0], 1}, kScale);
+  }
+  Json& config = checkpoint.config["quantization_config"]["config_groups"];
+  Json rows = config["group_0"];
+  rows["weights"]["strategy"] = "channel";
+  rows["weights"]["group_size"] = nullptr;
+  if (grouped.empty()) {
+    config["group_0"] = rows;
+    return checkpoint;
+  }
+  config["group_0"]["targets"] = Json::array();
+  for (const std::string& part : grouped)
+    config["group_0"]["targets"].push_back("re:.*" + part + ".*");
+  config["group_1"] = rows;
+  return checkpoint;
 }
 
 EditableCheckpoint make_spelled(const Spelled& spelled, void (*edit)(formats::SynthOptions&)) {

@@ -41,6 +41,10 @@ std::vector<std::string> spelled_weights(const EditableCheckpoint& plain, const 
 EditableCheckpoint make_spelled(const Spelled& spelled,
                                 void (*edit)(formats::SynthOptions&) = nullptr);
 
+/// A tiny V3.2 in INT4 of compressed-tensors with one scale a row; the weights whose names contain
+/// one of `grouped` have groups of 32.
+EditableCheckpoint make_row_scaled(const std::vector<std::string>& grouped);
+
 /// quant_model_description.json anew, from the tensors that are there: those that belong to a
 /// weight of `spelled_weights` are of `type`.
 void describe_modelslim(EditableCheckpoint& checkpoint, const std::vector<std::string>& weights,

@@ -46,16 +46,17 @@ names = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
 known = {"generated text": "yes", "loaded": "yes", "read in its source": "yes (read in its source)", "not tried": "not tried"}
 # Other scopes are some weights of a scheme.
 scopes = {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts of `kimi_k3`",
-          "q_a_proj, kv_a_proj_with_mqa": "yes, but for MLA's latents"}
+          "q_a_proj, kv_a_proj_with_mqa": "yes, but for MLA's latents",
+          "routed experts with one scale a row": "yes; rows with `--moe-backend marlin`"}
 def form(row):
     return row["scheme"], row["dialect"], row["activations"]
 def word(engine, wanted):
     of_form = [r for r in rows if r["family"] == "any" and r["engine"] == engine and form(r) == wanted]
     for row in of_form:
-        if row["option"]:
-            return f"with `{row['option']}`"
-        if row["result"] == "refused" and row["of"] in scopes:
+        if row["of"] in scopes and (row["result"] == "refused" or row["of"].endswith("a row")):
             return scopes[row["of"]]
+        if row["result"].startswith("with "):
+            return f"with `{row['option']}`"
     return known[of_form[0]["result"]]
 table = open(sys.argv[2]).read().split("## What is loaded by which engine")[1].split("\n\n")[1]
 seen, schemes, dialect = set(), [], None

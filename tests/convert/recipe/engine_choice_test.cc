@@ -54,10 +54,9 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
       const bool is_of_row = limit.engine == row.engine && limit.dialect == row.dialect &&
                              limit.scheme == row.scheme &&
                              (!limit.activations || limit.activations == row.activations);
-      EXPECT_FALSE(is_of_row && limit.scope == formats::EngineScope::kAny && limit.option.empty())
+      EXPECT_FALSE(is_of_row && limit.scope == formats::EngineScope::kAny && limit.is_refusal())
           << "a row that the engine never loads: " << limit.reason;
-      EXPECT_FALSE(is_of_row && row.evidence == formats::Evidence::kGenerated &&
-                   limit.option.empty())
+      EXPECT_FALSE(is_of_row && row.evidence == formats::Evidence::kGenerated && limit.is_refusal())
           << "it generated, and is refused: " << limit.reason;
     }
   }
@@ -171,6 +170,46 @@ TEST(ForAnEngine, RefusesWhatContradictsIt) {
                [&] { plan_conversion(source, recipe, sliced); });
 }
 
+TEST(ForAnEngine, ABackendOfExpertsGoesWithMixtures) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe recipe;
+  recipe.choices.group_size = parse_group_size("row");
+  recipe.rules = {parse_rule("role:experts=int4"), parse_rule("role:linear=fp8-channel")};
+  const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt, recipe);
+  const check::EngineVerdict vllm = verdict_of(require_loadable(plan, 1), Engine::kVllm);
+  EXPECT_TRUE(vllm.loads) << vllm.reason;
+  EXPECT_THAT(vllm.options, ::testing::ElementsAre("--moe-backend marlin"));
+}
+
+// The bundled model has experts of 128 and a hidden size of 256.
+TEST(ForAnEngine, WarnsOfABackendThatIsWrong) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const auto warnings = [&](const char* group) {
+    Recipe recipe;
+    recipe.choices.group_size = parse_group_size(group);
+    const Plan plan = plan_for_engine(source, Engine::kVllm, SchemeId::kInt4Group, recipe);
+    return require_loadable(plan, 1).warnings;
+  };
+  EXPECT_THAT(warnings("128"), ::testing::Contains(::testing::HasSubstr("engine.options-of-vllm")));
+  EXPECT_THAT(warnings("64"), ::testing::IsEmpty());
+}
+
+TEST(ForAnEngine, NotesScalesThatAreRoundedOn) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  for (const char* dialect : {"deepseek", "compressed-tensors"}) {
+    const auto notes = [&](quantize::Fp8Grid grid) {
+      Recipe recipe;
+      recipe.choices.dialect = dialect;
+      recipe.choices.fp8_grid = grid;
+      const Plan plan = plan_for_engine(source, Engine::kVllm, SchemeId::kFp8Block, recipe);
+      return verdict_of(require_loadable(plan, 1), Engine::kVllm).notes;
+    };
+    EXPECT_THAT(notes(quantize::Fp8Grid::kAmax),
+                ::testing::ElementsAre(::testing::HasSubstr("--fp8-grid ue8m0")));
+    EXPECT_THAT(notes(quantize::Fp8Grid::kUe8m0), ::testing::IsEmpty());
+  }
+}
+
 // An option is about all weights, so it does not go with a mixture.
 TEST(ForAnEngine, AnOptionIsForOneSchemeAlone) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
@@ -226,11 +265,13 @@ TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
 struct PlannedFixture {
   explicit PlannedFixture(const std::string& name, SchemeId to,
                           std::optional<Engine> engine = std::nullopt)
+      : PlannedFixture(name, recipe_to(to, engine)) {}
+  PlannedFixture(const std::string& name, const Recipe& recipe)
       : source(with_experts_as_written(
             std::make_shared<const Checkpoint>(Checkpoint::open(
                 std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name)),
-            recipe_to(to, engine), {})),
-        plan(plan_conversion(*source, recipe_to(to, engine), {})) {}
+            recipe, {})),
+        plan(plan_conversion(*source, recipe, {})) {}
 
   static Recipe recipe_to(SchemeId to, std::optional<Engine> engine) {
     Recipe recipe;
@@ -268,6 +309,22 @@ TEST(EngineFamilies, RefuseFormsThatTheirLoaderLacks) {
   expect_error(ErrorCode::kUnsupported, {"vLLM 0.32", "gpt-oss", "mxfp4"}, [&] {
     static_cast<void>(PlannedFixture("gpt_oss_bf16", SchemeId::kInt8Channel, Engine::kVllm).vllm());
   });
+}
+
+TEST(EngineFamilies, TellSilentGarbage) {
+  Recipe separate = PlannedFixture::recipe_to(SchemeId::kBf16, std::nullopt);
+  separate.choices.experts = ExpertChoice::kSeparate;
+  const PlannedFixture plain("gpt_oss_bf16", separate);
+  const Loadable loadable = require_loadable(plain.plan, 1);
+  EXPECT_FALSE(plain.vllm().loads);
+  EXPECT_TRUE(plain.vllm().is_silent);
+  EXPECT_THAT(loadable.warnings,
+              ::testing::Contains(::testing::HasSubstr("without an error and computes garbage")));
+  separate.choices.engine = Engine::kVllm;
+  expect_error(ErrorCode::kUnsupported, {"without an error and computes garbage"},
+               [&] { static_cast<void>(PlannedFixture("gpt_oss_bf16", separate).vllm()); });
+  const PlannedFixture int8("gpt_oss_bf16", SchemeId::kInt8Channel);
+  EXPECT_FALSE(int8.vllm().is_silent) << "nobody saw what becomes of it";
 }
 
 TEST(EngineFamilies, SayWhereNobodyTriedOne) {
