@@ -16,8 +16,9 @@ enum class Engine : std::uint8_t { kVllm, kSglang, kTrtllm, kVllmAscend, kTransf
 
 /// How it is known that an engine reads something, the best first.
 enum class Evidence : std::uint8_t {
-  kGenerated,    ///< it loaded an output and gave the right text
-  kLoaded,       ///< its loader took every weight of an output
+  kGenerated,    ///< it loaded an output and gave the right text or probabilities
+  kLoaded,       ///< it took every weight of an output
+  kReplaced,     ///< its loader did, with kernels replaced that might refuse it or be wrong
   kRead,         ///< its source or its documentation says so
   kNotOfFamily,  ///< known of other families, and not tried with this one
   kNotTried,     ///< its makers say so of such checkpoints; nobody looked here

@@ -96,7 +96,9 @@ PLAIN_EXPERTS, PLAIN_LINEARS = ["--rule", "role:experts=bf16"], ["--rule", "role
 FURTHER_FORMS = {
     "f32": ["--to", "f32", "--rule", "re:.*=f32"],
     "f16": ["--to", "f16", "--rule", "re:.*=f16"],
-    "fp8-block weight-only, plain experts": ["--to", "fp8", "--dialect", "compressed-tensors", "--activations", "weight-only", *PLAIN_EXPERTS],
+    # Real kernels refuse it after loading.
+    "fp8-block weight-only, plain experts": ["--to", "fp8", "--dialect", "compressed-tensors", "--activations", "weight-only", *PLAIN_EXPERTS,
+                                             "--allow", "engine-refuses=*"],
     "fp8-channel weight-only, plain experts": ["--to", "fp8-channel", "--activations", "weight-only", *PLAIN_EXPERTS],
     "fp8-channel, modelopt, plain experts": ["--to", "fp8-channel", "--dialect", "modelopt", *PLAIN_EXPERTS],
     "fp8-tensor, deepseek": ["--to", "fp8-tensor", "--dialect", "deepseek"],

@@ -126,8 +126,8 @@ std::vector<RuleFixture> engine_fixtures() {
          quantization(c)["ignored_layers"].push_back("model.layers.1.mlp.experts");
        },
        {"engine.refused-by-vllm"}},
-      // vLLM refuses experts of this kind, and there are none.
-      {"engine.refused-by-sglang", kUnsupported,
+      // Nobody takes linears of this kind, whatever the experts are.
+      {"engine.refused-by-all", kUnsupported,
        [] {
          return make_with_plain_experts({kCt, kFp8Block, kWeightOnly});
        }},

@@ -273,6 +273,8 @@ TEST(EngineRefusals, NameEngineVersionAndReason) {
   using enum SchemeId;
   using enum Activations;
   expect_refused({kFp8Block, kCt, kWeightOnly}, "number of bits");
+  expect_refused({.to = kFp8Block, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}},
+                 "asserts after loading");
   expect_refused({kFp8Tensor, kCt, kDynamic}, "it loads dialect deepseek");
   expect_refused({kFp8Tensor, kCt, kWeightOnly}, "number of bits");
   expect_refused({kFp8Channel, kCt, kWeightOnly}, "pack-quantized");
@@ -291,8 +293,9 @@ TEST(EngineRefusals, SpareWhatOneEngineLoads) {
         Asked{.to = kFp8Tensor, .activations = kStatic, .input_scale = 1.0F},
         Asked{kNvfp4, "modelopt", kWeightOnly},
         // Engines refuse the experts alone of these, and here they have none.
-        Asked{.to = kFp8Channel, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}},
-        Asked{.to = kFp8Block, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}}}) {
+        Asked{.to = kFp8Tensor, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}},
+        Asked{
+            .to = kFp8Channel, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}}}) {
     EXPECT_NO_THROW(static_cast<void>(plan_of(asked)));
   }
 }

@@ -76,12 +76,14 @@ TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
   const struct {
     const char* dialect;
     const char* suffix;
-  } rows[] = {{"compressed-tensors", ".weight_global_scale"}, {"modelopt", ".weight_scale_2"}};
+    std::optional<formats::Activations> activations;
+  } rows[] = {{"compressed-tensors", ".weight_global_scale", {}},
+              {"modelopt", ".weight_scale_2", formats::Activations::kWeightOnly}};
   for (const auto& row : rows) {
     const TempDir directory;
     Conversion conversion = to_nvfp4(tiny_v32(), directory / "out");
     conversion.recipe.choices.dialect = row.dialect;
-    conversion.recipe.choices.activations = formats::Activations::kWeightOnly;
+    conversion.recipe.choices.activations = row.activations;
     conversion.run();
     const auto found = globals(read_output(directory / "out"), row.suffix);
     // Layers 0 to 4: 64 routed experts and 4 shared ones, 1 dense MLP, and 4 projections each.

@@ -305,7 +305,7 @@ TEST(EngineFamilies, RefuseFormsThatTheirLoaderLacks) {
   EXPECT_THAT(int8.vllm().reason, ::testing::HasSubstr("gpt-oss"));
   const PlannedFixture plain("gpt_oss_bf16", SchemeId::kBf16);
   EXPECT_TRUE(plain.vllm().loads);
-  EXPECT_EQ(plain.vllm().evidence, formats::Evidence::kLoaded);
+  EXPECT_EQ(plain.vllm().evidence, formats::Evidence::kReplaced);
   expect_error(ErrorCode::kUnsupported, {"vLLM 0.32", "gpt-oss", "mxfp4"}, [&] {
     static_cast<void>(PlannedFixture("gpt_oss_bf16", SchemeId::kInt8Channel, Engine::kVllm).vllm());
   });
