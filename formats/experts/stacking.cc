@@ -136,11 +136,16 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
                              .rows = rows,
                              .cols = count / rows,
                              .row_step = count / rows});
+    const PartRow* row =
+        is_quantized(first) ? find_part_row(*storage_of(source_.dialect(), first), part) : nullptr;
     Shape shape = {n_experts};
     if (has_rows && stack.shape.size() == 3) shape.push_back(rows * gathered.n_members);
     if (has_rows) shape.push_back(stack.shape.size() == 3 ? count / rows : stack.shape[1]);
-    const PartRow* row =
-        is_quantized(first) ? find_part_row(*storage_of(source_.dialect(), first), part) : nullptr;
+    // As the dialect has it; where that is one number, each matrix has its own.
+    if (row != nullptr && has_rows && row->shape != PartShape::kScalar &&
+        row->shape != PartShape::kOne)
+      shape =
+          part_shape(*row, first.encoding.scheme, stack.shape, {block, first.encoding.block_cols});
     parts.set(part, sight.add(row == nullptr ? stack.name : part_name(*row, stack.name),
                               std::move(shape), std::move(view)));
     // Gate and up keep scales of their own.
