@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
@@ -290,6 +291,11 @@ std::string file_name(const shard::Topology& topology, const shard::RankPosition
 }
 
 std::vector<std::uint32_t> stages_of(const Plan& plan, const LogicalTensor& tensor) {
+  if (!tensor.layer && formats::vllm_has_ends_on_every_stage(plan.source.family().name)) {
+    std::vector<std::uint32_t> all(plan.slicing->topology.pp);
+    std::iota(all.begin(), all.end(), 0U);
+    return all;
+  }
   // Where MTP layers are left out, nothing behind the first stage shares the embedding.
   if (tensor.rule != nullptr && tensor.rule->role == formats::Role::kEmbedding) return {0};
   return shard::stages_of(tensor, plan.source, *plan.slicing);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "convert/plan/band.h"
 #include "formats/base/error.h"
@@ -16,11 +17,16 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
   const PlannedTensor& planned = plan.tensors[tensor];
   const auto places = plan.places_of(part_);
   std::size_t n_hashers = 0;
+  std::set<std::uint32_t> hashed;  // first slices
   for (const PlannedPlace& place : places) {
-    const Target& target =
+    Target& target =
         targets_.emplace_back(Target{.place = &place,
                                      .file = &plan.files[place.file],
                                      .cut = plan.part_cut(planned, part, place.ep_rank)});
+    if (place.ep_rank == PlannedPlace::kAllExperts) {
+      const bool is_whole = target.cut.kind() == PartCut::Kind::kWhole;
+      target.is_replica = !hashed.insert(is_whole ? 0 : place.first_slice).second;
+    }
     n_hashers = std::max<std::size_t>(n_hashers, place.first_hash + target.cut.n_distinct());
   }
   hashers_.resize(n_hashers);
@@ -76,14 +82,6 @@ void PartWriter::commit() {
   context_.done_bytes.fetch_add(prepared_.size(), std::memory_order_relaxed);
 }
 
-// Replicas (of a whole part, or of a slice that several EP ranks hold) are hashed once.
-bool PartWriter::is_replica(const Target& target) const {
-  const Target& first = targets_.front();
-  if (&target == &first || target.place->ep_rank != PlannedPlace::kAllExperts) return false;
-  return target.cut.kind() == PartCut::Kind::kWhole ||
-         target.place->first_slice == first.place->first_slice;
-}
-
 void PartWriter::hash(TensorHasher& hasher, std::span<const std::byte> bytes) {
   const StageTimer timer(context_.times.hash, bytes.size());
   hasher.update(bytes);
@@ -118,7 +116,7 @@ void PartWriter::scatter_to(const Target& target, std::uint32_t member,
   const std::vector<PartCut::Run>& runs = runs_[kind == PartCut::Kind::kCut ? slice : 0];
   if (runs.empty()) return;
   const bool is_zeroed = kind == PartCut::Kind::kFirstOnly && slice > 0;
-  const bool hashes = !is_replica(target) && (kind != PartCut::Kind::kWhole || member == 0);
+  const bool hashes = !target.is_replica && (kind != PartCut::Kind::kWhole || member == 0);
   const std::uint64_t begin = runs.front().slice_offset;
   const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
   std::size_t at = 0;

@@ -67,12 +67,12 @@ class PartWriter {
     const PlannedPlace* place;
     const PlannedFile* file;
     shard::PartCut cut;
+    bool is_replica = false;  // of a whole, or of slices, that another place has: hashed there
   };
 
   bool lease(std::uint64_t n_bytes);
   void scatter(std::span<const std::byte> bytes);
   void scatter_to(const Target& target, std::uint32_t member, std::span<const std::byte> bytes);
-  [[nodiscard]] bool is_replica(const Target& target) const;
   void hash(TensorHasher& hasher, std::span<const std::byte> bytes);
 
   RunContext& context_;

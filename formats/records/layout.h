@@ -38,8 +38,8 @@ inline constexpr std::array kLayouts = {
            .takes_mp = true},
     Layout{.id = LayoutId::kVllmSharded,
            .name = "vllm-sharded",
-           .summary = "model-rank-{r}-part-0.safetensors, what vLLM's --load-format sharded_state "
-                      "loads",
+           .summary = "model-rank-{r}-part-0.safetensors, what vLLM 0.32 or later loads with "
+                      "--load-format sharded_state",
            .is_sliced = true,
            .engine = "vllm"},
 };

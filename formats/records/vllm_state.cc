@@ -20,11 +20,14 @@ enum Model : std::uint8_t { kDense = 1, kQwen3 = 2, kSparse = 4, kLatent = 5, kE
 struct FamilyRow {
   std::string_view family;
   Model model;
+  /// Embedding, last norm and head are built on every stage of a pipeline, as qwen3_moe.py:468 does
+  /// it; else on the first, the last and the last.
+  bool has_ends_on_every_stage = false;
 };
 // Each was loaded by vLLM 0.32 (docs/engines.md).
 constexpr std::array kFamilies = {
     FamilyRow{"deepseek_v2", kDense},   FamilyRow{"deepseek_v3", kDense},
-    FamilyRow{"kimi_k2", kDense},       FamilyRow{"qwen3_moe", kQwen3},
+    FamilyRow{"kimi_k2", kDense},       FamilyRow{"qwen3_moe", kQwen3, true},
     FamilyRow{"deepseek_v32", kSparse}, FamilyRow{"glm_moe_dsa", kSparse},
 };
 
@@ -157,8 +160,9 @@ constexpr std::array kSchemes = {
     VllmScheme{SchemeId::kFp8Block, "compressed-tensors", "triton experts", ""},
     VllmScheme{SchemeId::kFp8Channel, "compressed-tensors", "triton experts", ""},
     VllmScheme{SchemeId::kInt8Channel, "compressed-tensors", "triton experts", ""},
-    VllmScheme{SchemeId::kInt4Group, "compressed-tensors", "marlin experts", ""},
-    VllmScheme{SchemeId::kNvfp4, "compressed-tensors", "marlin experts", "input_global_scale"},
+    VllmScheme{SchemeId::kInt4Group, "compressed-tensors", "marlin or humming experts", ""},
+    VllmScheme{SchemeId::kNvfp4, "compressed-tensors", "marlin or humming experts",
+               "input_global_scale"},
 };
 
 const FamilyRow* find_family_row(std::string_view family) {
@@ -261,6 +265,11 @@ std::optional<bool> vllm_builds_indexer(std::string_view family, const ModelConf
 
 bool has_vllm_model(std::string_view family) {
   return find_family_row(family) != nullptr;
+}
+
+bool vllm_has_ends_on_every_stage(std::string_view family) {
+  const FamilyRow* row = find_family_row(family);
+  return row != nullptr && row->has_ends_on_every_stage;
 }
 
 std::vector<VllmConstant> vllm_constants(std::string_view family, std::string_view dialect,

@@ -15,7 +15,8 @@
 
 namespace ingot::formats {
 
-inline constexpr std::string_view kVllmVersion = "0.32";
+/// What loads the files of layout vllm-sharded: older ones have other parameters.
+inline constexpr std::string_view kVllmVersion = "0.32 or later";
 
 /// How vLLM holds a module, whatever the config says of its quantization.
 enum class VllmForm : std::uint8_t {
@@ -44,9 +45,13 @@ std::optional<VllmPlace> vllm_place(std::string_view stored_name, std::string_vi
 /// Whether vLLM's model of this family is known here.
 bool has_vllm_model(std::string_view family);
 
+/// Whether its stages of a pipeline each have embedding, last norm and head, and not only the first
+/// or the last one.
+bool vllm_has_ends_on_every_stage(std::string_view family);
+
 /// Whether vLLM builds an indexer in a layer of such a family; nothing for families whose model has
-/// none. Layers without one share that of an earlier layer. vLLM looks at `index_topk_pattern`, else
-/// at `index_topk_freq` and `index_skip_topk_offset`, never at `indexer_types`; layers for
+/// none. Layers without one share that of an earlier layer. vLLM looks at `index_topk_pattern`,
+/// else at `index_topk_freq` and `index_skip_topk_offset`, never at `indexer_types`; layers for
 /// multi-token prediction have one always. Source: models/deepseek_v32/attention.py:167, 0.32.
 std::optional<bool> vllm_builds_indexer(std::string_view family, const ModelConfig& config,
                                         std::uint64_t layer);

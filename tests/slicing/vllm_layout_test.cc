@@ -228,7 +228,7 @@ TEST_F(VllmLayout, ManifestNamesEngineAndKernels) {
   to_ranks(fp8_model(), directory_ / "out", 2).run();
   const Json engine = formats::read_json_file(directory_ / "out/ingot.json", 1 << 20).at("engine");
   EXPECT_EQ(engine.at("name"), "vllm");
-  EXPECT_EQ(engine.at("version"), "0.32");
+  EXPECT_EQ(engine.at("version"), "0.32 or later");
   EXPECT_EQ(engine.at("kernels"), Json({"triton experts"}));
 }
 
@@ -252,6 +252,33 @@ TEST_F(VllmLayout, RefusesTopologiesThatVllmHasNot) {
         conversion.plan.slicing.stages = "0-0,1-1";
       },
       {"leave out --pp-layers"});
+}
+
+// qwen3_moe.py:468-580; "Missing keys" is what its loader says of others.
+TEST_F(VllmLayout, HasTheEndsOnEveryStageThatBuildsThem) {
+  const std::set<std::string> ends = {"model.embed_tokens.weight", "model.norm.weight",
+                                      "lm_head.weight"};
+  const auto ends_of = [&](const std::string& family, std::uint32_t stage) {
+    const fs::path out = directory_ / family;
+    if (!fs::exists(out)) {
+      Conversion conversion = to_ranks(model_of(family, false), out, 2);
+      conversion.plan.slicing.topology = shard::make_topology(2, 1, std::nullopt, 2);
+      conversion.run();
+    }
+    std::set<std::string> found;
+    for (const auto& [key, facts] :
+         written(out / fmt::format("model-pp-{}-tp-1-part-0.safetensors", stage))) {
+      if (ends.contains(key)) found.insert(key);
+    }
+    return found;
+  };
+  for (const std::uint32_t stage : {0U, 1U}) EXPECT_EQ(ends_of("qwen3_moe", stage), ends) << stage;
+  EXPECT_EQ(ends_of("deepseek_v3", 0), std::set<std::string>{"model.embed_tokens.weight"});
+  // Slices that both stages have are hashed once.
+  EXPECT_TRUE(check::check_checkpoint(directory_ / "qwen3_moe", {}).findings.empty());
+  keeping(directory_ / "qwen3_moe", directory_ / "merged").run();
+  EXPECT_EQ(first_difference(payload(directory_ / "merged"), payload(model_of("qwen3_moe", false))),
+            "");
 }
 
 // It goes by these numbers, and not by indexer_types.
