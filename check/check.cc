@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "check/manifest_check.h"
+#include "check/rules/engine_view.h"
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
@@ -335,6 +336,23 @@ CheckResult check_gathered(const std::filesystem::path& directory, const CheckOp
   return result;
 }
 
+// A layout that is one engine's own is worth nothing where that engine does not load it.
+void judge_by_own_engine(const Checkpoint& model, const formats::Layout& layout,
+                         CheckResult& result) {
+  const auto own = formats::find_engine(layout.engine);
+  if (!own) return;
+  const auto rules = loader_rules();
+  const auto row = std::ranges::find(rules, own, &LoaderRule::engine);
+  for (const EngineVerdict& verdict : believed_verdicts(model)) {
+    if (verdict.engine != own || verdict.loads) continue;
+    result.findings.push_back(
+        violation(ErrorCode::kUnsupported, "", verdict.tensor,
+                  fmt::format("{}, for which the layout is, does not load it: {}",
+                              engine_name(*own), verdict.reason)));
+    result.findings.back().rule = row->name;
+  }
+}
+
 void check_joined(const std::filesystem::path& directory, const CheckOptions& options,
                   const std::filesystem::path& config, CheckResult& result) {
   std::set<std::pair<std::string_view, std::string>> told;
@@ -343,12 +361,16 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
     const Checkpoint model = shard::open_source(
         directory,
         {.open = {.family = options.family, .threads = options.threads}, .config = config});
+    const std::optional<Manifest> manifest = formats::read_manifest(model.directory());
+    const formats::Layout* layout =
+        formats::find_layout(manifest ? manifest->layout : "deepseek-mp");
     for (Finding& finding : run_loader_rules(model, rule_options(options))) {
-      // The engines of these rows load no slices, so what they refuse of the whole says nothing.
-      const bool is_of_whole = finding.rule.starts_with("engine.");
-      if (!is_of_whole && !told.contains({finding.rule, finding.tensor}))
+      if (layout != nullptr && !is_about_layout(*find_loader_rule(finding.rule), *layout)) continue;
+      if (!told.contains({finding.rule, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
+    if (layout != nullptr) judge_by_own_engine(model, *layout, result);
+    if (manifest) admit_allowed(*manifest, result);
     result.family = model.family().name;
     result.dialect = model.dialect().name;
     if (result.n_files == 0) result.count(model.files(), model.stored().size());

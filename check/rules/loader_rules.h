@@ -9,6 +9,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/records/layout.h"
 
 namespace ingot::check {
 
@@ -74,6 +75,10 @@ struct LoaderRule {
 std::span<const LoaderRule> loader_rules();
 /// The row of this id, or null.
 const LoaderRule* find_loader_rule(std::string_view name);
+
+/// Whether a row says something of a layout. Slices are loaded by no engine but the one whose own
+/// their layout is, so what engines make of the whole is nothing to them.
+bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout);
 
 /// The findings of every row for the checkpoint's dialect or for any, in table order.
 std::vector<Finding> run_loader_rules(const formats::Checkpoint& checkpoint,

@@ -14,6 +14,7 @@
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"
 #include "convert/output/tensor_records.h"
+#include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -35,11 +36,11 @@ std::vector<RankFile> files_of_directory(const Plan& plan, std::optional<std::ui
   if (rank) {
     files = files_of_rank(plan, *rank);
   } else {
-    for (std::uint32_t f = 0; f < plan.files.size(); ++f) {
-      INGOT_CHECK(plan.files[f].members.size() == 1);
+    for (std::uint32_t f = 0; f < plan.files.size(); ++f)
       files.push_back({.name = plan.files[f].members[0].path, .file = f, .member = 0});
-    }
   }
+  // Tensors of the whole refer to the rows of the plan.
+  if (plan.is_sliced() && !rank) return files;
   std::sort(files.begin(), files.end(),
             [](const RankFile& a, const RankFile& b) { return a.name < b.name; });
   return files;
@@ -80,6 +81,32 @@ class PlannedBytes final : public formats::StoredBytes {
   std::vector<RankFile> planned_;
   std::vector<formats::SourceFile> facts_;
 };
+
+// The tensors that readers of all ranks put together: whole, before anything is retiled or padded,
+// in the order of the source. What a layout leaves out is there, since its readers know it.
+std::vector<StoredTensor> whole_tensors(const Plan& plan) {
+  const auto leaves_out = functions_of(*plan.options.layout).leaves_out;
+  std::vector<const PlannedTensor*> order;
+  for (const PlannedTensor& planned : plan.tensors)
+    if (planned.n_parts > 0) order.push_back(&planned);
+  std::ranges::sort(order, {}, &PlannedTensor::tensor);
+  std::vector<StoredTensor> stored;
+  for (const PlannedTensor* planned : order) {
+    for (std::size_t p = 0; p < planned->parts.size(); ++p) {
+      const PlannedPart& part = planned->parts[p];
+      if (p >= planned->n_parts && (leaves_out == nullptr || !leaves_out(part.part))) continue;
+      const PlannedPlace& place =
+          plan.first_place(planned->parts[std::min(p, planned->n_parts - 1UL)]);
+      stored.push_back({.name = plan.hub_name(*planned, p),
+                        .dtype = part.dtype,
+                        .shape = plan.part_shape(*planned, p),
+                        .file = place.file,
+                        .offset = place.offset,
+                        .n_bytes = part.n_bytes});
+    }
+  }
+  return stored;
+}
 
 // As read_headers() gives those of files: by file, then by offset.
 std::vector<StoredTensor> stored_tensors(const PlannedBytes& bytes, std::size_t threads) {
@@ -131,11 +158,11 @@ std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan, std:
       rank_slicing_record(plan, slicing_record(plan, {}), rank), rank_records(plan, rank, items)));
 }
 
-// Directories that stand for all in the eyes of loaders: the one there is, or that of the first
+// What stands for all in the eyes of loaders: the whole output, then the directory of the first
 // rank of each stage.
-std::vector<std::optional<std::uint32_t>> typical_directories(const Plan& plan) {
-  if (!plan.has_rank_directories()) return {std::nullopt};
-  std::vector<std::optional<std::uint32_t>> ranks;
+std::vector<std::optional<std::uint32_t>> typical_views(const Plan& plan) {
+  std::vector<std::optional<std::uint32_t>> ranks = {std::nullopt};
+  if (!plan.has_rank_directories()) return ranks;
   const shard::Topology& topology = plan.slicing->topology;
   for (std::uint32_t stage = 0; stage < topology.pp; ++stage)
     ranks.emplace_back(stage * topology.ranks_per_stage());
@@ -148,12 +175,15 @@ std::string text_of(const Finding& finding) {
   return text + finding.message;
 }
 
-// What --for promises holds for every weight, also for those that no rule chose.
+// What --for promises, or a layout that is one engine's own, holds for every weight, also for those
+// that no rule chose.
 void refuse_what_engine_does_not_load(const Plan& plan,
                                       const std::vector<check::EngineVerdict>& engines,
                                       ErrorList& errors) {
+  const auto own = formats::find_engine(plan.options.layout->engine);
   for (const check::EngineVerdict& verdict : engines) {
-    if (verdict.engine != plan.recipe.choices.engine || verdict.loads ||
+    const bool is_asked_for = verdict.engine == plan.recipe.choices.engine || verdict.engine == own;
+    if (!is_asked_for || verdict.loads ||
         any_matches(plan.recipe.allow.engine_refuses, verdict.tensor))
       continue;
     Error error(ErrorCode::kUnsupported,
@@ -169,19 +199,21 @@ void refuse_what_engine_does_not_load(const Plan& plan,
 
 Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                               std::size_t threads) {
-  INGOT_CHECK(rank.has_value() == plan.has_rank_directories());
+  INGOT_CHECK(!rank || plan.has_rank_directories());
+  const bool is_joined = plan.is_sliced() && !rank;
   auto bytes = std::make_unique<PlannedBytes>(plan, files_of_directory(plan, rank));
   formats::AssembledModel model;
   model.directory = plan.source.directory();
-  model.file_names = file_names(plan, bytes->files(), rank.has_value() || !plan.json.index.empty());
-  if (!plan.json.config.empty())
-    model.config = formats::parse_model_config(plan.json.config, formats::kConfigName);
+  model.file_names = file_names(plan, bytes->files(), plan.is_sliced() || !plan.json.index.empty());
+  const std::string& config =
+      is_joined && !plan.json.whole_config.empty() ? plan.json.whole_config : plan.json.config;
+  if (!config.empty()) model.config = formats::parse_model_config(config, formats::kConfigName);
   if (!plan.json.description.empty()) {
     model.description =
         formats::parse_json(plan.json.description, plan.target.dialect->description_file);
   }
   model.side_files = plan.source.side_files();
-  model.stored = stored_tensors(*bytes, threads);
+  model.stored = is_joined ? whole_tensors(plan) : stored_tensors(*bytes, threads);
   if (rank) model.slices = slices_of_rank(plan, *rank);
   model.bytes = std::move(bytes);
   return Checkpoint::assemble(std::move(model), {.family = std::string(plan.source.family().spec),
@@ -192,13 +224,21 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
 Loadable require_loadable(const Plan& plan, std::size_t threads) {
   // Beyond this many warnings of one conversion nobody reads on.
   constexpr std::size_t kMaxWarnings = 20;
-  if (plan.is_sliced() && !plan.has_rank_directories()) return {};
-  const auto findings_of = [&](const Checkpoint& checkpoint) {
-    return check::run_loader_rules(checkpoint, {.threads = threads, .values = false});
+  const formats::Layout& layout = *plan.options.layout;
+  // Slices of an engine's layout are judged as that engine cuts experts for as many ranks.
+  const std::uint64_t ranks =
+      layout.is_sliced && !layout.engine.empty() ? plan.options.slicing.topology.etp : 1;
+  const auto findings_of = [&](const Checkpoint& checkpoint, std::uint64_t n_ranks) {
+    return check::run_loader_rules(
+        checkpoint, {.threads = threads, .values = false, .tensor_parallel = n_ranks});
   };
-  std::set<std::pair<std::string_view, std::string>> known;  // rule and tensor, of the source
-  for (const Finding& finding : findings_of(plan.source))
-    known.emplace(finding.rule, finding.tensor);
+  // Rule and tensor, of the source. A rule names the first of several tensors, which a copy has
+  // too.
+  std::set<std::pair<std::string_view, std::string>> known;
+  const auto key_of = [&](const Finding& finding) {
+    return std::pair(finding.rule, plan.is_copy() ? std::string() : finding.tensor);
+  };
+  for (const Finding& finding : findings_of(plan.source, 1)) known.insert(key_of(finding));
   // The plan has refused every tensor that no pattern covers.
   const auto is_allowed = [&](const Finding& finding) {
     return !plan.recipe.allow.engine_refuses.empty() &&
@@ -206,10 +246,14 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
   };
   ErrorList errors;
   Loadable result;
-  for (const std::optional<std::uint32_t> rank : typical_directories(plan)) {
+  std::set<std::string_view> told;  // rules that the whole breaks
+  for (const std::optional<std::uint32_t> rank : typical_views(plan)) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
-    for (const Finding& finding : findings_of(output)) {
-      const bool is_inherited = known.contains({finding.rule, finding.tensor});
+    for (const Finding& finding : findings_of(output, rank ? 1 : ranks)) {
+      if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
+      if (!rank) told.insert(finding.rule);
+      if (rank && told.contains(finding.rule)) continue;
+      const bool is_inherited = known.contains(key_of(finding));
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
                                               finding.message, finding.rule));
@@ -219,10 +263,12 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
                                   (is_inherited ? " (so it was in the source)" : ""));
       }
     }
-    if (rank) continue;
-    result.engines = check::believed_verdicts(
-        output, {.has_power_of_two_scales = plan.target.power_of_two_scales});
-    refuse_what_engine_does_not_load(plan, result.engines, errors);
+    if (rank || (layout.is_sliced && layout.engine.empty())) continue;
+    std::vector<check::EngineVerdict> engines = check::believed_verdicts(
+        output, {.tensor_parallel = ranks,
+                 .has_power_of_two_scales = plan.target.power_of_two_scales});
+    refuse_what_engine_does_not_load(plan, engines, errors);
+    if (!layout.is_sliced) result.engines = std::move(engines);
   }
   errors.throw_if_any();
   return result;

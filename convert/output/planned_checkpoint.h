@@ -14,23 +14,23 @@ namespace ingot::convert {
 
 /// The output of a plan as a checkpoint before a byte of it is written: what a reader would see of
 /// its headers and of the JSON beside them, without the bytes of tensors. `rank` chooses a
-/// directory of layout `ranks`. Layouts with files of all ranks side by side have no such view: no
-/// reader opens these as one. The plan and the source must outlive it. Throws what Checkpoint::open
-/// throws of such an output.
+/// directory of layout `ranks`. Without one it is the whole, which readers of slices put together
+/// whatever their layout: under the names of the hub, before anything is retiled or padded. The
+/// plan and the source must outlive it. Throws what Checkpoint::open throws of such an output.
 formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                                        std::size_t threads);
 
 /// What loaders make of an output.
 struct Loadable {
   std::vector<std::string> warnings;          ///< of the loader rules
-  std::vector<check::EngineVerdict> engines;  ///< none of slices, which no engine loads
+  std::vector<check::EngineVerdict> engines;  ///< none of slices
 };
 
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every
-/// code and scale); over the first rank of each stage of one with ranks; not over
-/// layouts with files of all ranks side by side, whose loaders match names alone. What a rule of
-/// severity error finds, and the source does not have itself, is thrown, collected, and so is what
-/// the engine of --for does not load; everything else is returned. Reads no weights.
+/// code and scale): over the whole, whatever the layout, and over the first rank of each stage
+/// where ranks have directories. What a rule of severity error finds, and the source does not have
+/// itself, is thrown, collected, and so is what the engine of --for, or the one whose own the
+/// layout is, does not load; everything else is returned. Reads no weights.
 Loadable require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

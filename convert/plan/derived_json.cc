@@ -216,9 +216,7 @@ void derive_index(Plan& plan) {
 
 formats::IndexFrame index_frame(const Plan& plan) {
   formats::IndexFrame frame = plan.source.index_frame();
-  const bool is_copy = std::ranges::all_of(
-      plan.tensors, [](const PlannedTensor& planned) { return planned.action == Action::kCopy; });
-  if (!is_copy) frame.metadata = Json();
+  if (!plan.is_copy()) frame.metadata = Json();
   return frame;
 }
 

@@ -75,16 +75,23 @@ std::set<std::uint32_t> Plan::source_files_of(const PlannedTensor& planned) cons
   return of_tensor;
 }
 
-std::string Plan::part_name(const PlannedTensor& planned, std::size_t part) const {
+bool Plan::is_copy() const {
+  return std::ranges::all_of(tensors, [](const PlannedTensor& planned) {
+    return planned.action == Action::kCopy && !planned.joint_global;
+  });
+}
+
+std::string Plan::hub_name(const PlannedTensor& planned, std::size_t part) const {
   const LogicalTensor& tensor = tensor_of(planned);
-  std::string name;
-  if (planned.action == Action::kCopy) {
-    name = source.stored()[tensor.encoding.stored[planned.parts[part].part]].name;
-  } else {
-    name = planned.storage == nullptr ? tensor.name
-                                      : formats::part_name(row_of(planned, part), tensor.name);
-  }
+  if (planned.action == Action::kCopy)
+    return source.stored()[tensor.encoding.stored[planned.parts[part].part]].name;
+  return planned.storage == nullptr ? tensor.name
+                                    : formats::part_name(row_of(planned, part), tensor.name);
+}
+
+std::string Plan::part_name(const PlannedTensor& planned, std::size_t part) const {
   const auto spell = functions_of(*options.layout).stored_name;
+  std::string name = hub_name(planned, part);
   return spell == nullptr ? name : spell(name, source.config());
 }
 

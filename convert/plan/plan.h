@@ -229,6 +229,8 @@ struct Plan {
   [[nodiscard]] std::set<std::uint32_t> source_files_of(const PlannedTensor& planned) const;
   /// Name of a part's stored tensor in the output.
   [[nodiscard]] std::string part_name(const PlannedTensor& tensor, std::size_t part) const;
+  /// The same as the hub has it, whatever the layout calls it.
+  [[nodiscard]] std::string hub_name(const PlannedTensor& tensor, std::size_t part) const;
   /// The shape of the whole part, before it is retiled, padded and cut.
   [[nodiscard]] formats::Shape part_shape(const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] std::span<const PlannedPlace> places_of(const PlannedPart& part) const {
@@ -252,6 +254,8 @@ struct Plan {
   /// Weights files on disk that this run writes.
   [[nodiscard]] std::uint32_t n_members_here() const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
+  /// Whether every tensor is as it is in the source, though maybe in other files.
+  [[nodiscard]] bool is_copy() const;
   /// Layout `ranks`: each rank has a directory that is complete in itself.
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }
   /// Path of a weights file below the output, by its number among all members.

@@ -289,6 +289,66 @@ TEST(PlannedCheckpoint, EqualsTheWrittenRanks) {
   }
 }
 
+/// What readers see of tensors and what loader rules say of them, whatever the order.
+std::set<std::string> seen_lines(const Checkpoint& checkpoint) {
+  std::set<std::string> lines;
+  for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+      const formats::StoredTensor& stored = checkpoint.stored()[index];
+      lines.insert(fmt::format("{}: {} {} {} {}", tensor.name,
+                               scheme_facts(tensor.encoding.scheme).name, stored.name,
+                               dtype_name(stored.dtype), formats::shape_text(stored.shape)));
+    });
+  }
+  for (const check::Finding& finding :
+       check::run_loader_rules(checkpoint, {.threads = 2, .values = false}))
+    lines.insert(fmt::format("{} {}", finding.rule, error_code_name(finding.code)));
+  return lines;
+}
+
+TEST(PlannedCheckpoint, OfSlicesIsWhatTheyJoinTo) {
+  struct Case {
+    const char* layout;
+    shard::Topology topology;
+    shard::TpFit fit;
+    formats::SchemeId to;
+  };
+  const Case cases[] = {
+      {"ranks", {.tp = 2, .ep = 4}, shard::TpFit::kRetile, formats::SchemeId::kFp8Block},
+      {"ranks", {.tp = 2, .ep = 2, .etp = 3}, shard::TpFit::kPad, formats::SchemeId::kBf16},
+      {"deepseek-mp",
+       {.tp = 2, .ep = 2, .etp = 1},
+       shard::TpFit::kBf16,
+       formats::SchemeId::kFp8Block},
+      {"vllm-sharded", {.tp = 2, .etp = 2}, shard::TpFit::kBf16, formats::SchemeId::kFp8Block},
+      {"vllm-sharded",
+       {.tp = 2, .ep = 2, .etp = 1},
+       shard::TpFit::kRefuse,
+       formats::SchemeId::kInt8Channel},
+      {"vllm-sharded",
+       {.tp = 2, .ep = 2, .etp = 1},
+       shard::TpFit::kBf16,
+       formats::SchemeId::kInt4Group},
+  };
+  for (const Case& row : cases) {
+    SCOPED_TRACE(fmt::format("{} {}", row.layout, scheme_facts(row.to).name));
+    const TempDir directory;
+    Conversion conversion(tiny_v32(), directory / "out");
+    conversion.recipe.to = row.to;
+    conversion.recipe.mtp = MtpPolicy::kDrop;
+    conversion.plan.layout = formats::find_layout(row.layout);
+    conversion.plan.slicing.topology = row.topology;
+    conversion.plan.slicing.fit = row.fit;
+    const Checkpoint source = shard::open_source(conversion.input);
+    Recipe recipe = conversion.recipe;
+    resolve(recipe, source);
+    const Plan plan = plan_for(source, recipe, conversion.plan);
+    conversion.run();
+    EXPECT_EQ(seen_lines(planned_checkpoint(plan, std::nullopt, 2)),
+              seen_lines(shard::open_source(conversion.output)));
+  }
+}
+
 TEST(PlannedCheckpoint, HasNoBytes) {
   const Checkpoint source = Checkpoint::open(synth_model());
   Recipe recipe;

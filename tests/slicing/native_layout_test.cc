@@ -262,6 +262,23 @@ TEST_F(NativeLayout, RefusesSchemesUnknownToInference) {
   }
 }
 
+// What every layout refuses, of any expert, on whatever rank it is.
+TEST_F(NativeLayout, RefusesFusedWeightsInTwoDtypes) {
+  for (const char* layout : {"hf", "ranks", "deepseek-mp"}) {
+    SCOPED_TRACE(layout);
+    expect_error(ErrorCode::kMismatch, {"'model.layers.1.mlp.experts.15.", "fused.scheme"}, [&] {
+      Conversion conversion = keeping(tiny_bf16(), directory_ / "out");
+      conversion.plan.layout = formats::find_layout(layout);
+      if (conversion.plan.layout->is_sliced)
+        conversion.plan.slicing.topology = shard::make_topology(2, 2, 1, 1);
+      conversion.recipe.rules = {
+          convert::parse_rule("model.layers.1.mlp.experts.15.up_proj.weight=f32")};
+      conversion.run();
+    });
+    EXPECT_FALSE(fs::exists(directory_ / "out"));
+  }
+}
+
 TEST_F(NativeLayout, RefusesScalesInAnotherDialectsSpelling) {
   Conversion blocks(tiny_v32(), directory_ / "blocks");
   blocks.recipe.to = SchemeId::kFp8Block;

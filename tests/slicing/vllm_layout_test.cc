@@ -254,6 +254,42 @@ TEST_F(VllmLayout, RefusesTopologiesThatVllmHasNot) {
       {"leave out --pp-layers"});
 }
 
+// It would read them without a word.
+TEST_F(VllmLayout, RefusesWhatVllmDoesNotLoad) {
+  const fs::path narrow = directory_ / "narrow";
+  formats::write_synthetic_checkpoint(narrow, {.family = formats::find_family("qwen3_moe"),
+                                               .size = formats::SynthSize::kTiny,
+                                               .layers = 2,
+                                               .experts = 4,
+                                               .hidden = 256,
+                                               .moe_intermediate = 192,
+                                               .heads = 8,
+                                               .fp8 = false});
+  const auto to = [&](std::uint32_t tp, std::uint32_t ep, const std::string& dialect) {
+    return [=](Conversion& conversion) {
+      conversion.input = narrow;
+      conversion.recipe.to = formats::SchemeId::kFp8Block;
+      conversion.recipe.choices.dialect = dialect;
+      conversion.plan.slicing.topology = shard::make_topology(tp, ep, std::nullopt, 1);
+    };
+  };
+  for (const char* dialect : {"deepseek", "compressed-tensors"}) {
+    expect_refused(to(1, 1, dialect), {"vLLM 0.32 does not load it", "experts.0.gate_proj.weight",
+                                       "multiple of the block"});
+    expect_refused(to(2, 2, dialect), {"vLLM 0.32 does not load it", "multiple of the block"});
+  }
+  // For somebody else, and then check says so.
+  Conversion allowed = to_ranks(narrow, directory_ / "allowed", 1);
+  to(1, 1, "deepseek")(allowed);
+  allowed.recipe.allow.add("engine-refuses=*");
+  allowed.run();
+  const auto findings = check::check_directory(directory_ / "allowed", {}, {}).findings;
+  EXPECT_TRUE(std::ranges::any_of(findings, [](const check::Finding& finding) {
+    return finding.rule == "engine.refused-by-vllm" &&
+           finding.message.find("(allowed when it was converted)") != std::string::npos;
+  }));
+}
+
 // qwen3_moe.py:468-580; "Missing keys" is what its loader says of others.
 TEST_F(VllmLayout, HasTheEndsOnEveryStageThatBuildsThem) {
   const std::set<std::string> ends = {"model.embed_tokens.weight", "model.norm.weight",
