@@ -33,27 +33,14 @@ bool assign_as_source(Plan& plan) {
   return true;
 }
 
-// The hub's rule: tensors in source order; a new file when the next would exceed the limit. Parts
-// stay together.
 void assign_by_size(Plan& plan, std::uint64_t max_bytes) {
-  std::uint64_t in_file = 0;
-  std::uint32_t file = 0;
+  const SizedFiles dealt = deal_by_size(plan, max_bytes);
   for (PlannedTensor& planned : plan.tensors) {
-    if (planned.n_parts == 0) continue;
-    std::uint64_t n_bytes = 0;
-    for (std::size_t part = 0; part < planned.n_parts; ++part)
-      n_bytes += planned.parts[part].n_bytes;
-    if (in_file > 0 && in_file + n_bytes > max_bytes) {
-      ++file;
-      in_file = 0;
-    }
-    in_file += n_bytes;
-    const PlannedPlace place{.file = file};
+    const PlannedPlace place{.file = dealt.file_of[planned.tensor]};
     for (std::size_t part = 0; part < planned.n_parts; ++part)
       set_places(plan, planned.parts[part], std::span(&place, 1));
   }
-  for (std::uint64_t i = 0; i <= file; ++i)
-    add_file(plan, formats::shard_file_name(i + 1, std::uint64_t{file} + 1));
+  for (std::uint32_t i = 0; i < dealt.n_files; ++i) add_file(plan, dealt.name_of(i));
 }
 
 void assign_hub_files(Plan& plan) {
@@ -63,6 +50,24 @@ void assign_hub_files(Plan& plan) {
 }
 
 }  // namespace
+
+SizedFiles deal_by_size(const Plan& plan, std::uint64_t max_bytes) {
+  SizedFiles dealt{.file_of = std::vector<std::uint32_t>(plan.source.tensors().size())};
+  std::uint64_t in_file = 0;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.n_parts == 0) continue;
+    std::uint64_t n_bytes = 0;
+    for (std::size_t part = 0; part < planned.n_parts; ++part)
+      n_bytes += planned.parts[part].n_bytes;
+    if (in_file > 0 && in_file + n_bytes > max_bytes) {
+      ++dealt.n_files;
+      in_file = 0;
+    }
+    in_file += n_bytes;
+    dealt.file_of[planned.tensor] = dealt.n_files - 1;
+  }
+  return dealt;
+}
 
 constexpr LayoutFunctions kHubLayout{.assign_files = assign_hub_files};
 

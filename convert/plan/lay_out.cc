@@ -290,6 +290,8 @@ std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& pl
 }
 
 void assign_files(Plan& plan) {
+  const auto& max_bytes = plan.options.shards.max_shard_bytes;
+  if (plan.is_sliced() && max_bytes) plan.unsliced_files = deal_by_size(plan, *max_bytes);
   functions_of(*plan.options.layout).assign_files(plan);
   for (PlannedFile& file : plan.files) {
     file.first_member = plan.n_members;

@@ -114,6 +114,10 @@ inline constexpr std::uint64_t kRankFileBytes = 5'000'000'000;
 void become_plain(const formats::LogicalTensor& tensor, PlannedTensor& planned,
                   formats::SchemeId scheme);
 
+/// Deals tensors to files as the hub does it: in the order of the source, a new file when the next
+/// would exceed the limit. Parts stay together.
+SizedFiles deal_by_size(const Plan& plan, std::uint64_t max_bytes);
+
 /// Appends the places of a part to Plan::places.
 void set_places(Plan& plan, PlannedPart& part, std::span<const PlannedPlace> places);
 /// Appends a file that is not one of a row.

@@ -5,6 +5,7 @@
 
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
+#include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/engine_limits.h"
 #include "quantize/scheme.h"
@@ -242,7 +243,13 @@ formats::Shape Plan::slice_shape(const PlannedTensor& planned) const {
   return shape;
 }
 
+std::string SizedFiles::name_of(std::uint32_t file) const {
+  return formats::shard_file_name(std::uint64_t{file} + 1, n_files);
+}
+
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part) {
+  if (const auto& sized = plan.unsliced_files)
+    return sized->name_of(sized->file_of.at(planned.tensor));
   const formats::Checkpoint& source = plan.source;
   const formats::StoredParts& stored = plan.tensor_of(planned).encoding.stored;
   const std::uint32_t index = stored.has(part) ? stored[part] : stored.weight();

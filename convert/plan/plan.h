@@ -134,6 +134,13 @@ struct ShardPolicy {
   std::optional<std::uint64_t> max_shard_bytes;
 };
 
+/// Tensors dealt to files of a size.
+struct SizedFiles {
+  std::vector<std::uint32_t> file_of;  ///< by index into TensorSource::tensors()
+  std::uint32_t n_files = 1;
+  [[nodiscard]] std::string name_of(std::uint32_t file) const;
+};
+
 /// How the model is to be cut, as asked for.
 struct SlicingOptions {
   shard::Topology topology;
@@ -214,6 +221,8 @@ struct Plan {
   std::uint32_t n_members = 0;            ///< files on disk
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
   shard::Alignments alignments;           ///< of those: what was retiled or padded; tensors empty
+  /// Of those with a limit for files: the files of layout `hf` with the same limit.
+  std::optional<SizedFiles> unsliced_files;
   PlannedJson json;
   PlanCounts counts;
   PlanSizes sizes;
@@ -296,8 +305,8 @@ PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const Part
 std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& planned,
                                     std::size_t part);
 
-/// The weights file in which layout `hf` has a part, when the files of the source are kept: that of
-/// the part in the source, or of its weight. Empty where nobody knows.
+/// The weights file in which layout `hf` has a part: by the limit for files, or that of the part in
+/// the source, or of its weight. Empty where nobody knows.
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.

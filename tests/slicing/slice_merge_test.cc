@@ -147,6 +147,19 @@ TEST_P(SliceMerge, RestoresTheOriginalAndRecutsAlike) {
 
 INSTANTIATE_TEST_SUITE_P(OfEveryScheme, SliceMerge, ::testing::ValuesIn(few_cases()), case_name);
 
+TEST(SlicesWithALimit, MergeIntoTheFilesOfThatLimit) {
+  const TempDir directory;
+  Conversion whole = keeping(tiny_v32(), directory / "whole");
+  whole.plan.shards.max_shard_bytes = 300'000;
+  whole.run();
+  Conversion sliced =
+      slicing(tiny_v32(), directory / "sliced", {.tp = 2, .ep = 4, .fit = shard::TpFit::kRetile});
+  sliced.plan.shards = whole.plan.shards;
+  sliced.run();
+  keeping(directory / "sliced", directory / "merged").run();
+  EXPECT_EQ(first_difference(payload(directory / "merged"), payload(directory / "whole")), "");
+}
+
 class SlowSliceMerge : public SliceMerge {};
 
 TEST_P(SlowSliceMerge, RestoresTheOriginalFromEveryCut) {
