@@ -311,15 +311,9 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
 }
 
 void admit_allowed(const Manifest& manifest, CheckResult& result) {
-  const auto member = [](const Json& json, const char* name) {
-    return json.is_object() && json.contains(name) ? json[name] : Json();
-  };
-  const Json patterns = member(member(manifest.recipe, "allow"), "engine-refuses");
-  if (!patterns.is_array()) return;
   try {
     std::vector<Pattern> allowed;
-    for (const Json& text : patterns)
-      if (text.is_string()) allowed.emplace_back(text.get_ref<const std::string&>());
+    for (const std::string& text : manifest.allowed("engine-refuses")) allowed.emplace_back(text);
     for (Finding& finding : result.findings) {
       const LoaderRule* rule = find_loader_rule(finding.rule);
       const bool is_refusal =

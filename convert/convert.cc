@@ -14,6 +14,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
 
 // A conversion is a list of passes: read, decide, cut, place, check, execute, judge, publish. They
@@ -53,12 +54,26 @@ formats::JsonValue remembered_quantization(const Checkpoint& source) {
   return manifest ? *manifest->source_quantization : Json();
 }
 
+void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow) {
+  auto manifest = formats::read_manifest(directory);
+  const std::vector<std::string> ranks = shard::rank_directories_in(directory);
+  if (!manifest && !ranks.empty()) manifest = formats::read_manifest(directory / ranks.front());
+  if (!manifest) return;
+  for (const std::string_view kind : Allowances::kinds()) {
+    for (const std::string& pattern : manifest->allowed(kind))
+      allow.add(fmt::format("{}={}", kind, pattern));
+  }
+}
+
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
   // Read: the caller has opened the source, headers and JSON alone. The last file that a plan
   // depends on is its manifest; whatever comes later depends on nothing that could change.
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
-  return make_plan(source, std::move(recipe), options, remembered_quantization(source));
+  Plan plan = make_plan(source, std::move(recipe), options, remembered_quantization(source));
+  // What changes nothing is accepted as it was, and says so to whoever reads it next.
+  if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);
+  return plan;
 }
 
 Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& options,

@@ -12,9 +12,13 @@ namespace ingot::convert {
 /// The source's quantization_config, or the one that its manifest remembers; null without one.
 formats::JsonValue remembered_quantization(const formats::Checkpoint& source);
 
+/// Adds what an output of ours in `directory`, or ranks' directories below it, was allowed when it
+/// was made; nothing where there is no manifest.
+void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow);
+
 /// Reads what a plan needs beside the opened checkpoint, and makes the plan in the dialect that the
-/// recipe asks for. Throws, collected: rules that match nothing (kInvalidArgument), what cannot be
-/// computed or held (kUnsupported, with the tensors).
+/// recipe asks for. A copy is allowed what its source was. Throws, collected: rules that match
+/// nothing (kInvalidArgument), what cannot be computed or held (kUnsupported, with the tensors).
 Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options);
 
 /// The plan alone, of a recipe with its default rules: opens no file.

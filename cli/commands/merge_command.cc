@@ -5,6 +5,7 @@
 #include "cli/flags/flag_table.h"
 #include "convert/convert.h"
 #include "convert/output/output_directory.h"
+#include "formats/base/foreign_files.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
@@ -29,14 +30,18 @@ int run_merge(MergeFlags& flags) {
         .in_file(flags.input);
   }
   flags.job.execute.stamps.add(flags.input);
+  convert::Recipe recipe;
+  convert::allow_as_recorded(formats::checkpoint_directory(flags.input), recipe.allow);
   const Checkpoint source =
-      shard::open_source(flags.input, {.open = {.family = flags.family, .threads = threads},
+      shard::open_source(flags.input, {.open = {.family = flags.family,
+                                                .allow_unknown = &recipe.allow.unknown_tensor,
+                                                .threads = threads},
                                        .compare_replicas = !flags.job.dry_run,
                                        .config = flags.config});
   convert::PlanOptions options;
   if (!flags.max_shard_size.empty())
     options.shards.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
-  const convert::Plan plan = convert::plan_conversion(source, {}, options);
+  const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), options);
   return run_job(flags.job, "merging", plan);
 }
 

@@ -103,7 +103,10 @@ void Allowances::add(std::string_view text) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--allow {0} needs a pattern: {0}=PATTERN", row.name));
     }
-    (this->*row.patterns).emplace_back(text.substr(equals + 1));
+    std::vector<Pattern>& patterns = this->*row.patterns;
+    Pattern added(text.substr(equals + 1));
+    if (std::ranges::find(patterns, added.text(), &Pattern::text) == patterns.end())
+      patterns.push_back(std::move(added));
     return;
   }
   throw Error(ErrorCode::kInvalidArgument,

@@ -145,6 +145,15 @@ bool Manifest::drops_mtp() const {
   return recipe->is_object() && recipe->value("mtp", Json()) == "drop";
 }
 
+std::vector<std::string> Manifest::allowed(std::string_view kind) const {
+  std::vector<std::string> patterns;
+  const Json& list = json_member(json_member(recipe, "allow"), kind);
+  if (!list.is_array()) return patterns;
+  for (const Json& text : list)
+    if (text.is_string()) patterns.push_back(text.get<std::string>());
+  return patterns;
+}
+
 std::set<std::string, std::less<>> Manifest::constants() const {
   std::set<std::string, std::less<>> names;
   if (!engine->is_object() || !engine->contains("constants")) return names;

@@ -60,6 +60,8 @@ struct Manifest {
 
   /// Whether the layers for multi-token prediction were left out on request (`--mtp drop`).
   [[nodiscard]] bool drops_mtp() const;
+  /// The patterns of `--allow KIND=PATTERN` that it was made with.
+  [[nodiscard]] std::vector<std::string> allowed(std::string_view kind) const;
   /// Names of stored tensors that no tensor of the model fills (`engine`, `constants`).
   [[nodiscard]] std::set<std::string, std::less<>> constants() const;
 };

@@ -105,4 +105,25 @@ expect 0 "deepseek_v32" "$ingot" inspect "$work/foreign" --config "$work/bf16/co
 expect 0 "0 errors" "$ingot" check "$work/foreign" --config "$work/bf16/config.json"
 quiet merge "$work/foreign" "$work/from_foreign" --config "$work/bf16/config.json"
 same_weights "$work/bf16" "$work/from_foreign"
+
+# A fault that was accepted when slices were made is accepted when they are merged: a tensor that the family does not
+# have, and a form that no engine loads.
+"$ingot" synth "$work/odd" --family kimi_k2 --like tiny --scheme bf16 >/dev/null || fail "synth"
+python3 - "$work/odd/model.safetensors" <<'P'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header, data = json.loads(data[8:8 + n]), data[8 + n:]
+header["model.layers.0.extra.weight"] = {"dtype": "BF16", "shape": [2], "data_offsets": [len(data), len(data) + 4]}
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data + b"\x80\x3f" * 2)
+P
+quiet convert "$work/odd" "$work/odd_ranks" --to fp8-channel --dialect modelopt --tp 2 --ep 2 \
+  --allow 'engine-refuses=*' --allow 'unknown-tensor=*extra*'
+for folder in "odd_ranks" "odd_gathered"; do
+  [ -d "$work/$folder" ] || { mv "$work/odd_ranks" "$work/$folder" && rm "$work/$folder/ingot.json"; }
+  rm -rf "$work/odd_merged"
+  quiet merge "$work/$folder" "$work/odd_merged"
+  grep -q '"unknown-tensor"' "$work/odd_merged/ingot.json" || fail "$folder: what was allowed is forgotten"
+done
 finish

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "check/check.h"
 #include "tests/slicing/sliced.h"
 
 // Slices merge back to the original, and are cut anew as the original would be.
@@ -158,6 +159,28 @@ TEST(SlicesWithALimit, MergeIntoTheFilesOfThatLimit) {
   sliced.run();
   keeping(directory / "sliced", directory / "merged").run();
   EXPECT_EQ(first_difference(payload(directory / "merged"), payload(directory / "whole")), "");
+}
+
+TEST(SlicesOfWhatWasAllowed, AreCopiedAndMergedAsTheyAre) {
+  const TempDir directory;
+  Conversion sliced =
+      slicing(arch_fixture("deepseek_v3"), directory / "sliced", {.tp = 2, .ep = 2});
+  sliced.recipe.to = formats::SchemeId::kFp8Channel;
+  sliced.recipe.choices.dialect = "modelopt";
+  sliced.recipe.allow.add("engine-refuses=*");
+  sliced.run();
+  // Of the top manifest, or of a rank's where somebody gathered them.
+  for (const bool is_gathered : {false, true}) {
+    if (is_gathered) std::filesystem::remove(directory / "sliced/ingot.json");
+    convert::Allowances allow;
+    convert::allow_as_recorded(directory / "sliced", allow);
+    ASSERT_EQ(allow.engine_refuses.size(), 1U);
+    const std::filesystem::path out = directory / (is_gathered ? "gathered" : "merged");
+    const formats::Checkpoint source = shard::open_source(directory / "sliced");
+    convert::execute(convert::plan_conversion(source, {}, {}), out, {});
+    for (const check::Finding& finding : check::check_checkpoint(out, {}).findings)
+      EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
+  }
 }
 
 class SlowSliceMerge : public SliceMerge {};
