@@ -20,14 +20,6 @@ constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
 
 constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
-// The one place where a call that a signal interrupted is made again.
-template <typename Call>
-auto uninterrupted(const Call& call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
-
 // What file systems say to a call that they do not have: network and FUSE mounts in every way.
 bool means_unsupported(int number) {
   return number == EINVAL || number == EOPNOTSUPP || number == ENOSYS || number == EPERM ||

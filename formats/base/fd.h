@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -8,6 +9,14 @@
 #include <string>
 
 namespace ingot {
+
+/// The one place where a system call that a signal interrupted is made again.
+template <typename Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 /// What tells whether a file was replaced (another device or inode) or written to (another size or
 /// time of modification).
@@ -25,6 +34,8 @@ std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
 
 /// What came of asking for a lock.
 enum class LockState : std::uint8_t { kLocked, kHeldElsewhere, kUnsupported };
+
+class Folder;
 
 /// An owned file descriptor. Every failure throws with the path and the system's words; calls that
 /// a signal interrupts are made again.
@@ -82,6 +93,7 @@ class Fd {
   void close();
 
  private:
+  friend class Folder;
   Fd(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   int fd_ = -1;
   std::string path_;

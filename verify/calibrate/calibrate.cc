@@ -17,6 +17,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/folder.h"
 #include "formats/container/safetensors.h"
 #include "formats/records/activation_statistics.h"
 #include "inference/family/model_family.h"
@@ -125,7 +126,8 @@ class StatisticsFile {
       throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
           .in_file(path_.string());
     partial_ += ".partial";
-    file_ = Fd::open_for_writing(partial_, O_WRONLY | O_CREAT | O_TRUNC);
+    file_ = Folder::open(std::filesystem::absolute(partial_).parent_path())
+                .replace(partial_.filename(), O_WRONLY);
   }
 
   void put(const std::string& name, std::span<const std::byte> bytes) {

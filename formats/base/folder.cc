@@ -1,0 +1,221 @@
+#include "formats/base/folder.h"
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/base/error.h"
+
+namespace ingot {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr mode_t kFolderMode = 0777, kFileMode = 0644;
+constexpr int kFolderFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+
+// What a file system is mounted as: another number is another mount, also one of the same folders.
+// Systems that do not tell have the device alone.
+std::pair<std::uint64_t, std::uint64_t> mount_of(const Fd& folder) {
+  std::uint64_t mount = 0;
+#ifdef STATX_MNT_ID
+  struct statx facts {};
+  if (::statx(folder.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &facts) == 0 &&
+      (facts.stx_mask & STATX_MNT_ID) != 0)
+    mount = facts.stx_mnt_id;
+#endif
+  return {folder.stamp().device, mount};
+}
+
+Error in_the_way(std::string_view fact, const std::string& path) {
+  return Error(ErrorCode::kExists,
+               fmt::format("{}, and ingot writes and removes nothing through it (remove it, or "
+                           "choose another output)",
+                           fact))
+      .in_file(path);
+}
+
+std::optional<struct stat> facts_of(const Fd& folder, const std::string& name,
+                                    const std::string& path) {
+  struct stat facts {};
+  if (::fstatat(folder.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) return facts;
+  if (errno == ENOENT) return std::nullopt;
+  throw system_error(errno, "look at", path);
+}
+
+struct CloseFolder {
+  void operator()(DIR* folder) const { ::closedir(folder); }
+};
+
+// Names in a folder, in no order.
+std::vector<std::string> names_in(const Fd& folder) {
+  const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) throw system_error(errno, "list", folder.path());
+  const std::unique_ptr<DIR, CloseFolder> listing(::fdopendir(fd));
+  if (listing == nullptr) {
+    const int number = errno;
+    ::close(fd);
+    throw system_error(number, "list", folder.path());
+  }
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(listing.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  if (errno != 0) throw system_error(errno, "list", folder.path());
+  return names;
+}
+
+}  // namespace
+
+Folder Folder::open(const fs::path& path) {
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), kFolderFlags); });
+  if (fd < 0) throw system_error(errno, "open the folder", path.string());
+  return Folder(Fd(fd, path.string()));
+}
+
+std::string Folder::path_of(const fs::path& name) const {
+  return (fs::path(path()) / name).string();
+}
+
+std::optional<Folder> Folder::step(const std::string& name) const {
+  const std::string whole = path_of(name);
+  const int fd =
+      uninterrupted([&] { return ::openat(fd_.get(), name.c_str(), kFolderFlags | O_NOFOLLOW); });
+  if (fd < 0 && errno == ENOENT) return std::nullopt;
+  if (fd < 0 && (errno == ENOTDIR || errno == ELOOP)) {
+    const auto facts = facts_of(fd_, name, whole);
+    throw in_the_way(
+        facts && S_ISLNK(facts->st_mode) ? "is a symbolic link" : "is there, and no folder", whole);
+  }
+  if (fd < 0) throw system_error(errno, "open the folder", whole);
+  Folder below(Fd(fd, whole));
+  if (mount_of(below.fd_) != mount_of(fd_)) throw in_the_way("is another mount", whole);
+  return below;
+}
+
+std::optional<Folder> Folder::find(const fs::path& name) const {
+  const int same = ::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0);
+  if (same < 0) throw system_error(errno, "open the folder", path());
+  std::optional<Folder> at = Folder(Fd(same, path()));
+  for (const fs::path& part : name) {
+    INGOT_CHECK(part.is_relative() && part != ".." && part != ".");
+    if (!part.empty()) at = at->step(part.string());
+    if (!at) return std::nullopt;
+  }
+  return at;
+}
+
+Folder Folder::make(const fs::path& name) const {
+  Folder at = *find({});
+  for (const fs::path& part : name) {
+    if (::mkdirat(at.fd_.get(), part.c_str(), kFolderMode) != 0 && errno != EEXIST)
+      throw system_error(errno, "create the folder", at.path_of(part));
+    std::optional<Folder> below = at.step(part.string());
+    // Another run removed it at this moment.
+    if (!below) throw system_error(ENOENT, "open the folder", at.path_of(part));
+    at = *std::move(below);
+  }
+  return at;
+}
+
+Folder Folder::holder_of(const fs::path& name) const {
+  std::optional<Folder> holder = find(name.parent_path());
+  if (!holder) throw system_error(ENOENT, "open the folder", path_of(name.parent_path()));
+  return *std::move(holder);
+}
+
+Fd Folder::create(const fs::path& name, int flags) const {
+  const Folder holder = holder_of(name);
+  const int fd = uninterrupted([&] {
+    return ::openat(holder.fd_.get(), name.filename().c_str(),
+                    flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+  });
+  if (fd < 0 && errno != EEXIST) throw system_error(errno, "create", path_of(name));
+  return Fd(fd, path_of(name));
+}
+
+Fd Folder::replace(const fs::path& name, int flags) const {
+  Fd file = create(name, flags);
+  if (!file.valid()) {
+    remove(name);
+    file = create(name, flags);
+  }
+  if (!file.valid()) throw system_error(EEXIST, "create", path_of(name));
+  return file;
+}
+
+Fd Folder::open(const fs::path& name, int flags) const {
+  const Folder holder = holder_of(name);
+  const std::string bare = name.filename().string();
+  const auto facts = facts_of(holder.fd_, bare, path_of(name));
+  if (facts && S_ISLNK(facts->st_mode)) throw in_the_way("is a symbolic link", path_of(name));
+  if (facts && S_ISREG(facts->st_mode) && facts->st_nlink > 1)
+    throw in_the_way("has other names (hard links)", path_of(name));
+  const int fd = uninterrupted(
+      [&] { return ::openat(holder.fd_.get(), bare.c_str(), flags | O_NOFOLLOW | O_CLOEXEC); });
+  if (fd < 0) throw system_error(errno, "open for writing", path_of(name));
+  return Fd(fd, path_of(name));
+}
+
+std::optional<FileStamp> Folder::stamp(const fs::path& name) const {
+  const std::optional<Folder> holder = find(name.parent_path());
+  if (!holder) return std::nullopt;
+  const int fd = uninterrupted([&] {
+    return ::openat(holder->fd_.get(), name.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  });
+  if (fd < 0 && errno == ENOENT) return std::nullopt;
+  if (fd < 0) throw system_error(errno, "look at", path_of(name));
+  return Fd(fd, path_of(name)).stamp();
+}
+
+std::uint64_t Folder::n_links(const fs::path& name) const {
+  const std::optional<Folder> holder = find(name.parent_path());
+  if (!holder) return 0;
+  const auto facts = facts_of(holder->fd_, name.filename().string(), path_of(name));
+  return !facts ? 0 : S_ISREG(facts->st_mode) ? facts->st_nlink : 1;
+}
+
+void Folder::rename(const fs::path& from, const Folder& folder, const fs::path& to) const {
+  const Folder source = holder_of(from), target = folder.holder_of(to);
+  const int result = uninterrupted([&] {
+    return ::renameat(source.fd_.get(), from.filename().c_str(), target.fd_.get(),
+                      to.filename().c_str());
+  });
+  if (result != 0)
+    throw system_error(errno, fmt::format("rename to {}", folder.path_of(to)), path_of(from));
+}
+
+void Folder::remove(const fs::path& name) const {
+  const std::optional<Folder> holder = find(name.parent_path());
+  if (!holder) return;
+  const std::string bare = name.filename().string();
+  const auto facts = facts_of(holder->fd_, bare, path_of(name));
+  if (!facts) return;
+  const int flags = S_ISDIR(facts->st_mode) ? AT_REMOVEDIR : 0;
+  if (::unlinkat(holder->fd_.get(), bare.c_str(), flags) != 0 && errno != ENOENT)
+    throw system_error(errno, "remove", path_of(name));
+}
+
+void Folder::remove_all(const fs::path& name) const {
+  const std::optional<Folder> holder = find(name.parent_path());
+  if (!holder) return;
+  const auto facts = facts_of(holder->fd_, name.filename().string(), path_of(name));
+  if (facts && S_ISDIR(facts->st_mode)) {
+    if (const std::optional<Folder> folder = holder->step(name.filename().string())) {
+      for (const std::string& below : names_in(folder->fd_)) folder->remove_all(below);
+    }
+  }
+  holder->remove(name.filename());
+}
+
+}  // namespace ingot

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "formats/base/fd.h"
+
+namespace ingot {
+
+/// A folder, by its descriptor. Names are relative to it, and lead to what is really below it:
+/// never over a symbolic link, and into no other mount. So nobody's files are written, emptied or
+/// removed in place of those that stand here. All functions throw kExists, with the path, where a
+/// link or a mount is in the way.
+class Folder {
+ public:
+  /// The folder that a path leads to, over whatever links it has.
+  static Folder open(const std::filesystem::path& path);
+  /// The folder of this name; makes those that are missing.
+  [[nodiscard]] Folder make(const std::filesystem::path& name) const;
+  /// nullopt when it is missing.
+  [[nodiscard]] std::optional<Folder> find(const std::filesystem::path& name) const;
+
+  /// Makes a file; an invalid Fd when something of this name is there.
+  [[nodiscard]] Fd create(const std::filesystem::path& name, int flags) const;
+  /// Makes a file in place of what has this name: what is written goes to nothing that was there.
+  [[nodiscard]] Fd replace(const std::filesystem::path& name, int flags) const;
+  /// Opens a file that is here, to be written to. Throws kExists too when it has other names (hard
+  /// links), which would be written to as well.
+  [[nodiscard]] Fd open(const std::filesystem::path& name, int flags) const;
+  /// The stamp of what has this name, be it a link; nullopt when there is nothing.
+  [[nodiscard]] std::optional<FileStamp> stamp(const std::filesystem::path& name) const;
+  /// How many names (hard links) a file has, this one included; 0 when there is nothing.
+  [[nodiscard]] std::uint64_t n_links(const std::filesystem::path& name) const;
+
+  void rename(const std::filesystem::path& from, const Folder& folder,
+              const std::filesystem::path& to) const;
+  /// Removes a file, a link or an empty folder, if there is one.
+  void remove(const std::filesystem::path& name) const;
+  /// Removes what has this name with everything in it, if there is anything.
+  void remove_all(const std::filesystem::path& name) const;
+
+  [[nodiscard]] const std::string& path() const { return fd_.path(); }
+
+ private:
+  explicit Folder(Fd fd) : fd_(std::move(fd)) {}
+  /// The folder of one name directly in this one; nullopt when it is missing.
+  [[nodiscard]] std::optional<Folder> step(const std::string& name) const;
+  /// The folder that holds this name.
+  [[nodiscard]] Folder holder_of(const std::filesystem::path& name) const;
+  [[nodiscard]] std::string path_of(const std::filesystem::path& name) const;
+
+  Fd fd_;  // O_PATH: a folder that may not be read can still be written to
+};
+
+}  // namespace ingot
