@@ -1,4 +1,3 @@
-#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -18,6 +17,7 @@
 #include "cli/command_line.h"
 #include "cli/commands/commands.h"
 #include "cli/mpi/ranks.h"
+#include "cli/terminal/standard_output.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
@@ -114,15 +114,21 @@ int guarded(int argc, char** argv) {
 }  // namespace ingot::cli
 
 int main(int argc, char** argv) {
+  ingot::cli::StandardOutput output(STDOUT_FILENO);
+  std::streambuf* const own = std::cout.rdbuf(&output);
   // A closed pipe becomes a failed write, never a death in the middle of a conversion whose log is
   // piped.
   std::signal(SIGPIPE, SIG_IGN);
+  // The same of a file that becomes longer than `ulimit -f` allows.
+  std::signal(SIGXFSZ, SIG_IGN);
   // Who asks how far a command is must not kill one that has nothing to say.
   ingot::cli::pass_over_status_signal();
   const int exit_code = ingot::cli::guarded(argc, argv);
   std::cout.flush();
+  std::cout.rdbuf(own);
   ingot::cli::end_all_ranks(exit_code);
-  if (std::cout.good() || ingot::cli::reader_has_gone()) return exit_code;
-  std::cerr << "error: cannot write to standard output: " << std::strerror(errno) << "\n";
+  if (output.failure() == 0 || ingot::cli::reader_has_gone()) return exit_code;
+  std::cerr << "error: cannot write to standard output: " << std::strerror(output.failure())
+            << "\n";
   return ingot::cli::kExitTrouble;
 }

@@ -4,14 +4,13 @@
 #include <charconv>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/flags/flag_table.h"
+#include "cli/terminal/available_memory.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
@@ -32,22 +31,6 @@ std::string profile_names() {
 
 std::string kv_format_names() {
   return names_of(inference::kv_formats(), inference::kv_format_name);
-}
-
-// MemAvailable of the system, or of the group of processes that we run in where that is less.
-std::uint64_t available_memory() {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  std::ifstream system("/proc/meminfo");
-  std::string key, unit;
-  for (std::uint64_t n = 0; system >> key >> n; std::getline(system, unit)) {
-    if (key == "MemAvailable:") available = n * 1024;
-  }
-  std::ifstream most("/sys/fs/cgroup/memory.max"), used("/sys/fs/cgroup/memory.current");
-  std::uint64_t limit = 0, taken = 0;
-  if (most >> limit && used >> taken) {
-    available = std::min(available, limit > taken ? limit - taken : 0);
-  }
-  return available;
 }
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20U;

@@ -99,6 +99,11 @@ Error system_error(int error_number, std::string_view what_failed, std::string_v
       code = ErrorCode::kNoSpace;
       remedy = " (free space and run again with --resume)";
       break;
+    case EFBIG:
+      remedy =
+          " (raise the limit of the size of files, see ulimit -f, or write smaller ones; the file "
+          "system may have such a limit too)";
+      break;
     case EMFILE:
     case ENFILE:
       remedy = " (raise the limit of open files, see ulimit -n)";

@@ -17,6 +17,15 @@ for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 16 18 20 25; do
   expect 0 "" "$ingot" convert "$example" "$work/out" --to bf16 --progress never --resume
   diff -r "$work/whole" "$work/out" || fail "write $n: the resumed output differs"
 done
+# A limit of the size of files (ulimit -f) is an error like another.
+rm -rf "$work/out"
+(ulimit -f 100 && exec "$ingot" convert "$example" "$work/out" --to bf16 --progress never) >"$work/stdout" 2>"$work/stderr"
+status=$?
+[ $status -eq 2 ] || fail "ulimit -f: exit status $status"
+grep -q "File too large.*ulimit -f" "$work/stderr" || fail "ulimit -f: $(cat "$work/stderr")"
+expect_unpublished "$work/out"
+expect 0 "" "$ingot" convert "$example" "$work/out" --to bf16 --progress never --resume
+diff -r "$work/whole" "$work/out" || fail "ulimit -f: the resumed output differs"
 echo "$failed points of failure"
 [ "$failed" -ge 8 ] || fail "only $failed runs failed"
 finish

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace ingot::cli {
+
+/// Bytes that this process may still take: what the system has available, or what is left of the
+/// least limit of the control groups (of either version) that it is in, from its own up to the
+/// root. Pages of files that can be dropped count as free.
+std::uint64_t available_memory(const std::filesystem::path& proc = "/proc");
+
+}  // namespace ingot::cli

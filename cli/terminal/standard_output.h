@@ -1,0 +1,33 @@
+#pragma once
+
+#include <array>
+#include <streambuf>
+
+namespace ingot::cli {
+
+/// A stream's way to a descriptor, which remembers why it failed: of a stream alone only the fact
+/// would be known, when errno is long that of another call. What is written to a terminal is shown
+/// at once.
+class StandardOutput : public std::streambuf {
+ public:
+  explicit StandardOutput(int descriptor);
+
+  /// errno of the first write that failed; 0 when none did.
+  [[nodiscard]] int failure() const { return failure_; }
+
+ protected:
+  int_type overflow(int_type next) override;
+  std::streamsize xsputn(const char* text, std::streamsize n) override;
+  int sync() override;
+
+ private:
+  /// False when it cannot be written, or something before could not.
+  bool write(const char* text, std::size_t n);
+
+  int descriptor_;
+  bool is_terminal_;
+  int failure_ = 0;
+  std::array<char, 1 << 16> buffer_{};
+};
+
+}  // namespace ingot::cli
