@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -85,7 +86,8 @@ void SourceStamps::require_unchanged(const fs::path& path) const {
 
 Json SourceStamps::to_json(const fs::path& directory) const {
   Json json = Json::object();
-  for (const auto& [path, entry] : files_) json[name_from(directory, path)] = json_of(entry.stamp);
+  for (const auto& [path, entry] : files_)
+    json[escaped_bytes(name_from(directory, path))] = json_of(entry.stamp);
   return json;
 }
 
@@ -94,7 +96,7 @@ SourceStamps::Changes SourceStamps::changed_since(const Json& earlier,
   Changes changes;
   for (const auto& [path, entry] : files_) {
     const std::string name = name_from(directory, path);
-    const auto found = earlier.find(name);
+    const auto found = earlier.find(escaped_bytes(name));
     if (found != earlier.end() && *found == json_of(entry.stamp)) continue;
     if (entry.reader == ReadFor::kSource) {
       changes.of_source.insert(name);

@@ -1,6 +1,7 @@
 #include "formats/base/printable.h"
 
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 
@@ -121,6 +122,37 @@ std::string valid_text(std::string_view text) {
     text.remove_prefix(bytes.size());
   }
   return out;
+}
+
+std::string escaped_bytes(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t n = first_code_point(bytes).n_bytes;
+    if (n == 0 || bytes[0] == '%') {
+      text += fmt::format("%{:02X}", static_cast<std::uint8_t>(bytes[0]));
+      bytes.remove_prefix(1);
+    } else {
+      text += bytes.substr(0, n);
+      bytes.remove_prefix(n);
+    }
+  }
+  return text;
+}
+
+std::string unescaped_bytes(std::string_view text) {
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      bytes += static_cast<char>(byte);
+      i += 2;
+    } else {
+      bytes += text[i];
+    }
+  }
+  return bytes;
 }
 
 }  // namespace ingot

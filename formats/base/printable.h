@@ -20,4 +20,9 @@ std::string printable_lines(std::string_view text);
 /// are no UTF-8 become U+FFFD. Generated text may end inside a character.
 std::string valid_text(std::string_view text);
 
+/// Any bytes as a document may hold them: those that are no UTF-8, and `%`, become `%XX`.
+std::string escaped_bytes(std::string_view bytes);
+/// The bytes that were escaped so.
+std::string unescaped_bytes(std::string_view text);
+
 }  // namespace ingot

@@ -22,6 +22,17 @@ TEST(Printable, KeepsTextOfEveryLanguage) {
     EXPECT_EQ(printable(text), text);
 }
 
+TEST(EscapedBytes, ComeBackWhateverTheyAre) {
+  EXPECT_EQ(escaped_bytes("o\xff/50%/\xc3\xa4"), "o%FF/50%25/\xc3\xa4");
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  for (const std::string& bytes :
+       {all, all + all, std::string("%"), std::string("%4"), std::string()}) {
+    EXPECT_TRUE(is_utf8(escaped_bytes(bytes)));
+    EXPECT_EQ(unescaped_bytes(escaped_bytes(bytes)), bytes);
+  }
+}
+
 TEST(Printable, EscapesWhatMovesATerminal) {
   EXPECT_EQ(printable("\033[2J\a\x7f"), "\\x1b[2J\\x07\\x7f");
   EXPECT_EQ(printable("a\nb\tc\rd"), "a\\nb\\tc\\rd");
