@@ -6,6 +6,7 @@
 
 #include "convert/job/execution.h"
 #include "convert/job/job_identity.h"
+#include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
@@ -113,9 +114,12 @@ namespace {
 
 Claim take_claim(const Plan& plan, const OutputPaths& paths, const ExecuteOptions& options) {
   const Renewal renewal{.waiting = [&] { options.check_stop(); }};
-  return plan.options.part
-             ? Claim::take_part(paths, options.run, *plan.options.part, options.resume, renewal)
-             : Claim::take(paths, options.run, renewal);
+  Claim claim = plan.options.part ? Claim::take_part(paths, options.run, *plan.options.part,
+                                                     options.resume, renewal)
+                                  : Claim::take(paths, options.run, renewal);
+  // Before anything else is written.
+  require_unseen(inputs_of(plan), paths.output);
+  return claim;
 }
 
 ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& output,
@@ -123,7 +127,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   const OutputPaths paths(output);
   // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
   // The claim comes before whatever looks into the output, so that nobody else changes it.
-  require_place(plan.source, output, options);
+  require_place(plan, output, options);
   // Nobody else is kept from reading an output that is finished, unless a run that was killed in
   // its last steps left a folder, which goes with the claim.
   const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
@@ -173,6 +177,19 @@ ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
 std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {
   const OutputPaths paths(output);
   return std::filesystem::exists(paths.consumed) ? paths.consumed : std::filesystem::path();
+}
+
+bool is_done_without_source(const std::filesystem::path& source,
+                            const std::filesystem::path& output, const Recipe& recipe,
+                            const PlanOptions& plan, const ExecuteOptions& options) {
+  if (!options.resume || !options.consume_source ||
+      !is_finished_of_deleted(source, output, recipe, plan))
+    return false;
+  if (const OutputPaths paths(output); std::filesystem::exists(paths.swept)) {
+    const Claim claim = Claim::take(paths, options.run);
+    clear_partial(paths);
+  }
+  return true;
 }
 
 }  // namespace ingot::convert

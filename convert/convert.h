@@ -43,4 +43,11 @@ ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
 /// Empty when there are none.
 std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
 
+/// Whether a job with --consume-source that is resumed stands finished, its source deleted, so that
+/// no plan can be made any more. Throws kMismatch when its options were others. Removes what a kill
+/// in the last step has left.
+bool is_done_without_source(const std::filesystem::path& source,
+                            const std::filesystem::path& output, const Recipe& recipe,
+                            const PlanOptions& plan, const ExecuteOptions& options);
+
 }  // namespace ingot::convert

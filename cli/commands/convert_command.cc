@@ -22,6 +22,7 @@
 #include "convert/expert_form.h"
 #include "convert/job/execute.h"
 #include "convert/job/job_identity.h"
+#include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
 #include "convert/recipe/recipe.h"
@@ -85,8 +86,7 @@ struct ConvertVerifyFlags {
   void require_possible(const formats::Checkpoint& source) const {
     if (levels.empty()) return;
     for (const verify::Level level : verify::parse_levels(levels)) {
-      if (verify::runs_model(level))
-        (void)inference::model_spec(source.family(), source.config());
+      if (verify::runs_model(level)) (void)inference::model_spec(source.family(), source.config());
     }
   }
 };
@@ -169,11 +169,12 @@ int run_convert(ConvertFlags& flags) {
   flags.verify.require_valid(flags.job);
   Recipe recipe = make_recipe(flags.target);
   if (!flags.experts.empty()) recipe.choices.experts = convert::parse_experts(flags.experts);
-  convert::require_apart(flags.input, flags.job.output);
+  convert::require_apart({.folders = {flags.input}}, flags.job.output);
 
   const convert::PlanOptions shard_options = plan_options(flags);
   execute.join = flags.part == kJoin;
   execute.resume = execute.resume || execute.join;
+  if (is_done_without_source(flags.job, flags.input, recipe, shard_options)) return kExitDone;
   execute.stamps.add(flags.input);
   require_proposal(flags.proposal, flags.family);
   if (!flags.target.scales_from.empty())

@@ -26,6 +26,7 @@
 #include "convert/job/claim.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
+#include "convert/output/version.h"
 #include "convert/run/lossless_proof.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
@@ -156,7 +157,7 @@ convert::CommandLine command_line() {
   std::error_code failure;
   line.directory = std::filesystem::current_path(failure).string();
   const std::string text = text_of("/proc/self/cmdline");
-  if (failure || !is_utf8(text) || !is_utf8(line.directory)) return {};
+  if (failure) return {};
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\0', at), text.size());
     line.words.push_back(text.substr(at, end - at));
@@ -252,6 +253,21 @@ void declare_job(FlagTable& table, JobFlags& flags) {
                                   {.kind = ValueKind::kFile}},
                                  progress_flag(&flags.progress),
                                  json_flag(&flags.json)});
+}
+
+bool is_done_without_source(const JobFlags& flags, const std::string& source,
+                            const convert::Recipe& recipe, const convert::PlanOptions& options) {
+  if (!convert::is_done_without_source(source, flags.output, recipe, options, execution(flags)))
+    return false;
+  if (flags.json) {
+    std::cout << formats::json_text({{"schema", 1},
+                                     {"command", "convert"},
+                                     {"version", std::string(convert::kVersion)},
+                                     {"already_done", true}});
+  } else {
+    std::cout << kAlreadyFinished << "\n";
+  }
+  return true;
 }
 
 int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan) {

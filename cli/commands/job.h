@@ -28,8 +28,7 @@ struct JobFlags {
   bool lossless_only = false;  ///< proven before the first byte is written; declared by `convert`
 };
 
-/// The words that this process was started with, and where; empty where they are no text that a
-/// journal could hold.
+/// The words that this process was started with, and where; empty where that folder is gone.
 convert::CommandLine command_line();
 /// An option of a command that another says itself.
 struct OwnOption {
@@ -50,6 +49,11 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
 /// With what a comparison is judged: --thresholds, --require.
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
                    std::vector<std::string>& requirements);
+
+/// Says so, and returns true, when the output stands finished and its source, of which no plan can
+/// be made any more, was deleted for it (--consume-source, with --resume).
+bool is_done_without_source(const JobFlags& flags, const std::string& source,
+                            const convert::Recipe& recipe, const convert::PlanOptions& options);
 
 /// Executes a plan, or prints it when that was asked for; returns the exit code. What a run would
 /// refuse by headers and options is refused in both, a plan that does not fit the disk after it was

@@ -4,6 +4,7 @@
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
 #include "convert/convert.h"
+#include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/foreign_files.h"
 #include "shard/join/source.h"
@@ -22,7 +23,7 @@ struct MergeFlags {
 // A conversion that changes nothing but the layout.
 int run_merge(MergeFlags& flags) {
   const std::size_t threads = threads_of(flags.job.execute.threads);
-  convert::require_apart(flags.input, flags.job.output);
+  convert::require_apart({.folders = {flags.input}}, flags.job.output);
   if (!shard::is_sliced(flags.input)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "holds no slices (give the directory above the rank directories, or that of "

@@ -12,7 +12,7 @@
 #include "cli/flags/flag_table.h"
 #include "cli/flags/target_flags.h"
 #include "convert/convert.h"
-#include "convert/output/output_directory.h"
+#include "convert/output/apart.h"
 #include "convert/plan/repair.h"
 #include "formats/base/printable.h"
 #include "formats/config/config_meaning.h"
@@ -130,7 +130,7 @@ std::string mended_text(const convert::Plan& plan, const Opened& opened) {
 }
 
 int run_repair(RepairFlags& flags) {
-  convert::require_apart(flags.input, flags.job.output);
+  convert::require_apart({.folders = {flags.input}}, flags.job.output);
   if (shard::is_sliced(flags.input)) {
     throw Error(ErrorCode::kUnsupported,
                 "holds slices of ranks (put them together with ingot merge, repair that, and cut "

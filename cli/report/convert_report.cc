@@ -125,9 +125,6 @@ Json quality_json(const QualityReport& report) {
           {"inexact_globals", report.inexact_globals}};
 }
 
-constexpr std::string_view kAlreadyFinished =
-    "already finished: the output is this conversion of this source";
-
 double gigabytes_per_second(const StageReport& stage) {
   return stage.seconds > 0 ? static_cast<double>(stage.n_bytes) * 1e-9 / stage.seconds : 0;
 }

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "convert/job/estimate.h"
 #include "convert/job/execute.h"
@@ -21,6 +22,9 @@ struct DryRun {
   std::optional<convert::TimeEstimate> time = {};    ///< nothing: not measured
   std::optional<convert::LosslessProof> proof = {};  ///< with --lossless-only
 };
+
+inline constexpr std::string_view kAlreadyFinished =
+    "already finished: the output is this conversion of this source";
 
 /// At most kScreenLines lines, unless it `is_whole`.
 std::string dry_run_text(const DryRun& dry_run, bool is_whole);

@@ -15,6 +15,7 @@
 
 #include "convert/job/part_files.h"
 #include "formats/base/error.h"
+#include "formats/base/folder.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -137,9 +138,8 @@ std::int64_t file_system_now(const fs::path& folder) {
   static std::atomic<std::uint64_t> n = 0;
   const fs::path probe =
       folder / fmt::format("clock-{}-{}", static_cast<std::uint64_t>(::getpid()), n.fetch_add(1));
-  const Fd file = Fd::open_for_writing(probe, O_WRONLY | O_CREAT);
   // A killed process of this number may have left one.
-  ::futimens(file.get(), nullptr);
+  const Fd file = Folder::open(folder).replace(probe.filename(), O_WRONLY);
   const std::int64_t now = file.stamp().modified_ns;
   std::error_code ignored;
   fs::remove(probe, ignored);
@@ -337,10 +337,10 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
     if (!fs::exists(parent)) make_folders(parent);
     const Fd lock = lock_parent(parent);
     if (make_folder(paths_.output)) made_output_ = true;
-    make_folder(paths_.partial);
-    make_folder(paths_.parts);
+    const Folder parts =
+        Folder::open(paths_.output).make(paths_.parts.lexically_relative(paths_.output));
     path_ = part_file(paths_, part, number, kClaimSuffix);
-    file = Fd::create_new(path_, O_RDWR);
+    file = parts.create(path_.filename(), O_RDWR);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return false;
     throw;
@@ -374,10 +374,11 @@ bool Claim::try_take(const RunName& run, const Renewal& renewal) {
     if (!fs::exists(parent)) make_folders(parent);
     const Fd lock = lock_parent(parent);
     if (make_folder(paths_.output)) made_output_ = true;
-    make_folder(paths_.partial);
-    file = Fd::create_new(paths_.claim, O_RDWR);
+    require_own_folders(paths_);
+    const Folder partial = Folder::open(paths_.output).make(paths_.partial.filename());
+    file = partial.create(paths_.claim.filename(), O_RDWR);
     is_new = file.valid();
-    if (!is_new) file = Fd::open_for_writing(paths_.claim, O_RDWR);
+    if (!is_new) file = partial.open(paths_.claim.filename(), O_RDWR);
     state = file.try_lock();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return false;

@@ -50,6 +50,15 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
 ExecuteReport Execution::publish_again() {
   log("resuming: the files are complete, publishing");
   if (earlier_->inspected) add_inspection_report();
+  if (earlier_->consuming && options_.consume_source) {
+    const formats::JsonValue& sources = earlier_->runs.back().sources;
+    if (stamps_.changed_since(*sources, plan_.source.directory()).of_source.empty()) {
+      journal_ = Journal::append_to(claim_.journal(), *earlier_);
+      consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop, Consume::kAtTheEnd);
+    } else {
+      warn("the source has changed since it was converted: what is left of it is kept");
+    }
+  }
   finish_publishing(earlier_->replacing, nullptr);
   report_.only_published = true;
   return report();
@@ -57,9 +66,10 @@ ExecuteReport Execution::publish_again() {
 
 void Execution::begin() {
   warn_of_file_system();
-  std::filesystem::create_directories(paths_.staged);
+  staged_.emplace(
+      Folder::open(paths_.output).make(paths_.staged.lexically_relative(paths_.output)));
   if (!earlier_) sync_directory(paths_.partial);
-  staged_.emplace(paths_.staged);
+  if (!plan_.options.part) staged_->drop_but(weights_names());
   if (earlier_) {
     options_.join ? join(*earlier_) : resume(*earlier_);
   } else {
@@ -189,17 +199,17 @@ void Execution::stage_beside_weights() {
   log("all tensors durable, writing side files and manifest");
   options_.begin_phase(options_.sha256 ? "hashing files" : "side files");
   const Hash128 manifest = stage_side_files(
-      plan_, paths_, results_,
+      plan_, *staged_, results_,
       {.identity = identity_,
        .unverified = options_.no_verify && earlier_ ? earlier_->gate() : std::string(),
        .sha256 = options_.sha256,
        .threads = threads_});
-  take_side_files();
   if (options_.read_back) {
     log("reading back what was written");
     options_.begin_phase("reading back");
-    options_.join ? read_back_joined(plan_, paths_, results_, manifest, threads_)
-                  : read_back(plan_, paths_, results_, manifest, threads_);
+    // Before a source is deleted all is read here, whatever parts have read.
+    options_.join && !consumer_ ? read_back_joined(plan_, paths_, results_, manifest, threads_)
+                                : read_back(plan_, paths_, results_, manifest, threads_);
   }
   report_.quality = quality_report(plan_, results_, options_.n_worst);
 }
@@ -210,10 +220,9 @@ bool Execution::passes_inspection() {
   const Inspection inspection = options_.inspect(paths_.staged);
   report_.refused = !inspection.may_publish;
   if (report_.refused || inspection.report.empty()) return !report_.refused;
-  write_text_file(paths_.staged / formats::kVerifyName, inspection.report);
+  write_text_file(staged_->make(std::string(formats::kVerifyName)), inspection.report);
   sync_directory(paths_.staged);
   add_inspection_report();
-  staged_->take(std::string(formats::kVerifyName));
   return true;
 }
 
@@ -223,9 +232,8 @@ ExecuteReport Execution::publish() {
   stamps_.require_unchanged();
   claim_.require_held();
   for (const std::string& name : names_) staged_->require_ours(name);
-  if (consumer_) consumer_->finish(*journal_);
   const bool is_replacing = options_.force || (earlier_ && earlier_->was_forced());
-  journal_->add_publishing(is_replacing, has_report_);
+  journal_->add_publishing(is_replacing, has_report_, consumer_.has_value());
   finish_publishing(is_replacing, &*staged_);
   return report();
 }
@@ -245,20 +253,21 @@ void Execution::add_inspection_report() {
   names_.insert(names_.begin(), std::string(formats::kVerifyName));
 }
 
-// Weights are ours since they were opened; everything else was written by now.
-void Execution::take_side_files() {
+// What stands beside these is made anew, names of the same files in directories of ranks included.
+std::set<std::string> Execution::weights_names() const {
   std::set<std::string> weights;
   for (const PlannedFile& file : plan_.files) {
     for (const PlannedFile::Member& member : file.members) weights.insert(member.path);
   }
-  for (const std::string& name : names_) {
-    if (!weights.contains(name)) staged_->take(name);
-  }
+  return weights;
 }
 
 void Execution::finish_publishing(bool replacing, const StagedFiles* staged) {
   if (replacing) remove_stale(paths_, names_);
   convert::publish(paths_, names_, staged);
+  // The last step that a run with --resume goes on with: the output is whole, and in its place.
+  if (consumer_) consumer_->finish(*journal_);
+  sweep(paths_);
 }
 
 void Execution::warn_of_file_system() {
@@ -278,7 +287,8 @@ void Execution::warn_of_file_system() {
 }
 
 void Execution::consume_from_here() {
-  consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop);
+  consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop,
+                    options_.read_back ? Consume::kAtTheEnd : Consume::kOnTheWay);
   consumer_->save_headers();
   std::vector<std::uint32_t> resumed;
   for (std::uint32_t index = 0; index < done_.size(); ++index) {
@@ -294,14 +304,8 @@ void Execution::link_source_files() {
   for (const PlannedFile& file : plan_.files) {
     if (!file.is_linked) continue;
     threads_.check_stop();
-    const std::filesystem::path from = plan_.source.directory() / file.name;
-    const std::filesystem::path to = paths_.staged / file.name;
-    std::filesystem::remove(to);
-    if (!link_file(std::filesystem::canonical(from), to)) {
-      copy_durably(from, to, threads_.check_stop);
-      is_copied = true;
-    }
-    staged_->take(file.name);
+    const auto from = std::filesystem::canonical(plan_.source.directory() / file.name);
+    if (!staged_->share(from, file.name, true, threads_.check_stop)) is_copied = true;
   }
   if (is_copied) {
     warn(

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,7 @@ class Execution {
   void require_links();
   void require_sources_of_open_tensors() const;
   void on_durable(const std::vector<std::uint32_t>& tensors);
-  void take_side_files();
+  [[nodiscard]] std::set<std::string> weights_names() const;
   void warn(std::string text) { report_.warnings.push_back(std::move(text)); }
   void log(const std::string& line) const {
     if (options_.log) options_.log(line);

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 
 #include "check/stored_hashes.h"
+#include "convert/output/manifest_writer.h"
+#include "convert/output/output_directory.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -72,8 +74,8 @@ OptionTexts options_of(const Json& identity) {
                         rule.at("scheme").get<std::string>());
   }
   texts["--allow"] = allow_text(recipe.at("allow"));
-  for (const char* key : {"family", "shards"})
-    texts[option_name(key)] = value_text(identity.at(key));
+  for (const char* key : {"family", "shards", "links"})
+    texts[option_name(key)] = value_text(identity.value(key, Json()));
   texts["--family-file"] = identity.value("family_file", "");
   if (const auto slicing = identity.find("slicing");
       slicing != identity.end() && !slicing->is_null())
@@ -87,11 +89,19 @@ bool names_content(const std::string& option) {
          option == "--scales-from";
 }
 
+// Whether what the options of a command leave open is known.
+enum class Now : std::uint8_t { kWhole, kAsGiven };
+
 // `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`.
-std::string differing_options(const Json& earlier, const Json& now) {
+std::string differing_options(const Json& earlier, const Json& now, Now what = Now::kWhole) {
   const OptionTexts before = options_of(earlier);
   OptionTexts after = options_of(now);
-  for (const auto& [name, text] : before) after.try_emplace(name);
+  // Rules are never left open.
+  if (what == Now::kAsGiven)
+    std::erase_if(after, [](const auto& option) { return option.second.empty(); });
+  for (const auto& [name, text] : before) {
+    if (what == Now::kWhole || name == "--rule") after.try_emplace(name);
+  }
   // What --to decides where it is not given.
   if (before.at("--to") != after.at("--to")) after.erase("--mtp");
   std::string list;
@@ -146,18 +156,27 @@ std::string changed_file(const Json& earlier, const Json& now) {
   return "config.json has changed";
 }
 
-// `source`, the fingerprint, is null until it is known.
-Json job_identity(const Plan& plan) {
-  const PlanOptions& options = plan.options;
+// What a command says of a job; null is what only its source tells.
+Json said_identity(const Recipe& recipe, const PlanOptions& options) {
   Json shards = "keep-files";
   if (options.shards.max_shard_bytes) shards = *options.shards.max_shard_bytes;
   Json identity = {{"version", std::string(kVersion)},
-                   {"family", std::string(plan.source.family().name)},
-                   {"recipe", plan.recipe.to_json()},
+                   {"family", nullptr},
+                   {"recipe", recipe.to_json()},
                    {"shards", shards},
                    {"source", nullptr},
-                   {"plan", plan_hash(plan).hex()}};
-  if (plan.is_sliced()) identity["slicing"] = slicing_json(options);
+                   {"plan", nullptr}};
+  if (options.layout->is_sliced) identity["slicing"] = slicing_json(options);
+  // Files that are links for the one are written by the other.
+  if (recipe.choices.repair) identity["links"] = options.links ? "yes" : "no";
+  return identity;
+}
+
+// `source`, the fingerprint, is null until it is known.
+Json job_identity(const Plan& plan) {
+  Json identity = said_identity(plan.recipe, plan.options);
+  identity["family"] = std::string(plan.source.family().name);
+  identity["plan"] = plan_hash(plan).hex();
   if (const std::string& hash = plan.source.family().file_hash; !hash.empty())
     identity["family_file"] = hash;
   return identity;
@@ -193,17 +212,18 @@ Json finished_identity(const formats::Manifest& manifest) {
   Json recipe = manifest.recipe;
   Json shards = recipe.at("shards");
   recipe.erase("shards");
-  Json slicing = recipe.value("slicing", Json());
-  recipe.erase("slicing");
-  Json family_file = recipe.value("family_file", Json());
-  recipe.erase("family_file");
+  Json apart = Json::object();
+  for (const char* key : kOwnKeys) {
+    if (!recipe.contains(key)) continue;
+    apart[key] = recipe.at(key);
+    recipe.erase(key);
+  }
   Json identity = {{"version", manifest.tool_version},
                    {"family", manifest.family},
                    {"recipe", std::move(recipe)},
                    {"shards", std::move(shards)},
                    {"source", manifest.source}};
-  if (!slicing.is_null()) identity["slicing"] = std::move(slicing);
-  if (!family_file.is_null()) identity["family_file"] = std::move(family_file);
+  identity.update(apart);
   return identity;
 }
 
@@ -288,6 +308,29 @@ Json require_resumable(const Plan& plan, const std::filesystem::path& output,
       source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);
   if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
   return identity;
+}
+
+bool is_finished_of_deleted(const std::filesystem::path& source,
+                            const std::filesystem::path& output, const Recipe& recipe,
+                            const PlanOptions& options) {
+  if (output_state(output) != OutputState::kFinished) return false;
+  const std::optional<formats::Manifest> manifest = formats::read_manifest(output);
+  if (!manifest) return false;
+  const Json& files = manifest->source->at("files");
+  const auto is_gone = [&](const Json& file) {
+    return !std::filesystem::exists(source / file.at("name").get<std::string>());
+  };
+  const auto config = source / "config.json";
+  if (files.empty() || !std::all_of(files.begin(), files.end(), is_gone) ||
+      !std::filesystem::exists(config) ||
+      check::hash_file(config).hex() != manifest->source->value("config", ""))
+    return false;
+  const Json earlier = finished_identity(*manifest);
+  Json now = said_identity(recipe, options);
+  now["family"] = earlier.at("family");
+  if (const std::string list = differing_options(earlier, now, Now::kAsGiven); !list.empty())
+    refuse("it was begun with other options: " + list);
+  return true;
 }
 
 }  // namespace ingot::convert

@@ -16,6 +16,13 @@ namespace ingot::convert {
 formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
                                 const Preflight& checked, const JobThreads& threads);
 
+/// Whether `output` stands finished, and every weights file that its manifest says it was made of
+/// is gone from `source`, which has the same config.json. Throws kMismatch, naming them, when
+/// options of the job were others, as far as that shows without a source.
+bool is_finished_of_deleted(const std::filesystem::path& source,
+                            const std::filesystem::path& output, const Recipe& recipe,
+                            const PlanOptions& options);
+
 /// Samples per weights file, and their length. The first starts at byte 0, the last ends at the end
 /// of the file.
 inline constexpr std::uint64_t kFingerprintSamples = 64;

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/folder.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -20,7 +22,8 @@ constexpr std::size_t kHashDigits = 32;
 
 // `<hash of the text> <text>\n`: a line that was cut or garbled by a crash does not match its hash.
 std::string line_of(const Json& fact) {
-  const std::string text = fact.dump();
+  // Words for people may hold any bytes; what is read again is escaped.
+  const std::string text = fact.dump(-1, ' ', false, Json::error_handler_t::replace);
   return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";
 }
 
@@ -85,12 +88,14 @@ std::vector<std::vector<Hash128>> split_hashes(const Json& list) {
 }
 
 RunRecord run_of(const Json& json) {
+  CommandLine command{.directory = unescaped_bytes(json.value("directory", std::string())),
+                      .words = json.value("words", std::vector<std::string>())};
+  for (std::string& word : command.words) word = unescaped_bytes(word);
   return {.replacing = json.at("replacing").get<bool>(),
           .gate = json.at("gate").get<std::string>(),
           .allow = json.at("allow"),
           .sources = json.at("sources"),
-          .command = {.directory = json.value("directory", std::string()),
-                      .words = json.value("words", std::vector<std::string>())}};
+          .command = std::move(command)};
 }
 
 }  // namespace
@@ -106,14 +111,14 @@ std::string JournalContents::gate() const {
 }
 
 Journal Journal::create(const std::filesystem::path& path, const Json& identity) {
-  Journal journal(Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC), 0);
+  Journal journal(Folder::open(path.parent_path()).replace(path.filename(), O_WRONLY), 0);
   journal.append(line_of({{"identity", identity}}));
   sync_directory(path.parent_path());
   return journal;
 }
 
 Journal Journal::append_to(const std::filesystem::path& path, const JournalContents& contents) {
-  Fd file = Fd::open_for_writing(path, O_WRONLY);
+  Fd file = Folder::open(path.parent_path()).open(path.filename(), O_WRONLY);
   file.truncate(contents.valid_bytes);
   file.sync();
   return Journal(std::move(file), contents.valid_bytes);
@@ -158,6 +163,7 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
       contents.publishing = true;
       contents.replacing = fact->at("publishing").get<std::string>() == "replacing";
       contents.inspected = fact->contains("inspected");
+      contents.consuming = fact->contains("consuming");
     }
     first = false;
     begin = end + 1;
@@ -173,8 +179,8 @@ void Journal::add_run(const RunRecord& run) {
                {"allow", *run.allow},
                {"sources", *run.sources}};
   if (!run.command.words.empty()) {
-    json["directory"] = run.command.directory;
-    json["words"] = run.command.words;
+    json["directory"] = escaped_bytes(run.command.directory);
+    for (const std::string& word : run.command.words) json["words"].push_back(escaped_bytes(word));
   }
   append(line_of({{"run", std::move(json)}}));
 }
@@ -205,9 +211,10 @@ void Journal::add_consumed(const std::string& file) {
   append(line_of({{"consumed", file}}));
 }
 
-void Journal::add_publishing(bool replacing, bool inspected) {
+void Journal::add_publishing(bool replacing, bool inspected, bool consuming) {
   formats::Json fact = {{"publishing", replacing ? "replacing" : "new"}};
   if (inspected) fact["inspected"] = true;
+  if (consuming) fact["consuming"] = true;
   append(line_of(fact));
 }
 

@@ -36,6 +36,7 @@ struct JournalContents {
   bool publishing = false;  ///< renaming had begun
   bool replacing = false;   ///< ... over an older checkpoint (--force)
   bool inspected = false;   ///< ... with a report of its inspection
+  bool consuming = false;   ///< ... and source files that are left are deleted (--consume-source)
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
 
   /// Whether any run replaces an older checkpoint.
@@ -61,7 +62,7 @@ class Journal {
   /// Everything that this part of the job writes is durable.
   void add_complete();
   void add_consumed(const std::string& file);
-  void add_publishing(bool replacing, bool inspected);
+  void add_publishing(bool replacing, bool inspected, bool consuming = false);
 
  private:
   Journal(Fd file, std::uint64_t size) : file_(std::move(file)), size_(size) {}

@@ -11,6 +11,7 @@
 
 #include "convert/job/part_journals.h"
 #include "convert/job/source_consumer.h"
+#include "convert/output/apart.h"
 #include "convert/output/planned_checkpoint.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -23,6 +24,11 @@ using formats::Json;
 namespace fs = std::filesystem;
 
 namespace {
+
+// Whether a path is another one, or below it, as both are spelled.
+bool is_inside(const fs::path& inner, const fs::path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
 
 void require_free_place(OutputState state, const fs::path& output, const ExecuteOptions& options) {
   if (options.force) return;
@@ -86,9 +92,9 @@ std::uint64_t removable_bytes(const fs::path& folder) {
   return n_bytes;
 }
 
-bool may_be_consumed(const Checkpoint& source) {
+bool may_be_consumed(const Plan& plan) {
   try {
-    require_consumable(source);
+    require_consumable(plan);
     return true;
   } catch (const Error&) {
     return false;
@@ -185,7 +191,8 @@ std::uint64_t peak_disk_bytes(const Plan& plan, bool consume_source) {
 
 DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOptions& options,
                    const Preflight& checked) {
-  DiskNeed need{.peak_bytes = peak_disk_bytes(plan, options.consume_source),
+  // With --read-back all of the source stays to the end.
+  DiskNeed need{.peak_bytes = peak_disk_bytes(plan, options.consume_source && !options.read_back),
                 .side_bytes = plan.options.part ? 0 : side_bytes(plan),
                 .free_bytes = free_bytes(paths.output)};
   // Links lie on the file system of what they lead to.
@@ -203,7 +210,7 @@ DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOpti
   } else if (fs::exists(paths.partial)) {
     need.free_bytes += removable_bytes(paths.partial);
   }
-  if (!options.consume_source && !plan.options.part && may_be_consumed(plan.source))
+  if (!options.consume_source && !options.read_back && !plan.options.part && may_be_consumed(plan))
     need.consuming_bytes = peak_disk_bytes(plan, true);
   return need;
 }
@@ -276,13 +283,13 @@ std::uint64_t copied_bytes(const Plan& plan) {
   return n_bytes;
 }
 
-void require_place(const Checkpoint& source, const fs::path& output,
-                   const ExecuteOptions& options) {
-  require_apart(source.directory(), output);
-  if (options.consume_source) require_consumable(source);
-  if (!options.follow_links) require_own_side_files(source);
+void require_place(const Plan& plan, const fs::path& output, const ExecuteOptions& options) {
+  require_apart(inputs_of(plan), output);
+  if (options.consume_source) require_consumable(plan);
+  if (!options.follow_links) require_own_side_files(plan.source);
   const OutputState state = output_state(output);
   if (state != OutputState::kUnfinished) require_free_place(state, output, options);
+  require_own_folders(OutputPaths(output), publish_order(plan));
   require_writable(output);
 }
 
@@ -292,7 +299,7 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
   const OutputPaths paths(output);
   Preflight checked;
   checked.memory = plan_memory(plan, options.threads, options.mem_limit);
-  require_place(plan.source, output, options);
+  require_place(plan, output, options);
   checked.state = output_state(output);
   if (plan.options.part && checked.state == OutputState::kUnfinished) {
     if (!options.resume) require_new_part(paths, *plan.options.part);

@@ -51,7 +51,7 @@ void require_own_side_files(const formats::Checkpoint& source);
 
 /// What preflight() refuses of source and place, and what a run refuses before it claims the
 /// output: whether an unfinished one is in the way shows only then.
-void require_place(const formats::Checkpoint& source, const std::filesystem::path& output,
+void require_place(const Plan& plan, const std::filesystem::path& output,
                    const ExecuteOptions& options);
 
 /// Refuses what a run would refuse, by the same code in a dry run and a real one: too little

@@ -6,10 +6,18 @@
 
 #include "convert/job/resume.h"
 #include "formats/base/fd.h"
+#include "formats/base/folder.h"
 
 namespace ingot::convert {
 
-void require_consumable(const formats::Checkpoint& source) {
+void require_consumable(const Plan& plan) {
+  const formats::Checkpoint& source = plan.source;
+  if (plan.recipe.choices.repair != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "--consume-source deletes what a repair that is continued has to read once more "
+                "(leave it out: files in which nothing changes are links, which take no space)")
+        .in_file(source.directory().string());
+  }
   if (!source.is_whole()) {
     throw Error(ErrorCode::kUnsupported,
                 "--consume-source deletes the files of one checkpoint, and the source is slices of "
@@ -34,11 +42,12 @@ void require_consumable(const formats::Checkpoint& source) {
 }
 
 SourceConsumer::SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps,
-                               CheckStop check_stop)
+                               CheckStop check_stop, Consume when)
     : plan_(plan),
       paths_(paths),
       stamps_(stamps),
       check_stop_(std::move(check_stop)),
+      when_(when),
       readers_(plan.source.files().size()),
       waiting_(plan.source.files().size(), 0),
       consumed_(plan.source.files().size(), 0),
@@ -54,12 +63,15 @@ SourceConsumer::SourceConsumer(const Plan& plan, const OutputPaths& paths, Sourc
 }
 
 void SourceConsumer::save_headers() const {
-  std::filesystem::create_directories(paths_.consumed);
+  const Folder consumed =
+      Folder::open(paths_.output).make(paths_.consumed.lexically_relative(paths_.output));
   for (std::uint32_t file = 0; file < plan_.source.files().size(); ++file) {
     if (!plan_.source.has_data(file)) continue;
     const std::vector<std::byte> header = plan_.source.header_bytes(file);
     const formats::SourceFile& facts = plan_.source.files()[file];
-    write_text_file(paths_.consumed / (facts.name + ".header"),
+    const std::string name = facts.name + ".header";
+    consumed.remove(name);
+    write_text_file(paths_.consumed / name,
                     std::string_view(reinterpret_cast<const char*>(header.data()), header.size()));
   }
   sync_directory(paths_.consumed);
@@ -67,6 +79,7 @@ void SourceConsumer::save_headers() const {
 
 void SourceConsumer::tensors_done(const std::vector<std::uint32_t>& items,
                                   const std::vector<TensorResult>& hashes, Journal& journal) {
+  if (when_ == Consume::kAtTheEnd) return;
   std::set<std::uint32_t> free;
   for (const std::uint32_t index : items) {
     for (const std::uint32_t file : plan_.source_files_of(plan_.tensors[index])) {
@@ -91,7 +104,8 @@ void SourceConsumer::tensors_done(const std::vector<std::uint32_t>& items,
 
 void SourceConsumer::finish(Journal& journal) {
   for (std::uint32_t file = 0; file < consumed_.size(); ++file) {
-    if (consumed_[file] == 0 && readers_[file].empty()) consume(file, journal);
+    if (consumed_[file] != 0) continue;
+    if (when_ == Consume::kAtTheEnd || readers_[file].empty()) consume(file, journal);
   }
 }
 

@@ -14,24 +14,31 @@
 
 namespace ingot::convert {
 
-/// Throws kUnsupported when a weights file is a symbolic link, as in the hub's cache.
-void require_consumable(const formats::Checkpoint& source);
+/// Throws kUnsupported when a weights file is a symbolic link, as in the hub's cache, and for what
+/// could not go on without its source: slices, dialects that are only read, repairs.
+void require_consumable(const Plan& plan);
 
-/// Deletes source files behind the conversion (--consume-source). A file goes only when every item
-/// that reads it is durable and was read back and matched its hash, and the deletion is in the
-/// journal first.
+/// When --consume-source deletes what was read.
+enum class Consume : std::uint8_t {
+  kOnTheWay,  ///< a file when every item that reads it is durable, was read and matches its hash
+  kAtTheEnd,  ///< everything, when the output was read back from the disk (--read-back)
+};
+
+/// Deletes source files behind the conversion (--consume-source). The deletion is in the journal
+/// first.
 class SourceConsumer {
  public:
   /// A file that is deleted must be as `stamps` has it, which forget it.
   SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps,
-                 CheckStop check_stop);
+                 CheckStop check_stop, Consume when);
 
   /// Saves every header, so that a resumed run can plan without the files. Before the first item.
   void save_headers() const;
   /// These items are durable; deletes what is now free. `hashes` by item.
   void tensors_done(const std::vector<std::uint32_t>& items,
                     const std::vector<TensorResult>& hashes, Journal& journal);
-  /// Deletes source files that no item reads (their tensors were dropped). At the end.
+  /// Deletes what is left: everything, or files that no item reads (their tensors were dropped).
+  /// When all files of the output have their names.
   void finish(Journal& journal);
 
  private:
@@ -41,6 +48,7 @@ class SourceConsumer {
   const OutputPaths& paths_;
   SourceStamps& stamps_;
   CheckStop check_stop_;
+  Consume when_;
   std::vector<std::vector<std::uint32_t>> readers_;  // per source file: the items that read it
   std::vector<std::size_t> waiting_;  // per source file: how many of them are not durable
   std::vector<char> consumed_;

@@ -33,10 +33,10 @@ Hash128 text_hash(const std::string& text) {
   return hasher.finish();
 }
 
-ManifestFile write_derived(const std::filesystem::path& folder, std::string name,
+// `folder`: empty, or that of a rank with a slash behind it.
+ManifestFile write_derived(StagedFiles& staged, const std::string& folder, std::string name,
                            const std::string& text, Durable durable = Durable::kNow) {
-  std::filesystem::create_directories((folder / name).parent_path());
-  write_text_file(folder / name, text, durable);
+  write_text_file(staged.make(folder + name), text, durable);
   return {.name = std::move(name), .n_bytes = text.size(), .hash = text_hash(text), .sha256 = {}};
 }
 
@@ -59,7 +59,7 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
   const formats::Json& identity = options.identity;
   formats::Json recipe = identity.at("recipe");
   recipe["shards"] = identity.at("shards");
-  for (const char* key : {"slicing", "family_file"}) {
+  for (const char* key : kOwnKeys) {
     if (identity.contains(key)) recipe[key] = identity.at(key);
   }
   Manifest manifest{.tool_version = std::string(kVersion),
@@ -83,17 +83,17 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
 }
 
 // What stands beside the weights of one directory, copied or derived; the index apart.
-std::vector<ManifestFile> write_side_files(const Plan& plan, const std::filesystem::path& folder,
-                                           const CheckStop& check_stop) {
+std::vector<ManifestFile> write_side_files(const Plan& plan, StagedFiles& staged,
+                                           const std::string& folder, const CheckStop& check_stop) {
   std::vector<ManifestFile> files;
   for (const formats::SideFile& side : plan.source.side_files()) {
-    const CopiedFile copied =
-        copy_durably(plan.source.directory() / side.path, folder / side.path, check_stop);
+    const CopiedFile copied = copy_durably(plan.source.directory() / side.path,
+                                           staged.make(folder + side.path), check_stop);
     files.push_back(
         {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
   }
   for (const auto& [name, text] : derived_files(plan))
-    files.push_back(write_derived(folder, name, text));
+    files.push_back(write_derived(staged, folder, name, text));
   return files;
 }
 
@@ -119,7 +119,7 @@ std::vector<Hash128> tensor_hashes(const Plan& plan, const PlannedFile& file, st
 
 // Name, size and hash of every weights file on disk, by number; names are those below the directory
 // of their manifest.
-std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& paths,
+std::vector<ManifestFile> weights_files(const Plan& plan, const StagedFiles& staged,
                                         const std::vector<TensorResult>& hashes,
                                         const StagingOptions& options) {
   std::vector<ManifestFile> files(plan.n_members);
@@ -134,22 +134,23 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& pat
               plan.has_rank_directories() ? std::filesystem::path(path).filename().string() : path,
           .n_bytes = file.n_bytes,
           .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
-          .sha256 = options.sha256 ? sha256_of(paths.staged / path, options.threads.check_stop)
-                                   : std::string()};
+          .sha256 = options.sha256
+                        ? sha256_of(staged.directory() / path, options.threads.check_stop)
+                        : std::string()};
     }
   });
   return files;
 }
 
 // Writes records and manifest, and returns the manifest's own hash.
-Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
+Hash128 write_manifest(StagedFiles& staged, const std::string& folder, Manifest& manifest,
                        const std::vector<TensorRecord>& records, Durable durable) {
   manifest.n_tensors = records.size();
-  manifest.records_hash =
-      formats::write_tensor_records(folder / formats::kRecordsName, records, durable);
+  manifest.records_hash = formats::write_tensor_records(
+      staged.make(folder + std::string(formats::kRecordsName)), records, durable);
   const std::string text = formats::manifest_text(manifest);
-  write_text_file(folder / formats::kManifestName, text, durable);
-  if (durable == Durable::kNow) sync_directory(folder);
+  write_text_file(staged.make(folder + std::string(formats::kManifestName)), text, durable);
+  if (durable == Durable::kNow) sync_directory(staged.directory() / folder);
   return text_hash(text);
 }
 
@@ -167,13 +168,13 @@ std::vector<TensorRecord> records_of_sources(const Plan& plan,
 }
 
 // One directory of the unsliced layouts, or of one file per rank.
-Hash128 stage_single(const Plan& plan, const OutputPaths& paths, Manifest manifest,
+Hash128 stage_single(const Plan& plan, StagedFiles& staged, Manifest manifest,
                      const std::vector<TensorResult>& hashes, std::vector<ManifestFile> weights,
                      const CheckStop& check_stop) {
-  manifest.side_files = write_side_files(plan, paths.staged, check_stop);
+  manifest.side_files = write_side_files(plan, staged, "", check_stop);
   if (!plan.json.index.empty()) {
     manifest.side_files.push_back(
-        write_derived(paths.staged, std::string(formats::kIndexName), plan.json.index));
+        write_derived(staged, "", std::string(formats::kIndexName), plan.json.index));
   }
   manifest.files = std::move(weights);
   std::vector<TensorRecord> records = records_of_sources(plan, hashes);
@@ -187,62 +188,53 @@ Hash128 stage_single(const Plan& plan, const OutputPaths& paths, Manifest manife
     if (plan.is_sliced())
       records[index].home_file = unsliced_file(plan, planned, formats::Part::kWeight);
   }
-  return write_manifest(paths.staged, manifest, records, Durable::kNow);
-}
-
-// Puts a file that is staged at `from` at `to` as well: a hard link, or a copy where none is wanted
-// or can be made.
-void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
-                const CheckStop& check_stop) {
-  std::filesystem::create_directories(to.parent_path());
-  std::error_code ignored;
-  std::filesystem::remove(to, ignored);
-  if (!link || !link_file(from, to)) copy_durably(from, to, check_stop);
+  return write_manifest(staged, "", manifest, records, Durable::kNow);
 }
 
 // A directory per rank, and above them a manifest that knows theirs.
-Hash128 stage_ranks(const Plan& plan, const OutputPaths& paths, const Manifest& base,
+Hash128 stage_ranks(const Plan& plan, StagedFiles& staged, const Manifest& base,
                     const std::vector<TensorResult>& hashes,
                     const std::vector<ManifestFile>& weights, const JobThreads& threads) {
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   const auto folder_of = [&](std::uint32_t rank) {
-    return paths.staged / shard::rank_directory_name(rank, n_ranks);
+    return shard::rank_directory_name(rank, n_ranks) + "/";
   };
   const std::vector<ManifestFile> side_files =
-      write_side_files(plan, folder_of(0), threads.check_stop);
+      write_side_files(plan, staged, folder_of(0), threads.check_stop);
   std::vector<formats::RankEntry> entries(n_ranks);
   parallel_for(n_ranks, threads.n, [&](std::size_t r) {
     threads.check_stop();
     const auto rank = static_cast<std::uint32_t>(r);
-    const std::filesystem::path folder = folder_of(rank);
+    const std::string folder = folder_of(rank);
     Manifest manifest = base;
     manifest.slicing = rank_slicing_record(plan, *base.slicing, rank);
     for (const RankFile& file : files_of_rank(plan, rank)) {
       const PlannedFile& planned = plan.files[file.file];
-      const std::filesystem::path staged = paths.staged / planned.members[file.member].path;
-      if (staged != folder / file.name)
-        share_file(staged, folder / file.name, plan.options.links, threads.check_stop);
+      const std::string& path = planned.members[file.member].path;
+      if (path != folder + file.name)
+        staged.share(staged.directory() / path, folder + file.name, plan.options.links,
+                     threads.check_stop);
       manifest.files.push_back(weights[planned.first_member + file.member]);
     }
     manifest.side_files = side_files;
     if (rank > 0) {
       for (const ManifestFile& side : side_files)
-        share_file(folder_of(0) / side.name, folder / side.name, plan.options.links,
-                   threads.check_stop);
+        staged.share(staged.directory() / (folder_of(0) + side.name), folder + side.name,
+                     plan.options.links, threads.check_stop);
     }
-    manifest.side_files.push_back(write_derived(folder, std::string(formats::kIndexName),
+    manifest.side_files.push_back(write_derived(staged, folder, std::string(formats::kIndexName),
                                                 rank_index_text(plan, rank), Durable::kLater));
     const Hash128 hash =
-        write_manifest(folder, manifest, rank_records(plan, rank, hashes), Durable::kLater);
+        write_manifest(staged, folder, manifest, rank_records(plan, rank, hashes), Durable::kLater);
     entries[rank] = {.directory = shard::rank_directory_name(rank, n_ranks), .manifest_hash = hash};
   });
 
   Manifest top = base;
   top.slicing->ranks = std::move(entries);
   const Hash128 hash =
-      write_manifest(paths.staged, top, records_of_sources(plan, hashes), Durable::kLater);
+      write_manifest(staged, "", top, records_of_sources(plan, hashes), Durable::kLater);
   // Thousands of files in hundreds of directories: one wait for the disk instead of one for each.
-  sync_file_system(paths.staged);
+  sync_file_system(staged.directory());
   return hash;
 }
 
@@ -270,14 +262,14 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
   return files;
 }
 
-Hash128 stage_side_files(const Plan& plan, const OutputPaths& paths,
+Hash128 stage_side_files(const Plan& plan, StagedFiles& staged,
                          const std::vector<TensorResult>& hashes, const StagingOptions& options) {
   Manifest manifest = base_manifest(plan, options);
   if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(options.identity));
-  std::vector<ManifestFile> weights = weights_files(plan, paths, hashes, options);
+  std::vector<ManifestFile> weights = weights_files(plan, staged, hashes, options);
   if (plan.has_rank_directories())
-    return stage_ranks(plan, paths, manifest, hashes, weights, options.threads);
-  return stage_single(plan, paths, std::move(manifest), hashes, std::move(weights),
+    return stage_ranks(plan, staged, manifest, hashes, weights, options.threads);
+  return stage_single(plan, staged, std::move(manifest), hashes, std::move(weights),
                       options.threads.check_stop);
 }
 

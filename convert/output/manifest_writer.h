@@ -1,10 +1,11 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "convert/output/output_directory.h"
+#include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "formats/base/job_threads.h"
@@ -14,6 +15,10 @@ namespace ingot::convert {
 /// JSON files around the weights that are the same for every rank: names and texts, in the order in
 /// which they are published.
 std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan);
+
+/// Keys of a job's identity, beside its recipe, that a manifest has in its `recipe`, where there
+/// are such; in their order.
+inline constexpr std::array<const char*, 3> kOwnKeys = {"slicing", "links", "family_file"};
 
 /// What the files beside the weights say of the job, and how they are written.
 struct StagingOptions {
@@ -27,7 +32,7 @@ struct StagingOptions {
 /// index, the per-tensor records and the manifest, all durable; for every rank, with its links to
 /// shared files, where ranks have directories. `hashes` by item. Returns the tensor hash of the top
 /// manifest.
-Hash128 stage_side_files(const Plan& plan, const OutputPaths& paths,
+Hash128 stage_side_files(const Plan& plan, StagedFiles& staged,
                          const std::vector<TensorResult>& hashes, const StagingOptions& options);
 
 }  // namespace ingot::convert

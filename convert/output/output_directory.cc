@@ -8,9 +8,11 @@
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 
+#include "convert/output/apart.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"
 #include "formats/base/fd.h"
+#include "formats/base/folder.h"
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
@@ -53,13 +55,6 @@ void stale_of_rank(const fs::path& directory, std::vector<fs::path>& stale) {
   }
 }
 
-// The path with links resolved as far as it exists, without a trailing separator.
-fs::path resolved(const fs::path& path) {
-  fs::path whole = fs::weakly_canonical(fs::absolute(path));
-  if (!whole.has_filename()) whole = whole.parent_path();
-  return whole;
-}
-
 // What comes at a later step says that the earlier ones are in place, in every directory: one by
 // one, hundreds of ranks would wait for the disk several times each.
 int publish_step(const fs::path& name) {
@@ -76,7 +71,8 @@ bool holds_more_than(const fs::path& folder, const fs::path& entry) {
   std::error_code failure;
   fs::directory_iterator at(folder, failure);
   for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
-    if (at->path().filename() != entry.filename()) return true;
+    const fs::path name = at->path().filename();
+    if (name != entry.filename() && !is_probe(name)) return true;
   }
   if (failure && failure != std::errc::no_such_file_or_directory &&
       failure != std::errc::not_a_directory)
@@ -107,10 +103,27 @@ OutputPaths::OutputPaths(fs::path directory)
       parts(partial / "parts"),
       swept(output / ".ingot-swept") {}
 
+void require_own_folders(const OutputPaths& paths, const std::vector<std::string>& names) {
+  if (!fs::exists(paths.output)) return;
+  const Folder output = Folder::open(paths.output);
+  for (const fs::path& own : {paths.swept, paths.staged, paths.consumed, paths.parts})
+    (void)output.find(own.lexically_relative(paths.output));
+  std::set<fs::path> folders;
+  for (const std::string& name : names) folders.insert(fs::path(name).parent_path());
+  for (const fs::directory_entry& entry : fs::directory_iterator(paths.output)) {
+    if (is_rank_directory(entry.path().filename().string()))
+      folders.insert(entry.path().filename());
+  }
+  for (const fs::path& folder : folders) (void)output.find(folder);
+}
+
 void clear_partial(const OutputPaths& paths) {
-  fs::remove_all(paths.swept);
+  const Folder output = Folder::open(paths.output);
+  output.remove_all(paths.swept.filename());
+  const fs::path partial = paths.partial.filename();
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
-    if (entry.path().filename() != paths.claim.filename()) fs::remove_all(entry.path());
+    if (const fs::path name = entry.path().filename(); name != paths.claim.filename())
+      output.remove_all(partial / name);
   }
 }
 
@@ -132,20 +145,6 @@ OutputState state_beneath(const fs::path& output) {
   if (fs::exists(output / formats::kManifestName)) return OutputState::kFinished;
   return holds_more_than(output, OutputPaths(output).partial) ? OutputState::kForeign
                                                               : OutputState::kEmpty;
-}
-
-bool is_inside(const fs::path& inner, const fs::path& outer) {
-  const auto [at, rest] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return at == outer.end();
-}
-
-void require_apart(const fs::path& source, const fs::path& output) {
-  const fs::path from = resolved(source), to = resolved(output);
-  if (is_inside(to, from) || is_inside(from, to)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the output {} and the source {} must not contain one another",
-                            to.string(), from.string()));
-  }
 }
 
 fs::path existing_parent(const fs::path& path) {
@@ -224,35 +223,39 @@ void remove_stale(const OutputPaths& paths, const std::vector<std::string>& name
 
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,
              const StagedFiles* staged) {
+  const Folder output = Folder::open(paths.output);
+  const std::optional<Folder> files = output.find(paths.staged.lexically_relative(paths.output));
   std::set<fs::path> directories;
   int step = 0;
   for (const std::string& name : names) {
-    const fs::path target = paths.output / name;
     if (const int next = publish_step(name); next != step) {
       sync_with_parents(paths, directories);
       directories.clear();
       step = next;
     }
-    if (!fs::exists(paths.staged / name)) {
-      if (fs::exists(target)) continue;
+    if (!files || !files->stamp(name)) {
+      if (output.stamp(name)) continue;
       throw Error(ErrorCode::kMismatch,
                   "is neither staged nor published (start again with --force)")
-          .in_file(target.string());
+          .in_file((paths.output / name).string());
     }
     if (staged != nullptr) staged->require_ours(name);
-    fs::create_directories(target.parent_path());
-    rename_file(paths.staged / name, target);
-    if (const fs::path parent = fs::path(name).parent_path(); !parent.empty())
-      directories.insert(parent);
+    const fs::path parent = fs::path(name).parent_path();
+    (void)output.make(parent);
+    files->rename(name, output, name);
+    if (!parent.empty()) directories.insert(parent);
   }
   sync_with_parents(paths, directories);
-  // As long as the folder is there, this function can be repeated; files in it are removed one by
-  // one, so it goes by one rename first.
-  fs::remove_all(paths.staged);
-  fs::remove_all(paths.swept);
-  rename_file(paths.partial, paths.swept);
+}
+
+void sweep(const OutputPaths& paths) {
+  const Folder output = Folder::open(paths.output);
+  const fs::path partial = paths.partial.filename(), swept = paths.swept.filename();
+  output.remove_all(partial / paths.staged.filename());
+  output.remove_all(swept);
+  output.rename(partial, output, swept);
   sync_directory(paths.output);
-  fs::remove_all(paths.swept);
+  output.remove_all(swept);
 }
 
 }  // namespace ingot::convert

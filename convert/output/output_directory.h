@@ -21,13 +21,6 @@ OutputState output_state(const std::filesystem::path& output);
 /// The same if there were no .ingot-partial.
 OutputState state_beneath(const std::filesystem::path& output);
 
-/// Whether a path is another one, or below it, as both are spelled.
-bool is_inside(const std::filesystem::path& inner, const std::filesystem::path& outer);
-
-/// Throws kInvalidArgument when one directory is inside the other, or they are the same (links
-/// resolved).
-void require_apart(const std::filesystem::path& source, const std::filesystem::path& output);
-
 /// The path itself, or the nearest directory above it that there is.
 std::filesystem::path existing_parent(const std::filesystem::path& path);
 
@@ -48,7 +41,12 @@ struct OutputPaths {
   std::filesystem::path swept;    ///< output/.ingot-swept: the partial folder of a finished output
 };
 
-/// Removes everything of an unfinished output but the claim, and what a publication has swept aside.
+/// Throws kExists where a folder that a run writes into, empties or removes is a symbolic link or
+/// another mount: those of an unfinished output, and those of ranks and of the files `names`.
+void require_own_folders(const OutputPaths& paths, const std::vector<std::string>& names = {});
+
+/// Removes everything of an unfinished output but the claim, and what a publication has swept
+/// aside.
 void clear_partial(const OutputPaths& paths);
 
 /// Every file of the output in the order in which it gets its final name: weights and side files,
@@ -63,10 +61,12 @@ void remove_stale(const OutputPaths& paths, const std::vector<std::string>& name
 
 /// Gives the staged files their final names, if they are those of `staged` (null: whatever stands
 /// there, for a publication that was cut). May be repeated after a kill: a file that is no longer
-/// staged must be in place already. Ends with the rename of .ingot-partial, which alone makes the
-/// output a finished one: what may be needed until then, as headers of consumed source files, is
-/// whole until then.
+/// staged must be in place already.
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,
              const StagedFiles* staged);
+
+/// Makes the output a finished one, by the rename of .ingot-partial: what may be needed until then,
+/// as headers of consumed source files, is whole until then. Then removes the folder.
+void sweep(const OutputPaths& paths);
 
 }  // namespace ingot::convert

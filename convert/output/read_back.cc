@@ -76,10 +76,11 @@ class ReadBack {
            const JobThreads& threads)
       : plan_(plan), paths_(paths), hashes_(hashes), threads_(threads) {}
 
-  // The weights files that this run writes.
+  // The weights files that this run writes, links and all.
   void weights() {
     for (std::uint32_t f = 0; f < plan_.files.size(); ++f) {
-      for (std::uint32_t m = 0; plan_.files[f].is_here && m < plan_.files[f].members.size(); ++m)
+      if (!plan_.files[f].is_here && !plan_.files[f].is_linked) continue;
+      for (std::uint32_t m = 0; m < plan_.files[f].members.size(); ++m)
         add_weights(member_path(f, m), f, m);
     }
     run_tasks();

@@ -23,10 +23,15 @@ constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-StagedFiles::StagedFiles(fs::path directory) : directory_(std::move(directory)) {
-  if (!fs::exists(directory_)) return;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory_)) {
-    if (entry.is_regular_file()) take(entry.path().lexically_relative(directory_).string());
+StagedFiles::StagedFiles(Folder folder) : folder_(std::move(folder)) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory())) {
+    if (entry.is_symlink()) {
+      throw Error(ErrorCode::kExists,
+                  "is a symbolic link, which ingot does not make (put the file itself there, or "
+                  "start again with --force)")
+          .in_file(entry.path().string());
+    }
+    if (entry.is_regular_file()) take(entry.path().lexically_relative(directory()).string());
   }
 }
 
@@ -38,13 +43,22 @@ std::optional<FileStamp> StagedFiles::known(const std::string& name) const {
 }
 
 Fd StagedFiles::open(const std::string& name) {
-  if (known(name)) return reopen(name, 0);
-  Fd file = Fd::create_new(directory_ / name, O_RDWR);
+  if (known(name)) {
+    if (folder_.n_links(name) > 1) {
+      require_ours(name);
+      const std::string own = name + ".own";
+      copy_durably(directory() / name, make(own), [] {});
+      folder_.rename(own, folder_, name);
+      take(name);
+    }
+    return reopen(name, 0);
+  }
+  Fd file = folder_.create(name, O_RDWR);
   if (!file.valid()) {
     throw Error(ErrorCode::kExists,
                 "was made by somebody else while this run was at work (stop that, and start again "
                 "with --force)")
-        .in_file((directory_ / name).string());
+        .in_file(file.path());
   }
   const std::lock_guard lock(mutex_);
   files_[name] = file.stamp();
@@ -52,32 +66,61 @@ Fd StagedFiles::open(const std::string& name) {
 }
 
 Fd StagedFiles::reopen(const std::string& name, int flags) const {
-  Fd file = Fd::open_for_writing(directory_ / name, O_RDWR | flags);
+  Fd file = folder_.open(name, O_RDWR | flags);
   const auto ours = known(name);
-  if (!ours || !file.stamp().is_same_file(*ours)) refuse_stranger(directory_ / name);
+  if (!ours || !file.stamp().is_same_file(*ours)) refuse_stranger(file.path());
   return file;
 }
 
+fs::path StagedFiles::make(const std::string& name) {
+  (void)folder_.make(fs::path(name).parent_path());
+  const Fd file = folder_.replace(name, O_WRONLY);
+  const std::lock_guard lock(mutex_);
+  files_[name] = file.stamp();
+  return file.path();
+}
+
+bool StagedFiles::share(const fs::path& from, const std::string& name, bool link,
+                        const CheckStop& check_stop) {
+  (void)folder_.make(fs::path(name).parent_path());
+  folder_.remove(name);
+  const bool is_linked = link && link_file(from, directory() / name);
+  if (is_linked) {
+    take(name);
+  } else {
+    copy_durably(from, make(name), check_stop);
+  }
+  return is_linked;
+}
+
 void StagedFiles::take(const std::string& name) {
-  const auto stamp = stamp_of(directory_ / name);
+  const auto stamp = folder_.stamp(name);
   if (!stamp) {
     throw Error(ErrorCode::kNotFound, "is gone: somebody removed it while this run was at work")
-        .in_file((directory_ / name).string());
+        .in_file((directory() / name).string());
   }
   const std::lock_guard lock(mutex_);
   files_[name] = *stamp;
 }
 
+void StagedFiles::drop_but(const std::set<std::string>& names) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(files_, [&](const auto& file) {
+    const bool is_dropped = !names.contains(file.first);
+    if (is_dropped) folder_.remove(file.first);
+    return is_dropped;
+  });
+}
+
 void StagedFiles::require_ours(const std::string& name) const {
   const auto ours = known(name);
-  const auto found = stamp_of(directory_ / name);
-  if (!ours || !found || !found->is_same_file(*ours)) refuse_stranger(directory_ / name);
+  const auto found = folder_.stamp(name);
+  if (!ours || !found || !found->is_same_file(*ours)) refuse_stranger(directory() / name);
 }
 
 CopiedFile copy_durably(const fs::path& from, const fs::path& to, const CheckStop& check_stop) {
-  fs::create_directories(to.parent_path());
   const Fd source = Fd::open_for_reading(from);
-  Fd target = Fd::open_for_writing(to, O_WRONLY | O_CREAT | O_TRUNC);
+  Fd target = Fd::open_for_writing(to, O_WRONLY | O_NOFOLLOW);
   const std::uint64_t size = source.size();
   TensorHasher hasher;
   std::vector<std::byte> buffer(kCopyBytes);

@@ -4,9 +4,11 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "formats/base/fd.h"
+#include "formats/base/folder.h"
 #include "formats/base/hash.h"
 #include "formats/base/job_threads.h"
 
@@ -14,30 +16,39 @@ namespace ingot::convert {
 
 /// The files of an output before they have their final names. Which file stands under each name is
 /// remembered from the moment when it was made, or found as an earlier run left it; one that
-/// somebody put in its place is neither written to nor published. Safe from many threads.
+/// somebody put in its place is neither written to nor published. Nothing is written to a file that
+/// has other names (hard links), or through a link. Safe from many threads.
 class StagedFiles {
  public:
-  /// Takes over what is in `directory`, which need not exist.
-  explicit StagedFiles(std::filesystem::path directory);
+  /// Takes over what is in `folder`. Throws kExists for symbolic links.
+  explicit StagedFiles(Folder folder);
 
-  /// Opens a file for reading and writing; creates it when it is not one of ours. Throws kExists
-  /// when somebody else has made a file of this name.
+  /// Opens a file for reading and writing; creates it when it is not one of ours. One that has
+  /// other names is copied first. Throws kExists when somebody else has made a file of this name.
   Fd open(const std::string& name);
   /// Opens one of ours again, with further open(2) flags. Throws kMismatch when another stands in
   /// its place.
   Fd reopen(const std::string& name, int flags) const;
+  /// Makes an empty file, which is ours, in place of what has this name; returns its path.
+  std::filesystem::path make(const std::string& name);
+  /// Puts a file that lies at `from` here as well: a hard link, or a copy, and false, where none is
+  /// wanted or can be made.
+  bool share(const std::filesystem::path& from, const std::string& name, bool link,
+             const CheckStop& check_stop);
   /// What stands under this name now is ours.
   void take(const std::string& name);
+  /// Removes every file but these.
+  void drop_but(const std::set<std::string>& names);
   /// Throws kMismatch unless what stands under this name is ours.
   void require_ours(const std::string& name) const;
 
-  [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+  [[nodiscard]] std::filesystem::path directory() const { return folder_.path(); }
 
  private:
   /// nullopt for a name that is not ours.
   [[nodiscard]] std::optional<FileStamp> known(const std::string& name) const;
 
-  std::filesystem::path directory_;
+  Folder folder_;
   mutable std::mutex mutex_;
   std::map<std::string, FileStamp> files_;  // as they were when they became ours
 };
@@ -48,7 +59,7 @@ struct CopiedFile {
   Hash128 hash;  ///< tensor hash of the bytes
 };
 
-/// Copies a file byte for byte, durable when this returns; makes the folders of `to`.
+/// Copies a file byte for byte into the one that is made at `to`, durable when this returns.
 CopiedFile copy_durably(const std::filesystem::path& from, const std::filesystem::path& to,
                         const CheckStop& check_stop);
 

@@ -52,6 +52,14 @@ done <<'END'
 END
 whole=$work/whole1
 
+# Below a path that is no UTF-8, with an option in such a path.
+odd=$work/o$'\xff'%41
+mkdir "$odd"
+cp -r "$example" "$odd/in"
+for i in 0 1; do quiet "$ingot" convert "$odd/in" "$odd/out" "${quantized[@]}" --part $i/2 --progress never; done
+quiet "$ingot" join "$odd/out" --progress never
+diff -r "$whole" "$odd/out" >&2 || fail "joined below a path that is no UTF-8"
+
 # What a part is asked for, and is not.
 rm -rf "$work/out"
 for text in 2/2 x/2 1 1/ /2 1/2/3 -1/2; do expect 2 "is not I/N" "$ingot" convert "$example" "$work/out" "--part=$text"; done

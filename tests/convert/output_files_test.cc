@@ -44,7 +44,7 @@ std::string text_of(const TempDir& directory, const std::string& name) {
 
 class StagedOutput : public InTempDir {
  protected:
-  StagedFiles staged_{dir_.path()};
+  StagedFiles staged_{Folder::open(dir_.path())};
 };
 
 TEST_F(StagedOutput, KeepNoMoreOpenThanTheyMay) {
@@ -114,7 +114,7 @@ TEST_F(StagedOutput, SyncWhatAClosedDescriptorWrote) {
 }
 
 TEST_F(StagedOutput, MakeTheFoldersInTheirNames) {
-  StagedFiles staged(dir_.path() / "" / ".");
+  StagedFiles staged(Folder::open(dir_.path() / "" / "."));
   OutputFiles files(staged, {{.name = "a/b/one", .n_bytes = 3}, {.name = "a/two", .n_bytes = 3}},
                     false, 4);
   write(files, 0, "one", 0);

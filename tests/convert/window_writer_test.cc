@@ -97,7 +97,7 @@ TEST_P(WindowWriterSettings, WritesRandomRangesAndReportsEachOnce) {
     const TempDir directory;
     const Job job = random_job(seed, 5, 700'000);
     std::vector<std::uint32_t> durable;
-    StagedFiles staged(directory.path());
+    StagedFiles staged(Folder::open(directory.path()));
     WindowWriter writer(staged, job.files,
                         {.window_bytes = kWindow,
                          .max_windows = setting.windows,
@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, WindowWriterSettings,
 TEST(WindowWriter, SpillsWhenFilesOutnumberWindows) {
   const TempDir directory;
   Job job = random_job(9, 30, 150'000);
-  StagedFiles staged(directory.path());
+  StagedFiles staged(Folder::open(directory.path()));
   WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1},
                       [](const std::vector<std::uint32_t>&) {});
@@ -151,7 +151,7 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
   const Job job = random_job(3, 3, 500'000);
   const auto early = [](const Range& range) { return range.item % 3 == 0; };
   {
-    StagedFiles staged(directory.path());
+    StagedFiles staged(Folder::open(directory.path()));
     WindowWriter writer(staged, job.files, {.window_bytes = kWindow, .max_windows = 4},
                         [](const std::vector<std::uint32_t>&) {});
     for (const Range& range : job.ranges) {
@@ -170,7 +170,7 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
       bytes[i] = content(range.file, range.offset + i);
     file.write_exact(bytes, range.offset);
   }
-  StagedFiles staged(directory.path());
+  StagedFiles staged(Folder::open(directory.path()));
   WindowWriter writer(staged, job.files, {.window_bytes = kWindow, .max_windows = 4},
                       [](const std::vector<std::uint32_t>&) {});
   for (const Range& range : job.ranges) {
@@ -187,7 +187,7 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
 TEST(WindowWriter, DurableOnlyAfterTheLastByte) {
   const TempDir directory;
   std::vector<std::uint32_t> durable;
-  StagedFiles staged(directory.path());
+  StagedFiles staged(Folder::open(directory.path()));
   WindowWriter writer(staged, {{.name = "a", .n_bytes = 2 * kWindow}},
                       {.window_bytes = kWindow,
                        .max_windows = 2,
@@ -216,7 +216,7 @@ TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
   const TempDir directory;
   // The name is a directory, so that opening the output fails in a writer thread.
   std::filesystem::create_directory(directory / "file");
-  StagedFiles staged(directory.path());
+  StagedFiles staged(Folder::open(directory.path()));
   staged.take("file");
   WindowWriter writer(staged, {{.name = "file", .n_bytes = 50 * kWindow}},
                       {.window_bytes = kWindow, .max_windows = 4, .writer_threads = 2},
@@ -259,7 +259,7 @@ TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
   std::uint64_t n_spilled = 0;
   {
     const DescriptorLimit limit(kDescriptors);
-    StagedFiles staged(directory.path());
+    StagedFiles staged(Folder::open(directory.path()));
     WindowWriter writer(staged, job.files, options(GetParam()),
                         [&](const std::vector<std::uint32_t>& items) {
                           durable.insert(durable.end(), items.begin(), items.end());
@@ -297,7 +297,7 @@ TEST_F(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
   }
   {
     const DescriptorLimit limit(kDescriptors);
-    StagedFiles staged(dir_.path());
+    StagedFiles staged(Folder::open(dir_.path()));
     WindowWriter writer(staged, job.files, options(16), ignore);
     for (const Range& range : job.ranges) {
       if (early(range)) writer.mark_written(range.file, range.offset, range.n_bytes);
@@ -317,7 +317,7 @@ TEST_F(WindowWriterFiles, MayStandInFolders) {
   }
   // Found as well as made.
   std::filesystem::create_directories(dir_ / "rank-3");
-  StagedFiles staged(dir_.path());
+  StagedFiles staged(Folder::open(dir_.path()));
   WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow, .max_windows = 8, .max_open_files = 3}, ignore);
   std::atomic<std::size_t> next = 0;
@@ -333,7 +333,7 @@ TEST_F(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
   Job job = random_job(4, 2, 10'000);
   job.files[1].name = "rank/file";
   Fd::open_for_writing(dir_ / "rank", O_WRONLY | O_CREAT);
-  StagedFiles staged(dir_.path());
+  StagedFiles staged(Folder::open(dir_.path()));
   WindowWriter writer(staged, job.files, options(4), ignore);
   expect_error(ErrorCode::kIo, {"rank"}, [&] {
     for (const Range& range : job.ranges) write_range(writer, range);
@@ -345,7 +345,7 @@ TEST_F(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
 TEST_F(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
   const Job job = random_job(5, kFiles, 1'000);
   const DescriptorLimit limit(kDescriptors);
-  StagedFiles staged(dir_.path());
+  StagedFiles staged(Folder::open(dir_.path()));
   WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow,
                        .max_windows = 4,
@@ -360,7 +360,7 @@ TEST_F(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
 }
 
 TEST_F(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
-  StagedFiles staged(dir_.path());
+  StagedFiles staged(Folder::open(dir_.path()));
   WindowWriter writer(
       staged, {{.name = "a", .n_bytes = 2 * kWindow}, {.name = "b", .n_bytes = kWindow}},
       {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1, .max_open_files = 1},

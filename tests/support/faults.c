@@ -136,6 +136,9 @@ int ftruncate(int fd, off_t size) { return fails(kFtruncate) ? -1 : REAL(int, "f
 int ftruncate64(int fd, off_t size) { return fails(kFtruncate) ? -1 : REAL(int, "ftruncate64", int, off_t)(fd, size); }
 int link(const char* from, const char* to) { return fails(kLink) ? -1 : REAL(int, "link", const char*, const char*)(from, to); }
 int rename(const char* from, const char* to) { return fails(kRename) ? -1 : REAL(int, "rename", const char*, const char*)(from, to); }
+int renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  return fails(kRename) ? -1 : REAL(int, "renameat", int, const char*, int, const char*)(from_folder, from, to_folder, to);
+}
 int remove(const char* path) { return fails(kRemove) ? -1 : REAL(int, "remove", const char*)(path); }
 int unlink(const char* path) { return fails(kRemove) ? -1 : REAL(int, "unlink", const char*)(path); }
 int rmdir(const char* path) { return fails(kRemove) ? -1 : REAL(int, "rmdir", const char*)(path); }

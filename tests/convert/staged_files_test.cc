@@ -1,0 +1,115 @@
+#include "convert/output/staged_files.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using namespace ingot::testing;
+namespace fs = std::filesystem;
+
+// What nobody may lose, and a folder of staged files beside it.
+class Staged : public InTempDir {
+ protected:
+  Staged() {
+    fs::create_directories(dir_ / "mine");
+    write_text_file(dir_ / "mine/a", "precious");
+    fs::create_directories(dir_ / "files");
+  }
+  [[nodiscard]] std::string mine() const { return read_text_file(dir_ / "mine/a", 100); }
+  [[nodiscard]] StagedFiles staged() const { return StagedFiles(Folder::open(dir_ / "files")); }
+};
+
+TEST_F(Staged, FilesWithOtherNamesAreCopiedBeforeWriting) {
+  fs::create_hard_link(dir_ / "mine/a", dir_ / "files/a");
+  StagedFiles files = staged();
+  files.open("a").write_exact(std::as_bytes(std::span("new", 3)), 0);
+  EXPECT_EQ(read_text_file(dir_ / "files/a", 100), "newcious");
+  EXPECT_EQ(mine(), "precious");
+  EXPECT_NO_THROW(files.require_ours("a"));
+  // A link that is made later is refused.
+  fs::create_hard_link(dir_ / "files/a", dir_ / "later");
+  expect_error(ErrorCode::kExists, {"hard links"}, [&] { files.reopen("a", 0); });
+}
+
+TEST_F(Staged, FilesBesideTheWeightsAreMadeAnew) {
+  fs::create_hard_link(dir_ / "mine/a", dir_ / "files/a");
+  StagedFiles files = staged();
+  write_text_file(files.make("a"), "new");
+  EXPECT_EQ(mine(), "precious");
+  EXPECT_TRUE(files.share(dir_ / "mine/a", "sub/b", true, [] {}));
+  EXPECT_FALSE(files.share(dir_ / "mine/a", "sub/b", false, [] {}));
+  write_text_file(files.make("sub/b"), "new");
+  EXPECT_EQ(mine(), "precious");
+  files.drop_but({"a"});
+  EXPECT_EQ(tree(dir_ / "files"), (std::map<std::string, std::string>{{"a", "new"}}));
+}
+
+TEST_F(Staged, SymbolicLinksAreRefused) {
+  fs::create_symlink(dir_ / "mine/a", dir_ / "files/a");
+  expect_error(ErrorCode::kExists, {"files/a", "symbolic link"}, [&] { (void)staged(); });
+  fs::remove(dir_ / "files/a");
+  fs::create_directory_symlink(dir_ / "mine", dir_ / "files/sub");
+  expect_error(ErrorCode::kExists, {"files/sub", "symbolic link"}, [&] { (void)staged(); });
+}
+
+// Links in the place of what a run writes, empties or removes.
+struct Planted {
+  const char* name;
+  bool is_folder;
+};
+
+class PlantedLink : public ::testing::TestWithParam<Planted> {};
+
+TEST_P(PlantedLink, CostsNothingItLeadsTo) {
+  const TempDir dir;
+  copy_example(dir / "mine");
+  write_text_file(dir / "mine/ingot.json", "precious");
+  const auto before = tree(dir / "mine");
+  Conversion(tiny_v32(), dir / "out").run();
+  const fs::path link = dir.path() / "out" / GetParam().name;
+  fs::create_directories(link.parent_path());
+  if (GetParam().is_folder) {
+    fs::create_directory_symlink(dir / "mine", link);
+  } else {
+    fs::create_symlink(dir / "mine/config.json", link);
+  }
+  Conversion conversion(tiny_v32(), dir / "out");
+  conversion.execute.force = true;
+  expect_error(ErrorCode::kExists, {GetParam().name, "symbolic link"}, [&] { conversion.run(); });
+  EXPECT_TRUE(tree(dir / "mine") == before);
+  EXPECT_TRUE(fs::exists(dir / "out/ingot.json"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Names, PlantedLink,
+                         ::testing::Values(Planted{".ingot-partial", true},
+                                           Planted{".ingot-partial/files", true},
+                                           Planted{".ingot-partial/parts", true},
+                                           Planted{".ingot-partial/consumed", true},
+                                           Planted{".ingot-partial/claim", false},
+                                           Planted{".ingot-swept", true},
+                                           Planted{"rank-000-of-002", true}));
+
+TEST(PlantedJournal, IsNotWrittenThrough) {
+  const TempDir dir;
+  Conversion conversion(tiny_v32(), dir / "out");
+  ASSERT_TRUE(run_stopped(conversion, 350));
+  const OutputPaths paths(conversion.output);
+  fs::rename(paths.journal, dir / "mine");
+  fs::create_symlink(dir / "mine", paths.journal);
+  const std::string before = read_text_file(dir / "mine", 1 << 20);
+  conversion.execute.resume = true;
+  expect_error(ErrorCode::kExists, {"journal.jsonl", "symbolic link"}, [&] { conversion.run(); });
+  conversion.execute.resume = false;
+  conversion.execute.force = true;
+  conversion.run();
+  EXPECT_EQ(read_text_file(dir / "mine", 1 << 20), before);
+}
+
+}  // namespace
+}  // namespace ingot::convert
