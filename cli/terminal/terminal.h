@@ -40,8 +40,8 @@ void pass_over_status_signal();
 /// Whether it came since this was last asked.
 bool status_was_asked();
 
-/// From here on SIGINT and SIGTERM only set a flag, the first time; a second one ends the process
-/// at once.
+/// From here on SIGINT, SIGTERM and SIGHUP only set a flag, the first time; a second one ends the
+/// process at once. A SIGHUP that is ignored, as under nohup, stays so.
 void install_stop_signals();
 /// Whether one of them came; read by long jobs.
 bool stop_requested();

@@ -20,6 +20,7 @@
 #endif
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot {
 namespace {
@@ -72,9 +73,12 @@ std::size_t available_processors() {
 void parallel_for(std::size_t count, std::size_t threads,
                   const std::function<void(std::size_t)>& body) {
   FirstFailure failure;
+  const StopScope::Handover stop;
   const auto guarded = [&](std::size_t i) {
     if (failure.failed()) return;
     try {
+      const StopScope::Handover::Entered entered(stop);
+      StopScope::check();
       body(i);
     } catch (...) {
       failure.keep(i, std::current_exception());
@@ -108,6 +112,7 @@ void parallel_for(std::size_t count, std::size_t threads,
 
 void run_workers(std::size_t workers, const std::function<void(std::size_t)>& body) {
   FirstFailure failure;
+  const StopScope::Handover stop;
   {
     // None begins before all are there: a job that cannot have them fails at once.
     std::promise<bool> all_there;
@@ -115,9 +120,10 @@ void run_workers(std::size_t workers, const std::function<void(std::size_t)>& bo
     std::vector<std::jthread> pool;
     try {
       for (std::size_t worker = 0; worker < workers; ++worker) {
-        pool.emplace_back([&failure, &body, may_begin, worker] {
+        pool.emplace_back([&failure, &body, &stop, may_begin, worker] {
           if (!may_begin.get()) return;
           try {
+            const StopScope::Handover::Entered entered(stop);
             body(worker);
           } catch (...) {
             failure.keep(worker, std::current_exception());

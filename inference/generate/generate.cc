@@ -11,6 +11,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "inference/generate/coordinator.h"
 #include "inference/generate/drafts.h"
 #include "inference/generate/scheduler.h"
@@ -103,13 +104,28 @@ class Batch {
       if (decision.next == Coordinator::Next::kStopped) stop_all();
       if (decision.next > Coordinator::Next::kWait) break;
       took_step = decision.next == Coordinator::Next::kStep;
-      if (took_step) step();
+      if (took_step && !finish_step()) break;
     }
     share_answers();
     return std::move(result_);
   }
 
  private:
+  // Returns false, with the answers as far as they are, when a stop was asked for in the middle.
+  // Ranks end a step that they have begun together.
+  bool finish_step() {
+    const bool is_alone = model_.comm().size(Group::kWorld) == 1;
+    const StopScope stop(is_alone ? options_.stop_requested : nullptr, "a step was computed");
+    try {
+      step();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInterrupted || !is_alone) throw;
+      stop_all();
+      return false;
+    }
+    return true;
+  }
+
   [[nodiscard]] std::vector<std::size_t> costs_of(
       std::span<const std::vector<std::int32_t>> prompts) const {
     std::vector<std::size_t> costs;

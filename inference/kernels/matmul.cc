@@ -7,6 +7,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/weight_value.h"
 
@@ -61,6 +62,27 @@ std::unique_ptr<float[]> lay_out(MatrixView<const float> x, std::size_t threads,
   return values;
 }
 
+// Columns [begin, end) of y, in runs of rows of x between which the work may stop.
+void run_in_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
+  constexpr std::size_t kRowsAtOnce = 8 * kPanelM;
+  static_assert(kRowsAtOnce % kTileM == 0);
+  const auto below = [](const auto& matrix, std::size_t first, std::size_t n) {
+    auto part = matrix;
+    part.data += first * matrix.stride;
+    part.rows = n;
+    return part;
+  };
+  for (std::size_t first = 0; first < task.y.rows; first += kRowsAtOnce) {
+    StopScope::check();
+    const std::size_t n = std::min(kRowsAtOnce, task.y.rows - first);
+    MatmulTask some = task;
+    some.x += tiled_place(task.vectors, first, 0);
+    some.rows = below(task.rows, first, n);
+    some.y = below(task.y, first, n);
+    run_matmul_tiles(some, begin, end);
+  }
+}
+
 }  // namespace
 
 void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
@@ -80,9 +102,9 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
   const std::size_t step = x.rows <= kMostDirectRows ? 4 : kPanelN;
   const std::size_t chunks_wanted = threads == 1 ? 1 : 4 * threads;
   const std::size_t chunk = round_up(ceil_div(w.rows, chunks_wanted), step);
-  parallel_for(ceil_div(w.rows, chunk), threads, [&](std::size_t i) {
-    run_matmul(task, i * chunk, std::min((i + 1) * chunk, w.rows));
-  });
+  const auto run = x.rows <= kMostDirectRows ? run_matmul : run_in_tiles;
+  parallel_for(ceil_div(w.rows, chunk), threads,
+               [&](std::size_t i) { run(task, i * chunk, std::min((i + 1) * chunk, w.rows)); });
 }
 
 void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,

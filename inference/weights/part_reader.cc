@@ -18,6 +18,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
 #include "formats/storage/block_scales.h"
 #include "inference/weights/held_bytes.h"
@@ -47,7 +48,10 @@ void for_each_band(std::size_t n_bands, std::size_t threads, std::size_t scratch
   const auto work = [&](std::size_t) {
     try {
       const HeldBytes scratch(scratch_bytes);
-      for (std::size_t i = next++; i < n_bands; i = next++) body(i, scratch.data());
+      for (std::size_t i = next++; i < n_bands; i = next++) {
+        StopScope::check();
+        body(i, scratch.data());
+      }
     } catch (...) {
       next = n_bands;  // the others stop
       throw;

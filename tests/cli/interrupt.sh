@@ -48,7 +48,7 @@ import signal, subprocess, sys, time
 work, name, *command = sys.argv[1:]
 number = signal.Signals[name]
 p = subprocess.Popen(command, stdout=open(work + "/stdout", "w"), stderr=open(work + "/stderr", "w"),
-                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+                     preexec_fn=lambda: [signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGHUP)])
 def catches():
     mask = next(line for line in open(f"/proc/{p.pid}/status") if line.startswith("SigCgt:"))
     return int(mask.split()[1], 16) >> (number - 1) & 1
@@ -59,8 +59,9 @@ status = p.wait()
 assert status == -number, f"status {status} instead of {-number}: {' '.join(command)}"
 P
 }
-for name in SIGINT SIGTERM; do
+for name in SIGINT SIGTERM SIGHUP; do
   for command in "calibrate $example --text $work/text.txt --out $work/statistics" \
+                 "balance $example --text $work/text.txt --ep 2 --out $work/map.json" \
                  "verify $work/in $work/out" \
                  "verify $example $example --levels layers --text $work/text.txt"; do
     interrupt $name "$ingot" $command || fail "$name of $command: $(cat "$work/stderr")"
@@ -69,5 +70,5 @@ for name in SIGINT SIGTERM; do
     grep -qE "PASS|FAIL" "$work/stdout" && fail "$name of $command gives a verdict"
   done
 done
-[ -z "$(ls "$work" | grep statistics)" ] || fail "an interrupted calibration left a file"
+[ -z "$(ls "$work" | grep -E 'statistics|map')" ] || fail "an interrupted calibration left a file"
 finish

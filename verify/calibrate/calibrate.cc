@@ -18,6 +18,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/folder.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/safetensors.h"
 #include "formats/records/activation_statistics.h"
 #include "inference/family/model_family.h"
@@ -230,8 +231,6 @@ class Calibration {
   }
 
   void begin(const std::vector<const CalibratedModule*>& modules, std::size_t experts) {
-    if (options_.stop_requested && options_.stop_requested())
-      throw Error(ErrorCode::kInterrupted, "calibration stopped; nothing was written");
     current_ = modules;
     statistics_.begin(current_, experts);
   }
@@ -303,6 +302,7 @@ class Calibration {
 
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
                             const std::filesystem::path& out, const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "inputs were calibrated; nothing was written");
   return Calibration(source, documents, out, options).run();
 }
 

@@ -9,6 +9,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
@@ -113,6 +114,7 @@ class Reader {
 
 ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<const Prompt> documents,
                                const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "tokens were counted");
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
   if (!spec.router)
     throw Error(ErrorCode::kUnsupported, "has no experts to balance")
@@ -136,7 +138,6 @@ ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<cons
   Matrix hidden = stream.embed(rows);
   const std::uint64_t n_layers = spec.layers + (stream.has_mtp() ? 1 : 0);
   for (std::uint32_t l = 0; l < spec.layers; ++l) {
-    options.check_stop("counting tokens");
     stream.layer(l, hidden, rows, spec.is_moe[l] ? counting(tokens_of(l)) : inference::Taps());
     if (options.progress) options.progress(l + 1, n_layers);
   }

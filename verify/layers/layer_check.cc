@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
@@ -219,7 +220,6 @@ class Lockstep {
 
  private:
   void main_layer(std::size_t l) {
-    options_.check_stop("layers were compared");
     set_isolated(both_, states_.values());
     LayerChoices source_choices(rows_.size(), rows_.size());
     LayerChoices output_choices(rows_.size(), rows_twice_.size());
@@ -257,7 +257,6 @@ class Lockstep {
         return on_side(side, [&] { return stream.head(copy_rows(normed, first, count)); });
       };
     };
-    options_.check_stop("layers were compared");
     return compare_heads(of(source_, "source", source_normed.view()),
                          of(output_, "output", output_normed), spans, memory_.head_rows,
                          options_.threads);
@@ -265,7 +264,6 @@ class Lockstep {
 
   // Entry i of a prompt is made of its normed state i and its token i + 1.
   void mtp_layer() {
-    options_.check_stop("layers were compared");
     const std::vector<PromptSpan> next = next_token_spans(spans_);
     if (next.empty()) return;
     Matrix states = states_before(states_.view(), spans_, next);
@@ -303,6 +301,7 @@ std::string layer_title(const LayerAgreement& layer) {
 
 LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "layers were compared");
   const ModelSpec spec = inference::model_spec(source.family(), source.config());
   require_same_shape(spec, inference::model_spec(output));
   if (options.ranks != nullptr) {
@@ -315,6 +314,7 @@ LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
 }
 
 void follow_layers(const Checkpoint& rank, const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "layers were compared");
   const inference::Lists told = broadcast(*options.ranks, kLengths, 0, inference::Lists());
   const std::vector<std::size_t> lengths(told.front().begin(), told.front().end());
   const LockstepModel side = {

@@ -18,6 +18,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/dtype.h"
 #include "formats/container/safetensors.h"
 #include "formats/container/tensor.h"
@@ -247,6 +248,7 @@ class LayersBeside {
   }
 
   LayersReport run() {
+    const StopScope stop(options_.stop_requested, "a reference was compared");
     const std::vector<inference::Row> once = rows_of(spans_, 1);
     const Matrix embedded = stream_.embed(once);
     Matrix both(2 * n_rows(), embedded.cols());
@@ -256,7 +258,6 @@ class LayersBeside {
     }
     const std::size_t n_layers = stream_.spec().layers;
     for (std::size_t l = 0; l < n_layers; ++l) {
-      options_.check_stop("a reference was compared");
       isolate(l, both);
       stream_.layer(l, both, rows_);
       compare(l, both);

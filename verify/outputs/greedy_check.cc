@@ -10,6 +10,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
@@ -251,7 +252,6 @@ class Lockstep {
 
   GreedyReport run() {
     for (std::size_t n = 0; n < options_.tokens; ++n) {
-      options_.check_stop("answers were generated");
       if (all_done()) break;
       source_.advance(n == 0);
       output_.advance(n == 0);
@@ -335,6 +335,7 @@ void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer) 
 GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
                             const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "answers were generated");
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
   const inference::ModelSpec other = inference::model_spec(output);
   if (spec.vocab != other.vocab) {
@@ -373,6 +374,7 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
 
 // The answers are those of the output, so every rank knows them by itself.
 void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "answers were generated");
   std::vector<Ids> ids = broadcast(*options.ranks, kQuestions, 0, inference::Lists());
   INGOT_CHECK(ids.size() > 2);
   const Ids eos = std::move(ids.back());
@@ -394,6 +396,7 @@ void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
 GreedyReport compare_recorded_answers(const Checkpoint& model,
                                       std::span<const RecordedAnswer> recorded,
                                       const RunOptions& options) {
+  const StopScope stop(options.stop_requested, "answers were generated");
   const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
   std::vector<Ids> ids;
   std::vector<Prompt> prompts;

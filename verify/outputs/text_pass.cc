@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "formats/base/stop_scope.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
 
@@ -57,6 +58,7 @@ std::vector<Batch> divide(const formats::Checkpoint& model, const inference::Mod
 
 void pass_documents(const formats::Checkpoint& model, std::span<const Prompt> documents,
                     const RunOptions& options, std::size_t states, const TakeHidden& take) {
+  const StopScope stop(options.stop_requested, "a text was read");
   const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
   const std::vector<PromptSpan> all = spans_of(documents, spec);
   const std::vector<Batch> batches = divide(model, spec, lengths_of(all), options, states);
@@ -70,7 +72,6 @@ void pass_documents(const formats::Checkpoint& model, std::span<const Prompt> do
                                .weight_limit = batch.weight_limit});
     Matrix hidden = stream.embed(rows);
     for (std::size_t l = 0; l < spec.layers; ++l) {
-      options.check_stop("a text was read");
       stream.layer(l, hidden, rows);
       if (options.progress) options.progress(++done, batches.size() * spec.layers);
     }

@@ -7,6 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_task.h"
 #include "inference/kernels/weight_value.h"
@@ -22,6 +23,8 @@ namespace {
 constexpr std::size_t kProductsPerThread = std::size_t{1} << 18;
 /// Columns that vector kernels take at once, at most.
 constexpr std::size_t kPadding = 64;
+// Rows of w between two looks at whether the work is to stop, for so many rows of x.
+constexpr std::size_t kRowsAtOnce = 64, kManyRows = 128;
 
 void lay_out(QuantizedTask& task) {
   const QuantizedRows& x = *task.x;
@@ -75,8 +78,13 @@ void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const Stati
   threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
   const std::size_t n_chunks = threads == 1 ? 1 : 4 * threads;
   const std::size_t chunk = ((w.rows + n_chunks - 1) / n_chunks + 3) / 4 * 4;
+  const std::size_t at_once = x.rows > kManyRows ? kRowsAtOnce : chunk;
   parallel_for((w.rows + chunk - 1) / chunk, threads, [&](std::size_t i) {
-    run_quantized_matmul(task, i * chunk, std::min((i + 1) * chunk, w.rows));
+    const std::size_t end = std::min((i + 1) * chunk, w.rows);
+    for (std::size_t row = i * chunk; row < end; row += at_once) {
+      StopScope::check();
+      run_quantized_matmul(task, row, std::min(row + at_once, end));
+    }
   });
 }
 

@@ -171,6 +171,17 @@ TEST(Generate, StopsWhenTheCallerWantsNoMore) {
   EXPECT_EQ(result.answers[0].stop, inference::StopReason::kStopped);
 }
 
+TEST(Generate, StopsInTheMiddleOfAPrompt) {
+  const OpenedModel opened(kExample, f32_options());
+  GenerateOptions options = greedy_options();
+  int left = 20;  // of many that a step asks
+  options.stop_requested = [&] { return --left < 0; };
+  const Prompts prompts = {golden_ids("prompt1.input_ids")};
+  const GenerateResult result = generate(opened.model, prompts, options);
+  EXPECT_TRUE(result.answers[0].tokens.empty());
+  EXPECT_EQ(result.answers[0].stop, inference::StopReason::kStopped);
+}
+
 TEST(Generate, TellsEachAnswerOnceAsItEnds) {
   const OpenedModel opened(kExample, f32_options());
   GenerateOptions options = greedy_options();

@@ -11,6 +11,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/verify/calibrate/calibration.h"
+#include "verify/calibrate/expert_loads.h"
 
 // Statistics of tiny-v32 against what follows from the hidden states that another pass over the
 // model shows.
@@ -384,10 +385,21 @@ TEST_F(BadCalibration, SaysHowMuchMemoryWouldBeEnough) {
          {.mem_limit = 1'000'000});
 }
 
-TEST_F(BadCalibration, StopsWhenAsked) {
-  int left = 3;
+TEST_F(BadCalibration, StopsInsideALayer) {
+  int left = 20;
   refuse(ErrorCode::kInterrupted, {"stopped"}, random_documents({5}),
-         {.stop_requested = [&] { return --left < 0; }});
+         {.progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; },
+          .stop_requested = [&] { return --left < 0; }});
+}
+
+TEST_F(BadCalibration, CountsOfTokensStopInsideALayer) {
+  int left = 20;
+  const RunOptions options = {
+      .progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; },
+      .stop_requested = [&] { return --left < 0; }};
+  expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
+    count_expert_loads(shard::open_source(tiny_v32()), random_documents({5}), options);
+  });
 }
 
 TEST_F(BadCalibration, ReplacesNoFile) {

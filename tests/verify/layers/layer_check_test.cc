@@ -157,6 +157,17 @@ TEST(LayerCheck, RefusesPromptsThatTheModelCannotTake) {
                [&] { compare({{.ids = std::vector<std::int32_t>(1025, 3)}}); });
 }
 
+TEST(LayerCheck, StopsInsideALayer) {
+  const Example example;
+  verify::RunOptions options = exact_layers();
+  int left = 30;
+  options.progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; };
+  options.stop_requested = [&] { return --left < 0; };
+  expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
+    verify::compare_layers(example.model, example.model, example.few_prompts(), options);
+  });
+}
+
 TEST(LayerCheck, StopsBetweenLayers) {
   const Example example;
   verify::RunOptions options = exact_layers();
