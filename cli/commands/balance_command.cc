@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,7 @@
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
+#include "shard/cut/expert_map.h"
 
 namespace ingot::cli {
 namespace {
@@ -49,13 +51,16 @@ int run_balance(const BalanceFlags& flags) {
     throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
         .in_file(flags.out);
   const Checkpoint source = open_source(flags);
+  const std::set<std::uint32_t> layers = shard::layers_with_experts(source);
+  if (layers.empty())
+    throw Error(ErrorCode::kUnsupported, "has no experts to balance").in_file(flags.directory);
   const auto n_experts = static_cast<std::uint32_t>(source.config().n_routed_experts);
   const shard::BalanceShape shape{.slots = flags.slots.value_or(n_experts),
                                   .ep = flags.ep.value(),
                                   .nodes = flags.nodes.value_or(1),
                                   .groups = router_groups(source)};
   shard::require_even(shape, n_experts);
-  Balance balance = balanced(loads_of(flags, source), shape);
+  Balance balance = balanced(loads_of(flags, source), layers, n_experts, shape);
   balance.directory = flags.directory;
   balance.map = flags.out;
   write_text_file(flags.out, map_text(balance));

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "convert/output/version.h"
 #include "formats/base/figures.h"
@@ -27,8 +28,10 @@ struct LoadStep {
   std::string_view style, swatch, word;
 };
 constexpr std::array kSteps = {
-    LoadStep{0.5, "h7", "k7", "less than half the mean"}, LoadStep{0.9, "h5", "k5", "to 0.9"},
-    LoadStep{1.1, "h4", "k4", "to 1.1"},                  LoadStep{1.5, "h2", "k2", "to 1.5"},
+    LoadStep{0.5, "h7", "k7", "less than half the mean"},
+    LoadStep{0.9, "h5", "k5", "to 0.9"},
+    LoadStep{1.1, "h4", "k4", "to 1.1"},
+    LoadStep{1.5, "h2", "k2", "to 1.5"},
     LoadStep{1e300, "h0", "k0", "above"},
 };
 
@@ -80,14 +83,25 @@ double largest(const std::vector<double>& values) {
 
 }  // namespace
 
-Balance balanced(const verify::ExpertLoads& loads, const shard::BalanceShape& shape) {
-  Balance balance{.directory = {}, .map = {}, .shape = shape, .layers = {}};
-  for (const auto& [number, tokens] : loads) {
-    balance.n_experts = static_cast<std::uint32_t>(tokens.size());
+Balance balanced(const verify::ExpertLoads& loads, const std::set<std::uint32_t>& layers,
+                 std::uint32_t n_experts, const shard::BalanceShape& shape) {
+  Balance balance{.directory = {},
+                  .map = {},
+                  .shape = shape,
+                  .n_experts = n_experts,
+                  .layers = {},
+                  .uncounted = {}};
+  for (const std::uint32_t number : layers) {
+    const auto counted = loads.find(number);
+    const bool is_counted = counted != loads.end();
+    if (!is_counted) balance.uncounted.push_back(number);
+    const auto tokens =
+        is_counted ? counted->second : std::vector<std::uint64_t>(n_experts, std::uint64_t{0});
     balance.n_choices += std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0});
     BalancedLayer& layer = balance.layers.emplace_back();
     layer.layer = number;
-    layer.slots = shard::balanced_slots(tokens, shape);
+    layer.slots = shard::balanced_slots(
+        is_counted ? tokens : std::vector<std::uint64_t>(n_experts, std::uint64_t{1}), shape);
     layer.after = shard::rank_loads(tokens, layer.slots, shape.ep);
     // Ranks that do not divide the experts could not hold contiguous blocks: nearly even ones.
     layer.before.assign(shape.ep, 0);
@@ -123,6 +137,7 @@ formats::JsonValue balance_json(const Balance& balance) {
               {"nodes", balance.shape.nodes},
               {"groups_stay_in_nodes", shard::keeps_groups(balance.shape)},
               {"choices", balance.n_choices},
+              {"uncounted", balance.uncounted},
               {"layers", formats::json_list(balance.layers, layer_json)}};
 }
 
@@ -148,6 +163,15 @@ verify::Document balance_document(const Balance& balance) {
          .text = fmt::format("{} groups of experts cannot stay within {} nodes, so nodes count for "
                              "nothing",
                              shape.groups, shape.nodes)});
+  }
+  if (!balance.uncounted.empty()) {
+    document.remarks.push_back(
+        {.style = verify::Style::kMild,
+         .kind = "warning",
+         .text = fmt::format("no tokens were counted in layer{} {}, so the experts there stand as "
+                             "if all had as many",
+                             balance.uncounted.size() == 1 ? "" : "s",
+                             fmt::join(balance.uncounted, ", "))});
   }
   std::vector<std::size_t> order(balance.layers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

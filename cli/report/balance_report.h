@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,12 @@ struct Balance {
   std::uint32_t n_experts = 0;
   std::uint64_t n_choices = 0;  ///< that the counts are of: a token has several in each layer
   std::vector<BalancedLayer> layers;
+  std::vector<std::uint32_t> uncounted;  ///< layers without counts: as if all experts were alike
 };
 
-/// Balances every layer. Throws what shard::require_even throws.
-Balance balanced(const verify::ExpertLoads& loads, const shard::BalanceShape& shape);
+/// Balances each of the layers, which have so many experts. Throws what shard::require_even throws.
+Balance balanced(const verify::ExpertLoads& loads, const std::set<std::uint32_t>& layers,
+                 std::uint32_t n_experts, const shard::BalanceShape& shape);
 
 /// As `--expert-map` reads it.
 std::string map_text(const Balance& balance);

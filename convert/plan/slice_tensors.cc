@@ -21,18 +21,13 @@ shard::ExpertMap expert_map(const Plan& plan) {
   const auto n_experts = static_cast<std::uint32_t>(config.n_routed_experts);
   if (options.expert_map.empty())
     return shard::ExpertMap::contiguous(n_experts, options.topology.ep);
-  const auto& moe = config.layer_is_moe;
-  const auto first = std::find(moe.begin(), moe.end(), true);
-  return shard::ExpertMap::parse(
-      options.expert_map, options.expert_map_where,
-      {.n_experts = n_experts,
-       .has_shared = config.n_shared_experts > 0,
-       .ep = options.topology.ep,
-       .first_moe_layer = static_cast<std::uint32_t>(first - moe.begin()),
-       .n_layers =
-           static_cast<std::uint32_t>(config.num_hidden_layers + config.num_nextn_predict_layers),
-       .allow_redundant = options.redundant_experts,
-       .allow_uneven = options.uneven_experts});
+  return shard::ExpertMap::parse(options.expert_map, options.expert_map_where,
+                                 {.n_experts = n_experts,
+                                  .has_shared = config.n_shared_experts > 0,
+                                  .ep = options.topology.ep,
+                                  .layers = shard::layers_with_experts(plan.source),
+                                  .allow_redundant = options.redundant_experts,
+                                  .allow_uneven = options.uneven_experts});
 }
 
 // Bytes that each tensor takes in the output, near enough to balance stages by.

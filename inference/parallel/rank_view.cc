@@ -25,18 +25,12 @@ Range part(std::size_t rank, std::size_t size, std::size_t count, std::string_vi
 // What the conversion allowed was seen when it was made.
 shard::ExpertMap recorded_map(const formats::SlicingRecord& slicing,
                               const formats::ModelConfig& config) {
-  const auto& moe = config.layer_is_moe;
-  const auto first = std::find(moe.begin(), moe.end(), true);
-  return shard::ExpertMap::parse(
-      formats::json_text(*slicing.expert_map), formats::kManifestName,
-      {.n_experts = static_cast<std::uint32_t>(config.n_routed_experts),
-       .has_shared = config.n_shared_experts > 0,
-       .ep = slicing.ep,
-       .first_moe_layer = static_cast<std::uint32_t>(first - moe.begin()),
-       .n_layers =
-           static_cast<std::uint32_t>(config.num_hidden_layers + config.num_nextn_predict_layers),
-       .allow_redundant = true,
-       .allow_uneven = true});
+  return shard::ExpertMap::parse(formats::json_text(*slicing.expert_map), formats::kManifestName,
+                                 {.n_experts = static_cast<std::uint32_t>(config.n_routed_experts),
+                                  .has_shared = config.n_shared_experts > 0,
+                                  .ep = slicing.ep,
+                                  .allow_redundant = true,
+                                  .allow_uneven = true});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
@@ -219,7 +220,28 @@ Json slots_json(const ByRank& by_rank) {
   return list;
 }
 
+/// `0, 2 to 5`.
+std::string ranges_text(const std::set<std::uint32_t>& numbers) {
+  std::vector<std::string> ranges;
+  for (auto at = numbers.begin(); at != numbers.end();) {
+    const std::uint32_t first = *at;
+    std::uint32_t last = first;
+    while (++at != numbers.end() && *at == last + 1) last = *at;
+    ranges.push_back(first == last ? std::to_string(first) : fmt::format("{} to {}", first, last));
+  }
+  return fmt::format("{}", fmt::join(ranges, ", "));
+}
+
 }  // namespace
+
+std::set<std::uint32_t> layers_with_experts(const formats::TensorSource& model) {
+  std::set<std::uint32_t> layers;
+  for (const formats::LogicalTensor& tensor : model.tensors()) {
+    if (tensor.layer && tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role))
+      layers.insert(*tensor.layer);
+  }
+  return layers;
+}
 
 ExpertMap ExpertMap::contiguous(std::uint32_t n_experts, std::uint32_t ep) {
   INGOT_CHECK(ep > 0);
@@ -255,14 +277,14 @@ ExpertMap ExpertMap::parse(std::string_view text, std::string_view where,
   } else {
     for (const auto& [key, list] : top.layers->items()) {
       const std::optional<std::uint32_t> layer = layer_number(key);
-      if (layer && *layer >= limits.first_moe_layer && *layer < limits.n_layers) {
+      if (layer && (!limits.layers || limits.layers->contains(*layer))) {
         map.layers_[*layer].by_rank = reader.read_slots(list, layer);
       } else {
-        reader.fault(fmt::format("has a list for layer '{}', layers with experts are {} to {}", key,
-                                 limits.first_moe_layer, std::int64_t{limits.n_layers} - 1));
+        reader.fault(fmt::format("has a list for layer '{}', layers with experts are {}", key,
+                                 limits.layers ? ranges_text(*limits.layers) : "numbers"));
       }
     }
-    for (std::uint32_t layer = limits.first_moe_layer; layer < limits.n_layers; ++layer) {
+    for (const std::uint32_t layer : limits.layers.value_or(std::set<std::uint32_t>())) {
       if (!map.layers_.contains(layer))
         reader.fault(fmt::format("has no list for layer {}", layer));
     }

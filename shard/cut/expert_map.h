@@ -2,23 +2,30 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "formats/json/json_fwd.h"
+#include "formats/storage/tensor_source.h"
 
 namespace ingot::shard {
+
+/// Layers of which some routed expert has a weight here, MTP layers included.
+std::set<std::uint32_t> layers_with_experts(const formats::TensorSource& model);
 
 /// What a map is checked against, and what the user allowed.
 struct ExpertMapLimits {
   std::uint32_t n_experts = 0;  ///< routed
   bool has_shared = false;      ///< then id n_experts is the shared expert
   std::uint32_t ep = 1;
-  std::uint32_t first_moe_layer = 0;  ///< the first layer that may have a list of its own
-  std::uint32_t n_layers = 0;         ///< layers with a list of their own must be below
-  bool allow_redundant = false;       ///< an expert in several slots
-  bool allow_uneven = false;          ///< ranks with different numbers of slots
+  /// Layers that may have a list of their own, and must where one has; nullopt: as the map says,
+  /// which was checked when it was made.
+  std::optional<std::set<std::uint32_t>> layers = std::nullopt;
+  bool allow_redundant = false;  ///< an expert in several slots
+  bool allow_uneven = false;     ///< ranks with different numbers of slots
 };
 
 /// Which experts each EP rank holds: physical slots to logical experts. A logical expert is stored

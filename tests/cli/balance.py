@@ -122,6 +122,17 @@ with tempfile.TemporaryDirectory(prefix="ingot-balance-") as work:
         "never")
     run(0, "check", out)
 
+    # Counts of some layers alone, as those of an engine that drafts nothing.
+    layers = json.load(open(expert_map))["layers"]
+    counted, expert_map = os.path.join(work, "counted.json"), os.path.join(work, "some.json")
+    with open(counted, "w") as file:
+        json.dump({"layers": {f"model.layers.{layer}": list(range(16)) for layer in list(layers)[:1]}}, file)
+    said = run(0, "balance", example, "--loads", counted, "--ep", "4", "--slots", "20", "--out", expert_map)
+    if "no tokens were counted in layer" not in said:
+        failures.append(f"layers without counts are not named: {said}")
+    run(0, "convert", example, out + "-some", "--ep", "4", "--expert-map", expert_map, "--redundant-experts",
+        "--dry-run")
+
     # Wrong words and files.
     for words, expected in [(["--text", text, "--ep", "4", "--out", expert_map], "is there already"),
                             (["--ep", "4", "--out", "x"], "--text or --loads"),
@@ -131,6 +142,8 @@ with tempfile.TemporaryDirectory(prefix="ingot-balance-") as work:
             failures.append(f"{words}: '{expected}' is not in {said}")
     for content, expected in [({"layers": {"9": [1] * 16}}, "'9' is no layer"), ({"layers": {"3": [1, 2]}}, "list of 16"),
                               ({"layers": {"3": [-1] * 16}}, "holds -1"), ({"layers": {}}, "no counts"),
+                              ({"layers": {"3": [1] * 16, "model.layers.3": [2] * 16}}, "layer 3 a second time"),
+                              ({"layers": {"0": [1] * 16}}, "'0' is no layer"), ({"layers": {"x.3": [1] * 16}}, "'x.3'"),
                               ([], "loads.json")]:
         bad = os.path.join(work, "loads.json")
         with open(bad, "w") as file:

@@ -13,7 +13,7 @@ using ingot::testing::expect_error;
 using namespace ::testing;
 
 /// Four experts over two ranks, layers 1 and 2.
-constexpr ExpertMapLimits kFour = {.n_experts = 4, .ep = 2, .first_moe_layer = 1, .n_layers = 3};
+const ExpertMapLimits kFour = {.n_experts = 4, .ep = 2, .layers = {{1, 2}}};
 
 ExpertMap parse(std::string_view text, const ExpertMapLimits& limits = kFour) {
   return ExpertMap::parse(text, "map.json", limits);
@@ -72,6 +72,23 @@ TEST(ExpertMap, ReadsAListPerLayer) {
   EXPECT_THAT(map.ranks_of(1, 0), ElementsAre(1));
   EXPECT_THAT(map.ranks_of(2, 0), ElementsAre(0));
   EXPECT_THAT(map.experts_of(0, 0), IsEmpty()) << "a dense layer";
+}
+
+TEST(ExpertMap, AsksForNoListBetweenLayersWithExperts) {
+  ExpertMapLimits limits = kFour;
+  limits.layers = {{1, 3}};
+  const ExpertMap map = parse(R"({"layers": {"1": [2, 3, 0, 1], "3": [0, 1, 2, 3]}})", limits);
+  EXPECT_THAT(map.experts_of(2, 0), IsEmpty());
+  EXPECT_THAT(map.experts_of(3, 0), ElementsAre(0, 1));
+  expect_refused({"layer '2'", "1, 3"}, R"({"layers": {"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]}})",
+                 limits);
+}
+
+TEST(ExpertMap, TakesARecordedMapAsItIs) {
+  ExpertMapLimits limits = kFour;
+  limits.layers.reset();
+  EXPECT_THAT(parse(R"({"layers": {"7": [2, 3, 0, 1]}})", limits).experts_of(7, 0),
+              ElementsAre(2, 3));
 }
 
 TEST(ExpertMap, StoresAnExpertOncePerRank) {

@@ -205,13 +205,9 @@ TEST(CutOf, PlacesSharedExpertsAsAsked) {
   slicing.shared = SharedExperts::kReplicated;
   expect_replicated(model, shared + "gate_proj.weight", slicing);
   expect_replicated(model, shared + "down_proj.weight", slicing);
-  slicing.experts = ExpertMap::parse("[0,1,2,3,8,4,5,6,7,8]", "map",
-                                     {.n_experts = 8,
-                                      .has_shared = true,
-                                      .ep = 2,
-                                      .first_moe_layer = 1,
-                                      .n_layers = 5,
-                                      .allow_redundant = true});
+  slicing.experts =
+      ExpertMap::parse("[0,1,2,3,8,4,5,6,7,8]", "map",
+                       {.n_experts = 8, .has_shared = true, .ep = 2, .allow_redundant = true});
   expect_cut(model, shared + "gate_proj.weight", slicing, Owner::kExpert, Axis::kRows, 2);
   expect_cut(model, shared + "down_proj.weight", slicing, Owner::kExpert, Axis::kCols, 2);
 }

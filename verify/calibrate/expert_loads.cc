@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,7 @@
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"
+#include "shard/cut/expert_map.h"
 #include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
@@ -43,7 +45,9 @@ inference::Taps counting(std::vector<std::uint64_t>& tokens) {
 
 /// The number in `model.layers.3`, or in `3`.
 std::optional<std::uint32_t> layer_in(std::string_view text) {
-  text.remove_prefix(text.rfind('.') + 1);
+  constexpr std::string_view kLayers = "layers.";
+  const std::size_t at = text.rfind(kLayers);
+  if (at != std::string_view::npos) text.remove_prefix(at + kLayers.size());
   std::uint32_t layer = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), layer);
   if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -53,7 +57,9 @@ std::optional<std::uint32_t> layer_in(std::string_view text) {
 class Reader {
  public:
   Reader(const std::filesystem::path& path, const formats::Checkpoint& source)
-      : where_(path.string()), config_(source.config()) {}
+      : where_(path.string()),
+        config_(source.config()),
+        layers_(shard::layers_with_experts(source)) {}
 
   ExpertLoads from_statistics(const Fd& file) {
     const formats::SafetensorsHeader header = formats::read_safetensors_header(file);
@@ -100,13 +106,16 @@ class Reader {
   }
   std::vector<std::uint64_t>& layer(std::string_view name) {
     const auto number = layer_in(name);
-    if (!number || *number >= config_.num_hidden_layers + config_.num_nextn_predict_layers)
-      refuse(name, "is no layer of the model");
-    return loads_[*number];
+    if (!number || !layers_.contains(*number))
+      refuse(name, "is no layer of the model that has experts");
+    const auto [tokens, is_new] = loads_.try_emplace(*number);
+    if (!is_new) refuse(name, fmt::format("gives counts of layer {} a second time", *number));
+    return tokens->second;
   }
 
   std::string where_;
   const formats::ModelConfig& config_;
+  std::set<std::uint32_t> layers_;
   ExpertLoads loads_;
 };
 

@@ -24,7 +24,7 @@ ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<cons
 
 /// Reads counts: the `LAYER.expert_tokens` of a file of activation statistics, or JSON
 /// {"layers": {"3": [tokens, ...]}}. kCorrupt for anything else, kMismatch for another number of
-/// experts than the model has, or a layer without experts.
+/// experts than the model has, a layer without experts, or one that is named twice.
 ExpertLoads read_expert_loads(const std::filesystem::path& path, const formats::Checkpoint& source);
 
 }  // namespace ingot::verify
