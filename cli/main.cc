@@ -17,6 +17,7 @@
 #include "cli/command_line.h"
 #include "cli/commands/commands.h"
 #include "cli/mpi/ranks.h"
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/standard_output.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -123,7 +124,11 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   // Who asks how far a command is must not kill one that has nothing to say.
   ingot::cli::pass_over_status_signal();
-  const int exit_code = ingot::cli::guarded(argc, argv);
+  int exit_code = ingot::cli::kExitTrouble;
+  {
+    const ingot::cli::OutputGuard guard;
+    exit_code = ingot::cli::guarded(argc, argv);
+  }
   std::cout.flush();
   std::cout.rdbuf(own);
   ingot::cli::end_all_ranks(exit_code);

@@ -18,6 +18,7 @@
 #include "cli/flags/generate_input.h"
 #include "cli/report/step_report.h"
 #include "cli/terminal/line_editor.h"
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -83,7 +84,7 @@ class AnswerPrinter {
   void flush() {
     while (current_ < streams_.size()) {
       Stream& stream = streams_[current_];
-      std::cout << stream.waiting;
+      write_model_text(stream.waiting);
       stream.waiting.clear();
       if (!stream.ended) break;
       ++current_;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
@@ -51,7 +52,7 @@ Progress::~Progress() {
   watcher_.request_stop();
   wake_.notify_all();
   watcher_.join();
-  if (bar_is_drawn_) std::cerr << "\n" << std::flush;
+  if (bar_is_drawn_) write_controls("\n");
 }
 
 // Draws while no thread of the job has news, and answers who asks. A signal wakes nobody: it sets a
@@ -63,8 +64,8 @@ void Progress::watch(const std::stop_token& stop) {
     if (stop.stop_requested() || is_finished_) continue;
     threads_.look();
     if (status_was_asked()) {
-      std::cerr << fmt::format("{}{}\n", bar_is_drawn_ ? "\r\033[K" : "", fmt::join(state(), "  "))
-                << std::flush;
+      write_controls(
+          fmt::format("{}{}\n", bar_is_drawn_ ? "\r\033[K" : "", fmt::join(state(), "  ")));
       shown_ = {};
     }
     // Nothing is known of a job that has not begun.
@@ -112,7 +113,7 @@ void Progress::show() {
   if (style_ == Style::kBar) {
     if (bar_is_drawn_ && now - shown_ < kBarInterval) return;
     // One write per state, and the rest of the old line erased, so that it does not flicker.
-    std::cerr << fmt::format("\r{}\033[K", bar_text()) << std::flush;
+    write_controls(fmt::format("\r{}\033[K", bar_text()));
     bar_is_drawn_ = true;
   } else {
     if (now - shown_ < kLineInterval) return;
@@ -124,7 +125,7 @@ void Progress::show() {
 void Progress::finish() {
   const std::lock_guard lock(mutex_);
   if (is_finished_) return;
-  if (bar_is_drawn_) std::cerr << "\r\033[K" << std::flush;
+  if (bar_is_drawn_) write_controls("\r\033[K");
   bar_is_drawn_ = false;
   is_finished_ = true;
   end_phase();

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "cli/terminal/output_guard.h"
 #include "formats/base/printable.h"
 
 namespace ingot::cli {
@@ -65,7 +66,7 @@ std::string remark_lines(std::string_view kind, const std::vector<std::string>& 
 }
 
 Emphasis emphasis(int stream) {
-  if (may_colour(stream)) return {"\033[1m", "\033[0m"};
+  if (may_colour(stream)) return {kBoldOn, kBoldOff};
   return {};
 }
 

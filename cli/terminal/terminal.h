@@ -24,7 +24,8 @@ bool is_quiet();
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);
 
 /// The two ends of a line of text: bold where `stream` (1 stdout, 2 stderr) may be coloured, which
-/// is a terminal without NO_COLOR and TERM=dumb; else nothing.
+/// is a terminal without NO_COLOR and TERM=dumb; else nothing. They are marks that OutputGuard
+/// makes control sequences of.
 struct Emphasis {
   std::string_view on, off;
 };

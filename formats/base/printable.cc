@@ -68,11 +68,14 @@ void append_escaped(std::string_view bytes, std::string& out) {
   for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<std::uint8_t>(c));
 }
 
-std::string escaped(std::string_view text, bool keeps_lists) {
+/// Which white space stays as it is.
+enum class Keeps : std::uint8_t { kNone, kLists, kLines };
+
+std::string escaped(std::string_view text, Keeps keeps) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    if (keeps_lists && text.starts_with(kListBreak)) {
+    if (keeps == Keeps::kLists && text.starts_with(kListBreak)) {
       out += kListBreak;
       text.remove_prefix(kListBreak.size());
       continue;
@@ -81,15 +84,18 @@ std::string escaped(std::string_view text, bool keeps_lists) {
     const std::string_view bytes = text.substr(0, point.n_bytes == 0 ? 1 : point.n_bytes);
     if (point.n_bytes == 0) {
       append_escaped(bytes, out);
+    } else if (keeps == Keeps::kLines && (point.value == '\n' || point.value == '\t')) {
+      out += bytes;
     } else if (point.value == '\n') {
       out += "\\n";
     } else if (point.value == '\t') {
       out += "\\t";
     } else if (point.value == '\r') {
       out += "\\r";
-    } else if (is_control(point.value)) {
+    } else if (point.value < 0x20) {
       append_escaped(bytes, out);
-    } else if (moves_text(point.value)) {
+    } else if (is_control(point.value) || moves_text(point.value)) {
+      // As JSON spells it, whose writer leaves these as they are.
       out += fmt::format("\\u{:04x}", point.value);
     } else {
       out += bytes;
@@ -102,11 +108,15 @@ std::string escaped(std::string_view text, bool keeps_lists) {
 }  // namespace
 
 std::string printable(std::string_view text) {
-  return escaped(text, false);
+  return escaped(text, Keeps::kNone);
 }
 
 std::string printable_lines(std::string_view text) {
-  return escaped(text, true);
+  return escaped(text, Keeps::kLists);
+}
+
+std::string printable_page(std::string_view text) {
+  return escaped(text, Keeps::kLines);
 }
 
 std::string valid_text(std::string_view text) {
@@ -116,7 +126,7 @@ std::string valid_text(std::string_view text) {
   while (!text.empty()) {
     const CodePoint point = first_code_point(text);
     const std::string_view bytes = text.substr(0, point.n_bytes == 0 ? 1 : point.n_bytes);
-    const bool is_kept = point.n_bytes > 0 &&
+    const bool is_kept = point.n_bytes > 0 && !moves_text(point.value) &&
                          (!is_control(point.value) || point.value == '\t' || point.value == '\n');
     out += is_kept ? bytes : kReplacement;
     text.remove_prefix(bytes.size());

@@ -9,15 +9,20 @@ namespace ingot {
 bool is_utf8(std::string_view text);
 
 /// Text from a stranger as it may be shown on a terminal: control characters, bytes that are no
-/// UTF-8 and characters that turn the direction of text become `\n`, `\t`, `\x1b`, `\u202e`. All
-/// else stays, so that escaping what was escaped before changes nothing.
+/// UTF-8 and characters that turn the direction of text become `\n`, `\t`, `\x1b`, `\u009b`,
+/// `\u202e`. All else stays, so that escaping what was escaped before changes nothing.
 std::string printable(std::string_view text);
 
 /// As printable(), but a line break before two spaces stays: so lists stand in our messages.
 std::string printable_lines(std::string_view text);
 
-/// The text as a document may hold it, lines and tabs included: control characters and bytes that
-/// are no UTF-8 become U+FFFD. Generated text may end inside a character.
+/// As printable(), but every line break and tab stays: what a program prints as a whole. JSON stays
+/// the same JSON.
+std::string printable_page(std::string_view text);
+
+/// The text as a document may hold it, lines and tabs included: other control characters, those
+/// that turn the direction of text, and bytes that are no UTF-8 become U+FFFD. Generated text may
+/// end inside a character.
 std::string valid_text(std::string_view text);
 
 /// Any bytes as a document may hold them: those that are no UTF-8, and `%`, become `%XX`.

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <ostream>
+#include <sstream>
 #include <thread>
 
 #include <fcntl.h>
@@ -15,10 +16,12 @@
 #include "cli/flags/flag_table.h"
 #include "cli/manual/markdown_text.h"
 #include "cli/terminal/available_memory.h"
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/resource_use.h"
 #include "cli/terminal/standard_output.h"
 #include "formats/base/fd.h"
+#include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -128,6 +131,48 @@ TEST_F(Groups, OutsideOfTheirMountAreTheMount) {
     put("cg/memory.current", "4000\n");
     EXPECT_EQ(available(), 3'000U) << group;
   }
+}
+
+std::string guarded(std::initializer_list<std::string_view> writes, bool shows_bold = false) {
+  std::stringbuf to;
+  GuardedBuffer buffer(to, shows_bold);
+  std::ostream stream(&buffer);
+  for (const std::string_view text : writes) stream << text;
+  stream.flush();
+  return to.str();
+}
+
+TEST(OutputGuard, PassesTextAndNoControls) {
+  EXPECT_EQ(guarded({"a\n\tb ß 山😀"}), "a\n\tb ß 山😀");
+  EXPECT_EQ(guarded({"\033]52;c;ZXZpbA==\a\r\x7f\xc2\x9b\xff"}),
+            "\\x1b]52;c;ZXZpbA==\\x07\\r\\u007f\\u009b\\xff");
+  EXPECT_EQ(guarded({"\xe2\x80\xae\xe2\x81\xa6"}), "\\u202e\\u2066");
+}
+
+TEST(OutputGuard, KnowsCharactersThatComeInPieces) {
+  EXPECT_EQ(guarded({"\xe5", "\xb1", "\xb1", "\xc2", "\x9b"}), "山\\u009b");
+  EXPECT_EQ(guarded({"\xf0\x9f", "a\xe5"}), "\\xf0\\x9fa\\xe5");
+}
+
+TEST(OutputGuard, LeavesJsonTheSameJson) {
+  const formats::Json json = {{"a\x7f", "\xc2\x9b \xe2\x80\xae\xe2\x80\xa8 \\ \033"}};
+  const std::string text = guarded({formats::json_text(json)});
+  EXPECT_EQ(formats::parse_json(text, "guarded"), json);
+  EXPECT_EQ(text.find_first_of("\x7f\xc2\xe2\033"), std::string::npos);
+}
+
+TEST(OutputGuard, MakesBoldOfItsMarksAlone) {
+  EXPECT_EQ(guarded({kBoldOn, "a\033[1m", kBoldOff}, true), "\033[1ma\\x1b[1m\033[0m");
+  EXPECT_EQ(guarded({kBoldOn}), "\\xfe");
+}
+
+TEST(OutputGuard, WritesRawBytesInTheirPlace) {
+  std::stringbuf to;
+  GuardedBuffer buffer(to, false);
+  std::ostream stream(&buffer);
+  stream << "a\xe5";
+  EXPECT_TRUE(buffer.write_raw("\033\xe5"));
+  EXPECT_EQ(to.str(), "a\\xe5\033\xe5");
 }
 
 TEST(Spelling, FindsTheNearestWordOrNone) {

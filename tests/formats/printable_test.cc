@@ -34,12 +34,12 @@ TEST(EscapedBytes, ComeBackWhateverTheyAre) {
 }
 
 TEST(Printable, EscapesWhatMovesATerminal) {
-  EXPECT_EQ(printable("\033[2J\a\x7f"), "\\x1b[2J\\x07\\x7f");
+  EXPECT_EQ(printable("\033[2J\a\x7f"), "\\x1b[2J\\x07\\u007f");
   EXPECT_EQ(printable("a\nb\tc\rd"), "a\\nb\\tc\\rd");
   EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
   EXPECT_EQ(printable("\xc2\x9b"
                       "2J"),
-            "\\xc2\\x9b2J")
+            "\\u009b2J")
       << "control sequence introducer";
   EXPECT_EQ(printable("\xe2\x80\xae"
                       "cba"),
@@ -54,6 +54,10 @@ TEST(Printable, EscapesBytesThatAreNoUtf8) {
   EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf") << "longer than needed";
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "a surrogate";
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80") << "beyond Unicode";
+}
+
+TEST(Printable, APageKeepsItsLinesAlone) {
+  EXPECT_EQ(printable_page("a\n\tb\r\033]52;c\a\xff"), "a\n\tb\\r\\x1b]52;c\\x07\\xff");
 }
 
 TEST(Printable, EscapingTwiceChangesNothing) {
@@ -87,6 +91,7 @@ TEST(ValidText, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(valid_text("cut \xe5\xba"), "cut \xef\xbf\xbd\xef\xbf\xbd");
   EXPECT_EQ(valid_text("\x1b[2J\xff"), "\xef\xbf\xbd[2J\xef\xbf\xbd");
   EXPECT_EQ(valid_text("\xc2\x9b"), "\xef\xbf\xbd");  // a control character of C1
+  EXPECT_EQ(valid_text("\xe2\x80\xae\xe2\x81\xa6"), "\xef\xbf\xbd\xef\xbf\xbd") << "turns text";
   EXPECT_EQ(valid_text("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // half a pair
 }
 
