@@ -23,6 +23,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/figures.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
@@ -280,10 +281,18 @@ class GenerateSession {
 
 constexpr std::size_t kContext = 8192;
 
-std::atomic<bool> interrupted = false;
+std::atomic<int> n_interrupts = 0;
 
-void note_interrupt(int /*signal*/) {
-  interrupted = true;
+// Who presses Ctrl-C again and again wants out, whatever the turn is stuck in.
+void note_interrupt(int signal) {
+  constexpr int kEnough = 3;
+  if (++n_interrupts < kEnough) return;
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+bool turn_is_stopped() {
+  return n_interrupts > 0;
 }
 
 void catch_interrupts() {
@@ -301,13 +310,13 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
   const std::size_t lengths[] = {context};
   session.open(lengths);
   inference::GenerateOptions options = session.options();
-  options.stop_requested = [] { return interrupted.load(); };
+  options.stop_requested = turn_is_stopped;
   notes() << "/clear forgets the conversation, /exit ends it, Ctrl-C stops an answer\n";
   catch_interrupts();
   LineEditor editor;
   Json messages = prompts.opening();
   while (const auto line = editor.read()) {
-    interrupted = false;
+    n_interrupts = 0;
     if (line->empty()) continue;
     if (*line == "/exit") break;
     if (*line == "/clear") {
@@ -316,7 +325,11 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
     }
     messages.push_back({{"role", "user"}, {"content", *line}});
     try {
-      const std::vector<std::vector<std::int32_t>> ids = {prompts.encode(messages, nullptr)};
+      const auto encoded = [&] {
+        const StopScope stop(turn_is_stopped, "the turn was read");
+        return prompts.encode(messages, nullptr);
+      };
+      const std::vector<std::vector<std::int32_t>> ids = {encoded()};
       if (ids[0].size() >= context) {
         throw Error(ErrorCode::kLimit,
                     fmt::format("the conversation has {} tokens, --context is {}; /clear begins a "

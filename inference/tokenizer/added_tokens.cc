@@ -39,10 +39,12 @@ TextFinder::TextFinder(const std::vector<std::string>& texts) {
   std::ranges::sort(sorted_);
 }
 
-std::optional<TextFinder::Found> TextFinder::find(std::string_view text, std::size_t from) const {
+std::optional<TextFinder::Found> TextFinder::find(std::string_view text, std::size_t from,
+                                                  TextWork& work) const {
   if (sorted_.empty()) return std::nullopt;
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!starts_[static_cast<unsigned char>(text[begin])]) continue;
+    work.count();
     if (auto found = longest_at(text, begin)) return found;
   }
   return std::nullopt;
@@ -112,12 +114,14 @@ void AddedTokens::add(AddedToken token, const Component& component, const Vocabu
 
 void AddedTokens::make_finders(const Normalizer& normalizer) {
   std::vector<std::string> raw(tokens_.size()), normalized(tokens_.size());
+  TextWork work;  // of all together
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
     if (token.content.empty()) continue;
     check_token_size(token.content);
     if (token.normalized) {
-      normalized[i] = normalizer.apply(token.content);
+      work.give(token.content.size());
+      normalized[i] = normalizer.apply(token.content, work);
       check_token_size(normalized[i]);
     } else {
       raw[i] = token.content;
@@ -137,14 +141,15 @@ const AddedToken* AddedTokens::by_content(std::string_view content) const {
   return at == by_content_.end() ? nullptr : &tokens_[at->second];
 }
 
-std::vector<Stretch> AddedTokens::cut(std::string_view text, Round round) const {
+std::vector<Stretch> AddedTokens::cut(std::string_view text, Round round, TextWork& work) const {
   const TextFinder& finder = round == Round::kRaw ? raw_ : normalized_;
   std::vector<Stretch> stretches;
   std::size_t done = 0;
   const auto add_text = [&](std::size_t end) {
     if (done < end) stretches.push_back({.text = text.substr(done, end - done), .id = {}});
   };
-  for (auto found = finder.find(text, 0); found; found = finder.find(text, found->span.end)) {
+  for (auto found = finder.find(text, 0, work); found;
+       found = finder.find(text, found->span.end, work)) {
     const AddedToken& token = tokens_[found->index];
     auto [begin, end] = found->span;
     // White space that the token before took along cannot be found again.

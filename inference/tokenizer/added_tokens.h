@@ -29,7 +29,8 @@ class TextFinder {
     std::size_t index = 0;  ///< in the list given
   };
   /// The next at or after `from`.
-  [[nodiscard]] std::optional<Found> find(std::string_view text, std::size_t from) const;
+  [[nodiscard]] std::optional<Found> find(std::string_view text, std::size_t from,
+                                          TextWork& work) const;
 
  private:
   [[nodiscard]] std::optional<Found> longest_at(std::string_view text, std::size_t begin) const;
@@ -71,7 +72,7 @@ class AddedTokens {
   enum class Round : std::uint8_t { kRaw, kNormalized };
   /// Cuts `text` at the tokens that belong to this round, leftmost and longest first; no stretch of
   /// text is empty.
-  [[nodiscard]] std::vector<Stretch> cut(std::string_view text, Round round) const;
+  [[nodiscard]] std::vector<Stretch> cut(std::string_view text, Round round, TextWork& work) const;
 
  private:
   void add(AddedToken token, const Component& component, const Vocabulary& vocabulary);

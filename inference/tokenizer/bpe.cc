@@ -108,8 +108,9 @@ void Bpe::add_merge(const Component& model, std::string_view left, std::string_v
   ++n_ranks_;
 }
 
-void Bpe::encode(std::string_view piece, BpeScratch& scratch,
+void Bpe::encode(std::string_view piece, BpeScratch& scratch, TextWork& work,
                  std::vector<std::int32_t>& ids) const {
+  work.count();
   if (ignore_merges_) {
     if (const auto id = vocabulary_->find(piece)) return ids.push_back(*id);
   }
@@ -118,7 +119,7 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch,
                 fmt::format("a piece of {} bytes is too long to be merged", piece.size()));
   }
   start_symbols(piece, scratch);
-  merge_symbols(scratch);
+  merge_symbols(scratch, work);
   for (const Symbol& symbol : scratch.symbols)
     if (symbol.id != kMergedAway) ids.push_back(symbol.id);
 }
@@ -172,7 +173,7 @@ std::optional<Bpe::Merge> Bpe::merge_of(std::int32_t left, std::int32_t right) c
   return found == merges_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void Bpe::merge_symbols(BpeScratch& scratch) const {
+void Bpe::merge_symbols(BpeScratch& scratch, TextWork& work) const {
   auto& symbols = scratch.symbols;
   auto& candidates = scratch.candidates;
   candidates.clear();
@@ -182,6 +183,7 @@ void Bpe::merge_symbols(BpeScratch& scratch) const {
     return merge_of(left.id, at(symbols, left.next).id);
   };
   const auto add_candidate = [&](std::int32_t position) {
+    work.count();
     const auto merge = pair_at(position);
     if (!merge) return false;
     candidates.push_back(std::uint64_t{merge->rank} << 32 | static_cast<std::uint32_t>(position));

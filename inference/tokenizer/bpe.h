@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "inference/tokenizer/component.h"
+#include "inference/tokenizer/text_work.h"
 
 namespace ingot::inference {
 
@@ -71,7 +72,8 @@ class Bpe {
 
   /// Appends the ids of `piece`, which is valid UTF-8. A character that is no token becomes its
   /// bytes (`byte_fallback`), or the unknown token, or nothing. Time: n log n in characters.
-  void encode(std::string_view piece, BpeScratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode(std::string_view piece, BpeScratch& scratch, TextWork& work,
+              std::vector<std::int32_t>& ids) const;
 
  private:
   struct Merge {
@@ -84,7 +86,7 @@ class Bpe {
   void start_symbols(std::string_view piece, BpeScratch& scratch) const;
   [[nodiscard]] std::int32_t unknown_id(std::string_view character) const;
   [[nodiscard]] std::optional<Merge> merge_of(std::int32_t left, std::int32_t right) const;
-  void merge_symbols(BpeScratch& scratch) const;
+  void merge_symbols(BpeScratch& scratch, TextWork& work) const;
 
   const Vocabulary* vocabulary_;
   std::unordered_map<std::uint64_t, Merge> merges_;

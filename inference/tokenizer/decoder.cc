@@ -193,20 +193,20 @@ class OutputStage final : public DecodeStage {
 
 template <class Stage>
 MakeStage make_plain(const Component& /*component*/) {
-  return [] { return std::make_unique<Stage>(); };
+  return [](TextWork& /*work*/) { return std::make_unique<Stage>(); };
 }
 
 MakeStage make_strip(const Component& component) {
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint32_t>::max();
   return [character = character_field(component, "content"),
-          start = component.number("start", kMax), stop = component.number("stop", kMax)] {
-    return std::make_unique<StripStage>(character, start, stop);
-  };
+          start = component.number("start", kMax), stop = component.number("stop", kMax)](
+             TextWork& /*work*/) { return std::make_unique<StripStage>(character, start, stop); };
 }
 
 MakeStage make_replace(const Component& component) {
-  return [replacement = make_replacement(component)] {
-    return std::make_unique<MapStage>(replacement);
+  return [replacement = make_replacement(component)](TextWork& work) {
+    return std::make_unique<MapStage>(
+        [replacement, &work](const std::string& token) { return replacement(token, work); });
   };
 }
 
@@ -214,7 +214,7 @@ MakeStage make_replace(const Component& component) {
 MakeStage make_metaspace(const Component& component) {
   const bool drops_first = component.boolean("add_prefix_space", true) &&
                            component.text("prepend_scheme", "always") != "never";
-  return [mark = character_field(component, "replacement"), drops_first] {
+  return [mark = character_field(component, "replacement"), drops_first](TextWork& /*work*/) {
     return std::make_unique<MapStage>(
         [mark, drops = drops_first](const std::string& token) mutable {
           return replaced(token, mark, std::exchange(drops, false) ? "" : " ");
@@ -225,7 +225,7 @@ MakeStage make_metaspace(const Component& component) {
 MakeStage make_word_end(const Component& component) {
   const std::string suffix = component.text("suffix");
   if (suffix.empty()) component.refuse("suffix", "is empty");
-  return [suffix] { return std::make_unique<WordEndStage>(suffix); };
+  return [suffix](TextWork& /*work*/) { return std::make_unique<WordEndStage>(suffix); };
 }
 
 constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kRows{{
@@ -243,23 +243,31 @@ constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kRows{{
 Decoder Decoder::parse(const formats::Json* value) {
   Decoder result;
   result.stages_ = make_steps(kRows, value, "decoder", "decoders");
-  if (value == nullptr) result.stages_.emplace_back([] { return std::make_unique<JoinStage>(); });
+  if (value == nullptr)
+    result.stages_.emplace_back([](TextWork& /*work*/) { return std::make_unique<JoinStage>(); });
   return result;
 }
 
-DecodeChain::DecodeChain(const Decoder& decoder) : text_(std::make_unique<std::string>()) {
-  for (const MakeStage& make : decoder.stages()) stages_.push_back(make());
+DecodeChain::DecodeChain(const Decoder& decoder)
+    : work_(std::make_unique<TextWork>()), text_(std::make_unique<std::string>()) {
+  work_->pause();
+  for (const MakeStage& make : decoder.stages()) stages_.push_back(make(*work_));
   stages_.push_back(std::make_unique<OutputStage>(*text_));
   for (std::size_t i = 1; i < stages_.size(); ++i) stages_[i - 1]->set_next(stages_[i].get());
 }
 
 std::string DecodeChain::push(std::string_view token) {
+  work_->resume();
+  work_->give(token.size());
   stages_.front()->push(token, true);
+  work_->pause();
   return std::exchange(*text_, {});
 }
 
 std::string DecodeChain::finish() {
+  work_->resume();
   for (const auto& stage : stages_) stage->finish();
+  work_->pause();
   return std::exchange(*text_, {});
 }
 

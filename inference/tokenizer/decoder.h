@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/json/json_fwd.h"
+#include "inference/tokenizer/text_work.h"
 
 namespace ingot::inference {
 
@@ -36,8 +37,8 @@ class Decoder {
   /// `value` is the component of tokenizer.json, null for none.
   static Decoder parse(const formats::Json* value);
 
-  using MakeStage = std::function<std::unique_ptr<DecodeStage>()>;
-  /// How to make the stages of a chain, in order.
+  using MakeStage = std::function<std::unique_ptr<DecodeStage>(TextWork& work)>;
+  /// How to make the stages of a chain, in order; what they do is part of its work.
   [[nodiscard]] const std::vector<MakeStage>& stages() const { return stages_; }
 
  private:
@@ -49,12 +50,14 @@ class DecodeChain {
  public:
   explicit DecodeChain(const Decoder& decoder);
 
-  /// The text that this token completes, which is valid UTF-8.
+  /// The text that this token completes, which is valid UTF-8. Throws what TextWork does for all
+  /// tokens together.
   std::string push(std::string_view token);
   /// What was held back; the chain is at its end.
   std::string finish();
 
  private:
+  std::unique_ptr<TextWork> work_;
   std::vector<std::unique_ptr<DecodeStage>> stages_;
   std::unique_ptr<std::string> text_;  // what came out of the last stage
 };

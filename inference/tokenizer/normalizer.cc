@@ -15,14 +15,29 @@
 namespace ingot::inference {
 namespace {
 
-using Step = std::function<std::string(std::string)>;
+using Step = std::function<std::string(std::string, TextWork&)>;
 
 bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+// Marks behind one character are sorted, in quadratic time. Texts have a few of them.
+constexpr std::size_t kMostMarks = 1024;
+
+void check_marks(std::string_view text) {
+  std::size_t n_marks = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const CodePoint c = code_point_at(text, i);
+    i += c.n_bytes;
+    n_marks = is_mark(c.value) ? n_marks + 1 : 0;
+    if (n_marks > kMostMarks)
+      throw Error(ErrorCode::kLimit, "the text has more than 1024 accents on one character");
+  }
+}
+
 std::string normal_form(std::string text, int options) {
   if (is_ascii(text)) return text;
+  check_marks(text);
   utf8proc_uint8_t* mapped = nullptr;
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
@@ -38,13 +53,14 @@ std::string normal_form(std::string text, int options) {
 
 template <int kOptions>
 Step make_normal_form(const Component& /*component*/) {
-  return [](std::string text) { return normal_form(std::move(text), kOptions); };
+  return
+      [](std::string text, TextWork& /*work*/) { return normal_form(std::move(text), kOptions); };
 }
 
 /// Appends for every character what `write(character, out)` makes of it.
 template <class Write>
 Step character_step(Write write) {
-  return [write](const std::string& text) {
+  return [write](const std::string& text, TextWork& /*work*/) {
     std::string result;
     result.reserve(text.size());
     for (std::size_t i = 0; i < text.size();) {
@@ -75,7 +91,8 @@ Step make_strip_accents(const Component& /*component*/) {
 
 Step make_strip(const Component& component) {
   return [left = component.boolean("strip_left", true),
-          right = component.boolean("strip_right", true)](const std::string& text) {
+          right = component.boolean("strip_right", true)](const std::string& text,
+                                                          TextWork& /*work*/) {
     return std::string(without_white_space(text, left, right));
   };
 }
@@ -85,13 +102,13 @@ Step make_replace(const Component& component) {
 }
 
 Step make_prepend(const Component& component) {
-  return [prefix = component.text("prepend")](const std::string& text) {
+  return [prefix = component.text("prepend")](const std::string& text, TextWork& /*work*/) {
     return text.empty() ? text : prefix + text;
   };
 }
 
 Step make_byte_level(const Component& /*component*/) {
-  return [](const std::string& text) {
+  return [](const std::string& text, TextWork& /*work*/) {
     std::string result;
     append_byte_characters(text, result);
     return result;
@@ -119,10 +136,11 @@ Normalizer Normalizer::parse(const formats::Json* value) {
   return result;
 }
 
-std::string Normalizer::apply(std::string text) const {
+std::string Normalizer::apply(std::string text, TextWork& work) const {
   for (const Step& step : steps_) {
-    text = step(std::move(text));
-    check_text_size(text.size());
+    text = step(std::move(text), work);
+    work.require_size(text.size());
+    work.look();
   }
   return text;
 }

@@ -14,7 +14,7 @@
 namespace ingot::inference {
 namespace {
 
-using Step = std::function<void(SplitText&)>;
+using Step = std::function<void(SplitText&, TextWork&)>;
 
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -81,8 +81,8 @@ void merge(std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& 
 
 /// Cuts every piece at the matches of a pattern, which sees one piece at a time. With `invert` what
 /// lies between the matches counts as matches and the other way round.
-void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior behavior,
-                  bool invert) {
+void split_pieces(SplitText& split, TextWork& work, const SplitPattern& pattern,
+                  SplitBehavior behavior, bool invert) {
   std::vector<Span> result;
   result.reserve(split.pieces.size());
   std::vector<Span> matches;
@@ -90,7 +90,7 @@ void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior b
   std::vector<Span> cut;
   for (const Span& piece : split.pieces) {
     const auto text = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
-    pattern.find_all(text, matches);
+    pattern.find_all(text, work, matches);
     find_parts(text.size(), matches, invert, parts);
     merge(parts, behavior, cut);
     for (const Span& span : cut) {
@@ -104,8 +104,8 @@ void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior b
 }
 
 Step split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
-  return [pattern = std::move(pattern), behavior, invert](SplitText& split) {
-    split_pieces(split, pattern, behavior, invert);
+  return [pattern = std::move(pattern), behavior, invert](SplitText& split, TextWork& work) {
+    split_pieces(split, work, pattern, behavior, invert);
   };
 }
 
@@ -160,14 +160,14 @@ Step make_byte_level(const Component& component) {
   const bool add_prefix_space = component.boolean("add_prefix_space", true);
   std::optional<SplitPattern> pattern;
   if (component.boolean("use_regex", true)) pattern = SplitPattern::regex(kGpt2Pattern);
-  return [add_prefix_space, pattern](SplitText& split) {
+  return [add_prefix_space, pattern](SplitText& split, TextWork& work) {
     if (add_prefix_space) {
       rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
         if (!piece.starts_with(' ')) out += ' ';
         out += piece;
       });
     }
-    if (pattern) split_pieces(split, *pattern, SplitBehavior::kIsolated, false);
+    if (pattern) split_pieces(split, work, *pattern, SplitBehavior::kIsolated, false);
     rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
       append_byte_characters(piece, out);
     });
@@ -190,14 +190,14 @@ Step make_metaspace(const Component& component) {
   const std::string mark = character_field(component, "replacement");
   std::optional<SplitPattern> pattern;
   if (component.boolean("split", true)) pattern = SplitPattern::literal(mark);
-  return [mark, pattern, prepend = prepend_of(component)](SplitText& split) {
+  return [mark, pattern, prepend = prepend_of(component)](SplitText& split, TextWork& work) {
     rewrite_pieces(split, [&](std::string_view piece, bool is_first, std::string& out) {
       const bool wants_mark =
           prepend == Prepend::kAlways || (prepend == Prepend::kFirst && is_first && split.is_start);
       if (wants_mark && !piece.starts_with(' ') && !piece.starts_with(mark)) out += mark;
       out += replaced(piece, " ", mark);
     });
-    if (pattern) split_pieces(split, *pattern, SplitBehavior::kMergedWithNext, false);
+    if (pattern) split_pieces(split, work, *pattern, SplitBehavior::kMergedWithNext, false);
   };
 }
 
@@ -219,12 +219,13 @@ PreTokenizer PreTokenizer::parse(const formats::Json* value) {
   return result;
 }
 
-SplitText PreTokenizer::apply(std::string text, bool is_start) const {
+SplitText PreTokenizer::apply(std::string text, bool is_start, TextWork& work) const {
   SplitText split{.text = std::move(text), .pieces = {}, .is_start = is_start};
   if (!split.text.empty()) split.pieces.push_back({0, split.text.size()});
   for (const Step& step : steps_) {
-    step(split);
-    check_text_size(split.text.size());
+    step(split, work);
+    work.require_size(split.text.size());
+    work.look();
   }
   return split;
 }

@@ -18,10 +18,10 @@ class Normalizer {
   static Normalizer parse(const formats::Json* value);
 
   /// REQUIRES: valid UTF-8, not empty; the result is valid UTF-8 and may be empty.
-  [[nodiscard]] std::string apply(std::string text) const;
+  [[nodiscard]] std::string apply(std::string text, TextWork& work) const;
 
  private:
-  using Step = std::function<std::string(std::string)>;
+  using Step = std::function<std::string(std::string, TextWork&)>;
   std::vector<Step> steps_;
 };
 
@@ -43,10 +43,10 @@ class PreTokenizer {
   static PreTokenizer parse(const formats::Json* value);
 
   /// `text` is valid UTF-8 and stays so. `is_start` says whether it starts the user's text.
-  [[nodiscard]] SplitText apply(std::string text, bool is_start) const;
+  [[nodiscard]] SplitText apply(std::string text, bool is_start, TextWork& work) const;
 
  private:
-  using Step = std::function<void(SplitText&)>;
+  using Step = std::function<void(SplitText&, TextWork&)>;
   std::vector<Step> steps_;
 };
 

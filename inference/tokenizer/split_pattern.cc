@@ -145,7 +145,8 @@ SplitPattern SplitPattern::of(const Component& component) {
   pattern.unsupported("is neither a Regex nor a String");
 }
 
-void SplitPattern::find_all(std::string_view text, std::vector<Span>& matches) const {
+void SplitPattern::find_all(std::string_view text, TextWork& work,
+                            std::vector<Span>& matches) const {
   matches.clear();
   thread_local Scratch scratch;
   scratch.allow_steps(std::max(kMaxStepsAtLeast, kMaxStepsPerByte * text.size()));
@@ -172,6 +173,7 @@ void SplitPattern::find_all(std::string_view text, std::vector<Span>& matches) c
   };
   for (std::size_t from = 0; from <= text.size();) {
     const auto match = search(from);
+    work.look();
     if (!match) return;
     // No empty match right after a match: search on behind the next character.
     if (match->begin == match->end && !matches.empty() && matches.back().end == match->end) {
@@ -185,14 +187,15 @@ void SplitPattern::find_all(std::string_view text, std::vector<Span>& matches) c
   }
 }
 
-std::function<std::string(std::string_view)> make_replacement(const Component& component) {
-  return [pattern = SplitPattern::of(component),
-          content = component.text("content")](std::string_view text) {
+std::function<std::string(std::string_view, TextWork&)> make_replacement(
+    const Component& component) {
+  return [pattern = SplitPattern::of(component), content = component.text("content")](
+             std::string_view text, TextWork& work) {
     std::vector<Span> matches;
-    pattern.find_all(text, matches);
+    pattern.find_all(text, work, matches);
     const auto added = checked_mul(matches.size(), content.size());
     const auto size = added ? checked_add(*added, text.size()) : std::nullopt;
-    check_text_size(size.value_or(std::numeric_limits<std::size_t>::max()));
+    work.require_size(size.value_or(std::numeric_limits<std::size_t>::max()));
     std::string result;
     result.reserve(*size);
     std::size_t end = 0;
@@ -202,14 +205,6 @@ std::function<std::string(std::string_view)> make_replacement(const Component& c
     }
     return result.append(text, end);
   };
-}
-
-void check_text_size(std::size_t n_bytes) {
-  if (n_bytes <= kMaxTextBytes) return;
-  throw Error(ErrorCode::kLimit,
-              fmt::format("a text of {} bytes is too long for the tokenizer (at most {}, after its "
-                          "normalizer and pre-tokenizer)",
-                          n_bytes, kMaxTextBytes));
 }
 
 }  // namespace ingot::inference

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "inference/tokenizer/component.h"
+#include "inference/tokenizer/text_work.h"
 
 namespace ingot::inference {
 
@@ -15,13 +16,6 @@ namespace ingot::inference {
 struct Span {
   std::size_t begin = 0, end = 0;
 };
-
-/// Longest text in bytes, as given and after every step of the file's normalizer and pre-tokenizer,
-/// some of which make texts longer.
-inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-
-/// Throws kLimit when a text is longer than kMaxTextBytes.
-void check_text_size(std::size_t n_bytes);
 
 /// A compiled pattern of tokenizer.json. Searching is const and may run on many threads.
 class SplitPattern {
@@ -37,8 +31,8 @@ class SplitPattern {
 
   /// Replaces `matches` by all that do not overlap, left to right; anchors and lookarounds see
   /// `text` only. REQUIRES: valid UTF-8. A search that takes many times more steps than `text` has
-  /// bytes, or too much memory, is kLimit naming the pattern.
-  void find_all(std::string_view text, std::vector<Span>& matches) const;
+  /// bytes, or too much memory, is kLimit naming the pattern; and so is what `work` does not allow.
+  void find_all(std::string_view text, TextWork& work, std::vector<Span>& matches) const;
 
  private:
   struct Compiled;
@@ -49,6 +43,7 @@ class SplitPattern {
 
 /// What a `Replace` component does, which may be a normalizer and a decoder: every match of
 /// `pattern` becomes `content`, which is a plain text.
-std::function<std::string(std::string_view)> make_replacement(const Component& component);
+std::function<std::string(std::string_view, TextWork&)> make_replacement(
+    const Component& component);
 
 }  // namespace ingot::inference

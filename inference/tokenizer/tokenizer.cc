@@ -215,7 +215,8 @@ Tokenizer Tokenizer::open_tiktoken(const std::filesystem::path& directory) {
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  check_text_size(text.size());
+  TextWork work;
+  work.give(text.size());
   if (const auto position = find_invalid_utf8(text)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the text is not valid UTF-8 at byte {} (save or send it as UTF-8)",
@@ -224,25 +225,25 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   std::vector<std::int32_t> ids;
   BpeScratch model_scratch;
   const auto encode_pieces = [&](std::string_view stretch, bool is_start) {
-    const SplitText split = parts_->pre_tokenizer.apply(std::string(stretch), is_start);
+    const SplitText split = parts_->pre_tokenizer.apply(std::string(stretch), is_start, work);
     for (const Span& piece : split.pieces) {
       const auto word = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
       if (const auto* bpe = std::get_if<Bpe>(&parts_->model)) {
-        bpe->encode(word, model_scratch, ids);
+        bpe->encode(word, model_scratch, work, ids);
       } else {
-        std::get<Unigram>(parts_->model).encode(word, ids);
+        std::get<Unigram>(parts_->model).encode(word, work, ids);
       }
     }
   };
-  for (const Stretch& raw : parts_->added_tokens.cut(text, AddedTokens::Round::kRaw)) {
+  for (const Stretch& raw : parts_->added_tokens.cut(text, AddedTokens::Round::kRaw, work)) {
     if (raw.id) {
       ids.push_back(*raw.id);
       continue;
     }
-    const std::string normalized = parts_->normalizer.apply(std::string(raw.text));
+    const std::string normalized = parts_->normalizer.apply(std::string(raw.text), work);
     const bool is_start = raw.text.data() == text.data();
     for (const Stretch& stretch :
-         parts_->added_tokens.cut(normalized, AddedTokens::Round::kNormalized)) {
+         parts_->added_tokens.cut(normalized, AddedTokens::Round::kNormalized, work)) {
       if (stretch.id) {
         ids.push_back(*stretch.id);
       } else {

@@ -33,7 +33,8 @@ class Tokenizer {
 
   /// The ids of a text. Added tokens are recognised wherever they stand, special or not;
   /// `add_special_tokens` puts those around it that the file's post-processor has. Text that is not
-  /// UTF-8 is kInvalidArgument with the byte where it starts, more than 64 MiB of it kLimit.
+  /// UTF-8 is kInvalidArgument with the byte where it starts, more than 64 MiB of it kLimit, and so
+  /// is what the file would do beyond TextWork. kInterrupted in a StopScope that says so.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  bool add_special_tokens) const;
 

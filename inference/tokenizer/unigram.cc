@@ -54,7 +54,7 @@ Unigram Unigram::parse(const Component& model, const Vocabulary& vocabulary) {
   return result;
 }
 
-void Unigram::encode(std::string_view piece, std::vector<std::int32_t>& ids) const {
+void Unigram::encode(std::string_view piece, TextWork& work, std::vector<std::int32_t>& ids) const {
   std::vector<Path> best(piece.size() + 1);
   best[0].start = 0;
   const auto offer = [&](std::size_t start, std::size_t end, double score, bool is_unknown) {
@@ -65,6 +65,7 @@ void Unigram::encode(std::string_view piece, std::vector<std::int32_t>& ids) con
   for (std::size_t start = 0; start < piece.size();) {
     const std::size_t next = start + code_point_at(piece, start).n_bytes;
     bool has_single = false;
+    work.count();
     for (std::size_t end = next;; end += code_point_at(piece, end).n_bytes) {
       if (end - start > longest_) break;
       if (const auto id = vocabulary_->find(piece.substr(start, end - start))) {

@@ -24,7 +24,7 @@ class Unigram {
   /// Appends the ids of `piece`, which is valid UTF-8. A run of unknown characters becomes its
   /// bytes
   /// (`byte_fallback`, where all are tokens) or one unknown token; kCorrupt where there is none.
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  void encode(std::string_view piece, TextWork& work, std::vector<std::int32_t>& ids) const;
 
  private:
   explicit Unigram(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {}

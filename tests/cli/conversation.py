@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """usage: conversation.py INGOT CHECKPOINT
 
-A conversation at a terminal: editing keys, history, /clear, Ctrl-C that stops an answer and not the program, /exit.
+A conversation at a terminal: editing keys, history, /clear, Ctrl-C that stops an answer and not the program, /exit;
+and one with a model whose files mean harm.
 """
+import json
 import os
 import pty
 import re
 import select
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -42,8 +47,64 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
+def edited_copy(checkpoint, folder, edit):
+    """A copy of the checkpoint whose tokenizer.json and chat template `edit` has changed."""
+    shutil.copytree(checkpoint, folder)
+    with open(os.path.join(folder, "tokenizer.json")) as file:
+        tokenizer = json.load(file)
+    template = edit(tokenizer)
+    with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+        json.dump(tokenizer, file)
+    if template is not None:
+        with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
+            file.write(template)
+    return folder
+
+
+def talk_to_a_hostile_model(ingot, checkpoint, work):
+    """What it writes cannot steer the terminal, and stays as it is in a pipe; Ctrl-C ends a turn that it draws out."""
+    escape, csi, override = "\x1b]52;c;ZXZpbA==\x07", "\u009b2J", "\u202e"
+
+    def writes(tokenizer):
+        tokenizer["decoder"] = {"type": "Replace", "pattern": {"Regex": ".+"}, "content": escape + csi + override}
+
+    model = edited_copy(checkpoint, os.path.join(work, "writes"), writes)
+    command = [ingot, "generate", model, "--prompt", "hi", "--max-new-tokens", "2", "--greedy"]
+    terminal = Terminal(command)
+    seen = terminal.wait_for(r"peak memory")
+    if escape in seen or csi in seen or override in seen or "\\x1b]52;c" not in seen:
+        sys.exit(f"FAILED: the model wrote to the terminal: {seen!r}")
+    terminal.exit_status()
+    piped = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    if escape + csi + override not in piped:
+        sys.exit(f"FAILED: text in a pipe is not what the model wrote: {piped!r}")
+
+    def draws_out(tokenizer):
+        tokenizer["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "a(?=a*c)|a"}, "behavior": "Isolated",
+                                      "invert": False}
+        return "{{ 'a' * 2000000 }}"
+
+    model = edited_copy(checkpoint, os.path.join(work, "draws_out"), draws_out)
+    terminal = Terminal([ingot, "generate", model, "--interactive", "--greedy"])
+    terminal.wait_for(r"Ctrl-C stops an answer")
+    # A signal before the line was read drops the line.
+    for _ in range(10):
+        terminal.send("hi\r")
+        time.sleep(0.5)
+        terminal.send("\x03")
+        if "stopped while the turn was read" in terminal.wait_for(r"> $"):
+            break
+    else:
+        sys.exit("FAILED: no turn ended at Ctrl-C")
+    terminal.send("/exit\r")
+    if terminal.exit_status() != 0:
+        sys.exit("FAILED: Ctrl-C ended the program")
+
+
 def main():
     ingot, checkpoint = sys.argv[1:3]
+    with tempfile.TemporaryDirectory(prefix="ingot-conversation-") as work:
+        talk_to_a_hostile_model(ingot, checkpoint, work)
     terminal = Terminal([ingot, "generate", checkpoint, "--interactive", "--greedy", "--profile", "f32"])
     terminal.wait_for(r"Ctrl-C stops an answer")
     # Editing: two characters too many, taken back.

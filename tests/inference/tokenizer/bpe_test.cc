@@ -37,7 +37,8 @@ class Model {
 
   Tokens encode(std::string_view piece) {
     Ids ids;
-    bpe_.encode(piece, scratch_, ids);
+    TextWork work;
+    bpe_.encode(piece, scratch_, work, ids);
     Tokens tokens;
     for (const auto id : ids) tokens.push_back(*vocabulary_.text(id));
     return tokens;

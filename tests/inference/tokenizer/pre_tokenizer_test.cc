@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
 #include "tests/support/expect_error.h"
@@ -23,7 +24,9 @@ using enum ErrorCode;
 using formats::Json;
 
 std::string normalized(const Json& json, const std::string& text) {
-  return Normalizer::parse(&json).apply(text);
+  TextWork work;
+  work.give(std::string_view(text).size());
+  return Normalizer::parse(&json).apply(text, work);
 }
 
 TEST(Normalizer, KnowsTheFourNormalForms) {
@@ -87,8 +90,25 @@ TEST(Normalizer, BoundsWhatItMakesOfAText) {
   testing::expect_error(kLimit, {"too long"}, [&] { normalized(json, std::string(1000, 'a')); });
 }
 
+TEST(Normalizer, MakesNoLongTextOfAShortOne) {
+  const Json longer{
+      {"type", "Replace"}, {"pattern", {{"Regex", "^"}}}, {"content", std::string(5000, 'a')}};
+  testing::expect_error(kLimit, {"too long"}, [&] { normalized(longer, "hi"); });
+  const Json doubled{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const Json often{{"type", "Sequence"}, {"normalizers", std::vector<Json>(256, doubled)}};
+  testing::expect_error(kLimit, {"too long"}, [&] { normalized(often, "a"); });
+}
+
+TEST(Normalizer, SortsNoEndlessRunOfAccents) {
+  std::string text = "a";
+  for (int i = 0; i < 1025; ++i) text += "\u0301";
+  testing::expect_error(kLimit, {"accents"}, [&] { normalized({{"type", "NFD"}}, text); });
+}
+
 Pieces pieces(const Json& json, std::string_view text, bool is_start = true) {
-  const SplitText split = PreTokenizer::parse(&json).apply(std::string(text), is_start);
+  TextWork work;
+  work.give(text.size());
+  const SplitText split = PreTokenizer::parse(&json).apply(std::string(text), is_start, work);
   Pieces result;
   for (const Span& piece : split.pieces)
     result.push_back(split.text.substr(piece.begin, piece.end - piece.begin));
@@ -290,7 +310,8 @@ TEST(PreTokenizer, BoundsStepsAndLengthOfText) {
 
 Texts found(const SplitPattern& pattern, std::string_view text) {
   std::vector<Span> matches;
-  pattern.find_all(text, matches);
+  TextWork work;
+  pattern.find_all(text, work, matches);
   Texts texts;
   for (const Span& match : matches)
     texts.emplace_back(text.substr(match.begin, match.end - match.begin));
@@ -299,6 +320,24 @@ Texts found(const SplitPattern& pattern, std::string_view text) {
 
 Texts found(std::string_view pattern, std::string_view text) {
   return found(SplitPattern::regex(pattern), text);
+}
+
+TEST(SplitPattern, EndsSearchesThatTogetherTakeTooLong) {
+  // Each search is short, and looks at the whole rest of the text.
+  const SplitPattern pattern = SplitPattern::regex("a(?=a*c)|a");
+  const std::string text(200'000, 'a');
+  TextWork work({.seconds = 0.05, .seconds_per_byte = 0});
+  std::vector<Span> matches;
+  testing::expect_error(kLimit, {"more than 0.05 s"},
+                        [&] { pattern.find_all(text, work, matches); });
+}
+
+TEST(SplitPattern, EndsWhereAStopIsAskedFor) {
+  int n_asked = 0;
+  const StopScope stop([&] { return ++n_asked == 3; }, "a text was read");
+  testing::expect_error(kInterrupted, {"stopped while a text was read"},
+                        [&] { found("a", std::string(1000, 'a')); });
+  EXPECT_EQ(n_asked, 3);
 }
 
 struct Case {

@@ -338,7 +338,8 @@ TEST(TextFinder, FindsWhatASearchByEveryTextFinds) {
         if (matches && (best == texts.size() || texts[i].size() > texts[best].size())) best = i;
       }
     }
-    const auto found = finder.find(text, from);
+    TextWork work;
+    const auto found = finder.find(text, from, work);
     ASSERT_EQ(found.has_value(), best < texts.size());
     if (!found) continue;
     ASSERT_EQ(found->index, best);

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ingot::inference {
+
+/// Longest text in bytes, as given and after every step of a tokenizer's file, some of which make
+/// texts longer.
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
+
+/// What may become of one text, since a tokenizer's file is somebody else's program: patterns that
+/// go back and forth, steps that make a text longer. What is beyond is kLimit. The measure is the
+/// time of this thread's processor, many times what the slowest of well-known files takes: steps of
+/// patterns cannot be counted from outside.
+class TextWork {
+ public:
+  struct Limits {
+    double seconds = 2, seconds_per_byte = 5e-6;
+    std::size_t growth = 32, growth_at_least = 4096;
+  };
+
+  TextWork() : TextWork(Limits()) {}
+  explicit TextWork(const Limits& limits) : limits_(limits) { resume(); }
+
+  /// So much text was given. kLimit beyond kMaxTextBytes.
+  void give(std::size_t n_bytes);
+  /// What was made of it so far is as long.
+  void require_size(std::size_t n_bytes) const;
+  /// What is done between pause() and resume() does not count.
+  void pause();
+  void resume();
+  /// Called after whatever may take long. Also asks the scopes of formats/base/stop_scope.h.
+  void look();
+  /// The same for small things: looks now and then.
+  void count() {
+    if (++n_counted_ % 64 == 0) look();
+  }
+
+ private:
+  Limits limits_;
+  std::size_t n_given_ = 0;
+  double used_seconds_ = 0, resumed_at_ = 0;
+  std::int64_t last_tick_ = 0;
+  std::uint32_t n_counted_ = 0;
+};
+
+}  // namespace ingot::inference
