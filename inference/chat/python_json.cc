@@ -24,11 +24,32 @@ std::string json_float(double value) {
   return python_float(value);
 }
 
-void append_code_unit(std::string& out, std::uint32_t unit) {
+/// A text that grows to a limit.
+class LimitedText {
+ public:
+  explicit LimitedText(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  LimitedText& operator+=(std::string_view text) {
+    if (text.size() > max_bytes_ - text_.size()) {
+      throw Error(ErrorCode::kLimit,
+                  fmt::format("a value takes more than {} bytes as JSON", max_bytes_));
+    }
+    text_ += text;
+    return *this;
+  }
+  LimitedText& operator+=(char c) { return *this += std::string_view(&c, 1); }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::size_t max_bytes_;
+  std::string text_;
+};
+
+void append_code_unit(LimitedText& out, std::uint32_t unit) {
   out += fmt::format("\\u{:04x}", unit);
 }
 
-void append_string(std::string& out, std::string_view text, bool ensure_ascii) {
+void append_string(LimitedText& out, std::string_view text, bool ensure_ascii) {
   out += '"';
   for (std::size_t i = 0; i < text.size();) {
     const auto [c, n_bytes] = code_point_at(text, i);
@@ -55,16 +76,12 @@ void append_string(std::string& out, std::string_view text, bool ensure_ascii) {
 
 class Writer {
  public:
-  explicit Writer(const PythonJsonStyle& style) : style_(style) {
+  explicit Writer(const PythonJsonStyle& style) : style_(style), out_(style.max_bytes) {
     separator_ = !style.item_separator.empty() ? style.item_separator : style.indent ? "," : ", ";
   }
 
   // Recursive: a Json is as deep as its maker allowed.
   void write(const Json& value, std::size_t level) {
-    if (out_.size() > style_.max_bytes) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("a value takes more than {} bytes as JSON", style_.max_bytes));
-    }
     if (value.is_object()) {
       object(value.get_ref<const Json::object_t&>(), level);
     } else if (value.is_array()) {
@@ -76,7 +93,7 @@ class Writer {
     }
   }
 
-  std::string take() { return std::move(out_); }
+  std::string take() { return out_.take(); }
 
  private:
   void line(std::size_t level) {
@@ -115,7 +132,8 @@ class Writer {
   }
 
   const PythonJsonStyle& style_;
-  std::string separator_, out_;
+  std::string separator_;
+  LimitedText out_;
 };
 
 }  // namespace

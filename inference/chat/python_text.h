@@ -16,6 +16,9 @@ namespace ingot::inference {
 
 std::size_t code_point_count(std::string_view text);
 
+/// std::string_view::find() in linear time.
+std::size_t find_text(std::string_view text, std::string_view wanted);
+
 /// The characters one by one.
 std::vector<std::string_view> characters(std::string_view text);
 

@@ -9,6 +9,7 @@
 
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference::jinja {
 
@@ -45,6 +46,7 @@ void bind(RenderState& state, std::string_view callee, const Signature& signatur
   if (places.size() > names.size()) {
     state.fault("'{}' takes at most {} arguments, not {}", callee, names.size(), places.size());
   }
+  state.reserve(places, names.size());
   places.resize(names.size());
   for (auto& [name, value] : arguments.named) {
     state.step(names.size());
@@ -74,6 +76,7 @@ void update_mapping(Invocation& call, std::string_view callee, Mapping& mapping)
     if (!other.is(Kind::kMapping)) {
       call.state.unsupported("'{}' of a {}", callee, type_name(other));
     }
+    call.state.charge(other.mapping().entries.size() * 2 * sizeof(Value));
     const auto more = other.mapping().entries;  // which may be those of the mapping itself
     for (const auto& [key, value] : more) {
       set_entry(call.state, mapping, key, value);
@@ -149,6 +152,11 @@ std::optional<Value> loop_field(const RenderState& state, Loop& loop, std::strin
   return std::nullopt;
 }
 
+std::string_view character_at(std::string_view text, std::size_t i) {
+  for (; i > 0; --i) text.remove_prefix(code_point_at(text, 0).n_bytes);
+  return text.substr(0, code_point_at(text, 0).n_bytes);
+}
+
 // The character or element at a place; nothing beyond the ends.
 std::optional<Value> element(RenderState& state, const Value& object, std::int64_t at) {
   const bool is_text = object.is(Kind::kText);
@@ -160,11 +168,11 @@ std::optional<Value> element(RenderState& state, const Value& object, std::int64
   if (at < 0) at += n;
   if (at < 0 || at >= n) return std::nullopt;
   const auto i = static_cast<std::size_t>(at);
-  return is_text ? state.text(characters(object.text())[i]) : object.sequence().items[i];
+  return is_text ? state.text(character_at(object.text(), i)) : object.sequence().items[i];
 }
 
 // The indices that Python's slice.indices() gives.
-std::vector<std::size_t> slice_indices(const RenderState& state, const SliceBounds& bounds,
+std::vector<std::size_t> slice_indices(RenderState& state, const SliceBounds& bounds,
                                        std::size_t size) {
   const auto n = static_cast<std::int64_t>(size);
   const std::int64_t step = bounds.step.value_or(1);
@@ -178,7 +186,7 @@ std::vector<std::size_t> slice_indices(const RenderState& state, const SliceBoun
   const std::int64_t stop = bounds.stop ? clamp(*bounds.stop) : step > 0 ? highest : lowest;
   std::vector<std::size_t> indices;
   while (step > 0 ? at < stop : at > stop) {
-    indices.push_back(static_cast<std::size_t>(at));
+    state.push(indices, static_cast<std::size_t>(at));
     if (__builtin_add_overflow(at, step, &at)) break;
   }
   return indices;
@@ -204,7 +212,7 @@ Value get_attribute(RenderState& state, const Value& object, std::string_view na
   if (name.starts_with("__") || object.is(Kind::kCallable)) {
     state.unsupported("the attribute '{}' of a {}", name, type_name(object));
   }
-  return Value::undefined(name.substr(0, kMaxNameBytes));
+  return state.undefined(name.substr(0, kMaxNameBytes));
 }
 
 Value get_item(RenderState& state, const Value& object, const Value& index) {
@@ -220,17 +228,18 @@ Value get_item(RenderState& state, const Value& object, const Value& index) {
     if (const auto found = element(state, object, whole(index))) return *found;
   }
   if (is_text) return get_attribute(state, object, index.text());
-  return Value::undefined(index.is(Kind::kInteger) ? fmt::format("[{}]", index.integer())
-                                                   : std::string(type_name(index)));
+  return state.undefined(index.is(Kind::kInteger) ? fmt::format("[{}]", index.integer())
+                                                  : std::string(type_name(index)));
 }
 
 Value get_slice(RenderState& state, const Value& object, const SliceBounds& bounds) {
   if (object.is(Kind::kUndefined)) refuse_undefined(state, object, "[:]");
   if (object.is(Kind::kText)) {
     state.step(object.text().size() / 8);
+    state.charge(object.text().size() * sizeof(std::string_view));
     const std::vector<std::string_view> all = characters(object.text());
     std::string text;
-    for (const std::size_t i : slice_indices(state, bounds, all.size())) text += all[i];
+    for (const std::size_t i : slice_indices(state, bounds, all.size())) state.append(text, all[i]);
     return state.text(std::move(text));
   }
   if (!has_places(object)) state.fault("a {} has no slices", type_name(object));
@@ -238,7 +247,7 @@ Value get_slice(RenderState& state, const Value& object, const SliceBounds& boun
   std::vector<Value> items;
   for (const std::size_t i : slice_indices(state, bounds, sequence.items.size())) {
     state.step();
-    items.push_back(sequence.items[i]);
+    state.push(items, sequence.items[i]);
   }
   return state.sequence(sequence.form, std::move(items));
 }

@@ -47,10 +47,11 @@ struct CallArguments {
   [[nodiscard]] Arguments evaluated(RenderState& state, Scope& scope) const {
     Arguments given;
     for (const ExpressionPtr value : positional) {
-      given.positional.push_back(value->evaluate(state, scope));
+      state.push(given.positional, value->evaluate(state, scope));
     }
     for (const auto& [name, value] : named) {
-      given.named.emplace_back(name, value->evaluate(state, scope));
+      state.charge(name.size());
+      state.push(given.named, std::pair<std::string, Value>(name, value->evaluate(state, scope)));
     }
     return given;
   }
@@ -65,13 +66,14 @@ Value variable(RenderState& state, const Scope& scope, std::string_view name) {
   if (std::find(kAbsent.begin(), kAbsent.end(), name) != kAbsent.end()) {
     state.unsupported("the variable '{}'", name);
   }
-  return Value::undefined(name);
+  return state.undefined(name);
 }
 
 // The text of its body, in a scope of its own within that of the template.
 Value call_macro(RenderState& state, const Macro& macro, Arguments arguments) {
   const Nesting nesting = state.deeper();
   std::vector<std::string_view> names;
+  state.reserve(names, macro.parameters.size());
   for (const auto& parameter : macro.parameters) names.push_back(parameter.first);
   bind(state, macro.name, {names, 0}, arguments);
   Scope scope(&state.globals);
@@ -79,9 +81,9 @@ Value call_macro(RenderState& state, const Macro& macro, Arguments arguments) {
     Value value = std::move(arguments.positional[i]);
     if (value.is_absent()) {
       const ExpressionPtr otherwise = macro.parameters[i].second;
-      value = otherwise != nullptr ? otherwise->evaluate(state, scope) : Value::undefined(names[i]);
+      value = otherwise != nullptr ? otherwise->evaluate(state, scope) : state.undefined(names[i]);
     }
-    scope.set(names[i], std::move(value));
+    state.set(scope, names[i], std::move(value));
   }
   return captured(macro.body, state, scope);
 }
@@ -112,7 +114,7 @@ class Grammar {
       then = make(first_line, [=](RenderState& state, Scope& scope) {
         if (truth(condition->evaluate(state, scope))) return then->evaluate(state, scope);
         if (otherwise != nullptr) return otherwise->evaluate(state, scope);
-        return Value::undefined("the other side of an 'if' without 'else'");
+        return state.undefined("the other side of an 'if' without 'else'");
       });
     }
     return then;
@@ -156,7 +158,7 @@ class Grammar {
   ExpressionPtr display(std::uint32_t line, Sequence::Form form, std::vector<ExpressionPtr> items) {
     return make(line, [form, items = std::move(items)](RenderState& state, Scope& scope) {
       std::vector<Value> values;
-      values.reserve(items.size());
+      state.reserve(values, items.size());
       for (const ExpressionPtr item : items) values.push_back(item->evaluate(state, scope));
       return state.sequence(form, std::move(values));
     });

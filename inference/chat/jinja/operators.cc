@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "inference/chat/python_text.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference::jinja {
 namespace {
@@ -77,11 +78,13 @@ Value repeat(RenderState& state, const Value& value, std::int64_t n) {
   std::vector<Value> items;
   if (is_text) {
     state.charge(total);
+    text.reserve(total);
     while (text.size() < total) text += value.text();
     return Value::text(std::move(text));
   }
   state.step(total);
   const auto& once = value.sequence().items;
+  state.reserve(items, total);
   while (items.size() < total) items.insert(items.end(), once.begin(), once.end());
   return state.sequence(value.sequence().form, std::move(items));
 }
@@ -91,12 +94,15 @@ Value arithmetic(RenderState& state, Operator op, const Value& left, const Value
     return (a.is(Kind::kText) || is_list_or_tuple(a)) && is_whole(b);
   };
   if (op == Operator::kAdd && left.is(Kind::kText) && right.is(Kind::kText)) {
-    return state.text(left.text() + right.text());
+    return state.joined(left.text(), right.text());
   }
   if (op == Operator::kAdd && is_list_or_tuple(left) && is_form(right, left.sequence().form)) {
-    std::vector<Value> items = left.sequence().items;
+    std::vector<Value> items;
+    const auto& first = left.sequence().items;
     const auto& more = right.sequence().items;
-    state.step(items.size() + more.size());
+    state.step(first.size() + more.size());
+    state.reserve(items, first.size() + more.size());
+    items.insert(items.end(), first.begin(), first.end());
     items.insert(items.end(), more.begin(), more.end());
     return state.sequence(left.sequence().form, std::move(items));
   }
@@ -117,9 +123,8 @@ Value arithmetic(RenderState& state, Operator op, const Value& left, const Value
 }
 
 Value concatenate(RenderState& state, const Value& left, const Value& right) {
-  std::string text = to_text(state, left);
-  text += to_text(state, right);
-  return state.text(std::move(text));
+  const std::string text = to_text(state, left);
+  return state.joined(text, to_text(state, right));
 }
 
 bool equal_mappings(RenderState& state, const Mapping& left, const Mapping& right) {
@@ -249,7 +254,7 @@ bool contains(RenderState& state, const Value& haystack, const Value& needle) {
   }
   if (haystack.is(Kind::kText) && needle.is(Kind::kText)) {
     state.scan(haystack.text().size());
-    return haystack.text().find(needle.text()) != std::string::npos;
+    return find_text(haystack.text(), needle.text()) != std::string::npos;
   }
   if (!haystack.is(Kind::kSequence) && !haystack.is(Kind::kUndefined)) {
     refuse(state, "in", needle, haystack);
@@ -283,22 +288,27 @@ void set_entry(RenderState& state, Mapping& mapping, const Value& key, const Val
     old = value;
     return;
   }
-  state.charge(2 * sizeof(Value));
-  mapping.entries.emplace_back(key, value);
+  state.push(mapping.entries, std::pair(key, value));
 }
 
 std::vector<Value> elements(RenderState& state, const Value& value) {
   std::vector<Value> items;
   if (value.is(Kind::kText)) {
     state.step(value.text().size());
-    for (const auto character : characters(value.text())) items.push_back(state.text(character));
+    for (std::string_view text = value.text(); !text.empty();) {
+      const std::size_t n = code_point_at(text, 0).n_bytes;
+      state.push(items, state.text(text.substr(0, n)));
+      text.remove_prefix(n);
+    }
   } else if (value.is(Kind::kSequence)) {
     Sequence& sequence = value.sequence();
     state.step(sequence.items.size());
     if (sequence.form == Form::kIterator) return std::exchange(sequence.items, {});
-    return sequence.items;
+    state.reserve(items, sequence.items.size());
+    items = sequence.items;
   } else if (value.is(Kind::kMapping)) {
     state.step(value.mapping().entries.size());
+    state.reserve(items, value.mapping().entries.size());
     for (const auto& entry : value.mapping().entries) items.push_back(entry.first);
   } else if (!value.is(Kind::kUndefined)) {
     state.fault("a {} cannot be iterated", type_name(value));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "inference/chat/jinja/template.h"
 #include "inference/chat/jinja/value.h"
 
@@ -81,11 +83,6 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  /// REQUIRES: the name outlives the scope.
-  void set(std::string_view name, Value value) {
-    variables_.insert_or_assign(name, std::move(value));
-  }
-
   /// Here or further out; null when nowhere.
   [[nodiscard]] const Value* find(std::string_view name) const {
     for (const Scope* scope = this; scope != nullptr; scope = scope->outer_) {
@@ -96,6 +93,8 @@ class Scope {
   }
 
  private:
+  friend class RenderState;
+
   const Scope* outer_;
   std::map<std::string_view, Value> variables_;
 };
@@ -119,14 +118,16 @@ class RenderState : public Faults<RenderState> {
     if (text.size() > limits_.max_output_bytes - out.size()) {
       beyond("the template writes more than {} bytes", limits_.max_output_bytes);
     }
-    out += text;
+    append(out, text);
   }
 
   Scope globals{nullptr};
   std::string out;
 
   void step(std::uint64_t n = 1) {
+    constexpr std::uint64_t kStepsUnasked = 1024;
     // Both are far below 2^63: n counts things in memory.
+    if (n_steps_ / kStepsUnasked != (n_steps_ + n) / kStepsUnasked) StopScope::check();
     n_steps_ += n;
     if (n_steps_ > limits_.max_steps) {
       beyond("the template takes more than {} steps", limits_.max_steps);
@@ -134,7 +135,8 @@ class RenderState : public Faults<RenderState> {
   }
   /// Text of this size is looked at.
   void scan(std::size_t n_bytes) { step(n_bytes / 64); }
-  /// REQUIRES: the call comes before so much is allocated.
+  /// REQUIRES: the call comes before so much is allocated. What follows charges what is allocated,
+  /// as much as it is; who allocates otherwise calls this.
   void charge(std::uint64_t n_bytes) {
     if (n_bytes > limits_.max_made_bytes || n_made_bytes_ > limits_.max_made_bytes - n_bytes) {
       beyond("the template makes more than {} bytes", limits_.max_made_bytes);
@@ -143,13 +145,61 @@ class RenderState : public Faults<RenderState> {
     step(n_bytes / 64);
   }
 
+  /// How much charge() still allows.
+  [[nodiscard]] std::uint64_t left() const { return limits_.max_made_bytes - n_made_bytes_; }
+
+  /// Room for `n` items in all.
+  template <typename T>
+  void reserve(std::vector<T>& items, std::size_t n) {
+    if (n <= items.capacity()) return;
+    charge(n * sizeof(T) + kAllocation);
+    items.reserve(n);
+  }
+  template <typename T>
+  void push(std::vector<T>& items, T item) {
+    constexpr std::size_t kLeast = 4;
+    if (items.size() == items.capacity()) reserve(items, std::max(kLeast, 2 * items.size()));
+    items.push_back(std::move(item));
+  }
+  /// REQUIRES: `text` is no part of `to`.
+  void append(std::string& to, std::string_view text) {
+    const std::size_t n = to.size() + text.size();
+    if (n > to.capacity()) {
+      const std::size_t room = std::max(n, 2 * to.capacity());
+      charge(room + kAllocation);
+      to.reserve(room);
+    }
+    to += text;
+  }
+  /// Sets a variable. REQUIRES: the name outlives the scope.
+  void set(Scope& scope, std::string_view name, Value value) {
+    constexpr std::size_t kLinks = 4 * sizeof(void*);  // of a tree's node
+    const auto [place, is_new] = scope.variables_.try_emplace(name);
+    if (is_new) charge(sizeof(*place) + kLinks + kAllocation);
+    place->second = std::move(value);
+  }
+
   Value text(std::string value) {
-    charge(value.size());
+    charge(value.size() + kText);
     return Value::text(std::move(value));
   }
-  Value text(std::string_view value) { return text(std::string(value)); }
+  Value text(std::string_view value) {
+    charge(value.size() + kText);
+    return Value::text(std::string(value));
+  }
+  /// One behind the other. Gathering a conversation this way is common: nothing is charged twice.
+  Value joined(std::string_view left, std::string_view right) {
+    charge(left.size() + right.size() + kText);
+    std::string text;
+    text.reserve(left.size() + right.size());
+    return Value::text(std::move(text.append(left).append(right)));
+  }
+  Value undefined(std::string_view name) {
+    charge(name.size() + kText);
+    return Value::undefined(name);
+  }
+  /// REQUIRES: the items were charged, by reserve() or push().
   Value sequence(Sequence::Form form, std::vector<Value> items) {
-    charge(items.size() * sizeof(Value));
     auto& made = make<Sequence>();
     made.form = form;
     made.items = std::move(items);
@@ -166,10 +216,10 @@ class RenderState : public Faults<RenderState> {
   /// An object that lives as long as this does.
   template <typename T>
   T& make() {
-    charge(sizeof(T));
+    charge(sizeof(T) + kAllocation);
     auto object = std::make_unique<T>();
     T& made = *object;
-    objects_.push_back(std::move(object));
+    push(objects_, std::unique_ptr<Object>(std::move(object)));
     return made;
   }
 
@@ -177,6 +227,9 @@ class RenderState : public Faults<RenderState> {
   [[nodiscard]] Nesting deeper() { return {depth_, limits_.max_depth, line_}; }
 
  private:
+  // What the allocator keeps for itself, and a string with the counts of those who share it.
+  static constexpr std::size_t kAllocation = 16, kText = 80;
+
   RenderLimits limits_;
   std::string now_;
   std::uint32_t line_ = 1;

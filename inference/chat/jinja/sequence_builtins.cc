@@ -30,12 +30,13 @@ class Path {
     const std::string& text = as_text(state, attribute, "an attribute");
     if (text.find(',') != std::string::npos) state.unsupported("several attributes at once");
     state.step(text.size());
+    state.charge(text.size() * 2 * sizeof(std::string_view));
     for (const std::string_view part : split_at(text, ".", -1)) {
       std::int64_t index = 0;
       const char* const end = part.data() + part.size();
       const auto parsed = std::from_chars(part.data(), end, index);
       const bool is_index = parsed.ec == std::errc() && parsed.ptr == end && part[0] != '-';
-      steps_.push_back(is_index ? Value::integer(index) : state.text(part));
+      state.push(steps_, is_index ? Value::integer(index) : state.text(part));
     }
   }
 
@@ -53,10 +54,16 @@ enum class Side : std::uint8_t { kKeys, kValues, kItems };
 
 std::vector<Value> entries(RenderState& state, const Value& mapping, Side side) {
   std::vector<Value> items;
+  state.reserve(items, mapping.mapping().entries.size());
   for (const auto& [key, value] : mapping.mapping().entries) {
-    items.push_back(side == Side::kKeys     ? key
-                    : side == Side::kValues ? value
-                                            : state.sequence(Form::kTuple, {key, value}));
+    if (side != Side::kItems) {
+      items.push_back(side == Side::kKeys ? key : value);
+      continue;
+    }
+    std::vector<Value> pair;
+    state.reserve(pair, 2);
+    pair = {key, value};
+    items.push_back(state.sequence(Form::kTuple, std::move(pair)));
   }
   return items;
 }
@@ -86,10 +93,8 @@ Value join(Invocation& call) {
   std::string text;
   bool is_first = true;
   for (const Value& item : elements(call.state, call.self)) {
-    const std::string part = to_text(call.state, path.follow(item));
-    call.state.charge(part.size() + separator.size());
-    if (!std::exchange(is_first, false)) text += separator;
-    text += part;
+    if (!std::exchange(is_first, false)) call.state.append(text, separator);
+    call.state.append(text, to_text(call.state, path.follow(item)));
   }
   return call.state.text(std::move(text));
 }
@@ -106,7 +111,7 @@ Value end_element(Invocation& call) {
     call.state.fault("'last' of an iterator (make it a list first)");
   }
   const std::vector<Value> all = elements(call.state, call.self);
-  if (all.empty()) return Value::undefined("an element of nothing");
+  if (all.empty()) return call.state.undefined("an element of nothing");
   return kIsFirst ? all.front() : all.back();
 }
 
@@ -118,7 +123,7 @@ Value reverse(Invocation& call) {
     return call.state.sequence(is_iterator ? Form::kList : Form::kIterator, std::move(all));
   }
   std::string text;
-  for (const Value& character : all) text += character.text();
+  for (const Value& character : all) call.state.append(text, character.text());
   return call.state.text(std::move(text));
 }
 
@@ -128,6 +133,7 @@ Value comparable(RenderState& state, const Value& value, bool case_sensitive) {
   if (has_foreign_case(value.text())) {
     state.unsupported("the case of letters outside ASCII cannot be changed");
   }
+  state.charge(value.text().size());
   return state.text(with_case(value.text(), Case::kLower));
 }
 
@@ -139,16 +145,20 @@ struct Order {
 Value sorted(RenderState& state, const std::vector<Value>& all, const Path& path,
              const Order& order) {
   std::vector<std::pair<Value, Value>> keyed;
+  state.reserve(keyed, 2 * all.size());  // as much again for sorting
   for (const Value& item : all) {
     Value key = comparable(state, path.follow(item), order.case_sensitive);
     // Jinja compares attributes as lists of one, whose equality is asked first: what is undefined
     // everywhere keeps its order, though undefined values themselves cannot be compared.
-    keyed.emplace_back(state.sequence(Form::kList, {std::move(key)}), item);
+    std::vector<Value> compared;
+    state.push(compared, std::move(key));
+    keyed.emplace_back(state.sequence(Form::kList, std::move(compared)), item);
   }
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return order.is_reversed ? less(state, b.first, a.first) : less(state, a.first, b.first);
   });
   std::vector<Value> items;
+  state.reserve(items, keyed.size());
   for (const auto& entry : keyed) items.push_back(entry.second);
   return state.sequence(Form::kList, std::move(items));
 }
@@ -175,8 +185,8 @@ Value unique(Invocation& call) {
     const Value key = comparable(call.state, path.follow(item), truth(call[0]));
     const auto is_key = [&](const Value& other) { return equal(call.state, other, key); };
     if (std::any_of(seen.begin(), seen.end(), is_key)) continue;
-    seen.push_back(key);
-    kept.push_back(item);
+    call.state.push(seen, key);
+    call.state.push(kept, item);
   }
   return call.state.sequence(Form::kIterator, std::move(kept));
 }
@@ -199,14 +209,14 @@ Value map(Invocation& call) {
     for (const Value& item : elements(state, call.self)) {
       Value value = path.follow(item);
       if (call.has(1) && value.is(Kind::kUndefined)) value = call[1];
-      mapped.push_back(std::move(value));
+      state.push(mapped, std::move(value));
     }
   } else {
     const Value name = take_first(call.arguments);
     const Builtin* filter = find_filter(as_text(state, name, "the filter of 'map'"));
     if (filter == nullptr) state.unsupported("the filter '{}'", name.text());
     for (const Value& item : elements(state, call.self)) {
-      mapped.push_back(call_builtin(state, *filter, item, call.arguments));
+      state.push(mapped, call_builtin(state, *filter, item, call.arguments));
     }
   }
   return state.sequence(Form::kIterator, std::move(mapped));
@@ -230,22 +240,19 @@ Value select(Invocation& call) {
     const Value value = path.follow(item);
     const bool passes =
         truth(test == nullptr ? value : call_builtin(state, *test, value, call.arguments));
-    if (passes == kKeeps) kept.push_back(item);
+    if (passes == kKeeps) state.push(kept, item);
   }
   return state.sequence(Form::kIterator, std::move(kept));
 }
 
 Value append(Invocation& call) {
-  call.state.charge(sizeof(Value));
-  call.self.sequence().items.push_back(call[0]);
+  call.state.push(call.self.sequence().items, call[0]);
   return Value::none();
 }
 
 Value extend(Invocation& call) {
   const std::vector<Value> more = elements(call.state, call[0]);
-  call.state.charge(more.size() * sizeof(Value));
-  auto& items = call.self.sequence().items;
-  items.insert(items.end(), more.begin(), more.end());
+  for (const Value& value : more) call.state.push(call.self.sequence().items, value);
   return Value::none();
 }
 

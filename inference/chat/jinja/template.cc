@@ -33,13 +33,13 @@ struct Target {
       }
       for (std::size_t i = 0; i < items.size(); ++i) members[i].assign(state, items[i], scope);
     } else if (attribute.empty()) {
-      scope.set(name, value);
+      state.set(scope, name, value);
     } else {
       const Value* object = scope.find(name);
       if (object == nullptr || !object->is(Kind::kNamespace)) {
         state.fault("'{}' is no namespace, so '{}' of it cannot be set", name, attribute);
       }
-      set_entry(state, object->name_space().attributes, Value::text(attribute), value);
+      set_entry(state, object->name_space().attributes, state.text(attribute), value);
     }
   }
 };
@@ -57,6 +57,7 @@ struct For {
   Flow operator()(RenderState& state, Scope& scope) const {
     auto& loop = state.make<Loop>();
     loop.candidates = elements(state, sequence->evaluate(state, scope));
+    state.reserve(loop.passed, loop.candidates.size());
     if (condition != nullptr) {
       loop.condition = [&](const Value& candidate) {
         Scope inner(&scope);
@@ -70,7 +71,7 @@ struct For {
     while (loop.look(loop.n_begun + 1)) {
       state.step();
       Scope inner(&scope);
-      inner.set("loop", Value::loop(loop));
+      state.set(inner, "loop", Value::loop(loop));
       target.assign(state, Value(loop.passed[loop.n_begun++]), inner);
       const Flow flow = execute(body, state, inner);
       if (flow == Flow::kBreak) break;
@@ -194,7 +195,7 @@ class Parser {
                                                                      Scope& scope) {
       Scope inner(&scope);
       Scope filtered(&scope);
-      filtered.set(kBlockText, captured(block, state, inner));
+      state.set(filtered, kBlockText, captured(block, state, inner));
       to.assign(state, value->evaluate(state, filtered), scope);
       return Flow::kNext;
     };
@@ -253,7 +254,7 @@ class Parser {
     return [made = std::move(made)](RenderState& state, Scope& scope) {
       auto& callable = state.make<Callable>();
       callable.macro = &made;
-      scope.set(made.name, Value::callable(callable));
+      state.set(scope, made.name, Value::callable(callable));
       return Flow::kNext;
     };
   }
@@ -341,7 +342,7 @@ std::string Template::render(const formats::Json& variables, std::string_view no
   try {
     RenderState state(limits, now);
     for (const auto& [name, value] : variables.get_ref<const formats::Json::object_t&>()) {
-      state.globals.set(name, value_from_json(state, value));
+      state.set(state.globals, name, value_from_json(state, value));
     }
     execute(parsed_->block, state, state.globals);
     return std::move(state.out);

@@ -16,7 +16,8 @@ struct RenderLimits {
   std::uint64_t max_steps = 20'000'000;
   /// Counts everything that a render makes, whether it keeps it or not.
   std::uint64_t max_made_bytes = std::uint64_t{1} << 30U;
-  std::size_t max_output_bytes = std::size_t{64} << 20U;
+  /// Four times a context of a million tokens.
+  std::size_t max_output_bytes = std::size_t{16} << 20U;
   /// Counts expressions, statements and macro calls inside each other, and values in values.
   std::size_t max_depth = 400;
 };

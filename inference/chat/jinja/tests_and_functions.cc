@@ -113,7 +113,7 @@ Value range(Invocation& call) {
       state.beyond("a range of more than {} numbers", kMaxRange);
     }
     call.state.step();
-    items.push_back(Value::integer(i));
+    call.state.push(items, Value::integer(i));
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   return call.state.sequence(Sequence::Form::kRange, std::move(items));

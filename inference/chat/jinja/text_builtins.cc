@@ -11,6 +11,7 @@
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
+#include "inference/tokenizer/characters.h"
 
 // Filters that give text or a single value, and the methods of strings. What both have is one
 // function here: a filter takes the text of any value.
@@ -33,6 +34,7 @@ Value strip_ends(Invocation& call) {
   const std::string& text = own.text();
   if (!call.has(0)) return call.state.text(strip(text, kEnds));
   const std::string& set = as_text(call.state, call[0], "the characters to strip");
+  call.state.charge(set.size() * sizeof(std::string_view));
   return call.state.text(strip(text, kEnds, set));
 }
 
@@ -43,28 +45,29 @@ Value change_case(Invocation& call) {
   if (has_foreign_case(text)) {
     call.state.unsupported("the case of letters outside ASCII cannot be changed");
   }
+  call.state.charge(text.size());
   return call.state.text(with_case(text, kCase));
 }
 
 // str.replace(): an empty `old` stands before every character and at the end.
 std::string replaced(RenderState& state, std::string_view text, const Value& old,
                      const Value& fresh, std::int64_t times) {
-  state.charge(text.size());
   std::string out;
   const std::string& wanted = old.text();
   while (times-- != 0) {
-    const std::size_t at = text.find(wanted);
+    const std::size_t at = find_text(text, wanted);
     if (at == std::string_view::npos) break;
-    state.charge(fresh.text().size());
-    out.append(text, 0, at).append(fresh.text());
+    state.append(out, text.substr(0, at));
+    state.append(out, fresh.text());
     text.remove_prefix(at + wanted.size());
     if (!wanted.empty()) continue;
     if (text.empty()) break;
-    const std::size_t n = characters(text.substr(0, 4)).front().size();
-    out += text.substr(0, n);
+    const std::size_t n = code_point_at(text, 0).n_bytes;
+    state.append(out, text.substr(0, n));
     text.remove_prefix(n);
   }
-  return out.append(text);
+  state.append(out, text);
+  return out;
 }
 
 template <bool kIsFilter>
@@ -73,8 +76,8 @@ Value replace(Invocation& call) {
   Value old = call[0];
   Value fresh = call[1];
   if (kIsFilter) {
-    old = Value::text(to_text(state, old));
-    fresh = Value::text(to_text(state, fresh));
+    old = state.text(to_text(state, old));
+    fresh = state.text(to_text(state, fresh));
   }
   as_text(state, old, "the text to replace");
   as_text(state, fresh, "the replacement");
@@ -87,15 +90,21 @@ Value split(Invocation& call) {
   call.state.step(text.size() / 8);
   const std::int64_t max_splits = call.has(1) ? as_integer(call.state, call[1], "maxsplit") : -1;
   std::vector<std::string_view> parts;
+  // Each part may double the list, and its separator has a byte at least.
+  const auto charge_parts = [&](std::size_t most) {
+    call.state.charge(2 * (most + 1) * sizeof(std::string_view));
+  };
   if (!call.has(0)) {
+    charge_parts(text.size() / 2);
     parts = split_at_space(text, max_splits);
   } else {
     const std::string& separator = as_text(call.state, call[0], "the separator of 'split'");
     if (separator.empty()) call.state.fault("the separator of 'split' is empty");
+    charge_parts(static_cast<std::size_t>(std::ranges::count(text, separator.front())));
     parts = split_at(text, separator, max_splits);
   }
   std::vector<Value> items;
-  items.reserve(parts.size());
+  call.state.reserve(items, parts.size());
   for (const std::string_view part : parts) items.push_back(call.state.text(part));
   return call.state.sequence(Sequence::Form::kList, std::move(items));
 }
@@ -118,16 +127,18 @@ Value join_texts(Invocation& call) {
   bool is_first = true;
   for (const Value& item : elements(call.state, call[0])) {
     const std::string& part = as_text(call.state, item, "an element to join");
-    call.state.charge(part.size() + call.self.text().size());
-    if (!std::exchange(is_first, false)) text += call.self.text();
-    text += part;
+    if (!std::exchange(is_first, false)) call.state.append(text, call.self.text());
+    call.state.append(text, part);
   }
   return call.state.text(std::move(text));
 }
 
 // An indentation as the filters take it: a text, or how many spaces.
-std::string indentation(const RenderState& state, const Value& value) {
-  if (value.is(Kind::kText)) return value.text();
+std::string indentation(RenderState& state, const Value& value) {
+  if (value.is(Kind::kText)) {
+    state.charge(value.text().size());
+    return value.text();
+  }
   const std::int64_t n = as_integer(state, value, "an indentation");
   if (n > kMaxIndent) state.beyond("an indentation of more than {}", kMaxIndent);
   return std::string(static_cast<std::size_t>(std::max<std::int64_t>(n, 0)), ' ');
@@ -135,30 +146,37 @@ std::string indentation(const RenderState& state, const Value& value) {
 
 Value indent(Invocation& call) {
   const std::string in = indentation(call.state, call.has(0) ? call[0] : Value::integer(4));
-  const std::string text = as_text(call.state, call.self, "what 'indent' is applied to") + "\n";
+  const std::string& given = as_text(call.state, call.self, "what 'indent' is applied to");
+  // A copy, and two views for each line.
+  call.state.charge(in.size() + (given.size() + 1) * (1 + 2 * sizeof(std::string_view)));
+  const std::string text = given + "\n";
   std::string out = truth(call[1]) ? in : "";
   bool is_first = true;
   for (const std::string_view line : split_lines(text)) {
-    call.state.charge(in.size() + line.size());
     if (!std::exchange(is_first, false)) {
-      out += '\n';
-      if (truth(call[2]) || !line.empty()) out += in;
+      call.state.append(out, "\n");
+      if (truth(call[2]) || !line.empty()) call.state.append(out, in);
     }
-    out += line;
+    call.state.append(out, line);
   }
   return call.state.text(std::move(out));
 }
 
 Value to_json(Invocation& call) {
   PythonJsonStyle style;
-  style.max_bytes = call.state.limits().max_output_bytes;
+  style.max_bytes =
+      std::min<std::uint64_t>(call.state.limits().max_output_bytes, call.state.left() / 2);
   style.ensure_ascii = truth(call[0]);
   if (call.has(1)) style.indent = indentation(call.state, call[1]);
   if (call.has(2)) {
     const bool is_pair = is_list_or_tuple(call[2]) && call[2].sequence().items.size() == 2;
     if (!is_pair) call.state.fault("the separators of 'tojson' are no pair");
-    style.item_separator = as_text(call.state, call[2].sequence().items[0], "a separator");
-    style.key_separator = as_text(call.state, call[2].sequence().items[1], "a separator");
+    const auto& pair = call[2].sequence().items;
+    const std::string& of_items = as_text(call.state, pair[0], "a separator");
+    const std::string& of_keys = as_text(call.state, pair[1], "a separator");
+    call.state.charge(2 * of_items.size() + of_keys.size());
+    style.item_separator = of_items;
+    style.key_separator = of_keys;
     if (style.item_separator.empty()) call.state.unsupported("an empty separator of 'tojson'");
   }
   style.sort_keys = truth(call[3]);

@@ -37,16 +37,21 @@ std::string represent(RenderState& state, const Value& value) {
       text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
   const char quote = is_double ? '"' : '\'';
   std::string out(1, quote);
-  for (const std::string_view character : characters(text)) out += escaped(character, quote);
-  return out + quote;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t n = code_point_at(text, i).n_bytes;
+    state.append(out, escaped(std::string_view(text).substr(i, n), quote));
+    i += n;
+  }
+  state.append(out, {&quote, 1});
+  return out;
 }
 
 std::string sequence_text(RenderState& state, const Sequence& sequence) {
   const bool is_tuple = sequence.form == Sequence::Form::kTuple;
   std::string out(1, is_tuple ? '(' : '[');
   for (const Value& item : sequence.items) {
-    if (out.size() > 1) out += ", ";
-    out += represent(state, item);
+    if (out.size() > 1) state.append(out, ", ");
+    state.append(out, represent(state, item));
   }
   if (is_tuple && sequence.items.size() == 1) out += ',';
   return out + (is_tuple ? ')' : ']');
@@ -55,8 +60,10 @@ std::string sequence_text(RenderState& state, const Sequence& sequence) {
 std::string mapping_text(RenderState& state, const Mapping& mapping) {
   std::string out = "{";
   for (const auto& [key, value] : mapping.entries) {
-    if (out.size() > 1) out += ", ";
-    out += represent(state, key) + ": " + represent(state, value);
+    if (out.size() > 1) state.append(out, ", ");
+    state.append(out, represent(state, key));
+    state.append(out, ": ");
+    state.append(out, represent(state, value));
   }
   return out + "}";
 }
@@ -69,12 +76,13 @@ Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
   if (value.is(Kind::kInteger)) return value.integer();
   if (value.is(Kind::kFloat)) return value.real();
   if (value.is(Kind::kText)) {
-    state.charge(value.text().size());
+    state.charge(value.text().size() + sizeof(std::string));
     return value.text();
   }
   if (is_list_or_tuple(value)) {
     Json json = Json::array();
-    state.charge(value.sequence().items.size() * sizeof(Json));
+    state.charge(sizeof(Json::array_t) + value.sequence().items.size() * sizeof(Json));
+    json.get_ref<Json::array_t&>().reserve(value.sequence().items.size());
     for (const Value& item : value.sequence().items) {
       json.push_back(json_from_value(state, item, sorts_keys));
     }
@@ -84,7 +92,9 @@ Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
     Json json = Json::object();
     // Straight into the members: looking each key up would take quadratic time.
     auto& members = json.get_ref<Json::object_t&>();
-    state.charge(value.mapping().entries.size() * sizeof(Json::object_t::value_type));
+    state.charge(sizeof(Json::object_t) +
+                 value.mapping().entries.size() * sizeof(Json::object_t::value_type));
+    members.reserve(value.mapping().entries.size());
     for (const auto& [key, item] : value.mapping().entries) {
       if (sorts_keys && !key.is(Kind::kText)) {
         state.unsupported("the order of keys among which is a {}", type_name(key));
@@ -92,6 +102,7 @@ Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
       if (key.kind() == Kind::kSequence) state.fault("a tuple cannot be a key of JSON");
       // json.dumps writes 1 and true as "1" and "true".
       Json name = json_from_value(state, key, false);
+      if (key.is(Kind::kText)) state.charge(key.text().size());
       members.emplace_back(key.is(Kind::kText) ? name.get<std::string>() : python_json(name),
                            json_from_value(state, item, sorts_keys));
     }
@@ -114,7 +125,7 @@ std::string to_text(RenderState& state, const Value& value) {
   if (value.is(Kind::kFloat)) return python_float(value.real());
   std::string text;
   if (value.is(Kind::kText)) {
-    text = value.text();
+    state.append(text, value.text());
   } else if (value.is(Kind::kMapping)) {
     text = mapping_text(state, value.mapping());
   } else if (is_list_or_tuple(value)) {
@@ -123,7 +134,6 @@ std::string to_text(RenderState& state, const Value& value) {
     state.unsupported("the text of a {}{}", type_name(value),
                       value.is(Kind::kSequence) ? " (make it a list first)" : "");
   }
-  state.charge(text.size());
   return text;
 }
 
@@ -138,13 +148,13 @@ Value value_from_json(RenderState& state, const Json& json) {
   if (json.is_string()) return state.text(json.get_ref<const std::string&>());
   if (json.is_array()) {
     std::vector<Value> items;
-    items.reserve(json.size());
+    state.reserve(items, json.size());
     for (const Json& item : json) items.push_back(value_from_json(state, item));
     return state.sequence(Sequence::Form::kList, std::move(items));
   }
   if (!json.is_object()) return Value::none();
-  state.charge(json.size() * 2 * sizeof(Value));
   auto& mapping = state.make<Mapping>();
+  state.reserve(mapping.entries, json.size());
   for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) {
     mapping.entries.emplace_back(state.text(key), value_from_json(state, value));
   }
