@@ -12,6 +12,7 @@
 #include "convert/plan/repair.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -66,19 +67,25 @@ void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow
   }
 }
 
+SourceFacts read_source_facts(const Checkpoint& source) {
+  return {.quantization = remembered_quantization(source),
+          .has_head_apart = formats::has_head_apart(source)};
+}
+
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
-  // Read: the caller has opened the source, headers and JSON alone. The last file that a plan
-  // depends on is its manifest; whatever comes later depends on nothing that could change.
+  // Read: the caller has opened the source, headers and JSON alone. The last files that a plan
+  // depends on are its manifest, and the head of a model that is said to have none of its own;
+  // whatever comes later depends on nothing that could change.
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
-  Plan plan = make_plan(source, std::move(recipe), options, remembered_quantization(source));
+  Plan plan = make_plan(source, std::move(recipe), options, read_source_facts(source));
   // What changes nothing is accepted as it was, and says so to whoever reads it next.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);
   return plan;
 }
 
 Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& options,
-               formats::JsonValue source_quantization) {
+               SourceFacts source_facts) {
   shard::require_all_ranks(source);
   recipe.set_layers(source.config().num_hidden_layers);
   recipe.check_all_matched(source.tensors());
@@ -86,7 +93,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   Plan plan{.source = source,
             .recipe = std::move(recipe),
             .options = options,
-            .source_quantization = std::move(source_quantization),
+            .source_facts = std::move(source_facts),
             .target = {.dialect = &dialect}};
   plan.warnings = source.remarks();
   // Decide: scheme and storage of every tensor, for the shapes of all else follow from them. An

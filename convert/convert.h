@@ -16,6 +16,10 @@ formats::JsonValue remembered_quantization(const formats::Checkpoint& source);
 /// was made; nothing where there is no manifest.
 void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow);
 
+/// What a plan must know beside the opened checkpoint; reads the manifest, and of a model whose
+/// config says that its head is the embedding both, where they are stored.
+SourceFacts read_source_facts(const formats::Checkpoint& source);
+
 /// Reads what a plan needs beside the opened checkpoint, and makes the plan in the dialect that the
 /// recipe asks for. A copy is allowed what its source was. Throws, collected: rules that match
 /// nothing (kInvalidArgument), what cannot be computed or held (kUnsupported, with the tensors).
@@ -23,7 +27,7 @@ Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const Pla
 
 /// The plan alone, of a recipe with its default rules: opens no file.
 Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options,
-               formats::JsonValue source_quantization);
+               SourceFacts source_facts);
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
 /// final name at the end. The result is the same bytes for any thread count, budget, I/O path and

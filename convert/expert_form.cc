@@ -119,7 +119,7 @@ std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
   Plan plan{.source = seen,
             .recipe = std::move(recipe),
             .options = options,
-            .source_quantization = remembered_quantization(seen),
+            .source_facts = {.quantization = remembered_quantization(seen)},
             .target = {.dialect = &dialect}};
   decide(plan);
   std::vector<bool> is_quantized(seen.tensors().size());

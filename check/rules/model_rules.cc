@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "check/rules/engine_belief.h"
+#include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
 #include "formats/records/vllm_state.h"
 
@@ -161,6 +162,21 @@ void draft_names(const RuleInput& input) {
   }
 }
 
+void tied_head(const RuleInput& input) {
+  const auto tied = formats::tied_head(input.checkpoint);
+  const auto check_stop = [&] {
+    if (input.options.stop_requested && input.options.stop_requested())
+      throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
+  };
+  if (!tied || !formats::is_apart(input.checkpoint, *tied, check_stop)) return;
+  input.report(violation(
+      ErrorCode::kMismatch, "config.json", tied->head->name,
+      fmt::format("is stored and is not {}, which the config takes for it: vLLM and transformers 5 "
+                  "compute with the stored head, others with the embedding (put "
+                  "tie_word_embeddings false; ingot repair does)",
+                  tied->embedding->name)));
+}
+
 constexpr LoaderRule kRules[] = {
     {"moe.expert-ids", "", "all", kError,
      "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
@@ -184,6 +200,9 @@ constexpr LoaderRule kRules[] = {
      "a multi-token prediction layer that is there is whole", missing<Gap::kMtpTensor>},
     {"mtp.draft-names", "", "SGLang with speculative decoding", kWarning,
      "the config says the same of a first such layer's modules behind model.decoder", draft_names},
+    {"model.tied-head", "", "SGLang, transformers 4", kError,
+     "with tie_word_embeddings a head that is stored is the embedding, byte for byte", tied_head,
+     kAnyScheme, kReadsValues},
     {"model.complete", "", "all", kError, "every tensor that the config promises is there",
      missing<Gap::kOther>},
     {"model.shape", "", "all", kError, "every tensor has the shape that the config promises",

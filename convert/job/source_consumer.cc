@@ -18,6 +18,14 @@ void require_consumable(const Plan& plan) {
                 "(leave it out: files in which nothing changes are links, which take no space)")
         .in_file(source.directory().string());
   }
+  // What a plan reads of the source beside headers, a run that resumes could not see any more.
+  if (plan.source_facts.has_head_apart) {
+    throw Error(ErrorCode::kUnsupported,
+                "says tie_word_embeddings, and the head that is stored is not the embedding "
+                "(--consume-source needs a config that says so: put tie_word_embeddings false "
+                "there, as the output has it; or convert without it)")
+        .in_file((source.directory() / "config.json").string());
+  }
   if (!source.is_whole()) {
     throw Error(ErrorCode::kUnsupported,
                 "--consume-source deletes the files of one checkpoint, and the source is slices of "

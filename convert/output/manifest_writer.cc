@@ -68,7 +68,7 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
                     .layout = std::string(plan.options.layout->name),
                     .recipe = std::move(recipe),
                     .source = identity.at("source"),
-                    .source_quantization = plan.source_quantization,
+                    .source_quantization = plan.source_facts.quantization,
                     .files = {},
                     .side_files = {},
                     .n_tensors = 0,

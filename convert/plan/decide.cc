@@ -38,7 +38,7 @@ bool is_quantized(SchemeId id) {
 // Whether the FP8 scales that the source has, or had before it was cast, are powers of two: its
 // config says, or its manifest.
 bool source_says_ue8m0(const Plan& plan) {
-  const formats::Json& block = plan.source_quantization;
+  const formats::Json& block = plan.source_facts.quantization;
   return block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0";
 }
 

@@ -5,6 +5,7 @@
 
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
+#include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
@@ -143,6 +144,21 @@ void take_over_caches(const Json& source, Json& block) {
   }
 }
 
+// Whether a head that the config takes for the embedding is another one in the output: as it was in
+// the source, or since they are not written alike.
+bool has_head_apart(const Plan& plan) {
+  const auto tied = formats::tied_head(plan.source);
+  if (!tied) return false;
+  const PlannedTensor *head = nullptr, *embedding = nullptr;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) continue;
+    if (&plan.tensor_of(planned) == tied->head) head = &planned;
+    if (&plan.tensor_of(planned) == tied->embedding) embedding = &planned;
+  }
+  if (head == nullptr || embedding == nullptr) return false;
+  return plan.source_facts.has_head_apart || head->to != embedding->to;
+}
+
 // Made anew from the tensors alone, unless the source says the same in another order.
 Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
   const auto derive = plan.target.dialect->quantization_config;
@@ -190,6 +206,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   if (source.config().num_nextn_predict_layers > 0 &&
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
     text[mtp_layer_key(text)] = 0;
+  if (has_head_apart(plan)) formats::untie_head(source.config(), config);
   if (of_ranks) state_widths(plan.alignments.widths, text);
   // What says the same stays as it is, to the byte.
   if (config == *source.config().raw) return source.config_text();
@@ -228,6 +245,11 @@ void derive_json(Plan& plan) {
         "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "
         "num_nextn_predict_layers 0",
         source.config().num_nextn_predict_layers));
+  }
+  if (has_head_apart(plan)) {
+    plan.warnings.emplace_back(
+        "config.json says tie_word_embeddings, but the head that is stored is not the embedding; "
+        "the output says tie_word_embeddings false");
   }
   derive_index(plan);
   if (!plan.is_sliced()) return;

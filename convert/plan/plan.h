@@ -202,14 +202,21 @@ struct PlanSizes {
   std::uint64_t open_targets = 1;  ///< the most places where the parts of one tensor stand
 };
 
+/// What a plan must know of the source beside its headers.
+struct SourceFacts {
+  /// Its quantization_config, or the one that its manifest remembers; null without one.
+  formats::JsonValue quantization;
+  /// config.json says that the head is the embedding, and another one is stored.
+  bool has_head_apart = false;
+};
+
 /// The whole output, decided from headers alone: a pure function of what was read of the source,
 /// recipe and options. Names, order, offsets and sizes stand before any byte is written.
 struct Plan {
   const formats::Checkpoint& source;  ///< must outlive the plan
   Recipe recipe;                      ///< with the default rules for this source
   PlanOptions options;
-  /// The source's quantization_config, or the one that its manifest remembers; null without one.
-  formats::JsonValue source_quantization;
+  SourceFacts source_facts;
   Target target;
   std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
   /// Tensors that are quantized together, because a number over all of them must be known first:

@@ -72,7 +72,8 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
 OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
                        const TokenEmbedding* embedding)
     : vocab_(vocabulary_part(context)) {
-  if (!context.spec.tied_head) {
+  // A head that is stored counts, whatever the config says of it.
+  if (!context.spec.tied_head || weights.has(Role::kHead)) {
     weight_ = read_vocabulary(weights, context.spec, weights.name_of(Role::kHead), vocab_);
   } else if (embedding != nullptr) {
     weight_ = embedding->weight();

@@ -102,6 +102,13 @@ TEST(LoaderRules, AreQuietOnASoundCheckpoint) {
   EXPECT_THAT(run_rules(make_plain()), ::testing::IsEmpty());
 }
 
+TEST(LoaderRules, AcceptATiedHeadOfEqualBytes) {
+  EditableCheckpoint tied = make_synthetic();
+  tied.config["tie_word_embeddings"] = true;
+  tied.tensors["lm_head.weight"] = tied.at("model.embed_tokens.weight");
+  EXPECT_THAT(run_rules(tied), ::testing::IsEmpty());
+}
+
 TEST(LoaderRules, HaveUniqueNamesAndSayWhoRefuses) {
   std::set<std::string_view> names;
   for (const LoaderRule& rule : loader_rules()) {

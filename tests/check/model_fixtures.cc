@@ -65,6 +65,7 @@ std::vector<RuleFixture> model_fixtures() {
        [](auto& c) { EXPECT_GT(c.erase_prefix(kMtp), 20U); }},
       {"mtp.complete", kMissingTensor, make_fp8,
        [](auto& c) { c.tensors.erase(kMtp + "enorm.weight"); }},
+      {"model.tied-head", kMismatch, make_fp8, in_config({{"/tie_word_embeddings", true}})},
       {"model.complete", kMissingTensor, make_fp8,
        [](auto& c) { c.tensors.erase("model.norm.weight"); }},
       {"model.shape", kShapeMismatch, make_fp8,

@@ -25,7 +25,7 @@ inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) 
 /// The plan of a resolved recipe, in the dialect that it asks for.
 inline convert::Plan plan_for(const formats::Checkpoint& source, const convert::Recipe& recipe,
                               const convert::PlanOptions& options = {}) {
-  return convert::make_plan(source, recipe, options, convert::remembered_quantization(source));
+  return convert::make_plan(source, recipe, options, convert::read_source_facts(source));
 }
 
 /// One conversion as the command line would run it.

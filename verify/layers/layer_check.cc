@@ -87,15 +87,18 @@ std::uint64_t held_memory(const inference::ModelSpec& spec, std::size_t copies,
 }
 
 /// Bytes of the head, as stored.
-std::uint64_t head_bytes(const formats::Checkpoint& model, const inference::ModelSpec& spec) {
-  const formats::Role role = spec.tied_head ? formats::Role::kEmbedding : formats::Role::kHead;
-  std::uint64_t n_bytes = 0;
-  for (const formats::LogicalTensor& tensor : model.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->role != role) continue;
-    tensor.encoding.stored.for_each(
-        [&](formats::Part, std::uint32_t stored) { n_bytes += model.stored()[stored].n_bytes; });
-  }
-  return n_bytes;
+std::uint64_t head_bytes(const formats::Checkpoint& model) {
+  const auto bytes_of = [&](formats::Role role) {
+    std::uint64_t n_bytes = 0;
+    for (const formats::LogicalTensor& tensor : model.tensors()) {
+      if (tensor.rule == nullptr || tensor.rule->role != role) continue;
+      tensor.encoding.stored.for_each(
+          [&](formats::Part, std::uint32_t stored) { n_bytes += model.stored()[stored].n_bytes; });
+    }
+    return n_bytes;
+  };
+  const std::uint64_t n_bytes = bytes_of(formats::Role::kHead);
+  return n_bytes > 0 ? n_bytes : bytes_of(formats::Role::kEmbedding);
 }
 
 /// `lengths` are those of the prompts. Hidden states of all of them are held: the source's own, and
@@ -112,8 +115,8 @@ LockstepMemory share_memory(const LockstepModel& source, const LockstepModel& ou
 
   const std::uint64_t beside_source = held + output_idle + of_source.cache + of_source.scratch;
   const std::uint64_t beside_output = held + source_idle + of_output.cache + of_output.scratch;
-  const std::uint64_t for_heads = held + source_idle + output_idle +
-                                  head_bytes(source.model, spec) + head_bytes(output.model, spec);
+  const std::uint64_t for_heads =
+      held + source_idle + output_idle + head_bytes(source.model) + head_bytes(output.model);
   const std::uint64_t head_row = 2 * (spec.vocab + spec.hidden) * sizeof(float);
 
   const std::uint64_t enough =

@@ -16,6 +16,7 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/single_file.h"
+#include "formats/checkpoint/stored_head.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
 #include "formats/family/families.h"
@@ -188,7 +189,11 @@ class StructureCheck {
  public:
   StructureCheck(const ComparedCheckpoint& source, const fs::path& output,
                  const StructureOptions& options)
-      : source_(source), output_(output), options_(options), found_(output) {}
+      : source_(source),
+        output_(output),
+        options_(options),
+        may_untie_head_(formats::tied_head(source.model).has_value()),
+        found_(output) {}
 
   StructureReport run() {
     own_checks();
@@ -237,8 +242,11 @@ class StructureCheck {
     for (Finding& finding : checked.findings) {
       // What the source's config contradicts itself in, conversion does not mend.
       const auto& known = source.contradictions();
-      if (finding.rule == "config.contradiction" &&
-          std::find(known.begin(), known.end(), finding.message) != known.end()) {
+      const bool is_contradiction =
+          finding.rule == "config.contradiction" &&
+          std::find(known.begin(), known.end(), finding.message) != known.end();
+      if (is_contradiction ||
+          (finding.rule == "model.tied-head" && formats::has_head_apart(source_.model))) {
         finding.severity = Severity::kWarning;
         finding.message += " (in the source, too)";
       }
@@ -265,13 +273,18 @@ class StructureCheck {
     if (!config) return;
     const bool is_rank = manifest && manifest->slicing && manifest->slicing->rank;
     const Json whole = is_rank ? *manifest->slicing->rank->whole_config : Json();
-    compare_model_parameters(
-        wanted, {.config = *config, .file = file, .may_be_padded = !whole.is_null()}, found_);
+    compare_model_parameters(wanted,
+                             {.config = *config,
+                              .file = file,
+                              .may_be_padded = !whole.is_null(),
+                              .may_untie_head = may_untie_head_},
+                             found_);
     if (!whole.is_null()) {
       compare_model_parameters(
           wanted,
           {.config = whole,
-           .file = fmt::format("{}{} (whole_config)", directory.label, formats::kManifestName)},
+           .file = fmt::format("{}{} (whole_config)", directory.label, formats::kManifestName),
+           .may_untie_head = may_untie_head_},
           found_);
     }
     native_config(directory, *config);
@@ -325,6 +338,7 @@ class StructureCheck {
   const ComparedCheckpoint& source_;
   const fs::path& output_;
   const StructureOptions& options_;
+  bool may_untie_head_;
   std::vector<std::pair<std::string, Json>> configs_;  // of every directory that an engine opens
   StructureFindings found_;
   StructureReport report_;

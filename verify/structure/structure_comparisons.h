@@ -62,6 +62,9 @@ struct OutputConfig {
   bool may_be_padded = false;
   /// False for DeepSeek's own config, of which every key counts.
   bool is_hub = true;
+  /// The source says that its head is the embedding, and stores one: the output may say that the
+  /// stored one counts.
+  bool may_untie_head = false;
 };
 
 /// Finds ("structure.config") every meaning (formats/config/config_meaning.h) that is not the

@@ -71,8 +71,8 @@ struct ModelSpec {
   std::size_t dense_intermediate = 0, moe_intermediate = 0, shared_intermediate = 0;
   std::size_t max_positions = 0;
   float norm_eps = 1e-6F;
-  float norm_offset = 0;  ///< is added to the weights of norms of hidden states, queries and keys
-  bool tied_head = false;
+  float norm_offset = 0;   ///< is added to the weights of norms of hidden states, queries and keys
+  bool tied_head = false;  ///< the embedding is the head, unless one is stored
   std::optional<MlaSpec> mla;
   std::vector<MlaSpec> mla_by_layer;  ///< of main layers; empty: `mla` in all
   std::optional<GqaSpec> gqa;

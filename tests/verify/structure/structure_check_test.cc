@@ -118,6 +118,19 @@ TEST_F(StructureCheck, SeesATensorThatTheSourceLacks) {
               ::testing::ElementsAre(HasSubstr("|lm_head.weight|is in the output")));
 }
 
+TEST_F(StructureCheck, AcceptsThatAStoredHeadIsSaidToCount) {
+  Json config = formats::parse_json(source_.config, "config.json");
+  config["tie_word_embeddings"] = true;
+  source_.config = config.dump();
+  source_.write(directory_ / "source");
+  EXPECT_THAT(found("structure.config"), IsEmpty());
+  // The other way round, readers that believe it compute otherwise.
+  std::swap(source_.config, output_.config);
+  source_.write(directory_ / "source");
+  write_output();
+  EXPECT_THAT(found("structure.config"), ::testing::ElementsAre(HasSubstr("tie_word_embeddings")));
+}
+
 TEST_F(StructureCheck, SeesAShapeThatIsNotTheSources) {
   edit_config({{"/vocab_size", 24}});
   for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})

@@ -1,0 +1,87 @@
+#include "formats/checkpoint/stored_head.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "formats/config/nested_config.h"
+#include "formats/family/usual_spellings.h"
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr const char* kTied = "tie_word_embeddings";
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+bool says_tied(const ModelConfig& config) {
+  return config.tie_word_embeddings || json_member(*config.raw, kTied) == true;
+}
+
+// Modules of layers are called `output` and `head` too.
+Role role_of(const LogicalTensor& tensor) {
+  if (tensor.rule != nullptr) return tensor.rule->role;
+  const bool is_in_layer =
+      std::ranges::any_of(tensor.name, [](char c) { return '0' <= c && c <= '9'; });
+  return is_in_layer ? Role::kOther : usual_spelling(tensor.name).role;
+}
+
+}  // namespace
+
+std::optional<TiedHead> tied_head(const TensorSource& source) {
+  if (!says_tied(source.config())) return std::nullopt;
+  TiedHead tied;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    const Role role = role_of(tensor);
+    if (role == Role::kHead && tied.head == nullptr) tied.head = &tensor;
+    if (role == Role::kEmbedding && tied.embedding == nullptr) tied.embedding = &tensor;
+  }
+  if (tied.head == nullptr || tied.embedding == nullptr) return std::nullopt;
+  // Loaders refuse a head of another shape, and rules say so.
+  if (tied.head->shape != tied.embedding->shape) return std::nullopt;
+  return tied;
+}
+
+bool is_apart(const Checkpoint& source, const TiedHead& tied,
+              const std::function<void()>& check_stop) {
+  const StoredParts &head = tied.head->encoding.stored, &other = tied.embedding->encoding.stored;
+  const auto stored = source.stored();
+  bool is_here = true, is_same_form = tied.head->encoding.scheme == tied.embedding->encoding.scheme;
+  for (const StoredParts* parts : {&head, &other}) {
+    const StoredParts& others = parts == &head ? other : head;
+    parts->for_each([&](Part part, std::uint32_t index) {
+      is_here = is_here && source.has_data(stored[index].file);
+      is_same_form = is_same_form && others.has(part) &&
+                     stored[index].dtype == stored[others[part]].dtype &&
+                     stored[index].n_bytes == stored[others[part]].n_bytes;
+    });
+  }
+  if (!is_here || !is_same_form) return is_here;
+  bool differs = false;
+  std::vector<std::byte> mine(kPieceBytes), theirs(kPieceBytes);
+  head.for_each([&](Part part, std::uint32_t index) {
+    const std::uint64_t n_bytes = stored[index].n_bytes;
+    for (std::uint64_t offset = 0; offset < n_bytes && !differs; offset += kPieceBytes) {
+      if (check_stop) check_stop();
+      const auto n =
+          static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, n_bytes - offset));
+      source.read(index, offset, std::span(mine).first(n));
+      source.read(other[part], offset, std::span(theirs).first(n));
+      differs = std::memcmp(mine.data(), theirs.data(), n) != 0;
+    }
+  });
+  return differs;
+}
+
+bool has_head_apart(const Checkpoint& source, const std::function<void()>& check_stop) {
+  const std::optional<TiedHead> tied = tied_head(source);
+  return tied && is_apart(source, *tied, check_stop);
+}
+
+void untie_head(const ModelConfig& config, Json& document) {
+  for (Json* object : {&document, &text_section(config, document)}) {
+    if (json_member(*object, kTied) == true) (*object)[kTied] = false;
+  }
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "formats/checkpoint/checkpoint.h"
+
+// `tie_word_embeddings` beside a stored head. vLLM and transformers 5 compute with a head that is
+// stored and differs from the embedding, whatever the config says; SGLang and transformers 4 take
+// the embedding.
+
+namespace ingot::formats {
+
+/// A stored head, and the embedding that it is by what config.json says.
+struct TiedHead {
+  const LogicalTensor* head = nullptr;
+  const LogicalTensor* embedding = nullptr;
+};
+
+/// Both, of a source whose config.json says `tie_word_embeddings`, of the text model or of the
+/// whole; nullopt where it does not, or where one of them is not stored. Tensors outside of a
+/// grammar are known by the usual names.
+std::optional<TiedHead> tied_head(const TensorSource& source);
+
+/// Whether the head is another matrix: encoded otherwise, or of other bytes. Reads both to the
+/// first difference. False where the data of one are not here. `check_stop` is called at each piece
+/// that is read, and may throw.
+bool is_apart(const Checkpoint& source, const TiedHead& tied,
+              const std::function<void()>& check_stop = {});
+
+/// Whether the source has such a head.
+bool has_head_apart(const Checkpoint& source, const std::function<void()>& check_stop = {});
+
+/// Says of the head that it is no embedding, wherever `document` says that it is; `config` is that
+/// of the document, or of one that it was made of.
+void untie_head(const ModelConfig& config, Json& document);
+
+}  // namespace ingot::formats
