@@ -218,6 +218,13 @@ class RelaidBytes final : public StoredBytes {
         .in_tensor(tensor.name);
   }
 
+  void require_group(const InputMajorWeight& source, std::uint64_t col, std::int32_t group) const {
+    if (group >= 0 && std::cmp_less(group, source.groups)) return;
+    throw fault(*source.order, ErrorCode::kCorrupt,
+                fmt::format("puts column {} into group {}, of {} (fetch the file again)", col,
+                            group, source.groups));
+  }
+
   /// Looks, once, whether what the view leaves out says nothing.
   void prove(std::uint32_t index) const {
     if (is_proven_[index].load(std::memory_order_acquire)) return;
@@ -239,6 +246,7 @@ class RelaidBytes final : public StoredBytes {
         if (std::int64_t{order[col]} ==
             static_cast<std::int64_t>(col * source.groups / source.cols))
           continue;
+        require_group(source, col, order[col]);
         throw fault(*source.order, ErrorCode::kMismatch,
                     fmt::format("puts column {} into group {}, but config.json says desc_act false "
                                 "(correct it)",

@@ -246,8 +246,6 @@ void ScaleReader::require_dimensions() const {
 void ScaleReader::read_group_order() {
   const StoredTensor& stored = source_.stored()[tensor_.encoding.stored[Part::kGroupOrder]];
   const std::vector<std::int64_t> groups = integers(stored.dtype, read_part(Part::kGroupOrder));
-  // compressed-tensors: -1 stands for an order that nobody has chosen.
-  if (std::find(groups.begin(), groups.end(), -1) != groups.end()) return;
   bool is_plain = true;
   for (std::size_t col = 0; col < groups.size(); ++col) {
     if (groups[col] < 0 || static_cast<std::uint64_t>(groups[col]) >= cols_) {

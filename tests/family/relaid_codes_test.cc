@@ -1,12 +1,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/container/safetensors.h"
+#include "formats/storage/block_scales.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
 
 // AWQ and GPTQ, seen as compressed-tensors stores INT4.
 
@@ -32,6 +39,44 @@ TEST(RelaidCodes, PiecesAreThoseOfTheWhole) {
     }
   }
 }
+
+/// A copy of a golden checkpoint in which the group of one column is another.
+class GroupOrder : public ::testing::TestWithParam<std::pair<const char*, std::int32_t>> {
+ protected:
+  void SetUp() override {
+    std::filesystem::copy(
+        std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / GetParam().first,
+        directory_ / "model");
+    const auto file = directory_ / "model/model.safetensors";
+    for (const StoredTensor& stored : read_safetensors_header(Fd::open_for_reading(file)).tensors) {
+      if (!stored.name.ends_with(".g_idx")) continue;
+      std::filesystem::permissions(file, std::filesystem::perms::owner_write,
+                                   std::filesystem::perm_options::add);
+      std::fstream(file, std::ios::in | std::ios::out | std::ios::binary)
+          .seekp(static_cast<std::streamoff>(stored.offset))
+          .write(reinterpret_cast<const char*>(&GetParam().second), 4);
+      return;
+    }
+    FAIL() << "no g_idx";
+  }
+
+  testing::TempDir directory_;
+};
+
+TEST_P(GroupOrder, NamesGroupsThatThereAre) {
+  const Checkpoint checkpoint = Checkpoint::open(directory_ / "model");
+  testing::expect_error(ErrorCode::kCorrupt, {"g_idx", "into group"}, [&] {
+    for (const LogicalTensor& tensor : checkpoint.tensors())
+      static_cast<void>(read_block_scales(checkpoint, tensor));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Numbers, GroupOrder,
+                         ::testing::Values(std::pair("qwen3_moe_gptq", -1),
+                                           std::pair("qwen3_moe_gptq", 99),
+                                           std::pair("qwen3_moe_gptq_actorder", -1),
+                                           std::pair("qwen3_moe_gptq_actorder", 99),
+                                           std::pair("qwen3_moe_gptq_asym_actorder", -1)));
 
 }  // namespace
 }  // namespace ingot::formats
