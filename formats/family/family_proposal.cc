@@ -197,7 +197,49 @@ class Proposal {
     return begin->second;
   }
 
-  std::string shape_of(const Kind& kind, const UsualTreatment& usual, bool is_stack,
+  /// Which way round the last two sides stand: what the shape says, if it is just one of them.
+  StackOrder told_by_shape(const Kind& kind, const UsualTreatment& usual) const {
+    const Shape& shape = *kind.first->shape;
+    const auto is = [&](std::uint64_t size, std::string_view likely) {
+      return std::ranges::any_of(split(likely, ", "), [&](const std::string& text) {
+        return Width::parse(text).size(config_) == size;
+      });
+    };
+    if (!kind.has_one_shape || shape.size() < 2) return StackOrder::kNone;
+    const std::uint64_t first = shape[shape.size() - 2], second = shape.back();
+    const bool is_output_major = is(first, usual.out) && is(second, usual.in);
+    const bool is_input_major = is(first, usual.in) && is(second, usual.out);
+    if (is_output_major == is_input_major) return StackOrder::kNone;
+    return is_output_major ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
+  }
+
+  /// Which way round a stack stands, by its own shape and those of the stacks beside it; kNone
+  /// where none tells, or one says otherwise than another. Quantized ones are output-major.
+  StackOrder order_of_stack(const std::string& pattern) const {
+    const std::string_view module = std::string_view(pattern).substr(0, pattern.rfind('.') + 1);
+    StackOrder order = StackOrder::kNone;
+    for (const auto& [other, kind] : kinds_) {
+      if (!other.starts_with(module) || other.find('.', module.size()) != std::string::npos ||
+          !is_stack(other))
+        continue;
+      std::vector<StackOrder> said = {
+          told_by_shape(kind, usual_treatment(usual_spelling(other).role))};
+      if (kind.is_quantized) said.push_back(StackOrder::kOutputMajor);
+      for (const StackOrder own : said) {
+        if (own == StackOrder::kNone) continue;
+        if (order != StackOrder::kNone && order != own) return StackOrder::kNone;
+        order = own;
+      }
+    }
+    return order;
+  }
+
+  static bool is_stack(const std::string& pattern) {
+    const Role role = usual_spelling(pattern).role;
+    return role == Role::kExpertsGateUp || role == Role::kExpertsDown;
+  }
+
+  std::string shape_of(const Kind& kind, const UsualTreatment& usual, StackOrder order,
                        std::string& traits, std::string& guesses) const {
     const Shape& shape = *kind.first->shape;
     if (!kind.has_one_shape) {
@@ -206,17 +248,10 @@ class Proposal {
     }
     if (shape.empty() || shape.size() > kMaxRuleDimensions) return {};
     std::vector<std::string> sides;
-    if (is_stack && shape.size() == 3) {
-      const auto is = [&](std::uint64_t size, std::string_view likely) {
-        return std::ranges::any_of(split(likely, ", "), [&](const std::string& text) {
-          return Width::parse(text).size(config_) == size;
-        });
-      };
-      const bool is_output_major = is(shape[1], usual.out) && is(shape[2], usual.in);
-      const bool is_input_major = is(shape[1], usual.in) && is(shape[2], usual.out);
-      if (is_output_major == is_input_major)
-        guesses += "; which way round the stack stands, its shape does not tell";
-      const bool is_turned = is_input_major && !is_output_major;
+    if (order != StackOrder::kNone && shape.size() == 3) {
+      if (told_by_shape(kind, usual) == StackOrder::kNone)
+        guesses += "; which way round it stands, what is beside it tells";
+      const bool is_turned = order == StackOrder::kInputMajor;
       traits += is_turned ? ", stack: input-major" : ", stack: output-major";
       sides = {side(shape[0], "n_routed_experts", guesses),
                side(shape[1], is_turned ? usual.in : usual.out, guesses),
@@ -297,13 +332,20 @@ class Proposal {
   }
 
   std::string row(const std::string& pattern, const Kind& kind) const {
-    const UsualSpelling spelling = usual_spelling(pattern);
+    UsualSpelling spelling = usual_spelling(pattern);
     UsualTreatment usual = usual_treatment(spelling.role);
-    const bool is_matrix = kind.first->shape->size() >= 2;
-    const bool is_stack =
-        spelling.role == Role::kExpertsGateUp || spelling.role == Role::kExpertsDown;
+    const std::size_t n_sides = kind.first->shape->size();
+    const bool is_matrix = n_sides >= 2, stacks = is_stack(pattern);
+    // Several matrices in one tensor, of a kind that has none.
+    if (usual.is_linear && !stacks && n_sides > 2) {
+      spelling = {};
+      usual = {};
+    }
+    const StackOrder order = stacks ? order_of_stack(pattern) : StackOrder::kNone;
+    const bool is_turned =
+        usual.is_linear && !stacks && told_by_shape(kind, usual) == StackOrder::kInputMajor;
     std::string guesses, traits,
-        present = is_stack                       ? "stacked"
+        present = stacks                         ? "stacked"
                   : spelling.role == Role::kHead ? "untied"
                                                  : "";
     if (!spelling.is_known) guesses += "; no usual name, so it is only copied";
@@ -313,7 +355,7 @@ class Proposal {
       if (usual.cut == Cut::kRow) usual.cut = Cut::kReplicated;
       usual.is_linear = false;
     }
-    const std::string shape = shape_of(kind, usual, is_stack, traits, guesses);
+    const std::string shape = shape_of(kind, usual, order, traits, guesses);
     const std::string layers = layers_of(pattern, kind, present, guesses);
     if (spelling.role == Role::kHead || spelling.role == Role::kMtpHead)
       traits += ", silence: head";
@@ -329,9 +371,19 @@ class Proposal {
     if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
       traits +=
           fmt::format(", dtype: {}", kDTypes[static_cast<std::size_t>(kind.first->dtype)].name);
-    return fmt::format("- {{name: \"{}\", role: {}{}{}{}}}{}\n", pattern, role_name(spelling.role),
-                       layers, shape, traits,
-                       guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+    // Nothing may be quantized along the wrong side.
+    std::string question;
+    if (is_turned)
+      question =
+          "its shape says that inputs stand before outputs; put its role as `other`, to copy it";
+    if (stacks && order == StackOrder::kNone && n_sides == 3)
+      question =
+          "which way round the stack stands, shapes do not tell; add `stack: output-major` for "
+          "[experts, outputs, inputs], or `stack: input-major`";
+    const std::string text = fmt::format(
+        "- {{name: \"{}\", role: {}{}{}{}}}{}\n", pattern, role_name(spelling.role), layers, shape,
+        traits, guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+    return question.empty() ? text : fmt::format("# left out: {}\n# {}", question, text);
   }
 
   const ModelConfig& config_;

@@ -93,6 +93,60 @@ INSTANTIATE_TEST_SUITE_P(Arch, Proposed,
                                            "qwen3_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
+/// The rows proposed for stacks of these shapes in a model 64 wide; a line each.
+std::string stacks_of(const char* widths, const Shape& gate_up, const Shape& down) {
+  Listed model;
+  model.config = parse_model_config(
+      std::string(R"({"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 1,
+                      "num_experts": 4, )") +
+          widths + "}",
+      "config.json");
+  model.add("model.layers.0.mlp.experts.gate_up_proj", gate_up);
+  model.add("model.layers.0.mlp.experts.down_proj", down);
+  return propose_family(model.config, model.weights);
+}
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++n;
+  return n;
+}
+
+TEST(ProposedStack, StandsAsTheOneBesideItTells) {
+  constexpr const char* kWidths = R"("moe_intermediate_size": 32)";
+  const std::string turned = stacks_of(kWidths, {4, 64, 64}, {4, 32, 64});
+  EXPECT_EQ(count_of(turned, "\n- {"), 2U) << turned;
+  EXPECT_EQ(count_of(turned, "stack: input-major"), 2U) << turned;
+  const std::string usual = stacks_of(kWidths, {4, 64, 64}, {4, 64, 32});
+  EXPECT_EQ(count_of(usual, "stack: output-major"), 2U) << usual;
+}
+
+TEST(ProposedStack, IsLeftOutWhereShapesDoNotTell) {
+  // Nothing says how wide experts are.
+  const std::string untold = stacks_of(R"("width": 3)", {4, 64, 64}, {4, 32, 64});
+  // Gate and up stand one way, down the other.
+  const std::string contrary =
+      stacks_of(R"("moe_intermediate_size": 24)", {4, 48, 64}, {4, 24, 64});
+  for (const std::string& yaml : {untold, contrary}) {
+    EXPECT_EQ(count_of(yaml, "\n- {"), 0U) << yaml;
+    EXPECT_EQ(count_of(yaml, "# left out: which way round the stack stands"), 2U) << yaml;
+  }
+}
+
+TEST(ProposedMatrix, IsNotQuantizedAlongItsInputs) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "intermediate_size": 96, "num_experts": 4})",
+                                    "config.json");
+  model.add("model.layers.0.mlp.up_proj.weight", {64, 96});
+  model.add("model.layers.0.mlp.experts.gate_proj", {4, 96, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_EQ(count_of(yaml, "# left out: its shape says that inputs stand before outputs"), 1U)
+      << yaml;
+  EXPECT_EQ(count_of(yaml, "role: other"), 1U) << "single matrices in a stack of no known kind";
+  EXPECT_EQ(count_of(yaml, "\n- {"), 1U) << yaml;
+}
+
 TEST(Proposal, MarksWhatItGuessed) {
   Listed model;
   model.config = parse_model_config(R"({"model_type": "My-Moe", "num_hidden_layers": 3,
