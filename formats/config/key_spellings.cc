@@ -16,7 +16,8 @@ constexpr std::array kSpellings = {
     KeySpellings{"num_experts_per_tok",
                  {"num_experts_per_token", "moe_topk", "moe_k", "moe_top_k"}},
     KeySpellings{"shared_expert_intermediate_size",
-                 {"moe_shared_expert_intermediate_size", "share_expert_dim"}},
+                 {"moe_shared_expert_intermediate_size", "share_expert_dim",
+                  "shared_intermediate_size", "share_expert_dims"}},
     KeySpellings{"first_k_dense_replace", {"moe_layer_num_skipped", "dense_mlp_idx"}},
 };
 

@@ -421,7 +421,7 @@ ModelConfig read_config(const JsonFields& config) {
     of_experts = dense;
   LayerNumber n_shared = shared_expert_count(config, model.model_type);
   LayerNumber of_shared = dimension("shared_expert_intermediate_size");
-  if (!of_shared.largest) of_shared = product(n_shared, of_experts);
+  if (of_shared.largest.value_or(0) == 0) of_shared = product(n_shared, of_experts);
   LayerNumber kv_heads = dimension("num_key_value_heads");
   if (!kv_heads.largest) kv_heads = dimension("num_attention_heads");
   keep("intermediate_size", std::move(dense), model.intermediate_size, model);
