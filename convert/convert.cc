@@ -103,6 +103,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   mend_tensors(plan);
   // Cut: before there are parts, since --tp-fit may change what a tensor becomes.
   slice_tensors(plan);
+  keep_unread_codes(plan);
   // Place: sizes, then files, then offsets; only then is it known in which order the files fill.
   plan_parts(plan);
   assign_files(plan);

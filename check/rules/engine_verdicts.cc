@@ -10,6 +10,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/engine_families.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/storage/unread_codes.h"
 
 namespace ingot::check {
 
@@ -181,9 +182,19 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Ser
 
 std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const Serving& serving) {
   const std::vector<EngineWeight> kinds = kinds_of(checkpoint, serving);
+  const auto unread = formats::unread_codes(checkpoint);
   std::vector<EngineVerdict> verdicts;
-  for (const formats::EngineFacts& facts : formats::engines())
-    verdicts.push_back(verdict_of(facts.engine, checkpoint.dialect(), kinds));
+  for (const formats::EngineFacts& facts : formats::engines()) {
+    if (unread) {
+      verdicts.push_back({.engine = facts.engine,
+                          .is_known = false,
+                          .options = {},
+                          .tensor = unread->first->name,
+                          .reason = "it holds codes that this version cannot read"});
+    } else {
+      verdicts.push_back(verdict_of(facts.engine, checkpoint.dialect(), kinds));
+    }
+  }
   return verdicts;
 }
 

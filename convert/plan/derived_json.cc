@@ -181,6 +181,11 @@ Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
 std::string derive_config(Plan& plan, bool of_ranks) {
   const Checkpoint& source = plan.source;
+  if (plan.is_whole_copy) {
+    if (!source.description().is_null())
+      plan.json.description = formats::json_text(source.description());
+    return source.config_text();
+  }
   const std::vector<formats::WrittenTensor> written = written_tensors(plan, of_ranks);
   const bool is_repair = plan.recipe.choices.repair != nullptr;
   const bool same_dialect = plan.target.dialect == &source.dialect() && !is_repair;

@@ -31,6 +31,10 @@ void refuse_idle_options(const Plan& plan);
 /// the layout cannot hold.
 void slice_tensors(Plan& plan);
 
+/// Of a source with codes that nobody can read: sets Plan::is_whole_copy, and throws kUnsupported
+/// for a plan that would do anything but copy.
+void keep_unread_codes(Plan& plan);
+
 /// Gives every tensor its parts: dtypes and sizes of the whole.
 void plan_parts(Plan& plan);
 

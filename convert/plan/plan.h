@@ -217,6 +217,9 @@ struct Plan {
   Recipe recipe;                      ///< with the default rules for this source
   PlanOptions options;
   SourceFacts source_facts;
+  /// Something in the source cannot be read (formats::unread_codes): it is copied, and so is the
+  /// JSON, which tells of it.
+  bool is_whole_copy = false;
   Target target;
   std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
   /// Tensors that are quantized together, because a number over all of them must be known first:

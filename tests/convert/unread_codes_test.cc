@@ -1,0 +1,104 @@
+#include "formats/storage/unread_codes.h"
+
+#include <gtest/gtest.h>
+
+#include "check/rules/engine_verdicts.h"
+#include "formats/json/json.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// Codes of a quantization that no scheme reads.
+
+namespace ingot::testing {
+namespace {
+
+using formats::Json;
+
+class UnreadCodes : public ::testing::Test {
+ protected:
+  // One projection in words of eight codes, with scales and offsets, as MLX stores it.
+  UnreadCodes() {
+    for (TinyTensor& tensor : tiny_.files.begin()->second) {
+      if (tensor.name != kName) continue;
+      tensor.dtype = "U32";
+      tensor.shape.back() /= 8;
+    }
+    tiny_.files.begin()->second.push_back({"model.layers.0.mlp.up_proj.scales", "BF16", {16, 1}});
+    say({{"group_size", 8}, {"bits", 4}});
+  }
+
+  void say(const Json& block) {
+    Json config = formats::parse_json(tiny_.config, "config.json");
+    config["quantization_config"] = block;
+    if (block.is_null()) config.erase("quantization_config");
+    tiny_.config = formats::json_text(config);
+  }
+
+  // Without a scheme: every tensor is kept.
+  Conversion copy() {
+    tiny_.write(directory_ / "in");
+    Conversion conversion(directory_ / "in", directory_ / "out");
+    conversion.family = "generic";
+    conversion.recipe.to.reset();
+    return conversion;
+  }
+
+  void expect_refused(const Conversion& conversion) {
+    expect_error(ErrorCode::kUnsupported, {kName, "U32 codes", "only be copied"},
+                 [&] { Conversion(conversion).run(); });
+    EXPECT_FALSE(std::filesystem::exists(directory_ / "out/config.json"));
+  }
+
+  static constexpr const char* kName = "model.layers.0.mlp.up_proj.weight";
+  TempDir directory_;
+  TinyCheckpoint tiny_ = tiny_deepseek_v3();
+};
+
+TEST_F(UnreadCodes, AreCopiedWithTheirJson) {
+  Conversion conversion = copy();
+  conversion.run();
+  EXPECT_EQ(read_text_file(directory_ / "out/config.json", 1 << 20), tiny_.config);
+  EXPECT_EQ(tensor_bytes(directory_ / "out"), tensor_bytes(directory_ / "in"));
+}
+
+TEST_F(UnreadCodes, AreNoPartOfAConversion) {
+  Conversion conversion = copy();
+  conversion.recipe.to = formats::SchemeId::kBf16;
+  expect_refused(conversion);
+  conversion.recipe.to.reset();
+  conversion.recipe.rules.push_back(convert::parse_rule("lm_head.weight=f32"));
+  expect_refused(conversion);
+}
+
+TEST_F(UnreadCodes, CountWithoutAWordInTheConfig) {
+  say(nullptr);
+  Conversion conversion = copy();
+  conversion.recipe.to = formats::SchemeId::kBf16;
+  expect_refused(conversion);
+  // Somebody knows better.
+  conversion.recipe.allow.add(std::string("unknown-tensor=") + kName);
+  conversion.run();
+}
+
+TEST_F(UnreadCodes, AreNoKnownTensorOfAnyEngine) {
+  tiny_.write(directory_ / "in");
+  const auto source = formats::Checkpoint::open(directory_ / "in", {.family = "generic"});
+  for (const check::EngineVerdict& verdict : check::engine_verdicts(source)) {
+    EXPECT_FALSE(verdict.loads);
+    EXPECT_EQ(verdict.tensor, kName);
+  }
+}
+
+TEST_F(UnreadCodes, AreNoIndicesAndNoMasks) {
+  tiny_ = tiny_deepseek_v3();
+  tiny_.files.begin()->second.push_back({"model.position_ids", "I64", {1, 16}});
+  tiny_.files.begin()->second.push_back({"model.mask", "BOOL", {16, 16}});
+  Conversion conversion = copy();
+  conversion.recipe.to = formats::SchemeId::kBf16;
+  conversion.run();
+}
+
+}  // namespace
+}  // namespace ingot::testing
