@@ -22,13 +22,12 @@ constexpr std::array kWidthWords = {"size", "dim", "rank", "heads", "width", "ex
 constexpr std::array kOtherWords = {"token",   "position", "sliding",  "window", "chunk",
                                     "topk",    "top_k",    "per_tok",  "block",  "group",
                                     "ep_size", "merge",    "projector"};
-/// Widths that no shape has: parts of one that the config states beside them, another spelling, or
-/// a key that its model does not read.
-const std::set<std::string> kNoShape = {"rotary_dim",   // of a head
-                                        "qk_head_dim",  // qk_nope_head_dim and qk_rope_head_dim
-                                        "attention_head_dim",  // head_dim, in Hunyuan
-                                        "unpadded_vocab_size", "mlp_intermediate_size",
-                                        "moe_layer_end_index"};
+/// Widths that no shape has: parts of one that the config states beside them, another spelling of
+/// one, or a key that its model does not read.
+const std::set<std::string> kNoShape = {
+    "rotary_dim", "qk_head_dim", "unpadded_vocab_size", "mlp_intermediate_size",
+    // head_dim of Hunyuan; linear_attn_config of Kimi-Linear and GLM-5-Next.
+    "attention_head_dim", "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads"};
 
 bool has_any(const std::string& key, const auto& words) {
   return std::ranges::any_of(words,
@@ -51,13 +50,26 @@ std::multimap<std::string, Shape> shapes_of(const ModelConfig& config) {
   return shapes;
 }
 
+bool has_dense_layers(const ModelConfig& config) {
+  return std::ranges::any_of(family_of(config)->rules, [&](const TensorRule& rule) {
+    if (rule.role != Role::kDenseUp) return false;
+    for (std::uint32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      if (is_in_layer(rule, config, layer)) return true;
+    }
+    return false;
+  });
+}
+
 bool may_have_no_shape(const std::string& key, const ModelConfig& config) {
   if (kNoShape.contains(key)) return true;
-  // Latent attention has keys and values of one width for all heads.
-  const bool is_latent = config.kv_lora_rank != 0;
-  if (key == "num_key_value_heads" || key == "head_dim") return is_latent;
-  const bool is_mixture = std::ranges::all_of(config.layer_is_moe, [](bool moe) { return moe; });
-  return key == "intermediate_size" && is_mixture;
+  // Latent attention has keys and values of one width for all heads, in V4 that of a head.
+  const bool is_v4 = config.model_type == "deepseek_v4";
+  const bool is_latent = is_v4 || config.kv_lora_rank != 0;
+  if (key == "num_key_value_heads") return is_latent;
+  if (key == "head_dim") return is_latent && !is_v4;
+  if (key == "qk_rope_head_dim") return is_v4;
+  if (key == "n_shared_experts") return text_keys(config).contains("shared_intermediate_size");
+  return key.starts_with("intermediate_size") && !has_dense_layers(config);
 }
 
 TEST(ConfigWidths, AreInSomeShapeOfTheFamily) {
@@ -79,8 +91,8 @@ TEST(ConfigWidths, AreInSomeShapeOfTheFamily) {
       Json changed = document;
       text_section(config, changed)[key] = 2 * value.get<std::uint64_t>();
       try {
-        EXPECT_NE(shapes_of(parse_model_config(changed.dump(), "config.json")), before)
-            << entry.path().filename() << ": " << key;
+        EXPECT_TRUE(shapes_of(parse_model_config(changed.dump(), "config.json")) != before)
+            << entry.path().filename() << ": " << key << " is in no shape";
         ++n_keys;
       } catch (const ingot::Error&) {
         // Two spellings of one width contradict each other then.
