@@ -118,11 +118,17 @@ void state_expert_dtype(std::span<const formats::WrittenTensor> written, Json& o
   }
 }
 
-// Under which key the number of MTP layers stands.
-const char* mtp_layer_key(const Json& config) {
-  const auto key = std::ranges::find_if(formats::kMtpLayerKeys,
-                                        [&](const char* name) { return config.contains(name); });
-  return key == formats::kMtpLayerKeys.end() ? formats::kMtpLayerKeys.front() : *key;
+// Says that there are no MTP layers. Lists with an entry per layer went on over them, and are read
+// as such by the number of layers. Ids of tokens are no such list, however many there are.
+void drop_mtp_layers(const formats::ModelConfig& config, Json& text) {
+  text[formats::mtp_layer_key(text)] = 0;
+  const std::uint64_t n_layers = config.num_hidden_layers;
+  for (auto& [key, value] : text.items()) {
+    const bool is_per_layer =
+        value.is_array() && value.size() == n_layers + config.num_nextn_predict_layers;
+    if (is_per_layer && !key.ends_with("_token_id"))
+      value.erase(value.begin() + static_cast<std::ptrdiff_t>(n_layers), value.end());
+  }
 }
 
 // A config that says nothing of how its weights are quantized.
@@ -210,7 +216,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   Json& text = formats::text_section(source.config(), config);
   if (source.config().num_nextn_predict_layers > 0 &&
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
-    text[mtp_layer_key(text)] = 0;
+    drop_mtp_layers(source.config(), text);
   if (has_head_apart(plan)) formats::untie_head(source.config(), config);
   if (of_ranks) state_widths(plan.alignments.widths, text);
   // What says the same stays as it is, to the byte.

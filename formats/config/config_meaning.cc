@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/key_spellings.h"
+#include "formats/config/model_config.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/released_words.h"
 #include "formats/config/rope_meaning.h"
@@ -86,12 +87,11 @@ constexpr std::array kKeys = {
 // No parameter of the model as it is loaded: who saved the file, training, or read elsewhere
 // (quantization_config by loader rules, dtypes, those of experts too, and MTP layers by
 // verification).
-constexpr std::array<std::string_view, 32> kOther = {"quantization_config",
+constexpr std::array<std::string_view, 31> kOther = {"quantization_config",
                                                      "expert_dtype",
                                                      "compression_config",
                                                      "dtype",
                                                      "torch_dtype",
-                                                     "num_nextn_predict_layers",
                                                      "num_mtp_layers",
                                                      "transformers_version",
                                                      "_name_or_path",
@@ -120,7 +120,7 @@ constexpr std::array<std::string_view, 32> kOther = {"quantization_config",
                                                      "is_encoder_decoder"};
 
 // Read together, into one meaning.
-constexpr std::array<std::string_view, 15> kDerived = {"head_dim",
+constexpr std::array<std::string_view, 16> kDerived = {"head_dim",
                                                        "qk_head_dim",
                                                        "num_key_value_heads",
                                                        "layer_types",
@@ -134,6 +134,7 @@ constexpr std::array<std::string_view, 15> kDerived = {"head_dim",
                                                        "index_topk_freq",
                                                        "index_skip_topk_offset",
                                                        "partial_rotary_factor",
+                                                       "rotary_dim",
                                                        "rope_theta"};
 
 // Two names of what is compared elsewhere.
@@ -199,6 +200,7 @@ class ConfigMeaning::Reader {
 
   void read() {
     for (const KeyRow& row : kKeys) read_row(row);
+    read_rotary_dim();
     read_rope(object_, prefix_,
               {.say = [this](const std::string& meaning,
                              SaidValue said) { say(meaning, std::move(said)); },
@@ -266,6 +268,17 @@ class ConfigMeaning::Reader {
     say(std::string(key), {.value = at(key), .path = path(key)});
     contradict(
         fmt::format("{} is {}, but {} make it {}", path(key), config_text(at(key)), why, *wanted));
+  }
+
+  // MiniMax: the part of a head that is rotated, in values.
+  void read_rotary_dim() {
+    const auto rotated = number("rotary_dim"), heads = number("num_attention_heads");
+    std::optional<std::uint64_t> width = number("head_dim");
+    if (!width && heads && *heads != 0) width = number("hidden_size").value_or(0) / *heads;
+    if (!rotated || !width || *width == 0) return;
+    say("rope.partial_rotary_factor",
+        {.value = Json(static_cast<double>(*rotated) / static_cast<double>(*width)),
+         .path = path("rotary_dim / head_dim")});
   }
 
   void read_widths() {
@@ -397,6 +410,7 @@ class ConfigMeaning::Reader {
   void read_unknown() {
     static const std::set<std::string_view> known = [] {
       std::set<std::string_view> keys(kOther.begin(), kOther.end());
+      keys.insert(kMtpLayerKeys.begin(), kMtpLayerKeys.end());
       keys.insert(kDerived.begin(), kDerived.end());
       keys.insert(kRopeObjects.begin(), kRopeObjects.end());
       for (const KeyRow& row : kKeys) {

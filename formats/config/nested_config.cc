@@ -51,6 +51,12 @@ TextNesting text_nesting(const Json& document) {
   return nesting;
 }
 
+const char* mtp_layer_key(const Json& keys) {
+  const auto key = std::ranges::find_if(
+      kMtpLayerKeys, [&](const char* name) { return keys.is_object() && keys.contains(name); });
+  return key == kMtpLayerKeys.end() ? kMtpLayerKeys.front() : *key;
+}
+
 const Json& text_keys(const ModelConfig& config) {
   return config.text.keys.is_null() ? *config.raw : *config.text.keys;
 }

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -8,6 +10,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
+#include "verify/structure/forward_pass.h"
 #include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
@@ -27,10 +30,56 @@ constexpr std::string_view kRule = "structure.config";
 constexpr std::array<std::string_view, 3> kPadded = {"vocab_size", "intermediate_size",
                                                      "moe_intermediate_size"};
 
-bool is_padded(std::string_view key, const Json& source, const Json& output) {
-  return std::find(kPadded.begin(), kPadded.end(), key) != kPadded.end() &&
-         source.is_number_unsigned() && output.is_number_unsigned() &&
-         output.get<std::uint64_t>() >= source.get<std::uint64_t>();
+const Json& text_of(const Json& config) {
+  const std::string key = formats::text_nesting(config).key;
+  return key.empty() ? config : json_member(config, key);
+}
+
+// The config of the output, with the source's widths where cuts have padded them.
+Json without_padding(const Json& source, Json config) {
+  const std::string text = formats::text_nesting(config).key;
+  Json& to = text.empty() ? config : config[text];
+  const Json& from = text_of(source);
+  for (const std::string_view key : kPadded) {
+    const Json& before = json_member(from, key);
+    const Json& after = json_member(to, key);
+    if (before.is_number_unsigned() && after.is_number_unsigned() &&
+        after.get<std::uint64_t>() >= before.get<std::uint64_t>())
+      to[std::string(key)] = before;
+  }
+  return config;
+}
+
+// The config of the output, with the source's word for a head that is stored and counts.
+Json with_tied_head(const Json& source, Json config) {
+  constexpr const char* kTied = "tie_word_embeddings";
+  const std::string text = formats::text_nesting(config).key;
+  const auto say = [&](const Json& from, Json& to) {
+    if (json_member(from, kTied) == true && json_member(to, kTied) == false) to[kTied] = true;
+  };
+  say(source, config);
+  if (!text.empty()) say(json_member(source, text), config[text]);
+  return config;
+}
+
+// The main layers of a model that has no others; nullopt where MTP layers are promised.
+std::optional<std::size_t> layers_without_mtp(const Json& config) {
+  const Json& keys = text_of(config);
+  const Json& mtp = json_member(keys, formats::mtp_layer_key(keys));
+  const Json& layers = json_member(keys, "num_hidden_layers");
+  if (!formats::says_nothing(mtp) || !layers.is_number_unsigned()) return std::nullopt;
+  return layers.get<std::size_t>();
+}
+
+// Whether a list of the source goes on over MTP layers where that of the output, or the one value
+// that it has for all layers, ends.
+bool is_cut(const Json& source, const Json& output, std::size_t n_layers) {
+  if (!source.is_array() || source.size() <= n_layers) return false;
+  if (output.is_array() && output.size() != n_layers) return false;
+  for (std::size_t i = 0; i < n_layers; ++i) {
+    if (source[i] != (output.is_array() ? output[i] : output)) return false;
+  }
+  return true;
 }
 
 // What a side says of a meaning; null where it says nothing of its own.
@@ -40,17 +89,40 @@ const SaidValue* said_of(const ConfigMeaning::Values& side, std::string_view nam
 }
 
 // The same model, by what a config.json says of it.
-struct ParameterComparison {
+class ParameterComparison {
+ public:
   using Severity = check::Severity;
-  const OutputConfig& output;
-  StructureFindings& found;
+  ParameterComparison(const Json& source, const Json& output, const OutputConfig& where,
+                      StructureFindings& found)
+      : source_(source), output_(output), where_(where), found_(found) {}
 
-  void meanings(const Json& source) {
-    const ConfigMeaning before(source), after(output.config);
+  void meanings() {
+    forward_.emplace(where_.family, source_, output_);
+    layers_ = layers_without_mtp(output_);
+    const ConfigMeaning before(source_), after(output_);
     compare_all(before.known(), after.known(), /*is_known=*/true);
     compare_all(before.unknown(), after.unknown(), /*is_known=*/false);
+    if (!forward_->is_known() || forward_->is_same() || has_errors_) return;
+    tell(Severity::kError,
+         forward_->refusal().empty()
+             ? "means another forward pass than the source's (generate computes something else)"
+             : fmt::format("means no forward pass, as the source's does: {}", forward_->refusal()));
   }
 
+  // DeepSeek's own config, of which every key counts.
+  void keys() {
+    std::set<std::string> names;
+    for (const Json* side : {&source_, &output_}) {
+      for (const auto& [key, value] : side->items()) names.insert(key);
+    }
+    for (const std::string& key : names) {
+      const Json& before = json_member(source_, key);
+      const Json& after = json_member(output_, key);
+      if (before != after) tell(Severity::kError, differs(key, before, after));
+    }
+  }
+
+ private:
   void compare_all(const ConfigMeaning::Values& from, const ConfigMeaning::Values& to,
                    bool is_known) {
     std::set<std::string_view> names;
@@ -58,20 +130,7 @@ struct ParameterComparison {
       for (const auto& [name, said] : *side) names.insert(name);
     }
     for (const std::string_view name : names)
-      compare(name, said_of(from, name), said_of(to, name), is_known);
-  }
-
-  // DeepSeek's own config, of which every key counts.
-  void keys(const Json& source) {
-    std::set<std::string> names;
-    for (const Json* side : {&source, &output.config}) {
-      for (const auto& [key, value] : side->items()) names.insert(key);
-    }
-    for (const std::string& key : names) {
-      const Json& before = json_member(source, key);
-      const Json& after = json_member(output.config, key);
-      if (before != after) tell(Severity::kError, differs(key, before, after));
-    }
+      compare(said_of(from, name), said_of(to, name), is_known);
   }
 
   static std::string differs(const std::string& path, const Json& source, const Json& output) {
@@ -80,26 +139,36 @@ struct ParameterComparison {
   }
 
   void tell(Severity severity, std::string message) {
-    found.tell(severity, kRule,
-               Error(ErrorCode::kMismatch, std::move(message)).in_file(output.file));
+    has_errors_ = has_errors_ || severity == Severity::kError;
+    found_.tell(severity, kRule,
+                Error(ErrorCode::kMismatch, std::move(message)).in_file(where_.file));
   }
 
   // A key that nobody here knows may be new to the format, or nothing; one that both sides have
   // with other values is a change of somebody's.
-  void compare(std::string_view name, const SaidValue* from, const SaidValue* to, bool is_known) {
+  void compare(const SaidValue* from, const SaidValue* to, bool is_known) {
     static const Json absent = nullptr;
     const Json& before = from == nullptr ? absent : *from->value;
     const Json& after = to == nullptr ? absent : *to->value;
-    if (before == after) return;
-    if (output.may_be_padded && is_padded(name, before, after)) return;
-    if (output.may_untie_head && to == nullptr && name.ends_with("tie_word_embeddings")) return;
-    std::string message = differs(to == nullptr ? from->path : to->path, before, after);
-    if (from != nullptr && to != nullptr && from->path != to->path)
-      message += fmt::format(" ({})", from->path);
-    const bool is_change = is_known || (from != nullptr && to != nullptr);
+    if (before == after || (layers_ && is_cut(before, after, *layers_))) return;
+    const std::string& path = (to == nullptr ? from : to)->path;
+    const bool is_of_both = from != nullptr && to != nullptr;
+    const bool is_read = !is_of_both && forward_->depends_on(/*of_output=*/from == nullptr, path);
+    if (is_read && forward_->is_same()) return;  // the other side says it in another key
+    std::string message = differs(path, before, after);
+    if (is_of_both && from->path != to->path) message += fmt::format(" ({})", from->path);
+    const bool is_change = is_known || is_of_both || is_read;
     if (!is_change) message += ": a key that this version does not know";
     tell(is_change ? Severity::kError : Severity::kWarning, std::move(message));
   }
+
+  const Json& source_;
+  const Json& output_;
+  const OutputConfig& where_;
+  StructureFindings& found_;
+  std::optional<ForwardPass> forward_;
+  std::optional<std::size_t> layers_;  // of an output without MTP layers
+  bool has_errors_ = false;
 };
 
 const Json& dtype_of(const Json& config) {
@@ -207,8 +276,10 @@ void compare_model_parameters(const Json& source, const OutputConfig& output,
     found.error(kRule, Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(output.file));
     return;
   }
-  ParameterComparison comparison{.output = output, .found = found};
-  output.is_hub ? comparison.meanings(source) : comparison.keys(source);
+  Json compared = output.may_be_padded ? without_padding(source, output.config) : output.config;
+  if (output.may_untie_head) compared = with_tied_head(source, std::move(compared));
+  ParameterComparison comparison(source, compared, output, found);
+  output.is_hub ? comparison.meanings() : comparison.keys();
 }
 
 void compare_number_formats(const Checkpoint& source, const Checkpoint& output,

@@ -277,14 +277,16 @@ class StructureCheck {
                              {.config = *config,
                               .file = file,
                               .may_be_padded = !whole.is_null(),
-                              .may_untie_head = may_untie_head_},
+                              .may_untie_head = may_untie_head_,
+                              .family = &source_.model.family()},
                              found_);
     if (!whole.is_null()) {
       compare_model_parameters(
           wanted,
           {.config = whole,
            .file = fmt::format("{}{} (whole_config)", directory.label, formats::kManifestName),
-           .may_untie_head = may_untie_head_},
+           .may_untie_head = may_untie_head_,
+           .family = &source_.model.family()},
           found_);
     }
     native_config(directory, *config);

@@ -65,12 +65,19 @@ struct OutputConfig {
   /// The source says that its head is the embedding, and stores one: the output may say that the
   /// stored one counts.
   bool may_untie_head = false;
+  /// Whose forward pass the two must mean alike; null: nobody asks.
+  const formats::Family* family = nullptr;
 };
 
 /// Finds ("structure.config") every meaning (formats/config/config_meaning.h) that is not the
 /// source's, by the keys that say it. Left out is what conversion derives: quantization_config,
-/// which loader rules compare with the tensors, and num_nextn_predict_layers (compare_tensors). A
-/// key that is not known and that one side alone has is a warning. Absent and null are the same.
+/// which loader rules compare with the tensors, the number of MTP layers (compare_tensors), and
+/// what lists of layers say of those that were dropped. A key that is not known and that one side
+/// alone has is a warning. Absent and null are the same.
+///
+/// A key that one side alone has is judged by the forward pass where that depends on it: it is an
+/// error where the two mean another one, and no finding where the other side says the same in
+/// another key. A forward pass that is not the source's is an error in any case.
 void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
                               StructureFindings& found);
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/parallel.h"
+#include "formats/config/nested_config.h"
 #include "shard/join/joined.h"
 #include "verify/structure/structure_comparisons.h"
 
@@ -42,6 +43,7 @@ class Pairing {
   void mtp(const std::optional<formats::Manifest>& manifest) {
     const std::uint64_t promised = output_.config().num_nextn_predict_layers;
     const std::uint64_t wanted = source_.config().num_nextn_predict_layers;
+    const std::string_view key = formats::mtp_layer_key(formats::text_keys(output_.config()));
     const auto fact = [](std::string message) {
       return Error(ErrorCode::kMissingTensor, std::move(message)).in_file("config.json");
     };
@@ -50,20 +52,18 @@ class Pairing {
       lacks_mtp_ = true;
       if (manifest && manifest->drops_mtp()) return;
       found_.warning("structure.mtp",
-                     fact(fmt::format("num_nextn_predict_layers is 0: the {} MTP layer(s) of the "
-                                      "source were left out",
-                                      wanted)));
+                     fact(fmt::format("{} is 0: the {} MTP layer(s) of the source were left out",
+                                      key, wanted)));
     } else if (is_wanted && output_.lacks_promised_mtp()) {
       lacks_mtp_ = true;
-      found_.error("structure.mtp",
-                   fact(fmt::format("num_nextn_predict_layers promises {} MTP layer(s), of which "
-                                    "the source has the tensors and the output none (convert it "
-                                    "again, or say 0)",
-                                    promised)));
-    } else if (promised != wanted && promised != 0) {
       found_.error(
           "structure.mtp",
-          fact(fmt::format("num_nextn_predict_layers is {}, in the source {}", promised, wanted)));
+          fact(fmt::format("{} promises {} MTP layer(s), of which the source has the tensors "
+                           "and the output none (convert it again, or say 0)",
+                           key, promised)));
+    } else if (promised != wanted && promised != 0) {
+      found_.error("structure.mtp",
+                   fact(fmt::format("{} is {}, in the source {}", key, promised, wanted)));
     }
   }
 

@@ -16,6 +16,7 @@ struct RopeSpec {
   std::vector<float> freqs;  ///< [dim / 2], YaRN applied
   float magnitude = 1.0F;    ///< on cos and sin
   bool is_learned = false;   ///< frequencies are multiplied by factors that the checkpoint has
+  bool operator==(const RopeSpec&) const = default;
 };
 
 /// Queries of late tokens are larger, so that attention stays sharp over many keys: times
@@ -25,6 +26,7 @@ struct GrowthSpec {
   float beta = 0, length = 1;
   std::uint32_t offset = 0;
   bool is_smooth = false;
+  bool operator==(const GrowthSpec&) const = default;
 };
 
 /// Multi-head latent attention.
@@ -38,6 +40,7 @@ struct MlaSpec {
   std::optional<std::size_t> keys_of;
   /// Factors of the normalized latents, in the weights of their norms.
   float query_latent_scale = 1.0F, key_latent_scale = 1.0F;
+  bool operator==(const MlaSpec&) const = default;
 };
 
 /// RMS norms of queries and keys, with the model's epsilon.
@@ -54,6 +57,7 @@ struct BlockIndexSpec {
   std::size_t size = 0;   ///< tokens of a block
   std::size_t topk = 0;   ///< blocks that a row reads
   std::size_t local = 0;  ///< of these, the last ones, which it always reads; at most topk
+  bool operator==(const BlockIndexSpec&) const = default;
 };
 
 /// Logits by distance in place of rope: each head of a row has `values`, which a table of the layer
@@ -61,6 +65,7 @@ struct BlockIndexSpec {
 /// with the queries.
 struct DistanceSpec {
   std::size_t values = 0, extent = 0;
+  bool operator==(const DistanceSpec&) const = default;
 };
 
 /// Grouped-query attention of a layer. Its projections have the biases that are there.
@@ -82,6 +87,7 @@ struct GqaSpec {
   float value_scale = 1.0F;
   std::optional<BlockIndexSpec> blocks;
   std::optional<DistanceSpec> distances;
+  bool operator==(const GqaSpec&) const = default;
 
   /// The first position that a row sees.
   [[nodiscard]] std::size_t first_seen(std::size_t position) const {
@@ -103,6 +109,7 @@ struct IndexerSpec {
   std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
   bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
   bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
+  bool operator==(const IndexerSpec&) const = default;
 };
 
 }  // namespace ingot::inference

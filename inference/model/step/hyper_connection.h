@@ -33,6 +33,7 @@ struct HyperSpec {
   float norm_eps = 1e-6F;
   bool learned_head =
       true;  ///< weights collapse the streams before the final norm; else their mean
+  bool operator==(const HyperSpec&) const = default;
 };
 
 /// The weights of one: fn [(2 + n) n, n x hidden] row-major, base [(2 + n) n], scale [3]. Of the

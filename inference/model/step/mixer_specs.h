@@ -16,6 +16,7 @@ struct CompressorSpec {
   /// Each entry is of two windows: what tokens give to the next entry, and what to their own. Else
   /// of one.
   bool overlap = false;
+  bool operator==(const CompressorSpec&) const = default;
 };
 
 /// Attention of one key head, whose keys are its values, over the last tokens and over compressed
@@ -27,6 +28,7 @@ struct CompressedSpec {
   std::optional<CompressorSpec> compressor;
   /// How many entries a row sees, chosen by an indexer; 0: all.
   std::size_t topk = 0, index_heads = 0, index_head_dim = 0;
+  bool operator==(const CompressedSpec&) const = default;
 };
 
 /// How much of its state a delta net keeps per token, from the logit g + dt_bias.
@@ -45,6 +47,7 @@ struct DeltaNetSpec {
   float decay_floor = 0;
   bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
   bool silu_gate = false;      ///< of the normalized output; else sigmoid
+  bool operator==(const DeltaNetSpec&) const = default;
 };
 
 /// A selective state space (Mamba-2). Heads share B and C in groups.
@@ -53,12 +56,17 @@ struct StateSpaceSpec {
   std::size_t kernel = 0;  ///< tokens of the convolution
   float least_step = 0;
   bool convolution_bias = false, projection_bias = false;  ///< else where they are there
+  bool operator==(const StateSpaceSpec&) const = default;
 };
 
 /// The attention that a model has in all its layers (ModelSpec::mla or gqa).
-struct ModelAttention {};
+struct ModelAttention {
+  bool operator==(const ModelAttention&) const = default;
+};
 /// A layer that mixes no tokens.
-struct NoMixer {};
+struct NoMixer {
+  bool operator==(const NoMixer&) const = default;
+};
 
 /// What mixes the tokens of a layer.
 using MixerSpec =

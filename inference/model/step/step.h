@@ -30,6 +30,7 @@ struct GateForm {
   bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
   float alpha = 1.0F;        ///< gate * sigmoid(alpha * gate) in place of silu
   float up_offset = 0;       ///< is added to up
+  bool operator==(const GateForm&) const = default;
 };
 
 enum class GateScore : std::uint8_t {
@@ -53,6 +54,7 @@ struct RouterSpec {
   std::size_t identity_experts = 0;
   /// Shared experts, whose logits stand behind the others: each is weighed as if it was chosen.
   std::size_t weighed_shared = 0;
+  bool operator==(const RouterSpec&) const = default;
 
   /// What the router chooses from.
   [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
@@ -101,6 +103,9 @@ struct ModelSpec {
   std::vector<MixerSpec> mixers;
   RopeSpec compressed_rope;  ///< of layers with a compressor
   std::optional<HyperSpec> hyper;
+
+  /// Whether two configs mean the same forward pass.
+  bool operator==(const ModelSpec&) const = default;
 
   [[nodiscard]] bool feeds_forward(std::size_t layer) const {
     return has_feed_forward.empty() || has_feed_forward[layer];
