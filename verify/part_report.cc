@@ -90,9 +90,10 @@ ComparedValues values_of(const Json& row, std::string_view where) {
 std::string subject_of(const Report& report, const VerificationOptions& options) {
   std::vector<std::string_view> levels;
   for (const Level level : report.levels) levels.push_back(level_name(level));
-  return fmt::format("{} of {} against {}, ingot {}, sample {}, {}", fmt::join(levels, ","),
+  return fmt::format("{} of {} against {}, ingot {}, sample {}, {}{}{}", fmt::join(levels, ","),
                      report.output.fingerprint, report.source ? report.source->fingerprint : "",
-                     report.tool_version, options.sample, options.hashes ? "hashes" : "no hashes");
+                     report.tool_version, options.sample, options.hashes ? "hashes" : "no hashes",
+                     report.wanted.empty() ? "" : ", ", report.wanted);
 }
 
 struct PartReport {

@@ -97,7 +97,7 @@ class Verification {
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
     const ComparedCheckpoint from = open_source_of(source, output, options_);
     const std::optional<ComparedCheckpoint> to = measure(from, output);
-    judge_report(to ? recorded_search(*to) : "");
+    judge_report(to ? wanted_of(to->manifest).search : "");
     return std::move(report_);
   }
 
@@ -121,7 +121,7 @@ class Verification {
     take_facts(side);
     if (!options_.reference.empty()) compare_with_reference(side);
     if (!options_.text.empty()) measure_text(nullptr, side);
-    judge_report(recorded_search(side));
+    judge_report(wanted_of(side.manifest).search);
     return std::move(report_);
   }
 
@@ -218,13 +218,15 @@ class Verification {
 
   void run_levels(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     if (asked_for(Level::kWeights)) {
+      Wanted wanted = wanted_of(to.manifest);
+      report_.wanted = wanted.sentence();
       attempt("weights", [&] {
         report_.weights = compare_weights(
             from.model, to.model,
             {.threads = options_.threads,
              .mem_limit = options_.mem_limit,
              .sample = options_.sample,
-             .has_given_scales = has_recorded_scales(to),
+             .wanted = std::move(wanted),
              .ledger = options_.ledger != nullptr ? &options_.ledger->weights : nullptr,
              .progress = progress_of("comparing weights"),
              .stop_requested = options_.stop_requested});

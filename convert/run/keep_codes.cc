@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "convert/run/actions.h"
+#include "formats/container/float8.h"
 
 namespace ingot::convert {
 
@@ -33,7 +33,7 @@ void require_claimed_scales(const TensorTask& task, std::span<const float> scale
       task.tensor.encoding.scheme != formats::SchemeId::kFp8Block)
     return;
   for (const float scale : scales) {
-    if (scale == 0 || (std::bit_cast<std::uint32_t>(scale) & 0x7FFFFFU) == 0) continue;
+    if (scale == 0 || formats::is_e8m0_value(std::fabs(scale))) continue;
     throw Error(
         ErrorCode::kBadScale,
         fmt::format("has a scale of {}, but config.json says scale_fmt ue8m0, powers of two "

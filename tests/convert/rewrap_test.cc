@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "synth/synth.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/program_decode.h"
@@ -94,6 +95,25 @@ TEST_F(Rewrap, Fp8BlocksRoundTripThroughCompressedTensors) {
 
   rewrap(dir_ / "ct", dir_ / "back", "deepseek").run();
   EXPECT_TRUE(read_output(dir_ / "back") == released);
+}
+
+// E8M0 has it as code 0; as F32 it is a subnormal number.
+TEST_F(Rewrap, TheLeastPowerOfTwoIsOne) {
+  formats::SynthOptions options;
+  options.family = formats::find_family("deepseek_v3");
+  options.size = formats::SynthSize::kTiny;
+  options.ue8m0 = options.subnormal_scales = true;
+  formats::write_synthetic_checkpoint(dir_ / "source", options);
+  Conversion conversion(dir_ / "source", dir_ / "output");
+  conversion.recipe.to = SchemeId::kFp8Block;
+  conversion.recipe.choices.dialect = "compressed-tensors";
+  conversion.run();
+  std::size_t n_least = 0;
+  for (const auto& [name, tensor] : read_output(dir_ / "output")) {
+    if (!name.ends_with(".weight_scale")) continue;
+    for (const float scale : tensor.as<float>()) n_least += scale == 0x1p-127F ? 1 : 0;
+  }
+  EXPECT_GT(n_least, 0U);
 }
 
 TEST_F(Rewrap, ItIsNoQuantization) {

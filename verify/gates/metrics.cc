@@ -59,8 +59,8 @@ double scale_error(const TensorWeights& tensor) {
 }
 // A factor that explains nearly all of the error is a wrong scale: where the source's values lie on
 // the output's grid, it moves every value and none beyond half a step. Rounding alone scatters at
-// least as much as it shifts (measured: at most 2.6 times as much shift). Scales that are powers of
-// two cannot be a little off.
+// least as much as it shifts (measured: at most 2.6 times as much shift), but for what rounding to
+// plain dtypes may shift alone. Scales that are powers of two cannot be a little off.
 double lone_factor(const TensorWeights& tensor) {
   constexpr double kShare = 10;
   const auto scheme = formats::find_scheme(tensor.to);
@@ -68,6 +68,7 @@ double lone_factor(const TensorWeights& tensor) {
       scheme && formats::scheme_facts(*scheme).scale_dtype == formats::DType::kF8E8M0;
   if (has_exponents || !(tensor.sums.source2 > 0)) return 0;
   const double bias = scale_error(tensor);
+  if (bias <= tensor.rounding_shift) return 0;
   const double error = tensor.sums.relative_error();
   const double scatter2 = std::max(0.0, error * error - bias * bias);
   return bias * bias > kShare * kShare * scatter2 ? bias : 0;

@@ -38,6 +38,9 @@ struct Report {
   /// not be opened"). Each fails the report.
   std::vector<std::string> not_run;
   std::vector<std::string> warnings;
+  /// What the conversion was asked for that weights are judged by, or what is assumed of it where
+  /// nothing says it; empty: nothing out of the ordinary, or weights were not compared.
+  std::string wanted;
   std::vector<GateResult> gates;
   /// Neither side is what the other should be: both are outputs, and what differs is no fault.
   bool is_difference = false;

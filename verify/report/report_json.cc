@@ -275,6 +275,7 @@ Json report_json(const Report& report, std::size_t n_worst) {
                {"not_judged", coverage.not_judged},
                {"not_run", json_list(report.not_run, valid_text)},
                {"warnings", json_list(report.warnings, valid_text)},
+               {"wanted", valid_text(report.wanted)},
                {"source", report.source ? side_json(*report.source) : Json(nullptr)},
                {"output", side_json(report.output)},
                {"reference", valid_text(report.reference)},

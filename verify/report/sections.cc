@@ -113,6 +113,7 @@ Document report_document(const Report& report, Form form, std::size_t n_worst) {
                     .made_by = "ingot verify " + report.tool_version};
   const Remarks warnings = remarks_of("warning", report.warnings);
   document.remarks.insert(document.remarks.end(), warnings.begin(), warnings.end());
+  if (!report.wanted.empty()) document.remarks.push_back({.kind = "note", .text = report.wanted});
   Sections& sections = document.sections;
   if (form != Form::kText) add_summary_section({.sides = {{"output", &report}}}, sections);
   sections.push_back(gates_section(report, form));

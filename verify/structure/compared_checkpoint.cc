@@ -195,28 +195,4 @@ std::vector<SchemeChange> scheme_changes(const Checkpoint& source, const Checkpo
   return sorted;
 }
 
-namespace {
-
-// Beside the rules, as convert::Recipe writes its choices; null without a manifest.
-const formats::Json& recorded_choices(const ComparedCheckpoint& side) {
-  static const formats::Json absent = nullptr;
-  if (!side.manifest) return absent;
-  const formats::Json& choices = formats::json_member(side.manifest->recipe, "choices");
-  return choices.is_null() ? *side.manifest->recipe : choices;
-}
-
-}  // namespace
-
-std::string recorded_search(const ComparedCheckpoint& side) {
-  const formats::Json& choices = recorded_choices(side);
-  if (!formats::json_member(choices, "importance").is_null()) return "weighted";
-  // The key is from when nvfp4 alone was searched.
-  const formats::Json& search = formats::json_member(choices, "nvfp4_search");
-  return search.is_string() ? search.get<std::string>() : std::string();
-}
-
-bool has_recorded_scales(const ComparedCheckpoint& side) {
-  return !formats::json_member(recorded_choices(side), "scales_from").is_null();
-}
-
 }  // namespace ingot::verify

@@ -72,11 +72,4 @@ struct SchemeChange {
 std::vector<SchemeChange> scheme_changes(const formats::Checkpoint& source,
                                          const formats::Checkpoint& output);
 
-/// What the manifest says of scale search ("amax", "4over6", "mse", "signed", or "weighted" by
-/// --importance), or empty.
-std::string recorded_search(const ComparedCheckpoint& side);
-/// Whether the manifest says that scales of FP8 blocks and INT4 groups were taken from a release
-/// (--scales-from).
-bool has_recorded_scales(const ComparedCheckpoint& side);
-
 }  // namespace ingot::verify

@@ -18,6 +18,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "verify/weights/element_row.h"
 #include "verify/weights/weight_pair.h"
 
 namespace ingot::verify {
@@ -30,6 +31,30 @@ using formats::LogicalTensor;
 constexpr std::uint64_t kJobBands = 4;
 /// Tensors of which the cause of misrounding is looked for.
 constexpr std::size_t kMaxCauses = 8;
+
+/// How far rounding to a plain dtype may move all values alike, as a factor of them. The nearest
+/// number is at most u |x| away from x, u = half a step at 1 (2^-8 in BF16, 2^-11 in F16), and
+/// where steps no longer shrink at most h, half of the least. Least squares' a in
+/// output = a x source is then off 1 by
+///   |sum x e| / sum x^2  <=  u + h sum |x| / sum x^2  <=  u + h sqrt(n / sum x^2)
+/// (Cauchy and Schwarz). The bound is reached: values under one scale are few numbers times powers
+/// of two, and each of these is rounded alike wherever it stands. Whether every value is the
+/// nearest is for `misrounded` to say; below the bound a factor tells nothing more.
+double shift_of_rounding(formats::SchemeId plain, const ElementSums& sums) {
+  const StepGrid& grid = step_grid(plain);
+  const double half_step = static_cast<double>(grid.step_factor) / 2;
+  if (!(sums.source2 > 0)) return half_step;
+  const double least = half_step * static_cast<double>(grid.floor);
+  return half_step + least * std::sqrt(static_cast<double>(sums.elements) / sums.source2);
+}
+
+double shift_of(const TensorWeights& tensor, const Wanted& wanted) {
+  if (tensor.relation == Relation::kIdentical || tensor.relation == Relation::kChanged) return 0;
+  const formats::SchemeId to = *formats::find_scheme(tensor.to);
+  const bool is_plain = !formats::scheme_facts(to).quantized && to != formats::SchemeId::kRaw;
+  return (is_plain ? shift_of_rounding(to, tensor.sums) : 0) +
+         (wanted.via_bf16 ? shift_of_rounding(formats::SchemeId::kBf16, tensor.sums) : 0);
+}
 
 /// A pair at work.
 struct Pending {
@@ -55,7 +80,10 @@ class WeightCheck {
     if (options_.ledger != nullptr) keep_own();
     if (options_.ledger != nullptr && options_.ledger->share.n > 1) return std::move(report_);
     excuse_fused();
-    find_causes();
+    for (std::size_t i = 0; i < report_.tensors.size(); ++i)
+      report_.tensors[i].rounding_shift = shift_of(report_.tensors[i], options_.wanted);
+    // A cause is looked for in the source's own values.
+    if (!options_.wanted.via_bf16) find_causes();
     return std::move(report_);
   }
 
@@ -85,7 +113,7 @@ class WeightCheck {
          .to = std::string(formats::scheme_facts(partner.encoding.scheme).name)});
     auto pair = std::make_unique<WeightPair>(ComparedTensor{source_, tensor},
                                              ComparedTensor{output_, partner}, options_.sample,
-                                             options_.has_given_scales);
+                                             options_.wanted);
     pending_.push_back({.pair = std::move(pair)});
   }
 

@@ -9,6 +9,7 @@
 
 #include "check/stored_hashes.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "verify/structure/wanted.h"
 #include "verify/weights/element_sums.h"
 #include "verify/weights/group_reach.h"
 
@@ -18,9 +19,11 @@ namespace ingot::verify {
 enum class Relation : std::uint8_t {
   kIdentical,  ///< same scheme; codes and scales are the same
   kChanged,    ///< same scheme, but not the same: a fault
-  kQuantized,  ///< into another quantized scheme, or under a larger global scale (`ingot repair`)
+  /// Into another quantized scheme, under a larger global scale (`ingot repair`), or into the same
+  /// scheme under scales that were asked for.
+  kQuantized,
   kWidened,  ///< into a plain dtype that holds every value of the source's grid (or rounds it once)
-  kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits: a fault unless recorded
+  kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits, which nobody asked for
 };
 std::string_view relation_name(Relation relation);
 
@@ -45,8 +48,7 @@ struct WeightsOptions {
   /// Part of every tensor's rows that is looked at, in (0, 1], spread evenly; at least one row of
   /// scale groups per tensor. Identity of bytes is then judged on those rows.
   double sample = 1;
-  /// FP8 block scales of the output were taken from a release, and need not fit its values.
-  bool has_given_scales = false;
+  Wanted wanted = {};              ///< of the conversion to the output
   WeightLedger* ledger = nullptr;  ///< of a comparison that is shared with other runs, or null
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
   std::function<bool()> stop_requested = {};
@@ -60,6 +62,9 @@ struct TensorWeights {
   Relation relation = Relation::kIdentical;
   ElementSums sums;
   GroupReach reach;  ///< of tensors whose codes were made anew
+  /// How far from 1 the factor that fits the output to the source may be because all values were
+  /// rounded the same way: a bound that follows from plain dtypes on the way, 0 without any.
+  double rounding_shift = 0;
   /// Why values are misrounded, of the worst tensors of which one cause explains it; else empty.
   std::string cause = {};
 };

@@ -10,6 +10,7 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/kernels/scaled_code.h"
+#include "quantize/rows.h"
 #include "verify/weights/element_run.h"
 
 namespace ingot::verify {
@@ -63,6 +64,22 @@ quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bi
   return tile;
 }
 
+// As compare_elements(), but codes are held against the values that they were to be made of: the
+// source's in BF16, which the run then has as its source.
+void compare_cast_first(ElementRun& run, formats::MatrixView<float> meant, ElementSums& found) {
+  ElementSums sums, of_codes;
+  compare_elements(run, sums);
+  for (std::size_t row = 0; row < meant.rows; ++row)
+    std::copy_n(run.source.row(row), meant.cols, meant.row(row));
+  quantize::round_to_bf16(meant);
+  run.source = meant;
+  compare_elements(run, of_codes);
+  sums.misrounded = of_codes.misrounded;
+  sums.saturated = of_codes.saturated;
+  sums.step_histogram = of_codes.step_histogram;
+  found.add(sums);
+}
+
 }  // namespace
 
 void BandSums::add(const BandSums& next) {
@@ -70,18 +87,20 @@ void BandSums::add(const BandSums& next) {
   reach.add(next.reach);
   is_same = is_same && next.is_same;
   is_rescaled = is_rescaled && next.is_rescaled;
+  has_powers_of_two = has_powers_of_two && next.has_powers_of_two;
 }
 
 WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& output, double sample,
-                       bool has_given_scales)
+                       const Wanted& wanted)
     : source_(source),
       output_(output),
+      wanted_(wanted),
       is_raw_(source.tensor.encoding.scheme == SchemeId::kRaw ||
               output.tensor.encoding.scheme == SchemeId::kRaw),
       same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
                    group_of(source) == group_of(output) &&
                    (!is_raw_ || dtype_of(source) == dtype_of(output))),
-      is_reach_judged_(!has_given_scales || !takes_scales(output.tensor.encoding.scheme)),
+      is_reach_judged_(!wanted.has_given_scales || !takes_scales(output.tensor.encoding.scheme)),
       bands_(source.tensor.shape, group_of(source), group_of(output), sample),
       codes_(output.tensor.encoding, output.tensor.shape, sample < 1) {}
 
@@ -97,7 +116,7 @@ std::uint64_t WeightPair::scratch_bytes() const {
     const std::uint64_t group = side->tensor.encoding.block_cols;
     if (group != 0) bytes += (elements / group + bands_.cols() / group + 2) * 2 * sizeof(float);
   }
-  return bytes + 2 * std::max(kTileElements, bands_.tile_cols()) * sizeof(float);
+  return bytes + 3 * std::max(kTileElements, bands_.tile_cols()) * sizeof(float);
 }
 
 // The two are opened together, when the first band is read.
@@ -127,6 +146,8 @@ BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) con
                                   band.rows * band.cols * code_bits(source_) / 8) == 0;
   found.is_same = has_same_codes && scales_agree(source, output, band);
   found.is_rescaled = has_same_codes && is_rescaled(source, output);
+  found.has_powers_of_two = std::ranges::all_of(
+      output.scales, [](float scale) { return scale == 0 || formats::is_e8m0_value(scale); });
   compare_values(source, output, found, scratch);
   return found;
 }
@@ -221,6 +242,8 @@ void WeightPair::compare_values(const EncodedBand& source, const EncodedBand& ou
   }
   // Codes that were kept follow the rule of whoever made them.
   const bool is_same = found.is_same;
+  const bool is_cast_first = wanted_.via_bf16 && !is_same;
+  if (is_cast_first) scratch.meant_values.resize(scratch.source_values.size());
   const bool is_reach_judged = !is_same && is_reach_judged_ && !output.scales.empty();
   for (std::uint64_t row = 0; row < source.run.rows; row += rows) {
     const std::uint64_t n_rows = std::min(rows, source.run.rows - row);
@@ -235,8 +258,12 @@ void WeightPair::compare_values(const EncodedBand& source, const EncodedBand& ou
       const quantize::EncodedRows stored =
           tile_of(output.run, code_bits(output_), row, n_rows, col, n_cols);
       if (!is_same) to.decode(stored, decoded);
-      const ElementRun run{.source = values, .output = decoded, .stored = stored, .grid = grid};
-      compare_elements(run, found.sums);
+      ElementRun run{.source = values, .output = decoded, .stored = stored, .grid = grid};
+      if (is_cast_first) {
+        compare_cast_first(run, view(scratch.meant_values), found.sums);
+      } else {
+        compare_elements(run, found.sums);
+      }
       if (is_reach_judged) codes_.see(run, output_scales_->global(), found.reach);
     }
   }
@@ -253,7 +280,7 @@ std::optional<float> WeightPair::one_scale() const {
 std::string WeightPair::cause(std::span<const OtherScale> others) const {
   if (bands_.cols() == 0) return {};
   // Another pair: this one's groups have been counted.
-  const WeightPair probe(source_, output_, 1, true);
+  const WeightPair probe(source_, output_, 1, wanted_);
   WeightScratch scratch;
   for (std::uint64_t i = 0; i < probe.bands().count(); ++i) {
     const WeightBand band = probe.bands().band(i);
@@ -271,16 +298,28 @@ std::string WeightPair::fused_module() const {
                      static_cast<int>(tensor.rule->fuse));
 }
 
+// The scheme that the source has, under scales that somebody asked for.
+bool WeightPair::is_as_wanted(const BandSums& whole) const {
+  if (!takes_scales(output_.tensor.encoding.scheme)) return false;
+  if (wanted_.has_given_scales) return true;
+  const bool is_fp8 = output_.tensor.encoding.scheme == SchemeId::kFp8Block;
+  return is_fp8 &&
+         (wanted_.fp8_grid == "ue8m0" ? whole.has_powers_of_two : wanted_.fp8_grid == "amax");
+}
+
 Relation WeightPair::relation(const BandSums& whole) const {
   if (same_coding_ && whole.is_same) return Relation::kIdentical;
-  if (same_coding_) return whole.is_rescaled ? Relation::kQuantized : Relation::kChanged;
+  if (same_coding_ && !is_raw_ && (whole.is_rescaled || is_as_wanted(whole)))
+    return Relation::kQuantized;
+  if (same_coding_) return Relation::kChanged;
   if (is_raw_) return Relation::kChanged;
   if (formats::scheme_facts(output_.tensor.encoding.scheme).quantized) return Relation::kQuantized;
   if (formats::scheme_facts(source_.tensor.encoding.scheme).quantized || is_linear(source_.tensor))
     return Relation::kWidened;
   const ElementSums& sums = whole.sums;
   const bool is_exact = sums.exact + sums.source_nonfinite == sums.elements;
-  return is_exact ? Relation::kWidened : Relation::kNarrowed;
+  const bool is_wanted = wanted_.narrows(source_.tensor, output_.tensor.encoding.scheme);
+  return is_exact || is_wanted ? Relation::kWidened : Relation::kNarrowed;
 }
 
 }  // namespace ingot::verify

@@ -20,7 +20,7 @@ namespace ingot::verify {
 /// What a thread decodes in.
 struct WeightScratch {
   std::vector<std::byte> source_codes, output_codes;
-  std::vector<float> source_values, output_values;
+  std::vector<float> source_values, output_values, meant_values;
 };
 
 /// What was found in a band.
@@ -30,6 +30,7 @@ struct BandSums {
   bool is_same = true;  ///< codes and scales, of one coding on both sides
   /// The same codes under another global scale, block scales the nearest to what they were.
   bool is_rescaled = true;
+  bool has_powers_of_two = true;  ///< all scales of the output are
   void add(const BandSums& next);
 };
 
@@ -43,9 +44,9 @@ struct OtherScale {
 /// many threads.
 class WeightPair {
  public:
-  /// `has_given_scales`: FP8 block scales were taken from another release (--scales-from).
+  /// `wanted` must outlive this too.
   WeightPair(const ComparedTensor& source, const ComparedTensor& output, double sample,
-             bool has_given_scales);
+             const Wanted& wanted);
 
   [[nodiscard]] const WeightBands& bands() const { return bands_; }
   /// Weight bytes of both sides in so many elements.
@@ -75,7 +76,10 @@ class WeightPair {
   void compare_values(const EncodedBand& source, const EncodedBand& output, BandSums& found,
                       WeightScratch& scratch) const;
 
+  [[nodiscard]] bool is_as_wanted(const BandSums& whole) const;
+
   ComparedTensor source_, output_;
+  const Wanted& wanted_;
   bool is_raw_ = false;          ///< one side is: bytes are compared
   bool same_coding_ = false;     ///< scheme, groups and dtype
   bool is_reach_judged_ = true;  ///< scales follow from the values

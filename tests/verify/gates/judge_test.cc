@@ -89,10 +89,11 @@ TEST(Judge, CountsWhatFailsAndNamesTheWorst) {
 // A scale that is 1% off where every value of the source is a code of the output: nothing is
 // misrounded, the cosine is 1.
 TEST(Judge, FactorExplainingAllErrorIsAFault) {
-  const auto passes = [](double factor, double scatter) {
+  const auto passes = [](double factor, double scatter, double rounding_shift = 0) {
     Report report = whole_report();
     TensorWeights& tensor = report.weights->tensors[0];
     tensor.to = "fp8-channel";
+    tensor.rounding_shift = rounding_shift;
     tensor.sums = {.elements = 4,
                    .error2 = (factor - 1) * (factor - 1) + scatter * scatter,
                    .source2 = 1,
@@ -108,6 +109,8 @@ TEST(Judge, FactorExplainingAllErrorIsAFault) {
   EXPECT_TRUE(passes(1, 0));
   EXPECT_TRUE(passes(1, 0.03));
   EXPECT_TRUE(passes(1.01, 0.03));
+  EXPECT_TRUE(passes(1.003, 0, 0.004));
+  EXPECT_FALSE(passes(1.005, 0, 0.004));
 }
 
 TEST(Judge, GroupGatesOverrideGeneralOnes) {

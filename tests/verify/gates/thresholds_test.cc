@@ -127,9 +127,9 @@ TEST(DefaultGates, WeightsHaveTheFloorOfTheirScheme) {
   EXPECT_EQ(limit_of("weights.cosine", "bf16"), 0.99999);
   EXPECT_EQ(limit_of("weights.cosine", "int8-channel"), 0.9995);
   EXPECT_EQ(limit_of("weights.cosine", "int8-block"), 0.9995);
-  EXPECT_EQ(limit_of("weights.cosine", "fp8-block"), 0.9995);
-  EXPECT_EQ(limit_of("weights.cosine", "fp8-tensor"), 0.9995);
-  EXPECT_EQ(limit_of("weights.cosine", "mxfp8"), 0.9995);
+  EXPECT_EQ(limit_of("weights.cosine", "fp8-block"), 0.998);
+  EXPECT_EQ(limit_of("weights.cosine", "fp8-tensor"), 0.998);
+  EXPECT_EQ(limit_of("weights.cosine", "mxfp8"), 0.998);
   EXPECT_EQ(limit_of("weights.cosine", "mxfp4"), 0.991);
   EXPECT_EQ(limit_of("weights.cosine", "raw"), std::nullopt);
 }

@@ -16,8 +16,9 @@ verify::Report compare(const std::filesystem::path& source, const std::filesyste
   std::string search;
   try {
     const verify::ComparedCheckpoint after = verify::open_compared(output, {});
-    search = verify::recorded_search(after);
-    report.weights = verify::compare_weights(before.model, after.model, {});
+    const verify::Wanted wanted = verify::wanted_of(after.manifest);
+    search = wanted.search;
+    report.weights = verify::compare_weights(before.model, after.model, {.wanted = wanted});
   } catch (const Error& error) {
     report.not_run.push_back(fmt::format("weights: {}", error.what()));
   }

@@ -92,6 +92,20 @@ TEST(WeightCheck, MatrixRoundedToBf16IsWellRounded) {
   EXPECT_GT(found.sums.cosine(), 0.9999);
 }
 
+// One number times powers of two, all of which BF16 rounds down by three eighths of a step.
+TEST(WeightCheck, RoundingMayShiftAllValuesAlike) {
+  std::vector<float> values(200);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = std::ldexp(1 + 0x1.8p-9F, static_cast<int>(i % 7));
+  const TensorWeights found = only(f32("a", {2, 100}, values), bf16("a", {2, 100}, values));
+  const double shift = std::fabs(found.sums.fitted_scale() - 1);
+  EXPECT_GT(shift, 0x1p-10);
+  EXPECT_LE(shift, found.rounding_shift);
+  EXPECT_LT(found.rounding_shift, 0x1.01p-8);
+  EXPECT_EQ(found.sums.misrounded, 0U);
+  EXPECT_EQ(only(bf16("a", {2, 100}, values), bf16("a", {2, 100}, values)).rounding_shift, 0);
+}
+
 TEST(WeightCheck, VectorIsNarrowedOnlyByLostBits) {
   const auto values = numbers(50);
   EXPECT_EQ(only(f32("a", {50}, values), bf16("a", {50}, values)).relation, Relation::kNarrowed);
