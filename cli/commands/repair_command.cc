@@ -68,35 +68,53 @@ Opened open(const RepairFlags& flags, const convert::Allowances& allow) {
   }
 }
 
-// A value in a line: lists and objects by their size.
+// A value in a line: lists by their size.
 std::string short_text(const Json& value) {
   if (value.is_null()) return "absent";
   if (value.is_array()) return fmt::format("{} entries", value.size());
-  if (value.is_object()) return fmt::format("{} keys", value.size());
   return printable(formats::config_text(value));
 }
 
-// What of quantization_config is not as it was, a line for each key.
-std::vector<std::string> changes_of(const Json& before, const Json& after) {
-  if (before.is_null() != after.is_null())
-    return {fmt::format("quantization_config: {} -> {}", short_text(before), short_text(after))};
-  std::vector<std::string> lines;
-  const auto compare = [&](const std::string& key) {
-    const Json &was = formats::json_member(before, key), &is = formats::json_member(after, key);
-    if (was == is) return;
-    std::string line = fmt::format("quantization_config.{}: {} -> {}", printable(key),
-                                   short_text(was), short_text(is));
-    if (short_text(was) == short_text(is)) line += ", others";
-    lines.push_back(std::move(line));
-  };
-  if (before.is_object()) {
-    for (const auto& [key, value] : before.items()) compare(key);
+// What of `before` is not in `after`, in a line.
+std::string missing_text(const Json& before, const Json& after) {
+  constexpr std::size_t kNamed = 5;
+  std::vector<std::string> names;
+  std::size_t n = 0;
+  for (const Json& entry : before) {
+    if (std::ranges::find(after, entry) != after.end()) continue;
+    if (++n <= kNamed) names.push_back(printable(formats::config_text(entry)));
   }
-  if (after.is_object()) {
+  return fmt::format("{}{}", fmt::join(names, ", "),
+                     n > kNamed ? fmt::format(" and {} more", n - kNamed) : "");
+}
+
+// What of a block is not as it was, a line for each value, wherever it stands.
+void add_changes(const std::string& path, const Json& before, const Json& after,
+                 std::vector<std::string>& lines) {
+  if (before == after) return;
+  if (before.is_object() && after.is_object()) {
+    for (const auto& [key, value] : before.items())
+      add_changes(fmt::format("{}.{}", path, printable(key)), value,
+                  formats::json_member(after, key), lines);
     for (const auto& [key, value] : after.items()) {
-      if (formats::json_member(before, key).is_null()) compare(key);
+      if (formats::json_member(before, key).is_null())
+        add_changes(fmt::format("{}.{}", path, printable(key)), Json(), value, lines);
     }
+    return;
   }
+  std::string line = fmt::format("{}: {} -> {}", path, short_text(before), short_text(after));
+  if (before.is_array() && after.is_array()) {
+    const std::string gone = missing_text(before, after), added = missing_text(after, before);
+    if (!gone.empty()) line += fmt::format(", without {}", gone);
+    if (!added.empty()) line += fmt::format(", with {}", added);
+    if (gone.empty() && added.empty()) line += ", in another order";
+  }
+  lines.push_back(std::move(line));
+}
+
+std::vector<std::string> changes_of(const Json& before, const Json& after) {
+  std::vector<std::string> lines;
+  add_changes("quantization_config", before, after, lines);
   return lines;
 }
 

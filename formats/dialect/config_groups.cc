@@ -29,6 +29,9 @@ struct GroupForm {
   std::string_view scale_dtype = "";   ///< of those whose scales are neither F32 nor BF16
   std::string_view at_run_time = "";   ///< strategy of activations with kDynamic
   std::string_view beforehand = "";    ///< of those with kStatic
+  /// Of activations, where they are other numbers than the weights' codes.
+  std::string_view input_type = "";
+  std::uint32_t input_bits = 0;
 };
 
 constexpr std::array kForms = {
@@ -75,7 +78,10 @@ constexpr std::array kForms = {
               .type = "int",
               .num_bits = 4,
               .strategy = "group",
-              .row_strategy = "channel"},
+              .row_strategy = "channel",
+              .at_run_time = "token",
+              .input_type = "float",
+              .input_bits = 8},
 };
 
 const GroupForm& form_of(SchemeId scheme) {
@@ -122,7 +128,10 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
                 fmt::format("compressed-tensors has no {} activations beside {}",
                             activations_name(group.activations), scheme_facts(group.scheme).name));
   }
-  Json args = {{"num_bits", form.num_bits}, {"type", form.type}, {"strategy", strategy}};
+  const bool is_as_weights = form.input_bits == 0;
+  Json args = {{"num_bits", is_as_weights ? form.num_bits : form.input_bits},
+               {"type", is_as_weights ? form.type : form.input_type},
+               {"strategy", strategy}};
   // A group of activations is as long as the block or group of weights that it meets.
   const std::uint64_t size = form.group_size != 0 ? form.group_size : group.block[1];
   if (has_group_size(strategy)) args["group_size"] = size;
@@ -475,6 +484,15 @@ std::vector<std::string> argument_faults(const ConfigGroup& group) {
   const Json& outputs = json_member(*group.json, "output_activations");
   refuse_if(!says_nothing(outputs), "output_activations", outputs);
   return faults;
+}
+
+std::string activations_text(const ConfigGroup& group) {
+  const Json& given = json_member(*group.json, "input_activations");
+  if (!given.is_object() || !group.activations) return {};
+  const Json args = with_defaults(given);
+  return fmt::format("{} in {} bits of type {}{}", activations_name(*group.activations),
+                     args.at("num_bits").dump(), text_or(args.at("type"), ""),
+                     args.at("symmetric") == false ? ", asymmetric" : "");
 }
 
 std::string activations_fault(const ConfigGroup& group) {

@@ -108,6 +108,10 @@ class ConfigGroups {
 /// columns, sizes and dtypes of another scheme, outputs that are quantized.
 std::vector<std::string> argument_faults(const ConfigGroup& group);
 
+/// What the group says of activations, the same for all spellings: "dynamic in 8 bits of type
+/// float"; empty where it says none.
+std::string activations_text(const ConfigGroup& group);
+
 /// What no loader of the group's weights computes with activations (`num_bits 4`), or empty.
 std::string activations_fault(const ConfigGroup& group);
 

@@ -1,5 +1,7 @@
 #include "formats/dialect/source_activations.h"
 
+#include <fmt/format.h>
+
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
 
@@ -35,6 +37,22 @@ Activations SourceActivations::of(std::string_view name, const Encoding& encodin
   // FP4 experts have no activations in FP4.
   const CodeKind code = scheme_facts(encoding.scheme).code;
   return code == CodeKind::kE2m1 ? Activations::kWeightOnly : Activations::kDynamic;
+}
+
+std::string SourceActivations::text(std::string_view name, const Encoding& encoding) const {
+  const Activations activations = of(name, encoding);
+  if (activations == Activations::kWeightOnly) return std::string(activations_name(activations));
+  const std::string_view module = module_name(name);
+  if (groups_ && !groups_->is_ignored(module)) {
+    const ConfigGroup* group = groups_->target_of(module);
+    if (group != nullptr && group->scheme == encoding.scheme)
+      if (std::string said = activations_text(*group); !said.empty()) return said;
+  }
+  // Where nothing else is said they become numbers of the weights' kind.
+  const CodeKind code = scheme_facts(encoding.scheme).code;
+  const bool is_float = code == CodeKind::kE4m3 || code == CodeKind::kE2m1;
+  return fmt::format("{} in {} bits of type {}", activations_name(activations),
+                     scheme_facts(encoding.scheme).code_bits, is_float ? "float" : "int");
 }
 
 }  // namespace ingot::formats

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "formats/dialect/config_groups.h"
@@ -24,6 +25,10 @@ class SourceActivations {
   [[nodiscard]] bool has_row_scales(std::string_view name) const {
     return groups_ && groups_->has_row_scales(module_name(name));
   }
+
+  /// The same in words, with the numbers that activations become ("dynamic in 8 bits of type
+  /// float"), alike in all dialects.
+  [[nodiscard]] std::string text(std::string_view name, const Encoding& encoding) const;
 
  private:
   const Dialect* dialect_;

@@ -39,6 +39,28 @@ cmp -s "$work/mended/ingot.tensors.jsonl.zst" "$work/written/ingot.tensors.jsonl
 expect 0 "2 of 2 weights files" "$ingot" repair "$work/mended" "$work/again"
 cmp -s "$work/mended/config.json" "$work/again/config.json" || fail "a second repair changes the config"
 
+# FP8 activations beside INT4 weights are known to engines, and stay; what is changed is named, value by value.
+convert int4 --to int4 --group-size 32
+say() { # BITS: of activations
+  python3 - "$work/int4/config.json" "$1" <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+block = config["quantization_config"]
+block["ignore"].pop()
+block["config_groups"]["group_0"]["input_activations"] = {
+    "num_bits": int(sys.argv[2]), "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
+json.dump(config, open(sys.argv[1], "w"), indent=2)
+P
+}
+say 8
+expect 0 "quantization_config.ignore: " "$ingot" repair "$work/int4" "$work/w4a8"
+grep -q '"num_bits": 8' "$work/w4a8/config.json" || fail "activations are lost"
+expect 0 "PASS" "$ingot" verify "$work/int4" "$work/w4a8" --levels structure
+say 3
+expect 0 "config_groups.group_0.input_activations.num_bits: 3 -> 8" "$ingot" repair "$work/int4" "$work/w4a3"
+expect 0 "input_activations dynamic in 8 bits of type float, in the source dynamic in 3" \
+  "$ingot" verify "$work/int4" "$work/w4a3" --levels structure
+
 # Nothing is said at all: the dialect that holds such weights.
 cp -r "$work/lists" "$work/silent"
 python3 - "$work/silent/config.json" <<'P'

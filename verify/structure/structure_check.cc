@@ -332,6 +332,7 @@ class StructureCheck {
     if (!options_.activation_scales.empty()) {
       report_.input_scales = compare_input_scales(*model, options_.activation_scales, found_);
     }
+    compare_activations(source_.model, *model, wanted_of(manifest), found_);
     for (const auto& [file, config] : configs_)
       compare_number_formats(source_.model, *model, {.config = config, .file = file}, found_);
     compare_replicas(*model, options_.threads, options_.stop_requested, found_);

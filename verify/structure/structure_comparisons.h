@@ -14,6 +14,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 #include "formats/records/manifest.h"
+#include "verify/structure/wanted.h"
 
 namespace ingot::verify {
 
@@ -86,6 +87,12 @@ void compare_model_parameters(const formats::Json& source, const OutputConfig& o
 /// cache of keys and values, a `scale_fmt` that was lost.
 void compare_number_formats(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             const OutputConfig& config, StructureFindings& found);
+
+/// Finds ("structure.activations") weights that keep their scheme, but of which engines would
+/// quantize the activations otherwise than in the source, which nobody asked for: an error; a
+/// warning between two dialects, and of what `ingot repair` made.
+void compare_activations(const formats::Checkpoint& source, const formats::Checkpoint& output,
+                         const Wanted& wanted, StructureFindings& found);
 
 /// Finds ("structure.input-scale") static scales of activations in the output that are not those
 /// which a file of activation statistics (docs/formats.md) gives: of the range that weights have
