@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -32,6 +33,19 @@ TensorResult transcode(const TensorTask& task) {
   INGOT_CHECK(kernel != nullptr);
   const BandPlan bands = BandPlan::to_cast(tensor, task.planned.to);
   PartWriter part = task.part(0);
+  const quantize::Scheme& from = *quantize::find_scheme(tensor.encoding.scheme);
+  HeldValues held;
+  std::vector<float> values_of_row;
+  // Row by row, since hardly any tensor comes here.
+  const auto count_lost = [&](quantize::EncodedRows row, std::uint64_t source_bits) {
+    values_of_row.resize(row.cols);
+    for (std::size_t left = std::exchange(row.rows, 1); left > 0; --left, ++row.first_row) {
+      from.decode(row,
+                  {.data = values_of_row.data(), .rows = 1, .cols = row.cols, .stride = row.cols});
+      held.count(values_of_row);
+      row.weight += row.cols * source_bits / 8;
+    }
+  };
   const Hash128 weight = task.loop.recode(
       tensor.encoding.stored.weight(), bands, part,
       [&](const Band& band, std::span<const std::byte> values, std::span<std::byte> out) {
@@ -42,7 +56,10 @@ TensorResult transcode(const TensorTask& task) {
           throw task.nan_code(band.first_row + faults.first_nan / band.cols,
                               band.first_col + faults.first_nan % band.cols);
         }
+        if (held.is_open()) held.see_words(out, bands.output_bits / 8);
+        if (held.is_open()) count_lost(rows, bands.source_bits);
       });
+  held.require_some(tensor, task.planned.to);
   return {.source = task.source_hashes({{Part::kWeight, weight}}), .output = {part.finish()}};
 }
 

@@ -64,6 +64,29 @@ void BandScales::undo(const formats::ScaleReader& reader, EncodedRows& rows) con
   rows.scale_cols = reader.cols();
 }
 
+void HeldValues::see_words(std::span<const std::byte> words, std::size_t width) {
+  for (std::size_t at = 0; at < words.size() && !is_held_; at += width) {
+    // Little-endian: the sign is the first bit of the last byte.
+    std::byte bits = words[at + width - 1] & std::byte{0x7F};
+    for (std::size_t i = 0; i + 1 < width; ++i) bits |= words[at + i];
+    is_held_ = bits != std::byte{0};
+  }
+}
+
+void HeldValues::count(std::span<const float> values) {
+  for (const float value : values) lost_ += value != 0 ? 1 : 0;
+}
+
+void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::SchemeId to) const {
+  if (is_held_ || lost_ == 0) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("would be nothing but zeros in {}: all of its {} numbers other than zero are "
+                  "below what that holds (leave it as it is with --rule '{}=keep', or use {})",
+                  formats::scheme_facts(to).name, lost_, tensor.name,
+                  to == SchemeId::kF16 ? "bf16" : "f32"));
+}
+
 BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles)
     : of_(of),
       plan_(of.plan),
@@ -236,7 +259,12 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
                       tensor_.name));
     }
   }
-  if (facts_.quantized) measure_tile(tile, out);
+  if (facts_.quantized) return measure_tile(tile, out);
+  const std::size_t word = bands_.output_bits / 8;
+  for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row) {
+    held_.see_words({out.weight + row * out.weight_stride, tile.cols * word}, word);
+    if (held_.is_open()) held_.count({values(tile).row(row), tile.cols});
+  }
 }
 
 void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& out) {

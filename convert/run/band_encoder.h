@@ -52,6 +52,23 @@ struct TileBuffers {
   std::vector<float> values, decoded;
 };
 
+/// Whether a plain dtype holds anything of a tensor: what is below its range becomes zero.
+class HeldValues {
+ public:
+  /// Nothing that was seen is held yet. Few tensors are open behind their first value.
+  [[nodiscard]] bool is_open() const { return !is_held_; }
+  /// Looks at words of `width` bytes as they are written.
+  void see_words(std::span<const std::byte> words, std::size_t width);
+  /// While is_open(): counts what became zero of these values.
+  void count(std::span<const float> values);
+  /// Throws kUnsupported where all numbers of the tensor other than zero became zero.
+  void require_some(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
+
+ private:
+  bool is_held_ = false;
+  std::uint64_t lost_ = 0;
+};
+
 /// Decodes and encodes bands of one tensor, in memory: tile by tile in cache. Throws kBadScale and
 /// kNonFinite for values that no allowance covers.
 class BandEncoder {
@@ -80,6 +97,7 @@ class BandEncoder {
   [[nodiscard]] const float& global() const { return global_; }
   /// Of all bands that were encoded.
   [[nodiscard]] const quantize::QualitySums& quality() const { return quality_; }
+  [[nodiscard]] const HeldValues& held() const { return held_; }
 
  private:
   [[nodiscard]] bool can_repack() const;
@@ -115,6 +133,7 @@ class BandEncoder {
   std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
   std::vector<float> tile_scales_;      // effective
   quantize::QualitySums quality_;
+  HeldValues held_;  // in a plain dtype
 };
 
 }  // namespace ingot::convert

@@ -242,5 +242,33 @@ TEST_P(F16Overflow, IsRefusedUnlessAllowed) {
   EXPECT_EQ(words[3 * 32 + 5], 0xFC00) << "minus infinity";
 }
 
+class PlainUnderflow : public Degenerate {
+ protected:
+  Conversion cast(const Matrix& matrix, const std::string& word) {
+    Conversion made = conversion(matrix);
+    made.recipe.rules = {parse_rule(std::string(kWeight) + "=" + word)};
+    made.recipe.choices = {};
+    return made;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Plain, PlainUnderflow, ::testing::Values(scheme_targets().front()));
+
+// 2^-25 is halfway between zero and the least F16 number, and rounds to zero; 2^-134 likewise in
+// BF16. The one goes through F32 rows, the other through words.
+TEST_P(PlainUnderflow, OfAWholeTensorIsRefused) {
+  for (const auto& [word, beyond] : {std::pair{"f16", 0x1p-25F}, std::pair{"bf16", 0x1p-134F}}) {
+    Matrix matrix(16, 32, beyond);
+    matrix.at(1, 1) = 0;
+    Conversion refused = cast(matrix, word);
+    expect_error(ErrorCode::kUnsupported,
+                 {kWeight, "nothing but zeros", "its 511 numbers", "=keep"},
+                 [&] { refused.run(); });
+    EXPECT_FALSE(std::filesystem::exists(refused.output / "model.safetensors"));
+    matrix.at(15, 31) = -1.5F * beyond;
+    EXPECT_NO_THROW(cast(matrix, word).run()) << word;
+    EXPECT_NO_THROW(cast(Matrix(16, 32, -0.0F), word).run()) << word;
+  }
+}
+
 }  // namespace
 }  // namespace ingot::convert
