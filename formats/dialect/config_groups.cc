@@ -143,11 +143,6 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   return args;
 }
 
-// Of ASCII, as names of classes are.
-char lower(char letter) {
-  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-}
-
 std::string text_or(const Json& value, std::string_view absent) {
   if (value.is_null()) return std::string(absent);
   return value.is_string() ? value.get<std::string>() : std::string();
@@ -413,51 +408,9 @@ void ConfigGroups::Entries::add(const std::string& text, std::size_t group,
   groups.push_back(group);
 }
 
-std::size_t ConfigGroups::Entries::find(std::string_view module) const {
-  const auto name = places.find(std::string(module));
-  const std::size_t named = name == places.end() ? kNone : name->second;
-  for (const auto& [pattern, place] : patterns) {
-    if (place >= named) break;
-    if (pattern.matches(module)) return place;
-  }
-  return named;
-}
-
-const ConfigGroup* ConfigGroups::named_target(std::string_view module) const {
-  const std::size_t place = targets_.find(module);
-  return place == kNone ? nullptr : &groups_[targets_.groups[place]];
-}
-
-const ConfigGroup* ConfigGroups::class_target(std::string_view name) const {
-  const auto is_same = [](char a, char b) { return lower(a) == lower(b); };
-  for (std::size_t place = 0; place < targets_.texts.size(); ++place) {
-    const std::string& text = targets_.texts[place];
-    if (text.starts_with(kRegexMark)) continue;
-    if (!std::ranges::search(name, text, is_same).empty() || text.empty())
-      return &groups_[targets_.groups[place]];
-  }
-  return nullptr;
-}
-
-const ConfigGroup* ConfigGroups::exact_target(std::string_view text) const {
-  const auto place = targets_.places.find(std::string(text));
-  return place == targets_.places.end() ? nullptr : &groups_[targets_.groups[place->second]];
-}
-
 const ConfigGroup* ConfigGroups::target_of(std::string_view module) const {
   const ConfigGroup* named = named_target(module);
   return named != nullptr ? named : exact_target(kLinear);
-}
-
-std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module) const {
-  const ConfigGroup* group = is_ignored(module) ? nullptr : target_of(module);
-  if (group == nullptr || !group->scheme || !group->activations) return std::nullopt;
-  if (scheme_facts(*group->scheme).group_rows > 1 && group->block[0] == 0) return std::nullopt;
-  return QuantizationGroup{.scheme = *group->scheme,
-                           .activations = *group->activations,
-                           .block = group->block,
-                           .has_zero_points = group->has_zero_points,
-                           .has_group_order = group->has_group_order};
 }
 
 std::vector<std::string> argument_faults(const ConfigGroup& group) {
