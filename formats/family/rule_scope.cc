@@ -22,10 +22,10 @@ bool is_linear_layer(const ModelConfig& config, std::uint32_t layer) {
   return layer < config.layer_is_linear.size() && config.layer_is_linear[layer];
 }
 
-/// GLM layers may reuse the selection of an earlier layer and then need no indexer of their own.
-/// Layers of which the config says nothing (MTP) are not required to have one once it says
-/// something of others.
+/// Main layers may reuse the selection of an earlier one and then need no indexer of their own. An
+/// MTP layer is a model by itself, with nothing before it.
 bool has_own_indexer(const ModelConfig& config, std::uint32_t layer) {
+  if (layer >= config.num_hidden_layers) return true;
   const Json& raw = text_keys(config);
   if (!raw.is_object()) return true;
   if (const auto types = raw.find("indexer_types"); types != raw.end() && types->is_array()) {

@@ -362,9 +362,28 @@ TEST(Expected, GlmMissesOnlyIndexersThatTheConfigPromises) {
   const Json keys = {{"num_hidden_layers", 4},
                      {"indexer_types", {"full", "shared", "shared", "full"}}};
   const ModelConfig config = changed(family, keys);
-  EXPECT_EQ(indexers(config), (std::set<std::uint32_t>{0, 3}));
+  EXPECT_EQ(indexers(config), (std::set<std::uint32_t>{0, 3, 4}))
+      << "layer 4 predicts, and shares with none";
   EXPECT_TRUE(NameGrammar(family, config).match("model.layers.1.self_attn.indexer.wk.weight"))
       << "one that is there all the same is accepted";
+}
+
+TEST(Expected, GlmsMtpLayerMayShareEmbeddingAndHead) {
+  for (const char* name : {"glm4_moe", "glm_moe_dsa", "glm5_next"}) {
+    const Family& family = family_named(name);
+    ModelConfig config;
+    config.num_hidden_layers = 2;
+    config.num_nextn_predict_layers = 1;
+    std::set<Role> roles;
+    for_each_expected(family, config, false,
+                      [&](const ExpectedTensor& tensor) { roles.insert(tensor.rule->role); });
+    EXPECT_TRUE(roles.contains(Role::kMtpHeadNorm)) << name;
+    EXPECT_FALSE(roles.contains(Role::kMtpEmbedding)) << name;
+    EXPECT_FALSE(roles.contains(Role::kMtpHead)) << name;
+    const NameGrammar grammar(family, config);
+    EXPECT_TRUE(grammar.match("model.layers.2.embed_tokens.weight")) << name;
+    EXPECT_TRUE(grammar.match("model.layers.2.shared_head.head.weight")) << name;
+  }
 }
 
 TEST(Expected, StackedFormReplacesTheExperts) {

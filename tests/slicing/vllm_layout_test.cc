@@ -20,13 +20,28 @@ namespace fs = std::filesystem;
 /// The state of one rank: key to "F8_E4M3 [256, 256] <the first 16 digits of SHA-256>".
 using State = std::map<std::string, std::string>;
 
+/// The family, with embedding and head in each MTP layer: vLLM's draft model has its own.
+const formats::Family* with_whole_mtp_layers(const std::string& name) {
+  static std::map<std::string, formats::Family> families;
+  const auto [entry, is_new] = families.try_emplace(name, *formats::find_family(name));
+  if (is_new) {
+    entry->second.rules =
+        formats::add_family(fmt::format("family: whole_mtp\nlike: {}\nchange:\n- {{roles: "
+                                        "[mtp-embedding, mtp-head], present: required}}\n",
+                                        name),
+                            "whole_mtp.yaml")
+            .rules;
+  }
+  return &entry->second;
+}
+
 /// What `scripts/engines/sharded_state.py fixture` was given.
 fs::path model_of(const std::string& family, bool fp8, std::uint32_t mtp_layers = 0) {
   static const TempDir directory;
   const fs::path path =
       directory / fmt::format("{}-{}-{}", family, fp8 ? "fp8" : "bf16", mtp_layers);
   if (fs::exists(path)) return path;
-  formats::write_synthetic_checkpoint(path, {.family = formats::find_family(family),
+  formats::write_synthetic_checkpoint(path, {.family = with_whole_mtp_layers(family),
                                              .size = formats::SynthSize::kTiny,
                                              .layers = 2,
                                              .dense_layers = 1,
