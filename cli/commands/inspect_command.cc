@@ -14,6 +14,7 @@
 #include "cli/commands/fit.h"
 #include "cli/flags/family_proposal.h"
 #include "cli/flags/flag_table.h"
+#include "cli/report/as_stored.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/recipe/selector.h"
@@ -159,6 +160,7 @@ Json statistics_json(const std::optional<TensorStatistics>& statistics) {
 }
 
 std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::size_t>& which) {
+  const AsStored as_stored(checkpoint);
   std::vector<std::vector<std::string>> rows = {
       {"tensor", "role", "scheme", "dtype", "shape", "bytes", "file"}};
   for (const std::size_t i : which) {
@@ -167,7 +169,7 @@ std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::si
     rows.push_back({tensor.name, std::string(formats::role_name(role_of(tensor))),
                     std::string(formats::scheme_facts(tensor.encoding.scheme).name),
                     std::string(formats::dtype_name(weight.dtype)),
-                    formats::shape_text(tensor.shape), count_text(stored_bytes(checkpoint, tensor)),
+                    formats::shape_text(tensor.shape), count_text(as_stored.n_bytes(tensor)),
                     checkpoint.files()[weight.file].name});
   }
   return text_table(rows, {false, false, false, false, false, true, false});

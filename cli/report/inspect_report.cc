@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/report/as_stored.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
@@ -25,7 +26,6 @@ using formats::LogicalTensor;
 using formats::ModelConfig;
 using formats::Role;
 using formats::StoredTensor;
-using formats::TensorSource;
 
 namespace {
 
@@ -110,13 +110,13 @@ std::uint64_t& counted_in(Summary& summary, Role role, bool is_mtp) {
   return is_mtp ? summary.mtp_parameters : summary.main_parameters;
 }
 
-Summary summarize(const TensorSource& source) {
+Summary summarize(const Checkpoint& source, const AsStored& as_stored) {
   const ModelConfig& config = source.config();
   Summary summary;
   std::map<std::uint32_t, LayerSummary> layers;
   const formats::Width chosen = formats::Width::parse("num_experts_per_tok");
   RoutedParameters routed;
-  for (const StoredTensor& stored : source.stored()) {
+  for (const StoredTensor& stored : as_stored.tensors()) {
     add(summary.by_dtype(stored.dtype, formats::dtype_name(stored.dtype)),
         formats::element_count(stored.shape).value_or(0), stored.n_bytes);
   }
@@ -126,7 +126,7 @@ Summary summarize(const TensorSource& source) {
     // Rotary tables are buffers that old releases stored: computed, not learned.
     const std::uint64_t n_parameters =
         role == Role::kRotary ? 0 : formats::element_count(tensor.shape).value_or(0);
-    const std::uint64_t n_bytes = stored_bytes(source, tensor);
+    const std::uint64_t n_bytes = as_stored.n_bytes(tensor);
     add(summary.all, n_parameters, n_bytes);
     add(summary.by_scheme(scheme, formats::scheme_facts(scheme).name), n_parameters, n_bytes);
     add(summary.by_role(role, formats::role_name(role)), n_parameters, n_bytes);
@@ -225,15 +225,16 @@ std::string layer_table(const Summary& summary) {
   return bold_table(rows, {false, false, true, true, true, false});
 }
 
-std::vector<std::uint64_t> tensors_by_file(const Checkpoint& checkpoint) {
+std::vector<std::uint64_t> tensors_by_file(const Checkpoint& checkpoint,
+                                           const AsStored& as_stored) {
   std::vector<std::uint64_t> counts(checkpoint.files().size());
-  for (const StoredTensor& stored : checkpoint.stored()) ++counts[stored.file];
+  for (const StoredTensor& stored : as_stored.tensors()) ++counts[stored.file];
   return counts;
 }
 
-std::string files_text(const Checkpoint& checkpoint) {
+std::string files_text(const Checkpoint& checkpoint, const AsStored& as_stored) {
   const auto files = checkpoint.files();
-  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint);
+  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint, as_stored);
   std::uint64_t total = 0;
   for (const formats::SourceFile& file : files) total += file.n_bytes;
   std::string text = fmt::format("{} weights file(s), {} bytes ({}){}, {} side file(s)\n",
@@ -315,15 +316,9 @@ Role role_of(const LogicalTensor& tensor) {
   return tensor.rule != nullptr ? tensor.rule->role : Role::kOther;
 }
 
-std::uint64_t stored_bytes(const TensorSource& source, const LogicalTensor& tensor) {
-  std::uint64_t n_bytes = 0;
-  tensor.encoding.stored.for_each(
-      [&](formats::Part, std::uint32_t stored) { n_bytes += source.stored()[stored].n_bytes; });
-  return n_bytes;
-}
-
 std::string summary_text(std::string_view directory, const Checkpoint& checkpoint) {
-  const Summary summary = summarize(checkpoint);
+  const AsStored as_stored(checkpoint);
+  const Summary summary = summarize(checkpoint, as_stored);
   const Emphasis bold = emphasis(1);
   std::string text = fmt::format("{}{}{}\n", bold.on, printable(directory), bold.off);
   text += slices_text(checkpoint);
@@ -352,11 +347,12 @@ std::string summary_text(std::string_view directory, const Checkpoint& checkpoin
   for (const Breakdown* breakdown : {&summary.by_dtype, &summary.by_scheme, &summary.by_role})
     text += breakdown_text(*breakdown);
   if (!summary.layers.empty()) text += layer_table(summary);
-  return text + files_text(checkpoint);
+  return text + files_text(checkpoint, as_stored);
 }
 
 Json summary_json(const Checkpoint& checkpoint) {
-  const Summary summary = summarize(checkpoint);
+  const AsStored as_stored(checkpoint);
+  const Summary summary = summarize(checkpoint, as_stored);
   Json json = {{"family", checkpoint.family().name},
                {"dialect", checkpoint.dialect().name},
                {"parameters", summary.main_parameters},
@@ -384,7 +380,7 @@ Json summary_json(const Checkpoint& checkpoint) {
     });
   }
   json["layers"] = json_list(summary.layers, layer_json);
-  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint);
+  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint, as_stored);
   json["files"] = Json::array();
   for (std::size_t f = 0; f < counts.size(); ++f) {
     json["files"].push_back({{"name", checkpoint.files()[f].name},

@@ -9,9 +9,6 @@
 namespace ingot::cli {
 
 formats::Role role_of(const formats::LogicalTensor& tensor);
-/// Stored bytes of a logical tensor, all parts.
-std::uint64_t stored_bytes(const formats::TensorSource& source,
-                           const formats::LogicalTensor& tensor);
 
 /// What a checkpoint holds, from headers and config alone: the tables of `ingot inspect`, under the
 /// name of the directory that was asked for.

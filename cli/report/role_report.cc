@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/report/as_stored.h"
 #include "cli/report/inspect_report.h"
 #include "convert/recipe/selector.h"
 #include "formats/family/role_groups.h"
@@ -86,6 +87,7 @@ Json role_rows_of(const Checkpoint& checkpoint) {
   std::vector<std::string> selectors = role_selectors();
   const std::vector<std::string> of_layers = layer_selectors(checkpoint);
   selectors.insert(selectors.end(), of_layers.begin(), of_layers.end());
+  const AsStored as_stored(checkpoint);
   Json rows = Json::array();
   for (const std::string& text : selectors) {
     convert::Selector selector(text);
@@ -97,7 +99,7 @@ Json role_rows_of(const Checkpoint& checkpoint) {
       if (!selector.matches(tensor)) continue;
       if (example == nullptr) example = &tensor;
       ++n_tensors;
-      n_bytes += stored_bytes(checkpoint, tensor);
+      n_bytes += as_stored.n_bytes(tensor);
       schemes.insert(formats::scheme_facts(tensor.encoding.scheme).name);
     }
     if (example == nullptr) continue;

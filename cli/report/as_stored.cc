@@ -1,0 +1,56 @@
+#include "cli/report/as_stored.h"
+
+#include "formats/checkpoint/input_major_parts.h"
+#include "formats/container/safetensors.h"
+#include "formats/dialect/input_major.h"
+
+namespace ingot::cli {
+
+using formats::StoredTensor;
+
+namespace {
+
+// Of which weight a tensor is a part.
+std::string weight_of(std::string_view name) {
+  return std::string(formats::module_stem(name)) + ".weight";
+}
+
+}  // namespace
+
+AsStored::AsStored(const formats::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+  if (!formats::input_major_layout(checkpoint.config())) return;
+  const auto files = checkpoint.files();
+  for (std::uint32_t f = 0; f < files.size(); ++f) {
+    formats::SafetensorsHeader header = formats::parse_safetensors_header(
+        checkpoint.header_bytes(f), files[f].n_bytes, files[f].name);
+    for (StoredTensor& tensor : header.tensors) {
+      tensor.file = f;
+      original_.push_back(std::move(tensor));
+    }
+  }
+  constexpr std::string_view kCodes = ".qweight";
+  for (const StoredTensor& tensor : original_) {
+    if (tensor.name.ends_with(kCodes)) of_weights_[weight_of(tensor.name)] = 0;
+  }
+  for (const StoredTensor& tensor : original_) {
+    const auto weight = of_weights_.find(weight_of(tensor.name));
+    if (weight != of_weights_.end() && !tensor.name.ends_with(".bias"))
+      weight->second += tensor.n_bytes;
+  }
+}
+
+std::span<const StoredTensor> AsStored::tensors() const {
+  return original_.empty() ? checkpoint_.stored() : std::span<const StoredTensor>(original_);
+}
+
+std::uint64_t AsStored::n_bytes(const formats::LogicalTensor& tensor) const {
+  if (const auto found = of_weights_.find(tensor.name); found != of_weights_.end())
+    return found->second;
+  std::uint64_t n_bytes = 0;
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+    n_bytes += checkpoint_.stored()[stored].n_bytes;
+  });
+  return n_bytes;
+}
+
+}  // namespace ingot::cli
