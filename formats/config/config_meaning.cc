@@ -291,7 +291,9 @@ class ConfigMeaning::Reader {
     }
     const Json& type = at("model_type");
     if (rope && type.is_string() && is_in(kHeadIsRope, type.get_ref<const std::string&>())) {
-      derive("head_dim", rope, "latent attention and qk_rope_head_dim");
+      // GLM-5.2 has the other part of a head there, which says as little.
+      if (nope != number("head_dim"))
+        derive("head_dim", rope, "latent attention and qk_rope_head_dim");
     } else {
       say_unless("head_dim", heads && *heads != 0 && number("hidden_size")
                                  ? Json(*number("hidden_size") / *heads)

@@ -189,6 +189,22 @@ std::vector<std::string> with_joined_experts(std::vector<std::string> modules,
   return modules;
 }
 
+/// The entries of a source's list that name nothing which is quantized now.
+std::vector<std::string> still_plain(std::vector<std::string> entries, const WrittenModel& model) {
+  std::set<std::string, std::less<>> plain(entries.begin(), entries.end());
+  for (const WrittenTensor& tensor : model.tensors) {
+    if (!scheme_facts(tensor.scheme).quantized) continue;
+    for (std::string name : module_aliases(module_name(tensor.name), model.source.text)) {
+      for (; !name.empty(); name.resize(std::min(name.rfind('.'), name.size()))) {
+        plain.erase(name);
+        if (name.find('.') == std::string::npos) break;
+      }
+    }
+  }
+  std::erase_if(entries, [&](const std::string& entry) { return !plain.contains(entry); });
+  return entries;
+}
+
 Json quantization_config(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const NativeBlock native = native_block(model);
@@ -205,6 +221,9 @@ Json quantization_config(const WrittenModel& model) {
   if (native.group.scheme == SchemeId::kFp8Block)
     state_scale_format(block, model.power_of_two_scales);
 
+  for (const char* key : {kTransformersList, kVllmList}) {
+    if (block.contains(key)) block[key] = still_plain(string_list(block, key), model);
+  }
   std::vector<std::string> listed = string_list(block, kTransformersList);
   const std::vector<std::string> of_vllm = string_list(block, kVllmList);
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());

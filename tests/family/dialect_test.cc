@@ -205,11 +205,16 @@ TEST(QuantizationConfig, AddsToTheListsOfTheSource) {
 }
 
 TEST(QuantizationConfig, IsKeptWherePlainModulesAreListed) {
+  const WrittenTensor next =
+      tensor("model.layers.1.mlp.down_proj.weight", SchemeId::kFp8Block, &kQuantizedRule);
   for (const std::string entry : {"model.layers.0.mlp.up_proj", "model.layers.0"}) {
     const std::string source =
         R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["lm_head",")" +
         entry + R"("]})";
-    EXPECT_EQ(derived("deepseek", config_with(source), {kPlainUp, kDown}).dump(), source);
+    EXPECT_EQ(derived("deepseek", config_with(source), {kPlainUp, next}).dump(), source);
+    // An entry above what is quantized is replaced by those that hold.
+    const Json made = derived("deepseek", config_with(source), {kPlainUp, kDown});
+    EXPECT_EQ(made["modules_to_not_convert"], Json({"lm_head", "model.layers.0.mlp.up_proj"}));
   }
   const std::string other =
       R"({"quant_method":"fp8","modules_to_not_convert":["lm_head","model.layers.0.mlp.up"]})";

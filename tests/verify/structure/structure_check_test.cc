@@ -365,6 +365,18 @@ TEST(ConfigMeaning, CollapsesEqualRopeOfLayerKinds) {
               ::testing::Not(::testing::IsEmpty()));
 }
 
+TEST(ConfigMeaning, HeadDimMayBeEitherPartOfALatentHead) {
+  formats::Json config = {{"model_type", "glm_moe_dsa"}, {"num_attention_heads", 64},
+                          {"qk_nope_head_dim", 192},     {"qk_rope_head_dim", 64},
+                          {"hidden_size", 6144},         {"kv_lora_rank", 512}};
+  for (const int head_dim : {64, 192}) {
+    config["head_dim"] = head_dim;
+    EXPECT_THAT(formats::ConfigMeaning(config).contradictions(), ::testing::IsEmpty()) << head_dim;
+  }
+  config["head_dim"] = 65;
+  EXPECT_THAT(formats::ConfigMeaning(config).contradictions(), ::testing::SizeIs(1));
+}
+
 TEST(ConfigMeaning, ReadsTheTextModelOfANestedConfig) {
   const Json source = {{"text_config", {{"rope_theta", 5000}, {"hidden_size", 8}}}};
   Json output = source;
