@@ -199,7 +199,9 @@ void list_names_nothing(const RuleInput& input) {
     const std::vector<std::string> entries = strings_at(*block, key);
     if (entries.empty()) continue;
     if (!modules) modules = names_of_modules(input);
-    const auto is_idle = [&](const std::string& entry) { return !names_some(*modules, entry); };
+    const auto is_idle = [&](const std::string& entry) {
+      return !names_some(*modules, entry) && !input.checkpoint.may_have_lost(entry);
+    };
     const auto first = std::ranges::find_if(entries, is_idle);
     if (first == entries.end()) continue;
     const auto n_idle = std::count_if(first, entries.end(), is_idle);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "formats/checkpoint/part_names.h"
+#include "formats/checkpoint/uneven_experts.h"
 #include "formats/records/rank_holdings.h"
 
 namespace ingot::check {
@@ -75,6 +76,7 @@ MissingTensors::MissingTensors(const Checkpoint& checkpoint) {
   if (checkpoint.stored().empty()) return;
   const ModelConfig& config = checkpoint.config();
   const Present present = list_present(checkpoint);
+  uneven_ = formats::uneven_experts(checkpoint.family(), config, checkpoint.stored());
   std::optional<formats::RankHoldings> holdings;
   if (const formats::SlicingRecord* slicing = checkpoint.slicing())
     holdings.emplace(*slicing, config);
@@ -82,9 +84,10 @@ MissingTensors::MissingTensors(const Checkpoint& checkpoint) {
     if (holdings &&
         holdings->of(*tensor.rule, tensor.layer, tensor.expert) != formats::Holding::kPromised)
       return;
+    const bool is_of_expert = is_of_routed_expert(tensor.rule->role);
+    if (is_of_expert && tensor.layer && uneven_.contains(*tensor.layer)) return;
     const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
-    const bool wanted =
-        is_of_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
+    const bool wanted = is_of_expert ? in_stacked_layer == stacked : !stacked;
     if (!wanted || present.names.contains(tensor.name)) return;
     if (checkpoint.may_have_lost(tensor.name)) return;
     names_[gap_of(tensor, config, present)].push_back(tensor.name);

@@ -23,8 +23,12 @@ class MissingTensors {
   /// Names in the order of the family's rules.
   [[nodiscard]] std::span<const std::string> of(Gap gap) const;
 
+  /// formats::uneven_experts(): experts of these layers are not missed.
+  [[nodiscard]] const std::map<std::uint32_t, std::uint64_t>& uneven() const { return uneven_; }
+
  private:
   std::map<Gap, std::vector<std::string>> names_;
+  std::map<std::uint32_t, std::uint64_t> uneven_;
 };
 
 }  // namespace ingot::check

@@ -6,7 +6,9 @@
 
 #include "check/rules/engine_belief.h"
 #include "formats/checkpoint/stored_head.h"
+#include "formats/checkpoint/uneven_experts.h"
 #include "formats/config/nested_config.h"
+#include "formats/family/text_names.h"
 #include "formats/records/vllm_state.h"
 
 // What the config promises of the model: every tensor, in its shape, and no other.
@@ -65,6 +67,7 @@ void shapes(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked) continue;
     if (tensor.rule->any_shape) continue;
+    if (tensor.layer && input.facts.missing.uneven().contains(*tensor.layer)) continue;
     const Shape wanted =
         weight_shape(*tensor.rule, input.checkpoint.config(), tensor.layer, is_quantized(tensor));
     if (tensor.shape == wanted) continue;
@@ -78,6 +81,14 @@ void shapes(const RuleInput& input) {
 
 void expert_ids(const RuleInput& input) {
   missing<Gap::kExpert>(input);
+  // Opening tells of main layers.
+  const auto& uneven = input.facts.missing.uneven();
+  for (const auto& [layer, n] : uneven) {
+    const formats::ModelConfig& config = input.checkpoint.config();
+    if (layer >= config.num_hidden_layers)
+      input.report_config(ErrorCode::kShapeMismatch, formats::uneven_text(layer, n, config));
+  }
+  if (!uneven.empty()) return;
   const std::uint64_t n_experts = input.checkpoint.config().n_routed_experts;
   if (input.checkpoint.family().rules.empty()) return;
   std::vector<std::string> extra;
@@ -115,9 +126,11 @@ void indexer_k_scheme(const RuleInput& input) {
 
 void built_indexers(const RuleInput& input) {
   const formats::ModelConfig& config = input.checkpoint.config();
+  const std::string_view family = input.checkpoint.family().name;
+  // Nothing is known of the indexers of other families.
+  if (!formats::vllm_builds_indexer(family, config, 0)) return;
   const auto builds = [&](std::uint32_t layer) {
-    return formats::vllm_builds_indexer(input.checkpoint.family().name, config, layer)
-        .value_or(true);
+    return *formats::vllm_builds_indexer(family, config, layer);
   };
   std::set<std::uint32_t> layers;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
@@ -140,6 +153,18 @@ void built_indexers(const RuleInput& input) {
                                     layer));
     return;
   }
+}
+
+void counted_mtp(const RuleInput& input) {
+  const formats::ModelConfig& config = input.checkpoint.config();
+  const auto said = formats::understated_mtp(input.checkpoint.family(), config);
+  if (!said) return;
+  input.report_config(
+      ErrorCode::kMismatch,
+      fmt::format("num_nextn_predict_layers is {}, and {} MTP layer(s) are here, from layer {} on "
+                  "(ingot repair sets the number; ingot convert --mtp drop leaves the "
+                  "layers out)",
+                  *said, config.num_nextn_predict_layers, config.num_hidden_layers));
 }
 
 void draft_names(const RuleInput& input) {
@@ -196,6 +221,9 @@ constexpr LoaderRule kRules[] = {
      built_indexers},
     {"mtp.present", "", "vLLM, SGLang with speculative decoding", kWarning,
      "the layers that num_nextn_predict_layers promises are there", missing<Gap::kMtpLayer>},
+    {"mtp.counted", "", "vLLM, SGLang", kError,
+     "num_nextn_predict_layers counts all multi-token prediction layers that are there",
+     counted_mtp},
     {"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,
      "a multi-token prediction layer that is there is whole", missing<Gap::kMtpTensor>},
     {"mtp.draft-names", "", "SGLang with speculative decoding", kWarning,

@@ -17,6 +17,7 @@
 #include "formats/base/printable.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "shard/join/source.h"
 
@@ -129,6 +130,10 @@ std::string mended_text(const convert::Plan& plan, const Opened& opened) {
     for (std::string& line : changes_of(formats::quantization_block(source.config()),
                                         formats::quantization_block(written)))
       lines.push_back("config.json: " + line);
+    if (const auto said = formats::understated_mtp(source.family(), source.config())) {
+      lines.push_back(fmt::format("config.json: num_nextn_predict_layers: {} -> {}", *said,
+                                  written.num_nextn_predict_layers));
+    }
   }
   if (!plan.json.description.empty() &&
       (source.description().is_null() ||

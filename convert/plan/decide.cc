@@ -8,8 +8,11 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/modules/module_list.h"
 
 namespace ingot::convert {
 
@@ -70,8 +73,10 @@ class Decider {
     plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
                            .search = recipe_.choices.search};
     find_source_group();
+    listed_ = listed_by_source();
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
     require_single_scheme();
+    require_sound_mtp(plan_, refusals_);
     tell_narrowing();
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
     refuse_what_no_engine_loads();
@@ -86,15 +91,40 @@ class Decider {
 
  private:
   bool is_mtp(const LogicalTensor& tensor) const {
-    return tensor.rule != nullptr && tensor.layer &&
-           *tensor.layer >= source_.config().num_hidden_layers;
+    return tensor.layer && *tensor.layer >= source_.config().num_hidden_layers;
+  }
+
+  // Modules that the source's own block leaves plain, where the output's block is made of it.
+  std::vector<std::string> listed_by_source() const {
+    std::vector<std::string> listed;
+    if (&dialect_ != &source_.dialect()) return listed;
+    const formats::Json& block = formats::quantization_block(source_.config());
+    for (const char* key : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
+      for (const formats::Json& entry : formats::json_member(block, key)) {
+        if (entry.is_string()) listed.push_back(entry.get<std::string>());
+      }
+    }
+    std::ranges::sort(listed);
+    return listed;
+  }
+
+  // Whether a default would quantize what the makers of the source left plain.
+  bool stays_plain(const LogicalTensor& tensor, const Decision& decision) const {
+    if (listed_.empty() || is_quantized(tensor.encoding.scheme) || !decision.scheme ||
+        !is_quantized(*decision.scheme) || decision.rule->origin != RuleOrigin::kDefault)
+      return false;
+    const std::string_view module = formats::module_name(tensor.name);
+    return std::ranges::any_of(
+        formats::module_aliases(module, source_.config().text),
+        [&](const std::string& name) { return formats::names_or_holds(listed_, name); });
   }
 
   // What the rules say, before the dialect has its say: kCopy, kCast, kQuantize or kDrop.
   void decide_by_rules(std::uint32_t i) {
     const LogicalTensor& tensor = source_.tensors()[i];
     const SchemeId from = tensor.encoding.scheme;
-    const Decision decision = recipe_.decide(tensor);
+    Decision decision = recipe_.decide(tensor);
+    if (stays_plain(tensor, decision)) decision.scheme.reset();
     note_narrowing(tensor, decision);
     PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
     if (decision.scheme && (*decision.scheme != from || changes_grid(tensor))) {
@@ -451,6 +481,7 @@ class Decider {
   const formats::Dialect& dialect_ = *plan_.target.dialect;
   quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
   std::optional<std::uint64_t> source_group_;
+  std::vector<std::string> listed_;  // modules that the source leaves plain, sorted
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors

@@ -6,9 +6,11 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
 #include "formats/checkpoint/stored_head.h"
+#include "formats/checkpoint/uneven_experts.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/json/json_form.h"
 #include "formats/modules/module_list.h"
@@ -131,6 +133,19 @@ void drop_mtp_layers(const formats::ModelConfig& config, Json& text) {
   }
 }
 
+// Promises the MTP layers that the checkpoint has beyond its config's. A step may have several.
+void state_mtp_layers(const Checkpoint& source, Json& config) {
+  if (!formats::understated_mtp(source.family(), source.config())) return;
+  const std::uint64_t n_layers = source.config().num_nextn_predict_layers;
+  Json& text = formats::text_section(source.config(), config);
+  for (std::uint64_t n = 1; n <= n_layers; ++n) {
+    text[formats::mtp_layer_key(text)] = n;
+    const std::string written = formats::json_text(config);
+    if (formats::parse_model_config(written, "config.json").num_nextn_predict_layers >= n_layers)
+      return;
+  }
+}
+
 // A config that says nothing of how its weights are quantized.
 formats::ModelConfig without_block(formats::ModelConfig config) {
   Json raw = *config.raw;
@@ -218,6 +233,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
     drop_mtp_layers(source.config(), text);
   if (has_head_apart(plan)) formats::untie_head(source.config(), config);
+  if (is_repair) state_mtp_layers(source, config);
   if (of_ranks) state_widths(plan.alignments.widths, text);
   // What says the same stays as it is, to the byte.
   if (config == *source.config().raw) return source.config_text();
@@ -241,6 +257,22 @@ void derive_index(Plan& plan) {
 }
 
 }  // namespace
+
+void require_sound_mtp(const Plan& plan, Refusals& refusals) {
+  if (plan.recipe.mtp == MtpPolicy::kDrop) return;
+  const formats::Family& family = plan.source.family();
+  const formats::ModelConfig& config = plan.source.config();
+  const auto said = formats::understated_mtp(family, config);
+  if (said && plan.recipe.choices.repair == nullptr) {
+    refusals.add(ErrorCode::kMismatch,
+                 fmt::format("config.json says num_nextn_predict_layers {}, and {} MTP layer(s) "
+                             "are here (--mtp drop leaves them out; ingot repair sets the number)",
+                             *said, config.num_nextn_predict_layers),
+                 "");
+  }
+  for (const auto& [layer, n] : formats::uneven_experts(family, config, plan.source.stored()))
+    refusals.add(ErrorCode::kShapeMismatch, formats::uneven_text(layer, n, config), "");
+}
 
 formats::IndexFrame index_frame(const Plan& plan) {
   formats::IndexFrame frame = plan.source.index_frame();

@@ -147,6 +147,10 @@ class Refusals {
   ErrorList errors_;
 };
 
+/// Refuses MTP layers that config.json does not count, unless they are repaired, and those with
+/// another number of experts, unless they are left out.
+void require_sound_mtp(const Plan& plan, Refusals& refusals);
+
 // What decide() consists of, beside the rules and the dialect.
 
 /// Why loaders of the target do not read this tensor, a stack or none, in the scheme that it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/relaid_codes.h"
+#include "formats/checkpoint/uneven_experts.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
@@ -100,24 +102,101 @@ Error with_remedy_of_headers(const Error& unread) {
       .in_file(unread.file());
 }
 
+bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
+  const auto match = grammar.match(tensor.name);
+  if (!match) return false;
+  tensor.rule = match->rule;
+  tensor.layer = match->layer;
+  tensor.expert = match->expert;
+  tensor.stack = stack_order(*match->rule, scheme_facts(tensor.encoding.scheme).quantized);
+  return true;
+}
+
+/// Layers with another number of experts than config.json has for all of them.
+class UnevenLayers {
+ public:
+  explicit UnevenLayers(const FamilyMatch& with)
+      : with_(with), numbers_(uneven_experts(with.family, with.config, with.stored)) {
+    for (const auto& [layer, n_experts] : numbers_)
+      grammars_.try_emplace(n_experts, with.family, with.config, n_experts);
+  }
+
+  /// The layer whose number of experts alone makes this tensor a fault.
+  [[nodiscard]] std::optional<std::uint32_t> layer_of(LogicalTensor tensor) const {
+    for (const auto& [n_experts, own] : grammars_) {
+      if (!has_row(own.grammar, tensor) || !tensor.layer) continue;
+      const auto layer = numbers_.find(*tensor.layer);
+      if (layer == numbers_.end() || layer->second != n_experts) continue;
+      FamilyMatch as_own{.family = with_.family,
+                         .config = own.config,
+                         .stored = with_.stored,
+                         .files = with_.files,
+                         .are_slices = with_.are_slices};
+      ErrorList faults;
+      compare(tensor, as_own, faults);
+      if (faults.empty()) return tensor.layer;
+    }
+    return std::nullopt;
+  }
+
+  /// A fault for the main layers.
+  void report(ErrorList& faults) const {
+    for (const auto& [layer, n_experts] : numbers_) {
+      if (layer >= with_.config.num_hidden_layers) continue;
+      faults.add(Error(ErrorCode::kShapeMismatch, uneven_text(layer, n_experts, with_.config))
+                     .in_file(kConfigName));
+    }
+  }
+
+ private:
+  struct Own {
+    Own(const Family& family, const ModelConfig& whole, std::uint64_t n_experts)
+        : config(whole), grammar(family, config) {
+      config.n_routed_experts = n_experts;
+    }
+    ModelConfig config;
+    NameGrammar grammar;
+  };
+
+  const FamilyMatch& with_;
+  std::map<std::uint32_t, std::uint64_t> numbers_;  // by layer
+  std::map<std::uint64_t, Own> grammars_;           // by number of experts
+};
+
 /// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
 /// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
 /// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
-/// shared_rule() alone and finds no fault.
+/// shared_rule() alone and finds no fault. An MTP layer with experts of its own number may be left
+/// out of an output: those tensors get their layer and no row, and loader rules tell of them.
 void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
   const bool names_are_known = !with.family.rules.empty();
   const NameGrammar grammar(with.family, with.config);
-  std::vector<std::string> unknown;
+  std::vector<LogicalTensor*> odd;
   for (LogicalTensor& tensor : tensors) {
-    if (const auto match = grammar.match(tensor.name)) {
-      tensor.rule = match->rule;
-      tensor.layer = match->layer;
-      tensor.expert = match->expert;
-      tensor.stack = stack_order(*match->rule, scheme_facts(tensor.encoding.scheme).quantized);
-      compare(tensor, with, faults);
+    if (has_row(grammar, tensor)) {
+      ErrorList own;
+      compare(tensor, with, own);
+      if (!own.empty()) odd.push_back(&tensor);
     } else if (names_are_known && !is_allowed(with.allow_unknown, tensor.name)) {
-      const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
-      unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor.name));
+      odd.push_back(&tensor);
+    }
+  }
+  if (odd.empty()) return;
+  const UnevenLayers uneven(with);
+  uneven.report(faults);
+  std::vector<std::string> unknown;
+  for (LogicalTensor* tensor : odd) {
+    if (const auto layer = uneven.layer_of(*tensor)) {
+      if (*layer < with.config.num_hidden_layers) continue;
+      tensor->rule = nullptr;
+      tensor->layer = layer;
+      tensor->expert.reset();
+      tensor->stack = StackOrder::kNone;
+    } else if (tensor->rule != nullptr) {
+      compare(*tensor, with, faults);
+    } else {
+      const StoredTensor& weight = with.stored[tensor->encoding.stored.weight()];
+      unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor->name));
     }
   }
   if (!unknown.empty()) faults.add(unknown_tensors(with.family.name, unknown));
@@ -340,7 +419,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
   state->config.text.prefix = find_text_prefix(state->stored);
-  count_named_mtp(*state->family, state->stored, state->config);
+  count_mtp_layers(*state->family, state->stored, state->config);
   const StrayCheck strays{
       .directory = directory,
       .family = *state->family,
@@ -396,7 +475,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     const Family& family =
         chosen_family(state->config, options.family, state->directory, state->remarks);
     require_widths(family, state->config);
-    count_named_mtp(family, state->stored, state->config);
+    count_mtp_layers(family, state->stored, state->config);
     state->family = &family;
   });
   stage.attempt([&] {

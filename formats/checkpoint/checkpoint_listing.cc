@@ -158,8 +158,9 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
     listing.is_complete = false;
     faults.add(
         Error(ErrorCode::kNotFound, fmt::format("has {} .safetensors file(s), but neither {} nor "
-                                                "{} (fetch the index; --family generic "
-                                                "reads them without)",
+                                                "{} (fetch the index, or ingot repair "
+                                                "makes one; --family generic reads them "
+                                                "without)",
                                                 present.size(), kIndexName, kSingleFile))
             .in_file(directory.string()));
     return;

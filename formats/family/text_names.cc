@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <compare>
 #include <set>
 
 #include "formats/config/nested_config.h"
 #include "formats/family/family.h"
+#include "formats/family/family_check.h"
+#include "formats/family/rule_scope.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -52,6 +56,40 @@ bool is_in(const std::array<std::string_view, N>& words, std::string_view word) 
   return std::ranges::find(words, word) != words.end();
 }
 
+// What stands before the number of an MTP layer in names.
+struct NumberedHead {
+  std::string_view text;
+  bool counts_main = false;  ///< whether the number goes on behind those of the main layers
+
+  auto operator<=>(const NumberedHead&) const = default;
+};
+
+// Beyond this many layers more than a config promises nothing is counted.
+constexpr std::uint64_t kMostUnsaid = 64;
+
+std::set<NumberedHead> mtp_heads(const Family& family) {
+  std::set<NumberedHead> heads;
+  if (!family.mtp_layers.empty()) heads.insert({family.mtp_layers, false});
+  for (const TensorRule& rule : family.rules) {
+    if (rule.scope != Scope::kMtpLayer) continue;
+    const std::size_t apart = rule.pattern.find(kMtpMark), main = rule.pattern.find(kLayerMark);
+    if (apart != std::string_view::npos) {
+      heads.insert({rule.pattern.substr(0, apart), false});
+    } else if (main != std::string_view::npos && family.mtp_layers.empty()) {
+      heads.insert({rule.pattern.substr(0, main), true});
+    }
+  }
+  return heads;
+}
+
+std::optional<std::uint64_t> number_behind(std::string_view name, std::string_view head) {
+  if (!name.starts_with(head)) return std::nullopt;
+  std::uint32_t number = 0;
+  const char* begin = name.data() + head.size();
+  const auto [end, failure] = std::from_chars(begin, name.data() + name.size(), number);
+  return failure == std::errc() ? std::optional<std::uint64_t>(number) : std::nullopt;
+}
+
 bool is_of_other_modality(std::string_view name) {
   const TensorRule* rule = shared_rule(name);
   return rule != nullptr && rule->role == Role::kOtherModality;
@@ -80,21 +118,42 @@ std::string find_text_prefix(std::span<const StoredTensor> stored) {
   return {};
 }
 
-void count_named_mtp(const Family& family, std::span<const StoredTensor> stored,
-                     ModelConfig& config) {
-  const Json& keys = text_keys(config);
-  const bool is_said = std::ranges::any_of(
-      kMtpLayerKeys, [&](const char* key) { return keys.is_object() && keys.contains(key); });
-  if (is_said || family.mtp_layers.empty()) return;
-  std::set<std::string> numbers;
+void count_mtp_layers(const Family& family, std::span<const StoredTensor> stored,
+                      ModelConfig& config) {
+  const std::set<NumberedHead> heads = mtp_heads(family);
+  if (heads.empty()) return;
+  const std::uint64_t n_main = config.num_hidden_layers;
+  ModelConfig more = config;
+  more.num_nextn_predict_layers += kMostUnsaid;
+  const NameGrammar grammar(family, more);
+  std::set<std::uint64_t> layers;
   for (const StoredTensor& tensor : stored) {
     const std::string name = text_model_name(tensor.name, config.text);
-    if (!name.starts_with(family.mtp_layers)) continue;
-    const std::size_t begin = family.mtp_layers.size();
-    numbers.insert(name.substr(begin, name.find('.', begin) - begin));
+    for (const NumberedHead& head : heads) {
+      const auto number = number_behind(name, head.text);
+      if (!number || *number < (head.counts_main ? n_main : 0)) continue;
+      const std::uint64_t layer = head.counts_main ? *number : n_main + *number;
+      if (layer < layer_count(config) || layers.contains(layer)) continue;
+      const auto match = grammar.match(tensor.name);
+      // A layer more is no MTP layer: it has the tensors of one.
+      if (!match || (head.counts_main && match->rule->scope != Scope::kMtpLayer)) continue;
+      layers.insert(layer);
+    }
   }
-  std::uint64_t& n_layers = config.num_nextn_predict_layers;
-  while (numbers.contains(std::to_string(n_layers))) ++n_layers;
+  while (layers.contains(layer_count(config))) ++config.num_nextn_predict_layers;
+}
+
+std::optional<std::uint64_t> understated_mtp(const Family& family, const ModelConfig& config) {
+  const Json& keys = text_keys(config);
+  if (config.num_nextn_predict_layers == 0 || !keys.is_object()) return std::nullopt;
+  const bool has_key =
+      std::ranges::any_of(kMtpLayerKeys, [&](const char* key) { return keys.contains(key); });
+  const std::set<NumberedHead> heads = mtp_heads(family);
+  const bool are_apart = std::ranges::none_of(heads, &NumberedHead::counts_main);
+  if (!has_key && are_apart) return std::nullopt;
+  const std::uint64_t said =
+      parse_model_config(config.raw->dump(), "config.json").num_nextn_predict_layers;
+  return said < config.num_nextn_predict_layers ? std::optional(said) : std::nullopt;
 }
 
 std::string text_model_name(std::string_view stored, const TextNesting& nesting) {

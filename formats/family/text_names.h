@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,11 +21,14 @@ struct Family;
 /// where there is none.
 std::string find_text_prefix(std::span<const StoredTensor> stored);
 
-/// Counts the MTP layers in the names of a checkpoint, from the first on, where its config has no
-/// key for their number (Qwen3-Next's) and the family names these layers apart; else leaves
-/// `config`, which has its prefix, as it is.
-void count_named_mtp(const Family& family, std::span<const StoredTensor> stored,
-                     ModelConfig& config);
+/// Adds to num_nextn_predict_layers the MTP layers that stand in the names of a checkpoint behind
+/// those that its config promises. `config` has its prefix.
+void count_mtp_layers(const Family& family, std::span<const StoredTensor> stored,
+                      ModelConfig& config);
+
+/// How many MTP layers config.json itself promises, where names have more; nothing where it
+/// promises all, or has no key for their number and the family names them apart (Qwen3-Next).
+std::optional<std::uint64_t> understated_mtp(const Family& family, const ModelConfig& config);
 
 /// A checkpoint's name as the family's rows have it.
 std::string text_model_name(std::string_view stored, const TextNesting& nesting);

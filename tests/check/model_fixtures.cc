@@ -63,6 +63,8 @@ std::vector<RuleFixture> model_fixtures() {
        }},
       {"mtp.present", kMissingTensor, make_fp8,
        [](auto& c) { EXPECT_GT(c.erase_prefix(kMtp), 20U); }},
+      {"mtp.counted", kMismatch, make_fp8, in_config({{"/num_nextn_predict_layers", 0}})},
+      {"mtp.counted", kMismatch, make_fp8, in_config({{"/num_nextn_predict_layers", nullptr}})},
       {"mtp.complete", kMissingTensor, make_fp8,
        [](auto& c) { c.tensors.erase(kMtp + "enorm.weight"); }},
       {"model.tied-head", kMismatch, make_fp8, in_config({{"/tie_word_embeddings", true}})},

@@ -5,9 +5,11 @@
 
 #include "check/rules/loader_rules.h"
 #include "convert/plan/plan.h"
+#include "convert/plan/repair.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "tests/check/editable_checkpoint.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
@@ -61,6 +63,25 @@ Recipe to(SchemeId scheme, const std::string& dialect = "") {
 }
 
 const Schemes kBf16Only = {SchemeId::kBf16};
+
+// A copy of the example's files that may be changed.
+EditableCheckpoint example() {
+  EditableCheckpoint checkpoint = EditableCheckpoint::load(tiny_v32());
+  checkpoint.descriptions.clear();
+  return checkpoint;
+}
+
+// Leaves out the experts from `n` on of a layer, and their rows of its router.
+void prune(EditableCheckpoint& checkpoint, std::uint32_t layer, std::uint64_t n) {
+  const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
+  for (std::uint64_t expert = n; expert < 16; ++expert)
+    checkpoint.erase_prefix(fmt::format("{}experts.{}.", mlp, expert));
+  for (const char* name : {"gate.weight", "gate.e_score_correction_bias"}) {
+    EditableCheckpoint::Tensor& tensor = checkpoint.at(mlp + name);
+    tensor.bytes.resize(tensor.bytes.size() / tensor.shape[0] * n);
+    tensor.shape[0] = n;
+  }
+}
 
 class FamilyRecipes : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, FamilyRecipes,
@@ -345,16 +366,77 @@ TEST_P(PlainModules, AreRefusedInThePlan) {
   }
 }
 
-TEST(PlainModules, GlmsPredictionHeadMayBeQuantized) {
+TEST(PlainModules, Glm45sPredictionHeadMayBeQuantized) {
+  const std::string input = INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_channel";
+  Asked asked = {.to = SchemeId::kInt8Channel, .rules = {"role:mtp-head=int8"}};
+  EXPECT_NO_THROW(static_cast<void>(plan_of(asked, input)));
+  asked.rules = {"role:head=int8"};
+  expect_error(ErrorCode::kUnsupported, {"head"}, [&] { plan_of(asked, input); });
+}
+
+TEST(UncountedMtp, IsRefusedDroppedOrMended) {
   const TempDir directory;
-  formats::SynthOptions options;
-  options.family = formats::find_family("glm_moe_dsa");
-  options.size = formats::SynthSize::kTiny;
-  formats::write_synthetic_checkpoint(directory / "in", options);
-  Asked asked = {.to = SchemeId::kFp8Channel, .rules = {"role:mtp-head=fp8-channel"}};
-  EXPECT_NO_THROW(static_cast<void>(plan_of(asked, directory / "in")));
-  asked.rules = {"role:head=fp8-channel"};
-  expect_error(ErrorCode::kUnsupported, {"head"}, [&] { plan_of(asked, directory / "in"); });
+  EditableCheckpoint checkpoint = example();
+  for (const Json& said : {Json(0), Json(nullptr)}) {
+    checkpoint.config["num_nextn_predict_layers"] = said;
+    checkpoint.write(directory.path());
+    Recipe recipe = to(SchemeId::kBf16);
+    expect_error(ErrorCode::kMismatch, {"num_nextn_predict_layers 0", "--mtp drop", "repair"},
+                 [&] { planned(directory.path(), recipe); });
+    recipe.mtp = MtpPolicy::kDrop;
+    for (const auto& [name, scheme] : planned(directory.path(), recipe).scheme)
+      EXPECT_FALSE(name.starts_with("model.layers.5.")) << name;
+
+    const auto source = formats::Checkpoint::open(directory.path());
+    EXPECT_EQ(source.config().num_nextn_predict_layers, 1U);
+    Recipe repair;
+    repair.choices.repair = std::make_shared<const RepairFacts>(convert::read_repair_facts(source));
+    resolve(repair, source);
+    EXPECT_EQ(parse_json(plan_for(source, repair).json.config, "")["num_nextn_predict_layers"], 1);
+  }
+}
+
+TEST(PrunedExperts, AreJudgedOnlyInLayersThatStay) {
+  const TempDir directory;
+  EditableCheckpoint checkpoint = example();
+  checkpoint.config["n_routed_experts"] = 12;
+  for (std::uint32_t layer = 1; layer < 5; ++layer) prune(checkpoint, layer, 12);
+  checkpoint.write(directory.path());
+  Recipe recipe = to(SchemeId::kBf16);
+  expect_error(ErrorCode::kShapeMismatch,
+               {"layer 5 (MTP) has 16 experts, config.json says 12", "--mtp drop"},
+               [&] { planned(directory.path(), recipe); });
+  recipe.mtp = MtpPolicy::kDrop;
+  const Planned dropped = planned(directory.path(), recipe);
+  EXPECT_EQ(dropped.action.at("model.layers.5.mlp.experts.15.up_proj.weight"), Action::kDrop);
+  EXPECT_EQ(dropped.action.at("model.layers.5.mlp.gate.weight"), Action::kDrop);
+
+  prune(checkpoint, 3, 8);
+  checkpoint.write(directory.path());
+  expect_error(ErrorCode::kShapeMismatch, {"layer 3 has 8 experts, config.json says 12"},
+               [&] { planned(directory.path(), recipe); });
+}
+
+TEST(OwnListOfTheSource, LeavesModulesPlainUnlessARuleAsks) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "in");
+  conversion.recipe = to(SchemeId::kFp8Block);
+  conversion.recipe.rules = {parse_rule("role:kv-b-proj=bf16")};
+  conversion.run();
+  const std::string module = "model.layers.0.self_attn.kv_b_proj";
+  const auto lists = [&](const Planned& result) {
+    const Json config = parse_json(result.plan.json.config, "");
+    const Json& listed = config["quantization_config"]["modules_to_not_convert"];
+    return std::find(listed.begin(), listed.end(), Json(module)) != listed.end();
+  };
+  const Planned again = planned(directory / "in", to(SchemeId::kFp8Block));
+  EXPECT_EQ(again.scheme.at(module + ".weight"), SchemeId::kBf16);
+  EXPECT_TRUE(lists(again));
+  Recipe asked = to(SchemeId::kFp8Block);
+  asked.rules = {parse_rule("role:kv-b-proj=fp8-block")};
+  const Planned all = planned(directory / "in", asked);
+  EXPECT_EQ(all.scheme.at(module + ".weight"), SchemeId::kFp8Block);
+  EXPECT_FALSE(lists(all));
 }
 
 TEST(DefaultOfFp8Tensor, IsTheNativeFormThatBothEnginesLoad) {
