@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Random conversions, judged by decoding every tensor in NumPy, and by bytes against other ways to the same output.
+
+    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--keep FOLDER] [--verbose]
+
+GOLDEN is tests/golden, LIBRARY what tests/support/faults.c becomes; without it no run is killed. A case is a pure
+function of its seed. Where one fails, its commands are printed. `--seeds 17 --keep DIR --verbose` repeats one, and
+leaves its files.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections import Counter
+
+try:
+    import numpy
+except ImportError:
+    sys.exit("numpy is missing (scripts/deps.sh installs python3-numpy)")
+
+from case import VARIANTS, make_case, write_widened
+from job import Refused, Shell, Wrong
+from judge import judge
+from salt import salt
+from variants import Runner, cleanup
+
+# A larger share of refusals would leave too little to judge: of conversions, and of what is done with them besides.
+MOST_REFUSED, MOST_VARIANTS_REFUSED = 0.35, 0.5
+
+
+def reason_of(refusal):
+    """The first fault of a refusal, in short."""
+    lines = [line.strip() for line in str(refusal).splitlines()]
+    return (lines[1] if len(lines) > 1 and lines[0].endswith("faults") else lines[0])[:140]
+
+
+def make_source(shell, case):
+    """The source of a case. Returns its name in the shell's folder."""
+    source = case.source
+    if source["kind"] == "fixture":
+        shell.note(f"cp -r {source['folder']} source; chmod -R u+w source")
+        shutil.copytree(source["folder"], shell.path("source"), copy_function=shutil.copyfile)
+    else:
+        words = list(source["words"])
+        if source["kind"] == "widened":
+            write_widened(source["config"], source["factor"], shell.path("config.json"))
+            shell.note(f"# config.json: {source['config']}, widths times {source['factor']}")
+            words += ["--config", "config.json"]
+        code, text = shell.run("synth", "source", *words)
+        if code == 2 and text.startswith("error:"):
+            raise Refused(text)
+        if code != 0:
+            raise Wrong(f"synth ended with {code}: {text}")
+    if case.salt is not None:
+        shell.note(
+            f"cd {shlex.quote(os.path.dirname(os.path.abspath(__file__)))}; python3 -c "
+            f"\"import salt; salt.salt('{shell.path('source')}', {case.salt})\"; cd -"
+        )
+        salt(shell.path("source"), case.salt)
+    return "source"
+
+
+def run_case(shell, case, counts, reasons):
+    """Raises Wrong for a fault, Refused where the conversion itself was refused."""
+    source = make_source(shell, case)
+    for n, target in enumerate(case.targets):
+        output = f"output{n}"
+        shell.make(output, "convert", source, output, *target.words)
+        if "released" in target.choices:
+            target.choices["released"] = shell.path(target.choices["released"])
+        complaints = judge(shell.path(source), shell.path(output), target.choices)
+        counts["conversions"] += 1
+        if complaints:
+            raise Wrong(
+                f"{output}, {len(complaints)} complaints: "
+                + "; ".join(f"{name} {words}" for name, words in complaints[:4])
+            )
+        if target is not case.targets[-1]:
+            source = output
+    runner = Runner(shell, source, f"output{len(case.targets) - 1}", case.targets[-1])
+    for variant in case.variants:
+        try:
+            runner.run(variant)
+            counts[variant["kind"]] += 1
+        except Refused as refusal:
+            counts[variant["kind"] + " refused"] += 1
+            reasons[variant["kind"] + ": " + reason_of(refusal)] += 1
+            shell.note(f"# refused: {refusal}")
+        cleanup(shell)
+
+
+def run_seed(arguments, seed, counts, reasons):
+    """What is wrong, in words, or nothing; and the commands."""
+    folder = arguments.keep or tempfile.mkdtemp(prefix=f"ingot-differential-{seed}-")
+    os.makedirs(folder, exist_ok=True)
+    shell, fault = Shell(arguments.ingot, arguments.faults, folder), None
+    try:
+        run_case(shell, make_case(seed, arguments.golden), counts, reasons)
+    except Refused as refusal:
+        counts["refused"] += 1
+        reasons[reason_of(refusal)] += 1
+        shell.note(f"# refused: {refusal}")
+    except Wrong as wrong:
+        fault = str(wrong)
+    except Exception as error:  # what cannot even be read is a fault, too
+        fault = f"{type(error).__name__}: {error}"
+    if not arguments.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return fault, shell.lines
+
+
+def seeds_of(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ingot", type=os.path.abspath)
+    parser.add_argument("golden", type=os.path.abspath)
+    parser.add_argument("--faults", type=os.path.abspath)
+    parser.add_argument("--seeds", type=seeds_of, default=range(10))
+    parser.add_argument("--keep")
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    counts, reasons, n_wrong = Counter(), Counter(), 0
+    for seed in arguments.seeds:
+        fault, lines = run_seed(arguments, seed, counts, reasons)
+        if fault or arguments.verbose:
+            print(f"seed {seed}: {fault or 'right'}", *lines, sep="\n    ", flush=True)
+        n_wrong += bool(fault)
+    n = len(arguments.seeds)
+    print(f"{n} cases, {n_wrong} wrong: " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
+    for reason, count in reasons.most_common(20 if arguments.verbose or n > 50 else 0):
+        print(f"  {count} refused: {reason}")
+    n_variants = sum(counts[kind] for kind in VARIANTS)
+    n_variants_refused = sum(counts[kind + " refused"] for kind in VARIANTS)
+    is_too_little = counts["refused"] > MOST_REFUSED * n
+    is_too_little |= n_variants_refused > MOST_VARIANTS_REFUSED * (n_variants + n_variants_refused)
+    if n >= 10 and is_too_little:
+        print(f"{counts['refused']} cases and {n_variants_refused} variants were refused: too little is left to judge")
+        n_wrong += 1
+    return 1 if n_wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Routed experts one by one and in stacks: the same matrices under other names."""
+
+import re
+
+import numpy as np
+
+from container import text_config
+
+# Of the stacks of a family: whether plain ones are input-major, and whether gate and up rows stand in turn.
+FORMS = {"llama4": (True, False), "gpt_oss": (True, True), "inkling": (False, True)}
+STACK = re.compile(r"^(.*\.experts)\.(gate_up_proj|down_proj|w13_weight|w2_weight)(_bias)?$")
+SINGLE_STACK = re.compile(r"^(.*\.moe)\.(gate_proj|up_proj|down_proj)\.weight$")
+MEMBERS = {"gate_up_proj": ["gate_proj", "up_proj"], "w13_weight": ["gate_proj", "up_proj"], "w2_weight": ["down_proj"]}
+
+
+def form_of(config):
+    kinds = {config.get("model_type", ""), text_config(config).get("model_type", "")}
+    for family, form in FORMS.items():
+        if any(kind.startswith(family) for kind in kinds):
+            return form
+    return (False, False)
+
+
+def members_of(name, n_dimensions):
+    """Of a stack: what its experts are called before and behind their number, each member. Else nothing."""
+    found = STACK.match(name)
+    if found:
+        kind = "bias" if found[3] else "weight"
+        return [(found[1] + ".", f".{member}.{kind}") for member in MEMBERS.get(found[2], [found[2]])]
+    found = SINGLE_STACK.match(name)
+    if found and n_dimensions == 3:
+        return [(found[1] + ".experts.", f".{found[2]}.weight")]
+    return []
+
+
+def separated(name, values, is_quantized, form):
+    """The single experts of a stack, by name; output-major."""
+    input_major, in_turn = form
+    members = members_of(name, values.ndim)
+    if values.ndim == 3 and input_major and not is_quantized:
+        values = values.transpose(0, 2, 1)
+    singles, n = {}, len(members)
+    for m, (before, behind) in enumerate(members):
+        size = values.shape[1] // n
+        rows = slice(m, None, n) if in_turn else slice(m * size, (m + 1) * size)
+        for expert in range(values.shape[0]):
+            singles[f"{before}{expert}{behind}"] = values[expert, rows]
+    return singles
+
+
+def assembled(name, n_dimensions, n_experts, singles, is_quantized, form):
+    """The stack of these single experts, as it is stored under `name`."""
+    input_major, in_turn = form
+    matrices = []
+    for expert in range(n_experts):
+        own = [singles[f"{before}{expert}{behind}"] for before, behind in members_of(name, n_dimensions)]
+        matrices.append(np.stack(own, 1).reshape((-1,) + own[0].shape[1:]) if in_turn else np.concatenate(own))
+    stack = np.stack(matrices)
+    return stack.transpose(0, 2, 1) if stack.ndim == 3 and input_major and not is_quantized else stack

@@ -1,0 +1,119 @@
+"""Runs the commands of a case and looks at what they leave behind."""
+
+import filecmp
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+
+RECORDS = {"ingot.json", "ingot.tensors.jsonl.zst"}
+
+
+class Wrong(Exception):
+    """What ingot did is not what it promises."""
+
+
+class Refused(Exception):
+    """ingot refused a command, as it may: exit code 2, a message, and nothing published."""
+
+
+class Shell:
+    """Commands in a folder of their own, remembered so that they can be repeated by hand."""
+
+    def __init__(self, ingot, faults, folder):
+        self.ingot, self.faults, self.folder, self.lines = ingot, faults, folder, [f"mkdir -p {folder}; cd {folder}"]
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def note(self, line):
+        self.lines.append(line)
+
+    def remove(self, *names):
+        self.note("rm -rf " + " ".join(names))
+        for name in names:
+            shutil.rmtree(self.path(name), ignore_errors=True)
+
+    def run(self, *words, kill=None):
+        """Exit code and text of one command; -9 where it was killed at the call that `kill` names."""
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMIX_", "SLURM_"))
+        }
+        prefix = ""
+        if kill and self.faults:
+            environment.update(LD_PRELOAD=self.faults, INGOT_FAULTS=kill)
+            prefix = f"LD_PRELOAD={shlex.quote(self.faults)} INGOT_FAULTS={shlex.quote(kill)} "
+        self.note(prefix + shlex.join([self.ingot, *words]))
+        done = subprocess.run(
+            [self.ingot, *words], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600
+        )
+        self.lines[-1] += f"   # exit {done.returncode}"
+        return done.returncode, done.stderr.strip() or done.stdout.strip()
+
+    def is_published(self, name):
+        return any(
+            file == "ingot.json" or file.endswith(".safetensors")
+            for folder, _, files in os.walk(self.path(name))
+            for file in files
+            if ".ingot-partial" not in folder
+        )
+
+    def make(self, output, *words, kill=None):
+        """A command that makes a checkpoint. True: it is there; False: the run was killed as it was told to."""
+        code, text = self.run(*words, "--quiet", kill=kill)
+        if code == -signal.SIGKILL and kill:
+            return False
+        if code == 2 and text.startswith("error:") and len(text) > 30:
+            if self.is_published(output):
+                raise Wrong(f"{words[0]} refused and published all the same: {text}")
+            raise Refused(text)
+        if code != 0:
+            raise Wrong(f"{words[0]} ended with {code}: {text}")
+        if os.path.exists(self.path(os.path.join(output, ".ingot-partial"))):
+            raise Wrong(f"{words[0]} succeeded, and .ingot-partial is still there")
+        if not os.path.exists(self.path(os.path.join(output, "ingot.json"))):
+            raise Wrong(f"{words[0]} succeeded and published nothing")
+        return True
+
+    def make_with_kills(self, output, kills, *words, again=()):
+        """The same, killed at each of these points and continued; `again`: words that the last run has besides."""
+        for n_killed, kill in enumerate(kills):
+            if self.make(output, *words, *(["--resume"] if n_killed else []), kill=kill):
+                return n_killed
+            if os.path.exists(self.path(os.path.join(output, ".ingot-partial"))):
+                code, _ = self.run("inspect", output)
+                if code != 2:
+                    raise Wrong(f"an unfinished output was read: inspect ended with {code}")
+        self.make(output, *words, *again, *(["--resume"] if kills else []))
+        return len(kills)
+
+
+def tree(folder, left_out=()):
+    """Paths of all files below a folder."""
+    return sorted(
+        os.path.relpath(os.path.join(parent, file), folder)
+        for parent, _, files in os.walk(folder)
+        for file in files
+        if file not in left_out
+    )
+
+
+def require_same_files(one, other, words, left_out=()):
+    """Both folders hold the same files with the same bytes."""
+    ours, theirs = tree(one, left_out), tree(other, left_out)
+    if ours != theirs:
+        raise Wrong(f"{words}: other files: {sorted(set(ours) ^ set(theirs))[:5]}")
+    for path in ours:
+        if not filecmp.cmp(os.path.join(one, path), os.path.join(other, path), shallow=False):
+            raise Wrong(f"{words}: {path} has other bytes")
+
+
+def require_same_tensors(ours, theirs, words):
+    """Both hold the same stored tensors, in whichever files."""
+    if ours.keys() != theirs.keys():
+        raise Wrong(f"{words}: other tensors: {sorted(ours.keys() ^ theirs.keys())[:5]}")
+    for name, stored in ours.items():
+        other = theirs[name]
+        if (stored.dtype, stored.shape, stored.data) != (other.dtype, other.shape, other.data):
+            raise Wrong(f"{words}: {name} differs")

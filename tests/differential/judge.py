@@ -1,0 +1,252 @@
+"""Whether a checkpoint is the conversion of another that was asked for, by the values of every tensor."""
+
+import os
+import re
+
+import numpy as np
+
+import grids
+from container import quantization_config, read_checkpoint, read_config
+from experts import assembled, form_of, members_of, separated
+from numbers_of_bits import F32, round_bf16, to_bf16, to_f16
+from weights import Weight, first_mtp_layer, logical_tensors, whole_numbers
+
+ROUTED = re.compile(r"\.(?:experts\.\d+)\.(?:gate_proj|up_proj|down_proj)\.weight$")
+# Never quantized by any recipe, whatever the family.
+NEVER = re.compile(r"(?:norm|embed_tokens|embed|mlp\.gate|router)\.weight$")
+LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+# The parts that a dialect writes beside the codes of a scheme, with their dtypes.
+WRITTEN = {
+    ("deepseek", "fp8-block"): {"weight_scale_inv": "F32"},
+    ("deepseek", "fp8-tensor"): {"weight_scale": "F32"},
+    ("deepseek", "int8-block"): {"weight_scale_inv": "F32"},
+    ("compressed-tensors", "fp8-block"): {"weight_scale": "F32"},
+    ("compressed-tensors", "fp8-channel"): {"weight_scale": "F32"},
+    ("compressed-tensors", "fp8-tensor"): {"weight_scale": "F32"},
+    ("compressed-tensors", "int8-channel"): {"weight_scale": "F32"},
+    ("compressed-tensors", "nvfp4"): {"weight_scale": "F8_E4M3", "weight_global_scale": "F32"},
+    ("compressed-tensors", "mxfp4"): {"weight_scale": "U8"},
+    ("compressed-tensors", "mxfp8"): {"weight_scale": "U8"},
+    ("compressed-tensors", "int4-group"): {"weight_scale": "BF16", "weight_shape": "I32"},
+    ("modelopt", "nvfp4"): {"weight_scale": "F8_E4M3", "weight_scale_2": "F32"},
+    ("modelopt", "fp8-tensor"): {"weight_scale": "F32"},
+    ("modelopt", "fp8-channel"): {"weight_scale": "F32"},
+    ("modelslim", "int8-channel"): {"weight_scale": "F32", "weight_offset": "F32"},
+    ("modelslim", "int8-channel", "static"): {"deq_scale": None, "quant_bias": "I32"},
+    ("mxfp4", "mxfp4"): {"scales": "U8"},
+}
+PLAIN = ("bf16", "f16", "f32")
+ACTIVATIONS = {"input_scale", "input_offset", "input_global_scale", "activation_scale"}
+
+
+class Model:
+    """A checkpoint as single matrices by name, and as it is stored."""
+
+    def __init__(self, folder):
+        self.folder, self.config = folder, read_config(folder)
+        self.stored = logical_tensors(read_checkpoint(folder), self.config)
+        self.form = form_of(self.config)
+        self.singles, self.origin = {}, {}
+        for name, weight in self.stored.items():
+            members = members_of(name, weight.values.ndim) if weight.values is not None else []
+            split = separated(name, weight.values, weight.is_quantized, self.form) if members else {name: weight.values}
+            for single, values in split.items():
+                if single in self.origin:
+                    raise ValueError(f"{folder}: {single} is there alone and in a stack")
+                self.singles[single], self.origin[single] = values, weight
+        self._amax = {}
+
+    def peers(self, name):
+        """The amax of each matrix of the same module as this one."""
+        module = name.rsplit(".", 2)[0]
+        if not self._amax:
+            for single, values in self.singles.items():
+                if values is not None and values.ndim == 2 and values.size:
+                    self._amax.setdefault(single.rsplit(".", 2)[0], []).append((single, values))
+        found = self._amax.get(module, [])
+        return [np.abs(values).max() for _, values in found]
+
+    def values_as(self, weight):
+        """What this model holds of a tensor of another one, in the shape in which that stores it; and its origin."""
+        if weight.name in self.singles:
+            return self.singles[weight.name], self.origin[weight.name]
+        members = members_of(weight.name, weight.values.ndim) if weight.values is not None else []
+        n_experts = weight.values.shape[0] if members else 0
+        wanted = [f"{before}{expert}{behind}" for expert in range(n_experts) for before, behind in members]
+        if not wanted or any(name not in self.singles for name in wanted):
+            return None, None
+        stack = assembled(weight.name, weight.values.ndim, n_experts, self.singles, weight.is_quantized, self.form)
+        return stack, self.origin[wanted[0]]
+
+
+def same_bits(a, b):
+    return a.shape == b.shape and np.array_equal(
+        np.ascontiguousarray(a, F32).view(np.uint32), np.ascontiguousarray(b, F32).view(np.uint32)
+    )
+
+
+def cast(values, scheme):
+    """Values in a plain dtype, as F32."""
+    if scheme == "bf16":
+        return round_bf16(values)
+    return to_f16(values).view("<f2").astype(F32) if scheme == "f16" else np.asarray(values, F32)
+
+
+def judge_plain(weight, values, origin, choices):
+    is_asked = choices.get("narrows") or any(rule["scheme"] == weight.scheme for rule in choices.get("rules", []))
+    if origin.is_plain and origin.scheme != weight.scheme and not is_asked:
+        return [f"was {origin.scheme} and became {weight.scheme}, which nobody asked for"]
+    if same_bits(weight.values, cast(values, weight.scheme)):
+        return []
+    wrong = np.count_nonzero(weight.values != cast(values, weight.scheme))
+    return [f"{wrong} of {values.size} values are not the {weight.scheme} of those of the source ({origin.scheme})"]
+
+
+def judge_kept(weight, values, origin):
+    """Codes that were kept decode to the very values. A global scale that came to divide is a quotient."""
+    if same_bits(weight.values, values):
+        return []
+    if weight.scheme == "nvfp4" and weight.divides != origin.divides:
+        if np.all(np.abs(weight.values - values) <= np.abs(values) * F32(2.0**-21)):
+            return []
+    return [
+        f"its codes were to be kept, and {np.count_nonzero(weight.values != values)} of {values.size} values are others"
+    ]
+
+
+def judge_parts(weight, choices):
+    """The stored tensors that the dialect says, and no others."""
+    key = (choices["dialect"], weight.scheme)
+    wanted = WRITTEN.get(key + (choices.get("activations"),)) or WRITTEN.get(key)
+    if wanted is None:
+        return [f"dialect {choices['dialect']} has no {weight.scheme}"]
+    found = {
+        part: stored.dtype for part, stored in weight.parts.items() if part != "weight" and part not in ACTIVATIONS
+    }
+    if found.keys() != wanted.keys() or any(wanted[part] not in (None, dtype) for part, dtype in found.items()):
+        return [f"its parts are {found}, the dialect has {wanted}"]
+    has_input = bool(ACTIVATIONS & weight.parts.keys())
+    if has_input != (choices.get("activations") == "static"):
+        return ["it has an input scale" if has_input else "it has no input scale"]
+    complaints = []
+    if has_input and choices.get("input_scale"):
+        scale = F32(choices["input_scale"])
+        part, number = (
+            ("input_global_scale", F32(1) / scale) if "input_global_scale" in weight.parts else ("input_scale", scale)
+        )
+        stored = np.frombuffer(weight.parts[part].data, "<f4")
+        if not np.all(stored == number):
+            complaints.append(f"its {part} is {stored}, {number} was asked for")
+    if "quant_bias" in weight.parts:
+        offset = np.frombuffer(weight.parts["input_offset"].data, "<f4").astype(np.float64)
+        bias = np.rint(-offset * weight.codes.astype(np.float64).sum(-1))
+        if not np.array_equal(whole_numbers(weight.parts["quant_bias"]).ravel(), bias):
+            complaints.append("its quant_bias is not what its codes and the offset of the input give")
+    return complaints
+
+
+def judge_weight(weight, source, choices):
+    values, origin = source.values_as(weight)
+    if origin is None:
+        return ["the source has no such tensor"]
+    if weight.values is None or values is None:
+        same = (
+            origin.parts["weight"].data == weight.parts["weight"].data
+            and origin.parts["weight"].shape == weight.parts["weight"].shape
+        )
+        return [] if same else ["is no number, and its bytes are not those of the source"]
+    if weight.values.shape != values.shape:
+        return [f"has shape {weight.values.shape}, the source {values.shape}"]
+    if weight.is_plain:
+        return judge_plain(weight, values, origin, choices)
+    is_anew = (
+        choices.get("fp8_grid")
+        if weight.scheme.startswith("fp8")
+        else choices.get("group_size") if weight.scheme == "int4-group" else None
+    )
+    if origin.scheme == weight.scheme and (not is_anew or same_bits(weight.values, values)):
+        return judge_kept(weight, values, origin)
+    if choices.get("via") == "bf16":
+        values = round_bf16(values)
+    peers = [] if weight.values.ndim != 2 else source.peers(weight.name)
+    if choices.get("via") == "bf16":
+        peers = [round_bf16(F32(amax)) for amax in peers]
+    complaints = judge_parts(weight, choices)
+    if "released" in choices:
+        return complaints + judge_released(weight, values, choices["released"])
+    return complaints + grids.judge_encoding(weight, values, choices, peers, origin.scheme)
+
+
+def judge_released(weight, values, release):
+    """Scales of a release were to be taken: they are its own, and codes the nearest under them."""
+    complaints = grids.judge_codes(weight, values)
+    own = release.stored.get(weight.name)
+    if own is None or not same_bits(own.scales, weight.scales):
+        complaints.append("its scales are not those of the release")
+    return complaints
+
+
+def is_mtp(name, n_layers):
+    layer = LAYER.search(name)
+    return name.startswith("mtp.") or ".mtp." in name or (layer is not None and int(layer[1]) >= n_layers)
+
+
+def judge_schemes(output, source, choices):
+    """Which tensors have which scheme, as far as every family has to agree."""
+    n_layers, to = first_mtp_layer(source.config), choices.get("to")
+    is_all_plain = to in PLAIN and all(rule["scheme"] in PLAIN for rule in choices.get("rules", []))
+    for name in output.singles:
+        scheme, before = output.origin[name].scheme, source.origin[name].scheme if name in source.origin else ""
+        if NEVER.search(name) and output.origin[name].is_quantized and scheme != before:
+            yield name, f"is never quantized, and became {scheme}"
+        rule = next((rule for rule in choices.get("rules", []) if re.search(rule["names"], name)), None)
+        if rule and ROUTED.search(name):
+            wanted = before if rule["scheme"] == "keep" else rule["scheme"]
+            if scheme != wanted and not (choices.get("may_be_plain") or rule["scheme"] == "keep"):
+                yield name, f"is {scheme}, the rule {rule['selector']}={rule['scheme']} wants {wanted}"
+        elif is_all_plain and output.origin[name].is_quantized and choices.get("mtp") != "keep":
+            yield name, f"is {scheme}, everything was to become {to}"
+        elif to and to not in PLAIN and ROUTED.search(name) and not rule:
+            if (
+                scheme != to
+                and not is_mtp(name, n_layers)
+                and not choices.get("may_be_plain")
+                and not choices.get("is_generic")
+            ):
+                yield name, f"is {scheme}, routed experts were to become {to}"
+
+
+def judge_config(output, choices):
+    has_codes = any(weight.is_quantized for weight in output.stored.values())
+    said = quantization_config(output.config)
+    if not has_codes:
+        if said:
+            yield "config.json", "has a quantization_config, and nothing is quantized"
+    elif choices.get("dialect") == "modelslim":
+        if not os.path.exists(os.path.join(output.folder, "quant_model_description.json")):
+            yield "quant_model_description.json", "is missing"
+    elif not said.get("quant_method"):
+        yield "config.json", "says nothing of the quantized weights"
+
+
+def judge_models(source, output, choices):
+    """Complaints about a conversion, as (name, words). None: every tensor holds what it has to."""
+    complaints = [
+        (name, words)
+        for name, weight in sorted(output.stored.items())
+        for words in judge_weight(weight, source, choices)
+    ]
+    complaints += judge_schemes(output, source, choices)
+    complaints += judge_config(output, choices)
+    n_layers = first_mtp_layer(source.config)
+    for name in sorted(source.singles.keys() - output.singles.keys()):
+        if not (choices.get("mtp") == "drop" and is_mtp(name, n_layers)):
+            complaints.append((name, "is in the source and not in the output"))
+    return complaints
+
+
+def judge(source_folder, output_folder, choices):
+    """The same of two folders. `released`: that of the release whose scales were to be taken."""
+    if "released" in choices:
+        choices = {**choices, "released": Model(choices["released"])}
+    return judge_models(Model(source_folder), Model(output_folder), choices)

@@ -1,0 +1,91 @@
+"""Numbers of few bits, from their definitions: tables of what codes stand for, and rounding to the nearest of them.
+
+Every array is FP32, as the formats say, unless a name says otherwise."""
+
+import numpy as np
+
+F32 = np.float32
+
+
+def _e4m3():
+    values = np.zeros(256, F32)
+    for code in range(128):
+        exponent, mantissa = code >> 3, code & 7
+        values[code] = mantissa * 2.0**-9 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+    values[127] = np.nan
+    values[128:] = -values[:128]
+    return values
+
+
+E4M3 = _e4m3()
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F32)
+
+
+def e8m0(codes):
+    """2^(b-127); 255 is NaN. 0 is a subnormal F32."""
+    codes = np.asarray(codes, np.uint8)
+    return np.where(codes == 255, F32(np.nan), np.exp2(codes.astype(np.float64) - 127).astype(F32))
+
+
+def bf16(data):
+    """BF16 words, widened."""
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(F32)
+
+
+def to_bf16(values):
+    """BF16 words: to nearest, ties to even; a NaN is 0x7FC0 with its sign."""
+    bits = np.ascontiguousarray(values, F32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    quiet = ((bits >> 16) & 0x8000 | 0x7FC0).astype(np.uint16)
+    return np.where(np.isnan(values), quiet, rounded)
+
+
+def round_bf16(values):
+    """The nearest BF16, as F32."""
+    return bf16(to_bf16(values).tobytes()).reshape(np.shape(values))
+
+
+def to_f16(values):
+    """F16 words: to nearest, ties to even; beyond the largest they are infinite."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(values, F32).astype("<f2").view("<u2")
+
+
+def _nearest(magnitudes, table):
+    """The nearest entry of an ascending table; of two as near that with the even index. The last is a limit."""
+    upper = np.searchsorted(table, magnitudes).clip(1, len(table) - 1)
+    low, high = table[upper - 1].astype(np.float64), table[upper].astype(np.float64)
+    middle = (low + high) / 2
+    takes_high = (magnitudes > middle) | ((magnitudes == middle) & (upper % 2 == 0))
+    return np.where(takes_high, high, low).astype(F32)
+
+
+def round_e4m3(values):
+    """To the nearest E4M3, ties to even; what is beyond 448 is 448."""
+    return np.copysign(_nearest(np.abs(values), E4M3[:127]), values)
+
+
+def round_e2m1(values):
+    """To the nearest E2M1, ties to even; what is beyond 6 is 6."""
+    return np.copysign(_nearest(np.abs(values), E2M1[:8]), values)
+
+
+def round_whole(values, low, high):
+    """To the nearest whole number, ties to even, within both limits."""
+    return np.clip(np.rint(values), low, high).astype(F32)
+
+
+def power_of_two_above(values):
+    """Positive F32 rounded up to powers of two."""
+    mantissa, exponent = np.frexp(np.asarray(values, np.float64))
+    return np.where(mantissa == 0.5, np.exp2(exponent - 1.0), np.exp2(exponent * 1.0)).astype(F32)
+
+
+def is_power_of_two(values):
+    """Whether each is one, subnormals included."""
+    return np.frexp(np.asarray(values, np.float64))[0] == 0.5
+
+
+def e4m3_codes(values):
+    """The codes, 0 to 126, of positive values that E4M3 has."""
+    return np.searchsorted(E4M3[:127], values).astype(np.int64)

@@ -1,0 +1,123 @@
+"""What is done with a conversion besides: each way has to give the bytes of the straight run."""
+
+import os
+import random
+import shutil
+
+from case import write_expert_map
+from container import read_checkpoint, read_config, text_config
+from job import RECORDS, Refused, Wrong, require_same_files, require_same_tensors
+from judge import judge
+from slices import complaints_of
+
+
+class Runner:
+    """Runs the variants of one target. `source` and `straight` are folders in the shell's."""
+
+    def __init__(self, shell, source, straight, target):
+        self.shell, self.source, self.straight, self.target = shell, source, straight, target
+
+    def convert(self, output, *more, source=None, kills=(), again=()):
+        words = ["convert", source or self.source, output, *self.target.words, *more]
+        return self.shell.make_with_kills(output, kills, *words, again=again)
+
+    def limits(self, variant):
+        self.convert("limits", *variant["limits"])
+        self.require_same("limits", "with " + " ".join(variant["limits"]))
+
+    def kill(self, variant):
+        killed = self.convert("killed", kills=variant["kills"], again=variant["limits"])
+        self.require_same("killed", f"killed {killed} times and resumed")
+
+    def consume(self, variant):
+        shutil.copytree(self.shell.path(self.source), self.shell.path("eaten"))
+        self.shell.note(f"cp -r {self.source} eaten")
+        self.convert("fed", "--consume-source", source="eaten", kills=variant["kills"], again=variant["limits"])
+        self.require_same("fed", "with --consume-source")
+        left = [name for name in os.listdir(self.shell.path("eaten")) if name.endswith(".safetensors")]
+        if left:
+            raise Wrong(f"--consume-source left {left}")
+
+    def parts(self, variant):
+        try:
+            for part in variant["order"]:
+                kills = variant["kills"] if part == variant["order"][0] else []
+                self.part(f"{part}/{variant['n']}", kills)
+        except Refused as refusal:
+            if "parts" in str(refusal) and "file" in str(refusal):
+                return  # fewer files than parts
+            raise
+        self.shell.make("parts", "join", "parts")
+        self.require_same("parts", f"joined of {variant['n']} parts")
+
+    def part(self, which, kills):
+        """Publishes nothing, so its folder is judged by the join."""
+        words = ["convert", self.source, "parts", *self.target.words, "--part", which, "--quiet"]
+        for kill in [*kills, None]:
+            is_again = os.path.exists(self.shell.path("parts/.ingot-partial")) and kills and kill != kills[0]
+            code, text = self.shell.run(*words, *(["--resume"] if is_again else []), kill=kill)
+            if code == 2:
+                raise Refused(text)
+            if code not in (0, -9) or (code == -9 and not kill):
+                raise Wrong(f"part {which} ended with {code}: {text}")
+            if self.shell.is_published("parts"):
+                raise Wrong(f"part {which} published something")
+            if code == 0:
+                return
+
+    def slices(self, variant):
+        words = list(variant["words"])
+        if variant["map"]:
+            config = text_config(read_config(self.shell.path(self.source)))
+            words += write_expert_map(config, variant["ep"], variant["map_seed"], self.shell.path("map.json"))
+            self.shell.note("# map.json: " + open(self.shell.path("map.json")).read())
+        self.convert("ranks", *words, kills=variant["kills"])
+        whole = read_checkpoint(self.shell.path(self.straight))
+        if variant["fit"] == "refuse":
+            for complaint in complaints_of(self.shell.path("ranks"), whole):
+                raise Wrong(complaint)
+        self.shell.make("merged", "merge", "ranks", "merged")
+        if variant["fit"] == "bf16":
+            self.judge_again("merged", {})
+        else:
+            self.require_same_model("merged", "merged of slices")
+        if variant["anew"]:
+            self.shell.make("anew", "convert", "merged", "anew", "--to", "bf16")
+            self.shell.make("anew2", "convert", "ranks", "anew2", "--to", "bf16")
+            require_same_files(self.shell.path("anew"), self.shell.path("anew2"), "slices as a source", RECORDS)
+
+    def native(self, variant):
+        self.convert("native", *variant["words"])
+        self.shell.make("merged", "merge", "native", "merged")
+        self.require_same_model("merged", "merged of deepseek-mp")
+
+    def vllm(self, variant):
+        self.convert("vllm", *variant["words"])
+        self.shell.make("merged", "merge", "vllm", "merged")
+        self.judge_again("merged", {"narrows": True})
+
+    def judge_again(self, output, more):
+        """Where some tensors may be plain that are not in the straight run, values are judged against the source."""
+        complaints = judge(
+            self.shell.path(self.source), self.shell.path(output), {**self.target.choices, **more, "may_be_plain": True}
+        )
+        if complaints:
+            raise Wrong(f"{output}: " + "; ".join(f"{name} {words}" for name, words in complaints[:3]))
+
+    def require_same(self, output, words):
+        require_same_files(self.shell.path(self.straight), self.shell.path(output), words)
+
+    def require_same_model(self, output, words):
+        """A merge has other records. `--max-shard-size` bounds the files of ranks, so the merge may have others."""
+        straight, merged = self.shell.path(self.straight), self.shell.path(output)
+        if "--max-shard-size" in self.target.words:
+            require_same_tensors(read_checkpoint(straight), read_checkpoint(merged), words)
+        else:
+            require_same_files(straight, merged, words, RECORDS)
+
+    def run(self, variant):
+        getattr(self, variant["kind"])(variant)
+
+
+def cleanup(shell):
+    shell.remove("limits", "killed", "eaten", "fed", "parts", "ranks", "merged", "native", "vllm", "anew", "anew2")
