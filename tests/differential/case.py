@@ -36,6 +36,7 @@ RULES = [
     ("re:.*layers\\.[01]\\..*down_proj", r"\.layers\.[01]\..*down_proj"),
 ]
 # Fixtures with experts in stacks, by a part of their names.
+STATISTICS = "statistics.safetensors"
 STACKED = ["qwen3_5_moe", "llama4", "gpt_oss", "mistral4", "inkling", "step3p7"]
 # Widths of fixtures are odd on purpose; these targets take any.
 ANY_WIDTH = PLAIN + ["fp8", "fp8-channel", "fp8-tensor", "int8", "int8-block", "reshard"]
@@ -77,6 +78,7 @@ class Case:
     seed: int
     source: dict
     salt: int = None
+    is_finite: bool = True  # else some values are NaN or infinite
     targets: list = field(default_factory=list)
     variants: list = field(default_factory=list)
 
@@ -159,6 +161,41 @@ def _rules(draw, to):
     return words, known
 
 
+def _form(draw, to, choices):
+    """Dialect and activations."""
+    dialect, kinds = draw.choice(HELD[to] + HELD[to][:1])
+    activations, words = draw.choice(kinds), []
+    choices.update(dialect=dialect, activations=activations)
+    if dialect != HELD[to][0][0] or draw.random() < 0.2:
+        words += ["--dialect", dialect]
+    if activations != kinds[0] or dialect == "modelopt" or draw.random() < 0.1:
+        words += ["--activations", activations]
+    if activations == "static" and draw.random() < 0.5:
+        choices["input_scale"] = draw.choice([1.0, 0.5, 0.03125])
+        words += ["--input-scale", str(choices["input_scale"])]
+    elif activations == "static":
+        words += ["--activation-scales", STATISTICS]
+    return words
+
+
+def _grid(draw, to, choices):
+    """How scales are chosen."""
+    words = []
+    if to.startswith("fp8") and draw.random() < 0.3:
+        choices["fp8_grid"] = draw.choice(["amax", "ue8m0"])
+        words += ["--fp8-grid", choices["fp8_grid"]]
+    if to in ("nvfp4", "int4") and draw.random() < 0.5:
+        choices["search"] = draw.choice(["amax", "mse", "4over6" if to == "nvfp4" else "signed"])
+        words += ["--search", choices["search"]]
+    if to in ("nvfp4", "int4") and choices.get("search") != "amax" and draw.random() < 0.3:
+        choices["importance"] = True
+        words += ["--importance", STATISTICS]
+    if to == "int4":
+        choices["group_size"] = draw.choice(["32", "32", "64", "row"])
+        words += ["--group-size", choices["group_size"]]
+    return words
+
+
 def _target(draw, source, has_codes):
     to = draw.choice(ANY_WIDTH if source["kind"] == "fixture" and draw.random() < 0.7 else TARGETS)
     words, choices = list(source["family"]), {"is_generic": bool(source["family"])}
@@ -171,25 +208,8 @@ def _target(draw, source, has_codes):
     words += ["--to", to]
     choices["to"] = NAMES.get(to, to)
     if to in HELD:
-        dialect, kinds = draw.choice(HELD[to] + HELD[to][:1])
-        activations = draw.choice(kinds)
-        choices.update(dialect=dialect, activations=activations)
-        if dialect != HELD[to][0][0] or draw.random() < 0.2:
-            words += ["--dialect", dialect]
-        if activations != kinds[0] or dialect == "modelopt" or draw.random() < 0.1:
-            words += ["--activations", activations]
-        if activations == "static":
-            choices["input_scale"] = draw.choice([1.0, 0.5, 0.03125])
-            words += ["--input-scale", str(choices["input_scale"])]
-    if to.startswith("fp8") and draw.random() < 0.3:
-        choices["fp8_grid"] = draw.choice(["amax", "ue8m0"])
-        words += ["--fp8-grid", choices["fp8_grid"]]
-    if to in ("nvfp4", "int4") and draw.random() < 0.5:
-        choices["search"] = draw.choice(["amax", "mse", "4over6" if to == "nvfp4" else "signed"])
-        words += ["--search", choices["search"]]
-    if to == "int4":
-        choices["group_size"] = draw.choice(["32", "32", "64", "row"])
-        words += ["--group-size", choices["group_size"]]
+        words += _form(draw, to, choices)
+        words += _grid(draw, to, choices)
     if to in ("nvfp4", "mxfp4", "int4") and draw.random() < 0.3:
         words += ["--quantize-attention"]
     if to in HELD and draw.random() < 0.1:
@@ -282,6 +302,7 @@ def make_case(seed, golden):
     draw = random.Random(f"ingot differential {seed}")
     source = _source(draw, golden)
     case = Case(seed, source, salt=draw.randrange(1 << 30) if draw.random() < 0.4 else None)
+    case.is_finite = case.salt is None or draw.random() < 0.85
     case.targets = [_target(draw, source, source.get("has_codes", False))]
     if draw.random() < 0.4:
         case.targets.append(_target(draw, source, case.targets[0].choices.get("to", "bf16") not in PLAIN))
@@ -291,6 +312,9 @@ def make_case(seed, golden):
             Target(["--to", "bf16"], {"to": "bf16"}),
             Target(["--to", "fp8", "--scales-from", "source"], back),
         ]
+    if not case.is_finite and draw.random() < 0.8:
+        for target in case.targets:
+            target.words += ["--allow", "nonfinite=*", "--allow", "nan-code=*"]
     case.variants = _variants(draw, source, case.targets[-1])
     return case
 

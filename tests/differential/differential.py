@@ -21,10 +21,11 @@ try:
 except ImportError:
     sys.exit("numpy is missing (scripts/deps.sh installs python3-numpy)")
 
-from case import VARIANTS, make_case, write_widened
+from case import STATISTICS, VARIANTS, make_case, write_widened
 from job import Refused, Shell, Wrong
-from judge import judge
+from judge import Model, judge
 from salt import salt
+from statistics_file import write_statistics
 from variants import Runner, cleanup
 
 # A larger share of refusals would leave too little to judge: of conversions, and of what is done with them besides.
@@ -57,10 +58,23 @@ def make_source(shell, case):
     if case.salt is not None:
         shell.note(
             f"cd {shlex.quote(os.path.dirname(os.path.abspath(__file__)))}; python3 -c "
-            f"\"import salt; salt.salt('{shell.path('source')}', {case.salt})\"; cd -"
+            f"\"import salt; salt.salt('{shell.path('source')}', {case.salt}, {case.is_finite})\"; cd -"
         )
-        salt(shell.path("source"), case.salt)
+        salt(shell.path("source"), case.salt, case.is_finite)
     return "source"
+
+
+def learn(shell, source, target, seed):
+    """What the judge has to know besides: files that the words of the target name."""
+    if "released" in target.choices:
+        target.choices["released"] = shell.path(target.choices["released"])
+    if STATISTICS in target.words:
+        modules = write_statistics(Model(shell.path(source)), seed, shell.path(STATISTICS))
+        shell.note(f"# {STATISTICS}: random ranges and mean squares of the inputs of every matrix (--keep leaves it)")
+        if "--activation-scales" in target.words:
+            target.choices["modules"] = modules
+        if "importance" in target.choices:
+            target.choices["importance_of"] = {name + ".weight": module[2] for name, module in modules.items()}
 
 
 def run_case(shell, case, counts, reasons):
@@ -68,9 +82,8 @@ def run_case(shell, case, counts, reasons):
     source = make_source(shell, case)
     for n, target in enumerate(case.targets):
         output = f"output{n}"
-        shell.make(output, "convert", source, output, *target.words)
-        if "released" in target.choices:
-            target.choices["released"] = shell.path(target.choices["released"])
+        learn(shell, source, target, case.seed)
+        shell.make(output, "convert", source, output, *target.words, may_refuse=True)
         complaints = judge(shell.path(source), shell.path(output), target.choices)
         counts["conversions"] += 1
         if complaints:

@@ -48,14 +48,24 @@ def blocks_of(values, block):
     return np.moveaxis(split, -3, -2).reshape(split.shape[:-4] + (down, across, rows * columns))
 
 
+def finite(values, block):
+    """NaN as 0, infinities as the largest finite magnitude of their block: what `--allow nonfinite` promises."""
+    if np.isfinite(values).all():
+        return values
+    kept = np.where(np.isfinite(values), values, F32(0))
+    largest = spread(np.abs(blocks_of(kept, block)).max(-1), block, values.shape)
+    return np.where(np.isinf(values), np.copysign(largest, values), kept)
+
+
 def amax_of(values, block):
     """The largest magnitude of each block."""
     return np.abs(blocks_of(values, block)).max(-1)
 
 
-def errors_of(values, decoded, block):
-    """The squared error of each block, in double precision."""
-    return (blocks_of(values.astype(np.float64) - decoded, block) ** 2).sum(-1)
+def errors_of(values, decoded, block, importance=None):
+    """The squared error of each block, in double precision; columns may count differently."""
+    squares = (values.astype(np.float64) - decoded) ** 2
+    return blocks_of(squares if importance is None else squares * importance, block).sum(-1)
 
 
 def encoded(kind, values, spread):
@@ -121,15 +131,17 @@ def nvfp4_candidates(weight, values, choices, peers, source_scheme):
 def judge_search(weight, values, candidates, choices):
     """Blocks whose error is larger than that of the best candidate. The first has to be among them always."""
     kind = kind_of(weight.scheme)
+    importance = choices.get("importance_of", {}).get(weight.name)
     best = None
     wide = values if values.size <= choices.get("searched", 1 << 15) else None
     for scales in candidates if wide is not None else candidates[:1]:
         effective = scales
         if weight.scale_of_all is not None:
             effective = scales / weight.scale_of_all if weight.divides else scales * weight.scale_of_all
-        error = errors_of(values, encoded(kind, values, spread(effective, weight.block, values.shape)), weight.block)
+        decoded = encoded(kind, values, spread(effective, weight.block, values.shape))
+        error = errors_of(values, decoded, weight.block, importance)
         best = error if best is None else np.minimum(best, error)
-    own = errors_of(values, weight.values, weight.block)
+    own = errors_of(values, weight.values, weight.block, importance)
     # Errors are summed in FP32 or in another order there.
     return own > best * (1 + 1e-4) + 1e-300
 

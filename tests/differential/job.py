@@ -59,7 +59,7 @@ class Shell:
             if ".ingot-partial" not in folder
         )
 
-    def make(self, output, *words, kill=None):
+    def make(self, output, *words, kill=None, may_refuse=False):
         """A command that makes a checkpoint. True: it is there; False: the run was killed as it was told to."""
         code, text = self.run(*words, "--quiet", kill=kill)
         if code == -signal.SIGKILL and kill:
@@ -67,7 +67,9 @@ class Shell:
         if code == 2 and text.startswith("error:") and len(text) > 30:
             if self.is_published(output):
                 raise Wrong(f"{words[0]} refused and published all the same: {text}")
-            raise Refused(text)
+            if may_refuse:
+                raise Refused(text)
+            raise Wrong(f"{words[0]} refused what had been done before in another way: {text}")
         if code != 0:
             raise Wrong(f"{words[0]} ended with {code}: {text}")
         if os.path.exists(self.path(os.path.join(output, ".ingot-partial"))):
@@ -76,16 +78,17 @@ class Shell:
             raise Wrong(f"{words[0]} succeeded and published nothing")
         return True
 
-    def make_with_kills(self, output, kills, *words, again=()):
+    def make_with_kills(self, output, kills, *words, again=(), may_refuse=False):
         """The same, killed at each of these points and continued; `again`: words that the last run has besides."""
         for n_killed, kill in enumerate(kills):
-            if self.make(output, *words, *(["--resume"] if n_killed else []), kill=kill):
+            more = ["--resume"] if n_killed else []
+            if self.make(output, *words, *more, kill=kill, may_refuse=may_refuse and not n_killed):
                 return n_killed
             if os.path.exists(self.path(os.path.join(output, ".ingot-partial"))):
                 code, _ = self.run("inspect", output)
                 if code != 2:
                     raise Wrong(f"an unfinished output was read: inspect ended with {code}")
-        self.make(output, *words, *again, *(["--resume"] if kills else []))
+        self.make(output, *words, *again, *(["--resume"] if kills else []), may_refuse=may_refuse and not kills)
         return len(kills)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import grids
 from container import quantization_config, read_checkpoint, read_config
 from experts import assembled, form_of, members_of, separated
-from numbers_of_bits import F32, round_bf16, to_bf16, to_f16
-from weights import Weight, first_mtp_layer, logical_tensors, whole_numbers
+from numbers_of_bits import F32, round_bf16, to_f16
+from statistics_file import judge_input_scale
+from weights import first_mtp_layer, logical_tensors, whole_numbers
 
 ROUTED = re.compile(r"\.(?:experts\.\d+)\.(?:gate_proj|up_proj|down_proj)\.weight$")
 # Never quantized by any recipe, whatever the family.
@@ -64,7 +65,7 @@ class Model:
                 if values is not None and values.ndim == 2 and values.size:
                     self._amax.setdefault(single.rsplit(".", 2)[0], []).append((single, values))
         found = self._amax.get(module, [])
-        return [np.abs(values).max() for _, values in found]
+        return [np.abs(values[np.isfinite(values)]).max(initial=0) for _, values in found]
 
     def values_as(self, weight):
         """What this model holds of a tensor of another one, in the shape in which that stores it; and its origin."""
@@ -126,10 +127,14 @@ def judge_parts(weight, choices):
     if found.keys() != wanted.keys() or any(wanted[part] not in (None, dtype) for part, dtype in found.items()):
         return [f"its parts are {found}, the dialect has {wanted}"]
     has_input = bool(ACTIVATIONS & weight.parts.keys())
+    if not has_input and "embedding" in weight.name:  # a table has no input that could be quantized
+        return []
     if has_input != (choices.get("activations") == "static"):
         return ["it has an input scale" if has_input else "it has no input scale"]
     complaints = []
-    if has_input and choices.get("input_scale"):
+    if has_input and "modules" in choices:
+        complaints += judge_input_scale(weight, choices["modules"])
+    elif has_input and choices.get("input_scale"):
         scale = F32(choices["input_scale"])
         part, number = (
             ("input_global_scale", F32(1) / scale) if "input_global_scale" in weight.parts else ("input_scale", scale)
@@ -166,6 +171,7 @@ def judge_weight(weight, source, choices):
     )
     if origin.scheme == weight.scheme and (not is_anew or same_bits(weight.values, values)):
         return judge_kept(weight, values, origin)
+    values = grids.finite(values, weight.block)
     if choices.get("via") == "bf16":
         values = round_bf16(values)
     peers = [] if weight.values.ndim != 2 else source.peers(weight.name)
@@ -222,11 +228,8 @@ def judge_config(output, choices):
     if not has_codes:
         if said:
             yield "config.json", "has a quantization_config, and nothing is quantized"
-    elif choices.get("dialect") == "modelslim":
-        if not os.path.exists(os.path.join(output.folder, "quant_model_description.json")):
-            yield "quant_model_description.json", "is missing"
-    elif not said.get("quant_method"):
-        yield "config.json", "says nothing of the quantized weights"
+    elif os.path.exists(os.path.join(output.folder, "quant_model_description.json")) == bool(said.get("quant_method")):
+        yield "config.json", "and quant_model_description.json: one of them has to speak of the quantized weights"
 
 
 def judge_models(source, output, choices):

@@ -48,16 +48,23 @@ def _codes(draw, codes):
     codes[row, :: draw.choice([1, 2, 3])] = draw.choice([0x00, 0x80, 0x01, 0x7E, 0xFE, 0x38, 0x81])
 
 
-def salt(folder, seed):
-    """Changes up to N_TENSORS weights of the checkpoint; a pure function of both."""
+def _not_finite(draw, values, dtype):
+    """A NaN or an infinity, where FP8 has NaN alone."""
+    at = draw.randrange(values.shape[0]), draw.randrange(values.shape[1])
+    values[at] = draw.choice([0x7F80, 0xFF80, 0x7FC0]) if dtype == "BF16" else draw.choice([0x7F, 0xFF])
+
+
+def _is_weight(stored):
+    is_matrix = len(stored.shape) == 2 and min(stored.shape) > 1
+    return is_matrix and stored.dtype in ("BF16", "F8_E4M3") and "scale" not in stored.name
+
+
+def salt(folder, seed, is_finite=True):
+    """Changes up to N_TENSORS weights of the checkpoint; a pure function of all three."""
     draw = random.Random(seed)
     weights = []
     for file in weights_files(folder):
-        weights += [
-            stored
-            for stored in read_file(os.path.join(folder, file))
-            if len(stored.shape) == 2 and min(stored.shape) > 1 and stored.dtype in ("BF16", "F8_E4M3")
-        ]
+        weights += [stored for stored in read_file(os.path.join(folder, file)) if _is_weight(stored)]
     weights.sort(key=lambda stored: stored.name)
     for stored in draw.sample(weights, min(N_TENSORS, len(weights))):
         if stored.dtype == "BF16":
@@ -66,6 +73,8 @@ def salt(folder, seed):
         else:
             values = np.frombuffer(stored.data, np.uint8).reshape(stored.shape).copy()
             _codes(draw, values)
+        if not is_finite:
+            _not_finite(draw, values, stored.dtype)
         with open(stored.file, "r+b") as file:
             file.seek(stored.begin)
             file.write(values.tobytes())

@@ -2,7 +2,8 @@
 """self_test.py INGOT GOLDEN: the judge of the differential test is right, and sees what is wrong.
 
 Its decoders give the hashes that other programs recorded of the fixtures. Of a right conversion it says nothing; of
-the same output with one bit of a code changed, a scale doubled, a tensor missing or two experts exchanged it complains."""
+the same output with one bit of a code changed, a scale doubled, a tensor missing or two experts exchanged, it
+complains."""
 
 import hashlib
 import json

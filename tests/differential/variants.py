@@ -1,12 +1,11 @@
 """What is done with a conversion besides: each way has to give the bytes of the straight run."""
 
 import os
-import random
 import shutil
 
 from case import write_expert_map
-from container import read_checkpoint, read_config, text_config
-from job import RECORDS, Refused, Wrong, require_same_files, require_same_tensors
+from container import read_checkpoint, read_config, text_config, weights_files
+from job import RECORDS, Wrong, require_same_files, require_same_tensors
 from judge import judge
 from slices import complaints_of
 
@@ -17,9 +16,9 @@ class Runner:
     def __init__(self, shell, source, straight, target):
         self.shell, self.source, self.straight, self.target = shell, source, straight, target
 
-    def convert(self, output, *more, source=None, kills=(), again=()):
+    def convert(self, output, *more, source=None, kills=(), again=(), may_refuse=False):
         words = ["convert", source or self.source, output, *self.target.words, *more]
-        return self.shell.make_with_kills(output, kills, *words, again=again)
+        return self.shell.make_with_kills(output, kills, *words, again=again, may_refuse=may_refuse)
 
     def limits(self, variant):
         self.convert("limits", *variant["limits"])
@@ -39,26 +38,20 @@ class Runner:
             raise Wrong(f"--consume-source left {left}")
 
     def parts(self, variant):
-        try:
-            for part in variant["order"]:
-                kills = variant["kills"] if part == variant["order"][0] else []
-                self.part(f"{part}/{variant['n']}", kills)
-        except Refused as refusal:
-            if "parts" in str(refusal) and "file" in str(refusal):
-                return  # fewer files than parts
-            raise
+        # There cannot be more parts than files.
+        n = min(variant["n"], len(weights_files(self.shell.path(self.straight))))
+        order = [part for part in variant["order"] if part < n]
+        for part in order:
+            self.part(f"{part}/{n}", variant["kills"] if part == order[0] else [])
         self.shell.make("parts", "join", "parts")
-        self.require_same("parts", f"joined of {variant['n']} parts")
+        self.require_same("parts", f"joined of {n} parts")
 
     def part(self, which, kills):
         """Publishes nothing, so its folder is judged by the join."""
         words = ["convert", self.source, "parts", *self.target.words, "--part", which, "--quiet"]
-        for kill in [*kills, None]:
-            is_again = os.path.exists(self.shell.path("parts/.ingot-partial")) and kills and kill != kills[0]
-            code, text = self.shell.run(*words, *(["--resume"] if is_again else []), kill=kill)
-            if code == 2:
-                raise Refused(text)
-            if code not in (0, -9) or (code == -9 and not kill):
+        for n_killed, kill in enumerate([*kills, None]):
+            code, text = self.shell.run(*words, *(["--resume"] if n_killed else []), kill=kill)
+            if code != 0 and (code != -9 or not kill):
                 raise Wrong(f"part {which} ended with {code}: {text}")
             if self.shell.is_published("parts"):
                 raise Wrong(f"part {which} published something")
@@ -71,7 +64,7 @@ class Runner:
             config = text_config(read_config(self.shell.path(self.source)))
             words += write_expert_map(config, variant["ep"], variant["map_seed"], self.shell.path("map.json"))
             self.shell.note("# map.json: " + open(self.shell.path("map.json")).read())
-        self.convert("ranks", *words, kills=variant["kills"])
+        self.convert("ranks", *words, kills=variant["kills"], may_refuse=True)
         whole = read_checkpoint(self.shell.path(self.straight))
         if variant["fit"] == "refuse":
             for complaint in complaints_of(self.shell.path("ranks"), whole):
@@ -87,12 +80,12 @@ class Runner:
             require_same_files(self.shell.path("anew"), self.shell.path("anew2"), "slices as a source", RECORDS)
 
     def native(self, variant):
-        self.convert("native", *variant["words"])
+        self.convert("native", *variant["words"], may_refuse=True)
         self.shell.make("merged", "merge", "native", "merged")
         self.require_same_model("merged", "merged of deepseek-mp")
 
     def vllm(self, variant):
-        self.convert("vllm", *variant["words"])
+        self.convert("vllm", *variant["words"], may_refuse=True)
         self.shell.make("merged", "merge", "vllm", "merged")
         self.judge_again("merged", {"narrows": True})
 

@@ -167,7 +167,9 @@ def decode_int8(weight, parts, config):
         stored = parts["deq_scale"]
         product = whole_numbers(stored).astype("<i4").view("<f4") if stored.dtype == "I64" else numbers(stored)
         weight.scheme = "int8-channel"
-        return decode(weight, codes, product.reshape(-1, 1) / numbers(parts["input_scale"]).reshape(()), (1, shape[-1]))
+        inputs = numbers(parts["input_scale"]).reshape((-1,) + (1,) * (len(shape) - 1))  # of a stack one per expert
+        scales = product.reshape(shape[:-1] + (1,)) / (inputs if len(shape) > 2 else inputs[0])
+        return decode(weight, codes, scales, (1, shape[-1]))
     scale = parts.get("weight_scale") or parts.get("weight_scale_inv") or parts.get("scale")
     if scale is None:
         raise Unreadable(f"{weight.name} has INT8 codes and no scale")
