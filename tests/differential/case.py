@@ -230,6 +230,12 @@ def _target(draw, source, has_codes):
     return Target(words, choices)
 
 
+def _back(to):
+    """From the cast of a release back to its own scales."""
+    choices = {"to": NAMES[to], "dialect": HELD[to][0][0], "activations": HELD[to][0][1][0], "released": "source"}
+    return Target(["--to", to, "--scales-from", "source"], choices)
+
+
 def _kills(draw):
     """Where runs die: the n-th call of a kind, small numbers as often as large ones."""
     kills = []
@@ -306,12 +312,9 @@ def make_case(seed, golden):
     case.targets = [_target(draw, source, source.get("has_codes", False))]
     if draw.random() < 0.4:
         case.targets.append(_target(draw, source, case.targets[0].choices.get("to", "bf16") not in PLAIN))
-    if source["kind"] == "synth" and "fp8" in source["words"] and draw.random() < 0.12:
-        back = {"to": "fp8-block", "dialect": "deepseek", "activations": "dynamic", "released": "source"}
-        case.targets = [
-            Target(["--to", "bf16"], {"to": "bf16"}),
-            Target(["--to", "fp8", "--scales-from", "source"], back),
-        ]
+    released = "fp8" if "fp8" in source.get("words", []) else "int4" if "kimi_k2" in source.get("folder", "") else None
+    if released and draw.random() < 0.15:
+        case.targets = [Target(["--to", "bf16"], {"to": "bf16"}), _back(released)]
     if not case.is_finite and draw.random() < 0.8:
         for target in case.targets:
             target.words += ["--allow", "nonfinite=*", "--allow", "nan-code=*"]

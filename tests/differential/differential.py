@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Random conversions, judged by decoding every tensor in NumPy, and by bytes against other ways to the same output.
 
-    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--keep FOLDER] [--verbose]
+    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--keep FOLDER] [--verbose] [--verdicts]
 
 GOLDEN is tests/golden, LIBRARY what tests/support/faults.c becomes; without it no run is killed. A case is a pure
 function of its seed. Where one fails, its commands are printed. `--seeds 17 --keep DIR --verbose` repeats one, and
-leaves its files.
+leaves its files. `--verdicts` also asks `ingot check` and `ingot verify` about every output that is right.
 """
 
 import argparse
@@ -77,7 +77,17 @@ def learn(shell, source, target, seed):
             target.choices["importance_of"] = {name + ".weight": module[2] for name, module in modules.items()}
 
 
-def run_case(shell, case, counts, reasons):
+def ask_for_verdicts(shell, source, output, target):
+    """What the judge found right, check and verify have to find right as well."""
+    family = ["--family", "generic"] if target.choices.get("is_generic") else []
+    for words in [["check", output], ["verify", source, output, "--levels", "structure,weights"]]:
+        code, text = shell.run(*words, *family)
+        if code != 0:
+            faults = [line.strip() for line in text.splitlines() if "FAIL" in line or line.startswith("error")]
+            raise Wrong(f"{words[0]} of a right output ends with {code}: {(faults or [text])[0]}")
+
+
+def run_case(shell, case, counts, reasons, verdicts=False):
     """Raises Wrong for a fault, Refused where the conversion itself was refused."""
     source = make_source(shell, case)
     for n, target in enumerate(case.targets):
@@ -91,6 +101,8 @@ def run_case(shell, case, counts, reasons):
                 f"{output}, {len(complaints)} complaints: "
                 + "; ".join(f"{name} {words}" for name, words in complaints[:4])
             )
+        if verdicts and case.salt is None:  # a model that made-up values ruined may well fail
+            ask_for_verdicts(shell, source, output, target)
         if target is not case.targets[-1]:
             source = output
     runner = Runner(shell, source, f"output{len(case.targets) - 1}", case.targets[-1])
@@ -111,7 +123,7 @@ def run_seed(arguments, seed, counts, reasons):
     os.makedirs(folder, exist_ok=True)
     shell, fault = Shell(arguments.ingot, arguments.faults, folder), None
     try:
-        run_case(shell, make_case(seed, arguments.golden), counts, reasons)
+        run_case(shell, make_case(seed, arguments.golden), counts, reasons, arguments.verdicts)
     except Refused as refusal:
         counts["refused"] += 1
         reasons[reason_of(refusal)] += 1
@@ -138,6 +150,7 @@ def main():
     parser.add_argument("--seeds", type=seeds_of, default=range(10))
     parser.add_argument("--keep")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--verdicts", action="store_true")
     arguments = parser.parse_args()
     counts, reasons, n_wrong = Counter(), Counter(), 0
     for seed in arguments.seeds:
