@@ -37,7 +37,7 @@ def to_bf16(values):
     bits = np.ascontiguousarray(values, F32).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     quiet = ((bits >> 16) & 0x8000 | 0x7FC0).astype(np.uint16)
-    return np.where(np.isnan(values), quiet, rounded)
+    return np.where(np.isnan(values), quiet.reshape(np.shape(values)), rounded.reshape(np.shape(values)))
 
 
 def round_bf16(values):
