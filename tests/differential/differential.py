@@ -21,11 +21,13 @@ try:
 except ImportError:
     sys.exit("numpy is missing (scripts/deps.sh installs python3-numpy)")
 
-from case import STATISTICS, VARIANTS, make_case, write_widened
+from case import VARIANTS, make_case
+from config_files import write_widened
 from job import Refused, Shell, Wrong
 from judge import Model, judge
 from salt import salt
 from statistics_file import write_statistics
+from targets import STATISTICS
 from variants import Runner, cleanup
 
 # A larger share of refusals would leave too little to judge: of conversions, and of what is done with them besides.
@@ -47,8 +49,11 @@ def make_source(shell, case):
     else:
         words = list(source["words"])
         if source["kind"] == "widened":
-            write_widened(source["config"], source["factor"], shell.path("config.json"))
-            shell.note(f"# config.json: {source['config']}, widths times {source['factor']}")
+            write_widened(source, shell.path("config.json"))
+            shell.note(
+                f"# config.json: {source['config']}, widths times {source['factors']}: "
+                + open(shell.path("config.json")).read()
+            )
             words += ["--config", "config.json"]
         code, text = shell.run("synth", "source", *words)
         if code == 2 and text.startswith("error:"):

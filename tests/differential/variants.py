@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from case import write_expert_map
+from config_files import write_expert_map
 from container import read_checkpoint, read_config, text_config, weights_files
 from job import RECORDS, Wrong, require_same_files, require_same_tensors
 from judge import judge
@@ -75,9 +75,18 @@ class Runner:
         else:
             self.require_same_model("merged", "merged of slices")
         if variant["anew"]:
-            self.shell.make("anew", "convert", "merged", "anew", "--to", "bf16")
-            self.shell.make("anew2", "convert", "ranks", "anew2", "--to", "bf16")
-            require_same_files(self.shell.path("anew"), self.shell.path("anew2"), "slices as a source", RECORDS)
+            self.cut_anew(variant["recut"])
+
+    def cut_anew(self, words):
+        """Slices as a source: of another conversion, and of slices cut otherwise."""
+        self.shell.make("plain", "convert", "merged", "plain", "--to", "bf16")
+        self.shell.make("plain2", "convert", "ranks", "plain2", "--to", "bf16")
+        require_same_files(self.shell.path("plain"), self.shell.path("plain2"), "slices as a source", RECORDS)
+        self.shell.make("anew", "convert", "ranks", "anew", *words, may_refuse=True)
+        self.shell.make("whole", "merge", "anew", "whole")
+        merged, whole = (read_checkpoint(self.shell.path(name)) for name in ["merged", "whole"])
+        if "bf16" not in words:
+            require_same_tensors(merged, whole, "merged of slices of slices")
 
     def native(self, variant):
         self.convert("native", *variant["words"], may_refuse=True)
@@ -113,4 +122,18 @@ class Runner:
 
 
 def cleanup(shell):
-    shell.remove("limits", "killed", "eaten", "fed", "parts", "ranks", "merged", "native", "vllm", "anew", "anew2")
+    shell.remove(
+        "limits",
+        "killed",
+        "eaten",
+        "fed",
+        "parts",
+        "ranks",
+        "merged",
+        "native",
+        "vllm",
+        "plain",
+        "plain2",
+        "anew",
+        "whole",
+    )

@@ -1,0 +1,129 @@
+"""Random targets: what a conversion is asked for, as words of the command and as the judge has to know it."""
+
+from dataclasses import dataclass
+
+# Full names of the short words for schemes.
+NAMES = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
+# The dialects that hold a scheme, the default first, each with the activations that may be asked for.
+HELD = {
+    "fp8": [("deepseek", ["dynamic"]), ("compressed-tensors", ["dynamic", "weight-only"])],
+    "fp8-channel": [("compressed-tensors", ["dynamic", "weight-only"]), ("modelopt", ["dynamic"])],
+    "fp8-tensor": [("deepseek", ["dynamic"]), ("compressed-tensors", ["dynamic", "static"]), ("modelopt", ["static"])],
+    "int8": [("compressed-tensors", ["dynamic", "weight-only", "static"]), ("modelslim", ["dynamic", "static"])],
+    "int8-block": [("deepseek", ["dynamic"])],
+    "nvfp4": [("compressed-tensors", ["weight-only", "static"]), ("modelopt", ["weight-only", "static"])],
+    "mxfp4": [("compressed-tensors", ["weight-only"])],
+    "mxfp8": [("compressed-tensors", ["weight-only"])],
+    "int4": [("compressed-tensors", ["weight-only"])],
+}
+PLAIN = ["bf16", "f16", "f32"]
+TARGETS = ["bf16"] * 3 + ["f16", "f32"] + list(HELD) + ["fp8", "nvfp4", "int4", "int8"] + ["reshard"] * 2
+# Widths of fixtures are odd on purpose; these targets take any.
+ANY_WIDTH = PLAIN + ["fp8", "fp8-channel", "fp8-tensor", "int8", "int8-block", "reshard"]
+# Selectors with what they select among routed experts, by the names that all families share.
+RULES = [
+    ("role:experts", r"\.experts\.\d+\."),
+    ("role:expert-down", r"\.experts\.\d+\.down_proj"),
+    ("layers:0", r"\.layers\.0\."),
+    ("layers:1 & role:experts", r"\.layers\.1\..*\.experts\.\d+\."),
+    ("role:attention", r"\.self_attn\."),
+    ("role:shared-experts", r"\.shared_experts\."),
+    ("re:.*layers\\.[01]\\..*down_proj", r"\.layers\.[01]\..*down_proj"),
+]
+STATISTICS = "statistics.safetensors"
+
+
+@dataclass
+class Target:
+    """A conversion: words of the command behind source and output, and what the judge has to know of it."""
+
+    words: list
+    choices: dict
+
+
+def _rules(draw, to):
+    """Rules in front of the target, with the scheme that the judge demands of routed experts."""
+    words, known = [], []
+    for selector, names in draw.sample(RULES, draw.choice([1, 1, 2])):
+        held = ["keep", "bf16", "bf16"]
+        if to in HELD and HELD[to][0][0] == "compressed-tensors" and selector != "layers:0":  # it has norms
+            held += ["int8", "fp8", "fp8-channel"]
+        scheme = draw.choice(held)
+        words += ["--rule", f"{selector}={scheme}"]
+        known.append({"selector": selector, "names": names, "scheme": NAMES.get(scheme, scheme)})
+    return words, known
+
+
+def _form(draw, to, choices):
+    """Dialect and activations."""
+    dialect, kinds = draw.choice(HELD[to] + HELD[to][:1])
+    activations, words = draw.choice(kinds), []
+    choices.update(dialect=dialect, activations=activations)
+    if dialect != HELD[to][0][0] or draw.random() < 0.2:
+        words += ["--dialect", dialect]
+    if activations != kinds[0] or dialect == "modelopt" or draw.random() < 0.1:
+        words += ["--activations", activations]
+    if activations == "static" and draw.random() < 0.5:
+        choices["input_scale"] = draw.choice([1.0, 0.5, 0.03125])
+        words += ["--input-scale", str(choices["input_scale"])]
+    elif activations == "static":
+        words += ["--activation-scales", STATISTICS]
+    return words
+
+
+def _grid(draw, to, choices):
+    """How scales are chosen."""
+    words = []
+    if to.startswith("fp8") and draw.random() < 0.3:
+        choices["fp8_grid"] = draw.choice(["amax", "ue8m0"])
+        words += ["--fp8-grid", choices["fp8_grid"]]
+    if to in ("nvfp4", "int4") and draw.random() < 0.5:
+        choices["search"] = draw.choice(["amax", "mse", "4over6" if to == "nvfp4" else "signed"])
+        words += ["--search", choices["search"]]
+    if to in ("nvfp4", "int4") and choices.get("search") != "amax" and draw.random() < 0.3:
+        choices["importance"] = True
+        words += ["--importance", STATISTICS]
+    if to == "int4":
+        choices["group_size"] = draw.choice(["32", "32", "64", "row"])
+        words += ["--group-size", choices["group_size"]]
+    return words
+
+
+def draw_target(draw, source, has_codes):
+    to = draw.choice(ANY_WIDTH if source["kind"] == "fixture" and draw.random() < 0.7 else TARGETS)
+    words, choices = list(source["family"]), {"is_generic": bool(source["family"])}
+    if to == "reshard":
+        words += ["--max-shard-size", draw.choice(["300KB", "1MB", "3MB"])]
+        if draw.random() < 0.4 and has_codes:
+            choices["dialect"] = draw.choice(["compressed-tensors", "modelopt", "deepseek"])
+            words += ["--dialect", choices["dialect"]]
+        return Target(words, choices)
+    words += ["--to", to]
+    choices["to"] = NAMES.get(to, to)
+    if to in HELD:
+        words += _form(draw, to, choices)
+        words += _grid(draw, to, choices)
+    if to in ("nvfp4", "mxfp4", "int4") and draw.random() < 0.3:
+        words += ["--quantize-attention"]
+    if to in HELD and draw.random() < 0.1:
+        choices["via"] = "bf16"
+        words += ["--via", "bf16"]
+    if draw.random() < 0.25:
+        choices["mtp"] = draw.choice(["convert", "bf16", "keep", "drop"])
+        words += ["--mtp", choices["mtp"]]
+    if draw.random() < 0.1 and not source["family"]:
+        words += ["--experts", draw.choice(["separate" if source.get("is_stacked") else "stacked", "stacked"])]
+    if draw.random() < 0.3 and not source["family"]:
+        rules, choices["rules"] = _rules(draw, to)
+        words += rules
+    if draw.random() < 0.2:
+        words += ["--max-shard-size", draw.choice(["500KB", "2MB"])]
+    if to not in PLAIN and draw.random() < 0.8:
+        words += ["--allow", "engine-refuses=*"]
+    return Target(words, choices)
+
+
+def back_to_release(to):
+    """From the cast of a release back to its own scales."""
+    choices = {"to": NAMES[to], "dialect": HELD[to][0][0], "activations": HELD[to][0][1][0], "released": "source"}
+    return Target(["--to", to, "--scales-from", "source"], choices)
