@@ -137,6 +137,7 @@ def run_seed(arguments, seed, counts, reasons):
         fault = str(wrong)
     except Exception as error:  # what cannot even be read is a fault, too
         fault = f"{type(error).__name__}: {error}"
+    counts["times killed"] += shell.n_killed
     if not arguments.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return fault, shell.lines
@@ -153,7 +154,7 @@ def main():
     parser.add_argument("golden", type=os.path.abspath)
     parser.add_argument("--faults", type=os.path.abspath)
     parser.add_argument("--seeds", type=seeds_of, default=range(10))
-    parser.add_argument("--keep")
+    parser.add_argument("--keep", type=os.path.abspath)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--verdicts", action="store_true")
     arguments = parser.parse_args()
@@ -173,6 +174,9 @@ def main():
     is_too_little |= n_variants_refused > MOST_VARIANTS_REFUSED * (n_variants + n_variants_refused)
     if n >= 10 and is_too_little:
         print(f"{counts['refused']} cases and {n_variants_refused} variants were refused: too little is left to judge")
+        n_wrong += 1
+    if n >= 10 and arguments.faults and counts["times killed"] == 0:
+        print("no run was killed: the preloaded library does nothing")
         n_wrong += 1
     return 1 if n_wrong else 0
 

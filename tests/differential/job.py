@@ -23,6 +23,7 @@ class Shell:
 
     def __init__(self, ingot, faults, folder):
         self.ingot, self.faults, self.folder, self.lines = ingot, faults, folder, [f"mkdir -p {folder}; cd {folder}"]
+        self.n_killed = 0
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -48,6 +49,7 @@ class Shell:
         done = subprocess.run(
             [self.ingot, *words], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600
         )
+        self.n_killed += done.returncode == -signal.SIGKILL
         self.lines[-1] += f"   # exit {done.returncode}"
         return done.returncode, done.stderr.strip() or done.stdout.strip()
 
