@@ -48,12 +48,17 @@ def blocks_of(values, block):
     return np.moveaxis(split, -3, -2).reshape(split.shape[:-4] + (down, across, rows * columns))
 
 
-def finite(values, block):
-    """NaN as 0, infinities as the largest finite magnitude of their block: what `--allow nonfinite` promises."""
+def finite(weight, values, peers):
+    """NaN as 0, infinities as the largest finite magnitude of their block: what `--allow nonfinite` promises. The block
+    of one scale for a tensor is also what loaders fuse with it, so there it is the amax that has this scale."""
     if np.isfinite(values).all():
         return values
     kept = np.where(np.isfinite(values), values, F32(0))
-    largest = spread(np.abs(blocks_of(kept, block)).max(-1), block, values.shape)
+    largest = spread(np.abs(blocks_of(kept, weight.block)).max(-1), weight.block, values.shape)
+    if weight.scheme == "fp8-tensor" and values.ndim == 2:
+        for amax in peers:
+            if F32(amax) / F32(448) <= weight.scales.max():
+                largest = np.maximum(largest, F32(amax))
     return np.where(np.isinf(values), np.copysign(largest, values), kept)
 
 

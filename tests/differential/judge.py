@@ -173,12 +173,10 @@ def judge_weight(weight, source, choices):
     )
     if origin.scheme == weight.scheme and (not is_anew or same_bits(weight.values, values)):
         return judge_kept(weight, values, origin)
-    values = grids.finite(values, weight.block)
-    if choices.get("via") == "bf16":
-        values = round_bf16(values)
     peers = [] if weight.values.ndim != 2 else source.peers(weight.name)
+    values = grids.finite(weight, values, peers)
     if choices.get("via") == "bf16":
-        peers = [round_bf16(F32(amax)) for amax in peers]
+        values, peers = round_bf16(values), [round_bf16(F32(amax)) for amax in peers]
     complaints = judge_parts(weight, choices)
     if "released" in choices:
         return complaints + judge_released(weight, values, choices["released"])
