@@ -31,7 +31,9 @@ class Runner:
     def consume(self, variant):
         shutil.copytree(self.shell.path(self.source), self.shell.path("eaten"))
         self.shell.note(f"cp -r {self.source} eaten")
-        self.convert("fed", "--consume-source", source="eaten", kills=variant["kills"], again=variant["limits"])
+        # Not every source can be consumed; once it was begun, it has to end.
+        words = {"source": "eaten", "kills": variant["kills"], "again": variant["limits"], "may_refuse": True}
+        self.convert("fed", "--consume-source", **words)
         self.require_same("fed", "with --consume-source")
         left = [name for name in os.listdir(self.shell.path("eaten")) if name.endswith(".safetensors")]
         if left:
