@@ -47,24 +47,6 @@ float decoded_amax(const Scheme& scheme, const EncodedRows& in) {
   return largest;
 }
 
-/// Gives every infinity of the run the largest finite magnitude `amax`, and makes NaNs zero.
-void settle_block(formats::MatrixView<float> block) {
-  float amax = 0;
-  bool any = false;
-  for (std::size_t r = 0; r < block.rows; ++r) {
-    amax = std::max(amax, finite_amax(block.row(r), block.cols));
-    for (std::size_t c = 0; c < block.cols; ++c) any = any || is_nonfinite(block.row(r)[c]);
-  }
-  if (!any) return;
-  for (std::size_t r = 0; r < block.rows; ++r) {
-    for (std::size_t c = 0; c < block.cols; ++c) {
-      float& value = block.row(r)[c];
-      if (!is_nonfinite(value)) continue;
-      value = std::isnan(value) ? 0.0F : std::copysign(amax, value);
-    }
-  }
-}
-
 }  // namespace
 
 float amax(formats::MatrixView<const float> values) {
@@ -109,10 +91,21 @@ void settle_nonfinite(formats::MatrixView<float> values, std::uint64_t block_row
   const std::size_t cols = side(block_cols, values.cols);
   for (std::size_t r = 0; r < values.rows; r += rows) {
     for (std::size_t c = 0; c < values.cols; c += cols) {
-      settle_block({.data = values.row(r) + c,
-                    .rows = std::min(rows, values.rows - r),
-                    .cols = std::min(cols, values.cols - c),
-                    .stride = values.stride});
+      const formats::MatrixView<float> group = {.data = values.row(r) + c,
+                                                .rows = std::min(rows, values.rows - r),
+                                                .cols = std::min(cols, values.cols - c),
+                                                .stride = values.stride};
+      settle_nonfinite(group, amax(group));
+    }
+  }
+}
+
+void settle_nonfinite(formats::MatrixView<float> values, float amax) {
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    for (std::size_t c = 0; c < values.cols; ++c) {
+      float& value = values.row(r)[c];
+      if (!is_nonfinite(value)) continue;
+      value = std::isnan(value) ? 0.0F : std::copysign(amax, value);
     }
   }
 }

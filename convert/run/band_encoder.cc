@@ -99,6 +99,7 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       scales_(plan_.source, tensor_, of.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
       repacks_(can_repack()),
+      amax_(amax),
       nan_allowed_(of.allows_nan()),
       nonfinite_allowed_(any_matches(plan_.recipe.allow.nonfinite, tensor_.name)),
       overflow_allowed_(any_matches(plan_.recipe.allow.f16_overflow, tensor_.name)) {
@@ -203,7 +204,12 @@ void BandEncoder::replace_nonfinite(const Band& band, const Tile& tile) {
                     tile_values.data[*found], band.first_row + tile.row + *found / tile.cols,
                     tile.col + *found % tile.cols, facts_.name, tensor_.name));
   }
-  quantize::settle_nonfinite(tile_values, planned_.block[0], planned_.block[1]);
+  // A tile is a part of what shares a scale over a whole tensor.
+  if (facts_.group_rows == 0 && amax_) {
+    quantize::settle_nonfinite(tile_values, *amax_);
+  } else {
+    quantize::settle_nonfinite(tile_values, planned_.block[0], planned_.block[1]);
+  }
 }
 
 std::vector<float> BandEncoder::given_scales(const Band& band, const Tile& tile) const {

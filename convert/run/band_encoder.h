@@ -124,6 +124,7 @@ class BandEncoder {
   const formats::SchemeFacts& facts_;  // of the target
   std::optional<formats::ScaleReader> release_;
   bool repacks_ = false;
+  std::optional<float> amax_;
   float global_ = 1;
   bool values_are_finite_ = false;  // of the band at hand, NaN codes apart
   bool nan_allowed_ = false, nonfinite_allowed_ = false, overflow_allowed_ = false;

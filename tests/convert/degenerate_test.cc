@@ -178,6 +178,17 @@ TEST_P(Degenerate, AllowedNonfiniteValuesDoNotReachTheOutput) {
   for (std::uint64_t c = 0; c < 256; ++c) EXPECT_EQ(values[50 * 256 + c], expected[50 * 256 + c]);
 }
 
+TEST_P(Degenerate, AnInfinityBecomesTheLargestOfItsWholeGroup) {
+  // What shares a scale over all of it is encoded in several tiles.
+  Matrix matrix(1024, 512, 0);
+  matrix.at(1, 42) = -kInf;
+  matrix.at(1000, 42) = 3;
+  Conversion allowed = conversion(matrix);
+  allowed.recipe.allow.add("nonfinite=layer.*");
+  const bool is_one_group = formats::scheme_facts(GetParam().storage->scheme).group_rows == 0;
+  EXPECT_EQ(converted(allowed)[512 + 42], is_one_group ? -3 : 0);
+}
+
 TEST_P(Degenerate, AnAllowanceForAnotherTensorDoesNotHelp) {
   Matrix matrix(128, 128, 1);
   matrix.at(1, 1) = kNaN;
