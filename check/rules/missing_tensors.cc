@@ -5,8 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/part_names.h"
-#include "formats/checkpoint/uneven_experts.h"
 #include "formats/records/rank_holdings.h"
 
 namespace ingot::check {

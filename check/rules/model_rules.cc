@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "check/rules/engine_belief.h"
+#include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
-#include "formats/checkpoint/uneven_experts.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"
 #include "formats/records/vllm_state.h"

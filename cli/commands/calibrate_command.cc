@@ -11,8 +11,8 @@
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
-#include "formats/base/figures.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 #include "verify/calibrate/calibrate.h"
 #include "verify/outputs/prompts.h"
 

@@ -13,9 +13,9 @@
 #include "cli/flags/flag_table.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
-#include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

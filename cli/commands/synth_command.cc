@@ -13,11 +13,11 @@
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 #include "formats/text/spelling.h"
 #include "synth/synth.h"
 

@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "convert/output/version.h"
-#include "formats/base/figures.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 #include "verify/report/heat_map.h"
 
 namespace ingot::cli {

@@ -16,10 +16,10 @@
 #include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
 #include "convert/plan/passes.h"
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "formats/storage/meant_tensor.h"
+#include "formats/text/figures.h"
 #include "verify/report/document.h"
 
 namespace ingot::cli {

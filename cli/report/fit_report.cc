@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/figures.h"
 #include "formats/family/role_groups.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 #include "inference/family/model_family.h"
 #include "inference/model/step/step.h"
 

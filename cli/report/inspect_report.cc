@@ -11,10 +11,10 @@
 
 #include "cli/report/as_stored.h"
 #include "cli/terminal/terminal.h"
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "formats/storage/tensor_source.h"
+#include "formats/text/figures.h"
 
 namespace ingot::cli {
 

@@ -9,8 +9,8 @@
 #include "cli/terminal/terminal.h"
 #include "convert/plan/exactness.h"
 #include "convert/run/scale_proof.h"
-#include "formats/base/figures.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 
 namespace ingot::cli {
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "convert/output/rank_directories.h"
-#include "formats/base/figures.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 
 namespace ingot::cli {
 

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/figures.h"
 #include "formats/json/json.h"
+#include "formats/text/figures.h"
 
 namespace ingot::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "cli/terminal/output_guard.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
-#include "formats/base/figures.h"
+#include "formats/text/figures.h"
 
 namespace ingot::cli {
 namespace {

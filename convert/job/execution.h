@@ -13,7 +13,7 @@
 #include "convert/job/preflight.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/staged_files.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

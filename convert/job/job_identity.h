@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "convert/job/preflight.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 

@@ -7,7 +7,7 @@
 #include "convert/output/output_directory.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/source_stamps.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

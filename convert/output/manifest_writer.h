@@ -8,7 +8,7 @@
 #include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

@@ -5,7 +5,7 @@
 #include "convert/output/output_directory.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

@@ -10,7 +10,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/folder.h"
 #include "formats/base/hash.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

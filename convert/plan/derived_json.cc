@@ -5,8 +5,8 @@
 
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
+#include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
-#include "formats/checkpoint/uneven_experts.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"

@@ -9,7 +9,7 @@
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "convert/run/memory_plan.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

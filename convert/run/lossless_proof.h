@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "convert/plan/plan.h"
-#include "formats/base/job_threads.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -58,6 +59,15 @@ class StopScope {
   std::function<bool()> stop_requested_;
   std::string what_;
   const StopScope* outer_;
+};
+
+/// Called by loops over bytes, about every megabyte; throws kInterrupted when the job is to end.
+using CheckStop = std::function<void()>;
+
+/// How loops over the bytes of a job run.
+struct JobThreads {
+  std::size_t n = 1;
+  CheckStop check_stop = [] {};
 };
 
 }  // namespace ingot

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <span>
 #include <vector>
 
@@ -14,9 +13,9 @@
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
+#include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/relaid_codes.h"
-#include "formats/checkpoint/uneven_experts.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
@@ -34,172 +33,12 @@ namespace ingot::formats {
 
 namespace {
 
-/// What logical tensors are compared with.
-struct FamilyMatch {
-  const Family& family;
-  const ModelConfig& config;
-  std::span<const StoredTensor> stored;
-  std::span<const SourceFile> files;
-  const std::vector<Pattern>* allow_unknown = nullptr;  ///< these may be outside the grammar
-  bool are_slices = false;  ///< of a rank: their shapes are match_slices' matter
-};
-
-constexpr std::size_t kShownUnknown = 20;
-
-bool is_float_dtype(DType dtype) {
-  return dtype == DType::kF64 || plain_scheme(dtype) != SchemeId::kRaw;
-}
-
-bool is_allowed(const std::vector<Pattern>* patterns, const std::string& name) {
-  return patterns != nullptr &&
-         std::any_of(patterns->begin(), patterns->end(),
-                     [&](const Pattern& pattern) { return pattern.matches(name); });
-}
-
-void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& faults) {
-  const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
-  const auto fault = [&](ErrorCode code, std::string message) {
-    faults.add(Error(code, std::move(message))
-                   .in_file(with.files[weight.file].name)
-                   .in_tensor(tensor.name));
-  };
-  const bool is_released_so = weight.dtype == tensor.rule->synth_dtype || tensor.rule->any_shape;
-  if (tensor.encoding.scheme == SchemeId::kRaw && !is_float_dtype(weight.dtype) &&
-      !is_released_so) {
-    fault(ErrorCode::kDtypeMismatch,
-          fmt::format("is {} without a scale, family {} has floating-point numbers here",
-                      dtype_name(weight.dtype), with.family.name));
-  }
-  if (tensor.rule->any_shape || with.are_slices) return;
-  const Shape expected = weight_shape(*tensor.rule, with.config, tensor.layer,
-                                      scheme_facts(tensor.encoding.scheme).quantized);
-  if (tensor.shape == expected) return;
-  Shape turned = tensor.shape;
-  if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);
-  fault(ErrorCode::kShapeMismatch,
-        fmt::format("has shape {}, by config.json it should have {}{}", shape_text(tensor.shape),
-                    shape_text(expected),
-                    turned == expected ? " (its matrices stand the other way round)" : ""));
-}
-
-Error unknown_tensors(std::string_view family, const std::vector<std::string>& unknown) {
-  std::string text = fmt::format(
-      "{} tensor(s) that family {} does not have (--allow unknown-tensor=PATTERN copies them "
-      "untouched, --family generic "
-      "takes any name)",
-      unknown.size(), family);
-  for (std::size_t i = 0; i < unknown.size() && i < kShownUnknown; ++i) text += "\n  " + unknown[i];
-  if (unknown.size() > kShownUnknown)
-    text += fmt::format("\n  ... and {} more", unknown.size() - kShownUnknown);
-  return Error(ErrorCode::kUnknownTensor, text);
-}
-
 Error with_remedy_of_headers(const Error& unread) {
   return Error(unread.code(),
                fmt::format("{}; the headers say how each weight is stored: with a copy of "
                            "config.json that has no quantization_config it is read",
                            unread.message()))
       .in_file(unread.file());
-}
-
-bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
-  const auto match = grammar.match(tensor.name);
-  if (!match) return false;
-  tensor.rule = match->rule;
-  tensor.layer = match->layer;
-  tensor.expert = match->expert;
-  tensor.stack = stack_order(*match->rule, scheme_facts(tensor.encoding.scheme).quantized);
-  return true;
-}
-
-/// Layers with another number of experts than config.json has for all of them.
-class UnevenLayers {
- public:
-  explicit UnevenLayers(const FamilyMatch& with)
-      : with_(with), numbers_(uneven_experts(with.family, with.config, with.stored)) {
-    for (const auto& [layer, n_experts] : numbers_)
-      grammars_.try_emplace(n_experts, with.family, with.config, n_experts);
-  }
-
-  /// The layer whose number of experts alone makes this tensor a fault.
-  [[nodiscard]] std::optional<std::uint32_t> layer_of(LogicalTensor tensor) const {
-    for (const auto& [n_experts, own] : grammars_) {
-      if (!has_row(own.grammar, tensor) || !tensor.layer) continue;
-      const auto layer = numbers_.find(*tensor.layer);
-      if (layer == numbers_.end() || layer->second != n_experts) continue;
-      FamilyMatch as_own{.family = with_.family,
-                         .config = own.config,
-                         .stored = with_.stored,
-                         .files = with_.files,
-                         .are_slices = with_.are_slices};
-      ErrorList faults;
-      compare(tensor, as_own, faults);
-      if (faults.empty()) return tensor.layer;
-    }
-    return std::nullopt;
-  }
-
-  /// A fault for the main layers.
-  void report(ErrorList& faults) const {
-    for (const auto& [layer, n_experts] : numbers_) {
-      if (layer >= with_.config.num_hidden_layers) continue;
-      faults.add(Error(ErrorCode::kShapeMismatch, uneven_text(layer, n_experts, with_.config))
-                     .in_file(kConfigName));
-    }
-  }
-
- private:
-  struct Own {
-    Own(const Family& family, const ModelConfig& whole, std::uint64_t n_experts)
-        : config(whole), grammar(family, config) {
-      config.n_routed_experts = n_experts;
-    }
-    ModelConfig config;
-    NameGrammar grammar;
-  };
-
-  const FamilyMatch& with_;
-  std::map<std::uint32_t, std::uint64_t> numbers_;  // by layer
-  std::map<std::uint64_t, Own> grammars_;           // by number of experts
-};
-
-/// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
-/// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
-/// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
-/// shared_rule() alone and finds no fault. An MTP layer with experts of its own number may be left
-/// out of an output: those tensors get their layer and no row, and loader rules tell of them.
-void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
-  const bool names_are_known = !with.family.rules.empty();
-  const NameGrammar grammar(with.family, with.config);
-  std::vector<LogicalTensor*> odd;
-  for (LogicalTensor& tensor : tensors) {
-    if (has_row(grammar, tensor)) {
-      ErrorList own;
-      compare(tensor, with, own);
-      if (!own.empty()) odd.push_back(&tensor);
-    } else if (names_are_known && !is_allowed(with.allow_unknown, tensor.name)) {
-      odd.push_back(&tensor);
-    }
-  }
-  if (odd.empty()) return;
-  const UnevenLayers uneven(with);
-  uneven.report(faults);
-  std::vector<std::string> unknown;
-  for (LogicalTensor* tensor : odd) {
-    if (const auto layer = uneven.layer_of(*tensor)) {
-      if (*layer < with.config.num_hidden_layers) continue;
-      tensor->rule = nullptr;
-      tensor->layer = layer;
-      tensor->expert.reset();
-      tensor->stack = StackOrder::kNone;
-    } else if (tensor->rule != nullptr) {
-      compare(*tensor, with, faults);
-    } else {
-      const StoredTensor& weight = with.stored[tensor->encoding.stored.weight()];
-      unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor->name));
-    }
-  }
-  if (!unknown.empty()) faults.add(unknown_tensors(with.family.name, unknown));
 }
 
 std::vector<std::string_view> family_names() {

@@ -11,7 +11,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/checkpoint/part_names.h"
-#include "formats/checkpoint/scale_shapes.h"
+#include "formats/storage/scale_shapes.h"
 
 namespace ingot::formats {
 

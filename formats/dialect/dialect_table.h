@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
 #include "formats/modules/module_patterns.h"
 
@@ -22,6 +23,12 @@ extern const Dialect kModelslimDialect;
 extern const Dialect kMxfp4Dialect;
 extern const Dialect kAwqDialect;
 extern const Dialect kGptqDialect;
+
+/// The refusal (kUnsupported) of what config.json says of quantization without a quant_method that
+/// would say it: MLX's blocks, and rotations of compressed-tensors; nullopt where it has neither.
+std::optional<Error> unread_form(const ModelConfig& config);
+/// The refusal of a quant_method that no dialect has, with the tool whose form it is.
+Error unread_method(std::string_view method);
 
 /// All parts but the last, the scale of static activations.
 template <std::size_t N>

@@ -7,7 +7,6 @@
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/input_major.h"
-#include "formats/dialect/unread_forms.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {

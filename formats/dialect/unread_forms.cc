@@ -1,5 +1,3 @@
-#include "formats/dialect/unread_forms.h"
-
 #include <algorithm>
 #include <array>
 

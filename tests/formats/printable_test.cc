@@ -9,7 +9,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fault_lines.h"
-#include "formats/base/figures.h"
+#include "formats/text/figures.h"
 
 namespace ingot {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
+#include "formats/text/figures.h"
 #include "verify/report/document.h"
 #include "verify/report/page_style.h"
 

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
+#include "formats/text/figures.h"
 #include "verify/report/document.h"
 
 namespace ingot::verify {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
+#include "formats/text/figures.h"
 #include "verify/report/sections.h"
 
 namespace ingot::verify {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/figures.h"
+#include "formats/text/figures.h"
 
 namespace ingot::verify {
 namespace {

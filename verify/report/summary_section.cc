@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/base/figures.h"
+#include "formats/text/figures.h"
 #include "verify/report/sections.h"
 
 namespace ingot::verify {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
+#include "formats/text/figures.h"
 #include "verify/report/document.h"
 
 // A text of a given length: what may be shortened are tables and lists of remarks, whose first rows

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/figures.h"
+#include "formats/text/figures.h"
 #include "verify/report/heat_map.h"
 #include "verify/report/sections.h"
 #include "verify/report/svg.h"

@@ -1,4 +1,4 @@
-#include "formats/base/figures.h"
+#include "formats/text/figures.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "formats/checkpoint/scale_shapes.h"
+#include "formats/storage/scale_shapes.h"
 
 #include "formats/storage/encoding.h"
 

@@ -1,0 +1,219 @@
+#include "formats/checkpoint/family_match.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/part_names.h"
+#include "formats/family/roles.h"
+
+namespace ingot::formats {
+namespace {
+
+// A config has at most so many experts.
+constexpr std::uint64_t kMostExperts = std::uint64_t{1} << 20;
+
+// What names of routers end with.
+std::vector<std::string_view> router_ends(const Family& family) {
+  std::vector<std::string_view> ends;
+  for (const TensorRule& rule : family.rules) {
+    if (rule.role == Role::kRouter)
+      ends.push_back(rule.pattern.substr(rule.pattern.rfind('}') + 1));
+  }
+  return ends;
+}
+
+constexpr std::size_t kShownUnknown = 20;
+
+bool is_float_dtype(DType dtype) {
+  return dtype == DType::kF64 || plain_scheme(dtype) != SchemeId::kRaw;
+}
+
+bool is_allowed(const std::vector<Pattern>* patterns, const std::string& name) {
+  return patterns != nullptr &&
+         std::any_of(patterns->begin(), patterns->end(),
+                     [&](const Pattern& pattern) { return pattern.matches(name); });
+}
+
+void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& faults) {
+  const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
+  const auto fault = [&](ErrorCode code, std::string message) {
+    faults.add(Error(code, std::move(message))
+                   .in_file(with.files[weight.file].name)
+                   .in_tensor(tensor.name));
+  };
+  const bool is_released_so = weight.dtype == tensor.rule->synth_dtype || tensor.rule->any_shape;
+  if (tensor.encoding.scheme == SchemeId::kRaw && !is_float_dtype(weight.dtype) &&
+      !is_released_so) {
+    fault(ErrorCode::kDtypeMismatch,
+          fmt::format("is {} without a scale, family {} has floating-point numbers here",
+                      dtype_name(weight.dtype), with.family.name));
+  }
+  if (tensor.rule->any_shape || with.are_slices) return;
+  const Shape expected = weight_shape(*tensor.rule, with.config, tensor.layer,
+                                      scheme_facts(tensor.encoding.scheme).quantized);
+  if (tensor.shape == expected) return;
+  Shape turned = tensor.shape;
+  if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);
+  fault(ErrorCode::kShapeMismatch,
+        fmt::format("has shape {}, by config.json it should have {}{}", shape_text(tensor.shape),
+                    shape_text(expected),
+                    turned == expected ? " (its matrices stand the other way round)" : ""));
+}
+
+Error unknown_tensors(std::string_view family, const std::vector<std::string>& unknown) {
+  std::string text = fmt::format(
+      "{} tensor(s) that family {} does not have (--allow unknown-tensor=PATTERN copies them "
+      "untouched, --family generic "
+      "takes any name)",
+      unknown.size(), family);
+  for (std::size_t i = 0; i < unknown.size() && i < kShownUnknown; ++i) text += "\n  " + unknown[i];
+  if (unknown.size() > kShownUnknown)
+    text += fmt::format("\n  ... and {} more", unknown.size() - kShownUnknown);
+  return Error(ErrorCode::kUnknownTensor, text);
+}
+
+bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
+  const auto match = grammar.match(tensor.name);
+  if (!match) return false;
+  tensor.rule = match->rule;
+  tensor.layer = match->layer;
+  tensor.expert = match->expert;
+  tensor.stack = stack_order(*match->rule, scheme_facts(tensor.encoding.scheme).quantized);
+  return true;
+}
+
+/// Layers with another number of experts than config.json has for all of them.
+class UnevenLayers {
+ public:
+  explicit UnevenLayers(const FamilyMatch& with)
+      : with_(with), numbers_(uneven_experts(with.family, with.config, with.stored)) {
+    for (const auto& [layer, n_experts] : numbers_)
+      grammars_.try_emplace(n_experts, with.family, with.config, n_experts);
+  }
+
+  /// The layer whose number of experts alone makes this tensor a fault.
+  [[nodiscard]] std::optional<std::uint32_t> layer_of(LogicalTensor tensor) const {
+    for (const auto& [n_experts, own] : grammars_) {
+      if (!has_row(own.grammar, tensor) || !tensor.layer) continue;
+      const auto layer = numbers_.find(*tensor.layer);
+      if (layer == numbers_.end() || layer->second != n_experts) continue;
+      FamilyMatch as_own{.family = with_.family,
+                         .config = own.config,
+                         .stored = with_.stored,
+                         .files = with_.files,
+                         .are_slices = with_.are_slices};
+      ErrorList faults;
+      compare(tensor, as_own, faults);
+      if (faults.empty()) return tensor.layer;
+    }
+    return std::nullopt;
+  }
+
+  /// A fault for the main layers.
+  void report(ErrorList& faults) const {
+    for (const auto& [layer, n_experts] : numbers_) {
+      if (layer >= with_.config.num_hidden_layers) continue;
+      faults.add(Error(ErrorCode::kShapeMismatch, uneven_text(layer, n_experts, with_.config))
+                     .in_file(kConfigName));
+    }
+  }
+
+ private:
+  struct Own {
+    Own(const Family& family, const ModelConfig& whole, std::uint64_t n_experts)
+        : config(whole), grammar(family, config) {
+      config.n_routed_experts = n_experts;
+    }
+    ModelConfig config;
+    NameGrammar grammar;
+  };
+
+  const FamilyMatch& with_;
+  std::map<std::uint32_t, std::uint64_t> numbers_;  // by layer
+  std::map<std::uint64_t, Own> grammars_;           // by number of experts
+};
+
+}  // namespace
+
+std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
+                                                      const ModelConfig& config,
+                                                      std::span<const StoredTensor> stored) {
+  std::map<std::uint32_t, std::uint64_t> uneven;
+  if (config.n_routed_experts == 0) return uneven;
+  ModelConfig any = config;
+  any.n_routed_experts = kMostExperts;
+  const NameGrammar grammar(family, any);
+  const std::vector<std::string_view> ends = router_ends(family);
+  for (const StoredTensor& tensor : stored) {
+    if (tensor.shape.empty() || tensor.shape[0] == config.n_routed_experts ||
+        std::ranges::none_of(ends,
+                             [&](std::string_view end) { return tensor.name.ends_with(end); }))
+      continue;
+    const auto match = grammar.match(tensor.name);
+    if (match && match->rule->role == Role::kRouter && match->layer)
+      uneven[*match->layer] = tensor.shape[0];
+  }
+  if (uneven.empty()) return uneven;
+  std::map<std::uint32_t, std::uint64_t> experts;
+  for (const StoredTensor& tensor : stored) {
+    const auto match = grammar.match(weight_name(tensor));
+    if (!match || !match->layer || !uneven.contains(*match->layer)) continue;
+    std::uint64_t& n_experts = experts[*match->layer];
+    if (match->expert) {
+      n_experts = std::max<std::uint64_t>(n_experts, std::uint64_t{*match->expert} + 1);
+    } else if (is_routed_expert(match->rule->role) && !tensor.shape.empty()) {
+      n_experts = std::max(n_experts, tensor.shape[0]);
+    }
+  }
+  std::erase_if(uneven, [&](const auto& layer) { return experts[layer.first] != layer.second; });
+  return uneven;
+}
+
+std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const ModelConfig& config) {
+  const bool is_mtp = layer >= config.num_hidden_layers;
+  return fmt::format(
+      "layer {}{} has {} experts, config.json says {}: one number for all layers ({})", layer,
+      is_mtp ? " (MTP)" : "", n_experts, config.n_routed_experts,
+      is_mtp ? "ingot convert --mtp drop leaves the layer out"
+             : "prune the same number of experts in each layer");
+}
+
+void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
+  const bool names_are_known = !with.family.rules.empty();
+  const NameGrammar grammar(with.family, with.config);
+  std::vector<LogicalTensor*> odd;
+  for (LogicalTensor& tensor : tensors) {
+    if (has_row(grammar, tensor)) {
+      ErrorList own;
+      compare(tensor, with, own);
+      if (!own.empty()) odd.push_back(&tensor);
+    } else if (names_are_known && !is_allowed(with.allow_unknown, tensor.name)) {
+      odd.push_back(&tensor);
+    }
+  }
+  if (odd.empty()) return;
+  const UnevenLayers uneven(with);
+  uneven.report(faults);
+  std::vector<std::string> unknown;
+  for (LogicalTensor* tensor : odd) {
+    if (const auto layer = uneven.layer_of(*tensor)) {
+      if (*layer < with.config.num_hidden_layers) continue;
+      tensor->rule = nullptr;
+      tensor->layer = layer;
+      tensor->expert.reset();
+      tensor->stack = StackOrder::kNone;
+    } else if (tensor->rule != nullptr) {
+      compare(*tensor, with, faults);
+    } else {
+      const StoredTensor& weight = with.stored[tensor->encoding.stored.weight()];
+      unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor->name));
+    }
+  }
+  if (!unknown.empty()) faults.add(unknown_tensors(with.family.name, unknown));
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/pattern.h"
+#include "formats/container/tensor.h"
+#include "formats/family/family.h"
+#include "formats/storage/tensor_source.h"
+
+// Logical tensors held against the grammar of a family, under a config.
+
+namespace ingot::formats {
+
+/// What logical tensors are compared with.
+struct FamilyMatch {
+  const Family& family;
+  const ModelConfig& config;
+  std::span<const StoredTensor> stored;
+  std::span<const SourceFile> files;
+  const std::vector<Pattern>* allow_unknown = nullptr;  ///< these may be outside the grammar
+  bool are_slices = false;  ///< of a rank: their shapes are match_slices' matter
+};
+
+/// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
+/// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
+/// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
+/// shared_rule() alone and finds no fault. An MTP layer with experts of its own number may be left
+/// out of an output: those tensors get their layer and no row, and loader rules tell of them.
+void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
+
+/// Layers whose experts and router agree on another number than config.json has for all layers, and
+/// that number: of a model whose experts were pruned in some of its layers.
+std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
+                                                      const ModelConfig& config,
+                                                      std::span<const StoredTensor> stored);
+
+/// What is wrong with such a layer, and the remedy if it is an MTP layer.
+std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const ModelConfig& config);
+
+}  // namespace ingot::formats
