@@ -82,15 +82,22 @@ class Shell:
 
     def make_with_kills(self, output, kills, *words, again=(), may_refuse=False):
         """The same, killed at each of these points and continued; `again`: words that the last run has besides."""
+        partial = self.path(os.path.join(output, ".ingot-partial"))  # a job that was begun is refused no more
         for n_killed, kill in enumerate(kills):
             more = ["--resume"] if n_killed else []
-            if self.make(output, *words, *more, kill=kill, may_refuse=may_refuse and not n_killed):
+            if self.make(output, *words, *more, kill=kill, may_refuse=may_refuse and not os.path.exists(partial)):
                 return n_killed
-            if os.path.exists(self.path(os.path.join(output, ".ingot-partial"))):
+            if os.path.exists(partial):
                 code, _ = self.run("inspect", output)
                 if code != 2:
                     raise Wrong(f"an unfinished output was read: inspect ended with {code}")
-        self.make(output, *words, *again, *(["--resume"] if kills else []), may_refuse=may_refuse and not kills)
+        self.make(
+            output,
+            *words,
+            *again,
+            *(["--resume"] if kills else []),
+            may_refuse=may_refuse and not os.path.exists(partial),
+        )
         return len(kills)
 
 

@@ -194,7 +194,7 @@ def judge_released(weight, values, release):
 
 def is_mtp(name, n_layers):
     layer = LAYER.search(name)
-    return name.startswith("mtp.") or ".mtp." in name or (layer is not None and int(layer[1]) >= n_layers)
+    return re.search(r"(?:^|\.)mtp", name) is not None or (layer is not None and int(layer[1]) >= n_layers)
 
 
 def judge_schemes(output, source, choices):
