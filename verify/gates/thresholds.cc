@@ -119,6 +119,9 @@ constexpr std::array kDefaults{
     Row{"weights.narrowed", "", 0},
     Row{"weights.nonfinite", "", 0},
     Row{"weights.scale_error", "", 0.05},
+    // Nearest codes of E2M1 are up to a fifth of a value away, and those of a source on one grid may
+    // all be on one side; scales that are powers of two are off by half at the least.
+    Row{"weights.scale_error", "mxfp4", 0.2},
     Row{"weights.lone_factor", "", 1e-5},
     Row{"layers.nonfinite", "", 0},
     // Cosines that rounding to the grid cannot go below on weights that are spread like a trained

@@ -131,6 +131,8 @@ TEST(DefaultGates, WeightsHaveTheFloorOfTheirScheme) {
   EXPECT_EQ(limit_of("weights.cosine", "fp8-tensor"), 0.998);
   EXPECT_EQ(limit_of("weights.cosine", "mxfp8"), 0.998);
   EXPECT_EQ(limit_of("weights.cosine", "mxfp4"), 0.991);
+  EXPECT_EQ(limit_of("weights.scale_error", "mxfp4"), 0.2);
+  EXPECT_EQ(limit_of("weights.scale_error", "nvfp4"), 0.05);
   EXPECT_EQ(limit_of("weights.cosine", "raw"), std::nullopt);
 }
 
