@@ -15,7 +15,7 @@
 
 #include "convert/job/part_files.h"
 #include "formats/base/error.h"
-#include "formats/base/folder.h"
+#include "formats/files/folder.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {

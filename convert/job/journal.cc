@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/folder.h"
 #include "formats/base/printable.h"
+#include "formats/files/folder.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {

@@ -6,7 +6,7 @@
 
 #include "convert/job/resume.h"
 #include "formats/base/fd.h"
-#include "formats/base/folder.h"
+#include "formats/files/folder.h"
 
 namespace ingot::convert {
 

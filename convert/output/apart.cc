@@ -16,7 +16,7 @@
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/folder.h"
+#include "formats/files/folder.h"
 
 namespace ingot::convert {
 
@@ -167,15 +167,17 @@ void require_apart(const JobInputs& inputs, const fs::path& output) {
     if (found != read.own.end()) refuse(to, found->second, same_text(folder, found->second));
   }
   const Folders tree = fs::exists(to) ? tree_of(to, [](const fs::path&) {}) : Folders();
-  for (const Folders& folders : {read.own, read.linked}) {
+  const auto require_outside = [&](const Folders& folders, std::string_view why) {
     for (const auto& [identity, source] : folders) {
       for (const fs::path& folder : with_parents(source)) {
         const auto own = identity_of(folder);
         const auto found = own ? tree.find(*own) : tree.end();
-        if (found != tree.end()) refuse(to, source, same_text(found->second, folder));
+        if (found != tree.end()) refuse(to, source, same_text(found->second, folder).append(why));
       }
     }
-  }
+  };
+  require_outside(read.own, "");
+  require_outside(read.linked, " (files that are read lie there, which links or options lead to)");
 }
 
 void require_unseen(const JobInputs& inputs, const fs::path& output) {

@@ -12,10 +12,10 @@
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"
 #include "formats/base/fd.h"
-#include "formats/base/folder.h"
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/files/folder.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "formats/base/fd.h"
-#include "formats/base/folder.h"
+#include "formats/files/folder.h"
 #include "formats/base/hash.h"
 #include "formats/base/stop_scope.h"
 

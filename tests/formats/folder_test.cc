@@ -1,4 +1,4 @@
-#include "formats/base/folder.h"
+#include "formats/files/folder.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

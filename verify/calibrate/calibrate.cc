@@ -17,9 +17,9 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/folder.h"
 #include "formats/base/stop_scope.h"
 #include "formats/container/safetensors.h"
+#include "formats/files/folder.h"
 #include "formats/records/activation_statistics.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"

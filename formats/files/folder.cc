@@ -1,4 +1,4 @@
-#include "formats/base/folder.h"
+#include "formats/files/folder.h"
 
 #include <cerrno>
 #include <memory>
