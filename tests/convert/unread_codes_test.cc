@@ -24,6 +24,7 @@ class UnreadCodes : public ::testing::Test {
       if (tensor.name != kName) continue;
       tensor.dtype = "U32";
       tensor.shape.back() /= 8;
+      tensor.data = std::string(std::size_t{12} * 4, '\x21');
     }
     tiny_.files.begin()->second.push_back({"model.layers.0.mlp.up_proj.scales", "BF16", {16, 1}});
     say({{"group_size", 8}, {"bits", 4}});
