@@ -8,7 +8,6 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
 #include "formats/base/error.h"
-#include "formats/config/nested_config.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -73,9 +72,15 @@ class Decider {
     plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
                            .search = recipe_.choices.search};
     find_source_group();
-    listed_ = listed_by_source();
+    listed_ = modules_left_plain(plan_);
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
     require_single_scheme();
+    if (n_listed_ > 0) {
+      plan_.warnings.push_back(
+          fmt::format("{} weights stay plain, as the source's own list of modules says (--rule "
+                      "role:ROLE=SCHEME quantizes them)",
+                      n_listed_));
+    }
     require_sound_mtp(plan_, refusals_);
     tell_narrowing();
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
@@ -94,20 +99,6 @@ class Decider {
     return tensor.layer && *tensor.layer >= source_.config().num_hidden_layers;
   }
 
-  // Modules that the source's own block leaves plain, where the output's block is made of it.
-  std::vector<std::string> listed_by_source() const {
-    std::vector<std::string> listed;
-    if (&dialect_ != &source_.dialect()) return listed;
-    const formats::Json& block = formats::quantization_block(source_.config());
-    for (const char* key : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (const formats::Json& entry : formats::json_member(block, key)) {
-        if (entry.is_string()) listed.push_back(entry.get<std::string>());
-      }
-    }
-    std::ranges::sort(listed);
-    return listed;
-  }
-
   // Whether a default would quantize what the makers of the source left plain.
   bool stays_plain(const LogicalTensor& tensor, const Decision& decision) const {
     if (listed_.empty() || is_quantized(tensor.encoding.scheme) || !decision.scheme ||
@@ -124,7 +115,10 @@ class Decider {
     const LogicalTensor& tensor = source_.tensors()[i];
     const SchemeId from = tensor.encoding.scheme;
     Decision decision = recipe_.decide(tensor);
-    if (stays_plain(tensor, decision)) decision.scheme.reset();
+    if (stays_plain(tensor, decision)) {
+      decision.scheme.reset();
+      ++n_listed_;
+    }
     note_narrowing(tensor, decision);
     PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
     if (decision.scheme && (*decision.scheme != from || changes_grid(tensor))) {
@@ -482,6 +476,7 @@ class Decider {
   quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
   std::optional<std::uint64_t> source_group_;
   std::vector<std::string> listed_;  // modules that the source leaves plain, sorted
+  std::size_t n_listed_ = 0;         // weights that stay plain for that
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors

@@ -258,6 +258,19 @@ void derive_index(Plan& plan) {
 
 }  // namespace
 
+std::vector<std::string> modules_left_plain(const Plan& plan) {
+  std::vector<std::string> modules;
+  if (plan.target.dialect != &plan.source.dialect()) return modules;
+  const Json& block = formats::quantization_block(plan.source.config());
+  for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
+    for (const Json& entry : formats::json_member(block, key)) {
+      if (entry.is_string()) modules.push_back(entry.get<std::string>());
+    }
+  }
+  std::ranges::sort(modules);
+  return modules;
+}
+
 void require_sound_mtp(const Plan& plan, Refusals& refusals) {
   if (plan.recipe.mtp == MtpPolicy::kDrop) return;
   const formats::Family& family = plan.source.family();

@@ -147,6 +147,9 @@ class Refusals {
   ErrorList errors_;
 };
 
+/// Modules that the source's own block leaves plain, where the output's block is made of it; sorted.
+std::vector<std::string> modules_left_plain(const Plan& plan);
+
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with
 /// another number of experts, unless they are left out.
 void require_sound_mtp(const Plan& plan, Refusals& refusals);

@@ -260,6 +260,17 @@ TEST(LoaderRules, NameExpertsBeyondTheConfig) {
   EXPECT_EQ(finding.code, ErrorCode::kUnknownTensor);
 }
 
+TEST(LoaderRules, SayNothingOfIndexersThatNobodyKnows) {
+  EditableCheckpoint checkpoint =
+      EditableCheckpoint::load(INGOT_SOURCE_DIR "/tests/golden/forward/glm5_next/checkpoint");
+  Json& text = checkpoint.config.contains("text_config") ? checkpoint.config["text_config"]
+                                                         : checkpoint.config;
+  text["indexer_types"] = std::vector<std::string>(3, "full");
+  const TempDir dir;
+  checkpoint.write(dir.path());
+  EXPECT_THAT(run_loader_rules(Checkpoint::open(dir.path()), {}), ::testing::IsEmpty());
+}
+
 TEST(LoaderRules, AcceptStackedExpertsOfTheRightShape) {
   EditableCheckpoint edited = make_plain();
   edited.erase_prefix(kMoe + "experts.");

@@ -27,6 +27,22 @@ known deepseek_v32 671877944064 38403822336 92425
 expect 0 "fp8-block of 128x128, scales F32: 300 weights" "$ingot" inspect "$example"
 expect 0 "1-4     moe" "$ingot" inspect "$example"
 
+# GPTQ is shown turned, and counted as it is stored.
+gptq=$(dirname "$0")/../golden/families/qwen3_moe_gptq
+expect 0 "model.safetensors  189 tensors" "$ingot" inspect "$gptq"
+"$ingot" inspect "$gptq" --json >"$work/json" || fail "inspect of GPTQ"
+python3 - "$gptq/model.safetensors" "$work/json" <<'P' || fail "counts of GPTQ"
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n, = struct.unpack("<Q", data[:8])
+header = json.loads(data[8:8 + n])
+header.pop("__metadata__", None)
+d = json.load(open(sys.argv[2]))
+n_bytes = len(data) - 8 - n
+assert sum(row["tensors"] for row in d["by_dtype"]) == len(header), d["by_dtype"]
+assert d["bytes"] == n_bytes == sum(row["bytes"] for row in d["by_dtype"]) == sum(row["bytes"] for row in d["by_scheme"])
+P
+
 # One tensor of ragged interest: decoded here without ingot.
 name=model.layers.2.mlp.experts.5.down_proj.weight
 "$ingot" inspect "$example" "$name" --json >"$work/json" || fail "inspect of one tensor"

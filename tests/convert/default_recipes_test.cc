@@ -432,6 +432,8 @@ TEST(OwnListOfTheSource, LeavesModulesPlainUnlessARuleAsks) {
   const Planned again = planned(directory / "in", to(SchemeId::kFp8Block));
   EXPECT_EQ(again.scheme.at(module + ".weight"), SchemeId::kBf16);
   EXPECT_TRUE(lists(again));
+  EXPECT_THAT(again.plan.warnings,
+              ::testing::Contains(::testing::HasSubstr("source's own list of modules")));
   Recipe asked = to(SchemeId::kFp8Block);
   asked.rules = {parse_rule("role:kv-b-proj=fp8-block")};
   const Planned all = planned(directory / "in", asked);

@@ -77,6 +77,12 @@ TEST_F(OpenCheckpoint, ReadsTheIndexOfMsmodelslim) {
   }
 }
 
+TEST_F(OpenCheckpoint, NamesRepairWhereAnIndexIsMissing) {
+  tiny_.files["a.safetensors"] = std::move(tiny_.files["model.safetensors"]);
+  tiny_.files.erase("model.safetensors");
+  expect_error(kNotFound, {"1 .safetensors file(s)", "ingot repair makes one"}, [&] { open(); });
+}
+
 TEST_F(OpenCheckpoint, OpensTheBundledModel) {
   const Checkpoint model = Checkpoint::open(kTinyV32);
   EXPECT_EQ(model.family().name, "deepseek_v32");
