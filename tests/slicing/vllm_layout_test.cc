@@ -41,19 +41,21 @@ fs::path model_of(const std::string& family, bool fp8, std::uint32_t mtp_layers 
   const fs::path path =
       directory / fmt::format("{}-{}-{}", family, fp8 ? "fp8" : "bf16", mtp_layers);
   if (fs::exists(path)) return path;
-  formats::write_synthetic_checkpoint(path, {.family = with_whole_mtp_layers(family),
-                                             .size = formats::SynthSize::kTiny,
-                                             .layers = 2,
-                                             .dense_layers = 1,
-                                             .mtp_layers = mtp_layers,
-                                             .experts = 4,
-                                             .hidden = 256,
-                                             .moe_intermediate = 512,
-                                             .intermediate = 512,
-                                             .vocab = 500,
-                                             .heads = 32,
-                                             .fp8 = fp8,
-                                             .seed = 1});
+  formats::write_synthetic_checkpoint(
+      path,
+      {.family = mtp_layers == 0 ? formats::find_family(family) : with_whole_mtp_layers(family),
+       .size = formats::SynthSize::kTiny,
+       .layers = 2,
+       .dense_layers = 1,
+       .mtp_layers = mtp_layers,
+       .experts = 4,
+       .hidden = 256,
+       .moe_intermediate = 512,
+       .intermediate = 512,
+       .vocab = 500,
+       .heads = 32,
+       .fp8 = fp8,
+       .seed = 1});
   return path;
 }
 fs::path fp8_model() {
