@@ -338,12 +338,12 @@ CheckResult check_gathered(const std::filesystem::path& directory, const CheckOp
 
 // A layout that is one engine's own is worth nothing where that engine does not load it.
 void judge_by_own_engine(const Checkpoint& model, const formats::Layout& layout,
-                         CheckResult& result) {
+                         const Serving& serving, CheckResult& result) {
   const auto own = formats::find_engine(layout.engine);
   if (!own) return;
   const auto rules = loader_rules();
   const auto row = std::ranges::find(rules, own, &LoaderRule::engine);
-  for (const EngineVerdict& verdict : believed_verdicts(model)) {
+  for (const EngineVerdict& verdict : believed_verdicts(model, serving)) {
     if (verdict.engine != own || verdict.loads) continue;
     result.findings.push_back(
         violation(ErrorCode::kUnsupported, "", verdict.tensor,
@@ -369,7 +369,10 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
       if (!told.contains({finding.rule, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
-    if (layout != nullptr) judge_by_own_engine(model, *layout, result);
+    // Ranks that cut experts; linears are cut by as many or more.
+    const Serving serving{
+        .tensor_parallel = manifest && manifest->slicing ? manifest->slicing->etp : 1};
+    if (layout != nullptr) judge_by_own_engine(model, *layout, serving, result);
     if (manifest) admit_allowed(*manifest, result);
     result.family = model.family().name;
     result.dialect = model.dialect().name;

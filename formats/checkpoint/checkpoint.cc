@@ -229,8 +229,13 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     try {
       state->dialect = &dialect_of(state->config, state->file_names);
     } catch (const Error& error) {
-      unread = error;
-      return;
+      // Names that nobody here knows may be copied, and conversions refuse codes that nobody reads.
+      if (any_names) {
+        state->remarks.push_back(error.message());
+      } else {
+        unread = error;
+        return;
+      }
     }
     state->block = fp8_block_size(state->config);
     state->description = read_description(directory, *state->dialect);
