@@ -66,9 +66,8 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, 
   for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
   if (!checkpoint) return checkpoint;
   result.has_unread_form =
-      !checkpoint->is_understood() &&
-      std::ranges::find(faults.errors(), ErrorCode::kUnsupported, &Error::code) !=
-          faults.errors().end();
+      !checkpoint->is_understood() && std::ranges::find(faults.errors(), ErrorCode::kUnsupported,
+                                                        &Error::code) != faults.errors().end();
   count(*checkpoint, result);
   for (const std::string& remark : checkpoint->remarks()) {
     Finding& finding =
@@ -370,8 +369,8 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
         result.findings.push_back(std::move(finding));
     }
     // Ranks that cut experts; linears are cut by as many or more.
-    const Serving serving{
-        .tensor_parallel = manifest && manifest->slicing ? manifest->slicing->etp : 1};
+    const Serving serving{.tensor_parallel =
+                              manifest && manifest->slicing ? manifest->slicing->etp : 1};
     if (layout != nullptr) judge_by_own_engine(model, *layout, serving, result);
     if (manifest) admit_allowed(*manifest, result);
     result.family = model.family().name;

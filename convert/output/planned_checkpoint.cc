@@ -265,8 +265,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
     }
     if (rank || (layout.is_sliced && layout.engine.empty())) continue;
     std::vector<check::EngineVerdict> engines = check::believed_verdicts(
-        output, {.tensor_parallel = ranks,
-                 .has_power_of_two_scales = plan.target.power_of_two_scales});
+        output,
+        {.tensor_parallel = ranks, .has_power_of_two_scales = plan.target.power_of_two_scales});
     refuse_what_engine_does_not_load(plan, engines, errors);
     if (!layout.is_sliced) result.engines = std::move(engines);
   }

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "formats/base/fd.h"
-#include "formats/files/folder.h"
 #include "formats/base/hash.h"
 #include "formats/base/stop_scope.h"
+#include "formats/files/folder.h"
 
 namespace ingot::convert {
 

@@ -147,7 +147,8 @@ class Refusals {
   ErrorList errors_;
 };
 
-/// Modules that the source's own block leaves plain, where the output's block is made of it; sorted.
+/// Modules that the source's own block leaves plain, where the output's block is made of it;
+/// sorted.
 std::vector<std::string> modules_left_plain(const Plan& plan);
 
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with

@@ -34,6 +34,7 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
                                     Allowance{"unknown-tensor", &Allowances::unknown_tensor},
                                     Allowance{"nonfinite", &Allowances::nonfinite},
                                     Allowance{"f16-overflow", &Allowances::f16_overflow},
+                                    Allowance{"underflow", &Allowances::underflow},
                                     Allowance{"engine-refuses", &Allowances::engine_refuses}};
 
 // The words of options, in the order of what they mean.

@@ -59,7 +59,7 @@ TensorResult transcode(const TensorTask& task) {
         if (held.is_open()) held.see_words(out, bands.output_bits / 8);
         if (held.is_open()) count_lost(rows, bands.source_bits);
       });
-  held.require_some(tensor, task.planned.to);
+  held.require_some(tensor, task.planned.to, task.plan.recipe.allow.underflow);
   return {.source = task.source_hashes({{Part::kWeight, weight}}), .output = {part.finish()}};
 }
 

@@ -77,14 +77,17 @@ void HeldValues::count(std::span<const float> values) {
   for (const float value : values) lost_ += value != 0 ? 1 : 0;
 }
 
-void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::SchemeId to) const {
-  if (is_held_ || lost_ == 0) return;
+void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::SchemeId to,
+                              const std::vector<Pattern>& allowed) const {
+  if (is_held_ || lost_ == 0 || any_matches(allowed, tensor.name)) return;
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("would be nothing but zeros in {}: all of its {} numbers other than zero are "
-                  "below what that holds (leave it as it is with --rule '{}=keep', or use {})",
-                  formats::scheme_facts(to).name, lost_, tensor.name,
-                  to == SchemeId::kF16 ? "bf16" : "f32"));
+      fmt::format(
+          "would be nothing but zeros in {1}: all of its {2} numbers other than zero are "
+          "below what that holds (leave it as it is with --rule '{0}=keep', use {3}, or accept "
+          "zeros with --allow 'underflow={0}')",
+          tensor.name, formats::scheme_facts(to).name, lost_,
+          to == SchemeId::kF16 ? "bf16" : "f32"));
 }
 
 BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles)

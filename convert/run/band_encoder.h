@@ -61,8 +61,10 @@ class HeldValues {
   void see_words(std::span<const std::byte> words, std::size_t width);
   /// While is_open(): counts what became zero of these values.
   void count(std::span<const float> values);
-  /// Throws kUnsupported where all numbers of the tensor other than zero became zero.
-  void require_some(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
+  /// Throws kUnsupported where all numbers of the tensor other than zero became zero, and no
+  /// `allowed` pattern covers it.
+  void require_some(const formats::LogicalTensor& tensor, formats::SchemeId to,
+                    const std::vector<Pattern>& allowed) const;
 
  private:
   bool is_held_ = false;

@@ -65,8 +65,7 @@ JsonForm json_form_of(std::string_view text) {
 std::string json_text(const Json& value, const JsonForm& form) {
   const bool is_joined = form.indent == JsonForm::kOneLine && form.is_spaced;
   try {
-    std::string text =
-        dump_with_words(value, is_joined ? 0 : form.indent, form.indent_character,
+    std::string text = dump_with_words(value, is_joined ? 0 : form.indent, form.indent_character,
                                        form.escapes_non_ascii);
     if (is_joined) text = on_one_line(text);
     if (form.has_final_newline) text += '\n';

@@ -5,8 +5,8 @@
 
 #include "formats/json/json_fwd.h"
 
-// Python's json module writes the numbers Infinity, -Infinity and NaN as bare words, which JSON does
-// not have, and released config.json files hold them.
+// Python's json module writes the numbers Infinity, -Infinity and NaN as bare words, which JSON
+// does not have, and released config.json files hold them.
 
 namespace ingot::formats {
 

@@ -278,6 +278,9 @@ TEST_P(PlainUnderflow, OfAWholeTensorIsRefused) {
     matrix.at(15, 31) = -1.5F * beyond;
     EXPECT_NO_THROW(cast(matrix, word).run()) << word;
     EXPECT_NO_THROW(cast(Matrix(16, 32, -0.0F), word).run()) << word;
+    Conversion allowed = cast(Matrix(16, 32, beyond), word);
+    allowed.recipe.allow.add("underflow=*");
+    EXPECT_NO_THROW(allowed.run()) << word;
   }
 }
 

@@ -62,10 +62,10 @@ TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
 
 TEST(PythonWords, AreNoOtherWords) {
   for (const char* text : {"infinity", "+Infinity", "Infinity1", "nan", "[NaN NaN]", "{NaN: 1}"})
-    expect_error(ErrorCode::kCorrupt, {"f"}, [&] { static_cast<void>(parse_python_json(text, "f")); });
-  expect_error(ErrorCode::kUnsupported, {"Infinity"}, [] {
-    static_cast<void>(parse_python_json(R"([Infinity, "\u0002"])", "f"));
-  });
+    expect_error(ErrorCode::kCorrupt, {"f"},
+                 [&] { static_cast<void>(parse_python_json(text, "f")); });
+  expect_error(ErrorCode::kUnsupported, {"Infinity"},
+               [] { static_cast<void>(parse_python_json(R"([Infinity, "\u0002"])", "f")); });
 }
 
 TEST(Json, RejectsMalformedTextAsCorruptNamingTheFile) {

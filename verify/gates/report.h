@@ -26,7 +26,7 @@ struct Report {
   std::optional<CheckpointFacts> source;  ///< nothing when a single checkpoint was looked at
   CheckpointFacts output;
   std::vector<SchemeChange> changes;  ///< from the source's schemes to the output's
-  std::vector<Level> levels;  ///< that were asked for
+  std::vector<Level> levels;          ///< that were asked for
   std::optional<StructureReport> structure;
   std::optional<WeightsReport> weights;
   std::optional<LayersReport> layers;

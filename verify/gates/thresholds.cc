@@ -119,7 +119,8 @@ constexpr std::array kDefaults{
     Row{"weights.narrowed", "", 0},
     Row{"weights.nonfinite", "", 0},
     Row{"weights.scale_error", "", 0.05},
-    // Nearest codes of E2M1 are up to a fifth of a value away, and those of a source on one grid may
+    // Nearest codes of E2M1 are up to a fifth of a value away, and those of a source on one grid
+    // may
     // all be on one side; scales that are powers of two are off by half at the least.
     Row{"weights.scale_error", "mxfp4", 0.2},
     Row{"weights.lone_factor", "", 1e-5},
@@ -130,7 +131,8 @@ constexpr std::array kDefaults{
     Row{"weights.cosine", "f16", 0.99999},
     Row{"weights.cosine", "f32", 0.99999},
     Row{"weights.cosine", "int8", 0.9995},
-    // E4M3 has three bits of fraction, so that the nearest code is at most 1/17 of a value away from
+    // E4M3 has three bits of fraction, so that the nearest code is at most 1/17 of a value away
+    // from
     // it: the cosine is at least sqrt(1 - 1/17^2) = 0.99827, and few values are below the codes of
     // which that holds. N(0,1) has 0.99965, but a source whose values are on one grid themselves
     // meets E4M3's in one ratio, and has any cosine from here to 1.
