@@ -53,7 +53,7 @@ TEST(StandardOutput, WritesPiecesOfEverySize) {
   {
     StandardOutput output(file.get());
     std::ostream stream(&output);
-    for (const std::size_t n : {1, 70'000, 65'535, 1, 3, 65'536, 200'000, 2}) {
+    for (const std::size_t n : {1U, 70'000U, 65'535U, 1U, 3U, 65'536U, 200'000U, 2U}) {
       const std::string piece(n, static_cast<char>('a' + n % 26));
       stream << piece << '.' << std::string_view("-");
       expected += piece + ".-";

@@ -86,7 +86,7 @@ TEST_F(UnreadCodes, CountWithoutAWordInTheConfig) {
 TEST_F(UnreadCodes, AreNoKnownTensorOfAnyEngine) {
   tiny_.write(directory_ / "in");
   const auto source = formats::Checkpoint::open(directory_ / "in", {.family = "generic"});
-  for (const check::EngineVerdict& verdict : check::engine_verdicts(source)) {
+  for (const check::EngineVerdict& verdict : check::engine_verdicts(source, {})) {
     EXPECT_FALSE(verdict.loads);
     EXPECT_EQ(verdict.tensor, kName);
   }

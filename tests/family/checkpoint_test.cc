@@ -80,7 +80,8 @@ TEST_F(OpenCheckpoint, ReadsTheIndexOfMsmodelslim) {
 TEST_F(OpenCheckpoint, NamesRepairWhereAnIndexIsMissing) {
   tiny_.files["a.safetensors"] = std::move(tiny_.files["model.safetensors"]);
   tiny_.files.erase("model.safetensors");
-  expect_error(kNotFound, {"1 .safetensors file(s)", "ingot repair makes one"}, [&] { open(); });
+  expect_error(kNotFound, {"1 .safetensors file(s)", "ingot repair makes one"},
+               [&] { static_cast<void>(open()); });
 }
 
 TEST_F(OpenCheckpoint, OpensTheBundledModel) {
