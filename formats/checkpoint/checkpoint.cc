@@ -17,6 +17,7 @@
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/relaid_codes.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -226,16 +227,15 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   std::optional<Error> unread;  // the way of quantizing that config.json names
   stage.attempt([&] {
     state->file_names = list_file_names(directory);
-    try {
-      state->dialect = &dialect_of(state->config, state->file_names);
-    } catch (const Error& error) {
-      // Names that nobody here knows may be copied, and conversions refuse codes that nobody reads.
-      if (any_names) {
-        state->remarks.push_back(error.message());
-      } else {
-        unread = error;
-        return;
-      }
+    const Dialect* dialect = known_dialect(state->config, state->file_names);
+    if (dialect != nullptr) {
+      state->dialect = dialect;
+    } else if (!any_names) {
+      unread = unread_form(state->config);
+      return;
+    } else {
+      // What nobody here knows may be copied, and conversions refuse codes that nobody reads.
+      state->remarks.push_back(unread_form(state->config).message());
     }
     state->block = fp8_block_size(state->config);
     state->description = read_description(directory, *state->dialect);
@@ -323,8 +323,13 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     state->family = &family;
   });
   stage.attempt([&] {
-    state->dialect =
-        model.dialect != nullptr ? model.dialect : &dialect_of(state->config, state->file_names);
+    const Dialect* dialect =
+        model.dialect != nullptr ? model.dialect : known_dialect(state->config, state->file_names);
+    if (dialect != nullptr) {
+      state->dialect = dialect;
+    } else if (options.family != find_family("generic")->name) {
+      throw unread_form(state->config);
+    }
     state->block = fp8_block_size(state->config);
   });
   state->is_understood = stage.faults().empty();

@@ -24,11 +24,13 @@ extern const Dialect kMxfp4Dialect;
 extern const Dialect kAwqDialect;
 extern const Dialect kGptqDialect;
 
-/// The refusal (kUnsupported) of what config.json says of quantization without a quant_method that
-/// would say it: MLX's blocks, and rotations of compressed-tensors; nullopt where it has neither.
-std::optional<Error> unread_form(const ModelConfig& config);
-/// The refusal of a quant_method that no dialect has, with the tool whose form it is.
-Error unread_method(std::string_view method);
+/// As dialect_of(); null where nobody here reads what the config says.
+const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files = {});
+/// Whether config.json has a block of quantization as MLX writes it, which names no method.
+bool is_mlx_form(const ModelConfig& config);
+/// The refusal (kUnsupported) of a way of quantizing that no dialect reads, with the tool whose
+/// form it is.
+Error unread_form(const ModelConfig& config);
 
 /// All parts but the last, the scale of static activations.
 template <std::size_t N>

@@ -40,23 +40,29 @@ const Dialect* find_dialect(std::string_view name) {
   return nullptr;
 }
 
-const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
-  if (const auto refusal = unread_form(config)) throw Error(*refusal);
+const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files) {
+  if (is_mlx_form(config)) return nullptr;
   const std::string method = config.quantization ? config.quantization->quant_method : "";
-  if (find_storage(kDeepseekDialect, method) != nullptr) return kDeepseekDialect;
+  if (find_storage(kDeepseekDialect, method) != nullptr) return &kDeepseekDialect;
   for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
-    if (method == dialect->name) return *dialect;
+    if (method == dialect->name) return dialect;
   }
   // Its variants name the kernels beside it: modelopt_fp4.
-  if (method.find("modelopt") != std::string::npos) return kModeloptDialect;
-  if (const Dialect* dialect = input_major_dialect(config)) return *dialect;
-  if (!method.empty()) throw unread_method(method);
+  if (method.find("modelopt") != std::string::npos) return &kModeloptDialect;
+  if (const Dialect* dialect = input_major_dialect(config)) return dialect;
+  if (!method.empty()) return nullptr;
   for (const Dialect* dialect : kDialects) {
     if (dialect->description_file.empty()) continue;
     if (std::find(files.begin(), files.end(), dialect->description_file) != files.end())
-      return *dialect;
+      return dialect;
   }
-  return kDeepseekDialect;
+  return &kDeepseekDialect;
+}
+
+const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
+  const Dialect* dialect = known_dialect(config, files);
+  if (dialect == nullptr) throw unread_form(config);
+  return *dialect;
 }
 
 std::string_view activations_name(Activations activations) {
@@ -171,7 +177,7 @@ std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config) {
 }
 
 const Json* source_block(const ModelConfig& source, const Dialect& dialect) {
-  if (!source.quantization || &dialect_of(source) != &dialect) return nullptr;
+  if (!source.quantization || known_dialect(source) != &dialect) return nullptr;
   const Json& block = quantization_block(source);
   return block.is_object() ? &block : nullptr;
 }

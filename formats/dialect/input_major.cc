@@ -61,10 +61,7 @@ const Dialect* input_major_dialect(const ModelConfig& config) {
   const std::string packing = lower_word(quantization_block(config), "packing_format", "absent");
   if (packing == "auto_round:auto_awq") return &kAwqDialect;
   if (packing == "auto_round:auto_gptq") return &kGptqDialect;
-  throw unsupported(
-      fmt::format("has packing_format {}; of {} this version reads auto_round:auto_gptq and "
-                  "auto_round:auto_awq",
-                  packing, method));
+  return nullptr;
 }
 
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {

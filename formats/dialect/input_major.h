@@ -25,7 +25,7 @@ struct InputMajorLayout {
 };
 
 /// The dialect of quant_method awq or gptq, or of auto-round where its packing_format says that the
-/// bytes are theirs; null for any other method. kUnsupported for other packing formats.
+/// bytes are theirs; null for anything else.
 const Dialect* input_major_dialect(const ModelConfig& config);
 
 /// What quantization_config says of a checkpoint of one of these; nothing for any other.

@@ -48,32 +48,29 @@ Error unread(std::string_view named, std::string_view holds) {
       .in_file("config.json");
 }
 
-bool is_mlx(const Json& block) {
-  return block.is_object() && block.contains("bits") && block.contains("group_size");
-}
-
 }  // namespace
 
-Error unread_method(std::string_view method) {
-  const auto* const form = std::ranges::find(kForms, method, &Form::method);
-  return unread(fmt::format("quant_method '{}'", method), form == kForms.end() ? "" : form->holds);
+bool is_mlx_form(const ModelConfig& config) {
+  // MLX writes its block twice, and a method in neither.
+  if (config.quantization && !config.quantization->quant_method.empty()) return false;
+  return std::ranges::any_of(
+      std::array{"quantization", "quantization_config"}, [&](const char* key) {
+        const Json& block = json_member(*config.raw, key);
+        return block.is_object() && block.contains("bits") && block.contains("group_size");
+      });
 }
 
-std::optional<Error> unread_form(const ModelConfig& config) {
-  // MLX writes its block twice, and a method in neither.
+Error unread_form(const ModelConfig& config) {
+  if (is_mlx_form(config))
+    return unread("quantization with bits and group_size", "MLX's packed groups");
   const std::string method = config.quantization ? config.quantization->quant_method : "";
-  if (method.empty()) {
-    for (const char* key : {"quantization", "quantization_config"}) {
-      const Json& block = json_member(*config.raw, key);
-      if (is_mlx(block) && !block.contains("quant_method"))
-        return unread(fmt::format("{} with bits and group_size", key), "MLX's packed groups");
-    }
-    return std::nullopt;
-  }
-  if (method != kCompressedTensorsDialect.name) return std::nullopt;
-  const Json& transforms = json_member(quantization_block(config), "transform_config");
-  if (json_member(transforms, "config_groups").empty()) return std::nullopt;
-  return unread("transform_config", "rotations (Hadamard and others) that go with the weights");
+  const Json& packing = json_member(quantization_block(config), "packing_format");
+  const auto* const form = std::ranges::find(kForms, method, &Form::method);
+  return unread(fmt::format("quant_method '{}'{}", method,
+                            packing.is_string()
+                                ? fmt::format(" with packing_format {}", packing.get<std::string>())
+                                : std::string()),
+                form == kForms.end() ? "" : form->holds);
 }
 
 }  // namespace ingot::formats

@@ -98,6 +98,7 @@ class Lossless : public ::testing::Test {
     checkpoint.write(input);
     Conversion conversion(input, output_);
     conversion.family = "generic";
+    conversion.recipe.allow.add("underflow=*");
     conversion.recipe.to = to;
     conversion.recipe.choices.fp8_grid = grid_;
     conversion.recipe.choices.via = via_;

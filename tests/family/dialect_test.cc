@@ -46,18 +46,11 @@ TEST(Dialects, OfOtherToolsAreNamed) {
       {R"({"bits": 4, "group_size": 64})", "MLX"},
       {R"({"quant_method": "auto-round", "packing_format": "auto_round:gptq_marlin"})",
        "packing_format"},
-      {R"({"quant_method": "compressed-tensors", "transform_config":
-           {"config_groups": {"R1": {"type": "hadamard"}}}})",
-       "Hadamard"},
   };
   for (const Case& row : cases) {
     expect_error(ErrorCode::kUnsupported, {row.named},
                  [&] { static_cast<void>(dialect_of(config_with(row.block))); });
   }
-  EXPECT_EQ(dialect_of(config_with(R"({"quant_method": "compressed-tensors",
-                                       "transform_config": {"config_groups": {}}})"))
-                .name,
-            "compressed-tensors");
 }
 
 TEST(Dialects, OfAutoRoundAreThoseThatItPacksFor) {

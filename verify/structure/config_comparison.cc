@@ -55,7 +55,7 @@ Json with_tied_head(const Json& source, Json config) {
   constexpr const char* kTied = "tie_word_embeddings";
   const std::string text = formats::text_nesting(config).key;
   const auto say = [&](const Json& from, Json& to) {
-    if (json_member(from, kTied) == true && json_member(to, kTied) == false) to[kTied] = true;
+    if (json_member(from, kTied) == true) to[kTied] = true;
   };
   say(source, config);
   if (!text.empty()) say(json_member(source, text), config[text]);

@@ -52,7 +52,8 @@ ForwardPass::ForwardPass(const formats::Family* family, const Json& source, cons
   if (family == nullptr || !source.is_object() || !output.is_object()) return;
   Json from = source, to = output;
   const std::vector<Json*> ours = sections_of(from), theirs = sections_of(to);
-  for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
+  // The inner object first: a key that is added to the outer one moves it.
+  for (std::size_t i = std::min(ours.size(), theirs.size()); i-- > 0;) {
     take_over("quantization_config", *ours[i], *theirs[i]);
     for (const char* key : formats::kMtpLayerKeys) take_over(key, *ours[i], *theirs[i]);
   }

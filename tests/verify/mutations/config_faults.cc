@@ -108,7 +108,7 @@ std::vector<Fault> config_faults() {
                 }),
       in_config("dtype_of_half_precision", Good::kInt8, "dtype", {{"/torch_dtype", "float16"}}),
       with_key("two_dtypes", Good::kNvfp4Modelopt, "dtype", "float16"),
-      with_key("rotated_width_that_is_not_the_heads", Good::kInt8, "head_dim", 32),
+      with_key("rotated_width_that_is_not_the_heads", Good::kInt8, "head_dim", 24),
       with_key("query_width_that_is_not_the_sum", Good::kBf16, "qk_head_dim", 64),
       with_key("biases_that_do_not_exist", Good::kInt8, "mlp_bias", true),
       with_key("layers_without_sparse_attention", Good::kInt8, "layer_types",

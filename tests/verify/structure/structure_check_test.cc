@@ -366,14 +366,15 @@ TEST(ConfigMeaning, CollapsesEqualRopeOfLayerKinds) {
 }
 
 TEST(ConfigMeaning, HeadDimMayBeEitherPartOfALatentHead) {
-  formats::Json config = {{"model_type", "glm_moe_dsa"}, {"num_attention_heads", 64},
-                          {"qk_nope_head_dim", 192},     {"qk_rope_head_dim", 64},
-                          {"hidden_size", 6144},         {"kv_lora_rank", 512}};
-  for (const int head_dim : {64, 192}) {
+  formats::Json config = formats::parse_json(
+      R"({"model_type": "glm_moe_dsa", "num_attention_heads": 64, "qk_nope_head_dim": 192,
+          "qk_rope_head_dim": 64, "hidden_size": 6144, "kv_lora_rank": 512})",
+      "config.json");
+  for (const unsigned head_dim : {64U, 192U}) {
     config["head_dim"] = head_dim;
     EXPECT_THAT(formats::ConfigMeaning(config).contradictions(), ::testing::IsEmpty()) << head_dim;
   }
-  config["head_dim"] = 65;
+  config["head_dim"] = 65U;
   EXPECT_THAT(formats::ConfigMeaning(config).contradictions(), ::testing::SizeIs(1));
 }
 
