@@ -107,6 +107,42 @@ bool read_index(const fs::path& directory, WeightsListing& listing, ErrorList& f
   }
 }
 
+// The first of several, for one fault: "'a.safetensors' and 29 more".
+std::string first_of(const std::vector<std::string>& names) {
+  return names.size() == 1 ? fmt::format("'{}'", names.front())
+                           : fmt::format("'{}' and {} more", names.front(), names.size() - 1);
+}
+
+std::string nor_others(const std::vector<std::string>& names, std::string_view verb) {
+  if (names.size() == 1) return {};
+  return fmt::format(", nor {} {} more file{}", verb, names.size() - 1,
+                     names.size() == 2 ? "" : "s");
+}
+
+// An index that is not of the files: one fault for each way in which that shows.
+void tell_of_index(const std::string& index, const std::vector<std::string>& missing,
+                   const std::vector<std::string>& unnamed, ErrorList& faults) {
+  if (!missing.empty() && !unnamed.empty()) {
+    faults.add(Error(ErrorCode::kNotFound,
+                     fmt::format("names files that are not here ({}), and does not name files that "
+                                 "are ({}): it is the index of other files ({})",
+                                 first_of(missing), first_of(unnamed), kIndexRemedy))
+                   .in_file(index));
+  } else if (!missing.empty()) {
+    faults.add(Error(ErrorCode::kNotFound,
+                     fmt::format("{} names it, but it is not here{} (fetch {}; {})", index,
+                                 nor_others(missing, "are"),
+                                 missing.size() == 1 ? "this file" : "these files", kIndexRemedy))
+                   .in_file(missing.front()));
+  } else if (!unnamed.empty()) {
+    faults.add(Error(ErrorCode::kMissingTensor,
+                     fmt::format("is not named by {}{} (fetch the index again, or move the "
+                                 "file away; {})",
+                                 index, nor_others(unnamed, "are"), kIndexRemedy))
+                   .in_file(unnamed.front()));
+  }
+}
+
 void take_indexed(const std::vector<std::string>& present, WeightsListing& listing,
                   ErrorList& faults) {
   std::vector<std::string> named;
@@ -115,34 +151,29 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
   }
   std::sort(named.begin(), named.end());
   named.erase(std::unique(named.begin(), named.end()), named.end());
-  for (std::string& file : named) {
-    if (is_in(present, file)) {
-      listing.files.push_back(std::move(file));
-      continue;
-    }
-    listing.is_complete = false;
-    faults.add(
-        Error(ErrorCode::kNotFound,
-              fmt::format("{} names it, but it is not here (fetch this file)", listing.index.name))
-            .in_file(file));
-  }
   std::set<std::string> kinds;
-  for (const std::string& file : listing.files) kinds.insert(name_kind(file));
+  std::vector<std::string> missing, unnamed;
+  for (std::string& file : named) {
+    kinds.insert(name_kind(file));
+    (is_in(present, file) ? listing.files : missing).push_back(std::move(file));
+  }
+  listing.is_complete = missing.empty();
   for (const std::string& file : present) {
     if (is_in(listing.files, file)) continue;
-    const bool is_shard = kinds.contains(name_kind(file));
-    if (!is_shard && file != kSingleFile) {
+    if (listing.files.empty() || kinds.contains(name_kind(file))) {
+      unnamed.push_back(file);
+    } else if (file != kSingleFile) {
       listing.strays.push_back(file);
-      continue;
+    } else {
+      faults.add(Error(ErrorCode::kMissingTensor,
+                       fmt::format("is not named by {}, and transformers would read it instead of "
+                                   "the files that are (move the file away, or the index and its "
+                                   "files)",
+                                   listing.index.name))
+                     .in_file(file));
     }
-    faults.add(
-        Error(ErrorCode::kMissingTensor,
-              fmt::format("is not named by {}{}", listing.index.name,
-                          is_shard ? " (fetch the index again, or move the file away)"
-                                   : ", and transformers would read it instead of the files that "
-                                     "are (move the file away, or the index and its files)"))
-            .in_file(file));
   }
+  tell_of_index(listing.index.name, missing, unnamed, faults);
 }
 
 void take_unindexed(const std::vector<std::string>& present, const fs::path& directory,
@@ -166,18 +197,19 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
     return;
   }
   listing.files.emplace_back(kSingleFile);
+  std::vector<std::string> shards;
   for (const std::string& file : present) {
     if (file == kSingleFile) continue;
-    if (name_kind(file) != kShardKind) {
-      listing.strays.push_back(file);
-      continue;
-    }
-    faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("stands beside {} without an index (fetch {}, or move the "
-                                 "file away)",
-                                 kSingleFile, kIndexName))
-                   .in_file(file));
+    (name_kind(file) == kShardKind ? shards : listing.strays).push_back(file);
   }
+  if (shards.empty()) return;
+  const std::string others =
+      shards.size() == 1 ? std::string() : fmt::format(", and so do {} more", shards.size() - 1);
+  faults.add(Error(ErrorCode::kMissingTensor,
+                   fmt::format("stands beside {} without an index{} (fetch {}, or move the file "
+                               "away; {})",
+                               kSingleFile, others, kIndexName, kIndexRemedy))
+                 .in_file(shards.front()));
 }
 
 bool is_description_file(std::string_view name) {

@@ -13,6 +13,9 @@
 namespace ingot::formats {
 
 inline constexpr std::string_view kConfigName = "config.json";
+/// Of an index that is not of the files beside it.
+inline constexpr std::string_view kIndexRemedy =
+    "where all weights are here, ingot repair makes the index anew";
 
 /// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
 /// place of a conversion that has not ended (kExists).

@@ -74,9 +74,26 @@ void check_duplicates(std::span<const StoredTensor> stored, const StoredNames& n
   }
 }
 
+namespace {
+
+// Names after the first: "; so it is with 'b', 'c' and 12 more".
+std::string others_of(const std::vector<std::string_view>& names) {
+  constexpr std::size_t kShown = 4;
+  if (names.size() < 2) return {};
+  std::string text = "; so it is with ";
+  for (std::size_t i = 1; i < names.size() && i <= kShown; ++i)
+    text += fmt::format("{}'{}'", i == 1 ? "" : ", ", names[i]);
+  if (names.size() > kShown + 1) text += fmt::format(" and {} more", names.size() - kShown - 1);
+  return text;
+}
+
+}  // namespace
+
 void check_index(const CheckpointIndex& index, std::span<const StoredTensor> stored,
                  const StoredNames& names, std::span<const SourceFile> files, ErrorList& faults) {
   std::vector<bool> is_indexed(stored.size(), false);
+  std::vector<std::string_view> misplaced, unnamed;
+  std::string first_fact, first_file;
   for (const auto& [tensor, file] : index.weight_map) {
     const auto at = std::lower_bound(
         files.begin(), files.end(), file,
@@ -85,21 +102,34 @@ void check_index(const CheckpointIndex& index, std::span<const StoredTensor> sto
     const auto found = names.find(tensor);
     if (found) is_indexed[*found] = true;
     if (found && files[stored[*found].file].name == file) continue;
-    const std::string fact =
-        found ? fmt::format("it is in {}", files[stored[*found].file].name) : "it is not there";
-    faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("{} says it is in this file, {} (fetch index and file again)",
-                                 index.name, fact))
-                   .in_file(file)
-                   .in_tensor(tensor));
+    if (misplaced.empty()) {
+      first_file = file;
+      first_fact = fmt::format(
+          "{} says it is in this file, {}", index.name,
+          found ? fmt::format("it is in {}", files[stored[*found].file].name) : "it is not there");
+    }
+    misplaced.push_back(tensor);
   }
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (is_indexed[i] || names.find(stored[i].name) != i) continue;
-    faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("is not named by {} (fetch the index again)", index.name))
-                   .in_file(files[stored[i].file].name)
-                   .in_tensor(stored[i].name));
+    if (misplaced.empty() && unnamed.empty()) {
+      first_file = files[stored[i].file].name;
+      first_fact = fmt::format("is not named by {}", index.name);
+    }
+    unnamed.push_back(stored[i].name);
   }
+  if (misplaced.empty() && unnamed.empty()) return;
+  // One cause: the index is not of these files.
+  const std::vector<std::string_view>& told = misplaced.empty() ? unnamed : misplaced;
+  const std::string also =
+      misplaced.empty() || unnamed.empty()
+          ? ""
+          : fmt::format("; {} of the files' tensors are not named by it", unnamed.size());
+  faults.add(
+      Error(ErrorCode::kMissingTensor, fmt::format("{}{}{} (fetch index and file again; {})",
+                                                   first_fact, others_of(told), also, kIndexRemedy))
+          .in_file(first_file)
+          .in_tensor(told.front()));
 }
 
 std::set<std::string_view> unreadable_files(std::span<const SourceFile> files) {
@@ -134,16 +164,22 @@ std::vector<StoredTensor> tensors_of(const std::filesystem::path& directory,
   return read_headers(located, 1, ignored);
 }
 
-std::string refusal(const StrayCheck& check, const std::string& tensor) {
-  if (!check.index_name.empty()) {
-    return fmt::format(
-        "is not named by {}, nor is its tensor '{}' (fetch the index again, or move the file away)",
-        check.index_name, tensor);
-  }
-  return fmt::format(
-      "stands beside the weights without an index, and holds '{}' (fetch {}, or move the file "
-      "away)",
-      tensor, kIndexName);
+/// A file of the model that no list has, and a tensor of it that is nowhere else.
+struct LostFile {
+  std::string name, tensor;
+};
+
+Error refusal(const StrayCheck& check, const std::vector<LostFile>& lost) {
+  const std::string others =
+      lost.size() == 1 ? std::string() : fmt::format("; so it is with {} more", lost.size() - 1);
+  const std::string& tensor = lost.front().tensor;
+  const std::string fact =
+      check.index_name.empty()
+          ? fmt::format("stands beside the weights without an index, and holds '{}'", tensor)
+          : fmt::format("is not named by {}, nor is its tensor '{}'", check.index_name, tensor);
+  return Error(ErrorCode::kMissingTensor, fmt::format("{}{} (fetch {}, or move the file away; {})",
+                                                      fact, others, kIndexName, kIndexRemedy))
+      .in_file(lost.front().name);
 }
 
 }  // namespace
@@ -154,6 +190,7 @@ void settle_strays(const StrayCheck& check, const std::vector<std::string>& file
   std::set<std::string> kinds;
   for (const StoredTensor& tensor : check.stored) kinds.insert(name_kind(tensor.name));
   const NameGrammar grammar(check.family, check.config);
+  std::vector<LostFile> lost;
   for (const std::string& file : files) {
     const std::vector<StoredTensor> tensors = tensors_of(check.directory, file);
     const auto ours = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
@@ -163,9 +200,10 @@ void settle_strays(const StrayCheck& check, const std::vector<std::string>& file
     if (ours == tensors.end()) {
       left_out.push_back({.path = file, .reason = kUnlistedWeights});
     } else {
-      faults.add(Error(ErrorCode::kMissingTensor, refusal(check, ours->name)).in_file(file));
+      lost.push_back({.name = file, .tensor = ours->name});
     }
   }
+  if (!lost.empty()) faults.add(refusal(check, lost));
 }
 
 }  // namespace ingot::formats

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -178,6 +179,74 @@ TEST(HostileIndex, NamingTheWrongFile) {
   tiny.weight_map[kUp] = "model.safetensors";
   tiny.weight_map["model.norm.weight"] = "second.safetensors";
   refuse(tiny, kMissingTensor, {kUp, "it is in second.safetensors", "model.norm.weight"});
+}
+
+/// Tensors dealt to so many files.
+TinyCheckpoint tiny_in_shards(std::size_t n) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  const std::vector<TinyTensor> all = std::move(tiny.files["model.safetensors"]);
+  tiny.files.clear();
+  for (std::size_t i = 0; i < all.size(); ++i)
+    tiny.files[fmt::format("model-{:05}-of-{:05}.safetensors", i % n + 1, n)].push_back(all[i]);
+  tiny.index_files();
+  return tiny;
+}
+
+/// One fault for everybody, which names what mends an index.
+void refuse_index_once(const TinyCheckpoint& tiny, std::string_view fragment) {
+  SCOPED_TRACE(fragment);
+  TempDir dir;
+  tiny.write(dir.path());
+  ErrorList faults;
+  Checkpoint::open(dir.path(), {.faults = &faults});
+  ASSERT_EQ(faults.errors().size(), 1U);
+  EXPECT_THAT(faults.errors().front().what(),
+              ::testing::AllOf(::testing::HasSubstr(std::string(fragment)),
+                               ::testing::HasSubstr("ingot repair")));
+}
+
+TEST(HostileIndex, OfOtherFilesIsOneFault) {
+  const TinyCheckpoint three = tiny_in_shards(3);
+  TinyCheckpoint tiny = tiny_in_shards(6);
+  tiny.weight_map = three.weight_map;
+  refuse_index_once(tiny, "'model-00001-of-00003.safetensors' and 2 more");
+  tiny = three;
+  tiny.weight_map = tiny_in_shards(6).weight_map;
+  tiny.files.erase("model-00002-of-00003.safetensors");
+  refuse_index_once(tiny, "'model-00001-of-00003.safetensors' and 1 more");
+  // The same files, and the tensors dealt in another way.
+  tiny = three;
+  for (auto& [tensor, file] : tiny.weight_map) file = "model-00001-of-00003.safetensors";
+  tiny.weight_map.begin()->second = "model-00002-of-00003.safetensors";
+  tiny.weight_map.rbegin()->second = "model-00003-of-00003.safetensors";
+  refuse_index_once(tiny, "more");
+}
+
+TEST(HostileIndex, ThatIsStaleIsOneFault) {
+  TinyCheckpoint tiny = tiny_in_shards(3);
+  for (int i = 0; i < 30; ++i)
+    tiny.weight_map[fmt::format("gone.{}.weight", i)] =
+        fmt::format("model-0000{}-of-00003.safetensors", i % 3 + 1);
+  refuse_index_once(tiny, "and 25 more");
+  tiny = tiny_in_shards(3);
+  std::erase_if(tiny.weight_map,
+                [](const auto& entry) { return entry.first.ends_with("proj.weight"); });
+  refuse_index_once(tiny, "is not named by");
+  tiny = tiny_in_shards(9);
+  std::erase_if(tiny.weight_map, [](const auto& entry) {
+    return entry.second != "model-00001-of-00009.safetensors";
+  });
+  refuse_index_once(tiny, "nor are 7 more files");
+  tiny = tiny_in_shards(9);
+  for (auto& [name, tensors] : tiny_in_shards(9).files) {
+    if (name != "model-00001-of-00009.safetensors") tiny.files.erase(name);
+  }
+  refuse_index_once(tiny, "nor are 7 more files");
+  tiny = tiny_in_shards(9);
+  tiny.weight_map.clear();
+  refuse_index_once(tiny, "has 9 .safetensors file(s)");
+  tiny.files["model.safetensors"] = tiny_deepseek_v3().files["model.safetensors"];
+  refuse_index_once(tiny, "and so do 8 more");
 }
 
 TEST(HostileIndex, NotNamingATensor) {
