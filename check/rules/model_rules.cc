@@ -8,6 +8,7 @@
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
+#include "formats/config/routing.h"
 #include "formats/family/text_names.h"
 #include "formats/records/vllm_state.h"
 
@@ -101,6 +102,18 @@ void expert_ids(const RuleInput& input) {
   input.report(violation(
       ErrorCode::kUnknownTensor, "", extra.front(),
       fmt::format("experts beyond the {} of config.json: {}", n_experts, list_text(extra))));
+}
+
+void routing(const RuleInput& input) {
+  const formats::ModelConfig& config = input.checkpoint.config();
+  // Without such numbers code has values of its own, which nobody knows here.
+  if (config.n_routed_experts == 0 || config.num_experts_per_tok == 0) return;
+  if (std::ranges::find(config.layer_is_moe, true) == config.layer_is_moe.end()) return;
+  try {
+    formats::read_routing(config);
+  } catch (const Error& error) {
+    input.report(finding_of(error));
+  }
 }
 
 void correction_bias_dtype(const RuleInput& input) {
@@ -205,6 +218,8 @@ void tied_head(const RuleInput& input) {
 constexpr LoaderRule kRules[] = {
     {"moe.expert-ids", "", "all", kError,
      "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
+    {"moe.routing", "", "all", kError,
+     "groups divide the experts, and those that are kept have as many as a token gets", routing},
     {"moe.stacked-shape", "", "all", kError, "stacked experts are [E, 2I, H] and [E, H, I]",
      shapes<true>},
     {"router.correction-bias", "", "all", kError,

@@ -4,6 +4,7 @@
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
+#include "formats/config/routing.h"
 #include "formats/json/json.h"
 
 namespace ingot::inference {
@@ -32,23 +33,15 @@ std::size_t of_heads(std::uint64_t value, std::string_view key) {
 
 namespace {
 
-RouterSpec router_spec(const ModelConfig& config, const JsonFields& fields) {
+RouterSpec router_spec(const ModelConfig& config) {
+  required(config.n_routed_experts, "n_routed_experts");
+  required(config.num_experts_per_tok, "num_experts_per_tok");
+  const formats::Routing routing = formats::read_routing(config);
   RouterSpec router;
-  router.experts = required(config.n_routed_experts, "n_routed_experts");
-  router.topk = required(config.num_experts_per_tok, "num_experts_per_tok");
-  router.groups =
-      std::max<std::size_t>(fields.optional_number("n_group", kMaxCount).value_or(1), 1);
-  router.topk_groups =
-      std::max<std::size_t>(fields.optional_number("topk_group", kMaxCount).value_or(1), 1);
-  if (router.topk > router.experts) {
-    refuse(fmt::format("'num_experts_per_tok' is {}, but there are {} experts", router.topk,
-                       router.experts));
-  }
-  if (router.experts % router.groups != 0 || router.topk_groups > router.groups ||
-      router.topk_groups * (router.experts / router.groups) < router.topk) {
-    refuse(fmt::format("{} experts in {} groups, of which {} are kept, cannot give {} per token",
-                       router.experts, router.groups, router.topk_groups, router.topk));
-  }
+  router.experts = routing.experts;
+  router.topk = routing.topk;
+  router.groups = routing.groups;
+  router.topk_groups = routing.topk_groups;
   return router;
 }
 
@@ -137,7 +130,7 @@ ModelSpec decoder_spec(const ModelConfig& config, std::string_view activation) {
   // any.
   spec.is_moe.resize(spec.layers + spec.mtp_layers, config.n_routed_experts > 0);
   if (std::find(spec.is_moe.begin(), spec.is_moe.end(), true) != spec.is_moe.end()) {
-    spec.router = router_spec(config, fields);
+    spec.router = router_spec(config);
     required(config.moe_intermediate_size, "moe_intermediate_size");
   }
   return spec;

@@ -35,6 +35,10 @@ std::vector<RuleFixture> model_fixtures() {
       {"cut.group-edge", kShapeMismatch, make_fp8, {}, {}, 2},
       {"moe.expert-ids", kMissingTensor, make_fp8,
        [](auto& c) { EXPECT_EQ(c.erase_prefix(kMoe + "experts.3."), 6U); }},
+      {"moe.routing", kCorrupt, make_fp8, in_config({{"/n_group", 3}})},
+      {"moe.routing", kCorrupt, make_fp8, in_config({{"/n_group", 4}, {"/topk_group", 4}})},
+      {"moe.routing", kCorrupt, make_fp8, in_config({{"/topk_group", 1}, {"/n_group", 4}})},
+      {"moe.routing", kCorrupt, make_fp8, in_config({{"/num_experts_per_tok", 5}})},
       {"moe.stacked-shape", kShapeMismatch, make_plain,
        [](auto& c) {
          EXPECT_EQ(c.erase_prefix(kMoe + "experts."), 12U);

@@ -224,6 +224,8 @@ TEST(ModelSpec, RefusesARouterWithoutAChoice) {
                       {{"/topk_group", 5}});
   expect_tiny_refused(ErrorCode::kCorrupt, {"of which 1 are kept, cannot give 5"},
                       {{"/topk_group", 1}, {"/num_experts_per_tok", 5}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 groups have one expert each"},
+                      {{"/n_group", 16}, {"/topk_group", 8}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'scoring_func' is 'softmax'", "'sigmoid'"},
                       {{"/scoring_func", "softmax"}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'topk_method' is 'greedy'"},
