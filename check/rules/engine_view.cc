@@ -202,4 +202,16 @@ std::vector<Finding> findings_for(Engine engine, std::span<const Finding> findin
   return own;
 }
 
+void deny_by_errors(std::span<const Finding> findings, std::vector<EngineVerdict>& verdicts) {
+  for (EngineVerdict& verdict : verdicts) {
+    if (!verdict.loads) continue;
+    const std::vector<Finding> own = findings_for(verdict.engine, findings);
+    const auto error = std::ranges::find(own, Severity::kError, &Finding::severity);
+    if (error == own.end()) continue;
+    verdict.loads = false;
+    verdict.tensor = error->tensor;
+    verdict.reason = fmt::format("{} (loader rule {})", error->message, error->rule);
+  }
+}
+
 }  // namespace ingot::check

@@ -43,4 +43,8 @@ std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoi
 /// this engine refuses makes errors; one about an option of it warns.
 std::vector<Finding> findings_for(formats::Engine engine, std::span<const Finding> findings);
 
+/// One voice: an engine about which the findings have an error does not load the checkpoint,
+/// whatever its verdict was.
+void deny_by_errors(std::span<const Finding> findings, std::vector<EngineVerdict>& verdicts);
+
 }  // namespace ingot::check

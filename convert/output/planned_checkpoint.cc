@@ -195,6 +195,12 @@ void refuse_what_engine_does_not_load(const Plan& plan,
   }
 }
 
+std::string remedy_of_weight(const Finding& finding) {
+  return fmt::format(
+      "ingot convert --rule '{0}=bf16' makes it plain, --allow 'engine-refuses={0}' keeps it; ",
+      finding.tensor);
+}
+
 }  // namespace
 
 Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
@@ -249,16 +255,24 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
   std::set<std::string_view> told;  // rules that the whole breaks
   for (const std::optional<std::uint32_t> rank : typical_views(plan)) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
+    std::vector<Finding> accepted;  // errors that the source has, or that are allowed
     for (const Finding& finding : findings_of(output, rank ? 1 : ranks)) {
       if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
       if (!rank) told.insert(finding.rule);
       if (rank && told.contains(finding.rule)) continue;
-      const bool is_inherited = known.contains(key_of(finding));
+      // No words about a weight mend what loaders refuse of the weight itself.
+      const bool is_beyond_repair = plan.recipe.choices.repair != nullptr &&
+                                    check::find_loader_rule(finding.rule)->is_allowable;
+      const bool is_inherited = known.contains(key_of(finding)) && !is_beyond_repair;
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
-        Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
-                                              finding.message, finding.rule));
+        Error error(finding.code,
+                    fmt::format("{} (loader rule {}; {}nothing is published)", finding.message,
+                                finding.rule, is_beyond_repair ? remedy_of_weight(finding) : ""));
         errors.add(error.in_file(finding.file).in_tensor(finding.tensor));
-      } else if (result.warnings.size() < kMaxWarnings) {
+        continue;
+      }
+      if (finding.severity == check::Severity::kError) accepted.push_back(finding);
+      if (result.warnings.size() < kMaxWarnings) {
         result.warnings.push_back(text_of(finding) +
                                   (is_inherited ? " (so it was in the source)" : ""));
       }
@@ -268,6 +282,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
         output,
         {.tensor_parallel = ranks, .has_power_of_two_scales = plan.target.power_of_two_scales});
     refuse_what_engine_does_not_load(plan, engines, errors);
+    check::deny_by_errors(accepted, engines);
     if (!layout.is_sliced) result.engines = std::move(engines);
   }
   errors.throw_if_any();

@@ -22,8 +22,10 @@ formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint
 
 /// What loaders make of an output.
 struct Loadable {
-  std::vector<std::string> warnings;          ///< of the loader rules
-  std::vector<check::EngineVerdict> engines;  ///< none of slices
+  std::vector<std::string> warnings;  ///< of the loader rules
+  /// None of slices. Where a rule finds an error for an engine, allowed or of the source as it may
+  /// be, that engine does not load the output.
+  std::vector<check::EngineVerdict> engines;
 };
 
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every

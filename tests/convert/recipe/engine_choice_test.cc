@@ -9,12 +9,15 @@
 
 #include "convert/expert_form.h"
 #include "convert/output/planned_checkpoint.h"
+#include "convert/plan/repair.h"
 #include "formats/dialect/engine_families.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {
 namespace {
@@ -259,6 +262,58 @@ TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
   const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt);
   EXPECT_EQ(plan.target.dialect->name, "deepseek");
   EXPECT_EQ(plan.counts.copied, plan.tensors.size());
+}
+
+/// What is said of a tiny model that becomes `recipe`.
+Loadable loadable_of(const TinyCheckpoint& tiny, Recipe recipe) {
+  const TempDir dir;
+  tiny.write(dir.path());
+  const Checkpoint source =
+      Checkpoint::open(dir.path(), {.allow_unknown = &recipe.allow.unknown_tensor});
+  if (!recipe.to)
+    recipe.choices.repair = std::make_shared<const RepairFacts>(read_repair_facts(source));
+  return require_loadable(plan_conversion(source, std::move(recipe), {}), 1);
+}
+
+std::size_t n_loading(const Loadable& loadable) {
+  return static_cast<std::size_t>(
+      std::ranges::count(loadable.engines, true, &check::EngineVerdict::loads));
+}
+
+TEST(LoadedBy, NobodyWhereARuleFindsAnError) {
+  const Recipe plain{.to = SchemeId::kBf16};
+  EXPECT_GT(n_loading(loadable_of(tiny_deepseek_v3(), plain)), 0U);
+
+  TinyCheckpoint lacking = tiny_deepseek_v3();
+  std::erase_if(lacking.files.begin()->second,
+                [](const TinyTensor& tensor) { return tensor.name == "model.norm.weight"; });
+  const Loadable without = loadable_of(lacking, plain);
+  EXPECT_EQ(n_loading(without), 0U);
+  EXPECT_THAT(verdict_of(without, Engine::kVllm).reason,
+              ::testing::HasSubstr("promised by config.json missing"));
+
+  TinyCheckpoint renamed = tiny_deepseek_v3();
+  tensor_of(renamed, "model.norm.weight").name = "norm.weight";
+  Recipe allowing = plain;
+  allowing.allow.add("unknown-tensor=norm.weight");
+  EXPECT_EQ(n_loading(loadable_of(renamed, allowing)), 0U);
+
+  TinyCheckpoint unroutable = tiny_deepseek_v3();
+  unroutable.config.insert(unroutable.config.rfind('}'), ", \"n_group\": 2");
+  const Loadable nowhere = loadable_of(unroutable, plain);
+  EXPECT_EQ(n_loading(nowhere), 0U);
+  EXPECT_THAT(nowhere.warnings, ::testing::Contains(::testing::HasSubstr("moe.routing")));
+}
+
+TEST(LoadedBy, NobodyWhoBuildsTheHeadPlain) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  make_fp8(tiny, "lm_head.weight", "lm_head.weight_scale_inv");
+  Recipe repair;
+  expect_error(ErrorCode::kMismatch,
+               {"lm_head.weight", "fp8.plain-module", "--rule 'lm_head.weight=bf16'"},
+               [&] { loadable_of(tiny, repair); });
+  repair.allow.add("engine-refuses=lm_head.weight");
+  EXPECT_EQ(n_loading(loadable_of(tiny, repair)), 0U);
 }
 
 /// The plan of a fixture with its experts in the form in which they are written.
