@@ -135,7 +135,7 @@ class Recogniser {
       const bool is_native = !naming.is_stacked && !naming.is_distinct;
       if (weight && kCodes.has(input_.stored[*weight].dtype)) {
         assign(i, *weight, naming);
-      } else if (naming.is_distinct || (is_native && is_surely_scale(tensor))) {
+      } else if (naming.is_distinct || (is_native && is_surely_scale(tensor, weight.has_value()))) {
         is_part_[i] = true;
         report_orphan(i, stem, naming, weight);
       }
@@ -143,8 +143,9 @@ class Recogniser {
     }
   }
 
-  [[nodiscard]] bool is_surely_scale(const StoredTensor& tensor) const {
-    return input_.names_are_known || tensor.dtype == DType::kF8E8M0;
+  /// `.scale` is what parameters are called too, but exponents are nothing else.
+  [[nodiscard]] bool is_surely_scale(const StoredTensor& tensor, bool has_weight) const {
+    return (input_.names_are_known && has_weight) || tensor.dtype == DType::kF8E8M0;
   }
 
   void assign(std::uint32_t part, std::uint32_t weight, const PartNaming& naming) {

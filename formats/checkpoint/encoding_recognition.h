@@ -20,8 +20,8 @@ struct RecognitionInput {
   /// Rows, columns that share a block's scale, as the config claims; headers overrule it.
   std::array<std::uint64_t, 2> block = {128, 128};
   const ModelConfig& config;
-  /// True when the family knows its names: then `X.scale` beside no quantized weight is a fault,
-  /// not a parameter.
+  /// True when the family knows its names: then `X.scale` beside a plain weight is a fault, not a
+  /// parameter.
   bool names_are_known = true;
   /// False when files could not be read: then a part that is not here is no fault.
   bool is_complete = true;

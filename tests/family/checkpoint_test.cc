@@ -230,6 +230,15 @@ TEST_F(OpenCheckpoint, AllowsUnknownTensorsByPattern) {
   EXPECT_NE(logical(model, kUp).rule, nullptr);
 }
 
+TEST_F(OpenCheckpoint, ScaleBesideNoWeightIsAParameter) {
+  tiny_.files.begin()->second.push_back({"model.layers.1.mlp.router.scale", "F32", {8}});
+  tiny_.write(dir_.path());
+  std::vector<Pattern> allowed;
+  allowed.emplace_back("*.router.scale");
+  const Checkpoint model = Checkpoint::open(dir_.path(), {.allow_unknown = &allowed});
+  EXPECT_EQ(logical(model, "model.layers.1.mlp.router.scale").encoding.scheme, SchemeId::kF32);
+}
+
 TEST_F(OpenCheckpoint, GenericFamilyNeedsNoConfigOrIndex) {
   TinyCheckpoint tiny;
   tiny.files["a.safetensors"] = {{"anything", "I64", {3}}, {"w.weight", "F8_E4M3", {4, 4}}};
