@@ -129,7 +129,9 @@ void require_one_order(const std::vector<FamilyRow>& rows) {
 void require_sound(const FamilyRow& row) {
   const TensorRule& rule = row.rule;
   const bool is_of_layer = is_numbered(rule.pattern);
-  if (rule.scope == Scope::kModel && (is_of_layer || has_mark(rule.pattern, kExpertMark)))
+  const bool is_of_tower = rule.role == Role::kOtherModality;
+  if (!is_of_tower && rule.scope == Scope::kModel &&
+      (is_of_layer || has_mark(rule.pattern, kExpertMark)))
     refuse(row, "is outside the layers and has the number of one (leave `layers: model` out)");
   if (rule.scope != Scope::kModel && rule.scope != Scope::kMtpLayer && !is_of_layer)
     refuse(row, "is in layers and lacks the number of one (write it as {layer})");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,8 +15,8 @@
 #include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
+#include "formats/family/named_layers.h"
 #include "formats/family/rule_scope.h"
-#include "formats/family/text_names.h"
 #include "formats/family/usual_spellings.h"
 #include "formats/family/width.h"
 #include "formats/json/json.h"
@@ -31,49 +30,26 @@ constexpr std::array<std::string_view, 4> kCutWords = {"replicated", "column", "
 constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva", "gate_up", "indexer_k",
                                                         "qkv"};
 
-std::optional<std::uint32_t> number_of(std::string_view word) {
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (failure != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
-
-std::vector<std::string> split(std::string_view list, std::string_view between) {
-  std::vector<std::string> parts;
-  while (!list.empty()) {
-    const std::size_t end = std::min(list.find(between), list.size());
-    parts.emplace_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + between.size(), list.size()));
-  }
-  return parts;
-}
-
-/// Whether a family can name it: what stands between dots has letters, digits, _ and - alone.
-bool can_be_named(std::string_view name) {
-  return !name.empty() && name.front() != '.' && name.back() != '.' &&
-         name.find("..") == std::string_view::npos && std::ranges::all_of(name, [](char c) {
-           return c == '.' || c == '_' || c == '-' || std::isalnum(static_cast<unsigned char>(c));
-         });
-}
-
 /// Names that differ in numbers alone.
 struct Kind {
   std::set<std::uint32_t> layers;
   const UnknownWeight* first = nullptr;
   bool is_quantized = false;
   bool has_one_shape = true;
+  bool is_of_tower = false;
 };
 
 class Proposal {
  public:
-  Proposal(const ModelConfig& config, std::span<const UnknownWeight> weights) : config_(config) {
+  Proposal(const ModelConfig& config, std::span<const UnknownWeight> weights)
+      : config_(config), n_layers_(config.num_hidden_layers), named_(config, names_of(weights)) {
     // Main layers first: those for multi-token prediction may have their names.
     for (const bool is_mtp : {false, true}) {
       for (const UnknownWeight& weight : weights) take(weight, is_mtp);
     }
-    n_layers_ = config.num_hidden_layers;
-    has_keys_ = std::ranges::any_of(
-        kinds_, [](const auto& entry) { return usual_spelling(entry.first).role == Role::kKProj; });
+    has_keys_ = std::ranges::any_of(kinds_, [](const auto& entry) {
+      return !entry.second.is_of_tower && usual_spelling(entry.first).role == Role::kKProj;
+    });
     find_widths();
   }
 
@@ -105,57 +81,57 @@ class Proposal {
   }
 
  private:
+  static std::vector<std::string_view> names_of(std::span<const UnknownWeight> weights) {
+    std::vector<std::string_view> names;
+    for (const UnknownWeight& weight : weights) names.push_back(weight.name);
+    return names;
+  }
+
   void take(const UnknownWeight& weight, bool want_mtp) {
-    if (shared_rule(weight.name) != nullptr) return;
-    const std::string name = text_model_name(weight.name, config_.text);
-    if (!can_be_named(name)) return;
-    std::vector<std::string> words = split(name, ".");
-    std::size_t at = 0;
-    while (at < words.size() && !number_of(words[at])) ++at;
-    const bool is_numbered = at > 0 && at < words.size();
-    bool is_mtp = false;
-    for (std::size_t i = 0; i < std::min(at, words.size()); ++i)
-      is_mtp |=
-          words[i].find("mtp") != std::string::npos || words[i].find("nextn") != std::string::npos;
-    if (is_mtp != want_mtp) return;
+    auto name = named_.words_of(weight.name);
+    if (!name || name->is_mtp != want_mtp) return;
+    std::vector<std::string>& words = name->words;
+    const bool is_of_tower = named_.is_of_tower(*name);
     std::optional<std::uint32_t> layer;
-    if (is_numbered) {
-      layer = number_of(words[at]);
-      if (is_mtp) *layer += static_cast<std::uint32_t>(config_.num_hidden_layers);
-      mark_layer(words, at, is_mtp);
+    if (name->is_numbered && is_of_tower) {
+      if (words[name->at - 1].find("expert") == std::string::npos) words[name->at] = kLayerMark;
+    } else if (name->is_numbered) {
+      layer = number_of(words[name->at]);
+      if (want_mtp) *layer += static_cast<std::uint32_t>(config_.num_hidden_layers);
+      mark_layer(*name);
     }
-    for (std::size_t i = at + 1; i < words.size(); ++i) {
+    for (std::size_t i = 1; i < words.size(); ++i) {
       if (number_of(words[i]) && words[i - 1].find("expert") != std::string::npos) {
         words[i] = kExpertMark;
         break;
       }
     }
     std::string pattern = fmt::format("{}", fmt::join(words, "."));
-    if (is_mtp && !is_numbered) of_mtp_.insert(pattern);
+    if (want_mtp && !name->is_numbered) of_mtp_.insert(pattern);
     Kind& kind = kinds_[pattern];
     if (kind.first == nullptr) kind.first = &weight;
+    kind.is_of_tower = is_of_tower;
     kind.has_one_shape &= *kind.first->shape == *weight.shape;
     kind.is_quantized |= weight.is_quantized;
     if (layer) kind.layers.insert(*layer);
   }
 
   // `mtp.layers.0.` stands for what main layers begin with where these end with the same word.
-  void mark_layer(std::vector<std::string>& words, std::size_t at, bool is_mtp) {
-    const auto begin = words.begin();
-    const auto number = begin + static_cast<std::ptrdiff_t>(at);
-    const std::string prefix = fmt::format("{}.", fmt::join(begin, number, "."));
-    if (!is_mtp) {
-      if (main_layers_.empty()) main_layers_ = prefix;
-      words[at] = kLayerMark;
+  void mark_layer(NumberedWords& name) {
+    std::vector<std::string>& words = name.words;
+    if (!name.is_mtp) {
+      words[name.at] = kLayerMark;
       return;
     }
-    const std::string last = words[at - 1] + ".";
-    if (!main_layers_.ends_with("." + last) && main_layers_ != last) {
-      words[at] = kMtpMark;
+    const std::string last = words[name.at - 1] + ".";
+    const std::string& main = named_.main();
+    if (!main.ends_with("." + last) && main != last) {
+      words[name.at] = kMtpMark;
       return;
     }
-    mtp_layers_ = prefix;
-    std::vector<std::string> marked = split(main_layers_.substr(0, main_layers_.size() - 1), ".");
+    mtp_layers_ = name.prefix();
+    const auto number = words.begin() + static_cast<std::ptrdiff_t>(name.at);
+    std::vector<std::string> marked = split(main.substr(0, main.size() - 1), ".");
     marked.emplace_back(kLayerMark);
     marked.insert(marked.end(), number + 1, words.end());
     words = std::move(marked);
@@ -216,12 +192,13 @@ class Proposal {
   /// Which way round a stack stands, by its own shape and those of the stacks beside it; kNone
   /// where none tells, or one says otherwise than another. Quantized ones are output-major.
   StackOrder order_of_stack(const std::string& pattern) const {
-    const std::string_view module = std::string_view(pattern).substr(0, pattern.rfind('.') + 1);
+    const auto module_of = [](std::string_view name) {
+      const std::string_view stem = stem_of(name);
+      return stem.substr(0, stem.rfind('.') + 1);
+    };
     StackOrder order = StackOrder::kNone;
     for (const auto& [other, kind] : kinds_) {
-      if (!other.starts_with(module) || other.find('.', module.size()) != std::string::npos ||
-          !is_stack(other))
-        continue;
+      if (module_of(other) != module_of(pattern) || !is_stack(other)) continue;
       std::vector<StackOrder> said = {
           told_by_shape(kind, usual_treatment(usual_spelling(other).role))};
       if (kind.is_quantized) said.push_back(StackOrder::kOutputMajor);
@@ -232,6 +209,13 @@ class Proposal {
       }
     }
     return order;
+  }
+
+  /// What is called, without the ending of weights.
+  static std::string_view stem_of(std::string_view name) {
+    constexpr std::string_view kWeight = ".weight";
+    if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+    return name;
   }
 
   static bool is_stack(const std::string& pattern) {
@@ -331,15 +315,54 @@ class Proposal {
     return {};
   }
 
+  /// The matrix of one expert for each of those in a stack: most schemes are written so.
+  std::string single_rows(const std::string& stack, StackOrder order, const Shape& shape,
+                          std::string_view layers, std::string_view dtype) const {
+    const std::string_view stem = stem_of(stack);
+    const std::string_view module = stem.substr(0, stem.rfind('.') + 1);
+    const bool is_turned = order == StackOrder::kInputMajor;
+    std::string rows;
+    const std::span<const SingleExpert> singles = usual_singles(stem.substr(module.size()));
+    for (const SingleExpert& single : singles) {
+      const std::string name =
+          fmt::format("{}{}{}.{}.weight", module, module.ends_with("experts.") ? "" : "experts.",
+                      kExpertMark, single.word);
+      if (kinds_.contains(name)) continue;
+      const UsualTreatment usual = usual_treatment(single.role);
+      std::string guesses;
+      const std::string sides =
+          fmt::format("{}, {}", side(shape[is_turned ? 2 : 1] / singles.size(), usual.out, guesses),
+                      side(shape[is_turned ? 1 : 2], usual.in, guesses));
+      rows += fmt::format(
+          "- {{name: \"{}\", role: {}{}, shape: [{}], quantized: true, cut: {}{}{}}}{}\n", name,
+          role_name(single.role), layers, sides, kCutWords[static_cast<std::size_t>(usual.cut)],
+          usual.fuse == Fuse::kGateUp ? ", fuse: gate_up" : "", dtype,
+          guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+    }
+    return rows;
+  }
+
   std::string row(const std::string& pattern, const Kind& kind) const {
+    if (kind.is_of_tower) {
+      return fmt::format(
+          "- {{name: \"{}\", role: {}{}, present: optional}}  # guessed: of a module with "
+          "layers of its own, so it is only copied\n",
+          pattern, role_name(Role::kOtherModality), kind.is_quantized ? ", quantized: true" : "");
+    }
     UsualSpelling spelling = usual_spelling(pattern);
     UsualTreatment usual = usual_treatment(spelling.role);
     const std::size_t n_sides = kind.first->shape->size();
-    const bool is_matrix = n_sides >= 2, stacks = is_stack(pattern);
-    // Several matrices in one tensor, of a kind that has none.
-    if (usual.is_linear && !stacks && n_sides > 2) {
+    const bool is_matrix = n_sides >= 2, stacks = is_stack(pattern) && n_sides == 3;
+    // Several matrices in one tensor, of a kind that has none, or one where there are several.
+    if ((usual.is_linear && !stacks && n_sides > 2) || (is_stack(pattern) && !stacks)) {
       spelling = {};
       usual = {};
+    }
+    const TensorRule* known =
+        spelling.is_known || is_stack(pattern) ? nullptr : row_of_tables(pattern);
+    if (known != nullptr && (n_sides == 2 || !known->fp8_by_default)) {
+      spelling = {.role = known->role, .is_known = true};
+      usual.is_linear = known->fp8_by_default;
     }
     const StackOrder order = stacks ? order_of_stack(pattern) : StackOrder::kNone;
     const bool is_turned =
@@ -368,9 +391,10 @@ class Proposal {
     if (usual.fuse != Fuse::kNone && is_fused)
       traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(usual.fuse)]);
     if (!present.empty()) traits += fmt::format(", present: {}", present);
+    std::string dtype;
     if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
-      traits +=
-          fmt::format(", dtype: {}", kDTypes[static_cast<std::size_t>(kind.first->dtype)].name);
+      dtype = fmt::format(", dtype: {}", kDTypes[static_cast<std::size_t>(kind.first->dtype)].name);
+    traits += dtype;
     // Nothing may be quantized along the wrong side.
     std::string question;
     if (is_turned)
@@ -383,16 +407,20 @@ class Proposal {
     const std::string text = fmt::format(
         "- {{name: \"{}\", role: {}{}{}{}}}{}\n", pattern, role_name(spelling.role), layers, shape,
         traits, guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
-    return question.empty() ? text : fmt::format("# left out: {}\n# {}", question, text);
+    if (!question.empty()) return fmt::format("# left out: {}\n# {}", question, text);
+    const bool has_singles = order != StackOrder::kNone && kind.has_one_shape;
+    return has_singles ? text + single_rows(pattern, order, *kind.first->shape, layers, dtype)
+                       : text;
   }
 
   const ModelConfig& config_;
   std::uint64_t n_layers_ = 0;
+  NamedLayers named_;
   bool has_keys_ = false;
   std::map<std::string, Kind> kinds_;
   std::set<std::string> of_mtp_;
   std::multimap<std::uint64_t, std::string> widths_;
-  std::string main_layers_, mtp_layers_;
+  std::string mtp_layers_;
 };
 
 /// Comments the line out that a refusal of the text begins with, and says why. Returns whether

@@ -275,9 +275,9 @@ class Table final : public FamilyTable {
     require_marks(row);
     const bool is_of_mtp = has_mark(pattern, kMtpMark);
     if (!row.has_scope) {
-      row.rule.scope = is_of_mtp                       ? Scope::kMtpLayer
-                       : has_mark(pattern, kLayerMark) ? Scope::kLayer
-                                                       : Scope::kModel;
+      const bool is_in_layer =
+          has_mark(pattern, kLayerMark) && row.rule.role != Role::kOtherModality;
+      row.rule.scope = is_of_mtp ? Scope::kMtpLayer : is_in_layer ? Scope::kLayer : Scope::kModel;
     }
     if (!row.has_presence && has_mark(pattern, kExpertMark))
       row.rule.presence = Presence::kPerExpert;

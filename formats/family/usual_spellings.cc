@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <vector>
 
+#include "formats/family/families.h"
 #include "formats/family/family_check.h"
 
 namespace ingot::formats {
@@ -92,6 +94,8 @@ constexpr std::array kSpellings = {
     Spelling{"w2", Place::kExpert, Role::kExpertDown},
     Spelling{"gate_up_proj", Place::kStack, Role::kExpertsGateUp},
     Spelling{"down_proj", Place::kStack, Role::kExpertsDown},
+    Spelling{"input_linear", Place::kDense, Role::kExpertsGateUp},
+    Spelling{"output_linear", Place::kDense, Role::kExpertsDown},
     Spelling{"gate_proj", Place::kShared, Role::kSharedGate},
     Spelling{"w1", Place::kShared, Role::kSharedGate},
     Spelling{"up_proj", Place::kShared, Role::kSharedUp},
@@ -107,6 +111,7 @@ constexpr std::array kSpellings = {
     Spelling{"w2", Place::kDense, Role::kDenseDown},
     Spelling{"gate", Place::kDense, Role::kRouter},
     Spelling{"router", Place::kDense, Role::kRouter},
+    Spelling{"layer", Place::kDense, Role::kRouter},
     Spelling{"e_score_correction_bias", Place::kDense, Role::kRouterBias},
     Spelling{"expert_bias", Place::kDense, Role::kRouterBias},
 };
@@ -221,6 +226,15 @@ Role role_at(std::string_view word, Place place) {
   return found == kSpellings.end() ? Role::kOther : found->role;
 }
 
+/// What stands behind the number of a layer; all of a name outside of layers.
+std::string_view behind_layer(std::string_view pattern) {
+  for (const std::string_view mark : {kLayerMark, kMtpMark}) {
+    if (const std::size_t at = pattern.find(mark); at != std::string_view::npos)
+      return pattern.substr(at + mark.size());
+  }
+  return pattern;
+}
+
 }  // namespace
 
 UsualSpelling usual_spelling(std::string_view pattern) {
@@ -242,6 +256,38 @@ UsualSpelling usual_spelling(std::string_view pattern) {
                                    : Role::kOther;
   }
   return {.role = role, .is_known = role != Role::kOther};
+}
+
+std::span<const SingleExpert> usual_singles(std::string_view stack) {
+  static constexpr std::array kGateUp = {SingleExpert{"gate_proj", Role::kExpertGate},
+                                         SingleExpert{"up_proj", Role::kExpertUp}};
+  static constexpr std::array kDown = {SingleExpert{"down_proj", Role::kExpertDown}};
+  static constexpr std::array kInput = {SingleExpert{"w1", Role::kExpertGate},
+                                        SingleExpert{"w3", Role::kExpertUp}};
+  static constexpr std::array kOutput = {SingleExpert{"w2", Role::kExpertDown}};
+  if (stack == "gate_up_proj") return kGateUp;
+  if (stack == "down_proj") return kDown;
+  if (stack == "input_linear") return kInput;
+  if (stack == "output_linear") return kOutput;
+  return {};
+}
+
+const TensorRule* row_of_tables(std::string_view pattern) {
+  static const std::map<std::string_view, const TensorRule*> kRows = [] {
+    std::map<std::string_view, const TensorRule*> rows;
+    for (const Family* family : families()) {
+      for (const TensorRule& rule : family->rules) {
+        if (is_expert_stack(rule.role)) continue;
+        const auto [row, is_new] = rows.try_emplace(behind_layer(rule.pattern), &rule);
+        // What two families mean in two ways says nothing.
+        if (!is_new && row->second != nullptr && row->second->role != rule.role)
+          row->second = nullptr;
+      }
+    }
+    return rows;
+  }();
+  const auto row = kRows.find(behind_layer(pattern));
+  return row == kRows.end() ? nullptr : row->second;
 }
 
 UsualTreatment usual_treatment(Role role) {

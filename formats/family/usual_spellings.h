@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "formats/family/family.h"
@@ -16,6 +17,18 @@ struct UsualSpelling {
 /// By a pattern, as families have it: words that names of roles are spelled with, and where they
 /// stand (attention, experts, shared experts, outside the layers).
 UsualSpelling usual_spelling(std::string_view pattern);
+
+/// The row that families of the program have for this place of a layer, one of several that agree
+/// on its role; null: there is none. Reads every table.
+const TensorRule* row_of_tables(std::string_view pattern);
+
+/// What a matrix of one expert is called where it is not stacked.
+struct SingleExpert {
+  std::string_view word;
+  Role role{};
+};
+/// Those of which a stack of this name consists, in the order of its outputs.
+std::span<const SingleExpert> usual_singles(std::string_view stack);
 
 /// What rows of a role have in most families.
 struct UsualTreatment {

@@ -115,7 +115,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 TEST(ProposedStack, StandsAsTheOneBesideItTells) {
   constexpr const char* kWidths = R"("moe_intermediate_size": 32)";
   const std::string turned = stacks_of(kWidths, {4, 64, 64}, {4, 32, 64});
-  EXPECT_EQ(count_of(turned, "\n- {"), 2U) << turned;
+  EXPECT_EQ(count_of(turned, "\n- {"), 5U) << turned;
   EXPECT_EQ(count_of(turned, "stack: input-major"), 2U) << turned;
   const std::string usual = stacks_of(kWidths, {4, 64, 64}, {4, 64, 32});
   EXPECT_EQ(count_of(usual, "stack: output-major"), 2U) << usual;
@@ -131,6 +131,95 @@ TEST(ProposedStack, IsLeftOutWhereShapesDoNotTell) {
     EXPECT_EQ(count_of(yaml, "\n- {"), 0U) << yaml;
     EXPECT_EQ(count_of(yaml, "# left out: which way round the stack stands"), 2U) << yaml;
   }
+}
+
+TEST(ProposedStack, HasRowsForItsExpertsOneByOne) {
+  for (const bool is_turned : {false, true}) {
+    const Shape gate_up = is_turned ? Shape{4, 64, 96} : Shape{4, 96, 64};
+    const Shape down = is_turned ? Shape{4, 48, 64} : Shape{4, 64, 48};
+    const std::string yaml = stacks_of(R"("moe_intermediate_size": 48)", gate_up, down);
+    const auto table = parse_family(yaml, "proposed");
+    const ModelConfig config = parse_model_config(R"({"hidden_size": 64, "num_hidden_layers": 1,
+        "num_experts": 4, "moe_intermediate_size": 48})",
+                                                  "config.json");
+    const NameGrammar grammar(table->family(), config);
+    for (const auto& [word, role, shape] : {std::tuple{"gate", Role::kExpertGate, Shape{48, 64}},
+                                            {"up", Role::kExpertUp, Shape{48, 64}},
+                                            {"down", Role::kExpertDown, Shape{64, 48}}}) {
+      const auto match =
+          grammar.match("model.layers.0.mlp.experts.3." + std::string(word) + "_proj.weight");
+      ASSERT_TRUE(match) << yaml;
+      EXPECT_EQ(match->rule->role, role) << yaml;
+      EXPECT_EQ(rule_shape(*match->rule, config, 0), shape) << yaml;
+      EXPECT_TRUE(match->rule->fp8_by_default);
+    }
+  }
+}
+
+TEST(ProposedStack, MayBeCalledAsGraniteDoes) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "granitemoe", "hidden_size": 64,
+      "num_hidden_layers": 1, "num_local_experts": 4, "intermediate_size": 32})",
+                                    "config.json");
+  const std::string moe = "model.layers.0.block_sparse_moe.";
+  model.add(moe + "input_linear.weight", {4, 64, 64});
+  model.add(moe + "output_linear.weight", {4, 64, 32});
+  model.add(moe + "router.layer.weight", {4, 64});
+  model.add("model.layers.0.shared_mlp.input_linear.weight", {64, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  const auto table = parse_family(yaml, "proposed");
+  const NameGrammar grammar(table->family(), model.config);
+  for (const auto& [name, role] : {std::pair{"input_linear.weight", Role::kExpertsGateUp},
+                                   {"output_linear.weight", Role::kExpertsDown},
+                                   {"router.layer.weight", Role::kRouter},
+                                   {"experts.1.w1.weight", Role::kExpertGate},
+                                   {"experts.1.w3.weight", Role::kExpertUp},
+                                   {"experts.1.w2.weight", Role::kExpertDown}}) {
+    const auto match = grammar.match(moe + name);
+    ASSERT_TRUE(match) << name << yaml;
+    EXPECT_EQ(match->rule->role, role) << name;
+  }
+  EXPECT_EQ(grammar.match("model.layers.0.shared_mlp.input_linear.weight")->rule->role,
+            Role::kOther)
+      << "no stack, though it is called as one";
+}
+
+TEST(Proposal, KnowsNamesOfTheTables) {
+  Listed model;
+  model.config = parse_model_config(
+      R"({"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 1})", "config.json");
+  model.add("blocks.0.linear_attn.A_log", {64});
+  model.add("blocks.0.linear_attn.in_proj_qkvz.weight", {64, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_EQ(count_of(yaml, "no usual name"), 0U) << yaml;
+  EXPECT_EQ(count_of(yaml, "role: linear-attention-in"), 1U) << yaml;
+}
+
+TEST(Proposal, OnlyCopiesTowersWithLayersOfTheirOwn) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 2, "vocab_size": 96})",
+                                    "config.json");
+  const std::string tower = "model.aux_model.model.layers.";
+  for (const char* layer : {"0", "1", "2", "3"}) {
+    model.add(tower + layer + ".self_attn.q_proj.weight", {32, 32});
+    model.add(tower + layer + ".self_attn.k_proj.weight", {32, 32});
+  }
+  model.add("model.aux_model.model.norm.weight", {32});
+  for (const char* layer : {"0", "1"})
+    model.add(std::string("model.layers.") + layer + ".self_attn.q_proj.weight", {64, 64});
+  model.add("model.norm.weight", {64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  const auto table = parse_family(yaml, "proposed");
+  const NameGrammar grammar(table->family(), model.config);
+  for (const UnknownWeight& weight : model.weights) {
+    const auto match = grammar.match(weight.name);
+    ASSERT_TRUE(match) << weight.name << "\n" << yaml;
+    const bool is_of_tower = weight.name.find("aux_model") != std::string_view::npos;
+    EXPECT_EQ(match->rule->role == Role::kOtherModality, is_of_tower) << weight.name;
+    EXPECT_NE(match->layer.has_value(), is_of_tower || weight.name == "model.norm.weight");
+  }
+  EXPECT_FALSE(grammar.match("model.layers.2.self_attn.q_proj.weight"));
 }
 
 TEST(ProposedMatrix, IsNotQuantizedAlongItsInputs) {

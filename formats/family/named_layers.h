@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/config/model_config.h"
+
+// Which numbers in the names of an unknown model are those of its layers.
+
+namespace ingot::formats {
+
+/// The number that a word is.
+std::optional<std::uint32_t> number_of(std::string_view word);
+/// What stands between these, which are not empty.
+std::vector<std::string> split(std::string_view list, std::string_view between);
+
+/// A name in its words, with the number that may be that of a layer.
+struct NumberedWords {
+  std::vector<std::string> words;
+  std::size_t at = 0;  ///< of the number, where is_numbered
+  bool is_numbered = false, is_mtp = false;
+
+  /// What stands before the number.
+  [[nodiscard]] std::string prefix() const;
+};
+
+/// Where the layers of the text model are among these names. Where encoders have layers of their
+/// own too, the text model's are as many as the config says, and of several the ones with most
+/// tensors; the modules that hold the others are towers.
+class NamedLayers {
+ public:
+  /// `config` must outlive this.
+  NamedLayers(const ModelConfig& config, std::span<const std::string_view> names);
+
+  /// Nothing for names that no family can have, and for those of towers that are known.
+  [[nodiscard]] std::optional<NumberedWords> words_of(std::string_view name) const;
+  /// What names of the text model's layers begin with.
+  [[nodiscard]] const std::string& main() const { return main_; }
+  /// Whether it belongs to a module with layers of its own.
+  [[nodiscard]] bool is_of_tower(const NumberedWords& name) const;
+
+ private:
+  const ModelConfig& config_;
+  std::string main_;
+  std::set<std::string> towers_;  // what their names begin with
+};
+
+}  // namespace ingot::formats
