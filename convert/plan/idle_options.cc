@@ -33,6 +33,15 @@ bool has_static_inputs(const PlannedTensor& planned, const LogicalTensor&) {
   return planned.storage != nullptr && planned.storage->activations == Activations::kStatic;
 }
 
+/// Whether some weight is in the scheme of --to, made or kept. Plain ones ask for no more than that
+/// nothing is quantized, which a plain source has.
+bool takes_scheme(const Plan& plan) {
+  const SchemeId to = *plan.recipe.to;
+  return !formats::scheme_facts(to).quantized ||
+         any(plan,
+             [to](const PlannedTensor& planned, const LogicalTensor&) { return planned.to == to; });
+}
+
 bool takes_fp8_grid(const PlannedTensor& planned, const LogicalTensor&) {
   const bool is_fp8 = planned.to == SchemeId::kFp8Block || planned.to == SchemeId::kFp8Channel ||
                       planned.to == SchemeId::kFp8Tensor;
@@ -82,6 +91,9 @@ struct OptionScope {
 };
 
 constexpr OptionScope kScopes[] = {
+    {"--to", "says which scheme weights have in the output", "no tensor of the output has it",
+     "see ingot list roles DIR, and give rules such as --rule SELECTOR=SCHEME", nullptr,
+     takes_scheme},
     {"--dialect", "says how quantized tensors are stored", "no tensor of the output is quantized",
      "use --to with a quantized scheme", is_quantized,
      [](const Plan& plan) { return plan.counts.demoted > 0; }},
@@ -107,8 +119,7 @@ constexpr OptionScope kScopes[] = {
     {"--importance", "weights the search of nvfp4 and int4-group scales",
      "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
     {"--group-size", "says how many columns share an int4-group scale",
-     "no tensor is encoded as int4-group", "use --to int4",
-     nullptr, takes_group_size},
+     "no tensor is encoded as int4-group", "use --to int4", nullptr, takes_group_size},
     {"--via", "is what values pass through before they are encoded", "no tensor is encoded anew",
      "use --to with a quantized scheme",
      [](const PlannedTensor& planned, const LogicalTensor& tensor) {
@@ -126,6 +137,7 @@ void refuse_idle_options(const Plan& plan) {
   for (const OptionScope& row : kScopes) {
     // A file is only read for somebody who gave it.
     const bool is_given =
+        (row.option == "--to" && recipe.to) ||
         (row.option == "--importance" && recipe.choices.importance != nullptr) ||
         std::find(recipe.given.begin(), recipe.given.end(), row.option) != recipe.given.end();
     if (!is_given || row.acts(plan)) continue;

@@ -159,6 +159,27 @@ TEST_F(ExamplePlan, ARuleThatMatchesNothingIsAnError) {
                [&] { planned_by({"model.layers.99.*=bf16"}); });
 }
 
+TEST_F(ExamplePlan, ASchemeThatNoTensorTakesIsAnError) {
+  for (const SchemeId to : {SchemeId::kNvfp4, SchemeId::kFp8Block}) {
+    Recipe recipe;
+    recipe.to = to;
+    recipe.rules.push_back(parse_rule("*=bf16"));
+    resolve(recipe, source_);
+    expect_error(ErrorCode::kInvalidArgument, {"--to", "no tensor of the output has it"},
+                 [&] { static_cast<void>(plan_for(source_, recipe)); });
+  }
+}
+
+TEST_F(ExamplePlan, TensorsThatHaveTheSchemeAlreadyTakeIt) {
+  EXPECT_TRUE(planned(SchemeId::kFp8Block).is_copy());
+  const Checkpoint plain =
+      Checkpoint::open(std::string(INGOT_SOURCE_DIR) + "/tests/golden/arch/qwen3_moe/checkpoint");
+  Recipe recipe;
+  recipe.to = SchemeId::kBf16;
+  resolve(recipe, plain);
+  EXPECT_TRUE(plan_for(plain, recipe).is_copy());
+}
+
 TEST_F(ExamplePlan, ConfigNamesQuantizedTensorsMadePlain) {
   const Plan plan = planned_by({"model.layers.0.self_attn.o_proj.weight=bf16"});
   EXPECT_EQ(plan.counts.cast, 1U);
