@@ -98,8 +98,9 @@ SlicingRecord rank_slicing_record(const Plan& plan, const SlicingRecord& slicing
   of_rank.end_layer = plan.slicing->stages.first[at.stage + 1];
   if (at.stage + 1 == plan.slicing->topology.pp)
     of_rank.end_layer += static_cast<std::uint32_t>(config.num_nextn_predict_layers);
-  of_rank.has_embedding = holds_role(plan, files, formats::Role::kEmbedding);
-  of_rank.has_head = holds_role(plan, files, formats::Role::kFinalNorm);
+  // Stages tell, not names: a family may have rows for neither embedding nor norm.
+  of_rank.has_embedding = at.stage == 0 || holds_role(plan, files, formats::Role::kEmbedding);
+  of_rank.has_head = at.stage + 1 == plan.slicing->topology.pp;
   const shard::ExpertMap& experts = plan.slicing->experts;
   if (config.n_routed_experts > 0) {
     if (experts.is_uniform()) {

@@ -1,3 +1,4 @@
+#include <fstream>
 #include <regex>
 
 #include <gmock/gmock.h>
@@ -67,6 +68,18 @@ TEST_F(StagePlacement, FollowsTheGivenLayers) {
   EXPECT_FALSE(middle.has_embedding || middle.has_head);
   EXPECT_EQ(last.end_layer, 6U);
   EXPECT_TRUE(last.has_head);
+}
+
+TEST_F(StagePlacement, TellsOfHeadsWithoutTheNamesOfNorms) {
+  const std::filesystem::path model = directory_ / "model";
+  std::filesystem::copy(arch_fixture("qwen3_moe"), model, std::filesystem::copy_options::recursive);
+  std::ofstream(model / "ingot-family.yaml")
+      << "family: odd\nlike: qwen3_moe\ntensors:\n"
+         "- {name: model.norm.weight, role: other}\n"
+         "- {name: model.embed_tokens.weight, role: other}\n";
+  cut_into(model, {.tp = 2});
+  EXPECT_TRUE(record_of_rank(rank(1)).has_embedding);
+  EXPECT_TRUE(record_of_rank(rank(1)).has_head);
 }
 
 TEST_F(StagePlacement, IsAlikeOnAllRanksOfAStage) {
