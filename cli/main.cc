@@ -64,12 +64,17 @@ int report(const Call& call, const Error& error) {
   return kExitTrouble;
 }
 
-int report_interrupted(const Call& call, const Error& error) {
-  report(call, error);
+// Where the command has that option, and the message does not say so already.
+void tell_of_resume(const Call& call, const Error& error) {
   const Command* command = find_command(call.command);
   if (command != nullptr && command->resumes &&
       std::string_view(error.what()).find("--resume") == std::string_view::npos)
     std::cerr << "continue with the same command and --resume\n";
+}
+
+int report_interrupted(const Call& call, const Error& error) {
+  report(call, error);
+  tell_of_resume(call, error);
   std::cout.flush();
   if (const int number = stop_signal(); number != 0) {
     // Die of the signal, so that a shell loop around us stops as well.
@@ -96,8 +101,13 @@ int guarded(int argc, char** argv) {
   try {
     return run(argc, argv, call);
   } catch (const Error& error) {
-    return error.code() == ErrorCode::kInterrupted ? report_interrupted(call, error)
-                                                   : report(call, error);
+    if (error.code() == ErrorCode::kInterrupted) return report_interrupted(call, error);
+    const int code = report(call, error);
+    // A disk that became full while something was written.
+    if (error.code() == ErrorCode::kNoSpace &&
+        error.message().find("run again") != std::string::npos)
+      tell_of_resume(call, error);
+    return code;
   } catch (const std::bad_alloc&) {
     return report(call, Error(ErrorCode::kLimit, "out of memory (give a smaller --mem-limit)"));
   } catch (const std::filesystem::filesystem_error& failure) {

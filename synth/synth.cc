@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <vector>
 
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"
+#include "formats/files/free_space.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
 #include "synth/synth_values.h"
@@ -185,27 +187,27 @@ std::uint64_t count_shards(const SynthOptions& options, const std::vector<SynthT
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("there can be 1 to {} files, not {}", kMaxShards, options.shards));
   }
-  if (options.size != SynthSize::k671bHeaders || options.shards != 1) return options.shards;
+  if (options.size != SynthSize::kHeaders || options.shards != 1) return options.shards;
   std::uint64_t total = 0;
   for (const SynthTensor& tensor : tensors) total += tensor.n_bytes;
   return std::max<std::uint64_t>(ceil_div(total, kReleaseShardBytes), 1);
 }
 
-std::string file_name(SynthSize size, std::uint64_t number, std::uint64_t total) {
-  // The released checkpoints number their files with 5 digits of 6.
-  if (size == SynthSize::k671bHeaders && total > 1) {
+std::string file_name(const SynthOptions& options, std::uint64_t number, std::uint64_t total) {
+  // The released checkpoints of DeepSeek number their files with 5 digits of 6.
+  if (options.size == SynthSize::kHeaders && options.config.empty() && total > 1) {
     return fmt::format("model-{:05}-of-{:06}.safetensors", number, total);
   }
   return shard_file_name(number, total);
 }
 
-std::vector<SynthFile> lay_out(const std::vector<SynthTensor>& tensors, SynthSize size,
+std::vector<SynthFile> lay_out(const std::vector<SynthTensor>& tensors, const SynthOptions& options,
                                std::uint64_t n_files) {
   std::vector<SynthFile> files(n_files);
   for (const SynthTensor& tensor : tensors) files[tensor.file].tensors.push_back(&tensor);
   for (std::size_t i = 0; i < files.size(); ++i) {
     SynthFile& file = files[i];
-    file.name = file_name(size, i + 1, n_files);
+    file.name = file_name(options, i + 1, n_files);
     std::sort(file.tensors.begin(), file.tensors.end(),
               [](const SynthTensor* a, const SynthTensor* b) {
                 return writes_before(a->spec.dtype, a->spec.name, b->spec.dtype, b->spec.name);
@@ -325,6 +327,20 @@ std::string index_text(const std::vector<SynthFile>& files) {
   return checkpoint_index_text(index, total);
 }
 
+// Before anything is reserved: a disk that is filled is everybody's.
+void require_space(const std::filesystem::path& directory, const std::vector<SynthFile>& files) {
+  std::uint64_t needed = 0;
+  for (const SynthFile& file : files)
+    needed = checked_add(needed, file.n_bytes).value_or(std::numeric_limits<std::uint64_t>::max());
+  const std::uint64_t free = free_bytes(directory);
+  if (needed <= free) return;
+  throw Error(ErrorCode::kNoSpace,
+              fmt::format("the weights take {} bytes, the file system has {} free (choose a "
+                          "directory on another disk, or --like headers, whose data are holes)",
+                          needed, free))
+      .in_file(directory.string());
+}
+
 void make_empty_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -350,10 +366,11 @@ SynthReport write_synthetic_checkpoint(const std::filesystem::path& directory,
   const std::uint64_t n_files = count_shards(options, tensors);
   deal(tensors, n_files);
   plant_edge_cases(tensors, options);
-  const std::vector<SynthFile> files = lay_out(tensors, options.size, n_files);
+  const std::vector<SynthFile> files = lay_out(tensors, options, n_files);
 
+  if (options.size != SynthSize::kHeaders) require_space(directory, files);
   make_empty_directory(directory);
-  if (options.size == SynthSize::k671bHeaders) {
+  if (options.size == SynthSize::kHeaders) {
     write_sparse_files(directory, files);
   } else {
     write_files(directory, files, options);

@@ -11,9 +11,9 @@ namespace ingot::formats {
 
 /// Which widths a synthetic checkpoint has.
 enum class SynthSize : std::uint8_t {
-  kTiny,         ///< two megabytes, ragged widths: for tests
-  kLayer,        ///< the family's real widths with few layers and experts: the load for benchmarks
-  k671bHeaders,  ///< the released model whole, as sparse files (headers are real, data are holes)
+  kTiny,     ///< two megabytes, ragged widths: for tests
+  kLayer,    ///< the family's real widths with few layers and experts: the load for benchmarks
+  kHeaders,  ///< the released model whole, as sparse files (headers are real, data are holes)
 };
 
 /// What to write. Unset numbers come from the size.
@@ -25,8 +25,9 @@ struct SynthOptions {
   bool fp8 = true;     ///< fp8-block as the family's release; else every weight BF16
   bool ue8m0 = false;  ///< power-of-two scales (and scale_fmt in the config)
   std::uint64_t seed = 0;
-  /// config.json of a model to be made as it is, of any family: no size and none of the numbers
-  /// above, every weight as its row has it where nothing is quantized. Empty: the family's own.
+  /// config.json of a model to be made as it is, of any family: no size but kHeaders and none of
+  /// the numbers above, every weight as its row has it where nothing is quantized. Empty: the
+  /// family's own.
   std::string config;
   bool stacked = false;      ///< routed experts as stacks, in families that have them in both forms
   std::uint64_t shards = 1;  ///< tensors are dealt to files in order, balanced by bytes

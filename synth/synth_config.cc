@@ -55,7 +55,7 @@ std::uint64_t reference_dense_layers(const Json& config) {
 // What the size says, where the user said nothing.
 SynthOptions with_defaults(const SynthOptions& options, const Json& reference) {
   SynthOptions filled = options;
-  if (options.size == SynthSize::k671bHeaders) return filled;
+  if (options.size == SynthSize::kHeaders) return filled;
   const bool tiny = options.size == SynthSize::kTiny;
   const auto fill = [](Count& count, std::uint64_t value) { count = count.value_or(value); };
 
@@ -192,7 +192,7 @@ void set_quantization(Json& config, const SynthOptions& options) {
     config.erase("quantization_config");
     return;
   }
-  if (options.size == SynthSize::k671bHeaders && !options.ue8m0 &&
+  if (options.size == SynthSize::kHeaders && !options.ue8m0 &&
       config.contains("quantization_config")) {
     return;  // the released block as it is: there are no scales that could contradict it
   }

@@ -32,9 +32,9 @@ struct SizeWord {
   std::string_view word;
   SynthSize size;
 };
-constexpr std::array kSizes = {SizeWord{"tiny", SynthSize::kTiny},
-                               SizeWord{"layer", SynthSize::kLayer},
-                               SizeWord{"671b-headers", SynthSize::k671bHeaders}};
+constexpr std::array kSizes = {
+    SizeWord{"tiny", SynthSize::kTiny}, SizeWord{"layer", SynthSize::kLayer},
+    SizeWord{"headers", SynthSize::kHeaders}, SizeWord{"671b-headers", SynthSize::kHeaders}};
 
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
 
@@ -50,16 +50,22 @@ SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
   const bool has_config = !flags.config.empty();
   if (!has_config && flags.family.empty())
     throw Error(ErrorCode::kInvalidArgument, "--family or --config says which model to make");
+  SynthOptions options = flags.options;
   const bool is_fp8 = !has_config && convert::parse_scheme_word(flags.scheme, "--scheme") ==
                                          formats::SchemeId::kFp8Block;
   std::vector<IdleFlag> idle = {
       {"--fp8-grid", table.is_given("--fp8-grid"), is_fp8, "--scheme fp8-block"}};
+  for (const SizeWord& row : kSizes) {
+    if (row.word == flags.like) options.size = row.size;
+  }
+  idle.push_back({"--like", table.is_given("--like"),
+                  !has_config || options.size == SynthSize::kHeaders,
+                  "models without --config (--like headers: to all)"});
   for (const char* option :
-       {"--like", "--layers", "--dense-layers", "--mtp-layers", "--experts", "--hidden",
-        "--moe-intermediate", "--intermediate", "--vocab", "--heads", "--scheme"})
+       {"--layers", "--dense-layers", "--mtp-layers", "--experts", "--hidden", "--moe-intermediate",
+        "--intermediate", "--vocab", "--heads", "--scheme"})
     idle.push_back({option, table.is_given(option), !has_config, "models without --config"});
   refuse_idle_flags(idle);
-  SynthOptions options = flags.options;
   if (has_config) options.config = read_text_file(flags.config, kMaxConfigBytes);
   options.family =
       has_config && flags.family.empty()
@@ -76,9 +82,6 @@ SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
                 "its model_type is of no family (give --family, or one of your own with "
                 "--family-file)")
         .in_file(flags.config);
-  }
-  for (const SizeWord& row : kSizes) {
-    if (row.word == flags.like) options.size = row.size;
   }
   options.fp8 = is_fp8;
   options.ue8m0 = flags.grid == "ue8m0";
@@ -143,14 +146,13 @@ std::function<int()> declare_synth(FlagTable& table) {
               {.kind = ValueKind::kFile}},
              {"--like",
               &flags->like,
-              "widths: a tiny model for tests, few layers of the real one, or the whole released "
-              "model as sparse files",
+              "widths: a tiny model for tests, few layers of the real one, or the whole model, "
+              "released or of --config, as sparse files (headers; 671b-headers is the same)",
               {.choices = size_words()}},
              {"--seed", &options.seed, "decides every byte, with the options below (default 0)"}});
   table.add(
       FlagGroup::kTarget,
-      {{"--layers", &options.layers,
-        "decoder layers (default 2; released number with 671b-headers)"},
+      {{"--layers", &options.layers, "decoder layers (default 2; released number with headers)"},
        {"--dense-layers", &options.dense_layers,
         "how many of them, from the first, have a dense MLP"},
        {"--mtp-layers", &options.mtp_layers, "multi-token prediction layers after them"},
@@ -170,8 +172,7 @@ std::function<int()> declare_synth(FlagTable& table) {
         {.choices = {"amax", "ue8m0"}}},
        {"--stacked", &options.stacked,
         "routed experts as stacks, in families that have them in both forms"},
-       {"--shards", &options.shards,
-        "weights files (default 1; released number with 671b-headers)"},
+       {"--shards", &options.shards, "weights files (default 1; released number with headers)"},
        {"--zero-block", &options.zero_block, "plant an all-zero 128x128 block"},
        {"--subnormal-scales", &options.subnormal_scales, "plant a tensor with subnormal scales"},
        {"--split-scale", &options.split_scale, "plant a scale in another file than its weight"}});
@@ -184,7 +185,7 @@ std::function<int()> declare_synth(FlagTable& table) {
       "gigabytes for a benchmark\n"
       "  ingot synth /tmp/mine --config config.json                                        "
       "any family, in BF16\n"
-      "  ingot synth /tmp/671b --family deepseek_v32 --like 671b-headers                   all "
+      "  ingot synth /tmp/671b --family deepseek_v32 --like headers                        all "
       "92,425 tensors, as holes";
   return [flags, &table] { return run_synth(*flags, table); };
 }

@@ -13,6 +13,7 @@
 #include "convert/output/output_directory.h"
 #include "convert/output/read_back.h"
 #include "convert/recipe/statistics.h"
+#include "formats/files/free_space.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 

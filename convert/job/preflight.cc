@@ -13,6 +13,7 @@
 #include "convert/job/source_consumer.h"
 #include "convert/output/apart.h"
 #include "convert/output/planned_checkpoint.h"
+#include "formats/files/free_space.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 

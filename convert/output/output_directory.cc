@@ -6,7 +6,6 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 
 #include "convert/output/apart.h"
 #include "convert/output/manifest_writer.h"
@@ -145,20 +144,6 @@ OutputState state_beneath(const fs::path& output) {
   if (fs::exists(output / formats::kManifestName)) return OutputState::kFinished;
   return holds_more_than(output, OutputPaths(output).partial) ? OutputState::kForeign
                                                               : OutputState::kEmpty;
-}
-
-fs::path existing_parent(const fs::path& path) {
-  fs::path existing = fs::absolute(path);
-  while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
-  return existing;
-}
-
-std::uint64_t free_bytes(const fs::path& path) {
-  const fs::path existing = existing_parent(path);
-  struct statvfs info {};
-  if (::statvfs(existing.c_str(), &info) != 0)
-    throw system_error(errno, "ask for free space", existing.string());
-  return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
 std::vector<std::string> publish_order(const Plan& plan) {

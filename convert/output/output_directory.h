@@ -21,12 +21,6 @@ OutputState output_state(const std::filesystem::path& output);
 /// The same if there were no .ingot-partial.
 OutputState state_beneath(const std::filesystem::path& output);
 
-/// The path itself, or the nearest directory above it that there is.
-std::filesystem::path existing_parent(const std::filesystem::path& path);
-
-/// Bytes that the file system of `path` (or its nearest existing parent) has for us.
-std::uint64_t free_bytes(const std::filesystem::path& path);
-
 /// Paths of an output in the making.
 struct OutputPaths {
   explicit OutputPaths(std::filesystem::path directory);

@@ -215,6 +215,13 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
 SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   const auto scheme = formats::find_scheme(lower_case(word));
   if (scheme && *scheme != SchemeId::kRaw) return *scheme;
+  if (lower_case(word) == kKeep) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{0}: no scheme '{1}': that is a word of rules, as SELECTOR=keep (leave "
+                    "{0} out: what no rule names is kept)",
+                    where, word));
+  }
   std::vector<std::string_view> choices, words = {kKeep};
   for (const formats::SchemeFacts& row : formats::schemes()) {
     if (row.id == SchemeId::kRaw) continue;

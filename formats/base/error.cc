@@ -97,7 +97,7 @@ Error system_error(int error_number, std::string_view what_failed, std::string_v
     case ENOSPC:
     case EDQUOT:
       code = ErrorCode::kNoSpace;
-      remedy = " (free space and run again with --resume)";
+      remedy = " (free space and run again)";
       break;
     case EFBIG:
       remedy =

@@ -37,7 +37,8 @@ std::size_t edits(std::string_view a, std::string_view b, std::size_t enough) {
 }  // namespace
 
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices) {
-  if (word.size() > kLongestSpelling) return {};
+  if (word.size() > kLongestSpelling || std::ranges::find(choices, word) != choices.end())
+    return {};
   const auto shared = [&](std::string_view choice) {
     return std::ranges::mismatch(word, choice).in1 - word.begin();
   };

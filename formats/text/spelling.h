@@ -15,7 +15,8 @@ namespace ingot {
 /// neighbouring letters swapped counting as one, at most a third of the word and at most
 /// kMostEdits; where several are as near, the one with the longest common beginning, and the first.
 /// Else the only choice that begins with the word, which has at least kShortestBeginning bytes
-/// then. Nothing for words of more than kLongestSpelling bytes, whoever sent them.
+/// then. Nothing for a word that is a choice: whoever refuses it has another reason. Nothing for
+/// words of more than kLongestSpelling bytes, whoever sent them.
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
 inline constexpr std::size_t kMostEdits = 6;
 inline constexpr std::size_t kShortestBeginning = 4;

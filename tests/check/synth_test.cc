@@ -317,7 +317,7 @@ TEST(Synth, HeadersOfTheReleasedModelTakeNoSpace) {
   const TempDir dir;
   SynthOptions options;
   options.family = find_family("deepseek_v32");
-  options.size = SynthSize::k671bHeaders;
+  options.size = SynthSize::kHeaders;
   write_synthetic_checkpoint(dir.path(), options);
   std::uint64_t on_disk = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
@@ -336,6 +336,39 @@ TEST(Synth, HeadersOfTheReleasedModelTakeNoSpace) {
                 [](const LogicalTensor& t) { return t.encoding.scheme == SchemeId::kFp8Block; }),
             45'932);
   EXPECT_EQ(checkpoint.config().quantization->scale_fmt, "ue8m0");
+}
+
+/// A config.json of a model with so many words, and so many numbers for each.
+SynthOptions with_vocabulary(const char* n_words, const char* n_numbers) {
+  SynthOptions options;
+  options.family = find_family("qwen3_moe");
+  options.config =
+      std::string(
+          R"({"model_type": "qwen3_moe", "num_hidden_layers": 1, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "head_dim": 32, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32,
+      "intermediate_size": 64, "vocab_size": )") +
+      n_words + R"(, "hidden_size": )" + n_numbers + "}";
+  return options;
+}
+
+TEST(Synth, ReservesNothingOnDisksThatAreTooSmall) {
+  const TempDir dir;
+  expect_error(ErrorCode::kNoSpace, {"free", "--like headers"}, [&] {
+    write_synthetic_checkpoint(dir.path(), with_vocabulary("4294967296", "1048576"));
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(Synth, HeadersOfAConfigTakeNoSpace) {
+  const TempDir dir;
+  SynthOptions options = with_vocabulary("4294967", "64");
+  options.size = SynthSize::kHeaders;
+  write_synthetic_checkpoint(dir.path(), options);
+  struct stat info {};
+  ASSERT_EQ(::stat((dir / "model.safetensors").c_str(), &info), 0);
+  EXPECT_GT(info.st_size, 1'000'000'000);
+  EXPECT_LT(info.st_blocks * 512, 1'000'000);
+  EXPECT_THAT(check_checkpoint(dir.path(), {}).findings, IsEmpty());
 }
 
 TEST(SynthStream, GivesAnyPartAlone) {

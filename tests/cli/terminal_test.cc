@@ -197,6 +197,7 @@ TEST(Spelling, TakesABeginningAndGivesUpFarNames) {
   EXPECT_EQ(nearest_word("--max-new", options), "--max-new-tokens");
   EXPECT_EQ(nearest_word("--m", options), "");
   EXPECT_EQ(did_you_mean("lsit", std::array<std::string_view, 1>{"list"}), "; did you mean list?");
+  EXPECT_EQ(did_you_mean("list", std::array<std::string_view, 2>{"list", "lists"}), "");
   EXPECT_EQ(did_you_mean("quantize", std::array<std::string_view, 1>{"list"}), "");
 }
 

@@ -222,7 +222,7 @@ TEST(Recipe, RefusesWhatIsNotARecipe) {
   expect_refused("to: bf16\nto: keep\n", {"line 2", "'to' is there twice"});
   expect_refused("to:\n", {"to is not a text"});
   expect_refused("to: [bf16]", {"to is not a text"});
-  expect_refused("to: keep", {"no scheme 'keep'"});
+  expect_refused("to: keep", {"no scheme 'keep'", "SELECTOR=keep", "leave to out"});
   expect_refused("to: nvfp5", {"no scheme 'nvfp5'"});
   expect_refused("mtp: maybe", {"maybe"});
   expect_refused("rules:\n", {"rules is not a list"});
