@@ -32,14 +32,12 @@ constexpr std::array kKnownKeys = {
                 {"quant_method", "fmt", "activation_scheme", "weight_block_size", "scale_fmt",
                  "modules_to_not_convert", "ignored_layers", "expert_dtype", "dequantize"}},
     DialectKeys{"compressed-tensors",
-                {"quant_method", "format", "config_groups", "ignore", "kv_cache_scheme",
-                 "quantization_status", "global_compression_ratio", "sparsity_config",
-                 "transform_config", "version"}},
-    DialectKeys{
-        "modelopt",
-        {"quant_method", "quant_algo", "group_size", "config_groups", "ignore", "exclude_modules",
-         "kv_cache_scheme", "kv_cache_quant_algo", "quantized_layers", "producer", "has_zero_point",
-         "pre_quant_scale", "quantization", "moe_quant_algo"}},
+                {"quant_method", "format", "config_groups", "ignore", "quantization_status",
+                 "global_compression_ratio", "sparsity_config", "transform_config", "version"}},
+    DialectKeys{"modelopt",
+                {"quant_method", "quant_algo", "group_size", "config_groups", "ignore",
+                 "exclude_modules", "quantized_layers", "producer", "has_zero_point",
+                 "pre_quant_scale", "quantization", "moe_quant_algo"}},
 };
 
 void metadata_format(const RuleInput& input) {
@@ -102,7 +100,9 @@ void known_keys(const RuleInput& input) {
                                method == "blockwise_int8" || method.starts_with("modelopt");
   if (!is_known_method) return;
   for (const auto& [key, value] : block->items()) {
-    if (value.is_null() || key.empty() || is_in(row->keys, key)) continue;
+    // Words about the cache have rules of their own.
+    if (value.is_null() || key.empty() || is_in(row->keys, key) || key.starts_with("kv_cache"))
+      continue;
     input.report_config(ErrorCode::kUnsupported,
                         fmt::format("quantization_config has a key '{}' ({}) that this version "
                                     "does not know",
@@ -230,9 +230,6 @@ constexpr LoaderRule kRules[] = {
      "quantization_config has known keys only", known_keys},
     {"quantized.list-names-nothing", "", "all", kWarning,
      "every entry of a list of modules to leave plain names one that is here", list_names_nothing},
-    {"quantized.cache-scales", "", "vLLM, SGLang", kError,
-     "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
-     false, std::nullopt, /*except=*/"modelopt"},
     {"quantized.input-scale-range", "", "all", kError,
      "input scales are above zero, and within 2^12 of the median of their kind", input_scale_range,
      kAnyScheme, kReadsValues},
@@ -241,25 +238,5 @@ constexpr LoaderRule kRules[] = {
 }  // namespace
 
 const RuleTable kConfigRules = kRules;
-
-void cache_scales(const RuleInput& input) {
-  const auto stored = input.checkpoint.stored();
-  if (std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
-        const std::string_view name = tensor.name;
-        return name.ends_with(".k_scale") || name.ends_with(".v_scale") ||
-               name.ends_with(".kv_cache_scale");
-      }))
-    return;
-  const auto judge = [&](const Json& object, std::string_view file) {
-    const std::string words = formats::cache_words(object);
-    if (words.empty()) return;
-    input.report_file(file, ErrorCode::kMissingTensor,
-                      fmt::format("{}, but no scales of a key-value cache are stored (k_scale, "
-                                  "v_scale): it would be cut to 8 bits under scale 1",
-                                  words));
-  };
-  if (const Json* block = input.facts.quantization) judge(*block, "config.json");
-  judge(input.checkpoint.description(), input.dialect().description_file);
-}
 
 }  // namespace ingot::check

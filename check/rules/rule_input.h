@@ -221,7 +221,7 @@ const char* exemption_key(const Json& block, formats::Engine engine);
 void plain_module(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.
 void part_shapes(const RuleInput& input);
-/// A quantized cache of keys and values has its scales stored; the same. config_rules.cc.
+/// A quantized cache of keys and values has its scales stored; the same. cache_scale_rules.cc.
 void cache_scales(const RuleInput& input);
 
 // For the last columns of a row.
@@ -239,7 +239,7 @@ inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;
 
 using RuleTable = std::span<const LoaderRule>;
-extern const RuleTable kConfigRules, kDeepseekRules, kPartRules, kCompressedTensorsRules,
-    kModeloptRules, kModelslimRules, kEngineRules, kModelRules;
+extern const RuleTable kConfigRules, kCacheScaleRules, kDeepseekRules, kPartRules,
+    kCompressedTensorsRules, kModeloptRules, kModelslimRules, kEngineRules, kModelRules;
 
 }  // namespace ingot::check

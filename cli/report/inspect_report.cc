@@ -12,6 +12,8 @@
 #include "cli/report/as_stored.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/printable.h"
+#include "formats/checkpoint/cache_words.h"
+#include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
 #include "formats/storage/tensor_source.h"
 #include "formats/text/figures.h"
@@ -72,6 +74,7 @@ struct Summary {
   /// Without MTP layers, tables of n-grams and other modalities, which are counted apart.
   std::uint64_t main_parameters = 0;
   std::uint64_t mtp_parameters = 0, table_parameters = 0, modality_parameters = 0;
+  std::uint64_t n_cache_scales = 0;  ///< tensors, no parameters either
   /// The part of main_parameters that one token meets: everything but the routed experts, of which
   /// num_experts_per_tok count. Nothing when the family's roles are unknown.
   std::optional<std::uint64_t> active_parameters;
@@ -123,9 +126,12 @@ Summary summarize(const Checkpoint& source, const AsStored& as_stored) {
   for (const LogicalTensor& tensor : source.tensors()) {
     const Role role = role_of(tensor);
     const formats::SchemeId scheme = tensor.encoding.scheme;
+    const bool is_cache_scale = formats::is_cache_scale(tensor.rule);
+    if (is_cache_scale) ++summary.n_cache_scales;
     // Rotary tables are buffers that old releases stored: computed, not learned.
-    const std::uint64_t n_parameters =
-        role == Role::kRotary ? 0 : formats::element_count(tensor.shape).value_or(0);
+    const std::uint64_t n_parameters = role == Role::kRotary || is_cache_scale
+                                           ? 0
+                                           : formats::element_count(tensor.shape).value_or(0);
     const std::uint64_t n_bytes = as_stored.n_bytes(tensor);
     add(summary.all, n_parameters, n_bytes);
     add(summary.by_scheme(scheme, formats::scheme_facts(scheme).name), n_parameters, n_bytes);
@@ -310,6 +316,15 @@ std::string slices_text(const Checkpoint& checkpoint) {
       rank.etp_rank, slicing->etp);
 }
 
+// What is said of a quantized cache of keys and values, and what is stored of it.
+std::string cache_text(const Checkpoint& checkpoint, std::uint64_t n_scales) {
+  const std::string words = formats::cache_words(checkpoint);
+  if (words.empty() && n_scales == 0) return {};
+  return fmt::format(
+      "KV cache      {}; {}\n", words.empty() ? "the config says nothing" : words,
+      n_scales == 0 ? "no scales are stored: 1.0" : fmt::format("{} scales are stored", n_scales));
+}
+
 }  // namespace
 
 Role role_of(const LogicalTensor& tensor) {
@@ -342,6 +357,7 @@ std::string summary_text(std::string_view directory, const Checkpoint& checkpoin
   };
   tell_apart("tables", summary.table_parameters);
   tell_apart("other media", summary.modality_parameters);
+  text += cache_text(checkpoint, summary.n_cache_scales);
   text += quantization_text(checkpoint, summary) + "\n";
 
   for (const Breakdown* breakdown : {&summary.by_dtype, &summary.by_scheme, &summary.by_role})

@@ -84,6 +84,7 @@ class Decider {
     require_sound_mtp(plan_, refusals_);
     tell_narrowing();
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
+    drop_cache_scales(plan_);
     refuse_what_no_engine_loads();
     refusals_.throw_if_any();
     set_released_scales(plan_, released_, refusals_);

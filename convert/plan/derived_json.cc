@@ -7,6 +7,7 @@
 #include "convert/plan/repair.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
+#include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
@@ -157,14 +158,6 @@ formats::ModelConfig without_block(formats::ModelConfig config) {
   return config;
 }
 
-// Caches of keys and values are quantized or not whatever the weights are.
-void take_over_caches(const Json& source, Json& block) {
-  if (!source.is_object() || !block.is_object()) return;
-  for (const auto& [key, value] : source.items()) {
-    if (key.starts_with("kv_cache")) block[key] = value;
-  }
-}
-
 // Whether a head that the config takes for the embedding is another one in the output: as it was in
 // the source, or since they are not written alike.
 bool has_head_apart(const Plan& plan) {
@@ -199,6 +192,19 @@ Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
   return nlohmann::json(block) == nlohmann::json(before) ? before : block;
 }
 
+// Caches of keys and values are quantized or not whatever the weights are: a block or description
+// that is about nothing else is the source's.
+void state_caches(const Plan& plan, const Json& source, Json& block) {
+  if (formats::cache_words(source).empty() || !keeps_caches(plan)) return;
+  if (block.is_null()) {
+    block = source;
+    return;
+  }
+  take_over_caches(source, block);
+  if (block.contains("quantization"))
+    take_over_caches(formats::json_member(source, "quantization"), block["quantization"]);
+}
+
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
 std::string derive_config(Plan& plan, bool of_ranks) {
   const Checkpoint& source = plan.source;
@@ -217,7 +223,8 @@ std::string derive_config(Plan& plan, bool of_ranks) {
                                     .tensors = written,
                                     .power_of_two_scales = plan.target.power_of_two_scales};
   if (plan.target.dialect->description != nullptr && of_ranks) {
-    const Json description = plan.target.dialect->description(model);
+    Json description = plan.target.dialect->description(model);
+    state_caches(plan, source.description(), description);
     if (!description.is_null()) plan.json.description = formats::json_text(description);
   }
 
@@ -226,6 +233,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   Json quantization =
       is_repair ? repaired_block(plan, model) : plan.target.dialect->quantization_config(model);
   state_expert_dtype(written, quantization);
+  state_caches(plan, formats::quantization_block(source.config()), quantization);
   formats::set_quantization_block(source.config(), config, std::move(quantization));
   state_expert_dtype(written, config);
   Json& text = formats::text_section(source.config(), config);

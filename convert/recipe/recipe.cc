@@ -11,6 +11,7 @@
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
+#include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
 #include "formats/storage/meant_tensor.h"
 #include "formats/text/spelling.h"
@@ -130,7 +131,8 @@ namespace {
 
 bool stays_unless_named(const LogicalTensor& tensor) {
   const auto role = tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther;
-  return role == formats::Role::kOtherModality || role == formats::Role::kLookupTable;
+  return role == formats::Role::kOtherModality || role == formats::Role::kLookupTable ||
+         formats::is_cache_scale(tensor.rule);
 }
 
 }  // namespace

@@ -64,12 +64,13 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                     turned == expected ? " (its matrices stand the other way round)" : ""));
 }
 
-Error unknown_tensors(std::string_view family, const std::vector<std::string>& unknown) {
-  std::string text = fmt::format(
-      "{} tensor(s) that family {} does not have (--allow unknown-tensor=PATTERN copies them "
-      "untouched, --family generic "
-      "takes any name)",
-      unknown.size(), family);
+// `may_allow`: whoever opens the checkpoint has --allow.
+Error unknown_tensors(std::string_view family, bool may_allow,
+                      const std::vector<std::string>& unknown) {
+  std::string text =
+      fmt::format("{} tensor(s) that family {} does not have ({}--family generic takes any name)",
+                  unknown.size(), family,
+                  may_allow ? "--allow unknown-tensor=PATTERN copies them untouched, " : "");
   for (std::size_t i = 0; i < unknown.size() && i < kShownUnknown; ++i) text += "\n  " + unknown[i];
   if (unknown.size() > kShownUnknown)
     text += fmt::format("\n  ... and {} more", unknown.size() - kShownUnknown);
@@ -213,7 +214,8 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor->name));
     }
   }
-  if (!unknown.empty()) faults.add(unknown_tensors(with.family.name, unknown));
+  if (!unknown.empty())
+    faults.add(unknown_tensors(with.family.name, with.allow_unknown != nullptr, unknown));
 }
 
 }  // namespace ingot::formats

@@ -8,6 +8,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/family/cache_scales.h"
 #include "formats/family/family.h"
 #include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
@@ -100,7 +101,17 @@ std::optional<NameGrammar::Match> NameGrammar::match(std::string_view name) cons
   const bool may_have_towers = family_->rules.empty() || !config_->text.key.empty();
   if (rule == nullptr || (rule->role == Role::kOtherModality && !may_have_towers))
     return std::nullopt;
-  return Match{.rule = rule};
+  if (!is_cache_scale(rule)) return Match{.rule = rule};
+  // A scale of the cache goes where its layer goes.
+  std::string named = text_model_name(name, config_->text);
+  const bool is_mtp_layer = !family_->mtp_layers.empty() && named.starts_with(family_->mtp_layers);
+  if (is_mtp_layer) named.replace(0, family_->mtp_layers.size(), family_->main_layers);
+  const NumberedName numbers = split_numbers(named);
+  std::optional<std::uint64_t> layer = numbers.mtp ? numbers.mtp : numbers.layer;
+  if (layer && (numbers.mtp || is_mtp_layer)) *layer += config_->num_hidden_layers;
+  if (!layer) return Match{.rule = rule};
+  if (*layer >= layer_count(*config_)) return std::nullopt;
+  return Match{.rule = rule, .layer = static_cast<std::uint32_t>(*layer)};
 }
 
 std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) const {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "formats/config/nested_config.h"
+#include "formats/family/cache_scales.h"
 #include "formats/family/family.h"
 #include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
@@ -104,9 +105,10 @@ const TensorRule* shared_rule(std::string_view name) {
     const std::string_view word = rest.substr(0, dot);
     if (depth < kTowerDepth && is_in(kTowers, word)) return &kOtherModalityRule;
     if (is_in(kTables, word)) return &kLookupTableRule;
-    if (dot == std::string_view::npos) return nullptr;
+    if (dot == std::string_view::npos) break;
     rest.remove_prefix(dot + 1);
   }
+  return cache_scale_name(name) ? &kCacheScaleRule : nullptr;
 }
 
 std::string find_text_prefix(std::span<const StoredTensor> stored) {

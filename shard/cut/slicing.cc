@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/checked.h"
+#include "formats/family/cache_scales.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::shard {
@@ -209,6 +210,16 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
                  ErrorList& faults) {
   if (tensor.rule == nullptr) return {};
   const TensorRule& rule = *tensor.rule;
+  if (formats::is_cache_scale(&rule) && slicing.topology.tp > 1 &&
+      formats::element_count(tensor.shape) != std::uint64_t{1}) {
+    faults.add(
+        Error(ErrorCode::kUnsupported,
+              fmt::format("has shape {}: numbers of the key-value cache per head are not cut "
+                          "(leave --tp at 1)",
+                          formats::shape_text(tensor.shape)))
+            .in_tensor(tensor.name));
+    return {};
+  }
   // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
   if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
   TensorCut cut = owner_and_count(tensor, config, slicing, faults);

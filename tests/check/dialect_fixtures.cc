@@ -377,6 +377,12 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        in_quantization(
            {{"/kv_cache_scheme",
              {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"dynamic", false}}}})},
+      {"quantized.cache-scale-form", kMissingTensor, kInt8,
+       [](auto& c) { c.put_floats(kAttention + "v_proj.v_scale", {}, 0.5F); }},
+      {"quantized.cache-scale-values", kBadScale, kInt8,
+       [](auto& c) { c.put_floats(kAttention + "k_proj.k_scale", {}, 0); }},
+      {"quantized.cache-scale-use", kUnsupported, kInt8,
+       [](auto& c) { c.put_floats(kAttention + "k_scale", {1}, 0.5F); }},
       {"quantized.known-keys", kUnsupported, kInt8, in_quantization({{"/surprise", 1}})},
   };
 }

@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 
 #include "formats/base/parallel.h"
+#include "formats/checkpoint/cache_words.h"
 #include "formats/config/nested_config.h"
+#include "formats/family/cache_scales.h"
 #include "shard/join/joined.h"
 #include "verify/structure/structure_comparisons.h"
 
@@ -71,6 +73,8 @@ class Pairing {
     std::uint64_t n_wanted = 0;
     for (const LogicalTensor& tensor : source_.tensors()) {
       if (lacks_mtp_ && is_of_mtp(tensor, source_)) continue;
+      if (lacks_caches_ && formats::is_cache_scale(tensor.rule) && !by_name_.contains(tensor.name))
+        continue;
       ++n_wanted;
       const auto found = by_name_.find(tensor.name);
       if (found == by_name_.end()) {
@@ -111,6 +115,9 @@ class Pairing {
   StructureFindings& found_;
   std::unordered_map<std::string_view, const LogicalTensor*> by_name_;  // without a partner yet
   bool lacks_mtp_ = false;
+  // The source's cache is quantized by its config, the output's is not: its scales mean nothing.
+  const bool lacks_caches_ =
+      !formats::cache_words(source_).empty() && formats::cache_words(output_).empty();
 };
 
 // Bytes of the whole, at a time and thread.

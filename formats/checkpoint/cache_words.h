@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/config/config_meaning.h"
+#include "formats/config/nested_config.h"
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+
+/// What a checkpoint's config.json or description file says of a quantized cache of keys and
+/// values; empty when nothing.
+inline std::string cache_words(const Checkpoint& checkpoint) {
+  std::string words = cache_words(quantization_block(checkpoint.config()));
+  return words.empty() ? cache_words(checkpoint.description()) : words;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "formats/family/family.h"
+
+// Scales of a quantized cache of keys and values: small parameters of attention, which no family's
+// grammar has and any checkpoint may hold. Values are multipliers.
+
+namespace ingot::formats {
+
+/// What such a number is for.
+enum class CacheSide : std::uint8_t {
+  kKeys,
+  kValues,
+  kBoth,     ///< one scale for keys and values
+  kQueries,  ///< of attention itself
+  kProbabilities,
+  kOffset,  ///< a bias or a zero point beside a scale
+};
+
+/// A scale's name, taken apart.
+struct CacheScaleName {
+  std::string_view block;     ///< the attention module, `model.layers.3.self_attn`
+  std::string_view spelling;  ///< the rest, with its dot: `.k_proj.k_scale`
+  CacheSide side{};
+};
+
+/// Nothing for names of other tensors.
+std::optional<CacheScaleName> cache_scale_name(std::string_view name);
+
+/// The row of such tensors in every family: of any shape, whole on every rank.
+extern const TensorRule kCacheScaleRule;
+
+/// Whether a logical tensor's row is that one.
+inline bool is_cache_scale(const TensorRule* rule) {
+  return rule == &kCacheScaleRule;
+}
+
+}  // namespace ingot::formats
