@@ -105,6 +105,26 @@ TEST_F(StructureCheck, SeesATensorThatTheOutputLacks) {
       ::testing::ElementsAre(fmt::format("|{}|is in the source, but not in the output", kNorm)));
 }
 
+TEST_F(StructureCheck, MissesScalesOfACacheWithItsWord) {
+  const std::string scale = "model.layers.0.self_attn.k_proj.k_scale";
+  const auto with_word = [](const std::string& config) {
+    Json json = formats::parse_json(config, "config.json");
+    json["quantization_config"] = {{"quant_method", "fp8"}, {"kv_cache_scheme", "static"}};
+    return json.dump();
+  };
+  const std::string plain = source_.config;
+  source_.config = with_word(plain);
+  source_.files.begin()->second.push_back({scale, "F32", {}, std::string("\0\0\0\x3f", 4)});
+  source_.write(directory_ / "source");
+  write_output();
+  EXPECT_THAT(found("structure.missing"), IsEmpty());
+  output_.config = source_.config;
+  write_output();
+  EXPECT_THAT(
+      found("structure.missing"),
+      ::testing::ElementsAre(fmt::format("|{}|is in the source, but not in the output", scale)));
+}
+
 TEST_F(StructureCheck, SeesATensorThatTheSourceLacks) {
   // A head that is tied in the source, and stored in the output.
   Json config = formats::parse_json(source_.config, "config.json");
