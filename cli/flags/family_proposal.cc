@@ -10,7 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/family/families.h"
-#include "formats/family/family_proposal.h"
+#include "formats/family/proposal/family_proposal.h"
 #include "formats/storage/encoding.h"
 
 namespace ingot::cli {

@@ -1,4 +1,4 @@
-#include "formats/family/family_proposal.h"
+#include "formats/family/proposal/family_proposal.h"
 
 #include <algorithm>
 #include <deque>

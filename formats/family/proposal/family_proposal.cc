@@ -1,4 +1,4 @@
-#include "formats/family/family_proposal.h"
+#include "formats/family/proposal/family_proposal.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
-#include "formats/family/named_layers.h"
+#include "formats/family/proposal/named_layers.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/usual_spellings.h"
 #include "formats/family/width.h"

@@ -1,4 +1,4 @@
-#include "formats/family/named_layers.h"
+#include "formats/family/proposal/named_layers.h"
 
 #include <algorithm>
 #include <cctype>
