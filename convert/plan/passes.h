@@ -35,8 +35,8 @@ void slice_tensors(Plan& plan);
 /// for a plan that would do anything but copy.
 void keep_unread_codes(Plan& plan);
 
-/// Whether what the source says of a quantized cache of keys and values holds for the output: in the
-/// same dialect, unless the source's weights are quantized and the output's are not.
+/// Whether what the source says of a quantized cache of keys and values holds for the output: in
+/// the same dialect, unless the source's weights are quantized and the output's are not.
 bool keeps_caches(const Plan& plan);
 /// Puts the keys of a block or description that are about the cache into another.
 void take_over_caches(const formats::Json& source, formats::Json& block);
