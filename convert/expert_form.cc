@@ -86,8 +86,11 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
   ExpertForm form = form_of_target(recipe, *source, options);
   // What has a number over the scales of each expert is decoded one by one.
   if (recipe.to && has_globals_by_expert(*source)) form = ExpertForm::kSeparate;
-  // Loaders know quantized stacks that stand as transformers 5 has them, and no others.
-  if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source))
+  // Loaders know quantized stacks that stand as transformers 5 has them, and no others. Nobody knows
+  // a loader of a family in a user's file: its stacks stay stacks.
+  const bool is_of_user = !source->family().file_hash.empty();
+  if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source) &&
+      !is_of_user)
     form = ExpertForm::kSeparate;
   if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(*source).empty())
     return seen(formats::with_single_experts(std::move(source)));
