@@ -230,14 +230,30 @@ class RelaidBytes final : public StoredBytes {
     if (is_proven_[index].load(std::memory_order_acquire)) return;
     const InputMajorWeight& source = sources_[index];
     if (layout_.is_symmetric) {
-      constexpr std::uint32_t kAllEight = 0x88888888U;
+      // Of eight rows: what means 8, and what an 8 becomes by the other checkpoint_format.
+      constexpr std::uint32_t kEight = 0x88888888U, kOne = 0x11111111U;
+      const bool is_v1 = layout_.zero_bias == 1;
+      const std::uint32_t of_other_format = is_v1 ? kEight + kOne : kEight - kOne;
+      bool all_eight = true, all_of_other_format = true;
       std::vector<std::byte> zeros =
           columns(source.zeros, source.groups, 0, source.zeros.shape.back());
       for_each_word(zeros, [&](std::uint32_t word) {
-        if (zeros_of(word, source) == kAllEight) return word;
+        const std::uint32_t meant = zeros_of(word, source);
+        all_eight = all_eight && meant == kEight;
+        all_of_other_format = all_of_other_format && meant == of_other_format;
+        return word;
+      });
+      if (!all_eight && all_of_other_format) {
+        throw fault(source.zeros, ErrorCode::kMismatch,
+                    is_v1 ? "holds zero points of 8 as gptq_v2 stores them, but config.json says "
+                            "checkpoint_format gptq (set it to gptq_v2)"
+                          : "holds zero points of 8 as gptq stores them, less 1, but config.json "
+                            "says checkpoint_format gptq_v2 (set it to gptq)");
+      }
+      if (!all_eight) {
         throw fault(source.zeros, ErrorCode::kMismatch,
                     "holds zero points other than 8, but config.json says sym true (correct it)");
-      });
+      }
     }
     if (source.order && !layout_.has_order) {
       std::vector<std::int32_t> order(source.cols);

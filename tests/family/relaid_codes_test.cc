@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
@@ -14,6 +16,7 @@
 #include "formats/storage/block_scales.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 
 // AWQ and GPTQ, seen as compressed-tensors stores INT4.
 
@@ -77,6 +80,39 @@ INSTANTIATE_TEST_SUITE_P(Numbers, GroupOrder,
                                            std::pair("qwen3_moe_gptq_actorder", -1),
                                            std::pair("qwen3_moe_gptq_actorder", 99),
                                            std::pair("qwen3_moe_gptq_asym_actorder", -1)));
+
+// Symmetric codes whose zero points are stored as the other checkpoint_format stores an 8.
+TEST(ZeroPoints, OfTheOtherFormatNameTheFormat) {
+  struct Case {
+    std::string format;
+    std::uint32_t stored;
+    std::string remedy;
+  };
+  for (const Case& at : {Case{"gptq", 0x88888888U, "set it to gptq_v2"},
+                         Case{"gptq_v2", 0x77777777U, "set it to gptq"},
+                         Case{"gptq", 0x88888878U, "sym true (correct it)"}}) {
+    const testing::TempDir directory;
+    const auto config = fmt::format(
+        R"({{"model_type": "other", "num_hidden_layers": 1, "quantization_config": {{"quant_method":
+        "gptq", "bits": 4, "group_size": 32, "sym": true, "checkpoint_format": "{}"}}}})",
+        at.format);
+    std::string zeros(4, '\0');
+    std::memcpy(zeros.data(), &at.stored, zeros.size());
+    testing::TinyCheckpoint{.config = config,
+                            .files = {{"model.safetensors",
+                                       {{"a.qweight", "I32", {4, 8}},
+                                        {"a.qzeros", "I32", {1, 1}, zeros},
+                                        {"a.scales", "F32", {1, 8}}}}},
+                            .weight_map = {}}
+        .write(directory / "model");
+    const Checkpoint checkpoint = Checkpoint::open(directory / "model", {.family = "generic"});
+    ASSERT_EQ(checkpoint.tensors().size(), 1U);
+    testing::expect_error(ErrorCode::kMismatch, {"a.qzeros", at.remedy}, [&] {
+      std::vector<std::byte> codes(4);
+      checkpoint.read(checkpoint.tensors()[0].encoding.stored.weight(), 0, codes);
+    });
+  }
+}
 
 }  // namespace
 }  // namespace ingot::formats
