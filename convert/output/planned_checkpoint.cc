@@ -245,10 +245,12 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
     return std::pair(finding.rule, plan.is_copy() ? std::string() : finding.tensor);
   };
   for (const Finding& finding : findings_of(plan.source, 1)) known.insert(key_of(finding));
-  // The plan has refused every tensor that no pattern covers.
+  // A conversion's plan has refused every tensor that no pattern covers, a repair's has not.
+  const bool is_repair = plan.recipe.choices.repair != nullptr;
   const auto is_allowed = [&](const Finding& finding) {
-    return !plan.recipe.allow.engine_refuses.empty() &&
-           check::find_loader_rule(finding.rule)->is_allowable;
+    const auto& patterns = plan.recipe.allow.engine_refuses;
+    return check::find_loader_rule(finding.rule)->is_allowable &&
+           (is_repair ? any_matches(patterns, finding.tensor) : !patterns.empty());
   };
   ErrorList errors;
   Loadable result;
@@ -261,8 +263,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       if (!rank) told.insert(finding.rule);
       if (rank && told.contains(finding.rule)) continue;
       // No words about a weight mend what loaders refuse of the weight itself.
-      const bool is_beyond_repair = plan.recipe.choices.repair != nullptr &&
-                                    check::find_loader_rule(finding.rule)->is_allowable;
+      const bool is_beyond_repair =
+          is_repair && check::find_loader_rule(finding.rule)->is_allowable;
       const bool is_inherited = known.contains(key_of(finding)) && !is_beyond_repair;
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code,

@@ -305,15 +305,12 @@ TEST(LoadedBy, NobodyWhereARuleFindsAnError) {
   EXPECT_THAT(nowhere.warnings, ::testing::Contains(::testing::HasSubstr("moe.routing")));
 }
 
-TEST(LoadedBy, NobodyWhoBuildsTheHeadPlain) {
+TEST(Repair, RefusesAHeadThatLoadersBuildPlain) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   make_fp8(tiny, "lm_head.weight", "lm_head.weight_scale_inv");
-  Recipe repair;
-  expect_error(ErrorCode::kMismatch,
+  expect_error(ErrorCode::kDtypeMismatch,
                {"lm_head.weight", "fp8.plain-module", "--rule 'lm_head.weight=bf16'"},
-               [&] { loadable_of(tiny, repair); });
-  repair.allow.add("engine-refuses=lm_head.weight");
-  EXPECT_EQ(n_loading(loadable_of(tiny, repair)), 0U);
+               [&] { loadable_of(tiny, {}); });
 }
 
 /// The plan of a fixture with its experts in the form in which they are written.
