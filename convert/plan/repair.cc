@@ -9,7 +9,6 @@
 #include "formats/base/fd.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/experts/sight.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
@@ -71,6 +70,10 @@ bool has_form(const formats::Dialect& dialect, const Checkpoint& source,
                (is_native_name(stored.name) || std::ranges::any_of(dialect.storage, has_it_so));
   });
   return is_known;
+}
+
+bool is_quantized(const LogicalTensor& tensor) {
+  return formats::scheme_facts(tensor.encoding.scheme).quantized;
 }
 
 // FP4 experts of DeepSeek-V4, which its own loader knows and no row.
@@ -237,11 +240,8 @@ void mend_tensors(Plan& plan) {
         !has_form(source.dialect(), source, tensor, Form::kNamesAndShapes)) {
       const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
       const formats::StorageRow* row =
-          is_static ? formats::storage_of(source.dialect(), source, tensor) : nullptr;
-      if (row == nullptr) {
-        row = formats::find_storage(source.dialect(), planned.to,
-                                    repaired_activations(activations, source.dialect(), tensor));
-      }
+          formats::find_storage(source.dialect(), planned.to,
+                                repaired_activations(activations, source.dialect(), tensor));
       if (row != nullptr && (is_static ? keeps_inputs(*row, source, tensor)
                                        : row->activations != formats::Activations::kStatic)) {
         planned.action = Action::kRepackage;

@@ -73,24 +73,6 @@ TEST(LoaderRules, AreQuietOnEverySpellingOfEveryDialect) {
   }
 }
 
-// The parts of static FP8 have the names of transformers there, and these.
-TEST(LoaderRules, AreQuietOnStaticFp8AsVllmNamesIt) {
-  EditableCheckpoint edited =
-      make_spelled({"deepseek", SchemeId::kFp8Tensor, Activations::kStatic});
-  quantization(edited)["activation_scheme"] = "static";
-  for (const auto& [from, to] :
-       {std::pair<std::string, std::string>(".weight_scale_inv", ".weight_scale"),
-        {".activation_scale", ".input_scale"}}) {
-    for (const auto& [name, tensor] : EditableCheckpoint(edited).tensors) {
-      if (!name.ends_with(from)) continue;
-      auto node = edited.tensors.extract(name);
-      node.key().replace(name.size() - from.size(), from.size(), to);
-      edited.tensors.insert(std::move(node));
-    }
-  }
-  EXPECT_EQ(text_of(run_all_rules(edited)), "");
-}
-
 // The largest released layout of two schemes: attention in FP8 blocks, MLPs in NVFP4.
 TEST(LoaderRules, AreQuietOnAMixtureInTwoGroups) {
   const Spelled nvfp4 = {"compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly};
