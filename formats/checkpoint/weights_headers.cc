@@ -124,7 +124,8 @@ void check_index(const CheckpointIndex& index, std::span<const StoredTensor> sto
   const std::string also =
       misplaced.empty() || unnamed.empty()
           ? ""
-          : fmt::format("; {} of the files' tensors are not named by it", unnamed.size());
+          : fmt::format("; of the files' tensors it does not name '{}'{}", unnamed.front(),
+                        unnamed.size() == 1 ? "" : fmt::format(" and {} more", unnamed.size() - 1));
   faults.add(
       Error(ErrorCode::kMissingTensor, fmt::format("{}{}{} (fetch index and file again; {})",
                                                    first_fact, others_of(told), also, kIndexRemedy))

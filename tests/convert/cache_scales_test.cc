@@ -32,6 +32,7 @@ class CacheScales : public ::testing::Test {
     for (const char* projection : {"gate", "up", "down"}) {
       const std::string stem = fmt::format("model.layers.0.mlp.{}_proj.weight", projection);
       make_fp8(tiny_, stem, stem + "_scale_inv");
+      tensor_of(tiny_, stem + "_scale_inv").data = kHalf;
     }
     for (const std::string layer : {"model.layers.0.self_attn.", "model.layers.1.self_attn."}) {
       add(layer + "k_proj.k_scale", "F32", {}, kHalf);
@@ -127,7 +128,7 @@ TEST_F(CacheScales, AreSparedByAWidePattern) {
 TEST_F(CacheScales, OfALayerGoToItsStage) {
   Conversion cut = conversion(std::nullopt);
   cut.plan.layout = formats::find_layout("ranks");
-  cut.plan.slicing.topology = shard::make_topology(2, 1, std::nullopt, 2);
+  cut.plan.slicing.topology = shard::make_topology(1, 2, std::nullopt, 2);
   const convert::Plan planned = plan(cut);
   for (const convert::PlannedTensor& tensor : planned.tensors) {
     const std::string& name = planned.tensor_of(tensor).name;
