@@ -183,6 +183,7 @@ int run_convert(ConvertFlags& flags) {
     return shard::open_source(
         flags.input, {.open = {.family = family,
                                .allow_unknown = &recipe.allow.unknown_tensor,
+                               .allow_duplicate = &recipe.allow.duplicate_tensor,
                                .consumed_headers =
                                    execute.resume ? convert::consumed_headers_of(flags.job.output)
                                                   : std::filesystem::path(),

@@ -53,6 +53,8 @@ bool lacks_weights(const Checkpoint& source) {
 Opened open(const RepairFlags& flags, const convert::Allowances& allow) {
   formats::OpenOptions options{.family = flags.family,
                                .allow_unknown = &allow.unknown_tensor,
+                               .allow_duplicate = &allow.duplicate_tensor,
+                               .merges_copies = true,
                                .threads = threads_of(flags.job.execute.threads)};
   try {
     return {Checkpoint::open(flags.input, options), {}};

@@ -20,15 +20,6 @@ using formats::Part;
 
 namespace {
 
-// How many bytes stand before the data, by file.
-std::vector<std::uint64_t> header_sizes(const Checkpoint& source) {
-  std::vector<std::uint64_t> sizes;
-  for (const formats::SourceFile& file : source.files()) sizes.push_back(file.n_bytes);
-  for (const formats::StoredTensor& stored : source.stored())
-    sizes[stored.file] = std::min(sizes[stored.file], stored.offset);
-  return sizes;
-}
-
 float as_factor(const formats::GlobalScale& global) {
   return global.divides ? 1 / global.value : global.value;
 }
@@ -156,10 +147,9 @@ void join_globals(const Checkpoint& source, const std::vector<const LogicalTenso
 
 RepairFacts read_repair_facts(const Checkpoint& source) {
   RepairFacts facts;
-  const std::vector<std::uint64_t> sizes = header_sizes(source);
-  for (std::size_t f = 0; f < sizes.size(); ++f) {
-    const Fd file = Fd::open_for_reading(source.directory() / source.files()[f].name);
-    std::vector<std::byte> bytes(sizes[f]);
+  for (const formats::SourceFile& at : source.files()) {
+    const Fd file = Fd::open_for_reading(source.directory() / at.name);
+    std::vector<std::byte> bytes(at.data_start);
     file.read_exact(bytes, 0);
     facts.headers.push_back(hash_bytes(bytes));
   }

@@ -33,6 +33,7 @@ struct Allowance {
 constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code},
                                     Allowance{"zero-scale", &Allowances::zero_scale},
                                     Allowance{"unknown-tensor", &Allowances::unknown_tensor},
+                                    Allowance{"duplicate-tensor", &Allowances::duplicate_tensor},
                                     Allowance{"nonfinite", &Allowances::nonfinite},
                                     Allowance{"f16-overflow", &Allowances::f16_overflow},
                                     Allowance{"underflow", &Allowances::underflow},

@@ -57,8 +57,8 @@ enum class MtpPolicy : std::uint8_t {
 
 /// Faults that the user accepts, by tensor. Recorded in the manifest.
 struct Allowances {
-  std::vector<Pattern> nan_code, zero_scale, unknown_tensor, nonfinite, f16_overflow, underflow,
-      engine_refuses;
+  std::vector<Pattern> nan_code, zero_scale, unknown_tensor, duplicate_tensor, nonfinite,
+      f16_overflow, underflow, engine_refuses;
   /// Adds `KIND=PATTERN`; throws kInvalidArgument, naming the kinds.
   void add(std::string_view text);
   /// The kinds, as in --allow.

@@ -257,8 +257,12 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   state->stored = read_headers(located, options.threads, stage.faults());
   state->is_complete = listing.is_complete && stage.faults().empty();
   state->bytes = std::make_unique<CheckpointFiles>(std::move(located));
+  settle_copies({.index = listing.has_index ? &listing.index : nullptr,
+                 .bytes = state->bytes.get(),
+                 .merges_equal = options.merges_copies,
+                 .by_index = options.allow_duplicate},
+                state->bytes->files(), state->stored, state->remarks, stage.faults());
   const StoredNames names(state->stored);
-  check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   if (listing.has_index)
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
@@ -333,8 +337,10 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     state->block = fp8_block_size(state->config);
   });
   state->is_understood = stage.faults().empty();
+  // Whoever knows the tensors has them by their places in `stored`.
+  if (!model.tensors)
+    settle_copies({}, state->bytes->files(), state->stored, state->remarks, stage.faults());
   const StoredNames names(state->stored);
-  check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   stage.settle();
   if (model.tensors) {
     state->tensors = std::move(*model.tensors);

@@ -29,6 +29,11 @@ struct OpenOptions {
   std::string family;
   /// Unknown tensors that match one of these are untouched copies instead of a refusal.
   const std::vector<Pattern>* allow_unknown = nullptr;
+  /// Of tensors that match one of these and stand in several files, the copy is taken that the
+  /// index names, instead of a refusal.
+  const std::vector<Pattern>* allow_duplicate = nullptr;
+  /// Of copies with equal bytes one is taken, instead of a refusal.
+  bool merges_copies = false;
   /// Directory with `NAME.header` files standing for weights files that were consumed (resume of
   /// --consume-source).
   std::filesystem::path consumed_headers;

@@ -1,10 +1,12 @@
 #include "formats/checkpoint/weights_headers.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/fault_lines.h"
 #include "formats/base/parallel.h"
@@ -59,19 +61,128 @@ std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::siz
   return stored;
 }
 
-void check_duplicates(std::span<const StoredTensor> stored, const StoredNames& names,
-                      std::span<const SourceFile> files, ErrorList& faults) {
-  const auto sorted = names.sorted();
-  for (std::size_t i = 1; i < sorted.size(); ++i) {
-    const StoredTensor& tensor = stored[sorted[i]];
-    const StoredTensor& before = stored[sorted[i - 1]];
-    if (tensor.name != before.name) continue;
-    faults.add(Error(ErrorCode::kDuplicate,
-                     fmt::format("is also in {} (which one is meant? move the other file away)",
-                                 files[before.file].name))
-                   .in_file(files[tensor.file].name)
-                   .in_tensor(tensor.name));
+namespace {
+
+/// Bytes of copies that are compared for a report alone.
+constexpr std::uint64_t kComparedBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kComparedAtOnce = std::uint64_t{4} << 20;
+
+/// Copies of one tensor, by place in the list of all.
+using Copies = std::span<const std::uint32_t>;
+
+class CopyComparison {
+ public:
+  CopyComparison(const CopyChoice& choice, std::span<const StoredTensor> stored)
+      : bytes_(choice.bytes), stored_(stored), is_limited_(!choice.merges_equal) {}
+
+  /// Nothing where nobody looked.
+  std::optional<bool> are_equal(Copies copies) {
+    const StoredTensor& first = stored_[copies.front()];
+    for (const std::uint32_t other : copies.subspan(1)) {
+      if (stored_[other].dtype != first.dtype || stored_[other].shape != first.shape) return false;
+    }
+    const std::uint64_t n_bytes = first.n_bytes;
+    const auto is_here = [&](std::uint32_t i) { return bytes_->has_data(stored_[i].file); };
+    if (bytes_ == nullptr || (is_limited_ && n_bytes > left_) ||
+        !std::ranges::all_of(copies, is_here))
+      return std::nullopt;
+    left_ -= std::min(left_, n_bytes);
+    return std::ranges::all_of(copies.subspan(1), [&](std::uint32_t other) {
+      return have_same_bytes(first, stored_[other]);
+    });
   }
+
+ private:
+  [[nodiscard]] bool have_same_bytes(const StoredTensor& a, const StoredTensor& b) const {
+    for (std::uint64_t at = 0; at < a.n_bytes; at += kComparedAtOnce) {
+      const std::uint64_t n = std::min(kComparedAtOnce, a.n_bytes - at);
+      std::vector<std::byte> of_a(n), of_b(n);
+      bytes_->read(0, a, at, of_a);
+      bytes_->read(0, b, at, of_b);
+      if (of_a != of_b) return false;
+    }
+    return true;
+  }
+
+  const StoredBytes* bytes_;
+  std::span<const StoredTensor> stored_;
+  bool is_limited_;
+  std::uint64_t left_ = kComparedBytes;
+};
+
+// What can be done about copies.
+std::string_view remedy_of(std::optional<bool> are_equal, bool has_indexed) {
+  if (!are_equal) return "ingot repair leaves one out where their bytes are equal";
+  if (*are_equal) return "their bytes are equal (ingot repair leaves one out)";
+  return has_indexed ? "their bytes differ (fetch the files again, or ingot repair --allow "
+                       "duplicate-tensor=PATTERN takes the copy that the index names)"
+                     : "their bytes differ (fetch files and index again)";
+}
+
+}  // namespace
+
+void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
+                   std::vector<StoredTensor>& stored, std::vector<std::string>& remarks,
+                   ErrorList& faults) {
+  const StoredNames names(stored);
+  CopyComparison comparison(choice, stored);
+  std::map<std::string_view, std::string_view> homes;  // by the index, of tensors with copies
+  std::vector<Copies> all;
+  for (Copies left = names.sorted(); !left.empty();) {
+    const std::string& name = stored[left.front()].name;
+    const auto end =
+        std::ranges::find_if(left, [&](std::uint32_t i) { return stored[i].name != name; });
+    const auto n = static_cast<std::size_t>(end - left.begin());
+    if (n > 1) {
+      all.push_back(left.first(n));
+      homes.emplace(name, std::string_view());
+    }
+    left = left.subspan(n);
+  }
+  if (all.empty()) return;
+  if (choice.index != nullptr) {
+    for (const auto& [tensor, file] : choice.index->weight_map) {
+      if (const auto home = homes.find(tensor); home != homes.end()) home->second = file;
+    }
+  }
+  std::vector<bool> is_left_out(stored.size(), false);
+  std::vector<std::string> settled;
+  for (const Copies copies : all) {
+    const std::string& name = stored[copies.front()].name;
+    const auto indexed = std::ranges::find(copies, homes.at(name), [&](std::uint32_t i) {
+      return std::string_view(files[stored[i].file].name);
+    });
+    const std::uint32_t kept = indexed == copies.end() ? copies.front() : *indexed;
+    std::vector<std::string_view> holders;
+    for (const std::uint32_t copy : copies) {
+      is_left_out[copy] = copy != kept;
+      if (copy != kept) holders.push_back(files[stored[copy].file].name);
+    }
+    const bool is_allowed = indexed != copies.end() && choice.by_index != nullptr &&
+                            std::ranges::any_of(*choice.by_index, [&](const Pattern& pattern) {
+                              return pattern.matches(name);
+                            });
+    const std::optional<bool> are_equal = is_allowed ? std::nullopt : comparison.are_equal(copies);
+    if (is_allowed || (choice.merges_equal && are_equal == true)) {
+      settled.push_back(fmt::format("'{}'", name));
+      continue;
+    }
+    faults.add(Error(ErrorCode::kDuplicate,
+                     fmt::format("is also in {}{}; {}", fmt::join(holders, " and "),
+                                 indexed == copies.end()
+                                     ? std::string()
+                                     : fmt::format(", {} names this file", choice.index->name),
+                                 remedy_of(are_equal, indexed != copies.end())))
+                   .in_file(files[stored[kept].file].name)
+                   .in_tensor(name));
+  }
+  if (!settled.empty()) {
+    remarks.push_back(fmt::format(
+        "{}{} stood in several files: one copy is taken", settled.front(),
+        settled.size() == 1 ? std::string() : fmt::format(" and {} more", settled.size() - 1)));
+  }
+  std::size_t i = 0;
+  std::erase_if(stored, [&](const StoredTensor&) { return is_left_out[i++]; });
 }
 
 namespace {

@@ -10,9 +10,11 @@
 
 #include "formats/base/error.h"
 #include "formats/base/foreign_files.h"
+#include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/family/family.h"
+#include "formats/storage/stored_bytes.h"
 #include "formats/storage/stored_names.h"
 
 // Which stored tensors the files of a directory hold, and whether names and index agree with them.
@@ -29,9 +31,21 @@ std::vector<WeightsFile> locate_files(const std::vector<std::string>& names,
 std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::size_t threads,
                                        ErrorList& faults);
 
-/// Reports names that several tensors have (kDuplicate).
-void check_duplicates(std::span<const StoredTensor> stored, const StoredNames& names,
-                      std::span<const SourceFile> files, ErrorList& faults);
+/// What decides about tensors that several files hold.
+struct CopyChoice {
+  const CheckpointIndex* index = nullptr;  ///< null without one
+  const StoredBytes* bytes = nullptr;      ///< null where they cannot be read yet
+  bool merges_equal = false;               ///< of copies with the same bytes one is left out
+  /// Names of which the file that the index names has the right copy.
+  const std::vector<Pattern>* by_index = nullptr;
+};
+
+/// Leaves one tensor of each name: the one in the file that the index names, else the first.
+/// Reports the names that several had (kDuplicate), unless `choice` says that one was meant; then
+/// it remarks on them. For a report, few bytes are compared; to merge, all.
+void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
+                   std::vector<StoredTensor>& stored, std::vector<std::string>& remarks,
+                   ErrorList& faults);
 
 /// Reports what the index says and the files do not hold, and the other way round. Files that could
 /// not be read have been reported and are passed over. `files` are sorted by name.

@@ -283,7 +283,43 @@ TEST(HostileFiles, WithOneNameTwice) {
   tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}},
                                       {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
   tiny.index_files();
-  refuse(tiny, kDuplicate, {kUp, "also in model.safetensors"});
+  refuse(tiny, kDuplicate,
+         {"second.safetensors", kUp,
+          "also in model.safetensors, model.safetensors.index.json names this "
+          "file; their bytes are equal (ingot repair leaves one out)"});
+  ErrorList faults;
+  TempDir dir;
+  tiny.write(dir.path());
+  EXPECT_EQ(Checkpoint::open(dir.path(), {.faults = &faults}).tensors().size(),
+            std::size_t{tiny.weight_map.size()});
+  EXPECT_EQ(faults.errors().size(), 1U);
+}
+
+TEST(HostileFiles, CopiesAreMergedOrChosenByTheIndex) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}}};
+  tiny.index_files();
+  TempDir dir;
+  tiny.write(dir.path());
+  const auto file_of = [](const Checkpoint& model) {
+    const auto found = std::ranges::find(model.stored(), kUp, &StoredTensor::name);
+    return model.files()[found->file].name;
+  };
+  const Checkpoint merged = Checkpoint::open(dir.path(), {.merges_copies = true});
+  EXPECT_EQ(file_of(merged), "second.safetensors");
+  EXPECT_THAT(merged.remarks(), ::testing::Contains(::testing::HasSubstr("one copy is taken")));
+
+  tiny.files["second.safetensors"][0].data = std::string(12 * 8 * 2, '\1');
+  tiny.write(dir.path());
+  expect_error(kDuplicate, {kUp, "their bytes differ", "--allow duplicate-tensor", "index names"},
+               [&] { Checkpoint::open(dir.path(), {.merges_copies = true}); });
+  const std::vector<Pattern> allowed = {Pattern(kUp)};
+  EXPECT_EQ(file_of(Checkpoint::open(dir.path(), {.allow_duplicate = &allowed})),
+            "second.safetensors");
+  tiny.weight_map[kUp] = "model.safetensors";
+  tiny.write(dir.path());
+  EXPECT_EQ(file_of(Checkpoint::open(dir.path(), {.allow_duplicate = &allowed})),
+            "model.safetensors");
 }
 
 TEST(HostileFiles, ThatAreTruncatedAreAllNamed) {
