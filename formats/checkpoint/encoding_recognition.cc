@@ -135,6 +135,8 @@ class Recogniser {
       const bool is_native = !naming.is_stacked && !naming.is_distinct;
       if (weight && kCodes.has(input_.stored[*weight].dtype)) {
         assign(i, *weight, naming);
+      } else if (naming.is_stacked && !naming.is_distinct && !weight) {
+        continue;  // by a shorter suffix it may be another's
       } else if (naming.is_distinct || (is_native && is_surely_scale(tensor, weight.has_value()))) {
         is_part_[i] = true;
         report_orphan(i, stem, naming, weight);

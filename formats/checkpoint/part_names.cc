@@ -4,6 +4,8 @@
 #include <array>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "formats/base/checked.h"
 #include "formats/dialect/dialect.h"
 
@@ -42,6 +44,10 @@ std::vector<PartNaming> collect() {
         stacked.is_stacked = true;
         // `X_scale` may be a parameter of its own; beside no weight it is one.
         stacked.is_distinct = stacked.reach == ScaleReach::kBlock;
+        add(namings, stacked);
+        // ModelOpt's export of the stacks of transformers 5 keeps the word of the part.
+        stacked.suffix = fmt::format("_{}", part.suffix.substr(1));
+        stacked.is_distinct = false;
         add(namings, std::move(stacked));
       }
     }

@@ -34,22 +34,29 @@ void widen(std::span<const std::byte> bytes, std::span<float> out) {
   }
 }
 
-// A per-tensor part that is one number.
-float read_one(const TensorSource& source, std::uint32_t index) {
+Error number_for_each(const TensorSource& source, std::uint32_t index) {
   const StoredTensor& stored = source.stored()[index];
-  if (element_count(stored.shape) != 1) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("has shape {}, a number for each expert of a stack, which is decoded "
-                            "expert by expert alone (--experts separate)",
-                            shape_text(stored.shape)))
-        .in_file(source.files()[stored.file].name)
-        .in_tensor(stored.name);
-  }
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("has shape {}, a number for each expert of a stack, which is taken over "
+                           "expert by expert alone (--experts separate)",
+                           shape_text(stored.shape)))
+      .in_file(source.files()[stored.file].name)
+      .in_tensor(stored.name);
+}
+
+std::vector<float> read_numbers(const TensorSource& source, std::uint32_t index) {
+  const StoredTensor& stored = source.stored()[index];
   std::vector<std::byte> bytes(stored.n_bytes);
   source.read(index, 0, bytes);
-  float value = 0;
-  widen_scales(stored.dtype, bytes, std::nullopt, {&value, 1});
-  return value;
+  std::vector<float> values(element_count(stored.shape).value_or(0));
+  widen_scales(stored.dtype, bytes, std::nullopt, values);
+  return values;
+}
+
+// A per-tensor part that is one number.
+float read_one(const TensorSource& source, std::uint32_t index) {
+  if (element_count(source.stored()[index].shape) != 1) throw number_for_each(source, index);
+  return read_numbers(source, index).front();
 }
 
 Error bad_scale(const TensorSource& source, const LogicalTensor& tensor, std::uint32_t stored,
@@ -150,12 +157,15 @@ ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor
   rows_ = cols_ == 0 ? 0 : element_count(grid).value_or(0) / cols_;
   if (encoding.stored.has(Part::kGlobal)) {
     const std::uint32_t index = encoding.stored[Part::kGlobal];
-    global_ = GlobalScale{.value = read_one(source, index), .divides = encoding.global_divides};
-    if (!is_good(global_->value, {})) {
-      throw bad_scale(source, tensor, index,
-                      fmt::format("is {}; it must be finite and above zero (fetch the file again)",
-                                  global_->value));
+    for (const float value : read_numbers(source, index)) {
+      if (!is_good(value, {})) {
+        throw bad_scale(
+            source, tensor, index,
+            fmt::format("is {}; it must be finite and above zero (fetch the file again)", value));
+      }
+      globals_.push_back({.value = value, .divides = encoding.global_divides});
     }
+    if (globals_.size() == 1) global_ = globals_.front();
   }
   if (encoding.stored.has(Part::kOffset)) require_zero_offset(source, tensor);
   if (encoding.stored.has(Part::kDimensions)) require_dimensions();
@@ -163,6 +173,11 @@ ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor
   if (!encoding.stored.has(Part::kScale) && encoding.stored.has(Part::kInputScale)) {
     input_scale_ = read_input_scale(source, tensor);
   }
+}
+
+const std::optional<GlobalScale>& ScaleReader::global() const {
+  if (globals_.size() > 1) throw number_for_each(source_, tensor_.encoding.stored[Part::kGlobal]);
+  return global_;
 }
 
 float read_input_scale(const TensorSource& source, const LogicalTensor& tensor) {
@@ -196,7 +211,13 @@ std::vector<float> ScaleReader::read(Range range) const {
   if (input_scale_) {
     for (float& scale : scales) scale /= *input_scale_;
   }
-  if (global_) multiply_or_divide(*global_, scales);
+  if (globals_.empty()) return scales;
+  // One for all, or one for each matrix of a stack.
+  const std::uint64_t rows_of_each = rows_ / globals_.size();
+  for (std::uint64_t row = 0; row < range.n; ++row) {
+    multiply_or_divide(globals_.at((range.first + row) / rows_of_each),
+                       std::span(scales).subspan(row * cols_, cols_));
+  }
   return scales;
 }
 

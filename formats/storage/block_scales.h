@@ -40,7 +40,8 @@ class ScaleReader {
   [[nodiscard]] bool has_scales() const { return rows_ != 0; }
   [[nodiscard]] std::uint64_t rows() const { return rows_; }  ///< over all stacked matrices
   [[nodiscard]] std::uint64_t cols() const { return cols_; }  ///< ceil(K / block_cols)
-  [[nodiscard]] const std::optional<GlobalScale>& global() const { return global_; }
+  /// kUnsupported of a stack that has a number for each expert: there is none over all scales.
+  [[nodiscard]] const std::optional<GlobalScale>& global() const;
 
   /// The first scale row and the number of them that rows [first, first + n) of the flattened
   /// weight need.
@@ -73,6 +74,7 @@ class ScaleReader {
   std::uint64_t rows_ = 0, cols_ = 0;
   std::uint64_t rows_per_matrix_ = 0, scale_rows_per_matrix_ = 0;
   std::optional<GlobalScale> global_;
+  std::vector<GlobalScale> globals_;  // of a stack, by matrix
   std::optional<float> input_scale_;  // Ascend static: the scale is deq_scale / input_scale
   std::vector<std::uint32_t> group_order_;
 };

@@ -1,3 +1,4 @@
+#include <cstring>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -358,6 +359,39 @@ TEST(SchemeRecognition, StackedExpertsNeedAScaleEach) {
   EXPECT_EQ(scheme_of(stacked("F8_E4M3", {4, 160, 192}, "F32", {4, 1, 1})), SchemeId::kFp8Tensor);
   EXPECT_EQ(scheme_of(stacked("U8", {4, 160, 96}, "U8", {4, 160, 6})), SchemeId::kMxfp4);
   refuse(stacked("F8_E4M3", {4, 160, 192}, "F32", {1}), ErrorCode::kShapeMismatch, "one for all");
+}
+
+std::string floats(const std::vector<float>& values) {
+  std::string bytes(values.size() * sizeof(float), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// As ModelOpt 0.47 exports the experts of transformers 5: names of parts behind that of the stack.
+TEST(SchemeRecognition, ReadsModeloptsNvfp4Stacks) {
+  TinyCheckpoint checkpoint;
+  checkpoint.config = R"({"model_type": "any"})";
+  checkpoint.files["model.safetensors"] = {
+      {"experts.gate_up_proj", "U8", {4, 64, 32}},
+      {"experts.gate_up_proj_input_scale", "F32", {4}},
+      {"experts.gate_up_proj_weight_scale", "F8_E4M3", {4, 64, 4}, std::string(1024, '\x40')},
+      {"experts.gate_up_proj_weight_scale_2", "F32", {4}, floats({1, 2, 3, 4})}};
+  TempDir dir;
+  const Checkpoint model = open(checkpoint, dir);
+  ASSERT_EQ(model.tensors().size(), 1U);
+  const LogicalTensor& stack = model.tensors()[0];
+  EXPECT_EQ(stack.name, "experts.gate_up_proj");
+  EXPECT_EQ(stack.shape, (Shape{4, 64, 64}));
+  EXPECT_EQ(stack.encoding.scheme, SchemeId::kNvfp4);
+  for (const Part part : {Part::kScale, Part::kGlobal, Part::kInputScale})
+    EXPECT_TRUE(stack.encoding.stored.has(part));
+  // The E4M3 code 0x40 is 2; each expert has its own global scale.
+  const ScaleReader reader(model, stack);
+  const std::vector<float> scales = reader.read({.first = 63, .n = 130});
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    EXPECT_EQ(scales[i], 2 * static_cast<float>((63 + i / 4) / 64 + 1)) << i;
+  expect_error(ErrorCode::kUnsupported, {"gate_up_proj_weight_scale_2", "--experts separate"},
+               [&] { static_cast<void>(reader.global()); });
 }
 
 TEST(SchemeRecognition, LeavesParametersThatOnlySoundLikeParts) {
