@@ -17,8 +17,8 @@ set(allowed_cli verify convert inference check shard quantize synth formats)
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files that stand
 # in the layer's folder itself are the top.
-set(rooms_formats base files text yaml json container config family storage modules dialect records checkpoint
-  experts)
+set(rooms_formats base files text yaml json container config family storage modules dialect records relaid
+  checkpoint experts)
 set(rooms_shard cut align join)
 set(rooms_check rules)
 set(rooms_convert recipe plan output run job)

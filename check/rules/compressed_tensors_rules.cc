@@ -8,6 +8,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
+#include "formats/relaid/relaid_codes.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
 
@@ -29,6 +30,7 @@ constexpr std::array<std::string_view, 12> kArgumentKeys = {
     "observer_kwargs", "scale_dtype",     "strategy", "symmetric",  "type",     "zp_dtype"};
 constexpr std::string_view kNaive = "naive-quantized";  // 8 bits of either kind
 constexpr std::string_view kMixed = "mixed-precision";
+constexpr std::string_view kPacked = "pack-quantized";
 // Besides those of the schemes that it holds.
 constexpr std::array<std::string_view, 6> kOtherFormats = {
     "dense", kNaive, kMixed, "sparse-bitmask", "sparse-24-bitmask", "marlin-24"};
@@ -87,6 +89,14 @@ std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& te
   return {};
 }
 
+/// Whether a group is of integers of 8 bits that are packed, which are seen as INT8
+/// (formats/relaid/relaid_codes.h).
+bool is_of_packed_bytes(const ConfigGroup& group) {
+  const Json& weights = json_member(*group.json, "weights");
+  const Json &bits = json_member(weights, "num_bits"), &type = json_member(weights, "type");
+  return weights.is_object() && (bits.is_null() || bits == 8) && (type.is_null() || type == "int");
+}
+
 /// What is wrong with the group that a quantized module falls to, or empty.
 std::string group_fault(const ConfigGroups& config, std::string_view module,
                         const LogicalTensor& tensor) {
@@ -96,6 +106,7 @@ std::string group_fault(const ConfigGroups& config, std::string_view module,
   if (group == nullptr)
     return config.has_unknown_classes() ? "" : "is quantized, but matches no target";
   if (group->scheme == scheme) return chosen_group_fault(*group, tensor);
+  if (formats::is_packed_int8(tensor.encoding) && is_of_packed_bytes(*group)) return {};
   return fmt::format("is {}, but the first target that it matches is of {}, which says {}",
                      scheme_facts(scheme).name, group->name,
                      group->scheme ? scheme_facts(*group->scheme).name : "no scheme that is known");
@@ -200,6 +211,7 @@ void format_agrees(const RuleInput& input) {
     if (!group.scheme || !is_known_format(input, format)) continue;
     const std::string_view wanted = find_storage(input.dialect(), *group.scheme)->config_name;
     if (format_fits(wanted, format)) continue;
+    if (format == kPacked && is_of_packed_bytes(group)) continue;
     input.report_config(ErrorCode::kMismatch,
                         fmt::format("config_groups.{} is in format {}, but its weights are {}: {}",
                                     group.name, format, scheme_facts(*group.scheme).name, wanted));

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/checkpoint/input_major_parts.h"
+#include "formats/relaid/input_major_parts.h"
 
 // How engines build their modules: what they refuse of schemes and activations, what they never
 // build quantized, what they fuse, and where ranks of tensor parallelism cut.

@@ -6,6 +6,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/container/float8.h"
 #include "formats/json/json.h"
+#include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
 
 // Parts of quantized weights: codes, scales and what else stands beside them, whatever the dialect;
@@ -31,13 +32,15 @@ bool has_config(const Checkpoint& checkpoint) {
   return checkpoint.config().quantization || checkpoint.description().is_object();
 }
 
-/// Quantized weights that the dialect's rows speak of. Without config or description the dialect is
-/// a guess, which quantized.config-present reports.
+/// Quantized weights that the dialect's rows speak of: no codes that stand otherwise in the files.
+/// Without config or description the dialect is a guess, which quantized.config-present reports.
 template <typename Visit>
 void for_each_judged(const RuleInput& input, const Visit& visit) {
   if (!has_config(input.checkpoint)) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (is_quantized(tensor) && !has_native_names(input, tensor)) visit(tensor);
+    if (is_quantized(tensor) && !has_native_names(input, tensor) &&
+        !formats::is_packed_int8(tensor.encoding))
+      visit(tensor);
   }
 }
 
@@ -161,6 +164,7 @@ void block_of_128(const RuleInput& input) {
   const Encoding* first = nullptr;
   for_each_about(input, [&](const LogicalTensor& tensor) {
     if (tensor.encoding.block_rows == 128 && tensor.encoding.block_cols == 128) return;
+    if (formats::is_packed_int8(tensor.encoding)) return;
     if (count++ == 0) first = &tensor.encoding;
   });
   if (first == nullptr) return;
@@ -177,7 +181,9 @@ void block_claim(const RuleInput& input) {
   const auto claim = claimed_block(input.checkpoint);
   for_each_about(input, [&](const LogicalTensor& tensor) {
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
-    if (scale.shape == formats::block_scale_shape(tensor.shape, claim[0], claim[1])) return;
+    if (formats::is_packed_int8(tensor.encoding) ||
+        scale.shape == formats::block_scale_shape(tensor.shape, claim[0], claim[1]))
+      return;
     input.report_kind(
         tensor, scale, ErrorCode::kMismatch,
         fmt::format("has a scale per {} x {} numbers by its shape {}, but config.json "

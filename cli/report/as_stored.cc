@@ -1,8 +1,11 @@
 #include "cli/report/as_stored.h"
 
-#include "formats/checkpoint/input_major_parts.h"
+#include <algorithm>
+
 #include "formats/container/safetensors.h"
 #include "formats/dialect/input_major.h"
+#include "formats/relaid/input_major_parts.h"
+#include "formats/relaid/relaid_codes.h"
 
 namespace ingot::cli {
 
@@ -15,10 +18,18 @@ std::string weight_of(std::string_view name) {
   return std::string(formats::module_stem(name)) + ".weight";
 }
 
+// Whether tensors are seen otherwise than they stand in the files.
+bool is_relaid(const formats::Checkpoint& checkpoint) {
+  return formats::input_major_layout(checkpoint.config()) ||
+         std::ranges::any_of(checkpoint.tensors(), [](const formats::LogicalTensor& tensor) {
+           return formats::is_packed_int8(tensor.encoding);
+         });
+}
+
 }  // namespace
 
 AsStored::AsStored(const formats::Checkpoint& checkpoint) : checkpoint_(checkpoint) {
-  if (!formats::input_major_layout(checkpoint.config())) return;
+  if (!is_relaid(checkpoint)) return;
   const auto files = checkpoint.files();
   for (std::uint32_t f = 0; f < files.size(); ++f) {
     formats::SafetensorsHeader header = formats::parse_safetensors_header(
@@ -28,9 +39,9 @@ AsStored::AsStored(const formats::Checkpoint& checkpoint) : checkpoint_(checkpoi
       original_.push_back(std::move(tensor));
     }
   }
-  constexpr std::string_view kCodes = ".qweight";
   for (const StoredTensor& tensor : original_) {
-    if (tensor.name.ends_with(kCodes)) of_weights_[weight_of(tensor.name)] = 0;
+    if (tensor.name.ends_with(".qweight") || tensor.name.ends_with(".weight_packed"))
+      of_weights_[weight_of(tensor.name)] = 0;
   }
   for (const StoredTensor& tensor : original_) {
     const auto weight = of_weights_.find(weight_of(tensor.name));

@@ -12,6 +12,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
+#include "formats/relaid/relaid_codes.h"
 
 namespace ingot::convert {
 
@@ -178,6 +179,7 @@ class Decider {
   // another model's scales, were asked for.
   bool changes_grid(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
+    if (formats::is_packed_int8(tensor.encoding)) return true;
     if (!quantize::find_scheme(scheme) || !quantize::find_scheme(scheme)->takes_scales)
       return false;
     if (recipe_.choices.scales_from != nullptr) return true;
@@ -221,6 +223,7 @@ class Decider {
   // Whether a quantized tensor may stand as it is beside those that rules select.
   bool can_stay(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
+    if (formats::is_packed_int8(tensor.encoding)) return false;
     if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
     // What loaders of another dialect build plain.
     if (&dialect_ != &source_.dialect() && tensor.rule != nullptr &&
@@ -236,6 +239,9 @@ class Decider {
     const LogicalTensor& tensor = plan_.tensor_of(planned);
     const SchemeId from = tensor.encoding.scheme;
     if (planned.action == Action::kCopy && is_quantized(from)) {
+      if (formats::is_packed_int8(tensor.encoding) && is_selected_.empty())
+        return refusals_.add(ErrorCode::kUnsupported,
+                             "is packed in 8 bits, a form not written (--to bf16)", tensor.name);
       if (!can_stay(tensor)) {
         planned.action = Action::kCast;
         planned.to = SchemeId::kBf16;

@@ -15,13 +15,13 @@
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/rank_slices.h"
-#include "formats/checkpoint/relaid_codes.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "formats/relaid/relaid_codes.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
 #include "formats/text/spelling.h"
@@ -142,15 +142,30 @@ class Checkpoint::Stage {
 void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOptions& options,
                                    Stage& stage) {
   std::optional<InputMajorLayout> layout;
-  stage.attempt([&] { layout = input_major_layout(config); });
-  std::optional<StoredNames> relaid_names;
-  if (layout) {
-    relay_codes(*layout, {.stored = stored, .bytes = bytes, .is_complete = is_complete},
-                stage.faults());
-    relaid_names.emplace(stored);
+  if (!stage.attempt([&] { layout = input_major_layout(config); })) {
+    // Nothing else can be said of its codes.
+    stage.settle();
+    is_understood = false;
+    return;
   }
+  const RelaidModel relaid{.stored = stored, .bytes = bytes, .is_complete = is_complete};
+  bool is_relaid = layout.has_value();
+  if (layout) {
+    relay_codes(*layout, relaid, stage.faults());
+  } else {
+    is_relaid = relay_packed_bytes(config, relaid, stage.faults());
+  }
+  const bool has_unread = std::ranges::any_of(stage.faults().errors(), [](const Error& fault) {
+    return fault.code() == ErrorCode::kUnsupported;
+  });
   stage.settle();
-  const StoredNames& names = layout ? *relaid_names : stored_names;
+  std::optional<StoredNames> relaid_names;
+  if (has_unread) {
+    is_understood = false;
+    return;
+  }
+  if (is_relaid) relaid_names.emplace(stored);
+  const StoredNames& names = relaid_names ? *relaid_names : stored_names;
   const bool names_are_known = !family->rules.empty();
   tensors = recognise_encodings({.stored = stored,
                                  .names = names,

@@ -417,7 +417,9 @@ class Recogniser {
       if (part == Part::kWeight || part == Part::kScale) return;
       const StoredTensor& stored = input_.stored[index];
       const PartFacts& facts = part_facts(part);
-      if (part != Part::kInputScale && !is_part_of(scheme.id, part)) {
+      // Packed INT8, formats/relaid/relaid_codes.h.
+      const bool is_mark = part == Part::kDimensions && scheme.code == CodeKind::kInt8;
+      if (part != Part::kInputScale && !is_mark && !is_part_of(scheme.id, part)) {
         refuse(
             index, ErrorCode::kUnsupported,
             fmt::format("is {}, which a weight in {} does not have", facts.meaning, scheme.name));

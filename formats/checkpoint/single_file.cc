@@ -11,7 +11,7 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
-#include "formats/checkpoint/input_major_parts.h"
+#include "formats/relaid/input_major_parts.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/storage/stored_names.h"
 

@@ -219,12 +219,15 @@ std::vector<WrittenTensor> nameable(const WrittenModel& model) {
   return tensors;
 }
 
-/// Whether the source's block says of every quantized module what it is.
+/// Whether the source's block says of every quantized module what it is, and of none that is plain
+/// that it is what nobody here writes (packed codes of 8 bits).
 bool describes(const ConfigGroups& source, const WrittenGroups& written) {
-  return std::all_of(
-      written.modules.begin(), written.modules.end(), [&](const ClassedModule& module) {
-        return module.cls == 0 || source.group_of(module.name) == written.groups[module.cls - 1];
-      });
+  return std::ranges::all_of(written.modules, [&](const ClassedModule& module) {
+    if (module.cls != 0) return source.group_of(module.name) == written.groups[module.cls - 1];
+    const ConfigGroup* group =
+        source.is_ignored(module.name) ? nullptr : source.target_of(module.name);
+    return group == nullptr || !group->has_weights || group->scheme.has_value();
+  });
 }
 
 Json quantization_config(const WrittenModel& whole) {

@@ -1,5 +1,7 @@
 #include "formats/dialect/input_major.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
@@ -9,7 +11,7 @@
 #include "formats/json/json.h"
 
 // AWQ and GPTQ, which are read and not written. Their weights are seen as compressed-tensors stores
-// them (formats/checkpoint/relaid_codes.h).
+// them (formats/relaid/relaid_codes.h).
 
 namespace ingot::formats {
 namespace {
@@ -40,7 +42,69 @@ std::string lower_word(const Json& block, const char* key, std::string_view abse
   return word;
 }
 
+// 0: for whole rows.
+std::optional<std::uint64_t> group_size_in(const Json& owner) {
+  const Json& size = json_member(owner, "group_size");
+  if (size.is_number_unsigned()) return size.get<std::uint64_t>();
+  return size == -1 ? std::optional<std::uint64_t>(0) : std::nullopt;
+}
+
+std::optional<bool> flag_in(const Json& owner, const char* key) {
+  const Json& value = json_member(owner, key);
+  return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
+}
+
+void add_override(const std::string& key, const std::string& expression, const Json& said,
+                  std::vector<InputMajorOverride>& overrides) {
+  try {
+    InputMajorOverride& added = overrides.emplace_back(
+        InputMajorOverride{.key = key, .modules = Pattern("re:" + expression)});
+    const Json& bits = json_member(said, "bits");
+    if (bits.is_number_unsigned()) added.bits = bits.get<std::uint64_t>();
+    added.group_size = group_size_in(said);
+    added.is_symmetric = flag_in(said, "sym");
+    added.has_order = flag_in(said, "desc_act");
+  } catch (const Error& error) {
+    throw unsupported(fmt::format("has '{}', which is no expression: {}", key, error.message()));
+  }
+}
+
+// GPTQModel: `+:EXPR` or EXPR has values of its own, `-:EXPR` leaves modules plain. AutoRound: a
+// module's whole name, or an expression for it.
+std::vector<InputMajorOverride> overrides_in(const Json& block) {
+  std::vector<InputMajorOverride> overrides;
+  const auto of_sign = [](const std::string& key) {
+    return key.starts_with("+:") || key.starts_with("-:") ? key.substr(2) : key;
+  };
+  if (const Json& dynamic = json_member(block, "dynamic"); dynamic.is_object()) {
+    for (const auto& [key, said] : dynamic.items())
+      add_override(key, of_sign(key), said, overrides);
+  }
+  if (const Json& extra = json_member(block, "extra_config"); extra.is_object()) {
+    for (const auto& [key, said] : extra.items())
+      add_override(key, fmt::format("(?:{})$", key), said, overrides);
+  }
+  return overrides;
+}
+
 }  // namespace
+
+const InputMajorOverride* InputMajorLayout::override_of(std::string_view module) const {
+  const auto found = std::ranges::find_if(
+      overrides, [&](const InputMajorOverride& at) { return at.modules.matches(module); });
+  return found == overrides.end() ? nullptr : &*found;
+}
+
+InputMajorForm InputMajorLayout::form_of(std::string_view module) const {
+  InputMajorForm form = *this;
+  const InputMajorOverride* own = override_of(module);
+  if (own == nullptr) return form;
+  form.bits = own->bits.value_or(bits);
+  if (own->group_size) form.group_size = own->group_size;
+  form.is_symmetric = own->is_symmetric.value_or(is_symmetric);
+  form.has_order = own->has_order.value_or(has_order);
+  return form;
+}
 
 const Dialect kAwqDialect = {.name = kAwq,
                              .summary = "AutoAWQ, GEMM order: read as compressed-tensors",
@@ -69,15 +133,16 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   if (dialect == nullptr) return std::nullopt;
   const std::string_view method = dialect->name;
   const Json& block = quantization_block(config);
-  if (const Json& bits = json_member(block, "bits"); bits != 4)
-    throw unsupported(
-        fmt::format("has bits {}; of {} this version reads 4", config_text(bits), method));
-  InputMajorLayout layout;
-  if (const Json& size = json_member(block, "group_size"); size.is_number_unsigned()) {
-    layout.group_size = size.get<std::uint64_t>();
-  } else if (size == -1) {
-    layout.group_size = 0;
+  const Json& bits = json_member(block, "bits");
+  if (bits != 4 && (bits != 8 || method != kGptq)) {
+    throw unsupported(fmt::format(
+        "has bits {}: {} weights of {} bits, and of {} this version "
+        "reads {} (take the release that it was made from)",
+        config_text(bits), method, config_text(bits), method, method == kGptq ? "4 and 8" : "4"));
   }
+  InputMajorLayout layout;
+  layout.bits = bits.get<std::uint64_t>();
+  layout.group_size = group_size_in(block);
   if (method == kAwq) {
     const std::string version = lower_word(block, "version", "gemm");
     if (version != "gemm")
@@ -93,6 +158,7 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   layout.zero_bias = format == "gptq" ? 1 : 0;
   layout.is_symmetric = is_true(block, "sym");
   layout.has_order = is_true(block, "desc_act");
+  layout.overrides = overrides_in(block);
   return layout;
 }
 

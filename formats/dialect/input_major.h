@@ -2,26 +2,49 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "formats/base/pattern.h"
 #include "formats/config/model_config.h"
 #include "formats/dialect/dialect.h"
 
 namespace ingot::formats {
 
-/// How AutoAWQ and AutoGPTQ store INT4 weights of N rows and K columns: input-major, `qweight` with
-/// eight codes to an I32, `scales` [groups, N], `qzeros` [groups, N / 8] with the zero points of
-/// eight rows to an I32, and `g_idx` [K] with the group of each column.
-struct InputMajorLayout {
-  /// Words of qweight hold eight rows of one column ([K, N / 8], AWQ) instead of eight columns of
-  /// one row ([K / 8, N], GPTQ).
+/// How AutoAWQ and AutoGPTQ store integer weights of N rows and K columns: input-major, `qweight`
+/// with 32 / bits codes to an I32, `scales` [groups, N], `qzeros` [groups, N x bits / 32] with the
+/// zero points of neighbouring rows in an I32, and `g_idx` [K] with the group of each column.
+struct InputMajorForm {
+  /// Words of qweight hold rows of one column ([K, N / 8], AWQ) instead of columns of one row ([K /
+  /// 8, N], GPTQ).
   bool packs_rows = false;
   /// Nibbles of a word that holds eight rows stand in AWQ's order 0 2 4 6 1 3 5 7.
   bool is_interleaved = false;
   std::uint32_t zero_bias = 0;  ///< what is added to a stored zero point: 1 in GPTQ's first format
-  bool is_symmetric = false;    ///< the config says that every zero point is 8
+  bool is_symmetric = false;    ///< the config says that every zero point is the middle code
   bool has_order = false;       ///< the config says that g_idx is no run of groups (desc_act)
   /// Columns of a group as the config has it, 0 for a whole row; nothing: it does not say.
   std::optional<std::uint64_t> group_size;
+  std::uint64_t bits = 4;  ///< of a code, as the config has it; 4 and 8 are read
+
+  [[nodiscard]] std::uint64_t codes_per_word() const { return 32 / bits; }
+};
+
+/// What a config says of some modules alone: GPTQModel's `dynamic`, AutoRound's `extra_config`.
+struct InputMajorOverride {
+  std::string key;  ///< as the config has it
+  Pattern modules;
+  std::optional<std::uint64_t> bits, group_size;
+  std::optional<bool> is_symmetric, has_order;
+};
+
+/// The form of a checkpoint's weights, and of those that differ.
+struct InputMajorLayout : InputMajorForm {
+  std::vector<InputMajorOverride> overrides;  ///< the first that matches holds
+
+  [[nodiscard]] const InputMajorOverride* override_of(std::string_view module) const;
+  [[nodiscard]] InputMajorForm form_of(std::string_view module) const;
 };
 
 /// The dialect of quant_method awq or gptq, or of auto-round where its packing_format says that the
@@ -29,7 +52,7 @@ struct InputMajorLayout {
 const Dialect* input_major_dialect(const ModelConfig& config);
 
 /// What quantization_config says of a checkpoint of one of these; nothing for any other.
-/// kUnsupported for other than 4 bits and for kernels' own layouts (gemv, marlin).
+/// kUnsupported for other than 4 and 8 bits and for kernels' own layouts (gemv, marlin).
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config);
 
 }  // namespace ingot::formats

@@ -94,7 +94,7 @@ constexpr std::array kSchemes = {
                 .group_rows = 128,
                 .group_cols = 128,
                 .codes = {DType::kI8},
-                .scales = {DType::kF32, DType::kBf16}},
+                .scales = kReal},
     SchemeFacts{
         .id = SchemeId::kNvfp4,
         .name = "nvfp4",

@@ -214,7 +214,8 @@ damage "into group 7, of 2" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "
 damage "there is no 'model.layers.0.mlp.experts.0.up_proj.g_idx'" 'del t["model.layers.0.mlp.experts.0.up_proj.g_idx"]' "$gptq"
 damage "but config.json says sym true" 'c["quantization_config"]["sym"] = True' "$gptq"
 damage "but config.json says desc_act false" 'c["quantization_config"]["desc_act"] = False' "$gptq"
-damage "this version reads 4" 'c["quantization_config"]["bits"] = 8' "$gptq"
+damage "this version reads 4 and 8" 'c["quantization_config"]["bits"] = 3' "$gptq"
+damage "says bits 8 for it" 'c["quantization_config"]["bits"] = 8' "$gptq"
 
 python3 "$here/decoded.py" "$work/claims" >"$work/false" || fail "other values: $(head -c 2000 "$work/false")"
 finish

@@ -101,5 +101,46 @@ TEST_F(UnreadCodes, AreNoIndicesAndNoMasks) {
   conversion.run();
 }
 
+// Codes that are read and not written.
+TEST(PackedInt8, BecomesPlainAndIsNotKept) {
+  constexpr const char* kModule = "model.layers.0.mlp.up_proj";
+  TempDir directory;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  auto& tensors = tiny.files.begin()->second;
+  std::erase_if(tensors, [&](const TinyTensor& tensor) {
+    return tensor.name == std::string(kModule) + ".weight";
+  });
+  // Codes of 144, and scales of 0.5 in BF16: (144 - 128) x 0.5 is 8.
+  tensors.push_back({std::string(kModule) + ".weight_packed",
+                     "I32",
+                     {12, 2},
+                     std::string(std::size_t{12} * 8, '\x90')});
+  std::string scales, wanted;
+  for (int row = 0; row < 12; ++row) scales += std::string("\x00\x3f", 2);
+  for (int i = 0; i < 12 * 8; ++i) wanted += std::string("\x00\x41", 2);
+  tensors.push_back({std::string(kModule) + ".weight_scale", "BF16", {12, 1}, scales});
+  tensors.push_back(
+      {std::string(kModule) + ".weight_shape", "I32", {2}, std::string("\x0c\0\0\0\x08\0\0\0", 8)});
+  Json config = formats::parse_json(tiny.config, "config.json");
+  config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "pack-quantized"},
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {std::string("re:.*up_proj")}},
+          {"weights", {{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}}}}}}},
+      {"ignore", Json::array()}};
+  tiny.config = formats::json_text(config);
+  tiny.write(directory / "in");
+
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.recipe.to.reset();
+  expect_error(ErrorCode::kUnsupported, {"packed in 8 bits", kModule},
+               [&] { Conversion(conversion).run(); });
+  conversion.recipe.to = formats::SchemeId::kBf16;
+  conversion.run();
+  EXPECT_EQ(tensor_bytes(directory / "out").at(std::string(kModule) + ".weight"), wanted);
+}
+
 }  // namespace
 }  // namespace ingot::testing

@@ -1,3 +1,5 @@
+#include "formats/relaid/relaid_codes.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -112,6 +114,173 @@ TEST(ZeroPoints, OfTheOtherFormatNameTheFormat) {
       checkpoint.read(checkpoint.tensors()[0].encoding.stored.weight(), 0, codes);
     });
   }
+}
+
+// Weights of 8 bits: two rows of words and more, two groups of 32 columns. Words are made here,
+// from what AutoGPTQ and compressed-tensors say of them.
+constexpr std::uint64_t kRows = 8, kCols = 64, kGroups = 2;
+
+std::uint8_t code_at(std::uint64_t row, std::uint64_t col) {
+  return static_cast<std::uint8_t>(row * 37 + col * 11);
+}
+
+/// Codes in words of four, down a column (GPTQ) or along a row.
+std::string packed_codes(bool is_input_major) {
+  std::string words;
+  if (is_input_major) {
+    for (std::uint64_t word = 0; word < kCols / 4; ++word) {
+      for (std::uint64_t row = 0; row < kRows; ++row) {
+        for (std::uint64_t i = 0; i < 4; ++i)
+          words.push_back(static_cast<char>(code_at(row, word * 4 + i)));
+      }
+    }
+    return words;
+  }
+  for (std::uint64_t row = 0; row < kRows; ++row) {
+    for (std::uint64_t col = 0; col < kCols; ++col)
+      words.push_back(static_cast<char>(code_at(row, col)));
+  }
+  return words;
+}
+
+/// F32: 1, 2, 3, ... over [rows, groups], transposed for GPTQ.
+std::string scales_in_order(bool is_input_major) {
+  std::string bytes(kRows * kGroups * 4, '\0');
+  for (std::uint64_t row = 0; row < kRows; ++row) {
+    for (std::uint64_t group = 0; group < kGroups; ++group) {
+      const auto scale = static_cast<float>(row * kGroups + group + 1);
+      const std::uint64_t at = is_input_major ? group * kRows + row : row * kGroups + group;
+      std::memcpy(&bytes[at * 4], &scale, 4);
+    }
+  }
+  return bytes;
+}
+
+std::vector<testing::TinyTensor> gptq_of_8_bits(const std::string& stem, char zero) {
+  return {{stem + ".qweight", "I32", {kCols / 4, kRows}, packed_codes(true)},
+          {stem + ".qzeros", "I32", {kGroups, kRows / 4}, std::string(kGroups * kRows, zero)},
+          {stem + ".scales", "F32", {kGroups, kRows}, scales_in_order(true)}};
+}
+
+testing::TinyCheckpoint with_config(const std::string& block,
+                                    std::vector<testing::TinyTensor> tensors) {
+  return {.config = fmt::format(R"({{"model_type": "other", "num_hidden_layers": 1,
+                                     "quantization_config": {{{}}}}})",
+                                block),
+          .files = {{"model.safetensors", std::move(tensors)}},
+          .weight_map = {}};
+}
+
+constexpr const char* kDynamic = R"("quant_method": "gptq", "bits": 4, "group_size": 32,
+    "sym": true, "checkpoint_format": "gptq",
+    "dynamic": {"-:.*left.*": {}, "+:.*down.*": {"bits": 8}, ".*three.*": {"bits": 3}})";
+constexpr const char* kPackedIn8 = R"("quant_method": "compressed-tensors",
+    "format": "pack-quantized", "config_groups": {"group_0": {"targets": ["re:.*down.*"],
+    "weights": {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 32}},
+    "odd": {"targets": ["re:.*three.*"], "weights": {"num_bits": 3, "type": "int"}}})";
+
+std::vector<testing::TinyTensor> packed_in_8_bits() {
+  std::string sides(16, '\0');
+  sides[0] = kRows;
+  sides[8] = kCols;
+  return {{"down.weight_packed", "I32", {kRows, kCols / 4}, packed_codes(false)},
+          {"down.weight_scale", "F32", {kRows, kGroups}, scales_in_order(false)},
+          {"down.weight_shape", "I64", {2}, sides}};
+}
+
+void expect_int8(const Checkpoint& checkpoint) {
+  ASSERT_EQ(checkpoint.tensors().size(), 1U);
+  const LogicalTensor& tensor = checkpoint.tensors()[0];
+  EXPECT_EQ(tensor.name, "down.weight");
+  EXPECT_EQ(tensor.shape, (Shape{kRows, kCols}));
+  EXPECT_EQ(tensor.encoding.scheme, SchemeId::kInt8Block);
+  EXPECT_TRUE(is_packed_int8(tensor.encoding));
+  EXPECT_EQ(tensor.encoding.block_rows, 1U);
+  EXPECT_EQ(tensor.encoding.block_cols, 32U);
+  std::vector<std::byte> codes(kRows * kCols);
+  checkpoint.read(tensor.encoding.stored.weight(), 0, codes);
+  for (std::uint64_t i = 0; i < codes.size(); ++i) {
+    ASSERT_EQ(static_cast<std::int8_t>(codes[i]), int{code_at(i / kCols, i % kCols)} - 128) << i;
+  }
+  const std::vector<float> scales = read_block_scales(checkpoint, tensor);
+  for (std::size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(scales[i], static_cast<float>(i + 1));
+}
+
+using CodesOf8Bits = testing::InTempDir;
+
+TEST_F(CodesOf8Bits, OfGptqsDynamicAreInt8) {
+  with_config(kDynamic, gptq_of_8_bits("down", 127)).write(dir_.path());
+  expect_int8(Checkpoint::open(dir_.path(), {.family = "generic"}));
+}
+
+TEST_F(CodesOf8Bits, OfCompressedTensorsAreInt8) {
+  with_config(kPackedIn8, packed_in_8_bits()).write(dir_.path());
+  expect_int8(Checkpoint::open(dir_.path(), {.family = "generic"}));
+}
+
+TEST_F(CodesOf8Bits, ThatStateOtherSidesAreRefused) {
+  auto tensors = packed_in_8_bits();
+  tensors[2].data[8] = kCols / 2;
+  with_config(kPackedIn8, tensors).write(dir_.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
+  testing::expect_error(ErrorCode::kCorrupt, {"weight_shape", "[8, 32]", "[8, 64]"}, [&] {
+    static_cast<void>(read_block_scales(checkpoint, checkpoint.tensors()[0]));
+  });
+  tensors.pop_back();
+  with_config(kPackedIn8, tensors).write(dir_.path());
+  testing::expect_error(ErrorCode::kMissingTensor, {"down.weight_packed", "weight_shape"},
+                        [&] { Checkpoint::open(dir_.path(), {.family = "generic"}); });
+}
+
+TEST_F(CodesOf8Bits, WithZeroPointsAreRefused) {
+  struct Case {
+    const char *symmetry, *said;
+    ErrorCode code;
+  };
+  for (const auto& [symmetry, said, code] :
+       {Case{"true", "sym true", ErrorCode::kMismatch},
+        Case{"false", "reads symmetric ones", ErrorCode::kUnsupported}}) {
+    with_config(
+        fmt::format(R"("quant_method": "gptq", "bits": 8, "group_size": 32, "sym": {})", symmetry),
+        gptq_of_8_bits("down", 100))
+        .write(dir_.path());
+    const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
+    testing::expect_error(code, {"down.qzeros", "other than 128", said}, [&] {
+      std::vector<std::byte> codes(4);
+      checkpoint.read(checkpoint.tensors()[0].encoding.stored.weight(), 0, codes);
+    });
+  }
+}
+
+// What the config says of them is one fault, and nothing is guessed from shapes.
+TEST_F(CodesOf8Bits, OtherBitsAreOneFault) {
+  const auto one_fault = [&](std::initializer_list<std::string> fragments) {
+    ErrorList faults;
+    static_cast<void>(Checkpoint::open(dir_.path(), {.family = "generic", .faults = &faults}));
+    ASSERT_EQ(faults.errors().size(), 1U);
+    EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kUnsupported);
+    for (const std::string& fragment : fragments)
+      EXPECT_NE(faults.errors()[0].message().find(fragment), std::string::npos) << fragment;
+  };
+  auto tensors = gptq_of_8_bits("three.a", 127);
+  for (const testing::TinyTensor& tensor : gptq_of_8_bits("three.b", 127))
+    tensors.push_back(tensor);
+  with_config(kDynamic, tensors).write(dir_.path());
+  one_fault({"bits 3", "'.*three.*'"});
+  with_config(R"("quant_method": "gptq", "bits": 3, "group_size": 32)", tensors).write(dir_.path());
+  one_fault({"bits 3", "4 and 8"});
+  with_config(kPackedIn8, {{"three.weight_packed", "I32", {8, 6}},
+                           {"three.weight_scale", "F32", {8, 2}},
+                           {"three.weight_shape", "I64", {2}}})
+      .write(dir_.path());
+  one_fault({"num_bits 3", "config_groups.odd"});
+}
+
+TEST_F(CodesOf8Bits, ThatTheConfigCallsFourAreNamed) {
+  with_config(R"("quant_method": "gptq", "bits": 4, "group_size": 32)", gptq_of_8_bits("down", 127))
+      .write(dir_.path());
+  testing::expect_error(ErrorCode::kMismatch, {"down.qweight", "is of 8 bits by", "bits 4"},
+                        [&] { Checkpoint::open(dir_.path(), {.family = "generic"}); });
 }
 
 }  // namespace

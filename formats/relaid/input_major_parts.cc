@@ -1,4 +1,4 @@
-#include "formats/checkpoint/input_major_parts.h"
+#include "formats/relaid/input_major_parts.h"
 
 #include <algorithm>
 #include <limits>
@@ -59,9 +59,10 @@ std::optional<InputMajorWeight> InputMajorParts::weight_of(const OfWeight& parts
   InputMajorWeight weight{.codes = *parts[kCodes],
                           .scales = *parts[kScales],
                           .zeros = *parts[kZeros],
-                          .order = std::nullopt};
+                          .order = std::nullopt,
+                          .form = layout_.form_of(module_stem(parts[kCodes]->name))};
   if (parts[kOrder] != nullptr) weight.order = *parts[kOrder];
-  if (!has_dtypes(weight) || !has_shapes(weight)) return {};
+  if (!has_bits(weight) || !has_dtypes(weight) || !has_shapes(weight)) return {};
   return weight;
 }
 
@@ -86,14 +87,43 @@ bool InputMajorParts::is_packed(const OfWeight& parts) const {
 /// The first kind that is needed and not here; kKinds: none.
 std::size_t InputMajorParts::lacking(const OfWeight& parts) const {
   std::size_t kind = 0;
-  while (kind < kKinds && (parts.at(kind) != nullptr || (kind == kOrder && !layout_.has_order)))
-    ++kind;
+  const bool needs_order =
+      parts[kCodes] != nullptr && layout_.form_of(module_stem(parts[kCodes]->name)).has_order;
+  while (kind < kKinds && (parts.at(kind) != nullptr || (kind == kOrder && !needs_order))) ++kind;
   return kind;
 }
 
 void InputMajorParts::fault(const StoredTensor& tensor, ErrorCode code, std::string message) {
   in_.faults.add(
       Error(code, std::move(message)).in_file(in_.files[tensor.file].name).in_tensor(tensor.name));
+}
+
+bool InputMajorParts::has_bits(const InputMajorWeight& weight) {
+  const std::uint64_t bits = weight.form.bits;
+  if (bits != 4 && bits != 8) {
+    const InputMajorOverride* said = layout_.override_of(module_stem(weight.codes.name));
+    if (unread_.insert(said).second) {
+      fault(weight.codes, ErrorCode::kUnsupported,
+            fmt::format("is of {0} bits: quantization_config says bits {0} for '{1}', and this "
+                        "version reads 4 and 8 (take the release that it was made from)",
+                        bits, said == nullptr ? "" : said->key));
+    }
+    return false;
+  }
+  // Words of zero points hold rows, whose number the scales have.
+  const Shape &zeros = weight.zeros->shape, &scales = weight.scales.shape;
+  if (zeros.size() != 2 || scales.size() != 2 || scales.back() == 0) return true;
+  for (const std::uint64_t other : {2UL, 3UL, 4UL, 8UL}) {
+    if (other == bits || checked_mul(zeros.back(), 32) != checked_mul(scales.back(), other))
+      continue;
+    fault(weight.codes, ErrorCode::kMismatch,
+          fmt::format("is of {} bits by '{}' of shape {} for {} rows, but quantization_config says "
+                      "bits {} for it (is the config of these weights? GPTQModel has bits of "
+                      "single modules under dynamic)",
+                      other, weight.zeros->name, shape_text(zeros), scales.back(), bits));
+    return false;
+  }
+  return true;
 }
 
 bool InputMajorParts::has_dtypes(const InputMajorWeight& weight) {
@@ -105,7 +135,7 @@ bool InputMajorParts::has_dtypes(const InputMajorWeight& weight) {
           fmt::format("is {}, must be {}", dtype_name(tensor.dtype), dtypes.text()));
   };
   require(weight.codes, {DType::kI32});
-  require(weight.zeros, {DType::kI32});
+  require(*weight.zeros, {DType::kI32});
   require(weight.scales, kScaleDtypes);
   if (weight.order) require(*weight.order, {DType::kI32});
   return fits;
@@ -130,22 +160,22 @@ bool InputMajorParts::has_shapes(InputMajorWeight& weight) {
                                      shape_text(weight.codes.shape)));
   weight.groups = weight.scales.shape[0];
   weight.rows = weight.scales.shape[1];
-  const std::uint64_t front = weight.codes.shape[0];
-  weight.cols = layout_.packs_rows ? front : checked_mul(front, kCodesPerWord).value_or(0);
-  if (weight.rows == 0 || weight.cols == 0 || weight.groups == 0 ||
-      weight.rows % kCodesPerWord != 0 || weight.rows > kMaxSide || weight.cols > kMaxSide ||
-      weight.cols % (weight.groups * kCodesPerWord) != 0) {
+  const InputMajorForm& form = weight.form;
+  const std::uint64_t front = weight.codes.shape[0], n = form.codes_per_word();
+  weight.cols = form.packs_rows ? front : checked_mul(front, n).value_or(0);
+  if (weight.rows == 0 || weight.cols == 0 || weight.groups == 0 || weight.rows % n != 0 ||
+      weight.rows > kMaxSide || weight.cols > kMaxSide || weight.cols % (weight.groups * n) != 0) {
     return refuse_scales(fmt::format(
-        "has shape {}: {} columns are not {} equal groups of whole words for rows in eights",
-        shape_text(weight.scales.shape), weight.cols, weight.groups));
+        "has shape {}: {} columns are not {} equal groups of whole words for rows in {}",
+        shape_text(weight.scales.shape), weight.cols, weight.groups, n == 8 ? "eights" : "fours"));
   }
-  require(weight.codes, layout_.packs_rows ? Shape{weight.cols, weight.rows / kCodesPerWord}
-                                           : Shape{weight.cols / kCodesPerWord, weight.rows});
-  require(weight.zeros, {weight.groups, weight.rows / kCodesPerWord});
+  require(weight.codes, form.packs_rows ? Shape{weight.cols, weight.rows / n}
+                                        : Shape{weight.cols / n, weight.rows});
+  require(*weight.zeros, {weight.groups, weight.rows / n});
   if (weight.order) require(*weight.order, {weight.cols});
-  const std::uint64_t claimed = layout_.group_size.value_or(0);
+  const std::uint64_t claimed = form.group_size.value_or(0);
   const std::uint64_t size = weight.cols / weight.groups;
-  if (layout_.group_size && size != (claimed == 0 ? weight.cols : claimed)) {
+  if (form.group_size && size != (claimed == 0 ? weight.cols : claimed)) {
     fault(weight.scales, ErrorCode::kMismatch,
           fmt::format("has a scale per {} columns, but config.json says group_size {} (correct "
                       "it)",

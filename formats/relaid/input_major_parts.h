@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,11 +20,14 @@ namespace ingot::formats {
 /// Codes of INT4 in a word.
 inline constexpr std::uint64_t kCodesPerWord = 8;
 
-/// A weight [rows, cols] as AWQ and GPTQ store it.
+/// A weight [rows, cols] as AWQ and GPTQ store it, or, of 8 bits, as compressed-tensors does.
 struct InputMajorWeight {
-  StoredTensor codes, scales, zeros;
-  std::optional<StoredTensor> order;
+  StoredTensor codes, scales;
+  std::optional<StoredTensor> zeros, order;
   std::uint64_t rows = 0, cols = 0, groups = 0;
+  InputMajorForm form = {};
+  /// compressed-tensors: the words of a row follow each other.
+  bool is_output_major = false;
 };
 
 /// `X` of `X.PART`.
@@ -50,8 +54,9 @@ class InputMajorParts {
   /// Whether every part that the layout needs is here.
   [[nodiscard]] bool is_whole(const OfWeight& parts) const { return lacking(parts) == kKinds; }
   /// The weight of these parts; nothing, and reported, where they make none: one is missing
-  /// (kMissingTensor), has another shape or group than the config says (kShapeMismatch, kMismatch)
-  /// or dtype (kDtypeMismatch).
+  /// (kMissingTensor), has another shape, group or number of bits than the config says
+  /// (kShapeMismatch, kMismatch) or dtype (kDtypeMismatch), or bits that are not read
+  /// (kUnsupported, once for each entry of the config).
   std::optional<InputMajorWeight> weight_of(const OfWeight& parts);
   /// Reports a stored tensor that has the name under which another is read (kDuplicate).
   void require_free(const StoredTensor& made_of, const std::string& name);
@@ -59,6 +64,7 @@ class InputMajorParts {
  private:
   [[nodiscard]] bool is_packed(const OfWeight& parts) const;
   [[nodiscard]] std::size_t lacking(const OfWeight& parts) const;
+  bool has_bits(const InputMajorWeight& weight);
   void fault(const StoredTensor& tensor, ErrorCode code, std::string message);
   bool has_dtypes(const InputMajorWeight& weight);
   bool has_shapes(InputMajorWeight& weight);
@@ -67,6 +73,7 @@ class InputMajorParts {
   const Input in_;
   std::unordered_map<std::string_view, OfWeight> parts_;  // by stem
   std::unordered_map<std::string_view, const StoredTensor*> names_;
+  std::set<const InputMajorOverride*> unread_;
 };
 
 /// By stored tensor: whether it is a part of such a weight that lacks another one.

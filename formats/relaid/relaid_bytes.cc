@@ -1,19 +1,16 @@
-#include "formats/checkpoint/relaid_codes.h"
+#include "formats/relaid/relaid_bytes.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
-#include "formats/checkpoint/input_major_parts.h"
 
 namespace ingot::formats {
 namespace {
@@ -23,30 +20,19 @@ constexpr std::uint64_t kWordBytes = sizeof(std::uint32_t);
 /// Memory for input rows that are read together.
 constexpr std::uint64_t kSlabBytes = std::uint64_t{4} << 20;
 
-/// Rows of one scale have no order, which compressed-tensors would not take beside them; beside
-/// weights of several groups they have one as these do, since engines want one form of experts.
-bool has_order(const InputMajorLayout& layout, std::span<const InputMajorWeight> sources) {
-  return layout.has_order &&
-         std::any_of(sources.begin(), sources.end(),
-                     [](const InputMajorWeight& source) { return source.groups > 1; });
+/// The number in each field of so many bits.
+std::uint32_t in_each_field(std::uint32_t number, std::uint64_t bits) {
+  return bits == 4 ? number * 0x11111111U : number * 0x01010101U;
 }
-
-/// What a stored tensor of the view is made of.
-enum class Made : std::uint8_t { kAsStored, kCodes, kScales, kZeros, kDimensions };
-struct View {
-  Made made = Made::kAsStored;
-  std::uint32_t source = 0;  ///< index into the sources; not of kAsStored
-  StoredTensor original;     ///< of kAsStored
-};
 
 /// Where AWQ puts the nibble of each of eight rows.
 constexpr std::array<unsigned, kCodesPerWord> kInterleaved = {0, 4, 1, 5, 2, 6, 3, 7};
 
 class RelaidBytes final : public StoredBytes {
  public:
-  RelaidBytes(const InputMajorLayout& layout, std::unique_ptr<StoredBytes> bytes,
-              std::vector<InputMajorWeight> sources, std::vector<View> views)
-      : layout_(layout),
+  RelaidBytes(bool has_order, std::unique_ptr<StoredBytes> bytes,
+              std::vector<InputMajorWeight> sources, std::vector<RelaidView> views)
+      : has_order_(has_order),
         bytes_(std::move(bytes)),
         sources_(std::move(sources)),
         views_(std::move(views)),
@@ -66,11 +52,11 @@ class RelaidBytes final : public StoredBytes {
   void read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override {
     if (out.empty()) return;
-    const View& view = views_.at(index);
-    if (view.made == Made::kAsStored) return bytes_->read(index, view.original, offset, out);
+    const RelaidView& view = views_.at(index);
+    if (view.made == RelaidAs::kAsStored) return bytes_->read(index, view.original, offset, out);
     const InputMajorWeight& source = sources_[view.source];
     prove(view.source);
-    if (view.made == Made::kDimensions) {
+    if (view.made == RelaidAs::kDimensions) {
       const std::array sides = {static_cast<std::int32_t>(source.rows),
                                 static_cast<std::int32_t>(source.cols)};
       std::memcpy(out.data(), std::as_bytes(std::span(sides)).subspan(offset).data(), out.size());
@@ -93,18 +79,29 @@ class RelaidBytes final : public StoredBytes {
 
  private:
   /// Rows of the view from `first` on.
-  void fill_rows(Made made, const InputMajorWeight& source, std::uint64_t first,
+  void fill_rows(RelaidAs made, const InputMajorWeight& source, std::uint64_t first,
                  std::span<std::byte> out) const {
-    if (made == Made::kScales) {
-      transpose(source.scales, source.groups, first, out);
-    } else if (made == Made::kZeros) {
-      transpose(source.zeros, source.groups, first, out);
+    if (made == RelaidAs::kScales) {
+      copy_rows(source, source.scales, source.groups, first, out);
+    } else if (made == RelaidAs::kZeros) {
+      transpose(*source.zeros, source.groups, first, out);
       for_each_word(out, [&](std::uint32_t word) { return zeros_of(word, source); });
-    } else if (!layout_.packs_rows) {
-      transpose(source.codes, source.cols / kCodesPerWord, first, out);
+    } else if (!source.form.packs_rows) {
+      copy_rows(source, source.codes, source.cols / source.form.codes_per_word(), first, out);
     } else {
       gather_codes(source, first, out);
     }
+    if (made == RelaidAs::kBytes) {
+      // Codes less 128 in two's complement: the top bit turned.
+      for (std::byte& code : out) code ^= std::byte{0x80};
+    }
+  }
+
+  /// Rows of `n` elements, as they are or transposed.
+  void copy_rows(const InputMajorWeight& source, const StoredTensor& from, std::uint64_t n,
+                 std::uint64_t first, std::span<std::byte> out) const {
+    if (!source.is_output_major) return transpose(from, n, first, out);
+    bytes_->read(0, from, first * n * (dtype_bits(from.dtype) / 8), out);
   }
 
   /// Elements [height, n] of a tensor [height, width], from column `first` of it on, as [n,
@@ -162,7 +159,7 @@ class RelaidBytes final : public StoredBytes {
           const std::uint64_t row = (first_word + down) * kCodesPerWord + i;
           if (row < first || row >= first + n) continue;
           std::memcpy(&out[((row - first) * words + across) * kWordBytes],
-                      &square.at(shift_of(i) / 4), kWordBytes);
+                      &square.at(shift_of(i, source.form) / 4), kWordBytes);
         }
       }
     }
@@ -182,9 +179,10 @@ class RelaidBytes final : public StoredBytes {
     }
   }
 
-  [[nodiscard]] unsigned shift_of(std::uint64_t place) const {
-    const auto at = static_cast<std::size_t>(place);
-    return 4 * (layout_.is_interleaved ? kInterleaved[at] : static_cast<unsigned>(at));
+  /// Of AWQ's and GPTQ's words of rows.
+  [[nodiscard]] static unsigned shift_of(std::uint64_t place, const InputMajorForm& form) {
+    const auto at = static_cast<unsigned>(place);
+    return static_cast<unsigned>(form.bits) * (form.is_interleaved ? kInterleaved.at(at) : at);
   }
 
   template <typename Change>
@@ -197,17 +195,20 @@ class RelaidBytes final : public StoredBytes {
     }
   }
 
-  /// The zero points of eight rows, in order and without bias.
+  /// The zero points of the rows of a word, in order and without bias.
   [[nodiscard]] std::uint32_t zeros_of(std::uint32_t word, const InputMajorWeight& source) const {
+    const InputMajorForm& form = source.form;
+    const std::uint32_t most = (1U << form.bits) - 1;
     std::uint32_t zeros = 0;
-    for (std::uint64_t row = 0; row < kCodesPerWord; ++row) {
-      const std::uint32_t zero = (word >> shift_of(row) & 15U) + layout_.zero_bias;
-      if (zero > 15) {
-        throw fault(source.zeros, ErrorCode::kUnsupported,
-                    "holds a zero point of 16, which four bits cannot (convert the source to "
-                    "gptq_v2)");
+    for (std::uint64_t row = 0; row < form.codes_per_word(); ++row) {
+      const std::uint32_t zero = (word >> shift_of(row, form) & most) + form.zero_bias;
+      if (zero > most) {
+        throw fault(*source.zeros, ErrorCode::kUnsupported,
+                    fmt::format("holds a zero point of {}, which {} bits cannot (convert the "
+                                "source to gptq_v2)",
+                                zero, form.bits));
       }
-      zeros |= zero << (4 * row);
+      zeros |= zero << (form.bits * row);
     }
     return zeros;
   }
@@ -229,115 +230,99 @@ class RelaidBytes final : public StoredBytes {
   void prove(std::uint32_t index) const {
     if (is_proven_[index].load(std::memory_order_acquire)) return;
     const InputMajorWeight& source = sources_[index];
-    if (layout_.is_symmetric) {
-      // Of eight rows: what means 8, and what an 8 becomes by the other checkpoint_format.
-      constexpr std::uint32_t kEight = 0x88888888U, kOne = 0x11111111U;
-      const bool is_v1 = layout_.zero_bias == 1;
-      const std::uint32_t of_other_format = is_v1 ? kEight + kOne : kEight - kOne;
-      bool all_eight = true, all_of_other_format = true;
-      std::vector<std::byte> zeros =
-          columns(source.zeros, source.groups, 0, source.zeros.shape.back());
-      for_each_word(zeros, [&](std::uint32_t word) {
-        const std::uint32_t meant = zeros_of(word, source);
-        all_eight = all_eight && meant == kEight;
-        all_of_other_format = all_of_other_format && meant == of_other_format;
-        return word;
-      });
-      if (!all_eight && all_of_other_format) {
-        throw fault(source.zeros, ErrorCode::kMismatch,
-                    is_v1 ? "holds zero points of 8 as gptq_v2 stores them, but config.json says "
-                            "checkpoint_format gptq (set it to gptq_v2)"
-                          : "holds zero points of 8 as gptq stores them, less 1, but config.json "
-                            "says checkpoint_format gptq_v2 (set it to gptq)");
-      }
-      if (!all_eight) {
-        throw fault(source.zeros, ErrorCode::kMismatch,
-                    "holds zero points other than 8, but config.json says sym true (correct it)");
-      }
-    }
-    if (source.order && !layout_.has_order) {
-      std::vector<std::int32_t> order(source.cols);
-      bytes_->read(0, *source.order, 0, std::as_writable_bytes(std::span(order)));
-      for (std::uint64_t col = 0; col < source.cols; ++col) {
-        if (std::int64_t{order[col]} ==
-            static_cast<std::int64_t>(col * source.groups / source.cols))
-          continue;
-        require_group(source, col, order[col]);
-        throw fault(*source.order, ErrorCode::kMismatch,
-                    fmt::format("puts column {} into group {}, but config.json says desc_act false "
-                                "(correct it)",
-                                col, order[col]));
-      }
-    }
+    const bool is_int8 = source.form.bits == 8;
+    if (source.zeros && (source.form.is_symmetric || is_int8)) prove_zeros(source);
+    if (source.order && (!has_order_ || is_int8)) prove_order(source);
     is_proven_[index].store(true, std::memory_order_release);
   }
 
-  const InputMajorLayout layout_;
+  void prove_zeros(const InputMajorWeight& source) const {
+    // In each field of a word: what means the middle code, and what it becomes by the other
+    // checkpoint_format.
+    const InputMajorForm& form = source.form;
+    const std::uint32_t number = 1U << (form.bits - 1);
+    const std::uint32_t middle = in_each_field(number, form.bits);
+    const std::uint32_t one = in_each_field(1, form.bits);
+    const bool is_v1 = form.zero_bias == 1;
+    const std::uint32_t of_other_format = is_v1 ? middle + one : middle - one;
+    bool all_middle = true, all_of_other_format = true;
+    std::vector<std::byte> zeros(source.zeros->n_bytes);
+    bytes_->read(0, *source.zeros, 0, zeros);
+    for_each_word(zeros, [&](std::uint32_t word) {
+      const std::uint32_t meant = zeros_of(word, source);
+      all_middle = all_middle && meant == middle;
+      all_of_other_format = all_of_other_format && meant == of_other_format;
+      return word;
+    });
+    if (all_middle) return;
+    if (form.is_symmetric && all_of_other_format && !source.is_output_major) {
+      throw fault(
+          *source.zeros, ErrorCode::kMismatch,
+          is_v1 ? fmt::format("holds zero points of {} as gptq_v2 stores them, but config.json "
+                              "says checkpoint_format gptq (set it to gptq_v2)",
+                              number)
+                : fmt::format("holds zero points of {} as gptq stores them, less 1, but "
+                              "config.json says checkpoint_format gptq_v2 (set it to gptq)",
+                              number));
+    }
+    if (form.is_symmetric) {
+      throw fault(*source.zeros, ErrorCode::kMismatch,
+                  fmt::format("holds zero points other than {}, but config.json says sym true "
+                              "(correct it)",
+                              number));
+    }
+    throw fault(*source.zeros, ErrorCode::kUnsupported,
+                fmt::format("holds zero points other than {}: of weights of {} bits this version "
+                            "reads symmetric ones (take the release that it was made from)",
+                            number, form.bits));
+  }
+
+  void prove_order(const InputMajorWeight& source) const {
+    std::vector<std::int32_t> order(source.cols);
+    bytes_->read(0, *source.order, 0, std::as_writable_bytes(std::span(order)));
+    for (std::uint64_t col = 0; col < source.cols; ++col) {
+      if (std::int64_t{order[col]} == static_cast<std::int64_t>(col * source.groups / source.cols))
+        continue;
+      require_group(source, col, order[col]);
+      if (source.form.has_order) {
+        throw fault(*source.order, ErrorCode::kUnsupported,
+                    fmt::format("puts column {} into group {}: of weights of {} bits this version "
+                                "reads groups that are runs of columns (take the release that it "
+                                "was made from)",
+                                col, order[col], source.form.bits));
+      }
+      throw fault(*source.order, ErrorCode::kMismatch,
+                  fmt::format("puts column {} into group {}, but config.json says desc_act false "
+                              "(correct it)",
+                              col, order[col]));
+    }
+  }
+
+  const bool has_order_;
   const std::unique_ptr<StoredBytes> bytes_;
   const std::vector<InputMajorWeight> sources_;
-  const std::vector<View> views_;
+  const std::vector<RelaidView> views_;
   mutable std::vector<std::atomic<bool>> is_proven_;
 };
 
 }  // namespace
 
-void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, ErrorList& faults) {
-  const std::vector<StoredTensor> stored = std::move(model.stored);
-  std::vector<InputMajorWeight> sources;
-  InputMajorParts packed(layout, {.stored = stored,
-                                  .files = model.bytes->files(),
-                                  .is_complete = model.is_complete,
-                                  .faults = faults});
-  std::unordered_map<const InputMajorParts::OfWeight*, std::optional<std::uint32_t>> source_of;
-  for (const StoredTensor& tensor : stored) {
-    const InputMajorParts::OfWeight* const parts = packed.find(tensor);
-    if (parts == nullptr) continue;
-    const auto [item, is_new] = source_of.try_emplace(parts);
-    if (!is_new) continue;
-    if (auto source = packed.weight_of(*parts)) {
-      item->second = static_cast<std::uint32_t>(sources.size());
-      sources.push_back(std::move(*source));
-    }
-  }
-  InputMajorLayout seen_layout = layout;
-  seen_layout.has_order = has_order(layout, sources);
-  std::vector<StoredTensor> seen;
-  std::vector<View> views;
-  for (const StoredTensor& tensor : stored) {
-    const InputMajorParts::OfWeight* const parts = packed.find(tensor);
-    if (parts == nullptr) {
-      seen.push_back(tensor);
-      views.push_back({.made = Made::kAsStored, .source = 0, .original = tensor});
-      continue;
-    }
-    if (!source_of.at(parts)) continue;
-    const std::uint32_t index = *source_of.at(parts);
-    const InputMajorWeight& source = sources[index];
-    const std::string stem(module_stem(tensor.name));
-    const auto add = [&](std::string_view suffix, Made made, DType dtype, Shape shape) {
-      StoredTensor& one = seen.emplace_back(tensor);
-      one.name = stem + std::string(suffix);
-      packed.require_free(tensor, one.name);
-      one.n_bytes = byte_count(dtype, shape).value();
-      one.dtype = dtype;
-      one.shape = std::move(shape);
-      views.push_back({.made = made, .source = index, .original = tensor});
-    };
-    if (&tensor == parts->at(InputMajorParts::kCodes)) {
-      add(".weight_packed", Made::kCodes, DType::kI32, {source.rows, source.cols / kCodesPerWord});
-      add(".weight_shape", Made::kDimensions, DType::kI32, {2});
-    } else if (&tensor == parts->at(InputMajorParts::kScales)) {
-      add(".weight_scale", Made::kScales, tensor.dtype, {source.rows, source.groups});
-    } else if (&tensor == parts->at(InputMajorParts::kZeros) && !layout.is_symmetric) {
-      add(".weight_zero_point", Made::kZeros, DType::kI32,
-          {source.rows / kCodesPerWord, source.groups});
-    } else if (&tensor == parts->at(InputMajorParts::kOrder) && seen_layout.has_order) {
-      add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
-    }
-  }
-  model.stored = std::move(seen);
-  model.bytes = std::make_unique<RelaidBytes>(seen_layout, std::move(model.bytes),
-                                              std::move(sources), std::move(views));
+// A tensor of the view, in the place of a stored one.
+StoredTensor seen_as(const StoredTensor& stored, std::string_view suffix, DType dtype,
+                     Shape shape) {
+  StoredTensor seen = stored;
+  seen.name = std::string(module_stem(stored.name)).append(suffix);
+  seen.n_bytes = byte_count(dtype, shape).value();
+  seen.dtype = dtype;
+  seen.shape = std::move(shape);
+  return seen;
+}
+
+std::unique_ptr<StoredBytes> relaid_bytes(bool has_order, std::unique_ptr<StoredBytes> bytes,
+                                          std::vector<InputMajorWeight> sources,
+                                          std::vector<RelaidView> views) {
+  return std::make_unique<RelaidBytes>(has_order, std::move(bytes), std::move(sources),
+                                       std::move(views));
 }
 
 }  // namespace ingot::formats

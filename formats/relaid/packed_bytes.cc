@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/config/nested_config.h"
+#include "formats/dialect/config_groups.h"
+#include "formats/json/json.h"
+#include "formats/relaid/relaid_bytes.h"
+#include "formats/relaid/relaid_codes.h"
+#include "formats/storage/stored_names.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::string_view kPacked = ".weight_packed";
+
+/// What compressed-tensors says of a module's packed integers; null where it says nothing of them.
+const ConfigGroup* group_of_integers(const ConfigGroups& groups, std::string_view module) {
+  const ConfigGroup* group = groups.is_ignored(module) ? nullptr : groups.target_of(module);
+  if (group == nullptr || !group->has_weights) return nullptr;
+  const Json& type = json_member(json_member(*group->json, "weights"), "type");
+  return type.is_null() || type == "int" ? group : nullptr;
+}
+
+std::uint64_t bits_of(const ConfigGroup& group) {
+  const Json& bits = json_member(json_member(*group.json, "weights"), "num_bits");
+  return bits.is_number_unsigned() ? bits.get<std::uint64_t>() : 8;
+}
+
+/// Whether groups of so many columns are those of a scheme: rows, or a run that INT8 blocks have.
+bool is_known_group(std::uint64_t cols, std::uint64_t groups) {
+  const std::uint64_t size = cols / groups;
+  return groups == 1 || size == 32 || size == 64 || size == 128;
+}
+
+}  // namespace
+
+bool is_packed_int8(const Encoding& encoding) {
+  return scheme_facts(encoding.scheme).code == CodeKind::kInt8 &&
+         encoding.stored.has(Part::kDimensions);
+}
+
+bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, ErrorList& faults) {
+  const auto is_packed = [](const StoredTensor& tensor) {
+    return tensor.name.ends_with(kPacked) && tensor.dtype == DType::kI32;
+  };
+  if (std::ranges::none_of(model.stored, is_packed)) return false;
+  std::vector<std::string> ignored;
+  const ConfigGroups groups(quantization_block(config), &ignored);
+  const StoredNames names(model.stored);
+  std::set<const ConfigGroup*> unread;
+  std::vector<InputMajorWeight> sources;
+  std::unordered_map<const StoredTensor*, std::uint32_t> source_of;  // by part
+  const auto fault = [&](const StoredTensor& tensor, ErrorCode code, std::string message) {
+    faults.add(Error(code, std::move(message))
+                   .in_file(model.bytes->files()[tensor.file].name)
+                   .in_tensor(tensor.name));
+  };
+  for (const StoredTensor& tensor : model.stored) {
+    if (!is_packed(tensor)) continue;
+    const std::string stem = tensor.name.substr(0, tensor.name.size() - kPacked.size());
+    const ConfigGroup* group = group_of_integers(groups, stem);
+    if (group == nullptr || bits_of(*group) == 4) continue;
+    if (bits_of(*group) != 8) {
+      if (unread.insert(group).second) {
+        fault(tensor, ErrorCode::kUnsupported,
+              fmt::format("is of {0} bits: quantization_config says num_bits {0} in "
+                          "config_groups.{1}, and of packed integers this version reads 4 and 8 "
+                          "(take the release that it was made from)",
+                          bits_of(*group), group->name));
+      }
+      continue;
+    }
+    const auto part = [&](std::string_view suffix) {
+      const auto found = names.find(stem + std::string(suffix));
+      return found ? std::optional(model.stored[*found]) : std::nullopt;
+    };
+    const auto scales = part(".weight_scale");
+    if (!scales) continue;
+    InputMajorWeight source{.codes = tensor,
+                            .scales = *scales,
+                            .zeros = part(".weight_zero_point"),
+                            .order = part(".weight_g_idx"),
+                            .form = {.has_order = true, .bits = 8},
+                            .is_output_major = true};
+    const Shape &words = tensor.shape, &grid = scales->shape;
+    const bool has_sides = words.size() == 2 && grid.size() == 2 && grid[0] == words[0] &&
+                           words[0] > 0 && words[1] > 0 && grid[1] > 0;
+    source.cols = has_sides ? checked_mul(words[1], 4).value_or(0) : 0;
+    if (source.cols == 0 || source.cols % grid[1] != 0 || !is_known_group(source.cols, grid[1])) {
+      fault(tensor, ErrorCode::kUnsupported,
+            fmt::format("is packed in 8 bits (num_bits 8 in config_groups.{}) with shape {} and "
+                        "scales of shape {}; this version reads matrices with a scale for each row "
+                        "or for 32, 64 or 128 columns",
+                        group->name, shape_text(words), shape_text(grid)));
+      continue;
+    }
+    source.rows = words[0];
+    source.groups = grid[1];
+    const auto has_form = [&](const std::optional<StoredTensor>& at, const Shape& shape,
+                              DTypeSet dtypes) {
+      if (!at || (at->shape == shape && dtypes.has(at->dtype))) return true;
+      fault(*at, ErrorCode::kShapeMismatch,
+            fmt::format("is {} of shape {}, beside codes of 8 bits it must be {} of shape {}",
+                        dtype_name(at->dtype), shape_text(at->shape), dtypes.text(),
+                        shape_text(shape)));
+      return false;
+    };
+    if (!has_form(source.zeros, {ceil_div(source.rows, 4), source.groups}, {DType::kI32}) ||
+        !has_form(source.order, {source.cols}, {DType::kI32}))
+      continue;
+    if (!names.find(stem + ".weight_shape") && model.is_complete) {
+      fault(tensor, ErrorCode::kMissingTensor,
+            "is packed without its dimensions (no weight_shape beside it; loaders unpack by it)");
+    }
+    for (const char* suffix : {".weight_packed", ".weight_zero_point", ".weight_g_idx"}) {
+      if (const auto found = names.find(stem + suffix))
+        source_of.emplace(&model.stored[*found], static_cast<std::uint32_t>(sources.size()));
+    }
+    if (const auto taken = names.find(stem + ".weight")) {
+      fault(model.stored[*taken], ErrorCode::kDuplicate,
+            fmt::format("stands beside '{}' (which one is meant? remove the other)", tensor.name));
+    }
+    sources.push_back(std::move(source));
+  }
+  if (sources.empty()) return false;
+  std::vector<StoredTensor> seen;
+  std::vector<RelaidView> views;
+  for (const StoredTensor& tensor : model.stored) {
+    const auto source = source_of.find(&tensor);
+    if (source == source_of.end()) {
+      seen.push_back(tensor);
+      views.push_back({.made = RelaidAs::kAsStored, .source = 0, .original = tensor});
+    } else if (is_packed(tensor)) {
+      const InputMajorWeight& weight = sources[source->second];
+      seen.push_back(seen_as(tensor, ".weight", DType::kI8, {weight.rows, weight.cols}));
+      views.push_back({.made = RelaidAs::kBytes, .source = source->second, .original = tensor});
+    }
+  }
+  model.stored = std::move(seen);
+  model.bytes = relaid_bytes(/*has_order=*/false, std::move(model.bytes), std::move(sources),
+                             std::move(views));
+  return true;
+}
+
+}  // namespace ingot::formats
