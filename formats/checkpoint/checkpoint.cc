@@ -82,13 +82,15 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked,
   }
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("model_type '{}'{} belongs to no known family (--family takes one of {}; "
-                  "--family-file a file that says what the family is, docs/families.md)",
-                  config.model_type,
-                  config.text.key.empty()
-                      ? std::string()
-                      : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
-                  fmt::join(family_names(), ", ")))
+      fmt::format(
+          "model_type '{}'{}{} belongs to no known family (--family takes one of {}; "
+          "--family-file a file that says what the family is, docs/families.md)",
+          config.model_type,
+          config.architecture.empty() ? std::string() : fmt::format(" ({})", config.architecture),
+          config.text.key.empty()
+              ? std::string()
+              : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
+          fmt::join(family_names(), ", ")))
       .in_file(kConfigName);
 }
 

@@ -12,8 +12,10 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
+#include "formats/config/nested_config.h"
 #include "formats/family/family_tables.h"
 #include "formats/family/family_yaml.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
@@ -153,7 +155,43 @@ const Family& add_family(std::string_view yaml, std::string_view where) {
   return library().text_of(text, where, fmt::format("{}{}", kTextMark, hash));
 }
 
-const Family* family_of(const ModelConfig& config) {
+namespace {
+
+const Family* find_text_architecture(const ModelConfig& config) {
+  const Json& list = json_member(text_keys(config), "architectures");
+  if (config.text.key.empty() || !config.text.model_type.empty() || !list.is_array() ||
+      list.empty() || !list.front().is_string())
+    return nullptr;
+  const auto all = families();
+  const auto found =
+      std::ranges::find(all, list.front().get_ref<const std::string&>(), &Family::architecture);
+  return found == all.end() ? nullptr : *found;
+}
+
+bool is_of_family_architecture(const Family& family, const ModelConfig& config) {
+  return config.architecture.empty() || config.architecture == family.architecture;
+}
+
+/// A config without it says `use_mla` false, or a rank of 0 or null.
+bool has_latent_attention(const Family& /*family*/, const ModelConfig& config) {
+  const Json& keys = text_keys(config);
+  const bool says_none = keys.contains("kv_lora_rank") || json_member(keys, "use_mla") == false;
+  return config.kv_lora_rank != 0 || !says_none;
+}
+
+/// A name in config.json that several models have.
+struct SharedName {
+  std::string_view family;  ///< of one of them
+  bool (*is_meant)(const Family& family, const ModelConfig& config);
+  std::string_view other;  ///< the family of those that are not meant; empty: nobody here has one
+};
+constexpr std::array kSharedNames = {
+    // Ling 3; Ling 2.5 is BailingMoeV2_5ForCausalLM.
+    SharedName{"bailing_hybrid", is_of_family_architecture, ""},
+    SharedName{"deepseek_v2", has_latent_attention, "deepseek_v2_mha"},
+};
+
+const Family* family_by_names(const ModelConfig& config) {
   static const std::map<std::string_view, std::size_t> kByType = [] {
     std::map<std::string_view, std::size_t> by_type;
     for (std::size_t i = 0; i < kEmbedded; ++i) {
@@ -165,7 +203,17 @@ const Family* family_of(const ModelConfig& config) {
     const auto found = kByType.find(*type);
     if (found != kByType.end()) return &library().embedded(found->second);
   }
-  return nullptr;
+  return find_text_architecture(config);
+}
+
+}  // namespace
+
+const Family* family_of(const ModelConfig& config) {
+  const Family* family = family_by_names(config);
+  if (family == nullptr) return nullptr;
+  const auto shared = std::ranges::find(kSharedNames, family->name, &SharedName::family);
+  if (shared == kSharedNames.end() || shared->is_meant(*family, config)) return family;
+  return shared->other.empty() ? nullptr : find_family(shared->other);
 }
 
 std::string family_file_in(const std::filesystem::path& directory) {

@@ -22,7 +22,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::array<std::string_view, 2> kPrefixes = {"model.language_model.", "language_model."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 20> kTowers = {"vision_tower",    "vision_model",
+constexpr std::array<std::string_view, 25> kTowers = {"vision_tower",    "vision_model",
                                                       "vision_encoder",  "visual",
                                                       "vision",          "vision_language_adapter",
                                                       "mm_projector",    "multi_modal_projector",
@@ -31,7 +31,10 @@ constexpr std::array<std::string_view, 20> kTowers = {"vision_tower",    "vision
                                                       "embed_vision",    "audio_tower",
                                                       "audio_model",     "audio_encoder",
                                                       "audio",           "audio_projector",
-                                                      "embed_audio",     "aligner"};
+                                                      "embed_audio",     "aligner",
+                                                      "sam_model",       "qwen2_model",
+                                                      "projector",       "view_seperator",
+                                                      "image_newline"};
 
 constexpr std::size_t kTowerDepth = 2;
 
