@@ -7,6 +7,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/base/pattern.h"
 #include "formats/container/float8.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
@@ -85,6 +86,10 @@ void config_present(const RuleInput& input) {
 void config_without_weights(const RuleInput& input) {
   if (input.checkpoint.stored().empty() || !claims(input) || has_codes(input) ||
       is_part_of_model(input.checkpoint))
+    return;
+  // The block speaks of experts in FP4 too.
+  if (formats::is_native(input.dialect(), input.checkpoint.family()) &&
+      std::ranges::any_of(input.checkpoint.tensors(), is_quantized))
     return;
   input.report_config(ErrorCode::kMismatch,
                       fmt::format("promises {0} weights, but no weight is {0} (remove "
@@ -285,6 +290,24 @@ void ignored_quantized(const RuleInput& input) {
   }
 }
 
+void experts_said(const RuleInput& input) {
+  const Json* block = input.facts.quantization;
+  if (block == nullptr || !formats::is_native(input.dialect(), input.checkpoint.family())) return;
+  const bool is_said = json_member(*block, "moe_quant_algo") == "NVFP4";
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const bool is_expert = tensor.rule != nullptr && is_routed_expert(tensor.rule->role);
+    const bool is_draft =
+        tensor.layer && *tensor.layer >= input.checkpoint.config().num_hidden_layers;
+    if (!is_expert || is_draft || !is_quantized(tensor)) continue;
+    if ((tensor.encoding.scheme == SchemeId::kNvfp4) == is_said) continue;
+    input.report_kind(tensor, ErrorCode::kMismatch,
+                      fmt::format("is {}, but quantization_config says {} (ingot repair makes the "
+                                  "block anew)",
+                                  facts_of(tensor).name,
+                                  is_said ? "moe_quant_algo NVFP4" : "no moe_quant_algo NVFP4"));
+  }
+}
+
 constexpr std::string_view kDeepseek = "deepseek";
 
 constexpr LoaderRule kRules[] = {
@@ -321,6 +344,9 @@ constexpr LoaderRule kRules[] = {
      "fmt is e4m3 and scale_fmt ue8m0, where they are there", format_words},
     {"native.ignored-quantized", kDeepseek, "all", kError,
      "no quantized module is in modules_to_not_convert or ignored_layers", ignored_quantized},
+    {"native.experts-said", kDeepseek, "vLLM, SGLang", kError,
+     "moe_quant_algo is NVFP4 where the routed experts of DeepSeek-V4 are, and only there",
+     experts_said},
     {"int8-block.config-without-weights", kDeepseek, "all", kError,
      "a quantization_config of method blockwise_int8 stands over INT8 weights",
      config_without_weights, has_int8_codes},

@@ -136,8 +136,9 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
       module.tensor->rule != nullptr && is_routed_expert(module.tensor->rule->role);
   const bool is_mxfp4 = checkpoint_.dialect().name == "mxfp4";
   if (is_mxfp4 && !is_expert) return plain("not an expert");
-  const SchemeId scheme =
-      is_mxfp4 || (is_expert && has_fp4_experts()) ? SchemeId::kMxfp4 : scheme_of_method();
+  const SchemeId scheme = is_mxfp4                         ? SchemeId::kMxfp4
+                          : is_expert && has_fp4_experts() ? scheme_of_fp4_experts(module)
+                                                           : scheme_of_method();
   const bool is_read = (is_vllm(engine_) || is_sglang()) && !is_mxfp4;
   return is_read ? by_exemption(built_.module_of(layer), scheme) : by_released_list(module, scheme);
 }
@@ -323,9 +324,19 @@ SchemeId ConfigReader::scheme_of_method() const {
 // DeepSeek-V4 says so beside the block, V4.1 in it.
 bool ConfigReader::has_fp4_experts() const {
   for (const Json* object : {&*checkpoint_.config().raw, facts_.quantization}) {
-    if (json_member(*object, "expert_dtype") == "fp4") return true;
+    const Json& said = json_member(*object, "expert_dtype");
+    if (!said.is_null()) return said == "fp4";
   }
-  return false;
+  // vllm/models/deepseek_v4/quant_config.py takes them for that where nothing is said.
+  return is_vllm(engine_) && checkpoint_.config().model_type == "deepseek_v4";
+}
+
+// vllm/models/deepseek_v4/quant_config.py knows one word for all; SGLang leaves draft models out.
+SchemeId ConfigReader::scheme_of_fp4_experts(const LinearModule& module) const {
+  const Json& algo = json_member(*facts_.quantization, "moe_quant_algo");
+  const auto& layer = module.tensor->layer;
+  const bool is_draft = layer && *layer >= checkpoint_.config().num_hidden_layers;
+  return algo == "NVFP4" && !(is_sglang() && is_draft) ? SchemeId::kNvfp4 : SchemeId::kMxfp4;
 }
 
 Listed ConfigReader::exempted(const BuiltModule& module) const {

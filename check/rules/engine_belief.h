@@ -89,6 +89,7 @@ class ConfigReader {
   [[nodiscard]] Belief by_released_list(const LinearModule& module, SchemeId scheme) const;
   [[nodiscard]] SchemeId scheme_of_method() const;
   [[nodiscard]] bool has_fp4_experts() const;
+  [[nodiscard]] SchemeId scheme_of_fp4_experts(const LinearModule& module) const;
 
   const Checkpoint& checkpoint_;
   const RuleFacts& facts_;

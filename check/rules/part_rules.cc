@@ -5,6 +5,7 @@
 
 #include "check/rules/rule_input.h"
 #include "formats/container/float8.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
@@ -52,18 +53,21 @@ void for_each_about(const RuleInput& input, const Visit& visit) {
 }
 
 bool is_held(const RuleInput& input, const LogicalTensor& tensor) {
-  return find_storage(input.dialect(), tensor.encoding.scheme) != nullptr;
+  return find_storage(input.dialect(), input.checkpoint.family(), tensor.encoding.scheme) !=
+         nullptr;
 }
 
 /// The row of a part of this tensor; `wanted` receives the names that it could have.
-const PartRow* part_row(const Dialect& dialect, const LogicalTensor& tensor, Part part,
+const PartRow* part_row(const RuleInput& input, const LogicalTensor& tensor, Part part,
                         const std::string& stored, std::string& wanted) {
-  for (const StorageRow& row : dialect.storage) {
-    if (row.scheme != tensor.encoding.scheme) continue;
-    for (const PartRow& part_row : row.parts) {
-      if (part_row.part != part) continue;
-      wanted = part_name(part_row, tensor.name);
-      if (wanted == stored) return &part_row;
+  for (const auto rows : formats::storage_rows(input.dialect(), input.checkpoint.family())) {
+    for (const StorageRow& row : rows) {
+      if (row.scheme != tensor.encoding.scheme) continue;
+      for (const PartRow& part_row : row.parts) {
+        if (part_row.part != part) continue;
+        wanted = part_name(part_row, tensor.name);
+        if (wanted == stored) return &part_row;
+      }
     }
   }
   return nullptr;
@@ -236,7 +240,8 @@ void merged_partition(const RuleInput& input) {
 }
 
 void global_convention(const RuleInput& input) {
-  const StorageRow* row = find_storage(input.dialect(), SchemeId::kNvfp4);
+  const StorageRow* row =
+      find_storage(input.dialect(), input.checkpoint.family(), SchemeId::kNvfp4);
   if (row == nullptr) return;
   const auto verb = [](bool divides) { return divides ? "divides" : "multiplies"; };
   for_each_about(input, [&](const LogicalTensor& tensor) {
@@ -320,7 +325,7 @@ void scheme_held(const RuleInput& input) {
 }
 
 void one_scheme(const RuleInput& input) {
-  if (input.dialect().holds_mixtures) return;
+  if (formats::holds_mixtures(input.dialect(), input.checkpoint.family())) return;
   const LogicalTensor* first = nullptr;
   for_each_judged(input, [&](const LogicalTensor& tensor) {
     if (!is_held(input, tensor)) return;
@@ -342,8 +347,7 @@ void part_names(const RuleInput& input) {
       const StoredTensor& stored = input.checkpoint.stored()[index];
       std::string wanted;
       // The global scale's name says what it means: nvfp4.global-convention.
-      if (part == Part::kGlobal ||
-          part_row(input.dialect(), tensor, part, stored.name, wanted) != nullptr)
+      if (part == Part::kGlobal || part_row(input, tensor, part, stored.name, wanted) != nullptr)
         return;
       const std::string_view dialect = input.dialect().name;
       input.report_kind(tensor, stored, ErrorCode::kMismatch,
@@ -469,7 +473,7 @@ void part_shapes(const RuleInput& input) {
     encoding.stored.for_each([&](Part part, std::uint32_t index) {
       const StoredTensor& stored = input.checkpoint.stored()[index];
       std::string unused;
-      const PartRow* row = part_row(input.dialect(), tensor, part, stored.name, unused);
+      const PartRow* row = part_row(input, tensor, part, stored.name, unused);
       if (row == nullptr || part == Part::kWeight) return;
       const Shape wanted = part_shape(*row, encoding.scheme, tensor.shape,
                                       {encoding.block_rows, encoding.block_cols});

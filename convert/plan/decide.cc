@@ -8,6 +8,7 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
 #include "formats/base/error.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -209,8 +210,10 @@ class Decider {
     return {1, source_group_.value_or(kReleasedBlock[1])};
   }
 
+  bool holds_mixtures() const { return formats::holds_mixtures(dialect_, source_.family()); }
+
   void require_single_scheme() {
-    if (dialect_.holds_mixtures || is_selected_.size() < 2) return;
+    if (holds_mixtures() || is_selected_.size() < 2) return;
     std::string names;
     for (const auto& [scheme, unused] : is_selected_)
       names += fmt::format("{}{}", names.empty() ? "" : " and ", scheme_name(scheme));
@@ -230,8 +233,8 @@ class Decider {
         !formats::can_be_quantized(dialect_, *tensor.rule) && !is_allowed(tensor) &&
         !plain_module_rule(dialect_, scheme).empty())
       return false;
-    if (formats::find_storage(dialect_, scheme) == nullptr) return false;
-    return dialect_.holds_mixtures || is_selected_.empty() ||
+    if (formats::find_storage(dialect_, source_.family(), scheme) == nullptr) return false;
+    return holds_mixtures() || is_selected_.empty() ||
            (is_selected_.size() == 1 && is_selected_.contains(scheme));
   }
 
@@ -284,8 +287,8 @@ class Decider {
     const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
     const bool wants_static = *recipe_.choices.activations == Activations::kStatic;
     return is_static != wants_static &&
-           formats::find_storage(dialect_, tensor.encoding.scheme, recipe_.choices.activations) !=
-               nullptr;
+           formats::find_storage(dialect_, source_.family(), tensor.encoding.scheme,
+                                 recipe_.choices.activations) != nullptr;
   }
 
   // The row for codes that are kept with the scales of their activations; null: the source has
@@ -296,18 +299,21 @@ class Decider {
     const auto keeps_all = [&](const StorageRow& row) {
       return !row.is_kept_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
     };
-    const auto row = std::ranges::find_if(dialect_.storage, keeps_all);
-    return row == dialect_.storage.end() ? nullptr : &*row;
+    for (const auto rows : formats::storage_rows(dialect_, source_.family())) {
+      if (const auto row = std::ranges::find_if(rows, keeps_all); row != rows.end()) return &*row;
+    }
+    return nullptr;
   }
 
   const StorageRow* storage_of(PlannedTensor& planned, const LogicalTensor& tensor) {
     const auto& wanted = recipe_.choices.activations;
     const StorageRow* row = wanted ? nullptr : row_of_kept_inputs(planned, tensor);
     const bool keeps_input = row != nullptr;
-    if (row == nullptr) row = formats::find_storage(dialect_, planned.to, wanted);
+    const formats::Family& family = source_.family();
+    if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // Tensors that merely stay take what their scheme has.
     if (row == nullptr && planned.action == Action::kRepackage)
-      row = formats::find_storage(dialect_, planned.to);
+      row = formats::find_storage(dialect_, family, planned.to);
     if (row != nullptr && row->is_kept_only && planned.action == Action::kQuantize) row = nullptr;
     if (row == nullptr) {
       std::string held;

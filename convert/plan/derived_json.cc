@@ -10,6 +10,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -104,20 +105,23 @@ void state_widths(const shard::PaddedWidths& widths, Json& config) {
   state("moe_intermediate_size", widths.moe_intermediate);
 }
 
+constexpr const char* kExpertDtype = "expert_dtype";
+
 // DeepSeek-V4 says beside its block, V4.1 in it, whether the routed experts are FP4 or FP8; engines
-// go by it alone.
-void state_expert_dtype(std::span<const formats::WrittenTensor> written, Json& owner) {
-  constexpr const char* kKey = "expert_dtype";
-  if (!owner.is_object() || !owner.contains(kKey)) return;
-  const auto expert = std::ranges::find_if(written, [](const formats::WrittenTensor& tensor) {
-    return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
-  });
-  const std::optional<formats::SchemeId> scheme =
-      expert == written.end() ? std::nullopt : std::optional(expert->scheme);
-  if (scheme == formats::SchemeId::kMxfp4 || scheme == formats::SchemeId::kFp8Block) {
-    owner[kKey] = scheme == formats::SchemeId::kMxfp4 ? "fp4" : "fp8";
-  } else if (expert != written.end()) {
-    owner.erase(kKey);
+// go by it alone. `is_needed`: where it is not said, too.
+void state_expert_dtype(const formats::WrittenModel& model, bool is_needed, Json& owner) {
+  if (!owner.is_object() || !(is_needed || owner.contains(kExpertDtype))) return;
+  const auto expert =
+      std::ranges::find_if(model.tensors, [&](const formats::WrittenTensor& tensor) {
+        const bool is_main = tensor.layer && *tensor.layer < model.source.num_hidden_layers;
+        return is_main && tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
+      });
+  if (expert == model.tensors.end()) return;
+  const bool is_fp4 = formats::scheme_facts(expert->scheme).code == formats::CodeKind::kE2m1;
+  if (is_fp4 || expert->scheme == formats::SchemeId::kFp8Block) {
+    owner[kExpertDtype] = is_fp4 ? "fp4" : "fp8";
+  } else {
+    owner.erase(kExpertDtype);
   }
 }
 
@@ -232,10 +236,14 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   if (config.is_null()) return {};
   Json quantization =
       is_repair ? repaired_block(plan, model) : plan.target.dialect->quantization_config(model);
-  state_expert_dtype(written, quantization);
+  // Where nothing is said, vLLM takes experts for FP4.
+  const bool is_needed = formats::is_native(*plan.target.dialect, source.family()) &&
+                         !plan.is_copy() &&
+                         formats::json_member(quantization, kExpertDtype).is_null();
+  state_expert_dtype(model, false, quantization);
   state_caches(plan, formats::quantization_block(source.config()), quantization);
   formats::set_quantization_block(source.config(), config, std::move(quantization));
-  state_expert_dtype(written, config);
+  state_expert_dtype(model, is_needed, config);
   Json& text = formats::text_section(source.config(), config);
   if (source.config().num_nextn_predict_layers > 0 &&
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))

@@ -34,7 +34,12 @@ formats::DType dtype_of(const Plan& plan, const PlannedTensor& planned,
     return index == formats::StoredParts::kAbsent ? row.dtype : from.stored()[index].dtype;
   };
   if (planned.action == Action::kRepackage) return stored_in(plan.source, plan.tensor_of(planned));
-  if (planned.scales == PlannedTensor::kNone) return row.dtype;
+  if (planned.scales == PlannedTensor::kNone) {
+    // Exponents hold powers of two alone.
+    const bool holds_all = row.dtype != formats::DType::kF8E8M0 ||
+                           plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
+    return holds_all ? row.dtype : formats::scheme_facts(planned.to).scale_dtype;
+  }
   const Checkpoint& release = *plan.recipe.choices.scales_from;
   return stored_in(release, release.tensors()[planned.scales]);
 }

@@ -8,6 +8,7 @@
 #include "convert/plan/passes.h"
 #include "formats/base/fd.h"
 #include "formats/config/nested_config.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
@@ -57,8 +58,11 @@ bool has_form(const formats::Dialect& dialect, const Checkpoint& source,
                       (form == Form::kNames || has_shape(at, tensor, stored));
              });
     };
-    is_known = is_known &&
-               (is_native_name(stored.name) || std::ranges::any_of(dialect.storage, has_it_so));
+    is_known = is_known && (is_native_name(stored.name) ||
+                            std::ranges::any_of(formats::storage_rows(dialect, source.family()),
+                                                [&](std::span<const formats::StorageRow> rows) {
+                                                  return std::ranges::any_of(rows, has_it_so);
+                                                }));
   });
   return is_known;
 }
@@ -79,11 +83,15 @@ bool holds_all(const formats::Dialect& dialect, const Checkpoint& source) {
     if (!is_quantized(tensor)) return true;
     if (&dialect == &source.dialect() && has_native_scale(source, tensor)) return true;
     const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
-    return std::ranges::any_of(dialect.storage, [&](const formats::StorageRow& row) {
+    const auto holds = [&](const formats::StorageRow& row) {
       if (row.scheme != tensor.encoding.scheme) return false;
       if (row.is_kept_only) return has_form(dialect, source, tensor, Form::kNames);
       return !is_static || row.activations == formats::Activations::kStatic;
-    });
+    };
+    return std::ranges::any_of(formats::storage_rows(dialect, source.family()),
+                               [&](std::span<const formats::StorageRow> rows) {
+                                 return std::ranges::any_of(rows, holds);
+                               });
   });
 }
 

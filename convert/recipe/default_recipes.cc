@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/family/role_groups.h"
 #include "formats/text/spelling.h"
 
@@ -52,6 +53,7 @@ constexpr std::string_view kJoined = "engines join it with weights_proj, which i
 constexpr std::string_view kNarrow = "narrow and sensitive; published 4-bit models leave it";
 constexpr std::string_view kAbsorbed = "engines decode it for MLA; no published recipe has it so";
 constexpr std::string_view kAscend = "the recipes for Ascend leave it floating-point";
+constexpr std::string_view kNativeExperts = "as DeepSeek-V4 is released, by DeepSeek and by NVIDIA";
 constexpr std::string_view kIndexer = "no published recipe quantizes the indexer this way";
 
 // Beside these lines every recipe leaves kNever.
@@ -83,6 +85,13 @@ std::vector<DefaultRecipeLine> make_lines() {
   add(SchemeId::kInt8Block, {kKvB}, kQuantize, kLinear);
   add(SchemeId::kInt8Block, {kIndexerQ}, kBf16, kIndexer);
   add(SchemeId::kInt8Block, {kIndexerK}, kBf16, kJoined);
+
+  // Families under DeepSeek's native names: the dialect has these schemes for no others.
+  for (const SchemeId to : {SchemeId::kMxfp4, SchemeId::kNvfp4}) {
+    add(to, {kExperts}, kQuantize, kNativeExperts, "deepseek");
+    add(to, {kShared, kDenseMlp, kAttention, kKvB, kIndexerQ, kIndexerK}, kLeave, kNativeExperts,
+        "deepseek");
+  }
 
   // Schemes with a scale per group of columns.
   for (const formats::SchemeFacts& facts : formats::schemes()) {
@@ -124,8 +133,9 @@ RoleGroup role_group_of(Role role) {
 }
 
 // What MTP layers become when nobody says.
-MtpPolicy default_mtp_policy(SchemeId to) {
-  return formats::scheme_facts(to).code_bits == 4 ? MtpPolicy::kBf16 : MtpPolicy::kConvert;
+MtpPolicy default_mtp_policy(SchemeId to, bool is_native) {
+  if (formats::scheme_facts(to).code_bits != 4) return MtpPolicy::kConvert;
+  return is_native ? MtpPolicy::kKeep : MtpPolicy::kBf16;
 }
 
 Rule default_rule(std::string_view selector, std::string_view scheme) {
@@ -176,6 +186,7 @@ const formats::Dialect& require_dialect(std::string_view name, std::string_view 
 const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Checkpoint& source) {
   if (!recipe.choices.dialect.empty()) return require_dialect(recipe.choices.dialect, "--dialect");
   const formats::Dialect& of_source = source.dialect();
+  const Choices& choices = recipe.choices;
   const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
     return formats::default_dialect(scheme, recipe.choices.activations);
   };
@@ -184,14 +195,19 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
     if (own.empty()) return default_of(*recipe.to);
     const formats::Dialect& of_family = require_dialect(own, "the family's dialect");
     const formats::StorageRow* row =
-        formats::find_storage(of_family, *recipe.to, recipe.choices.activations);
-    const bool fits = row != nullptr && (row->experts != formats::ExpertForm::kStacked ||
-                                         recipe.choices.experts != ExpertChoice::kSeparate);
+        formats::find_storage(of_family, source.family(), *recipe.to, recipe.choices.activations);
+    // Static activations are somebody's choice.
+    const bool has_inputs =
+        choices.activations || choices.activation_scales != nullptr || choices.input_scale;
+    const bool is_asked_for =
+        row != nullptr && (row->activations != formats::Activations::kStatic || has_inputs);
+    const bool fits = is_asked_for && (row->experts != formats::ExpertForm::kStacked ||
+                                       recipe.choices.experts != ExpertChoice::kSeparate);
     return fits ? of_family : default_of(*recipe.to);
   }
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
-    const bool is_held = formats::find_storage(of_source, *rule.scheme) != nullptr;
+    const bool is_held = formats::find_storage(of_source, source.family(), *rule.scheme) != nullptr;
     if (of_source.is_read_only || !is_held) return default_of(*rule.scheme);
   }
   return of_source.is_read_only ? default_of(SchemeId::kInt4Group) : of_source;
@@ -199,7 +215,8 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
 
 void add_default_rules(Recipe& recipe, const formats::Family& family,
                        const formats::ModelConfig& config, const formats::Dialect& dialect) {
-  if (!recipe.mtp && recipe.to) recipe.mtp = default_mtp_policy(*recipe.to);
+  if (!recipe.mtp && recipe.to)
+    recipe.mtp = default_mtp_policy(*recipe.to, formats::is_native(dialect, family));
   add_mtp_rules(recipe, config);
   if (!recipe.to) return;
   const std::string_view word = formats::scheme_facts(*recipe.to).name;

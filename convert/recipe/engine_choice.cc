@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/text/spelling.h"
 
@@ -98,6 +99,10 @@ class Loads {
     return fmt::format("{}", fmt::join(names, ", "));
   }
 
+  [[nodiscard]] bool holds_mixtures(const EngineLoad& row) const {
+    return formats::holds_mixtures(*formats::find_dialect(row.dialect), family_);
+  }
+
  private:
   [[nodiscard]] std::vector<const EngineLoad*> of(SchemeId scheme, std::size_t least) const {
     std::vector<const EngineLoad*> rows;
@@ -113,9 +118,9 @@ class Loads {
     const Dialect* dialect = formats::find_dialect(row.dialect);
     if (dialect == nullptr) return weights_.size();
     // A dialect of stacks alone is that of a family.
-    const formats::StorageRow* storage = formats::find_storage(*dialect, row.scheme);
-    const bool is_of_stacks =
-        storage != nullptr && storage->experts == formats::ExpertForm::kStacked;
+    const formats::StorageRow* storage = formats::find_storage(*dialect, family_, row.scheme);
+    if (storage == nullptr) return 0;
+    const bool is_of_stacks = storage->experts == formats::ExpertForm::kStacked;
     if (is_of_stacks && dialect->name != family_.dialect) return 0;
     std::size_t n = 0;
     for (formats::EngineWeight weight : weights_) {
@@ -154,7 +159,7 @@ void require_loaded(const formats::EngineFacts& engine, const std::vector<Scheme
 
 // Whether the dialect of a row may hold all of some schemes for the engine.
 bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, const Loads& loads) {
-  if (schemes.size() > 1 && !formats::find_dialect(row.dialect)->holds_mixtures) return false;
+  if (schemes.size() > 1 && !loads.holds_mixtures(row)) return false;
   return std::ranges::all_of(schemes, [&](SchemeId scheme) {
     const std::vector<const EngineLoad*> rows = loads.of(scheme);
     return std::ranges::find(rows, row.dialect, &EngineLoad::dialect) != rows.end();
@@ -226,7 +231,8 @@ void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::
   if (row == rows.end()) refuse_choice(engine, choices, schemes.front(), rows);
   const Dialect& dialect = *formats::find_dialect((*row)->dialect);
   choices.dialect = dialect.name;
-  const formats::StorageRow* usual = formats::find_storage(dialect, schemes.front());
+  const formats::StorageRow* usual =
+      formats::find_storage(dialect, source.family(), schemes.front());
   const bool is_default = usual != nullptr && usual->activations == (*row)->activations &&
                           usual->activations_choice.empty();
   if (!choices.activations && !is_default) choices.activations = (*row)->activations;

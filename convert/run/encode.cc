@@ -1,12 +1,29 @@
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "convert/run/actions.h"
+#include "formats/base/error.h"
+#include "formats/container/float8.h"
 
 namespace ingot::convert {
 
+using formats::DType;
 using formats::Part;
 
 namespace {
+
+// The exponents of F32 scales that are powers of two, as E8M0 has them.
+std::vector<std::byte> exponents_of(std::span<const std::byte> scales) {
+  std::vector<std::byte> exponents(scales.size() / sizeof(float));
+  for (std::size_t i = 0; i < exponents.size(); ++i) {
+    float scale = 0;
+    std::memcpy(&scale, scales.data() + i * sizeof(float), sizeof(float));
+    INGOT_CHECK(formats::is_e8m0_value(scale));
+    exponents[i] = static_cast<std::byte>(std::bit_cast<std::uint32_t>(scale) >> 23);
+  }
+  return exponents;
+}
 
 // Encodes one tensor band by band from the file, and writes its parts.
 class Encoder {
@@ -23,8 +40,7 @@ class Encoder {
     for (std::size_t p = 0; p < planned_.n_parts; ++p) parts_.push_back(task_.part(p));
     const auto write_scales = [this] {
       for (std::size_t p = 1; p < planned_.n_parts; ++p) {
-        if (planned_.parts[p].part == Part::kScale && facts_.group_rows != 0)
-          parts_[p].write(encoder_.scales());
+        if (planned_.parts[p].part == Part::kScale && facts_.group_rows != 0) write_scales_of(p);
       }
     };
     const BandPlan& bands = encoder_.bands();
@@ -53,6 +69,16 @@ class Encoder {
   }
 
  private:
+  void write_scales_of(std::size_t p) {
+    const bool are_narrowed =
+        planned_.parts[p].dtype == DType::kF8E8M0 && facts_.scale_dtype == DType::kF32;
+    if (are_narrowed) {
+      parts_[p].write(exponents_of(encoder_.scales()));
+    } else {
+      parts_[p].write(encoder_.scales());
+    }
+  }
+
   void add_row_sums(const Band& band, std::span<const std::byte> written) {
     for (std::uint64_t row = 0; row < band.rows; ++row) {
       const auto codes = written.subspan(row * encoder_.bands().cols, encoder_.bands().cols);

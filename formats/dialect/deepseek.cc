@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/families.h"
@@ -48,6 +50,32 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 
+// DeepSeek-V4, as DeepSeek releases it, and as NVIDIA does with experts in NVFP4.
+constexpr std::array kNativeFp8Parts = {
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    // Base models have F32.
+    PartRow{.part = Part::kScale,
+            .suffix = ".scale",
+            .dtype = DType::kF8E8M0,
+            .shape = PartShape::kGrid,
+            .keeps_dtype = true},
+};
+constexpr std::array kNativeMxfp4Parts = {
+    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartRow{Part::kScale, ".scale", DType::kF8E8M0, PartShape::kGrid},
+};
+constexpr std::array kNativeNvfp4Parts = {
+    PartRow{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartRow{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
+};
+constexpr std::array kNativeStorage = {
+    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "fp8", kNativeFp8Parts},
+    StorageRow{SchemeId::kMxfp4, Activations::kWeightOnly, "", kNativeMxfp4Parts},
+    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNativeNvfp4Parts},
+};
+
 // transformers reads the first, vLLM the second where it is there.
 constexpr const char* kTransformersList = "modules_to_not_convert";
 constexpr const char* kVllmList = "ignored_layers";
@@ -58,7 +86,7 @@ constexpr std::string_view kPowersOfTwo = "ue8m0";
 /// The one way in which this dialect's engines take quantized weights.
 struct NativeBlock {
   QuantizationGroup group;  ///< `block` is {0, 0} where a tensor has one scale
-  /// Packed experts under DeepSeek's native names, which only the source's own block describes.
+  /// Packed weights that no row of the dialect has, which only the source's own block describes.
   bool has_foreign = false;
 };
 
@@ -70,12 +98,28 @@ bool is_static(const NativeBlock& native) {
   return native.group.activations == Activations::kStatic;
 }
 
+bool is_native_scheme(SchemeId scheme) {
+  return std::ranges::find(kNativeStorage, scheme, &StorageRow::scheme) != kNativeStorage.end();
+}
+
+/// Whether weights are written under DeepSeek's native names: so the family has them, or the parts
+/// say so.
+bool has_native_names(const WrittenModel& model) {
+  const Family* family = family_of(model.source);
+  if (family != nullptr && is_native(kDeepseekDialect, *family)) return true;
+  return std::ranges::any_of(model.tensors, [](const WrittenTensor& tensor) {
+    return std::ranges::any_of(tensor.stored,
+                               [](const std::string& name) { return name.ends_with(".scale"); });
+  });
+}
+
 NativeBlock native_block(const WrittenModel& model) {
   std::optional<QuantizationGroup> found;
   bool has_foreign = false;
+  const bool has_native = has_native_names(model);
   for (const QuantizationGroup& group : written_groups(model).groups) {
     if (find_storage(kDeepseekDialect, group.scheme) == nullptr) {
-      has_foreign = true;
+      has_foreign = has_foreign || !(has_native && is_native_scheme(group.scheme));
       continue;
     }
     if (found && *found != group) {
@@ -205,6 +249,83 @@ std::vector<std::string> still_plain(std::vector<std::string> entries, const Wri
   return entries;
 }
 
+/// What NVIDIA's releases of DeepSeek-V4 say of experts in NVFP4, beside what is said of the FP8.
+constexpr std::array kExpertKeys = {
+    "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
+    "moe_quant_algo", "quant_algo", "producer", "quantized_layers",
+};
+
+/// The values of kExpertKeys; empty where no expert is NVFP4.
+Json expert_block(const WrittenModel& model) {
+  const std::uint64_t n_layers = model.source.num_hidden_layers;
+  const Json algo = {{"group_size", scheme_facts(SchemeId::kNvfp4).group_cols},
+                     {"quant_algo", "NVFP4"}};
+  Json layers = Json::object();
+  bool has_other_mtp = false;
+  for (const WrittenTensor& tensor : model.tensors) {
+    const bool is_nvfp4 = tensor.scheme == SchemeId::kNvfp4;
+    const bool is_mtp = tensor.layer && *tensor.layer >= n_layers;
+    has_other_mtp = has_other_mtp || (is_mtp && !is_nvfp4 && scheme_facts(tensor.scheme).quantized);
+    if (is_nvfp4) layers[std::string(experts_of(tensor.name))] = algo;
+  }
+  if (layers.empty()) return Json::object();
+  Json ignore = {"*.attn.*", "*.ffn.shared_experts.*", "head"};
+  if (has_other_mtp) ignore.push_back("mtp.*");
+  const Json numbers = {{"dynamic", false}, {"group_size", 16}, {"num_bits", 4}, {"type", "float"}};
+  return {{"config_groups",
+           {{"group_0",
+             {{"input_activations", numbers}, {"targets", {"Linear"}}, {"weights", numbers}}}}},
+          {"group_size", 16},
+          {"ignore", std::move(ignore)},
+          {"kv_cache_quant_algo", nullptr},
+          {"moe_quant_algo", "NVFP4"},
+          {"producer", {{"name", "modelopt"}, {"version", "dsv4-nvfp4-experts"}}},
+          {"quant_algo", "MIXED_PRECISION"},
+          {"quantized_layers", std::move(layers)}};
+}
+
+/// What is not FP8 are routed experts, of which engines know one scheme for all main layers.
+void require_experts(const WrittenModel& model) {
+  const WrittenTensor* first = nullptr;
+  for (const WrittenTensor& tensor : model.tensors) {
+    if (tensor.rule == nullptr) continue;
+    const bool is_expert = is_routed_expert(tensor.rule->role);
+    const std::string_view scheme = scheme_facts(tensor.scheme).name;
+    if (!is_expert && find_storage(kDeepseekDialect, tensor.scheme) == nullptr &&
+        is_native_scheme(tensor.scheme)) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("is no routed expert, and dialect deepseek has {} for nothing else "
+                              "(give it fp8 with --rule)",
+                              scheme))
+          .in_tensor(tensor.name);
+    }
+    const bool is_main = !tensor.layer || *tensor.layer < model.source.num_hidden_layers;
+    if (!is_expert || !is_main || !scheme_facts(tensor.scheme).quantized) continue;
+    if (first == nullptr) first = &tensor;
+    if (first->scheme == tensor.scheme) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("is {}, '{}' is {}: engines know one scheme for all routed experts "
+                            "(give them one with --rule role:expert-gate,...)",
+                            scheme, first->name, scheme_facts(first->scheme).name))
+        .in_tensor(tensor.name);
+  }
+}
+
+/// Keys about experts are derived: a source's are true of its own alone.
+void state_experts(const WrittenModel& model, Json& block) {
+  const bool has_native = has_native_names(model);
+  if (has_native) require_experts(model);
+  const Json derived = has_native ? expert_block(model) : Json::object();
+  for (const char* key : kExpertKeys) {
+    const auto value = derived.find(key);
+    if (value == derived.end()) {
+      block.erase(key);
+    } else if (!block.contains(key) || nlohmann::json(block[key]) != nlohmann::json(*value)) {
+      block[key] = *value;
+    }
+  }
+}
+
 Json quantization_config(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const NativeBlock native = native_block(model);
@@ -220,6 +341,7 @@ Json quantization_config(const WrittenModel& model) {
   if (native.group.scheme != SchemeId::kFp8Tensor) block["weight_block_size"] = {size[0], size[1]};
   if (native.group.scheme == SchemeId::kFp8Block)
     state_scale_format(block, model.power_of_two_scales);
+  state_experts(model, block);
 
   for (const char* key : {kTransformersList, kVllmList}) {
     if (block.contains(key)) block[key] = still_plain(string_list(block, key), model);
@@ -252,6 +374,10 @@ Json quantization_config(const WrittenModel& model) {
 }
 
 }  // namespace
+
+std::span<const StorageRow> native_storage() {
+  return kNativeStorage;
+}
 
 const Dialect kDeepseekDialect = {.name = "deepseek",
                                   .summary =

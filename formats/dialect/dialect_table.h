@@ -32,6 +32,21 @@ bool is_mlx_form(const ModelConfig& config);
 /// form it is.
 Error unread_form(const ModelConfig& config);
 
+/// Rows of dialect deepseek for families whose own dialect it is (Family::dialect): their parts are
+/// called as in DeepSeek's own code, and their routed experts may have another scheme than the
+/// rest.
+std::span<const StorageRow> native_storage();
+/// Whether this is that dialect, and such a family.
+bool is_native(const Dialect& dialect, const Family& family);
+/// All rows for weights of a family, in the order in which they are looked at.
+std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
+                                                        const Family& family);
+/// As find_storage() without a family, of storage_rows().
+const StorageRow* find_storage(const Dialect& dialect, const Family& family, SchemeId scheme,
+                               std::optional<Activations> activations = std::nullopt);
+/// Whether a checkpoint of a family may hold several quantized schemes.
+bool holds_mixtures(const Dialect& dialect, const Family& family);
+
 /// All parts but the last, the scale of static activations.
 template <std::size_t N>
 constexpr std::span<const PartRow> without_inputs(const std::array<PartRow, N>& parts) {

@@ -139,6 +139,30 @@ const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
   return nullptr;
 }
 
+const StorageRow* find_storage(const Dialect& dialect, const Family& family, SchemeId scheme,
+                               std::optional<Activations> activations) {
+  for (const std::span<const StorageRow> rows : storage_rows(dialect, family)) {
+    for (const StorageRow& row : rows) {
+      if (row.scheme == scheme && (!activations || row.activations == *activations)) return &row;
+    }
+  }
+  return nullptr;
+}
+
+std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
+                                                        const Family& family) {
+  const auto native = is_native(dialect, family) ? native_storage() : std::span<const StorageRow>();
+  return {native, dialect.storage};
+}
+
+bool is_native(const Dialect& dialect, const Family& family) {
+  return &dialect == &kDeepseekDialect && family.dialect == dialect.name;
+}
+
+bool holds_mixtures(const Dialect& dialect, const Family& family) {
+  return dialect.holds_mixtures || is_native(dialect, family);
+}
+
 const PartRow* find_part_row(const StorageRow& storage, Part part) {
   const auto row = std::ranges::find(storage.parts, part, &PartRow::part);
   return row == storage.parts.end() ? nullptr : &*row;

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "formats/dialect/dialect_table.h"
+
 namespace ingot::formats {
 namespace {
 
@@ -221,6 +223,14 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
       form.activations = row.activations;
       add();
     }
+  }
+  for (const StorageRow& row : native_storage()) {
+    // FP8 has the same form under native names as under others.
+    if (row.scheme != form.scheme || find_storage(kDeepseekDialect, row.scheme) != nullptr)
+      continue;
+    form.dialect = kDeepseek;
+    form.activations = row.activations;
+    add();
   }
 }
 

@@ -57,6 +57,12 @@ constexpr std::string_view kModelopt = "modelopt";
 constexpr std::string_view kModelslim = "modelslim";
 constexpr std::string_view kDeepseek = "deepseek";
 constexpr std::string_view kMxfp4Stacks = "mxfp4";
+// Routed experts of DeepSeek-V4 beside FP8 in blocks.
+constexpr std::string_view kV4OfVllm = "vllm/models/deepseek_v4/quant_config.py";
+constexpr std::string_view kV4OfSglang =
+    "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
+constexpr std::string_view kV4Fp4OfSglang =
+    "python/sglang/srt/model_loader/loader.py: is_fp4_experts";
 constexpr std::string_view kAscend = "--quantization ascend";
 constexpr std::string_view kOfAscend =
     "vllm_ascend/quantization/configs/modelslim_config.py: get_quant_type_for_layer (0095630)";
@@ -89,6 +95,8 @@ constexpr std::array kLoads = {
     EngineLoad{kVllm, kModelopt, kNvfp4, kStatic, kGenerated},
     EngineLoad{kVllm, kCt, kMxfp4, kWeightOnly, kGenerated},
     EngineLoad{kVllm, kMxfp4Stacks, kMxfp4, kWeightOnly, kGenerated},
+    EngineLoad{kVllm, kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4OfVllm},
+    EngineLoad{kVllm, kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfVllm},
     EngineLoad{kVllm, kCt, kMxfp8, kWeightOnly, kGenerated},
     EngineLoad{kVllm, kCt, kMxfp8, kDynamic, kGenerated},
 
@@ -115,6 +123,8 @@ constexpr std::array kLoads = {
     EngineLoad{kSglang, kModelopt, kNvfp4, kStatic, kReplaced},
     EngineLoad{kSglang, kCt, kMxfp4, kWeightOnly, kRead, "",
                "python/sglang/srt/models/kimi_k3.py:3207"},
+    EngineLoad{kSglang, kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
+    EngineLoad{kSglang, kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
 
     EngineLoad{kTrtllm, kAny, kBf16, {}, kNotTried},
     EngineLoad{kTrtllm, kAny, kF16, {}, kNotTried},

@@ -15,6 +15,11 @@ const auto kNvfp4 = spelled("compressed-tensors", SchemeId::kNvfp4, Activations:
 const auto kModeloptNvfp4 = spelled("modelopt", SchemeId::kNvfp4, Activations::kStatic);
 const auto kMxfp4 = spelled("compressed-tensors", SchemeId::kMxfp4, Activations::kWeightOnly);
 
+/// DeepSeek-V4 as NVIDIA releases it.
+EditableCheckpoint make_v4_nvfp4() {
+  return EditableCheckpoint::load(INGOT_SOURCE_DIR "/tests/golden/families/deepseek_v4_nvfp4");
+}
+
 std::vector<RuleFixture> int8_fixtures() {
   const std::string scale = kAttention + "o_proj.weight_scale";
   return {
@@ -288,6 +293,11 @@ std::vector<RuleFixture> native_fixtures() {
        in_quantization({{"/modules_to_not_convert", {"lm_head", kAttention + "o_proj"}}})},
       {"native.ignored-quantized", kMismatch, kInt8Blocks,
        in_quantization({{"/ignored_layers/-", "up_proj"}})},
+      {"native.experts-said",
+       kMismatch,
+       make_v4_nvfp4,
+       in_quantization({{"/moe_quant_algo"}}),
+       {"fp8.merged-partition"}},
       {"fp8.nan-code", kNonFinite, make_fp8,
        [=](auto& c) { c.at(up_proj).bytes[12345] = std::byte{0xFF}; }},
       {"fp8.nan-code", kNonFinite,

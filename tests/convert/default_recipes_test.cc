@@ -249,7 +249,9 @@ TEST(DefaultRecipes, EveryLineHasATargetInSomeDialect) {
     if (line.dialect.empty()) continue;
     const formats::Dialect* dialect = formats::find_dialect(line.dialect);
     ASSERT_NE(dialect, nullptr) << line.dialect;
-    EXPECT_NE(formats::find_storage(*dialect, line.to), nullptr) << line.dialect;
+    // That of a family's own dialect may hold more.
+    const formats::Family& family = *formats::find_family("deepseek_v4");
+    EXPECT_NE(formats::find_storage(*dialect, family, line.to), nullptr) << line.dialect;
   }
 }
 

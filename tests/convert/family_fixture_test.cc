@@ -141,8 +141,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Fixture{"ministral3_fp8", "generic"}, Fixture{"mistral4_fp8", "generic"},
                       Fixture{"glm4_moe_fp8_channel", "generic"},
                       Fixture{"glm4_moe_fp8_block", "generic"}, Fixture{"deepseek_v4", "generic"},
-                      Fixture{"deepseek_v4_base", "generic"}, Fixture{"qwen3_5_moe_fp8", ""},
-                      Fixture{"gpt_oss", ""}, Fixture{"qwen3_5_moe_fp8", "generic"}),
+                      Fixture{"deepseek_v4_base", "generic"}, Fixture{"deepseek_v4_nvfp4", ""},
+                      Fixture{"qwen3_5_moe_fp8", ""}, Fixture{"gpt_oss", ""},
+                      Fixture{"qwen3_5_moe_fp8", "generic"}),
     [](const auto& row) {
       return std::string(row.param.name) + (row.param.family[0] == '\0' ? "" : "_by_headers");
     });

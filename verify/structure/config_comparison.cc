@@ -224,13 +224,16 @@ struct NumberFormats {
     const Json& after = json_member(config.config, "expert_dtype");
     if (!config.is_hub || (before.is_null() && after.is_null())) return;
     const auto tensors = output.tensors();
-    const auto expert = std::ranges::find_if(tensors, [](const LogicalTensor& tensor) {
-      return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
+    const std::uint64_t n_layers = output.config().num_hidden_layers;
+    const auto expert = std::ranges::find_if(tensors, [&](const LogicalTensor& tensor) {
+      return tensor.layer && *tensor.layer < n_layers && tensor.rule != nullptr &&
+             formats::is_routed_expert(tensor.rule->role);
     });
     if (expert == tensors.end()) return;
     const SchemeId scheme = expert->encoding.scheme;
-    const bool is_named = scheme == SchemeId::kMxfp4 || scheme == SchemeId::kFp8Block;
-    const Json wanted = !is_named ? Json() : scheme == SchemeId::kMxfp4 ? Json("fp4") : Json("fp8");
+    const bool is_fp4 = formats::scheme_facts(scheme).code == formats::CodeKind::kE2m1;
+    const bool is_named = is_fp4 || scheme == SchemeId::kFp8Block;
+    const Json wanted = !is_named ? Json() : is_fp4 ? Json("fp4") : Json("fp8");
     if (after == wanted) return;
     const std::string message = fmt::format("expert_dtype is {}, but the routed experts are {}",
                                             config_text(after), formats::scheme_facts(scheme).name);
