@@ -311,11 +311,14 @@ void require_experts(const WrittenModel& model) {
   }
 }
 
-/// Keys about experts are derived: a source's are true of its own alone.
-void state_experts(const WrittenModel& model, Json& block) {
+/// Keys about experts are derived: a source's are true of its own alone. Where it has weights that
+/// nothing else describes, they are its own.
+void state_experts(const WrittenModel& model, const NativeBlock& native, Json& block) {
   const bool has_native = has_native_names(model);
   if (has_native) require_experts(model);
   const Json derived = has_native ? expert_block(model) : Json::object();
+  const bool is_said = block.contains("quant_algo") || block.contains("moe_quant_algo");
+  if (native.has_foreign || (derived.empty() && !is_said)) return;
   for (const char* key : kExpertKeys) {
     const auto value = derived.find(key);
     if (value == derived.end()) {
@@ -341,7 +344,7 @@ Json quantization_config(const WrittenModel& model) {
   if (native.group.scheme != SchemeId::kFp8Tensor) block["weight_block_size"] = {size[0], size[1]};
   if (native.group.scheme == SchemeId::kFp8Block)
     state_scale_format(block, model.power_of_two_scales);
-  state_experts(model, block);
+  state_experts(model, native, block);
 
   for (const char* key : {kTransformersList, kVllmList}) {
     if (block.contains(key)) block[key] = still_plain(string_list(block, key), model);

@@ -147,6 +147,21 @@ TEST(QuantizationConfig, ListsWhatBecamePlainForBothLoaders) {
   EXPECT_EQ(block["scale_fmt"], "ue8m0");
 }
 
+TEST(QuantizationConfig, KeysOfExpertsAreTrueOrGone) {
+  const std::string source =
+      R"({"quant_method":"fp8","activation_scheme":"dynamic","fmt":"e4m3",)"
+      R"("weight_block_size":[128,128],"quant_algo":"MIXED_PRECISION","moe_quant_algo":"NVFP4",)"
+      R"("group_size":16,"ignore":["lm_head"],"quantized_layers":{"model.layers.1.mlp.experts":{}}})";
+  const WrittenTensor nvfp4 =
+      tensor("model.layers.1.mlp.experts.0.up_proj.weight", SchemeId::kNvfp4, &kQuantizedRule);
+  EXPECT_EQ(derived("deepseek", config_with(source), {kUp, nvfp4}).dump(), source)
+      << "nothing else describes these experts";
+  const Json alone = derived("deepseek", config_with(source), {kUp});
+  for (const char* key :
+       {"quant_algo", "moe_quant_algo", "group_size", "ignore", "quantized_layers"})
+    EXPECT_FALSE(alone.contains(key)) << key;
+}
+
 // vLLM builds the router of this family with the quantization config.
 TEST(QuantizationConfig, ListsTheRouterThatSilenceWouldQuantize) {
   const TensorRule* router = nullptr;
