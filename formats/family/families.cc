@@ -179,6 +179,12 @@ bool has_latent_attention(const Family& /*family*/, const ModelConfig& config) {
   return config.kv_lora_rank != 0 || !says_none;
 }
 
+/// DeepSeek's code writes `deepseek_ref` whatever the model.
+bool has_own_type_or_architecture(const Family& family, const ModelConfig& config) {
+  return config.model_type == family.name || config.text.model_type == family.name ||
+         config.architecture == family.architecture;
+}
+
 /// A name in config.json that several models have.
 struct SharedName {
   std::string_view family;  ///< of one of them
@@ -188,6 +194,7 @@ struct SharedName {
 constexpr std::array kSharedNames = {
     // Ling 3; Ling 2.5 is BailingMoeV2_5ForCausalLM.
     SharedName{"bailing_hybrid", is_of_family_architecture, ""},
+    SharedName{"deepseek_v4", has_own_type_or_architecture, ""},
     SharedName{"deepseek_v2", has_latent_attention, "deepseek_v2_mha"},
 };
 

@@ -114,6 +114,18 @@ TEST(Families, OfASharedModelTypeFollowTheArchitecture) {
   EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV2_5ForCausalLM"])"), nullptr);
 }
 
+TEST(Families, V4IsKnownUnderTheNameOfItsOwnCode) {
+  const auto family = [](const std::string& config) {
+    return family_of(parse_model_config(config, "config.json"));
+  };
+  EXPECT_EQ(family(R"({"model_type": "deepseek_ref", "architectures": ["DeepseekV4ForCausalLM"]})"),
+            find_family("deepseek_v4"));
+  EXPECT_EQ(family(R"({"model_type": "deepseek_ref", "architectures": ["OtherForCausalLM"]})"),
+            nullptr);
+  EXPECT_EQ(family(R"({"model_type": "deepseek_v4", "architectures": ["OtherForCausalLM"]})"),
+            find_family("deepseek_v4"));
+}
+
 // The config of DeepSeek-OCR-2, as far as it says what the model is.
 constexpr const char* kOcr = R"({"model_type": "deepseek_vl_v2",
   "architectures": ["DeepseekOCR2ForCausalLM"],
