@@ -1,0 +1,73 @@
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "formats/family/families.h"
+#include "formats/family/family.h"
+#include "formats/json/json.h"
+
+// Names in config.json that several models have: which family is meant.
+
+namespace ingot::formats {
+namespace {
+
+// Ling 2.5 and 3 share a model_type.
+TEST(SharedNames, FollowTheArchitecture) {
+  const auto family = [](const std::string& architectures) {
+    return family_of(parse_model_config(R"({"model_type": "bailing_hybrid")" + architectures + "}",
+                                        "config.json"));
+  };
+  EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV3ForCausalLM"])"),
+            find_family("bailing_hybrid"));
+  EXPECT_EQ(family(""), find_family("bailing_hybrid"));
+  EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV2_5ForCausalLM"])"), nullptr);
+}
+
+TEST(SharedNames, V4IsKnownUnderTheNameOfItsOwnCode) {
+  const auto family = [](const std::string& config) {
+    return family_of(parse_model_config(config, "config.json"));
+  };
+  EXPECT_EQ(family(R"({"model_type": "deepseek_ref", "architectures": ["DeepseekV4ForCausalLM"]})"),
+            find_family("deepseek_v4"));
+  EXPECT_EQ(family(R"({"model_type": "deepseek_ref", "architectures": ["OtherForCausalLM"]})"),
+            nullptr);
+  EXPECT_EQ(family(R"({"model_type": "deepseek_v4", "architectures": ["OtherForCausalLM"]})"),
+            find_family("deepseek_v4"));
+}
+
+// The config of DeepSeek-OCR-2, as far as it says what the model is.
+constexpr const char* kOcr = R"({"model_type": "deepseek_vl_v2",
+  "architectures": ["DeepseekOCR2ForCausalLM"],
+  "language_config": {"architectures": ["DeepseekV2ForCausalLM"], "first_k_dense_replace": 1,
+    "hidden_size": 1280, "intermediate_size": 6848, "kv_lora_rank": null,
+    "moe_intermediate_size": 896, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+    "num_attention_heads": 10, "num_experts_per_tok": 6, "num_hidden_layers": 12,
+    "num_key_value_heads": 10, "q_lora_rank": null, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0,
+    "topk_method": "greedy", "use_mla": false, "v_head_dim": 0, "vocab_size": 129280}})";
+
+TEST(SharedNames, V2WithoutLatentAttentionIsAnother) {
+  const ModelConfig config = parse_model_config(kOcr, "config.json");
+  const Family* family = family_of(config);
+  ASSERT_NE(family, nullptr);
+  EXPECT_EQ(family->name, "deepseek_v2_mha");
+  EXPECT_NO_THROW(require_widths(*family, config));
+  const NameGrammar grammar(*family, config);
+  for (const char* projection : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+    const auto match =
+        grammar.match(fmt::format("model.layers.11.self_attn.{}.weight", projection));
+    ASSERT_TRUE(match) << projection;
+    EXPECT_EQ(rule_shape(*match->rule, config, 11), (Shape{1280, 1280}));
+  }
+  EXPECT_FALSE(grammar.match("model.layers.1.self_attn.kv_b_proj.weight"));
+  for (const char* tower : {"model.sam_model.pos_embed", "model.view_seperator",
+                            "model.qwen2_model.model.model.layers.3.mlp.up_proj.weight",
+                            "model.projector.layers.weight"})
+    EXPECT_EQ(grammar.match(tower)->rule->role, Role::kOtherModality) << tower;
+  // What says nothing of latent attention has it.
+  Json keys = Json::parse(R"({"model_type": "deepseek_v2"})");
+  EXPECT_EQ(family_of(parse_model_config(keys.dump(), "config.json")), find_family("deepseek_v2"));
+}
+
+}  // namespace
+}  // namespace ingot::formats
