@@ -80,6 +80,7 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, 
 RuleOptions rule_options(const CheckOptions& options) {
   return {.deep = options.deep,
           .threads = options.threads,
+          .values = options.values,
           .stop_requested = options.stop_requested,
           .tensor_parallel = options.tensor_parallel};
 }

@@ -14,6 +14,7 @@ struct CheckOptions {
   std::string family = {};  ///< as OpenOptions::family
   bool deep = false;        ///< read every FP8 weight for NaN codes
   bool hashes = true;       ///< where a manifest lies beside the weights, hash every tensor
+  bool values = true;       ///< as RuleOptions::values
   bool manifest = true;     ///< without it the files are looked at as those of somebody else
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel

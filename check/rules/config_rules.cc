@@ -28,6 +28,9 @@ struct DialectKeys {
   std::string_view dialect;
   std::array<std::string_view, 14> keys;
 };
+// Words that say nothing where they are false.
+constexpr std::array<std::string_view, 2> kIdleWhenFalse = {"act_per_tensor", "weight_per_tensor"};
+
 constexpr std::array kKnownKeys = {
     DialectKeys{"deepseek",
                 {"quant_method", "fmt", "activation_scheme", "weight_block_size", "scale_fmt",
@@ -111,6 +114,7 @@ void known_keys(const RuleInput& input) {
       continue;
     const bool is_native = formats::is_native(input.dialect(), input.checkpoint.family());
     if (is_native && is_in(kExpertKeys, key)) continue;
+    if (value == false && is_in(kIdleWhenFalse, key)) continue;
     input.report_config(ErrorCode::kUnsupported,
                         fmt::format("quantization_config has a key '{}' ({}) that this version "
                                     "does not know",

@@ -145,6 +145,7 @@ int run_engine_check(const CheckFlags& flags) {
   const formats::Engine engine = formats::engine_of(flags.engine);
   CheckResult result = check::check_directory(flags.directory,
                                               {.family = flags.family,
+                                               .values = false,
                                                .manifest = false,
                                                .threads = threads_of(flags.threads),
                                                .tensor_parallel = flags.tensor_parallel,

@@ -187,6 +187,15 @@ TEST_F(Check, SaysOneFactOnce) {
   EXPECT_EQ(check_checkpoint(dir_.path(), {}).findings.size(), 1U);
 }
 
+TEST_F(Check, WithoutValuesReadsHeadersAndJsonAlone) {
+  const std::string scale = "model.layers.0.self_attn.o_proj.weight_scale_inv";
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
+  edited.put_zeros(scale, DType::kF32, edited.at(scale).shape);
+  replace_by(edited);
+  EXPECT_EQ(only(check_checkpoint(dir_.path(), {}).findings).rule, "fp8.scale-values");
+  EXPECT_THAT(check_checkpoint(dir_.path(), {.values = false}).findings, IsEmpty());
+}
+
 TEST_F(Check, ReportsAbsentMtpLayersAsAWarning) {
   EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.erase_prefix("model.layers.2.");

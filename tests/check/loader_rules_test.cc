@@ -102,6 +102,15 @@ TEST(LoaderRules, AreQuietOnASoundCheckpoint) {
   EXPECT_THAT(run_rules(make_plain()), ::testing::IsEmpty());
 }
 
+TEST(LoaderRules, WordsThatSayNothingAreNoUnknownKeys) {
+  EditableCheckpoint checkpoint = make_synthetic();
+  for (const bool is_meant : {false, true}) {
+    for (const char* key : {"weight_per_tensor", "act_per_tensor"})
+      quantization(checkpoint)[key] = is_meant;
+    EXPECT_THAT(run_rules(checkpoint), ::testing::SizeIs(is_meant ? 2 : 0));
+  }
+}
+
 TEST(LoaderRules, AcceptATiedHeadOfEqualBytes) {
   EditableCheckpoint tied = make_synthetic();
   tied.config["tie_word_embeddings"] = true;
