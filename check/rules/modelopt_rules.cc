@@ -247,26 +247,34 @@ void arguments(const RuleInput& input) {
   }
 }
 
+void report_difference(const RuleInput& input, const Json& in_block, const char* key_there,
+                       const Json& in_file, const char* key_here) {
+  input.report_config(
+      ErrorCode::kMismatch,
+      fmt::format("quantization_config.{} is {}, but {} in hf_quant_config.json is {}: engines "
+                  "read one or the other",
+                  key_there, config_text(in_block), key_here, config_text(in_file)));
+}
+
+void cache_in_both(const RuleInput& input) {
+  constexpr const char *kInBlock = "kv_cache_scheme", *kInFile = "kv_cache_quant_algo";
+  const Statement file = file_of(input);
+  const Statement block = block_of(input);
+  if (file.object == nullptr || block.object == nullptr) return;
+  const Json& a = json_member(*block.object, kInBlock);
+  const Json& b = json_member(*file.object, kInFile);
+  if (a.is_null() != b.is_null()) report_difference(input, a, kInBlock, b, kInFile);
+}
+
 void statements_agree(const RuleInput& input) {
   const Statement file = file_of(input);
   const Statement block = block_of(input);
   if (file.object == nullptr || block.object == nullptr) return;
-  const auto differ = [&](const char* in_block, const char* in_file) {
-    input.report_config(
-        ErrorCode::kMismatch,
-        fmt::format("quantization_config.{} is {}, but {} in hf_quant_config.json is {}: engines "
-                    "read one or the other",
-                    in_block, config_text(json_member(*block.object, in_block)), in_file,
-                    config_text(json_member(*file.object, in_file))));
-  };
   for (const char* key : {"quant_algo", "group_size"}) {
     const Json& a = json_member(*block.object, key);
     const Json& b = json_member(*file.object, key);
-    if (!a.is_null() && !b.is_null() && a != b) differ(key, key);
+    if (!a.is_null() && !b.is_null() && a != b) report_difference(input, a, key, b, key);
   }
-  const bool cache_in_block = !json_member(*block.object, "kv_cache_scheme").is_null();
-  const bool cache_in_file = !json_member(*file.object, "kv_cache_quant_algo").is_null();
-  if (cache_in_block != cache_in_file) differ("kv_cache_scheme", "kv_cache_quant_algo");
   if (!block.object->contains("ignore") || !file.object->contains("exclude_modules")) return;
   for (const LinearModule& module : input.facts.modules) {
     const bool is_in_block = block.block.excluded().covers_for_all(module.name);
@@ -308,7 +316,7 @@ constexpr LoaderRule kRules[] = {
      "a plain head of a multi-token prediction layer is excluded without shared_head too",
      mtp_head},
     {"modelopt.plain-module", kModelopt, "all", kError,
-     "embedding, head, router, norms, eh_proj and weights_proj are not quantized", plain_module,
+     "embedding, router, norms, eh_proj and weights_proj are not quantized", plain_module,
      kAnyScheme, false, kIsAllowable},
     {"modelopt.input-scale", kModelopt, "all", kError,
      "under NVFP4 and FP8 every quantized weight has an input_scale", input_scale},
@@ -316,6 +324,10 @@ constexpr LoaderRule kRules[] = {
      "a quantized cache of keys and values has its scales stored", cache_scales},
     {"modelopt.arguments", kModelopt, "all", kError,
      "group_size, config_groups and the like are those of quant_algo", arguments},
+    // nvidia/Qwen3.6-35B-A3B-NVFP4 has it in the file alone.
+    {"modelopt.cache-in-both", kModelopt, "one reader or another", kWarning,
+     "config.json and hf_quant_config.json both say that the cache is quantized, or neither",
+     cache_in_both},
     {"modelopt.statements-agree", kModelopt, "one reader or another", kError,
      "config.json and hf_quant_config.json say the same", statements_agree},
 };

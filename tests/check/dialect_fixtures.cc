@@ -120,10 +120,15 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kDtypeMismatch,
        kNvfp4,
        [](auto& c) {
-         put_spelled(c, "lm_head.weight", {"modelopt", SchemeId::kNvfp4, Activations::kStatic});
-         replace_excluded(c, "lm_head", "head_of_nothing");
+         put_spelled(c, "model.embed_tokens.weight",
+                     {"modelopt", SchemeId::kNvfp4, Activations::kStatic});
        },
-       {"modelopt.statements-agree"}},
+       {"modelopt.exclude-quantized"}},
+      {"modelopt.cache-in-both",
+       kMismatch,
+       kNvfp4,
+       [](auto& c) { statement(c)["kv_cache_quant_algo"] = "FP8"; },
+       {"modelopt.cache-scales"}},
       {"modelopt.input-scale", kMissingTensor, kNvfp4,
        [](auto& c) { c.tensors.erase(kDense + "down_proj.input_scale"); }},
       {"modelopt.cache-scales", kMissingTensor, kNvfp4,

@@ -111,6 +111,17 @@ TEST(LoaderRules, WordsThatSayNothingAreNoUnknownKeys) {
   }
 }
 
+// As nvidia/Qwen3.6-35B-A3B-NVFP4 has it.
+TEST(LoaderRules, ModeloptHasQuantizedHeadsThatItsConfigNames) {
+  EditableCheckpoint checkpoint =
+      make_spelled({"modelopt", SchemeId::kNvfp4, Activations::kStatic});
+  put_spelled(checkpoint, "lm_head.weight", {"modelopt", SchemeId::kNvfp4, Activations::kStatic});
+  Json& statement = checkpoint.descriptions.at("hf_quant_config.json")["quantization"];
+  for (Json* list : {&statement["exclude_modules"], &quantization(checkpoint)["ignore"]})
+    list->erase(std::ranges::find(*list, Json("lm_head")));
+  EXPECT_THAT(text_of(run_rules(checkpoint)), ::testing::Not(::testing::HasSubstr("lm_head")));
+}
+
 TEST(LoaderRules, AcceptATiedHeadOfEqualBytes) {
   EditableCheckpoint tied = make_synthetic();
   tied.config["tie_word_embeddings"] = true;
