@@ -288,12 +288,13 @@ void ScaleReader::require_good(std::span<const float> stored, std::uint64_t firs
     if (is_good(stored[i], policy_, may_be_negative)) continue;
     throw bad_scale(
         source_, tensor_, stored_scale(),
-        fmt::format("at row {}, column {} is {}; it must be finite and {} (fetch the file again{})",
-                    first_row + i / cols_, i % cols_, stored[i],
-                    may_be_negative ? "not zero" : "above zero",
-                    stored[i] == 0
-                        ? fmt::format(", or accept it with --allow 'zero-scale={}'", tensor_.name)
-                        : ""));
+        fmt::format(
+            "at row {}, column {} is {}; it must be finite and {} (fetch the file again{})",
+            first_row + i / cols_, i % cols_, stored[i],
+            may_be_negative ? "not zero" : "above zero",
+            stored[i] == 0
+                ? fmt::format("; ingot convert --allow 'zero-scale={}' accepts it", tensor_.name)
+                : ""));
   }
 }
 
@@ -326,8 +327,8 @@ void require_good_input_scales(const TensorSource& source, const LogicalTensor& 
     throw bad_scale(
         source, tensor, tensor.encoding.stored[Part::kInputScale],
         fmt::format("is {}; it must be finite and above zero (fetch the file again{})", scale,
-                    scale == 0 ? fmt::format(", or accept it with --allow "
-                                             "'zero-scale={}'",
+                    scale == 0 ? fmt::format("; ingot convert --allow "
+                                             "'zero-scale={}' accepts it",
                                              tensor.name)
                                : ""));
   }
