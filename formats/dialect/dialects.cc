@@ -116,23 +116,13 @@ const Dialect& default_dialect(SchemeId scheme, std::optional<Activations> activ
                                                       : kCompressedTensorsDialect;
 }
 
-namespace {
-
-// Engines of such a dialect load a head in the scheme that its config gives all linears.
-bool is_head_by_silence(const Dialect& dialect, const TensorRule& rule) {
-  return rule.silence == Silence::kHead && dialect.heads == Heads::kBySilence;
-}
-
-}  // namespace
-
 bool can_be_quantized(const Dialect& dialect, const TensorRule& rule) {
-  const bool may_be = rule.may_be_quantized && dialect.heads != Heads::kPlain;
-  return rule.fp8_by_default || may_be || is_head_by_silence(dialect, rule);
+  return rule.fp8_by_default || (rule.may_be_quantized && dialect.heads != Heads::kPlain);
 }
 
 bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule) {
-  return rule.fp8_by_default || rule.silence == Silence::kQuantized ||
-         is_head_by_silence(dialect, rule);
+  if (rule.fp8_by_default || rule.silence == Silence::kQuantized) return true;
+  return rule.silence == Silence::kHead && dialect.heads == Heads::kBySilence;
 }
 
 std::string mtp_head_alias(std::string_view module) {
