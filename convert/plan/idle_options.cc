@@ -69,6 +69,12 @@ bool takes_activations(const Plan& plan) {
   });
 }
 
+bool takes_unknown(const Plan& plan) {
+  return std::ranges::any_of(plan.source.tensors(), [&](const LogicalTensor& tensor) {
+    return any_matches(plan.recipe.allow.unknown_tensor, tensor.name);
+  });
+}
+
 bool has_attention_on_request(const Plan& plan) {
   const auto lines = default_recipe_lines();
   return std::any_of(lines.begin(), lines.end(), [&](const DefaultRecipeLine& line) {
@@ -90,10 +96,14 @@ struct OptionScope {
   }
 };
 
+constexpr std::string_view kAllowUnknown = "--allow unknown-tensor";
+
 constexpr OptionScope kScopes[] = {
     {"--to", "says which scheme weights have in the output", "no tensor of the output has it",
      "see ingot list roles DIR, and give rules such as --rule SELECTOR=SCHEME", nullptr,
      takes_scheme},
+    {kAllowUnknown, "copies tensors that the family does not have", "no tensor is called so",
+     "see the names in ingot inspect DIR", nullptr, takes_unknown},
     {"--dialect", "says how quantized tensors are stored", "no tensor of the output is quantized",
      "use --to with a quantized scheme", is_quantized,
      [](const Plan& plan) { return plan.counts.demoted > 0; }},
@@ -138,6 +148,7 @@ void refuse_idle_options(const Plan& plan) {
     // A file is only read for somebody who gave it.
     const bool is_given =
         (row.option == "--to" && recipe.to) ||
+        (row.option == kAllowUnknown && !recipe.allow.unknown_tensor.empty()) ||
         (row.option == "--importance" && recipe.choices.importance != nullptr) ||
         std::find(recipe.given.begin(), recipe.given.end(), row.option) != recipe.given.end();
     if (!is_given || row.acts(plan)) continue;

@@ -279,10 +279,14 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
                  .merges_equal = options.merges_copies,
                  .by_index = options.allow_duplicate},
                 state->bytes->files(), state->stored, state->remarks, stage.faults());
-  const StoredNames names(state->stored);
-  if (listing.has_index)
+  if (listing.has_index) {
+    const StoredNames names(state->stored);
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
+  }
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
+  for (std::string& remark : rename_aliases(*state->family, state->stored, state->lost))
+    state->remarks.push_back(std::move(remark));
+  const StoredNames names(state->stored);
   state->config.text.prefix = find_text_prefix(state->stored);
   count_mtp_layers(*state->family, state->stored, state->config);
   const StrayCheck strays{

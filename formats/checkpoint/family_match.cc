@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/part_names.h"
+#include "formats/family/family_yaml.h"
 #include "formats/family/roles.h"
+#include "formats/family/text_names.h"
+#include "formats/storage/stored_names.h"
 
 namespace ingot::formats {
 namespace {
@@ -76,6 +81,72 @@ Error unknown_tensors(std::string_view family, bool may_allow,
     text += fmt::format("\n  ... and {} more", unknown.size() - kShownUnknown);
   return Error(ErrorCode::kUnknownTensor, text);
 }
+
+/// Tensors that the family does not have as they are called, and has under another beginning.
+class OtherPrefixes {
+ public:
+  OtherPrefixes(const FamilyMatch& with, const NameGrammar& grammar,
+                std::span<const LogicalTensor> tensors)
+      : with_(with), grammar_(grammar), heads_{stored_text_name("model.", with.config.text)} {
+    for (const std::string_view head : {std::string_view(with.config.text.prefix), kNone}) {
+      if (std::ranges::find(heads_, head) == heads_.end()) heads_.emplace_back(head);
+    }
+    for (const LogicalTensor& tensor : tensors) present_.insert(tensor.name);
+  }
+
+  /// Whether the name is explained; it is kept for faults().
+  bool explain(std::string_view name) {
+    for (std::size_t at = 0; at != std::string_view::npos;) {
+      const std::string_view rest = name.substr(at);
+      for (const std::string& head : heads_) {
+        const std::string meant = head + std::string(rest);
+        if (present_.contains(meant) || !grammar_.match(meant)) continue;
+        Found& found = found_[{std::string(name.substr(0, at)), head}];
+        ++found.count;
+        const std::size_t word = rest.find('.');
+        if (word != std::string_view::npos) found.words.emplace(rest.substr(0, word + 1));
+        if (found.first.empty()) found.first = name;
+        return true;
+      }
+      const std::size_t dot = name.find('.', at);
+      at = dot == std::string_view::npos ? dot : dot + 1;
+    }
+    return false;
+  }
+
+  void report(ErrorList& faults) const {
+    for (const auto& [prefixes, found] : found_) {
+      const auto& [stored, meant] = prefixes;
+      std::vector<std::string> aliases;
+      for (const std::string& word : found.words)
+        aliases.push_back(fmt::format("{}{}: {}{}", stored, word, meant, word));
+      const auto quoted = [](const std::string& prefix) {
+        return prefix.empty() ? std::string("no prefix") : fmt::format("prefix '{}'", prefix);
+      };
+      faults.add(Error(ErrorCode::kUnknownTensor,
+                       fmt::format("{} tensors have {} where family {} has {}: rename them, or "
+                                   "have them read so by a --family-file of three lines, "
+                                   "`family: renamed`, `like: {}`, `aliases: {{{}}}`",
+                                   found.count, quoted(stored), with_.family.name, quoted(meant),
+                                   with_.family.name, fmt::join(aliases, ", ")))
+                     .in_tensor(found.first));
+    }
+  }
+
+ private:
+  struct Found {
+    std::size_t count = 0;
+    std::string first;
+    std::set<std::string> words;  // behind the prefix, with a dot
+  };
+  static constexpr std::string_view kNone = "";
+
+  const FamilyMatch& with_;
+  const NameGrammar& grammar_;
+  std::vector<std::string> heads_;  // of names as the family has them in this checkpoint
+  std::set<std::string_view> present_;
+  std::map<std::pair<std::string, std::string>, Found> found_;  // by prefix there and here
+};
 
 bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
   const auto match = grammar.match(tensor.name);
@@ -200,6 +271,7 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
   const UnevenLayers uneven(with);
   uneven.report(faults);
   std::vector<std::string> unknown;
+  OtherPrefixes prefixes(with, grammar, tensors);
   for (LogicalTensor* tensor : odd) {
     if (const auto layer = uneven.layer_of(*tensor)) {
       if (*layer < with.config.num_hidden_layers) continue;
@@ -209,13 +281,42 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       tensor->stack = StackOrder::kNone;
     } else if (tensor->rule != nullptr) {
       compare(*tensor, with, faults);
-    } else {
+    } else if (!prefixes.explain(tensor->name)) {
       const StoredTensor& weight = with.stored[tensor->encoding.stored.weight()];
       unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor->name));
     }
   }
+  prefixes.report(faults);
   if (!unknown.empty())
     faults.add(unknown_tensors(with.family.name, with.allow_unknown != nullptr, unknown));
+}
+
+std::vector<std::string> rename_aliases(const Family& family, std::vector<StoredTensor>& stored,
+                                        std::vector<std::string>& lost) {
+  std::vector<std::string> remarks;
+  for (const NameAlias& alias : aliases_of(family)) {
+    const auto meant = [&](const std::string& name) -> std::optional<std::string> {
+      if (!name.starts_with(alias.stored) || name.starts_with(alias.meant)) return std::nullopt;
+      return alias.meant + name.substr(alias.stored.size());
+    };
+    std::vector<std::pair<StoredTensor*, std::string>> renamed;
+    const StoredNames names(stored);
+    for (StoredTensor& tensor : stored) {
+      std::optional<std::string> name = meant(tensor.name);
+      if (name && !names.find(*name)) renamed.emplace_back(&tensor, std::move(*name));
+    }
+    if (renamed.empty()) continue;
+    remarks.push_back(
+        fmt::format("{} tensors are called '{}...' and read as '{}...', which is what outputs call "
+                    "them",
+                    renamed.size(), alias.stored, alias.meant));
+    for (auto& [tensor, name] : renamed) tensor->name = std::move(name);
+    for (std::string& name : lost) {
+      if (std::optional<std::string> other = meant(name)) name = std::move(*other);
+    }
+  }
+  std::sort(lost.begin(), lost.end());
+  return remarks;
 }
 
 }  // namespace ingot::formats

@@ -42,4 +42,9 @@ std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
 /// What is wrong with such a layer, and the remedy if it is an MTP layer.
 std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const ModelConfig& config);
 
+/// Gives tensors whose names begin as an alias of the family says the names that are meant, unless
+/// another tensor has that name; `lost` likewise. Returns a remark per alias that was met.
+std::vector<std::string> rename_aliases(const Family& family, std::vector<StoredTensor>& stored,
+                                        std::vector<std::string>& lost);
+
 }  // namespace ingot::formats

@@ -99,6 +99,17 @@ class Library {
     return found == texts_.end() || found->first.first != spec ? nullptr : &found->second.family;
   }
 
+  std::span<const NameAlias> aliases_of(const Family& family) {
+    const std::scoped_lock lock(mutex_);
+    for (const Known& known : embedded_) {
+      if (&known.family == &family) return known.table->aliases();
+    }
+    for (const auto& [key, known] : texts_) {
+      if (&known.family == &family) return known.table->aliases();
+    }
+    return {};
+  }
+
  private:
   std::recursive_mutex mutex_;
   std::array<Known, kEmbedded> embedded_;
@@ -147,6 +158,10 @@ const Family* find_family(std::string_view spec) {
   const auto found = std::ranges::find(kEmbeddedFamilies, spec, &EmbeddedFamily::name);
   if (found == kEmbeddedFamilies.end()) return nullptr;
   return &library().embedded(static_cast<std::size_t>(found - kEmbeddedFamilies.begin()));
+}
+
+std::span<const NameAlias> aliases_of(const Family& family) {
+  return library().aliases_of(family);
 }
 
 const Family& add_family(std::string_view yaml, std::string_view where) {

@@ -26,6 +26,7 @@ constexpr std::size_t kMaxWidths = 256;
 // Each row of a group holds those of its condition, and pairs of rows are compared by them.
 constexpr std::size_t kMaxValues = 256;
 constexpr std::size_t kMaxName = 256;
+constexpr std::size_t kMaxAliases = 16;
 constexpr std::uint64_t kMaxFirstLayer = 1;
 
 template <typename Enum>
@@ -79,9 +80,9 @@ constexpr std::array kPresences = {
     Word{"own_indexer", Presence::kOwnIndexer},
 };
 
-constexpr std::array<std::string_view, 10> kFileKeys = {
-    "family",     "summary", "model_types", "architecture", "dialect",
-    "mtp_layers", "like",    "without",     "change",       "widths"};
+constexpr std::array<std::string_view, 11> kFileKeys = {
+    "family", "summary", "model_types", "architecture", "dialect", "mtp_layers",
+    "like",   "without", "change",      "widths",       "aliases"};
 constexpr std::array<std::string_view, 14> kTraits = {
     "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
     "heads", "fuse",   "present", "dtype",     "stack",   "gate_up"};
@@ -123,6 +124,7 @@ class Table final : public FamilyTable {
   explicit Table(std::string_view yaml) : yaml_(yaml) {}
 
   [[nodiscard]] const Family& family() const override { return family_; }
+  [[nodiscard]] std::span<const NameAlias> aliases() const override { return aliases_; }
 
   void read(const Yaml& root) {
     if (root.is_null()) root.refuse("is empty (docs/families.md says what a family has)");
@@ -133,6 +135,7 @@ class Table final : public FamilyTable {
     read_words(root);
     if (const Yaml* like = root.find("like")) begin_like(*like);
     if (const Yaml* widths = root.find("widths")) read_widths(*widths);
+    if (const Yaml* aliases = root.find("aliases")) read_aliases(*aliases);
     if (const Yaml* without = root.find("without")) leave_out(*without);
     if (const Yaml* change = root.find("change")) change_rows(*change);
     if (const Yaml* tensors = root.find("tensors")) read_tensors(*tensors);
@@ -174,6 +177,25 @@ class Table final : public FamilyTable {
     if (base_->widths != nullptr) widths_ = *base_->widths;
     if (mtp_layers_.empty()) mtp_layers_ = base_->mtp_layers;
     if (dialect_.empty()) dialect_ = base_->dialect;
+    const std::span<const NameAlias> aliases = aliases_of(*base_);
+    aliases_.assign(aliases.begin(), aliases.end());
+  }
+
+  void read_aliases(const Yaml& aliases) {
+    for (const auto& [key, line, value] : aliases.members("aliases")) {
+      const std::string& meant = value.text(key);
+      if (!key.ends_with('.') || !meant.ends_with('.') || meant == key)
+        value.refuse(
+            fmt::format("aliases are two beginnings of names that end with a dot, '{}' "
+                        "and '{}' are none",
+                        key, meant));
+      if (key.size() > kMaxName || meant.size() > kMaxName || aliases_.size() == kMaxAliases)
+        value.refuse(
+            fmt::format("there are more than {} aliases, or one is longer than {} "
+                        "characters",
+                        kMaxAliases, kMaxName));
+      aliases_.push_back({key, meant});
+    }
   }
 
   void read_widths(const Yaml& widths) {
@@ -433,6 +455,7 @@ class Table final : public FamilyTable {
   const Family* base_ = nullptr;
   // Rows point to what these hold.
   NamedWidths widths_;
+  std::vector<NameAlias> aliases_;
   std::deque<std::string> patterns_;
   std::deque<Width> expressions_;
   std::deque<std::vector<const Width*>> sections_;

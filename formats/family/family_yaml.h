@@ -1,17 +1,26 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "formats/family/family.h"
 
 namespace ingot::formats {
 
+/// How names begin in some releases, and how the family's do, as engines read them.
+struct NameAlias {
+  std::string stored, meant;
+};
+
 /// A family that was read, with what its rows point to.
 class FamilyTable {
  public:
   virtual ~FamilyTable() = default;
   [[nodiscard]] virtual const Family& family() const = 0;
+  /// Beginnings of names that are read, and written, as others.
+  [[nodiscard]] virtual std::span<const NameAlias> aliases() const = 0;
 };
 
 /// Reads a family from YAML, as docs/families.md describes it. At most 256 KiB and 4,096 rows.
@@ -20,5 +29,8 @@ class FamilyTable {
 /// `where` names the file. A family that begins with the rows of another takes those of the
 /// program.
 std::unique_ptr<const FamilyTable> parse_family(std::string_view yaml, std::string_view where);
+
+/// FamilyTable::aliases of a family that find_family() and its like return.
+std::span<const NameAlias> aliases_of(const Family& family);
 
 }  // namespace ingot::formats

@@ -210,6 +210,7 @@ TEST(FamilyFile, RefusesWhatIsNoFamily) {
   expect_rows_refused("like: qwen3_moe\nchange: [{roles: [mtp-head], cut: row}]\n",
                       {"line 4", "no row of qwen3_moe"});
   expect_rows_refused("mtp_layers: mtp\n", {"line 3", "does not end with a dot"});
+  expect_rows_refused("aliases: {a.b.: a}\n", {"line 3", "end with a dot"});
 }
 
 TEST(FamilyFile, RefusesRowsThatAreWrong) {
