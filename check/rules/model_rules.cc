@@ -202,10 +202,7 @@ void draft_names(const RuleInput& input) {
 
 void tied_head(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
-  const auto check_stop = [&] {
-    if (input.options.stop_requested && input.options.stop_requested())
-      throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
-  };
+  const auto check_stop = [&] { input.stop_if_asked(); };
   if (!tied || !formats::is_apart(input.checkpoint, *tied, check_stop)) return;
   input.report(violation(
       ErrorCode::kMismatch, "config.json", tied->head->name,

@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/base/parallel.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
@@ -147,18 +150,27 @@ void bad_values(const RuleInput& input) {
 
 /// What is written beside INT4 codes, read as whatever decodes them reads it.
 void int4_tables(const RuleInput& input) {
+  std::vector<const LogicalTensor*> readable;
   for_each_about(input, [&](const LogicalTensor& tensor) {
     for (const Part part : {Part::kDimensions, Part::kGroupOrder, Part::kZeroPoint}) {
       const StoredTensor* stored = input.part_of(tensor, part);
       if (stored != nullptr && !input.checkpoint.has_data(stored->file)) return;
     }
+    readable.push_back(&tensor);
+  });
+  std::vector<std::optional<Error>> faults(readable.size());
+  parallel_for(readable.size(), input.options.threads, [&](std::size_t i) {
+    input.stop_if_asked();
     try {
-      const formats::ScaleReader reader(input.checkpoint, tensor, {.allow_zero = true});
+      const formats::ScaleReader reader(input.checkpoint, *readable[i], {.allow_zero = true});
       (void)reader.read_zeros({.first = 0, .n = reader.rows()});
     } catch (const Error& error) {
-      input.report(finding_of(error));
+      faults[i] = error;
     }
   });
+  for (const std::optional<Error>& fault : faults) {
+    if (fault) input.report(finding_of(*fault));
+  }
 }
 
 constexpr auto scale_values = bad_values<Sign::kPositive, Part::kScale, Part::kDeqScale>;

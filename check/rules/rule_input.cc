@@ -288,15 +288,13 @@ void report_odd(const RuleInput& input, std::span<const StoredTensor* const> ten
     sizes.push_back(tensor->n_bytes);
     chunks.emplace_back(count_chunks(tensor->n_bytes));
   }
-  const auto& stop_requested = input.options.stop_requested;
   const auto look_at = [&](const Chunk& chunk, std::span<std::byte> memory) {
     const StoredTensor& tensor = *tensors[chunk.run];
     OddValues& odd = chunks[chunk.run][chunk.index()];
     for_each_piece(
         chunk, memory,
         [&](std::uint64_t offset, std::span<std::byte> out) {
-          if (stop_requested && stop_requested())
-            throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
+          input.stop_if_asked();
           input.checkpoint.read(index_of(input.checkpoint, tensor), offset, out);
         },
         [&](std::span<const std::byte> bytes, std::uint64_t) { append(odd, look(tensor, bytes)); });

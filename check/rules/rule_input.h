@@ -12,6 +12,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "check/rules/missing_tensors.h"
+#include "formats/base/error.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/engines.h"
@@ -133,6 +134,12 @@ struct RuleInput {
   [[nodiscard]] const StoredTensor* part_of(const LogicalTensor& tensor, Part part) const;
   /// Whether the row is about weights of this scheme.
   [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
+
+  /// Throws kInterrupted where somebody asked for the end. Safe from many threads.
+  void stop_if_asked() const {
+    if (options.stop_requested && options.stop_requested())
+      throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
+  }
 
   void report(Finding finding) const { findings.add(std::move(finding)); }
   void report_file(std::string_view file, ErrorCode code, std::string message) const {

@@ -111,13 +111,23 @@ class RelaidBytes final : public StoredBytes {
     const std::size_t element = dtype_bits(from.dtype) / 8;
     const std::uint64_t n = out.size() / element / height;
     const std::vector<std::byte> slab = columns(from, height, first, n);
+    element == sizeof(std::uint16_t) ? turn_over<sizeof(std::uint16_t)>(slab, height, n, out)
+                                     : turn_over<sizeof(std::uint32_t)>(slab, height, n, out);
+  }
+
+  /// Elements of so many bytes, [height, n] as [n, height]: scales are F16, BF16 or F32, and words
+  /// of codes I32. A size that the compiler knows makes a move of each copy: a release has billions
+  /// of scales.
+  template <std::size_t kBytes>
+  static void turn_over(std::span<const std::byte> slab, std::uint64_t height, std::uint64_t n,
+                        std::span<std::byte> out) {
     // Runs of rows, so that cache lines are written whole.
     constexpr std::uint64_t kRun = 32;
     for (std::uint64_t begin = 0; begin < height; begin += kRun) {
       const std::uint64_t end = std::min(begin + kRun, height);
       for (std::uint64_t i = 0; i < n; ++i) {
         for (std::uint64_t h = begin; h < end; ++h)
-          std::memcpy(&out[(i * height + h) * element], &slab[(h * n + i) * element], element);
+          std::memcpy(&out[(i * height + h) * kBytes], &slab[(h * n + i) * kBytes], kBytes);
       }
     }
   }

@@ -257,6 +257,28 @@ TEST_F(Check, StopsBetweenPiecesWhenAsked) {
   check(false);
 }
 
+TEST_F(Check, StopsBeforeEachTableOfPackedWeights) {
+  const fs::path packed = fs::path(INGOT_SOURCE_DIR) / "tests/golden/families/qwen3_moe_awq";
+  std::size_t n_weights = 0;
+  const Checkpoint source = Checkpoint::open(packed);
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (tensor.encoding.stored.has(Part::kZeroPoint)) ++n_weights;
+  }
+  ASSERT_GT(n_weights, 0U);
+  std::size_t polls = 0;
+  const auto count = [&] {
+    ++polls;
+    return false;
+  };
+  check_checkpoint(packed, {.stop_requested = count});
+  EXPECT_GE(polls, 2 * n_weights) << "scales, and tables";
+  const std::size_t all = polls;
+  polls = 0;
+  expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
+    check_checkpoint(packed, {.stop_requested = [&] { return ++polls == all; }});
+  });
+}
+
 TEST_F(Check, StopsWhileSideFilesAreHashed) {
   write_manifest(dir_.path());
   int polls = 0;
