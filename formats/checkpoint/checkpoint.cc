@@ -185,7 +185,7 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
                           .files = bytes->files(),
                           .allow_unknown = options.allow_unknown,
                           .are_slices = slices != nullptr};
-  match_family(match, tensors, stage.faults());
+  is_understood = match_family(match, tensors, stage.faults());
   if (slices) {
     const SliceMatch slice_match{
         .slices = *slices, .config = config, .stored = stored, .files = bytes->files()};

@@ -94,7 +94,7 @@ class OtherPrefixes {
     for (const LogicalTensor& tensor : tensors) present_.insert(tensor.name);
   }
 
-  /// Whether the name is explained; it is kept for faults().
+  /// Whether the name is explained; it is kept for report().
   bool explain(std::string_view name) {
     for (std::size_t at = 0; at != std::string_view::npos;) {
       const std::string_view rest = name.substr(at);
@@ -113,6 +113,8 @@ class OtherPrefixes {
     }
     return false;
   }
+
+  [[nodiscard]] bool empty() const { return found_.empty(); }
 
   void report(ErrorList& faults) const {
     for (const auto& [prefixes, found] : found_) {
@@ -254,7 +256,7 @@ std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const Mode
              : "prune the same number of experts in each layer");
 }
 
-void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
+bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
   const bool names_are_known = !with.family.rules.empty();
   const NameGrammar grammar(with.family, with.config);
   std::vector<LogicalTensor*> odd;
@@ -267,7 +269,7 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       odd.push_back(&tensor);
     }
   }
-  if (odd.empty()) return;
+  if (odd.empty()) return true;
   const UnevenLayers uneven(with);
   uneven.report(faults);
   std::vector<std::string> unknown;
@@ -289,6 +291,7 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
   prefixes.report(faults);
   if (!unknown.empty())
     faults.add(unknown_tensors(with.family.name, with.allow_unknown != nullptr, unknown));
+  return prefixes.empty();
 }
 
 std::vector<std::string> rename_aliases(const Family& family, std::vector<StoredTensor>& stored,
@@ -307,8 +310,7 @@ std::vector<std::string> rename_aliases(const Family& family, std::vector<Stored
     }
     if (renamed.empty()) continue;
     remarks.push_back(
-        fmt::format("{} tensors are called '{}...' and read as '{}...', which is what outputs call "
-                    "them",
+        fmt::format("{} tensors have names that begin with '{}': read as '{}', and written so",
                     renamed.size(), alias.stored, alias.meant));
     for (auto& [tensor, name] : renamed) tensor->name = std::move(name);
     for (std::string& name : lost) {

@@ -31,7 +31,9 @@ struct FamilyMatch {
 /// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
 /// shared_rule() alone and finds no fault. An MTP layer with experts of its own number may be left
 /// out of an output: those tensors get their layer and no row, and loader rules tell of them.
-void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
+/// Returns false where names have another prefix than the family's, which is one fault: what else
+/// would be said of names follows from it.
+bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
 
 /// Layers whose experts and router agree on another number than config.json has for all layers, and
 /// that number: of a model whose experts were pruned in some of its layers.

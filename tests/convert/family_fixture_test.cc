@@ -300,7 +300,7 @@ TEST(NestedConfig, AnyFamilyMayStandBehindAPrefix) {
   EXPECT_TRUE(listed.contains("mm_projector.proj.0"));
   EXPECT_TRUE(listed.contains("language_model.lm_head"));
   const formats::Checkpoint output = open(directory / "out");
-  EXPECT_EQ(output.family().name, "deepseek_v3");
+  EXPECT_EQ(output.family().name, "kimi_k2");
   EXPECT_EQ(output.config().text.prefix, "language_model.");
   for (const formats::LogicalTensor& tensor : output.tensors()) {
     const bool is_quantized = tensor.encoding.scheme == SchemeId::kFp8Block;
@@ -392,6 +392,7 @@ TEST(NamePrefixes, BesideTheUsualOnesAreOneCause) {
       {"6 tensors have prefix 'model.' where family qwen3_5_moe has prefix 'model.language_model.'",
        "`aliases: {model.layers.: model.language_model.layers.}`"},
       [&] { open(mixed); });
+  EXPECT_THAT(check::check_checkpoint(mixed, {}).findings, ::testing::SizeIs(1));
   const std::filesystem::path file = directory / "family.yaml";
   std::ofstream(file) << "family: renamed\nlike: qwen3_5_moe\n"
                          "aliases: {model.layers.: model.language_model.layers.}\n";
