@@ -33,6 +33,8 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor
                        Activations activations, const Serving& serving) {
   const formats::StoredParts& stored = tensor.encoding.stored;
   const std::size_t n = tensor.shape.size();
+  const std::uint32_t scale = stored[formats::Part::kScale];
+  const bool has_scale = scale != formats::StoredParts::kAbsent;
   const std::size_t turned = tensor.stack == formats::StackOrder::kInputMajor ? 1 : 0;
   return {.name = tensor.name,
           .rule = tensor.rule,
@@ -46,6 +48,7 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor
           .cols = n < 2 ? 0 : tensor.shape[n - 1 - turned],
           .block_rows = tensor.encoding.block_rows,
           .block_cols = tensor.encoding.block_cols,
+          .has_inverse_name = has_scale && checkpoint.stored()[scale].name.ends_with("scale_inv"),
           .ranks = serving.tensor_parallel};
 }
 

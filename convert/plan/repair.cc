@@ -11,6 +11,7 @@
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/json/json.h"
+#include "formats/experts/sight.h"
 #include "formats/storage/block_scales.h"
 
 namespace ingot::convert {
@@ -65,10 +66,6 @@ bool has_form(const formats::Dialect& dialect, const Checkpoint& source,
                                                 }));
   });
   return is_known;
-}
-
-bool is_quantized(const LogicalTensor& tensor) {
-  return formats::scheme_facts(tensor.encoding.scheme).quantized;
 }
 
 // FP4 experts of DeepSeek-V4, which its own loader knows and no row.
@@ -238,8 +235,11 @@ void mend_tensors(Plan& plan) {
         !has_form(source.dialect(), source, tensor, Form::kNamesAndShapes)) {
       const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
       const formats::StorageRow* row =
-          formats::find_storage(source.dialect(), planned.to,
-                                repaired_activations(activations, source.dialect(), tensor));
+          is_static ? formats::storage_of(source.dialect(), source, tensor) : nullptr;
+      if (row == nullptr) {
+        row = formats::find_storage(source.dialect(), planned.to,
+                                    repaired_activations(activations, source.dialect(), tensor));
+      }
       if (row != nullptr && (is_static ? keeps_inputs(*row, source, tensor)
                                        : row->activations != formats::Activations::kStatic)) {
         planned.action = Action::kRepackage;

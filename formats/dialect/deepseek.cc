@@ -28,6 +28,12 @@ constexpr std::array kFp8TensorParts = {
     // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
 };
+// vLLM's own names, of older releases.
+constexpr std::array kFp8StaticParts = {
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
+};
 // Releases of Mistral: the names of transformers, which loaders of other models do not know.
 constexpr std::array kFp8ScalarParts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
@@ -47,6 +53,11 @@ constexpr std::array kStorage = {
                .parts = kFp8ScalarParts,
                .is_kept_only = true,
                .experts = ExpertForm::kEither},
+    StorageRow{.scheme = SchemeId::kFp8Tensor,
+               .activations = Activations::kStatic,
+               .config_name = "fp8",
+               .parts = kFp8StaticParts,
+               .is_kept_only = true},
     StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 

@@ -36,6 +36,11 @@ constexpr std::string_view kStackedInstead = "fp8-channel, mxfp4 or int4";
 constexpr std::string_view kSkipped =
     "it skips a quant_method that it does not know, and takes codes for weights";
 
+constexpr std::string_view kNamesOfOthers =
+    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
+    "alone";
+constexpr std::string_view kNoBlocksOfModelopt = "fp8 in dialect deepseek or compressed-tensors";
+
 // Read in vLLM 0.32.0 and SGLang 0.5.23, and tried there: docs/formats.md, "Engines".
 constexpr std::array kLimits = {
     EngineLimit{kTransformers, kCt, kFp8Block, std::nullopt, kExperts, kStackedFrom,
@@ -117,6 +122,12 @@ constexpr std::array kLimits = {
     EngineLimit{kSglang, kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks,
                 kOtherBlocks, ""},
     // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there.
+    // Its models/mistral3.py:432.
+    EngineLimit{kVllm, kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
+                "dialect compressed-tensors", "", "", true},
+    // Its models/llama.py:721.
+    EngineLimit{kSglang, kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
+                "dialect compressed-tensors", "", "", true},
     EngineLimit{.engine = kVllm,
                 .dialect = kCt,
                 .scheme = kInt4Group,
@@ -218,7 +229,8 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
   if (!scheme_facts(*form.scheme).quantized) return add();
   for (const Dialect* dialect : dialects()) {
     for (const StorageRow& row : dialect->storage) {
-      if (row.scheme != form.scheme || row.is_kept_only) continue;
+      if (row.scheme != form.scheme || find_storage(*dialect, row.scheme, row.activations) != &row)
+        continue;
       form.dialect = dialect->name;
       form.activations = row.activations;
       add();
@@ -236,6 +248,10 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
 
 }  // namespace
 
+      // Nobody is asked to load what nothing writes.
+      if (row.is_kept_only &&
+          find_load(form.engine, *dialect, row.scheme, row.activations) == nullptr)
+        continue;
 std::span<const EngineLimit> engine_limits() {
   return kLimits;
 }

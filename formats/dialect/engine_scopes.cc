@@ -95,6 +95,16 @@ constexpr std::array kScopes = {
              [](const Dialect&, const Weight& weight) {
                return !is_expert(weight) && !weight.has_power_of_two_scales;
              }},
+    ScopeRow{EngineScope::kInverseNames, "weights with weight_scale_inv, but of ministral3",
+             [](const Dialect&, const Weight& weight) {
+               return weight.has_inverse_name && weight.family != "ministral3";
+             }},
+    ScopeRow{EngineScope::kPlainNames, "weights with weight_scale",
+             [](const Dialect&, const Weight& weight) { return !weight.has_inverse_name; }},
+    ScopeRow{EngineScope::kPlainNameExperts, "routed experts with weight_scale",
+             [](const Dialect&, const Weight& weight) {
+               return !weight.has_inverse_name && is_expert(weight);
+             }},
     // The next weight of its module would begin inside a block of scales.
     ScopeRow{EngineScope::kCutBlocks, "joined weights that end inside a block",
              [](const Dialect&, const Weight& weight) {

@@ -24,6 +24,9 @@ enum class EngineScope : std::uint8_t {
   kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
   kExpertsButK3,       ///< of the routed experts, but of family kimi_k3, whose loader renames them
   kFreeScaledLinears,  ///< of all other linear layers, where scales need not be powers of two
+  kInverseNames,       ///< whose scale is called weight_scale_inv, but of family ministral3
+  kPlainNames,         ///< whose scale is called weight_scale
+  kPlainNameExperts,   ///< of the routed experts, whose scale is called weight_scale
   // Of some widths, on so many ranks.
   kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
@@ -54,7 +57,8 @@ struct EngineWeight {
   std::uint64_t block_cols = 0;  ///< the same of columns
   bool has_row_scales = false;   ///< the config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
-  std::uint64_t ranks = 1;  ///< of tensor parallelism, which cut it; not 0
+  bool has_inverse_name = false;  ///< its scale is called weight_scale_inv
+  std::uint64_t ranks = 1;        ///< of tensor parallelism, which cut it; not 0
 };
 /// Whether it is one of the routed experts.
 bool is_expert(const EngineWeight& weight);

@@ -124,7 +124,7 @@ class Separation {
   }
 
   void add_quantized(const LogicalTensor& stack, LogicalTensor single, const At& at) {
-    const StorageRow& storage = *storage_of(dialect_, stack);
+    const StorageRow& storage = *storage_of(dialect_, source_, stack);
     const Encoding& whole = stack.encoding;
     const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
     const auto member = [&](std::uint64_t block) {
@@ -180,7 +180,7 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
       shape[outputs_axis(stack)] % members.size() != 0)
     return fmt::format("its shape {} is none of equal experts", shape_text(shape));
   if (!is_quantized(stack)) return {};
-  if (storage_of(dialect_of_singles(source), stack) == nullptr)
+  if (storage_of(dialect_of_singles(source), source, stack) == nullptr)
     return fmt::format("dialect {} has no names for its parts", dialect_of_singles(source).name);
   if (stack.stack != StackOrder::kOutputMajor) return "its matrices are turned";
   for (std::size_t m = 0; m < members.size(); ++m) {

@@ -30,15 +30,22 @@ const Dialect& dialect_of_singles(const Checkpoint& source) {
   return has_stacks_alone ? *find_dialect("compressed-tensors") : source.dialect();
 }
 
-const StorageRow* storage_of(const Dialect& dialect, const LogicalTensor& tensor) {
+const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
+                             const LogicalTensor& tensor) {
+  const StorageRow* first = nullptr;
   for (const StorageRow& row : dialect.storage) {
-    bool has_all = row.scheme == tensor.encoding.scheme;
-    tensor.encoding.stored.for_each([&](Part part, std::uint32_t) {
-      has_all = has_all && find_part_row(row, part) != nullptr;
+    if (row.scheme != tensor.encoding.scheme) continue;
+    bool has_all = true, names_all = true;
+    tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
+      const PartRow* at = find_part_row(row, part);
+      has_all = has_all && at != nullptr;
+      names_all =
+          has_all && names_all && part_name(*at, tensor.name) == source.stored()[index].name;
     });
-    if (has_all) return &row;
+    if (has_all && names_all) return &row;
+    if (has_all && first == nullptr) first = &row;
   }
-  return nullptr;
+  return first;
 }
 
 std::uint32_t Sight::add(std::string name, Shape shape, View view) {

@@ -37,8 +37,10 @@ bool is_quantized(const LogicalTensor& tensor);
 /// The dialect whose names parts of single experts have: compressed-tensors where that of the
 /// source knows stacks alone.
 const Dialect& dialect_of_singles(const Checkpoint& source);
-/// The row that has every part of this tensor; null: the dialect has no names for them.
-const StorageRow* storage_of(const Dialect& dialect, const LogicalTensor& tensor);
+/// The row that has every part of this tensor, by its name if one does; null: the dialect has no
+/// names for them.
+const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
+                             const LogicalTensor& tensor);
 
 /// Collects what is seen. Stored tensors stand in the order of the source's.
 class Sight {

@@ -87,7 +87,7 @@ std::string Stacking::fault_of(const Gathered& gathered) const {
   const LogicalTensor& first = gathered.first();
   if (element_count(first.shape).value_or(0) == 0) return "they hold nothing";
   if (!is_quantized(first)) return {};
-  if (storage_of(source_.dialect(), first) == nullptr)
+  if (storage_of(source_.dialect(), source_, first) == nullptr)
     return fmt::format("dialect {} has no names for parts of a stack", source_.dialect().name);
   std::string odd;
   first.encoding.stored.for_each([&](Part part, std::uint32_t) {
@@ -136,8 +136,9 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
                              .rows = rows,
                              .cols = count / rows,
                              .row_step = count / rows});
-    const PartRow* row =
-        is_quantized(first) ? find_part_row(*storage_of(source_.dialect(), first), part) : nullptr;
+    const PartRow* row = is_quantized(first)
+                             ? find_part_row(*storage_of(source_.dialect(), source_, first), part)
+                             : nullptr;
     Shape shape = {n_experts};
     if (has_rows && stack.shape.size() == 3) shape.push_back(rows * gathered.n_members);
     if (has_rows) shape.push_back(stack.shape.size() == 3 ? count / rows : stack.shape[1]);
