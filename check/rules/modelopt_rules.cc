@@ -181,14 +181,19 @@ void input_scale(const RuleInput& input) {
   const Statement statement = statement_of(input);
   const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
   if (algo == nullptr || algo->activations != Activations::kStatic) return;
+  const bool can_be_left_out =
+      find_storage(input.dialect(), algo->scheme, Activations::kWeightOnly) != nullptr;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.encoding.scheme != algo->scheme ||
         input.part_of(tensor, Part::kInputScale) != nullptr)
       continue;
     input.report_kind(tensor, ErrorCode::kMissingTensor,
                       fmt::format("has no input_scale, which loaders of {} multiply by (supply "
-                                  "activation scales)",
-                                  algo->config_name));
+                                  "activation scales{})",
+                                  algo->config_name,
+                                  can_be_left_out ? ", or leave all of them out with --activations "
+                                                    "weight-only"
+                                                  : ""));
   }
 }
 

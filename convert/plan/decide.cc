@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/dialect/source_activations.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
@@ -281,21 +283,27 @@ class Decider {
     }
   }
 
-  // In the same dialect a tensor is copied, unless --activations asks for other parts beside it.
-  bool wants_other_activations(const LogicalTensor& tensor) const {
-    if (!recipe_.choices.activations) return false;
-    const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
-    const bool wants_static = *recipe_.choices.activations == Activations::kStatic;
-    return is_static != wants_static &&
-           formats::find_storage(dialect_, source_.family(), tensor.encoding.scheme,
-                                 recipe_.choices.activations) != nullptr;
+  // In the same dialect a tensor is copied, unless --activations asks for others than it has.
+  bool wants_other_activations(const LogicalTensor& tensor) {
+    const auto& wanted = recipe_.choices.activations;
+    if (!wanted) return false;
+    if (!said_) said_.emplace(source_.config(), source_.dialect(), source_.description());
+    const bool has_scale = tensor.encoding.stored.has(Part::kInputScale);
+    const bool is_said = said_->of(tensor.name, tensor.encoding) == Activations::kStatic;
+    const bool is_other = wanted == Activations::kStatic ? !has_scale : has_scale || is_said;
+    return is_other && formats::find_storage(dialect_, source_.family(), tensor.encoding.scheme,
+                                             wanted) != nullptr;
   }
 
   // The row for codes that are kept with the scales of their activations; null: the source has
-  // none, or the dialect no place for them.
+  // none, or the dialect no place for them, or somebody wants others or none.
   const StorageRow* row_of_kept_inputs(const PlannedTensor& planned,
                                        const LogicalTensor& tensor) const {
-    if (planned.action != Action::kRepackage) return nullptr;
+    const Choices& choices = recipe_.choices;
+    const bool takes_stored = !choices.input_scale && choices.activation_scales == nullptr &&
+                              choices.activations == Activations::kStatic;
+    if (planned.action != Action::kRepackage || (choices.activations && !takes_stored))
+      return nullptr;
     const auto keeps_all = [&](const StorageRow& row) {
       return !row.is_kept_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
     };
@@ -307,9 +315,9 @@ class Decider {
 
   const StorageRow* storage_of(PlannedTensor& planned, const LogicalTensor& tensor) {
     const auto& wanted = recipe_.choices.activations;
-    const StorageRow* row = wanted ? nullptr : row_of_kept_inputs(planned, tensor);
-    const bool keeps_input = row != nullptr;
     const formats::Family& family = source_.family();
+    const StorageRow* row = row_of_kept_inputs(planned, tensor);
+    planned.keeps_input = row != nullptr;
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // Tensors that merely stay take what their scheme has.
     if (row == nullptr && planned.action == Action::kRepackage)
@@ -329,8 +337,7 @@ class Decider {
                     tensor.name);
       return nullptr;
     }
-    planned.keeps_input = keeps_input;
-    if (!wanted && !keeps_input && !row->activations_choice.empty()) {
+    if (!wanted && !planned.keeps_input && !row->activations_choice.empty()) {
       refusals_.add(ErrorCode::kInvalidArgument,
                     fmt::format("dialect {} needs --activations for {}: {}", dialect_.name,
                                 scheme_name(planned.to), row->activations_choice),
@@ -488,8 +495,9 @@ class Decider {
   const formats::Dialect& dialect_ = *plan_.target.dialect;
   quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
   std::optional<std::uint64_t> source_group_;
-  std::vector<std::string> listed_;  // modules that the source leaves plain, sorted
-  std::size_t n_listed_ = 0;         // weights that stay plain for that
+  std::vector<std::string> listed_;                 // modules that the source leaves plain, sorted
+  std::size_t n_listed_ = 0;                        // weights that stay plain for that
+  std::optional<formats::SourceActivations> said_;  // what the source says of activations
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors

@@ -1,6 +1,7 @@
 #include "convert/plan/repair.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -10,8 +11,8 @@
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/json/json.h"
 #include "formats/experts/sight.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
 namespace ingot::convert {
@@ -123,6 +124,48 @@ void refuse_native_names(const Checkpoint& source, const formats::Dialect& diale
   }
 }
 
+// Weights without the input scale that others of their scheme have: a dialect of one scheme cannot
+// say so, and nothing here makes up numbers.
+void refuse_missing_inputs(const Plan& plan) {
+  const formats::Dialect& dialect = plan.source.dialect();
+  if (dialect.holds_mixtures) return;
+  const auto is_static = [](const LogicalTensor& tensor) {
+    return tensor.encoding.stored.has(Part::kInputScale);
+  };
+  std::map<formats::SchemeId, std::string_view> inputs;  // the name of the part, where some have it
+  const auto static_row = [&](formats::SchemeId scheme) {
+    return formats::find_storage(dialect, scheme, formats::Activations::kStatic);
+  };
+  for (const PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const formats::StorageRow* row = static_row(tensor.encoding.scheme);
+    if (planned.action == Action::kCopy && is_static(tensor) && row != nullptr)
+      inputs.emplace(tensor.encoding.scheme,
+                     formats::find_part_row(*row, Part::kInputScale)->suffix.substr(1));
+  }
+  Refusals refusals;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const formats::SchemeId scheme = tensor.encoding.scheme;
+    const auto input = inputs.find(scheme);
+    if (planned.action != Action::kCopy || input == inputs.end() || is_static(tensor)) continue;
+    const bool can_be_left_out =
+        formats::find_storage(dialect, scheme, formats::Activations::kWeightOnly) != nullptr;
+    const std::string_view name = formats::scheme_facts(scheme).name;
+    refusals.add(
+        ErrorCode::kMissingTensor,
+        fmt::format("has no {}, which others in {} have (fetch its file again; or ingot convert "
+                    "--to {} --dialect {}, {}with --activations static and --activation-scales "
+                    "FILE, which has numbers for it)",
+                    input->second, name, name, dialect.name,
+                    can_be_left_out ? "with --activations weight-only, which leaves all of them "
+                                      "out, or "
+                                    : ""),
+        tensor.name);
+  }
+  refusals.throw_if_any();
+}
+
 // One global scale for weights that loaders fuse: the largest as it multiplies.
 void join_globals(const Checkpoint& source, const std::vector<const LogicalTensor*>& set,
                   RepairFacts& facts) {
@@ -225,6 +268,7 @@ formats::Activations repaired_activations(const formats::SourceActivations& said
 void mend_tensors(Plan& plan) {
   const RepairFacts* facts = plan.recipe.choices.repair.get();
   if (facts == nullptr) return;
+  refuse_missing_inputs(plan);
   const Checkpoint& source = plan.source;
   const formats::SourceActivations activations(source.config(), source.dialect(),
                                                source.description());

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/plan/repair.h"
+#include "formats/json/json.h"
 #include "synth/synth.h"
+#include "tests/check/editable_checkpoint.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/program_decode.h"
@@ -164,6 +167,59 @@ TEST_F(Rewrap, ScalesOfActivationsGoAlong) {
   }
   EXPECT_GT(n_scales, 0U);
   EXPECT_EQ(count_suffix(ct, ".input_global_scale"), n_scales);
+}
+
+// Where somebody asks for static activations and gives no numbers, the stored ones are meant.
+TEST_F(Rewrap, StaticActivationsTakeTheStoredScales) {
+  Conversion given = to_nvfp4(dir_ / "ct");
+  given.recipe.choices.activations = Activations::kStatic;
+  given.recipe.choices.input_scale = 0.03F;
+  given.run();
+  Conversion static_too = rewrap(dir_ / "ct", dir_ / "mo", "modelopt", Activations::kStatic);
+  static_too.run();
+  const OutputTensors ct = read_output(dir_ / "ct"), mo = read_output(dir_ / "mo");
+  const std::size_t n_scales = count_suffix(ct, ".input_global_scale");
+  EXPECT_GT(n_scales, 0U);
+  EXPECT_EQ(count_suffix(mo, ".input_scale"), n_scales);
+  for (const auto& [name, tensor] : ct) {
+    if (!name.ends_with(".input_global_scale")) continue;
+    EXPECT_EQ(number(mo.at(renamed(name, "_global_scale", "_scale"))), 1.0F / number(tensor));
+  }
+  // What is given goes before what is stored.
+  static_too.output = dir_ / "other";
+  static_too.recipe.choices.input_scale = 0.5F;
+  static_too.run();
+  for (const auto& [name, tensor] : read_output(dir_ / "other")) {
+    if (name.ends_with(".input_scale")) EXPECT_EQ(number(tensor), 0.5F) << name;
+  }
+}
+
+// One weight of static NVFP4 without its scale, as a rarely routed expert.
+TEST_F(Rewrap, MissingInputScalesAreLeftOutWithTheOthers) {
+  Conversion given = to_nvfp4(dir_ / "mo");
+  given.recipe.choices.dialect = "modelopt";
+  given.recipe.choices.activations = Activations::kStatic;
+  given.recipe.choices.input_scale = 0.03F;
+  given.run();
+  const std::string name = "model.layers.2.mlp.experts.5.down_proj";
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_ / "mo");
+  edited.descriptions["hf_quant_config.json"] =
+      formats::read_json_file(dir_ / "mo" / "hf_quant_config.json", 1 << 20);
+  ASSERT_EQ(edited.tensors.erase(name + ".input_scale"), 1U);
+  std::filesystem::create_directory(dir_ / "in");
+  edited.write(dir_ / "in");
+  rewrap(dir_ / "in", dir_ / "alone", "modelopt", Activations::kWeightOnly).run();
+  EXPECT_EQ(config_of(dir_ / "alone")["quantization_config"]["quant_algo"], "W4A16_NVFP4");
+  EXPECT_EQ(count_suffix(read_output(dir_ / "alone"), ".input_scale"), 0U);
+
+  const auto source = formats::Checkpoint::open(dir_ / "in");
+  Recipe recipe;
+  recipe.choices.dialect = "modelopt";
+  recipe.choices.repair = std::make_shared<const RepairFacts>(read_repair_facts(source));
+  expect_error(
+      ErrorCode::kMissingTensor,
+      {name + ".weight", "has no input_scale", "--activations weight-only", "--activation-scales"},
+      [&] { plan_for(source, recipe); });
 }
 
 TEST_F(Rewrap, TheManifestRestoresEveryGlobalOfNvfp4) {
