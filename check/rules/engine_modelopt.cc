@@ -136,9 +136,10 @@ Belief ConfigReader::by_algo(const BuiltModule& module, const std::string& algo)
   const std::string because = "quant_algo " + algo;
   const StorageRow* row = find_storage(checkpoint_.dialect(), algo);
   if (row == nullptr) return {"unknown scheme", because};
-  // One class for experts of both kinds of FP8: modelopt.py:721.
-  const bool is_by_tensor =
-      module.kind == BuiltModule::Kind::kExperts && row->scheme == SchemeId::kFp8Channel;
+  // One class for experts of all kinds of FP8, but for blocks in mixtures: modelopt.py:477, :1859.
+  const bool is_by_tensor = module.kind == BuiltModule::Kind::kExperts &&
+                            (row->scheme == SchemeId::kFp8Channel ||
+                             (row->scheme == SchemeId::kFp8Block && algo == modelopt_->algo));
   const SchemeId scheme = is_by_tensor ? SchemeId::kFp8Tensor : row->scheme;
   return {std::string(scheme_facts(scheme).name), because};
 }

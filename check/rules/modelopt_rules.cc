@@ -23,7 +23,7 @@ constexpr const char* kFile = "hf_quant_config.json";
 const Json kNoBlock = Json::object();
 
 // Loaders know these too; this version reads no weights of them.
-constexpr std::array<std::string_view, 3> kOtherAlgos = {"FP8_PB_WO", "MXFP8", kModeloptMixed};
+constexpr std::array<std::string_view, 2> kOtherAlgos = {"MXFP8", kModeloptMixed};
 constexpr std::array<std::string_view, 4> kAlgosOfSglang = {"FP8", "NVFP4", "W4A16_NVFP4",
                                                             kModeloptMixed};
 
@@ -219,6 +219,8 @@ void judge_group(const RuleInput& input, const Json& group, const StorageRow& al
   }
   require("weights", "dynamic", false);
   require("input_activations", "dynamic", algo.activations == Activations::kDynamic);
+  // Its makers quantize weights alone there, and every engine activations too.
+  if (algo.scheme == SchemeId::kFp8Block) return;
   const bool has_inputs = json_member(group, "input_activations").is_object();
   if (has_inputs == (algo.activations != Activations::kWeightOnly)) return;
   input.report_config(ErrorCode::kMismatch,

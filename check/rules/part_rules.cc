@@ -12,6 +12,7 @@
 #include "formats/json/json.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
+#include "formats/storage/scale_shapes.h"
 
 // Parts of quantized weights: codes, scales and what else stands beside them, whatever the dialect;
 // and what the dialect's rows say of their names and shapes. What must be there, in which dtype and
@@ -91,11 +92,18 @@ constexpr auto part_dtypes =
     structure<ErrorCode::kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
 constexpr auto scale_shape = structure<ErrorCode::kShapeMismatch, Part::kScale, Part::kDeqScale>;
 
-// The structure takes exponents for a row or a tensor too, loaders for blocks and groups alone.
+// The structure takes exponents for a row or a tensor too, loaders for blocks and groups alone; and
+// a grid that is spread in any dialect.
 void fp8_scale_shape(const RuleInput& input) {
   scale_shape(input);
   for_each_about(input, [&](const LogicalTensor& tensor) {
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
+    if (scale.shape.size() > tensor.shape.size() && input.dialect().name != "modelopt") {
+      input.report_at(scale, ErrorCode::kShapeMismatch,
+                      fmt::format("has shape {}, which is ModelOpt's alone (--dialect {} writes "
+                                  "another)",
+                                  formats::shape_text(scale.shape), input.dialect().name));
+    }
     if (scale.dtype != DType::kF8E8M0 || facts_of(tensor).group_cols != 0) return;
     input.report_at(scale, ErrorCode::kShapeMismatch,
                     fmt::format("has shape {}, exponents are one per block or per 32 columns",
@@ -197,8 +205,9 @@ void block_claim(const RuleInput& input) {
   const auto claim = claimed_block(input.checkpoint);
   for_each_about(input, [&](const LogicalTensor& tensor) {
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
-    if (formats::is_packed_int8(tensor.encoding) ||
-        scale.shape == formats::block_scale_shape(tensor.shape, claim[0], claim[1]))
+    const Shape grid = formats::block_scale_shape(tensor.shape, claim[0], claim[1]);
+    if (formats::is_packed_int8(tensor.encoding) || scale.shape == grid ||
+        scale.shape == formats::spread_shape(grid))
       return;
     input.report_kind(
         tensor, scale, ErrorCode::kMismatch,

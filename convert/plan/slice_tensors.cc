@@ -50,6 +50,18 @@ bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::P
   return is_kept && tensor.encoding.stored.has(part);
 }
 
+// Whether the output has scales with more dimensions than their weight.
+bool has_spread_scales(const Plan& plan, const PlannedTensor& planned) {
+  const LogicalTensor& tensor = plan.tensor_of(planned);
+  if (planned.storage != nullptr) {
+    const formats::PartRow* row = formats::find_part_row(*planned.storage, formats::Part::kScale);
+    return row != nullptr && row->shape == formats::PartShape::kSpread;
+  }
+  const std::uint32_t scale = tensor.encoding.stored[formats::Part::kScale];
+  return planned.action == Action::kCopy && scale != formats::StoredParts::kAbsent &&
+         plan.source.stored()[scale].shape.size() > tensor.shape.size();
+}
+
 void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& refusals) {
   const SchemeId from = tensor.encoding.scheme;
   const bool is_turned = tensor.stack != formats::StackOrder::kNone &&
@@ -152,6 +164,12 @@ void slice_tensors(Plan& plan) {
       become_bf16(plan.tensor_of(planned), planned, refusals);
       planned.alignment.to_bf16 = false;
       ++plan.counts.fitted_to_bf16;
+    }
+    if (planned.alignment != shard::Alignment{} && has_spread_scales(plan, planned)) {
+      refusals.add(ErrorCode::kUnsupported,
+                   "has scales of blocks as ModelOpt spreads them, which are cut between blocks "
+                   "alone (--dialect deepseek, or another number of ranks)",
+                   plan.tensor_of(planned).name);
     }
   }
   refusals.throw_if_any();

@@ -84,7 +84,7 @@ class Recogniser {
       if (!found.stored.has(Part::kScale)) continue;
       const Shape& weight = input_.stored[found.stored.weight()].shape;
       const Shape& scale = input_.stored[found.stored[Part::kScale]].shape;
-      if (weight.size() < 2 || scale.size() != weight.size()) continue;
+      if (weight.size() < 2) continue;
       for (auto& [n, block] : fits) n += is_grid_of(block, weight, scale) ? 1U : 0U;
     }
     std::ranges::stable_sort(fits, std::greater<>(), &std::pair<std::size_t, Block>::first);

@@ -27,6 +27,7 @@ std::optional<Activations> find_activations(std::string_view name);
 enum class PartShape : std::uint8_t {
   kCodes,   ///< [..., N, K], K by codes_per_element()
   kGrid,    ///< [..., ceil(N / block_rows), ceil(K / block_cols)]
+  kSpread,  ///< [..., ceil(N / block_rows), 1, ceil(K / block_cols), 1]
   kScalar,  ///< []
   kOne,     ///< [1]
   kPerRow,  ///< [..., N]

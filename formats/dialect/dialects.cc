@@ -8,6 +8,7 @@
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/input_major.h"
 #include "formats/json/json.h"
+#include "formats/storage/scale_shapes.h"
 
 namespace ingot::formats {
 namespace {
@@ -85,6 +86,8 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
       return part;
     case PartShape::kGrid:
       return block_scale_shape(weight, group[0], group[1]);
+    case PartShape::kSpread:
+      return spread_shape(block_scale_shape(weight, group[0], group[1]));
     case PartShape::kScalar:
       return {};
     case PartShape::kOne:

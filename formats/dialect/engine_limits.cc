@@ -101,6 +101,13 @@ constexpr std::array kLimits = {
     EngineLimit{kSglang, kModelopt, kFp8Channel, std::nullopt, kAny,
                 "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
                 "dialect compressed-tensors", ""},
+    // Its modelopt.py:477, of other names in mixtures :1859.
+    EngineLimit{kVllm, kModelopt, kFp8Block, std::nullopt, kPlainNameExperts,
+                "its experts under FP8_PB_WO have a scale per tensor", kNoBlocksOfModelopt, ""},
+    // Its modelopt_quant.py:510.
+    EngineLimit{kSglang, kModelopt, kFp8Block, std::nullopt, kPlainNames,
+                "it does not know quant_algo FP8_PB_WO, but for weight_scale_inv in mixtures",
+                kNoBlocksOfModelopt, ""},
     EngineLimit{kVllm, kCt, kInt4Group, std::nullopt, kOrdered,
                 "it no longer takes weights with an order of groups (actorder)",
                 "INT4 of another --group-size, which is encoded anew", ""},
@@ -115,6 +122,12 @@ constexpr std::array kLimits = {
                 "these layers plain", ""},
     EngineLimit{kVllm, kDeepseek, kInt8Block, std::nullopt, kAny,
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
+    // Its models/mistral3.py:432.
+    EngineLimit{kVllm, kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
+                "dialect compressed-tensors", "", "", true},
+    // Its models/llama.py:721.
+    EngineLimit{kSglang, kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
+                "dialect compressed-tensors", "", "", true},
 
     // Widths.
     EngineLimit{kVllm, kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks,
@@ -122,12 +135,6 @@ constexpr std::array kLimits = {
     EngineLimit{kSglang, kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks,
                 kOtherBlocks, ""},
     // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there.
-    // Its models/mistral3.py:432.
-    EngineLimit{kVllm, kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
-                "dialect compressed-tensors", "", "", true},
-    // Its models/llama.py:721.
-    EngineLimit{kSglang, kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
-                "dialect compressed-tensors", "", "", true},
     EngineLimit{.engine = kVllm,
                 .dialect = kCt,
                 .scheme = kInt4Group,
@@ -233,6 +240,10 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
         continue;
       form.dialect = dialect->name;
       form.activations = row.activations;
+      // Nobody is asked to load what nothing writes.
+      if (row.is_kept_only &&
+          find_load(form.engine, *dialect, row.scheme, row.activations) == nullptr)
+        continue;
       add();
     }
   }
@@ -248,10 +259,6 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
 
 }  // namespace
 
-      // Nobody is asked to load what nothing writes.
-      if (row.is_kept_only &&
-          find_load(form.engine, *dialect, row.scheme, row.activations) == nullptr)
-        continue;
 std::span<const EngineLimit> engine_limits() {
   return kLimits;
 }

@@ -30,6 +30,15 @@ constexpr std::array kFp8ChannelParts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kPerRow},
 };
+constexpr std::array kFp8BlockParts = {
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kSpread},
+};
+// Experts in mixtures, which engines read as DeepSeek's.
+constexpr std::array kFp8BlockOfMixtures = {
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
+};
 constexpr std::string_view kNvfp4Choice =
     "static (NVFP4, as TensorRT-LLM and older SGLang load it; give --activation-scales or "
     "--input-scale 1) or weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)";
@@ -47,11 +56,21 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, "FP8", kFp8TensorStaticParts},
     StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, "FP8_PER_CHANNEL_PER_TOKEN",
                kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kFp8BlockParts},
+    StorageRow{.scheme = SchemeId::kFp8Block,
+               .activations = Activations::kDynamic,
+               .config_name = "FP8_PB_WO",
+               .parts = kFp8BlockOfMixtures,
+               .is_kept_only = true},
 };
 
+// Its makers wrote `fp8_pb_wo` at first.
 std::string algo_name_in(const Json& owner) {
-  const Json& name = json_member(owner, "quant_algo");
-  return name.is_string() ? name.get<std::string>() : std::string();
+  const Json& given = json_member(owner, "quant_algo");
+  std::string name = given.is_string() ? given.get<std::string>() : std::string();
+  for (char& letter : name)
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  return name;
 }
 
 ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
@@ -103,8 +122,8 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   if (written.groups.size() > 1 || derived.algo == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("dialect modelopt holds one scheme of nvfp4 (weight-only, static), "
-                            "fp8-tensor (static) and fp8-channel (dynamic), not {} with {} "
-                            "activations{}",
+                            "fp8-tensor (static), fp8-channel and fp8-block (dynamic), not {} with "
+                            "{} activations{}",
                             scheme_facts(group.scheme).name, activations_name(group.activations),
                             written.groups.size() > 1 ? " beside others" : ""));
   }
@@ -160,7 +179,8 @@ Json config_group(const StorageRow& algo) {
   const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
   const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
   Json group = Json::object();
-  if (algo.activations != Activations::kWeightOnly) {
+  // Of blocks its makers say what weights are, whatever engines do with activations.
+  if (algo.activations != Activations::kWeightOnly && algo.scheme != SchemeId::kFp8Block) {
     group["input_activations"] = numbers(bits, algo.activations == Activations::kDynamic,
                                          group_size(algo), is_by_row ? "token" : "");
   }

@@ -34,9 +34,17 @@ bool is_number(const Shape& shape, const Shape& weight) {
          (is_stack && (is_per_matrix(shape, weight) || shape == Shape{weight.front()}));
 }
 
+Shape spread_shape(const Shape& grid) {
+  Shape shape = grid;
+  shape.insert(shape.end() - 1, 1);
+  shape.push_back(1);
+  return shape;
+}
+
 bool is_grid_of(const Block& block, const Shape& weight, const Shape& scale) {
-  return scale == block_scale_shape(weight, block[0], block[1]) &&
-         (block[0] > 1 || scale.back() > 1);
+  const Shape grid = block_scale_shape(weight, block[0], block[1]);
+  return block[0] > 1 ? scale == grid || scale == spread_shape(grid)
+                      : scale == grid && scale.back() > 1;
 }
 
 bool is_per_chosen_group(const Shape& scale, const Shape& weight) {

@@ -27,8 +27,11 @@ bool is_per_matrix(const Shape& scale, const Shape& weight);
 /// Whether it is one number, or for a stack one in all or one for each matrix.
 bool is_number(const Shape& shape, const Shape& weight);
 
-/// Whether it has a value for each block. One number per row is not taken for a block as long as a
-/// row.
+/// [..., rows, 1, columns, 1] for the grid [..., rows, columns], as ModelOpt stores scales of blocks.
+Shape spread_shape(const Shape& grid);
+
+/// Whether it has a value for each block, in a grid or in one that is spread. One number per row is
+/// not taken for a block as long as a row.
 bool is_grid_of(const Block& block, const Shape& weight, const Shape& scale);
 
 /// Whether it is [rows, groups] for equal groups of whole words of eight codes.

@@ -62,15 +62,18 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   if (unit == 0) return;
   sections_ = cut.sections;
   INGOT_CHECK(weight.size() >= (along_rows ? 1U : 2U));
-  const std::size_t axis = cut_dimension(weight, cut.axis);
-  INGOT_CHECK(axis < whole_.size() && sections_.divide(weight[axis], n_, unit));
+  std::size_t axis = cut_dimension(weight, cut.axis);
+  const std::uint64_t side = weight[axis];
+  // Columns of scales that are spread stand behind a 1.
+  if (part == Part::kScale && !along_rows && whole_.size() > weight.size()) ++axis;
+  INGOT_CHECK(axis < whole_.size() && sections_.divide(side, n_, unit));
   const bool is_packed = part == Part::kWeight && !along_rows;
   // Codes in blocks are cut between those: a dimension of the part is that of blocks.
   const bool is_in_blocks = is_packed && whole_.size() > weight.size() && whole_[axis] != 0;
-  const std::uint64_t codes = is_in_blocks ? weight[axis] / whole_[axis]
+  const std::uint64_t codes = is_in_blocks ? side / whole_[axis]
                               : is_packed  ? formats::codes_per_element(scheme, dtype)
                                            : 1;
-  INGOT_CHECK(whole_[axis] == weight[axis] / unit / codes && sections_.divide(whole_[axis], n_));
+  INGOT_CHECK(whole_[axis] == side / unit / codes && sections_.divide(whole_[axis], n_));
   cut_along(dtype, axis);
 }
 

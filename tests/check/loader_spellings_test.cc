@@ -26,7 +26,7 @@ std::set<std::string_view> known_complaints(const Dialect& dialect, const Storag
   using enum Activations;
   const SchemeId scheme = row.scheme;
   const Activations activations = row.activations;
-  if (dialect.name == "modelopt" && scheme == kFp8Channel)
+  if (dialect.name == "modelopt" && (scheme == kFp8Channel || scheme == kFp8Block))
     return {"engine.refused-by-all", "modelopt.algo-of-sglang"};
   if (scheme == kInt8Block) return {"engine.refused-by-vllm"};
   if (dialect.name != "compressed-tensors") return {};

@@ -108,6 +108,7 @@ Json compressed_tensors_block(const Spelled& spelled) {
 const char* modelopt_algo(const Spelled& spelled) {
   if (spelled.scheme == SchemeId::kFp8Tensor) return "FP8";
   if (spelled.scheme == SchemeId::kFp8Channel) return "FP8_PER_CHANNEL_PER_TOKEN";
+  if (spelled.scheme == SchemeId::kFp8Block) return "FP8_PB_WO";
   return spelled.activations == Activations::kStatic ? "NVFP4" : "W4A16_NVFP4";
 }
 
@@ -162,7 +163,8 @@ void put_spelled(EditableCheckpoint& checkpoint, const std::string& name, const 
     case SchemeId::kFp8Block:
       checkpoint.put_zeros(name, DType::kF8E4M3, shape);
       checkpoint.put_floats(stem + (dialect == "deepseek" ? ".weight_scale_inv" : ".weight_scale"),
-                            blocks, kScale);
+                            dialect == "modelopt" ? Shape{blocks[0], 1, blocks[1], 1} : blocks,
+                            kScale);
       return;
     case SchemeId::kInt8Block:
       checkpoint.put_zeros(name, DType::kI8, shape);

@@ -105,7 +105,12 @@ class ScaleGrid {
             const std::string& module)
       : rows_(codes.rows()), cols_(codes.cols()) {
     const formats::Shape& shape = scale.shape;
-    if (shape.size() < 2) {
+    if (shape.size() == 4 && codes.shape.size() == 2) {  // ModelOpt's FP8_PB_WO
+      EXPECT_EQ(shape[1] * shape[3], 1U) << module;
+      grid_rows_ = shape[0];
+      grid_cols_ = shape[2];
+      block_ = {128, 128};
+    } else if (shape.size() < 2) {
       grid_rows_ = shape.empty() ? 1 : shape[0];
       block_ = {grid_rows_ == 1 ? rows_ : 1, cols_};
     } else {

@@ -32,6 +32,8 @@ std::vector<std::uint64_t> shape_of(SchemeId scheme, PartShape shape) {
       if (scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8) return {160, 6};
       if (scheme == SchemeId::kInt4Group) return {160, 6};
       return {2, 2};
+    case PartShape::kSpread:
+      return {2, 1, 2, 1};
     case PartShape::kScalar:
       return {};
     case PartShape::kOne:

@@ -427,6 +427,28 @@ TEST(PartCut, ReadsTheSameCutFromARecord) {
   EXPECT_EQ(PartCut(DType::kBf16, shape, 1, 1, Sections()).kind(), PartCut::Kind::kWhole);
 }
 
+// ModelOpt's scales of blocks: a 1 behind the rows, and one behind the columns.
+TEST(PartCut, CutsSpreadScalesAsTheirGrid) {
+  const Shape weight = {512, 1024}, spread = {4, 1, 8, 1}, grid = {4, 8};
+  for (const TensorCut& cut : {rows(2), cols(2)}) {
+    const PartCut of_spread(Part::kScale, DType::kF32, spread, SchemeId::kFp8Block, weight,
+                            {128, 128}, cut);
+    const PartCut of_grid(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, weight, {128, 128},
+                          cut);
+    const Shape slice = of_grid.slice_shape();
+    EXPECT_EQ(of_spread.slice_shape(), (Shape{slice[0], 1, slice[1], 1}));
+    std::vector<std::uint64_t> spread_runs, grid_runs;
+    const auto note = [](std::vector<std::uint64_t>& to) {
+      return [&to](const PartCut::Run& run) {
+        to.insert(to.end(), {run.slice, run.slice_offset, run.whole_offset, run.n_bytes});
+      };
+    };
+    of_spread.for_each_run(0, 128, note(spread_runs));
+    of_grid.for_each_run(0, 128, note(grid_runs));
+    EXPECT_EQ(spread_runs, grid_runs);
+  }
+}
+
 TEST(PartCut, RefusesRecordsThatCannotBe) {
   const auto refused = [](DType dtype, const Shape& whole, int axis, std::uint32_t n,
                           std::size_t sections) {
