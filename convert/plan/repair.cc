@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,7 @@
 #include "formats/dialect/engine_limits.h"
 #include "formats/experts/sight.h"
 #include "formats/json/json.h"
+#include "formats/modules/module_list.h"
 #include "formats/storage/block_scales.h"
 
 namespace ingot::convert {
@@ -124,45 +126,50 @@ void refuse_native_names(const Checkpoint& source, const formats::Dialect& diale
   }
 }
 
-// Weights without the input scale that others of their scheme have: a dialect of one scheme cannot
-// say so, and nothing here makes up numbers.
+// Weights without the input scale that others have which a config says one thing of: those of a
+// scheme, or the experts of a layer where it may be a mixture. Nothing here makes up numbers.
 void refuse_missing_inputs(const Plan& plan) {
   const formats::Dialect& dialect = plan.source.dialect();
-  if (dialect.holds_mixtures) return;
-  const auto is_static = [](const LogicalTensor& tensor) {
-    return tensor.encoding.stored.has(Part::kInputScale);
+  using Key = std::pair<formats::SchemeId, std::string_view>;
+  std::map<Key, std::string_view> inputs;  // the name of the part, where some have it
+  const auto key_of = [&](const LogicalTensor& tensor) {
+    return Key(tensor.encoding.scheme,
+               dialect.holds_mixtures ? formats::experts_of(tensor.name) : std::string_view());
   };
-  std::map<formats::SchemeId, std::string_view> inputs;  // the name of the part, where some have it
-  const auto static_row = [&](formats::SchemeId scheme) {
-    return formats::find_storage(dialect, scheme, formats::Activations::kStatic);
+  const auto for_each = [&](bool is_static, const auto& visit) {
+    for (const PlannedTensor& planned : plan.tensors) {
+      const LogicalTensor& tensor = plan.tensor_of(planned);
+      if (planned.action != Action::kCopy ||
+          tensor.encoding.stored.has(Part::kInputScale) != is_static)
+        continue;
+      const Key key = key_of(tensor);
+      if (!dialect.holds_mixtures || !key.second.empty()) visit(tensor, key);
+    }
   };
-  for (const PlannedTensor& planned : plan.tensors) {
-    const LogicalTensor& tensor = plan.tensor_of(planned);
-    const formats::StorageRow* row = static_row(tensor.encoding.scheme);
-    if (planned.action == Action::kCopy && is_static(tensor) && row != nullptr)
-      inputs.emplace(tensor.encoding.scheme,
-                     formats::find_part_row(*row, Part::kInputScale)->suffix.substr(1));
-  }
+  const auto row_with = [&](const Key& key, formats::Activations activations) {
+    return formats::find_storage(dialect, key.first, activations);
+  };
+  for_each(true, [&](const LogicalTensor&, const Key& key) {
+    if (const auto* row = row_with(key, formats::Activations::kStatic))
+      inputs.emplace(key, formats::find_part_row(*row, Part::kInputScale)->suffix.substr(1));
+  });
   Refusals refusals;
-  for (const PlannedTensor& planned : plan.tensors) {
-    const LogicalTensor& tensor = plan.tensor_of(planned);
-    const formats::SchemeId scheme = tensor.encoding.scheme;
-    const auto input = inputs.find(scheme);
-    if (planned.action != Action::kCopy || input == inputs.end() || is_static(tensor)) continue;
-    const bool can_be_left_out =
-        formats::find_storage(dialect, scheme, formats::Activations::kWeightOnly) != nullptr;
-    const std::string_view name = formats::scheme_facts(scheme).name;
+  for_each(false, [&](const LogicalTensor& tensor, const Key& key) {
+    const auto input = inputs.find(key);
+    if (input == inputs.end()) return;
+    const bool can_be_left_out = row_with(key, formats::Activations::kWeightOnly) != nullptr;
+    const std::string_view scheme = formats::scheme_facts(key.first).name;
     refusals.add(
         ErrorCode::kMissingTensor,
         fmt::format("has no {}, which others in {} have (fetch its file again; or ingot convert "
                     "--to {} --dialect {}, {}with --activations static and --activation-scales "
                     "FILE, which has numbers for it)",
-                    input->second, name, name, dialect.name,
+                    input->second, scheme, scheme, dialect.name,
                     can_be_left_out ? "with --activations weight-only, which leaves all of them "
                                       "out, or "
                                     : ""),
         tensor.name);
-  }
+  });
   refusals.throw_if_any();
 }
 

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "check/rules/engine_verdicts.h"
 #include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
@@ -74,11 +75,20 @@ TEST(LoaderRules, AreQuietOnEverySpellingOfEveryDialect) {
   }
 }
 
+check::EngineVerdict verdict_of(Engine engine, const EditableCheckpoint& edited) {
+  const TempDir dir;
+  edited.write(dir.path());
+  return check::engine_verdicts(Checkpoint::open(dir.path()), {})
+      .at(static_cast<std::size_t>(engine));
+}
+
 // The parts of static FP8 have the names of transformers there, and these.
 TEST(LoaderRules, AreQuietOnStaticFp8AsVllmNamesIt) {
   EditableCheckpoint edited =
       make_spelled({"deepseek", SchemeId::kFp8Tensor, Activations::kStatic});
   quantization(edited)["activation_scheme"] = "static";
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang})
+    EXPECT_THAT(verdict_of(engine, edited).reason, ::testing::HasSubstr("for Mistral alone"));
   for (const auto& [from, to] :
        {std::pair<std::string, std::string>(".weight_scale_inv", ".weight_scale"),
         {".activation_scale", ".input_scale"}}) {
@@ -90,6 +100,23 @@ TEST(LoaderRules, AreQuietOnStaticFp8AsVllmNamesIt) {
     }
   }
   EXPECT_EQ(text_of(run_all_rules(edited)), "");
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang})
+    EXPECT_TRUE(verdict_of(engine, edited).loads);
+}
+
+// vLLM has a class for linears, and takes experts for FP8 with one scale.
+TEST(EngineVerdicts, KnowModeloptsFp8BlocksOfLinears) {
+  const Spelled blocks = {"modelopt", SchemeId::kFp8Block, Activations::kDynamic};
+  EditableCheckpoint edited = make_spelled(blocks);
+  EXPECT_THAT(verdict_of(Engine::kVllm, edited).reason, ::testing::HasSubstr("a scale per tensor"));
+  const EditableCheckpoint plain = make_plain();
+  for (const std::string& name : testing::spelled_weights(plain, blocks)) {
+    if (name.find(".experts.") == std::string::npos) continue;
+    edited.tensors.erase(name.substr(0, name.size() - 7) + ".weight_scale");
+    edited.tensors[name] = plain.tensors.at(name);
+  }
+  EXPECT_TRUE(verdict_of(Engine::kVllm, edited).loads) << verdict_of(Engine::kVllm, edited).reason;
+  EXPECT_FALSE(verdict_of(Engine::kSglang, edited).loads);
 }
 
 // The largest released layout of two schemes: attention in FP8 blocks, MLPs in NVFP4.

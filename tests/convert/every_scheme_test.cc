@@ -89,6 +89,8 @@ Shape shape_of(PartShape kind, SchemeId scheme, const Shape& weight) {
       if (scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8) return {n, k / 32};
       if (scheme == SchemeId::kInt4Group) return {n, k / 32};
       return {(n + 127) / 128, (k + 127) / 128};
+    case PartShape::kSpread:
+      return {(n + 127) / 128, 1, (k + 127) / 128, 1};
     case PartShape::kTwo:
       return {2};
     case PartShape::kZeros:

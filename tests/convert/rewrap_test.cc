@@ -195,31 +195,41 @@ TEST_F(Rewrap, StaticActivationsTakeTheStoredScales) {
 }
 
 // One weight of static NVFP4 without its scale, as a rarely routed expert.
-TEST_F(Rewrap, MissingInputScalesAreLeftOutWithTheOthers) {
-  Conversion given = to_nvfp4(dir_ / "mo");
-  given.recipe.choices.dialect = "modelopt";
+void missing_input_is_left_out(const std::filesystem::path& dir, const std::string& dialect,
+                               const std::string& part) {
+  Conversion given = to_nvfp4(dir / "given");
+  given.recipe.choices.dialect = dialect;
   given.recipe.choices.activations = Activations::kStatic;
   given.recipe.choices.input_scale = 0.03F;
   given.run();
   const std::string name = "model.layers.2.mlp.experts.5.down_proj";
-  EditableCheckpoint edited = EditableCheckpoint::load(dir_ / "mo");
-  edited.descriptions["hf_quant_config.json"] =
-      formats::read_json_file(dir_ / "mo" / "hf_quant_config.json", 1 << 20);
-  ASSERT_EQ(edited.tensors.erase(name + ".input_scale"), 1U);
-  std::filesystem::create_directory(dir_ / "in");
-  edited.write(dir_ / "in");
-  rewrap(dir_ / "in", dir_ / "alone", "modelopt", Activations::kWeightOnly).run();
-  EXPECT_EQ(config_of(dir_ / "alone")["quantization_config"]["quant_algo"], "W4A16_NVFP4");
-  EXPECT_EQ(count_suffix(read_output(dir_ / "alone"), ".input_scale"), 0U);
+  EditableCheckpoint edited = EditableCheckpoint::load(dir / "given");
+  const auto description = dir / "given" / "hf_quant_config.json";
+  if (std::filesystem::exists(description))
+    edited.descriptions["hf_quant_config.json"] = formats::read_json_file(description, 1 << 20);
+  ASSERT_EQ(edited.tensors.erase(name + "." + part), 1U);
+  std::filesystem::create_directory(dir / "in");
+  edited.write(dir / "in");
+  rewrap(dir / "in", dir / "alone", dialect, Activations::kWeightOnly).run();
+  EXPECT_EQ(count_suffix(read_output(dir / "alone"), part), 0U);
 
-  const auto source = formats::Checkpoint::open(dir_ / "in");
+  const auto source = formats::Checkpoint::open(dir / "in");
   Recipe recipe;
-  recipe.choices.dialect = "modelopt";
+  recipe.choices.dialect = dialect;
   recipe.choices.repair = std::make_shared<const RepairFacts>(read_repair_facts(source));
   expect_error(
       ErrorCode::kMissingTensor,
-      {name + ".weight", "has no input_scale", "--activations weight-only", "--activation-scales"},
+      {name + ".weight", "has no " + part, "--activations weight-only", "--activation-scales"},
       [&] { plan_for(source, recipe); });
+}
+
+TEST_F(Rewrap, MissingInputScalesAreLeftOutWithTheOthers) {
+  missing_input_is_left_out(dir_.path(), "modelopt", "input_scale");
+  EXPECT_EQ(config_of(dir_ / "alone")["quantization_config"]["quant_algo"], "W4A16_NVFP4");
+}
+
+TEST_F(Rewrap, ExpertsOfOneLayerAllLackInputScales) {
+  missing_input_is_left_out(dir_.path(), "compressed-tensors", "input_global_scale");
 }
 
 // FP8 blocks in ModelOpt: the scales of DeepSeek in a shape of their own.
