@@ -27,7 +27,7 @@ bool is_per_matrix(const Shape& scale, const Shape& weight);
 /// Whether it is one number, or for a stack one in all or one for each matrix.
 bool is_number(const Shape& shape, const Shape& weight);
 
-/// [..., rows, 1, columns, 1] for the grid [..., rows, columns], as ModelOpt stores scales of blocks.
+/// [..., rows, 1, columns, 1] for the grid [..., rows, columns], as ModelOpt stores its scales.
 Shape spread_shape(const Shape& grid);
 
 /// Whether it has a value for each block, in a grid or in one that is spread. One number per row is

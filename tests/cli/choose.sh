@@ -48,6 +48,7 @@ known = {"generated text": "yes", "loaded": "yes", "loaded, kernels replaced": "
 # Other scopes are some weights of a scheme.
 scopes = {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts of `kimi_k3`",
           "q_a_proj, kv_a_proj_with_mqa": "loads, but for MLA's latents",
+          "routed experts with weight_scale": "not as routed experts", "weights with weight_scale": "no",
           "routed experts with one scale a row": "yes; rows with `--moe-backend marlin`"}
 def form(row):
     return row["scheme"], row["dialect"], row["activations"]
