@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "check/manifest_check.h"
-#include "check/rules/engine_view.h"
 #include "check/stored_hashes.h"
+#include "engines/view.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_files.h"
@@ -338,17 +338,17 @@ CheckResult check_gathered(const std::filesystem::path& directory, const CheckOp
 
 // A layout that is one engine's own is worth nothing where that engine does not load it.
 void judge_by_own_engine(const Checkpoint& model, const formats::Layout& layout,
-                         const Serving& serving, CheckResult& result) {
-  const auto own = formats::find_engine(layout.engine);
-  if (!own) return;
+                         const engines::Serving& serving, CheckResult& result) {
+  const engines::EngineRow* own = engines::find_engine(layout.engine);
+  if (own == nullptr) return;
   const auto rules = loader_rules();
-  const auto row = std::ranges::find(rules, own, &LoaderRule::engine);
-  for (const EngineVerdict& verdict : believed_verdicts(model, serving)) {
+  const auto row = std::ranges::find(rules, own->engine, &LoaderRule::engine);
+  for (const engines::EngineVerdict& verdict : engines::believed_verdicts(model, serving)) {
     if (verdict.engine != own || verdict.loads) continue;
     result.findings.push_back(
         violation(ErrorCode::kUnsupported, "", verdict.tensor,
-                  fmt::format("{}, for which the layout is, does not load it: {}",
-                              engine_name(*own), verdict.reason)));
+                  fmt::format("{}, for which the layout is, does not load it: {}", own->name,
+                              verdict.reason)));
     result.findings.back().rule = row->name;
   }
 }
@@ -370,8 +370,8 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
         result.findings.push_back(std::move(finding));
     }
     // Ranks that cut experts; linears are cut by as many or more.
-    const Serving serving{.tensor_parallel =
-                              manifest && manifest->slicing ? manifest->slicing->etp : 1};
+    const engines::Serving serving{.tensor_parallel =
+                                       manifest && manifest->slicing ? manifest->slicing->etp : 1};
     if (layout != nullptr) judge_by_own_engine(model, *layout, serving, result);
     if (manifest) admit_allowed(*manifest, result);
     result.family = model.family().name;

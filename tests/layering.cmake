@@ -4,21 +4,23 @@
 cmake_minimum_required(VERSION 3.25)
 
 # The layers, and what each may include besides itself.
-set(layers formats synth quantize shard check inference convert verify cli)
+set(layers formats engines synth quantize shard check inference convert verify cli)
 set(allowed_formats "")
+set(allowed_engines formats)
 set(allowed_synth formats)
 set(allowed_quantize formats)
-set(allowed_shard formats)
-set(allowed_check shard formats)
+set(allowed_shard engines formats)
+set(allowed_check shard engines formats)
 set(allowed_inference shard quantize formats)
-set(allowed_convert check shard quantize formats)
+set(allowed_convert check shard engines quantize formats)
 set(allowed_verify inference check shard quantize formats)
-set(allowed_cli verify convert inference check shard quantize synth formats)
+set(allowed_cli verify convert inference check shard engines quantize synth formats)
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files that stand
 # in the layer's folder itself are the top.
 set(rooms_formats base files text yaml json container config family storage modules dialect records relaid
   checkpoint experts)
+set(rooms_engines row versions modules readers)
 set(rooms_shard cut align join)
 set(rooms_check rules)
 set(rooms_convert recipe plan output run job)

@@ -312,7 +312,8 @@ void transforms(const RuleInput& input) {
 
 void joined_scales(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (!is_quantized(tensor) || !is_joined_number(formats::PartShape::kOne, tensor.rule)) continue;
+    if (!is_quantized(tensor) || !engines::is_joined_number(formats::PartShape::kOne, tensor.rule))
+      continue;
     tensor.encoding.stored.for_each([&](Part, std::uint32_t index) {
       const StoredTensor& stored = input.checkpoint.stored()[index];
       if (stored.shape != Shape{1}) return;

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/engine_modules.h"
 #include "check/rules/rule_input.h"
+#include "engines/modules/module_lists.h"
 #include "formats/base/error.h"
 #include "formats/base/pattern.h"
 #include "formats/container/safetensors.h"
@@ -165,11 +165,11 @@ void input_scale_range(const RuleInput& input) {
 // Every name by which an entry of a list may mean a module that is here, as the most generous
 // engine reads it.
 std::set<std::string> names_of_modules(const RuleInput& input) {
-  using formats::Engine;
+  using engines::Engine;
   std::set<std::string> names;
   const auto add = [&](const LogicalTensor& tensor, std::string name) {
     for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
-      if (const std::string_view joined = joined_name(tensor, engine); !joined.empty())
+      if (const std::string_view joined = engines::joined_name(tensor, engine); !joined.empty())
         names.insert(name.substr(0, name.rfind('.') + 1).append(joined));
     }
     names.insert(std::move(name));
@@ -228,6 +228,25 @@ void list_names_nothing(const RuleInput& input) {
   }
 }
 
+void config_without_weights(const RuleInput& input) {
+  const Checkpoint& checkpoint = input.checkpoint;
+  if (checkpoint.tensors().empty() || input.said() == nullptr || input.said()->quant_method.empty())
+    return;
+  const Json* block = input.facts.quantization;
+  if (block != nullptr && block->value("format", Json()) == "dense") return;
+  // By dtype: codes that could not be understood are no sign of a cast.
+  const auto stored = checkpoint.stored();
+  const bool has_codes = std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
+    const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
+    return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
+  });
+  if (has_codes || is_part_of_model(checkpoint)) return;
+  input.report_config(ErrorCode::kMismatch,
+                      fmt::format("promises weights quantized by method {}, but none is (remove "
+                                  "quantization_config)",
+                                  input.said()->quant_method));
+}
+
 constexpr LoaderRule kRules[] = {
     {"container.metadata-format", "", "transformers 4", kWarning,
      "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
@@ -245,6 +264,9 @@ constexpr LoaderRule kRules[] = {
     {"quantized.input-scale-range", "", "all", kError,
      "input scales are above zero, and within 2^12 of the median of their kind", input_scale_range,
      kAnyScheme, kReadsValues},
+    {"quantized.config-without-weights", "", "all", kError,
+     "a quantization_config stands over quantized weights", config_without_weights, kAnyScheme,
+     false, false, std::nullopt, /*except=*/"deepseek"},
 };
 
 }  // namespace

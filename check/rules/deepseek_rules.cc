@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "engines/modules/module_lists.h"
 #include "formats/base/pattern.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/deepseek.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
@@ -21,10 +23,6 @@ namespace ingot::check {
 namespace {
 
 using enum Severity;
-
-// transformers reads the first, vLLM the second where it is there.
-constexpr const char* kTransformersList = "modules_to_not_convert";
-constexpr const char* kVllmList = "ignored_layers";
 
 bool is_int8(const RuleInput& input) {
   return input.is_about(SchemeId::kInt8Block);
@@ -60,7 +58,7 @@ std::vector<std::string> ignored_modules(const RuleInput& input) {
   std::vector<std::string> modules;
   const Json* block = input.facts.quantization;
   if (block == nullptr) return modules;
-  for (const char* key : {kVllmList, kTransformersList}) {
+  for (const char* key : {formats::kIgnoredLayers, formats::kModulesToNotConvert}) {
     for (std::string& module : strings_at(*block, key)) modules.push_back(std::move(module));
   }
   std::ranges::sort(modules);
@@ -146,7 +144,7 @@ void weight_quantized(const RuleInput& input) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;
     if (is_quantized(tensor) || is_code(input, dtype) ||
-        is_exempt(input.checkpoint, tensor.name, ignored))
+        engines::is_exempt(input.checkpoint, tensor.name, ignored))
       continue;
     input.report_kind(tensor, ErrorCode::kDtypeMismatch,
                       fmt::format("is {} where loaders expect {} and a scale (list its module in "
@@ -173,8 +171,8 @@ void native_plain_module(const RuleInput& input) {
 void silent_module(const RuleInput& input) {
   const Json* block = block_over_codes(input);
   if (block == nullptr) return;
-  std::vector<std::string> read = strings_at(*block, kVllmList);
-  if (read.empty()) read = strings_at(*block, kTransformersList);
+  std::vector<std::string> read = strings_at(*block, formats::kIgnoredLayers);
+  if (read.empty()) read = strings_at(*block, formats::kModulesToNotConvert);
   std::sort(read.begin(), read.end());
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     // What a release quantizes is the business of fp8.weight-quantized.
@@ -192,21 +190,21 @@ void silent_module(const RuleInput& input) {
 void head_listed(const RuleInput& input) {
   const Json* block = claims(input) ? input.facts.quantization : nullptr;
   if (block == nullptr) return;
-  std::vector<std::string> listed = strings_at(*block, kTransformersList);
+  std::vector<std::string> listed = strings_at(*block, formats::kModulesToNotConvert);
   std::ranges::sort(listed);
   if (listed.empty()) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || tensor.rule->role != Role::kHead || is_quantized(tensor))
       continue;
     const std::string_view module = module_name(tensor.name);
-    if (is_exempt(input.checkpoint, tensor.name, listed) ||
+    if (engines::is_exempt(input.checkpoint, tensor.name, listed) ||
         std::any_of(listed.begin(), listed.end(),
                     [&](const std::string& entry) { return module.ends_with(entry); }))
       continue;
     input.report_at(input.codes_of(tensor), ErrorCode::kMismatch,
                     fmt::format("is not in {}, and transformers leaves it plain by itself only "
                                 "where there is no list (list {})",
-                                kTransformersList, module));
+                                formats::kModulesToNotConvert, module));
   }
 }
 
@@ -263,7 +261,7 @@ void ignored_quantized(const RuleInput& input) {
     std::optional<Pattern> pattern;
   };
   std::vector<Entry> entries;
-  for (const char* key : {kVllmList, kTransformersList}) {
+  for (const char* key : {formats::kIgnoredLayers, formats::kModulesToNotConvert}) {
     for (std::string& text : strings_at(*block, key)) {
       Entry entry{.key = key, .text = std::move(text), .pattern = {}};
       try {
@@ -367,19 +365,5 @@ constexpr LoaderRule kRules[] = {
 }  // namespace
 
 const RuleTable kDeepseekRules = kRules;
-
-bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
-               std::span<const std::string> modules) {
-  const auto names = formats::module_aliases(weight, checkpoint.config().text);
-  return std::ranges::any_of(
-      names, [&](const std::string& name) { return formats::names_or_holds(modules, name); });
-}
-
-const char* exemption_key(const Json& block, formats::Engine engine) {
-  // SGLang takes the first that is there, whatever it holds: quantization/base_config.py:257.
-  if (!block.contains(kVllmList)) return kTransformersList;
-  const bool is_vllm = engine == formats::Engine::kVllm || engine == formats::Engine::kVllmAscend;
-  return is_vllm && json_member(block, kVllmList).empty() ? kTransformersList : kVllmList;
-}
 
 }  // namespace ingot::check

@@ -5,35 +5,36 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/modules/joined_module.h"
 #include "formats/relaid/input_major_parts.h"
+#include "formats/relaid/relaid_codes.h"
 
 // How engines build their modules: what they refuse of schemes and activations, what they never
 // build quantized, what they fuse, and where ranks of tensor parallelism cut.
 
 namespace ingot::check {
 
+using engines::Engine;
+using engines::EngineEffect;
 using formats::Cut;
-using formats::Engine;
-using formats::EngineEffect;
-using formats::Fuse;
 
 namespace {
 
 using enum Severity;
 
 void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
-  const formats::EngineLimit& limit = *met.limit;
+  const engines::EngineLimit& limit = *met.limit;
   const std::string activations =
       limit.activations ? fmt::format(" with {} activations", activations_name(*limit.activations))
                         : "";
   const std::string others = met.count == 1 ? "" : fmt::format(" (so are {} more)", met.count - 1);
   const std::uint64_t ranks =
-      formats::is_of_widths(limit.scope) ? input.options.tensor_parallel : 1;
+      engines::is_of_widths(limit.scope) ? input.options.tensor_parallel : 1;
   const std::string weight =
       fmt::format("is {}{}{}{}", scheme_facts(met.scheme).name, activations,
                   ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), others);
   const auto text = [&] {
-    const std::string_view engine = engine_name(limit.engine);
+    const std::string_view engine = met.engine->name;
     switch (limit.effect) {
       case EngineEffect::kGarbage:
         return fmt::format(
@@ -65,15 +66,15 @@ void refused_by_one(const RuleInput& input) {
   const bool is_told = limits.is_refused_by_all();
   for (const EngineLimitsMet::Met& met : limits.met()) {
     // The rule fp8.merged-partition tells of those.
-    if (met.limit->scope == formats::EngineScope::kCutBlocks) continue;
-    if (met.limit->engine != input.row.engine || !met.limit->is_refusal()) continue;
+    if (met.limit->scope == engines::EngineScope::kCutBlocks) continue;
+    if (met.engine->engine != input.row.engine || !met.limit->is_refusal()) continue;
     if (!is_told || !met.limit->is_of_form()) report_limit(input, met);
   }
 }
 
 void right_with_options(const RuleInput& input) {
   for (const EngineLimitsMet::Met& met : input.facts.engine_limits.met()) {
-    if (met.limit->engine == input.row.engine && !met.limit->option.empty())
+    if (met.engine->engine == input.row.engine && !met.limit->option.empty())
       report_limit(input, met);
   }
 }
@@ -81,8 +82,9 @@ void right_with_options(const RuleInput& input) {
 // SGLang 0.5.23: w8a8_int8.py and blockwise_int8.py:114 build all experts in INT8.
 void plain_int8_experts(const RuleInput& input) {
   const auto is_int8 = [](const LogicalTensor& tensor) {
-    return tensor.encoding.scheme == SchemeId::kInt8Channel ||
-           tensor.encoding.scheme == SchemeId::kInt8Block;
+    return (tensor.encoding.scheme == SchemeId::kInt8Channel ||
+            tensor.encoding.scheme == SchemeId::kInt8Block) &&
+           !formats::is_packed_int8(tensor.encoding);
   };
   const auto is_expert = [](const LogicalTensor& tensor) {
     return tensor.rule != nullptr && is_routed_expert(tensor.rule->role);
@@ -102,31 +104,11 @@ void plain_int8_experts(const RuleInput& input) {
   }
 }
 
-/// The name of the module above the one that holds the weight.
-std::string parent_of(const LogicalTensor& tensor) {
-  const std::size_t last = tensor.name.rfind('.');
-  const std::size_t module = last == std::string::npos ? last : tensor.name.rfind('.', last - 1);
-  return module == std::string::npos ? std::string() : tensor.name.substr(0, module);
-}
-
-std::string_view fused_name(Fuse fuse) {
-  switch (fuse) {
-    case Fuse::kQaKva:
-      return "/qkv_a";
-    case Fuse::kGateUp:
-      return "/gate_up";
-    case Fuse::kQkv:
-      return "/qkv";
-    default:
-      return {};
-  }
-}
-
 void fused_scheme(const RuleInput& input) {
   std::map<std::string, const LogicalTensor*> first_of;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr) continue;
-    const std::string module = fused_module(tensor);
+    const std::string module =
+        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kMatrix);
     if (module.empty()) continue;
     const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;
     if (first->encoding.scheme == tensor.encoding.scheme) continue;
@@ -145,13 +127,13 @@ void fused_global(const RuleInput& input) {
   std::map<std::string, First> first_of;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     const StoredTensor* stored = input.part_of(tensor, Part::kGlobal);
-    const std::string_view name = tensor.rule == nullptr ? "" : fused_name(tensor.rule->fuse);
-    if (name.empty() || stored == nullptr) continue;
+    if (stored == nullptr) continue;
+    const std::string module =
+        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kExpert);
+    if (module.empty()) continue;
     const std::optional<float> global = first_scale(input.checkpoint, *stored);
     if (!global || is_bad_scale(*global)) continue;  // nvfp4.global-values has said so
-    // Experts have one each: the module above is the expert.
-    const auto [entry, is_new] =
-        first_of.try_emplace(parent_of(tensor).append(name), First{&tensor, *global});
+    const auto [entry, is_new] = first_of.try_emplace(module, First{&tensor, *global});
     const First& first = entry->second;
     if (is_new || first.global == *global) continue;
     input.report_at(*stored, ErrorCode::kMismatch,
@@ -263,23 +245,6 @@ void plain_module(const RuleInput& input) {
         tensor, ErrorCode::kDtypeMismatch,
         fmt::format("is {}, but loaders build this module unquantized", facts_of(tensor).name));
   }
-}
-
-std::string fused_module(const LogicalTensor& tensor) {
-  std::string parent = parent_of(tensor);
-  switch (tensor.rule->role) {
-    case Role::kAttentionBias:
-      return {};  // added, never multiplied: it stays plain
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-      return parent.substr(0, parent.rfind('.')) + "/w13";
-    case Role::kExpertDown:
-      return parent.substr(0, parent.rfind('.')) + "/w2";
-    default:
-      break;
-  }
-  const std::string_view name = fused_name(tensor.rule->fuse);
-  return name.empty() ? std::string() : parent.append(name);
 }
 
 }  // namespace ingot::check

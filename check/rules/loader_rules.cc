@@ -27,7 +27,7 @@ const LoaderRule* find_loader_rule(std::string_view name) {
 
 bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout) {
   if (!layout.is_sliced || !rule.name.starts_with("engine.")) return true;
-  return rule.engine && engine_facts(*rule.engine).word == layout.engine;
+  return rule.engine && engines::newest(*rule.engine).word == layout.engine;
 }
 
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {

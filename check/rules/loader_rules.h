@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engines/limits.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/dialect/engine_limits.h"
 #include "formats/records/layout.h"
 
 namespace ingot::check {
@@ -67,7 +67,7 @@ struct LoaderRule {
   /// What it finds is what some engine refuses, and another may take: `--allow engine-refuses`
   /// accepts it.
   bool is_allowable = false;
-  std::optional<formats::Engine> engine = std::nullopt;  ///< that such a test is about
+  std::optional<engines::Engine> engine = std::nullopt;  ///< that such a test is about
   std::string_view except = {};  ///< a dialect whose own rows say this; empty: none
 };
 

@@ -4,17 +4,20 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/engine_belief.h"
+#include "check/rules/rule_input.h"
+#include "engines/readers/config_reader.h"
+#include "engines/versions/sharded_state.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/routing.h"
 #include "formats/family/text_names.h"
-#include "formats/records/vllm_state.h"
 
 // What the config promises of the model: every tensor, in its shape, and no other.
 
 namespace ingot::check {
+
+using engines::ConfigReader;
 
 namespace {
 
@@ -141,9 +144,9 @@ void built_indexers(const RuleInput& input) {
   const formats::ModelConfig& config = input.checkpoint.config();
   const std::string_view family = input.checkpoint.family().name;
   // Nothing is known of the indexers of other families.
-  if (!formats::vllm_builds_indexer(family, config, 0)) return;
+  if (!engines::builds_indexer(family, config, 0)) return;
   const auto builds = [&](std::uint32_t layer) {
-    return *formats::vllm_builds_indexer(family, config, layer);
+    return *engines::builds_indexer(family, config, layer);
   };
   std::set<std::uint32_t> layers;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
@@ -182,15 +185,16 @@ void counted_mtp(const RuleInput& input) {
 
 void draft_names(const RuleInput& input) {
   if (!ConfigReader::is_readable(input.dialect()) || input.checkpoint.slicing() != nullptr) return;
-  const ConfigReader reader(input.checkpoint, input.facts, formats::Engine::kSglang);
-  const ConfigReader by_stored_name(input.checkpoint, input.facts, formats::Engine::kSglang, false);
+  const engines::EngineRow& sglang = engines::newest(engines::Engine::kSglang);
+  const ConfigReader reader(input.checkpoint, input.facts, sglang);
+  const ConfigReader by_stored_name(input.checkpoint, input.facts, sglang, false);
   for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
     const LinearModule& module = input.facts.modules[i];
     if (module.draft_name.empty()) continue;
-    const std::string stored = stored_scheme(module);
+    const std::string stored = engines::stored_scheme(module);
     // What is wrong under the stored name has been said.
     if (by_stored_name.belief(i).scheme != stored) continue;
-    const Belief belief = reader.belief(i);
+    const engines::Belief belief = reader.belief(i);
     if (belief.scheme == stored) continue;
     input.report_kind(
         *module.tensor, ErrorCode::kMismatch,

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "check/rules/engine_modules.h"
+#include "check/rules/rule_input.h"
+#include "engines/modules/module_lists.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
 
@@ -82,11 +83,11 @@ void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr) return;
   // SGLang takes an entry that is a whole component of the name, too.
-  const ExcludedModules of_sglang(strings_at(*statement.object, statement.list),
-                                  formats::Engine::kSglang, false);
+  const engines::ExcludedModules of_sglang(strings_at(*statement.object, statement.list),
+                                           engines::Engine::kSglang, false);
   const auto is_component = [&](const LinearModule& module) {
     return !is_quantized && exclusion == Exclusion::kInside &&
-           of_sglang.find({.name = module.name}) == Listed::kYes;
+           of_sglang.find({.name = module.name}) == engines::Listed::kYes;
   };
   for (const LinearModule& module : input.facts.modules) {
     if (module.is_quantizable && module.is_quantized == is_quantized &&

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/modules/joined_module.h"
 #include "formats/json/json.h"
 
 // Ascend: quant_model_description.json gives every tensor a type.
@@ -141,8 +142,8 @@ void fused_types(const RuleInput& input) {
   const TensorTypes types(input);
   std::map<std::string, const LogicalTensor*> first_of;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr) continue;
-    const std::string module = fused_module(tensor);
+    const std::string module =
+        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kMatrix);
     const std::string type = types.of(tensor);
     if (module.empty() || type.empty()) continue;
     const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;

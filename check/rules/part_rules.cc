@@ -250,7 +250,7 @@ void merged_partition(const RuleInput& input) {
   for_each_about(input, [&](const LogicalTensor& tensor) {
     if (tensor.rule == nullptr) return;
     const std::uint64_t rows =
-        formats::rows_before_others(*tensor.rule, tensor.shape[tensor.shape.size() - 2]);
+        engines::rows_before_others(*tensor.rule, tensor.shape[tensor.shape.size() - 2]);
     const std::uint64_t step = tensor.encoding.block_rows;
     if (step == 0 || rows % step == 0) return;
     input.report_kind(
@@ -315,25 +315,6 @@ void config_present(const RuleInput& input) {
                                     tensor.name, facts_of(tensor).name));
     return;
   }
-}
-
-void config_without_weights(const RuleInput& input) {
-  const Checkpoint& checkpoint = input.checkpoint;
-  if (checkpoint.tensors().empty() || input.said() == nullptr || input.said()->quant_method.empty())
-    return;
-  const Json* block = input.facts.quantization;
-  if (block != nullptr && block->value("format", Json()) == "dense") return;
-  // By dtype: codes that could not be understood are no sign of a cast.
-  const auto stored = checkpoint.stored();
-  const bool has_codes = std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
-    const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
-    return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
-  });
-  if (has_codes || is_part_of_model(checkpoint)) return;
-  input.report_config(ErrorCode::kMismatch,
-                      fmt::format("promises weights quantized by method {}, but none is (remove "
-                                  "quantization_config)",
-                                  input.said()->quant_method));
 }
 
 void scheme_held(const RuleInput& input) {
@@ -472,9 +453,6 @@ constexpr LoaderRule kRules[] = {
     {"quantized.config-present", "deepseek", "all", kError,
      "a checkpoint with quantized weights says so in config.json or a description file",
      config_present},
-    {"quantized.config-without-weights", "", "all", kError,
-     "a quantization_config stands over quantized weights", config_without_weights, kAnyScheme,
-     false, false, std::nullopt, /*except=*/"deepseek"},
     {"quantized.scheme-held", "", "all", kError,
      "every weight is in a scheme that the dialect can hold", scheme_held},
     {"quantized.one-scheme", "", "all", kError,

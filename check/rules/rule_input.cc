@@ -5,13 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/engine_verdicts.h"
+#include "engines/verdicts.h"
 #include "formats/base/chunks.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/encoding_recognition.h"
-#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
-#include "formats/modules/module_patterns.h"
 #include "formats/storage/block_scales.h"
 
 namespace ingot::check {
@@ -77,71 +75,11 @@ std::vector<PartFault> find_part_faults(const Checkpoint& checkpoint) {
   return faults;
 }
 
-constexpr std::string_view kWeight = ".weight";
-
-bool is_other_linear(const LogicalTensor& tensor) {
-  if (tensor.rule == nullptr) {
-    const std::string_view name = tensor.name;
-    return tensor.shape.size() == 2 && name.ends_with(kWeight) && !name.ends_with("norm.weight") &&
-           name.find("embed") == std::string_view::npos;
-  }
-  switch (tensor.rule->role) {
-    case Role::kHead:
-    case Role::kRouter:
-    case Role::kIndexerWeights:
-    case Role::kMtpProj:
-    case Role::kMtpHead:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// vLLM builds the head of a draft model under a name of its own, and Step's decoder one level
-// deeper (step3p5_mtp.py:74; all others as models/deepseek_v32/nvidia/mtp.py:92 does).
-std::string mtp_name_of(std::string_view module, std::uint32_t layer, std::string_view family) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  if (!module.starts_with(prefix)) return {};
-  const std::string_view rest = module.substr(prefix.size());
-  if (std::string head = formats::mtp_head_alias(module); !head.empty()) return head;
-  if (!family.starts_with("step3p") ||
-      !(rest.starts_with("self_attn.") || rest.starts_with("mlp.")))
-    return {};
-  return fmt::format("{}mtp_block.{}", prefix, rest);
-}
-
-std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
-  const formats::ModelConfig& config = checkpoint.config();
-  std::vector<LinearModule> modules;
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    LinearModule module;
-    module.is_quantized = is_quantized(tensor);
-    module.is_quantizable =
-        module.is_quantized ||
-        (tensor.rule != nullptr && is_quantized_by_silence(checkpoint.dialect(), *tensor.rule));
-    if (!module.is_quantizable && !is_other_linear(tensor)) continue;
-    if (!module.is_quantized && tensor.encoding.scheme == SchemeId::kRaw) continue;
-    module.name = tensor.name;
-    if (tensor.name.ends_with(kWeight)) module.name.resize(tensor.name.size() - kWeight.size());
-    module.tensor = &tensor;
-    if (tensor.layer && config.num_hidden_layers != 0 && *tensor.layer >= config.num_hidden_layers)
-      module.mtp_name = mtp_name_of(module.name, *tensor.layer, checkpoint.family().name);
-    module.draft_name = formats::draft_module_name(module.name, config.num_hidden_layers);
-    modules.push_back(std::move(module));
-  }
-  return modules;
-}
-
-const Json* quantization_of(const Checkpoint& checkpoint) {
-  const Json& block = formats::quantization_block(checkpoint.config());
-  return block.is_object() ? &block : nullptr;
-}
-
 EngineLimitsMet find_limits(const Checkpoint& checkpoint, std::uint64_t ranks) {
   EngineLimitsMet met(checkpoint.dialect());
-  const std::vector<formats::EngineWeight> weights =
-      engine_weights(checkpoint, {.tensor_parallel = ranks});
-  for (const formats::EngineWeight& weight : weights) met.add(weight);
+  const std::vector<engines::EngineWeight> weights =
+      engines::engine_weights(checkpoint, {.tensor_parallel = ranks});
+  for (const engines::EngineWeight& weight : weights) met.add(weight);
   return met;
 }
 
@@ -162,14 +100,10 @@ Finding finding_of(const Error& error) {
 }
 
 RuleFacts::RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks)
-    : quantization(quantization_of(checkpoint)),
-      modules(find_modules(checkpoint)),
+    : EngineInput(checkpoint),
       engine_limits(find_limits(checkpoint, ranks)),
       part_faults(find_part_faults(checkpoint)),
-      missing(checkpoint) {
-  if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
-    groups.emplace(*quantization, &group_faults);
-}
+      missing(checkpoint) {}
 
 void RuleFindings::add(const TensorRule* kind, Finding finding) {
   const auto [entry, is_new] = index_.try_emplace(kind, by_kind_.size());
@@ -212,28 +146,9 @@ bool is_float8(DType dtype) {
          dtype == DType::kF8E5M2Fnuz;
 }
 
-bool is_in(std::span<const std::string_view> words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 bool is_part_of_model(const Checkpoint& checkpoint) {
   const formats::SlicingRecord* slicing = checkpoint.slicing();
   return slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1);
-}
-
-std::string text_at(const Json& object, const char* key) {
-  const Json& value = json_member(object, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
-std::vector<std::string> strings_at(const Json& object, const char* key) {
-  std::vector<std::string> strings;
-  const Json& list = json_member(object, key);
-  if (!list.is_array()) return strings;
-  for (const Json& entry : list) {
-    if (entry.is_string()) strings.push_back(entry.get<std::string>());
-  }
-  return strings;
 }
 
 namespace {

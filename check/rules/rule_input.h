@@ -13,10 +13,10 @@
 #include "check/rules/loader_rules.h"
 #include "check/rules/missing_tensors.h"
 #include "formats/base/error.h"
+#include "engines/modules/engine_input.h"
 #include "formats/config/config_meaning.h"
-#include "formats/dialect/config_groups.h"
-#include "formats/dialect/engines.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 
 // What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
 // the file of its tests. Internal to this folder.
@@ -24,6 +24,13 @@
 namespace ingot::check {
 
 // The words of all rules.
+using engines::EngineLimitsMet;
+using engines::facts_of;
+using engines::has_e4m3_codes;
+using engines::has_int4_codes;
+using engines::has_int8_codes;
+using engines::is_quantized;
+using engines::LinearModule;
 using formats::Activations;
 using formats::Checkpoint;
 using formats::CodeKind;
@@ -32,7 +39,6 @@ using formats::ConfigGroups;
 using formats::Dialect;
 using formats::DType;
 using formats::dtype_name;
-using formats::EngineLimitsMet;
 using formats::find_storage;
 using formats::Json;
 using formats::json_member;
@@ -48,21 +54,9 @@ using formats::SchemeId;
 using formats::Shape;
 using formats::StorageRow;
 using formats::StoredTensor;
+using formats::strings_at;
 using formats::TensorRule;
-
-/// A linear layer by the name that configs use: the weight's without `.weight`.
-struct LinearModule {
-  std::string name;
-  const LogicalTensor* tensor = nullptr;
-  bool is_quantized = false;
-  /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
-  /// head, eh_proj) they build plain.
-  bool is_quantizable = false;
-  /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
-  std::string mtp_name;
-  /// The name under which SGLang builds it in the first of these (draft_module_name()), or empty.
-  std::string draft_name;
-};
+using formats::text_at;
 
 /// A part that the structure could not understand, as its recognition says it.
 struct PartFault {
@@ -72,19 +66,10 @@ struct PartFault {
 };
 
 /// What several rules need of one checkpoint.
-struct RuleFacts {
+struct RuleFacts : engines::EngineInput {
   /// Of weights that tensor parallelism cuts for so many ranks.
   explicit RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks = 1);
 
-  /// `quantization_config` of config.json, or null when there is none or it is no object.
-  const Json* quantization;
-  std::vector<std::string> group_faults;  ///< what `groups` could not read
-  /// The groups of compressed-tensors, where there is a quantization_config.
-  std::optional<ConfigGroups> groups;
-  /// Every quantized weight, every one that the family's release quantizes, and the other linear
-  /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
-  /// like one (two dimensions, `X.weight`, neither norm nor embedding).
-  std::vector<LinearModule> modules;
   /// What engines make of the weights.
   EngineLimitsMet engine_limits;
   /// What is wrong with weights that are no logical tensors, and so in no other rule's view.
@@ -161,30 +146,12 @@ struct RuleInput {
   }
 };
 
-inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
-  return scheme_facts(tensor.encoding.scheme);
-}
-inline bool is_quantized(const LogicalTensor& tensor) {
-  return facts_of(tensor).quantized;
-}
 /// The block size that the config claims; 128 x 128 where it claims none, or several.
 std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint);
 bool is_float8(DType dtype);
-bool is_in(std::span<const std::string_view> words, std::string_view word);
-
 /// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
 /// config.json speaks of all.
 bool is_part_of_model(const Checkpoint& checkpoint);
-
-/// The string at `key`, or empty.
-std::string text_at(const Json& object, const char* key);
-
-/// The members of a list that are strings; none when `key` holds no list.
-std::vector<std::string> strings_at(const Json& object, const char* key);
-
-/// The module that a loader makes of this weight and others, which must have one scheme: weights
-/// with one key become one. Empty for a weight that stays by itself. Needs the family's row.
-std::string fused_module(const LogicalTensor& tensor);
 
 // How rules read numbers: in bounded pieces, of many tensors at once.
 
@@ -217,13 +184,6 @@ std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTenso
 /// Not finite or not above zero.
 bool is_bad_scale(float scale);
 
-/// Whether a sorted list of DeepSeek's config exempts a weight: by its module or one above it, in
-/// either spelling. deepseek_rules.cc.
-bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
-               std::span<const std::string> modules);
-/// The key of the list that engines but transformers read, vLLM one only where it is not empty.
-const char* exemption_key(const Json& block, formats::Engine engine);
-
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
 void plain_module(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.
@@ -232,15 +192,6 @@ void part_shapes(const RuleInput& input);
 void cache_scales(const RuleInput& input);
 
 // For the last columns of a row.
-inline bool has_e4m3_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kE4m3;
-}
-inline bool has_int8_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kInt8;
-}
-inline bool has_int4_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kInt4;
-}
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
 inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;

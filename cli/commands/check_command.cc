@@ -6,12 +6,14 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/check.h"
-#include "check/rules/engine_view.h"
+#include "check/rules/engine_findings.h"
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/terminal/terminal.h"
+#include "engines/view.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
@@ -52,9 +54,12 @@ std::string findings_text(const std::vector<Finding>& findings) {
                       .file = finding.file,
                       .tensor = finding.tensor,
                       .message = finding.message,
-                      .after = rule == nullptr ? ""
-                                               : fmt::format(" [{}; refused by {}]", rule->name,
-                                                             rule->loaders)});
+                      .after = rule == nullptr
+                                   ? ""
+                                   : fmt::format(" [{}; {} {}]", rule->name,
+                                                 finding.severity == Severity::kError ? "refused by"
+                                                                                      : "concerns",
+                                                 rule->loaders)});
   }
   std::string text;
   for (const std::string& line : fault_lines(faults)) text += line + "\n";
@@ -102,19 +107,19 @@ Json result_json(const CheckFlags& flags, const CheckResult& result) {
   return json;
 }
 
-std::string view_text(formats::Engine engine, const check::EngineView& view) {
+std::string view_text(const engines::EngineRow& engine, const engines::EngineView& view) {
   std::vector<std::vector<std::string>> rows = {
       {"linear layers", "n", "stored", "believed", "by", "joined to"}};
-  for (const check::BelievedModules& row : view.modules) {
+  for (const engines::BelievedModules& row : view.modules) {
     rows.push_back({row.name, count_text(row.count), row.stored,
                     row.agrees() ? row.believed : row.believed + " !", row.because,
                     row.joined.empty() ? "-" : row.joined});
   }
   std::string text = text_table(rows, {false, true});
-  const check::EngineVerdict& verdict = view.verdict;
-  text += verdict.loads ? fmt::format("{} reads these weights ({})", engine_name(engine),
+  const engines::EngineVerdict& verdict = view.verdict;
+  text += verdict.loads ? fmt::format("{} reads these weights ({})", engine.name,
                                       evidence_text(verdict.evidence))
-                        : fmt::format("{} {} '{}': {}", engine_name(engine),
+                        : fmt::format("{} {} '{}': {}", engine.name,
                                       verdict.is_silent ? "computes garbage with" : "does not read",
                                       verdict.tensor, verdict.reason);
   for (const std::string& option : verdict.options) text += ", with " + option;
@@ -122,8 +127,8 @@ std::string view_text(formats::Engine engine, const check::EngineView& view) {
   return text + "\n";
 }
 
-Json view_json(formats::Engine engine, const check::EngineView& view) {
-  return {{"engine", engine_name(engine)},
+Json view_json(const engines::EngineRow& engine, const engines::EngineView& view) {
+  return {{"engine", engine.name},
           {"reads_weights", view.verdict.loads},
           {"is_known", view.verdict.is_known},
           {"is_silent", view.verdict.is_silent},
@@ -132,7 +137,7 @@ Json view_json(formats::Engine engine, const check::EngineView& view) {
           {"options", view.verdict.options},
           {"tensor", view.verdict.tensor},
           {"reason", view.verdict.reason},
-          {"modules", formats::json_list(view.modules, [](const check::BelievedModules& row) {
+          {"modules", formats::json_list(view.modules, [](const engines::BelievedModules& row) {
              return Json{{"name", row.name},       {"count", row.count},
                          {"stored", row.stored},   {"believed", row.believed},
                          {"because", row.because}, {"joined", row.joined},
@@ -142,7 +147,7 @@ Json view_json(formats::Engine engine, const check::EngineView& view) {
 
 // Whether the engine loads the checkpoint as it is meant; exit code 1 where it does not.
 int run_engine_check(const CheckFlags& flags) {
-  const formats::Engine engine = formats::engine_of(flags.engine);
+  const engines::EngineRow& engine = engines::engine_of(flags.engine);
   CheckResult result = check::check_directory(flags.directory,
                                               {.family = flags.family,
                                                .values = false,
@@ -151,19 +156,20 @@ int run_engine_check(const CheckFlags& flags) {
                                                .tensor_parallel = flags.tensor_parallel,
                                                .stop_requested = stop_requested},
                                               flags.config);
-  result.findings = check::findings_for(engine, result.findings);
-  std::optional<check::EngineView> view;
+  result.findings = check::findings_for(engine.engine, result.findings);
+  std::optional<engines::EngineView> view;
   // What cannot be opened has been found.
   try {
-    view = check::engine_view(shard::open_source(flags.directory, {.open = {.family = flags.family},
-                                                                   .may_be_file = true,
-                                                                   .config = flags.config}),
-                              engine, {.tensor_parallel = flags.tensor_parallel});
+    view = engines::engine_view(
+        shard::open_source(
+            flags.directory,
+            {.open = {.family = flags.family}, .may_be_file = true, .config = flags.config}),
+        engine, {.tensor_parallel = flags.tensor_parallel});
   } catch (const Error& error) {
     if (count(result, Severity::kError) == 0) throw;
   }
   const bool loads = view && view->verdict.loads && count(result, Severity::kError) == 0 &&
-                     std::ranges::all_of(view->modules, &check::BelievedModules::agrees);
+                     std::ranges::all_of(view->modules, &engines::BelievedModules::agrees);
   if (flags.json) {
     Json json = result_json(flags, result);
     if (view) json["engine"] = view_json(engine, *view);
@@ -176,8 +182,12 @@ int run_engine_check(const CheckFlags& flags) {
                         : is_silent ? "loads this checkpoint without an error and computes garbage"
                         : is_known  ? "does not load this checkpoint"
                                     : "is not known to load this checkpoint";
+    const bool needs_options = loads && !view->verdict.options.empty();
     std::cout << (view ? view_text(engine, *view) : std::string()) << result_text(result)
-              << fmt::format("{} {}\n", engine_name(engine), words);
+              << fmt::format("{} {}{}\n", engine.name, words,
+                             needs_options
+                                 ? fmt::format(", with {}", fmt::join(view->verdict.options, " "))
+                                 : "");
   }
   return loads ? kExitDone : kExitBelowThreshold;
 }
@@ -220,8 +230,9 @@ std::function<int()> declare_check(FlagTable& table) {
               {.range = NumberRange{1, 1024}}},
              {"--engine",
               &flags->engine,
-              "what this engine makes of every linear layer, by headers and JSON alone: vllm, "
-              "sglang, trtllm, vllm-ascend, transformers; vllm:0.32 insists on the version",
+              fmt::format("what this engine makes of every linear layer, by headers and JSON only: "
+                          "{}; ENGINE:VERSION insists on a version",
+                          names_of(engines::engines(), &engines::EngineRow::word)),
               {.excludes = {"--deep", "--no-hashes", "--source-of"}, .value_name = "ENGINE"}},
              {"--source-of",
               &flags->source_of,

@@ -101,7 +101,7 @@ Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
                    recipe.choices);
   // An engine reads the whole checkpoint and cuts it itself, into the same slices.
   convert::choose_for_engine(recipe, source, *formats::find_layout("hf"));
-  recipe.choices.engine.reset();
+  recipe.choices.engine = nullptr;
   SlicingFlags slicing = flags.slicing;
   slicing.layout = "ranks";
   convert::PlanOptions options;

@@ -427,8 +427,8 @@ std::function<int()> declare_generate(FlagTable& table) {
   declare_generate_flags(table, *flags);
   declare_rank_flags(table, *ranks);
   table.footer =
-      "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 as "
-      "transformers in BF16, f32 exactly.\n"
+      "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 in "
+      "BF16 as the models' own code does, f32 exactly.\n"
       "Examples:\n"
       "  ingot generate DeepSeek-V3.2-int8 --prompt 'What is the capital of Norway?' --greedy\n"
       "  ingot generate DeepSeek-V3.2-tp16 --prompts questions.txt --profile f32 --json\n"

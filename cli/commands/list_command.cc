@@ -11,10 +11,10 @@
 #include "cli/flags/flag_table.h"
 #include "cli/report/role_report.h"
 #include "convert/recipe/default_recipes.h"
+#include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/dialect/dialect.h"
-#include "formats/dialect/engine_limits.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
@@ -104,33 +104,37 @@ Json recipe_rows() {
 
 // What engines read, and how that is known.
 Json load_rows() {
-  return json_list(formats::engine_loads(), [](const formats::EngineLoad& load) -> Json {
-    return {{"engine", formats::engine_name(load.engine)},
-            {"for", formats::engine_facts(load.engine).word},
-            {"scheme", formats::scheme_facts(load.scheme).name},
-            {"dialect", load.dialect.empty() ? "any" : load.dialect},
-            {"activations", load.activations ? activations_name(*load.activations) : ""},
-            {"known", formats::evidence_text(load.evidence)},
-            {"option", load.option},
-            {"source", load.source}};
-  });
+  Json rows = Json::array();
+  for (const engines::EngineRow* engine : engines::engine_versions()) {
+    for (const engines::EngineLoad& load : engine->loads) {
+      rows.push_back({{"engine", engine->name},
+                      {"for", engine->word},
+                      {"scheme", formats::scheme_facts(load.scheme).name},
+                      {"dialect", load.dialect.empty() ? "any" : load.dialect},
+                      {"activations", load.activations ? activations_name(*load.activations) : ""},
+                      {"known", engines::evidence_text(load.evidence)},
+                      {"option", load.option},
+                      {"source", load.source}});
+    }
+  }
+  return rows;
 }
 
 // What is known of each engine: what it loads of what dialects write, what it refuses and why.
 Json engine_rows() {
-  return json_list(formats::engine_support(), [](const formats::EngineSupport& row) -> Json {
-    const formats::EngineLimit* limit = row.limit;
+  return json_list(engines::engine_support(), [](const engines::EngineSupport& row) -> Json {
+    const engines::EngineLimit* limit = row.limit;
     const bool is_any = limit != nullptr && !row.activations;
-    return {{"engine", formats::engine_name(row.engine)},
+    return {{"engine", row.engine->name},
             {"dialect", row.dialect.empty() ? "any" : row.dialect},
             {"scheme", row.scheme ? formats::scheme_facts(*row.scheme).name : "any"},
             {"activations", row.activations ? activations_name(*row.activations)
                             : is_any        ? "any"
                                             : ""},
             {"family", limit == nullptr || limit->family.empty() ? "any" : limit->family},
-            {"of", formats::engine_scope_name(limit == nullptr ? formats::EngineScope::kAny
+            {"of", engines::engine_scope_name(limit == nullptr ? engines::EngineScope::kAny
                                                                : limit->scope)},
-            {"result", formats::engine_support_text(row)},
+            {"result", engines::engine_support_text(row)},
             {"option", limit == nullptr ? "" : limit->option},
             {"loads", limit == nullptr ? "" : limit->instead},
             {"reason", limit == nullptr ? "" : limit->reason},

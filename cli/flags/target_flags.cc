@@ -129,8 +129,8 @@ std::vector<Flag> scheme_flags(TargetFlags& flags) {
            &flags.engine,
            fmt::format("engine that is to load it, which chooses dialect and activations: {}; "
                        "what each loads: ingot list loads",
-                       names_of(formats::engines(), &formats::EngineFacts::word)),
-           {.words = words_of(formats::engines(), &formats::EngineFacts::word)}},
+                       names_of(engines::engines(), &engines::EngineRow::word)),
+           {.words = words_of(engines::engines(), &engines::EngineRow::word)}},
           {"--dialect",
            &flags.dialect,
            fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "

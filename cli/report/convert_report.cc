@@ -200,7 +200,7 @@ std::string time_text(const convert::TimeEstimate& time) {
   return text + (time.has_one_disk ? ", one disk for both" : "");
 }
 
-ServedOutput served(const Plan& plan, std::span<const check::EngineVerdict> engines,
+ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> engines,
                     const std::string& output) {
   return {.engines = engines,
           .directory = output,

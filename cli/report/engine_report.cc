@@ -9,8 +9,7 @@
 
 namespace ingot::cli {
 
-using check::EngineVerdict;
-using formats::EngineFacts;
+using engines::EngineVerdict;
 using formats::Json;
 
 namespace {
@@ -37,8 +36,8 @@ std::string shell_word(const std::string& text) {
 }  // namespace
 
 std::string serve_command(const ServedOutput& output, const EngineVerdict& verdict) {
-  const EngineFacts& engine = formats::engine_facts(verdict.engine);
-  std::string command = fmt::format("{} {}", engine.before, shell_word(output.directory));
+  const engines::EngineRow& engine = *verdict.engine;
+  std::string command = fmt::format("{} {}", engine.command, shell_word(output.directory));
   const std::uint64_t n = n_devices(output.n_bytes);
   if (n > 1 && !engine.ranks_option.empty())
     command += fmt::format(" {} {}", engine.ranks_option, n);
@@ -52,46 +51,45 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
   std::string command;
   for (const EngineVerdict& verdict : output.engines) {
     if (!verdict.loads) continue;
-    std::string name(formats::engine_name(verdict.engine));
+    std::string name(verdict.engine->name);
     if (!verdict.options.empty()) name += fmt::format(" with {}", fmt::join(verdict.options, " "));
-    if (verdict.evidence == formats::Evidence::kNotTried) {
+    if (verdict.evidence == engines::Evidence::kNotTried) {
       untried.push_back(std::move(name));
-    } else if (verdict.evidence == formats::Evidence::kNotOfFamily) {
+    } else if (verdict.evidence == engines::Evidence::kNotOfFamily) {
       of_others.push_back(std::move(name));
     } else {
-      names.push_back(fmt::format("{} ({})", name, formats::evidence_text(verdict.evidence)));
+      names.push_back(fmt::format("{} ({})", name, engines::evidence_text(verdict.evidence)));
     }
     if (verdict.engine == output.wanted) command = serve_command(output, verdict);
   }
   std::string text = names.empty() ? std::string("no engine that is known to")
                                    : fmt::format("{}", fmt::join(names, ", "));
   if (!of_others.empty()) {
-    text += fmt::format("; {}: {}", formats::evidence_text(formats::Evidence::kNotOfFamily),
+    text += fmt::format("; {}: {}", engines::evidence_text(engines::Evidence::kNotOfFamily),
                         fmt::join(of_others, ", "));
   }
   if (!untried.empty()) text += fmt::format("; not tried: {}", fmt::join(untried, ", "));
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
   if (!command.empty()) lines.emplace_back("serve with", command);
   for (const EngineVerdict& verdict : output.engines) {
-    if (!verdict.loads || output.wanted.value_or(verdict.engine) != verdict.engine) continue;
+    if (!verdict.loads || (output.wanted != nullptr && output.wanted != verdict.engine)) continue;
     for (const std::string& note : verdict.notes)
-      lines.emplace_back("hint", fmt::format("{}: {}", formats::engine_name(verdict.engine), note));
+      lines.emplace_back("hint", fmt::format("{}: {}", verdict.engine->name, note));
   }
   return lines;
 }
 
 Json engines_json(const ServedOutput& output) {
   return formats::json_list(output.engines, [&](const EngineVerdict& verdict) -> Json {
-    Json json = {{"engine", formats::engine_facts(verdict.engine).word},
-                 {"name", formats::engine_name(verdict.engine)},
-                 {"loads", verdict.loads}};
+    Json json = {
+        {"engine", verdict.engine->word}, {"name", verdict.engine->name}, {"loads", verdict.loads}};
     if (!verdict.loads) {
       json.update({{"tensor", verdict.tensor},
                    {"reason", verdict.reason},
                    {"is_silent", verdict.is_silent}});
       return json;
     }
-    json.update({{"evidence", formats::evidence_text(verdict.evidence)},
+    json.update({{"evidence", engines::evidence_text(verdict.evidence)},
                  {"options", verdict.options},
                  {"notes", verdict.notes},
                  {"serve", serve_command(output, verdict)}});

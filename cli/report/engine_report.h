@@ -1,27 +1,26 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "check/rules/engine_verdicts.h"
+#include "engines/verdicts.h"
 #include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 
 /// An output, as far as it is of use to say who loads it.
 struct ServedOutput {
-  std::span<const check::EngineVerdict> engines;
+  std::span<const engines::EngineVerdict> engines;
   std::string directory;
-  std::uint64_t n_bytes = 0;              ///< of the weights
-  std::optional<formats::Engine> wanted;  ///< by --for
+  std::uint64_t n_bytes = 0;                   ///< of the weights
+  const engines::EngineRow* wanted = nullptr;  ///< by --for, or null
 };
 
 /// The command with which an engine serves the output, on as many devices of 80 GB as leave a
 /// quarter of each for the cache: a power of two.
-std::string serve_command(const ServedOutput& output, const check::EngineVerdict& verdict);
+std::string serve_command(const ServedOutput& output, const engines::EngineVerdict& verdict);
 
 /// Two lines of a report, a label and a text each: who loads the output, and for --for how it is
 /// served. Nothing where nobody asked the engines.

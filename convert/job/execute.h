@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "check/rules/engine_verdicts.h"
 #include "convert/job/claim.h"
 #include "convert/output/tensor_records.h"
 #include "convert/recipe/source_stamps.h"
 #include "convert/run/convert_tensors.h"
+#include "engines/verdicts.h"
 
 namespace ingot::convert {
 
@@ -71,15 +71,15 @@ struct ExecuteReport {
   bool only_published = false;  ///< an earlier run had made it all but the final names
   bool refused = false;         ///< by ExecuteOptions::inspect; nothing was published by this run,
                                 ///< unless one of the two above is true
-  std::uint32_t n_joined = 0;         ///< parts, by ExecuteOptions::join
+  std::uint32_t n_joined = 0;   ///< parts, by ExecuteOptions::join
   std::uint64_t tensors_resumed = 0;  ///< taken over from an earlier run
   std::uint64_t tensors_redone = 0;   ///< in the journal, but their bytes had not survived
   double elapsed_seconds = 0;
   TensorRunReport tensors;  ///< of what this run converted
   MemoryPlan memory;
   QualityReport quality;
-  std::vector<std::string> warnings;  ///< of the loader rules, and of the file system
-  std::vector<check::EngineVerdict> engines;  ///< as Loadable has them
+  std::vector<std::string> warnings;            ///< of the loader rules, and of the file system
+  std::vector<engines::EngineVerdict> engines;  ///< as Loadable has them
 };
 
 }  // namespace ingot::convert

@@ -9,12 +9,13 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/engine_view.h"
+#include "check/rules/engine_findings.h"
 #include "check/rules/loader_rules.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/passes.h"
+#include "engines/view.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -178,10 +179,10 @@ std::string text_of(const Finding& finding) {
 // What --for promises, or a layout that is one engine's own, holds for every weight, also for those
 // that no rule chose.
 void refuse_what_engine_does_not_load(const Plan& plan,
-                                      const std::vector<check::EngineVerdict>& engines,
+                                      const std::vector<engines::EngineVerdict>& engines,
                                       ErrorList& errors) {
-  const auto own = formats::find_engine(plan.options.layout->engine);
-  for (const check::EngineVerdict& verdict : engines) {
+  const engines::EngineRow* own = engines::find_engine(plan.options.layout->engine);
+  for (const engines::EngineVerdict& verdict : engines) {
     const bool is_asked_for = verdict.engine == plan.recipe.choices.engine || verdict.engine == own;
     if (!is_asked_for || verdict.loads ||
         any_matches(plan.recipe.allow.engine_refuses, verdict.tensor))
@@ -189,8 +190,7 @@ void refuse_what_engine_does_not_load(const Plan& plan,
     Error error(ErrorCode::kUnsupported,
                 fmt::format("{} {}: {} (choose another scheme for it with --rule, "
                             "--allow 'engine-refuses=PATTERN' writes it all the same)",
-                            formats::engine_name(verdict.engine), check::failure_text(verdict),
-                            verdict.reason));
+                            verdict.engine->name, engines::failure_text(verdict), verdict.reason));
     errors.add(error.in_tensor(verdict.tensor));
   }
 }
@@ -280,7 +280,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       }
     }
     if (rank || (layout.is_sliced && layout.engine.empty())) continue;
-    std::vector<check::EngineVerdict> engines = check::believed_verdicts(
+    std::vector<engines::EngineVerdict> engines = engines::believed_verdicts(
         output,
         {.tensor_parallel = ranks, .has_power_of_two_scales = plan.target.power_of_two_scales});
     refuse_what_engine_does_not_load(plan, engines, errors);

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "check/rules/engine_verdicts.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
+#include "engines/verdicts.h"
 #include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::convert {
@@ -25,7 +25,7 @@ struct Loadable {
   std::vector<std::string> warnings;  ///< of the loader rules
   /// None of slices. Where a rule finds an error for an engine, allowed or of the source as it may
   /// be, that engine does not load the output.
-  std::vector<check::EngineVerdict> engines;
+  std::vector<engines::EngineVerdict> engines;
 };
 
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every

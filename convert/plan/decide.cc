@@ -10,7 +10,6 @@
 #include "convert/plan/repair.h"
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/engine_limits.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -89,7 +88,7 @@ class Decider {
     tell_narrowing();
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
     drop_cache_scales(plan_);
-    refuse_what_no_engine_loads();
+    refuse_what_no_engine_loads(plan_, refusals_);
     refusals_.throw_if_any();
     set_released_scales(plan_, released_, refusals_);
     join_fused_tensors(plan_, refusals_);
@@ -225,6 +224,12 @@ class Decider {
                             dialect_.name, names));
   }
 
+  bool has_wanted_activations(SchemeId scheme) const {
+    return !recipe_.choices.activations ||
+           formats::find_storage(dialect_, source_.family(), scheme, recipe_.choices.activations) !=
+               nullptr;
+  }
+
   // Whether a quantized tensor may stand as it is beside those that rules select.
   bool can_stay(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
@@ -236,6 +241,12 @@ class Decider {
         !plain_module_rule(dialect_, scheme).empty())
       return false;
     if (formats::find_storage(dialect_, source_.family(), scheme) == nullptr) return false;
+    if (!holds_mixtures() && is_selected_.empty() && !has_wanted_activations(scheme) &&
+        std::ranges::any_of(source_.tensors(), [&](const LogicalTensor& other) {
+          return is_quantized(other.encoding.scheme) &&
+                 has_wanted_activations(other.encoding.scheme);
+        }))
+      return false;  // of several schemes, the dialect keeps the one that --activations fit
     return holds_mixtures() || is_selected_.empty() ||
            (is_selected_.size() == 1 && is_selected_.contains(scheme));
   }
@@ -368,44 +379,6 @@ class Decider {
                               formats::role_name(tensor.rule->role), scheme_name(planned.to),
                               plain_module_rule(dialect_, planned.to)),
                   tensor.name);
-  }
-
-  // One engine that loads everything is enough: what the other refuses, the loader rules report.
-  void refuse_what_no_engine_loads() {
-    formats::EngineLimitsMet met(dialect_);
-    std::vector<formats::EngineWeight> weights;
-    for (const PlannedTensor& planned : plan_.tensors) {
-      const LogicalTensor& tensor = plan_.tensor_of(planned);
-      // A tensor that is copied is as the source's maker wanted it.
-      if (planned.storage == nullptr || is_allowed(tensor)) continue;
-      const auto keeps = [&](formats::Part part) {
-        return planned.action == Action::kRepackage && tensor.encoding.stored.has(part);
-      };
-      weights.push_back({.name = tensor.name,
-                         .rule = tensor.rule,
-                         .scheme = planned.to,
-                         .activations = planned.storage->activations,
-                         .has_group_order = keeps(formats::Part::kGroupOrder),
-                         .has_zero_points = keeps(formats::Part::kZeroPoint),
-                         .family = source_.family().name,
-                         .is_stacked = tensor.stack != formats::StackOrder::kNone});
-      met.add(weights.back());
-    }
-    if (!met.is_refused_by_all()) return;
-    for (const formats::EngineWeight& weight : weights) {
-      for (const formats::EngineLimit* limit : formats::limits_of(dialect_, weight)) {
-        if (!limit->is_refusal() || !limit->is_of_form()) continue;
-        refusals_.add(
-            ErrorCode::kUnsupported,
-            fmt::format("no engine loads this: {} refuses {} with {} activations in dialect {} "
-                        "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it for "
-                        "somebody else)",
-                        formats::engine_name(limit->engine), scheme_name(weight.scheme),
-                        activations_name(weight.activations), dialect_.name, limit->reason,
-                        limit->instead),
-            weight.name);
-      }
-    }
   }
 
   void require_shape(const PlannedTensor& planned, const LogicalTensor& tensor) {

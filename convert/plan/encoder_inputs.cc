@@ -7,6 +7,7 @@
 
 #include "convert/plan/passes.h"
 #include "convert/recipe/statistics.h"
+#include "formats/modules/joined_module.h"
 #include "formats/experts/separation.h"
 
 namespace ingot::convert {
@@ -18,9 +19,8 @@ namespace {
 
 constexpr std::string_view kNoRange = "--activation-scales has no input range for";
 constexpr std::string_view kHasBias =
-    "Ascend's static W8A8 folds a layer's bias into quant_bias, which this version does not do; "
-    "use "
-    "--activations dynamic, or keep";
+    "static W8A8 of modelslim folds a layer's bias into quant_bias, which this version does not "
+    "do; use --activations dynamic, or keep";
 constexpr std::string_view kNoSource =
     "--activations static needs --activation-scales FILE.safetensors (ingot calibrate SOURCE "
     "--text "
@@ -65,13 +65,10 @@ bool knows(const Importance& importance, const formats::LogicalTensor& tensor, R
 
 }  // namespace
 
-FusedKey fused_key(const LogicalTensor& tensor) {
-  const std::string_view module = formats::module_name(tensor.name);
-  const Fuse fuse = tensor.rule != nullptr ? tensor.rule->fuse : Fuse::kNone;
-  // The indexer's wk is joined after decoding, so it shares nothing.
-  if (fuse == Fuse::kNone || fuse == Fuse::kIndexerK || tensor.shape.size() < 2)
-    return {std::string(module), Fuse::kNone};
-  return {std::string(module.substr(0, module.rfind('.'))), fuse};
+std::string fused_module(const LogicalTensor& tensor) {
+  std::string module =
+      formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kExpert);
+  return module.empty() ? std::string(formats::module_name(tensor.name)) : module;
 }
 
 bool keeps_inputs(const formats::StorageRow& row, const formats::Checkpoint& source,
@@ -90,7 +87,7 @@ bool keeps_inputs(const formats::StorageRow& row, const formats::Checkpoint& sou
 
 void set_input_scales(Plan& plan, Refusals& refusals) {
   const Choices& choices = plan.recipe.choices;
-  std::map<FusedKey, std::optional<InputRange>> ranges;
+  std::map<std::string, std::optional<InputRange>> ranges;
   const auto for_each_static = [&](const auto& visit) {
     for (PlannedTensor& planned : plan.tensors) {
       if (planned.storage != nullptr && !planned.keeps_input &&
@@ -115,12 +112,12 @@ void set_input_scales(Plan& plan, Refusals& refusals) {
       refusals.add(ErrorCode::kMissingTensor, std::string(kNoRange), module);
       return;
     }
-    auto& range = ranges[fused_key(tensor)];
+    auto& range = ranges[fused_module(tensor)];
     if (!range) range = found;
     range->include(*found);
   });
   for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
-    const auto range = ranges.find(fused_key(tensor));
+    const auto range = ranges.find(fused_module(tensor));
     if (range != ranges.end() && range->second) planned.input = scale_of(planned, *range->second);
   });
 }
@@ -237,10 +234,10 @@ void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Re
 }  // namespace
 
 void join_fused_tensors(Plan& plan, Refusals& refusals) {
-  std::map<FusedKey, std::vector<std::uint32_t>> by_key;
+  std::map<std::string, std::vector<std::uint32_t>> by_key;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
     if (plan.tensors[i].action == Action::kDrop) continue;
-    by_key[fused_key(plan.tensor_of(plan.tensors[i]))].push_back(i);
+    by_key[fused_module(plan.tensor_of(plan.tensors[i]))].push_back(i);
   }
   for (auto& [key, fused] : by_key) {
     require_alike(plan, fused, refusals);

@@ -261,7 +261,7 @@ void measure_plan(Plan& plan) {
 const LayoutFunctions& functions_of(const formats::Layout& layout) {
   // In the order of formats::LayoutId.
   static constexpr std::array kRows = {&kHubLayout, &kRanksLayout, &kDeepseekMpLayout,
-                                       &kVllmShardedLayout};
+                                       &kShardedStateLayout};
   return *kRows.at(static_cast<std::size_t>(layout.id));
 }
 

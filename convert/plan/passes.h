@@ -54,10 +54,9 @@ void assign_files(Plan& plan);
 /// Fixes order, offsets and sizes in every file; the layout of docs/formats.md, "Writing".
 void lay_out_files(Plan& plan);
 
-/// What the tensors of one fused module have in common: where the module stands, and how loaders
-/// fuse it. Tensors that nothing fuses have their own.
-using FusedKey = std::pair<std::string, formats::Fuse>;
-FusedKey fused_key(const formats::LogicalTensor& tensor);
+/// The module that loaders fuse the tensor into with others, which share a global scale; its own
+/// where nothing is fused with it.
+std::string fused_module(const formats::LogicalTensor& tensor);
 
 /// Whether a row of static activations has just the parts for them that a stored weight has, each
 /// scale one number.
@@ -116,9 +115,9 @@ const LayoutFunctions& functions_of(const formats::Layout& layout);
 
 /// The tensors of a file of layout vllm-sharded: pieces under the keys that they make up, and
 /// constants.
-void join_vllm_keys(const Plan& plan, PlannedFile& file);
+void join_state_keys(const Plan& plan, PlannedFile& file);
 
-extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout, kVllmShardedLayout;
+extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout, kShardedStateLayout;
 
 /// Ranks load several files at once, and a hub file is no larger.
 inline constexpr std::uint64_t kRankFileBytes = 5'000'000'000;
@@ -163,6 +162,10 @@ std::vector<std::string> modules_left_plain(const Plan& plan);
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with
 /// another number of experts, unless they are left out.
 void require_sound_mtp(const Plan& plan, Refusals& refusals);
+
+/// Refuses weights in forms that every engine that is judged refuses. One engine that loads
+/// everything is enough: what another refuses, the loader rules report.
+void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals);
 
 // What decide() consists of, beside the rules and the dialect.
 

@@ -4,10 +4,10 @@
 #include <array>
 
 #include "convert/plan/passes.h"
+#include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
-#include "formats/dialect/engine_limits.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -102,7 +102,7 @@ formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) 
     return source.stored()[tensor.encoding.stored[planned.parts[part].part]].shape;
   if (planned.storage == nullptr) return tensor.shape;
   const formats::PartRow& row = row_of(planned, part);
-  if (formats::is_joined_number(row.shape, tensor.rule)) return {};
+  if (engines::is_joined_number(row.shape, tensor.rule)) return {};
   return formats::part_shape(row, planned.to, tensor.shape, planned.block);
 }
 

@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
+#include "engines/limits.h"
 #include "formats/base/fd.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/engine_limits.h"
 #include "formats/experts/sight.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
@@ -35,7 +35,7 @@ bool has_shape(const formats::PartRow& at, const LogicalTensor& tensor,
                const formats::StoredTensor& stored) {
   const formats::Encoding& encoding = tensor.encoding;
   if (at.part == Part::kWeight || tensor.shape.size() > 2) return true;
-  if (formats::is_joined_number(at.shape, tensor.rule)) return stored.shape.empty();
+  if (engines::is_joined_number(at.shape, tensor.rule)) return stored.shape.empty();
   if (at.shape == formats::PartShape::kOne || at.shape == formats::PartShape::kScalar)
     return stored.shape.size() < 2;
   return stored.shape == formats::part_shape(at, encoding.scheme, tensor.shape,
@@ -212,9 +212,9 @@ RepairFacts read_repair_facts(const Checkpoint& source) {
   facts.power_of_two_scales = said && said->scale_fmt == "ue8m0"
                                   ? !formats::has_scale_beyond_powers_of_two(source)
                                   : formats::all_scales_are_powers_of_two(source);
-  std::map<FusedKey, std::vector<const LogicalTensor*>> sets;
+  std::map<std::string, std::vector<const LogicalTensor*>> sets;
   for (const LogicalTensor& tensor : source.tensors()) {
-    if (tensor.encoding.stored.has(Part::kGlobal)) sets[fused_key(tensor)].push_back(&tensor);
+    if (tensor.encoding.stored.has(Part::kGlobal)) sets[fused_module(tensor)].push_back(&tensor);
   }
   ErrorList faults;
   for (const auto& [key, set] : sets) {

@@ -52,8 +52,8 @@ constexpr std::string_view kEveryToken = "few parameters that see every token; r
 constexpr std::string_view kJoined = "engines join it with weights_proj, which is BF16";
 constexpr std::string_view kNarrow = "narrow and sensitive; published 4-bit models leave it";
 constexpr std::string_view kAbsorbed = "engines decode it for MLA; no published recipe has it so";
-constexpr std::string_view kAscend = "the recipes for Ascend leave it floating-point";
 constexpr std::string_view kNativeExperts = "as DeepSeek-V4 is released, by DeepSeek and by NVIDIA";
+constexpr std::string_view kOfModelslim = "the recipes for Ascend leave it floating-point";
 constexpr std::string_view kIndexer = "no published recipe quantizes the indexer this way";
 
 // Beside these lines every recipe leaves kNever.
@@ -76,7 +76,7 @@ std::vector<DefaultRecipeLine> make_lines() {
 
   add(SchemeId::kInt8Channel, projections, kQuantize, kLinear);
   for (const RoleGroup group : {kKvB, kIndexerQ}) {
-    add(SchemeId::kInt8Channel, {group}, kBf16, kAscend, "modelslim");
+    add(SchemeId::kInt8Channel, {group}, kBf16, kOfModelslim, "modelslim");
     add(SchemeId::kInt8Channel, {group}, kQuantize, kLinear);
   }
   add(SchemeId::kInt8Channel, {kIndexerK}, kBf16, kJoined);

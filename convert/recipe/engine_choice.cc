@@ -6,17 +6,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/engine_limits.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::convert {
 
+using engines::EngineLoad;
+using engines::EngineRow;
 using formats::Checkpoint;
 using formats::Dialect;
-using formats::Engine;
-using formats::EngineLoad;
 using formats::SchemeId;
 
 namespace {
@@ -49,7 +49,8 @@ std::vector<SchemeId> wanted_schemes(const Recipe& recipe, const Checkpoint& sou
 /// Which rows of an engine a model can use.
 class Loads {
  public:
-  Loads(Engine engine, const Checkpoint& source) : engine_(engine), family_(source.family()) {
+  Loads(const EngineRow& engine, const Checkpoint& source)
+      : engine_(engine), family_(source.family()) {
     weights_.push_back({.name = "linear",
                         .rule = nullptr,
                         .scheme = {},
@@ -57,7 +58,7 @@ class Loads {
                         .family = family_.name});
     const auto tensors = source.tensors();
     const auto expert = std::ranges::find_if(tensors, [](const formats::LogicalTensor& tensor) {
-      return formats::is_expert(
+      return engines::is_expert(
           {.name = tensor.name, .rule = tensor.rule, .scheme = {}, .activations = {}});
     });
     if (expert != tensors.end()) {
@@ -79,15 +80,14 @@ class Loads {
   /// What the engine says of a scheme that it does not load, `: ` before it; empty where it is not
   /// known to say anything.
   [[nodiscard]] std::string reason(SchemeId scheme) const {
-    const auto is_met = [&](const formats::EngineLimit& limit) {
-      return limit.engine == engine_ && limit.is_refusal() &&
+    const auto is_met = [&](const engines::EngineLimit& limit) {
+      return limit.is_refusal() &&
              (limit.family.empty()
                   ? limit.scheme == scheme && !is_special(limit.scope)
                   : limit.family == family_.name && limit.scheme.value_or(scheme) == scheme);
     };
-    const auto limits = formats::engine_limits();
-    const auto limit = std::ranges::find_if(limits, is_met);
-    return limit == limits.end() ? std::string() : fmt::format(": {}", limit->reason);
+    const auto limit = std::ranges::find_if(engine_.limits, is_met);
+    return limit == engine_.limits.end() ? std::string() : fmt::format(": {}", limit->reason);
   }
 
   /// The names of all schemes that it loads of this model.
@@ -106,9 +106,8 @@ class Loads {
  private:
   [[nodiscard]] std::vector<const EngineLoad*> of(SchemeId scheme, std::size_t least) const {
     std::vector<const EngineLoad*> rows;
-    for (const EngineLoad& row : formats::engine_loads()) {
-      if (row.engine == engine_ && row.scheme == scheme && n_loaded(row) >= least)
-        rows.push_back(&row);
+    for (const EngineLoad& row : engine_.loads) {
+      if (row.scheme == scheme && n_loaded(row) >= least) rows.push_back(&row);
     }
     return rows;
   }
@@ -123,19 +122,19 @@ class Loads {
     const bool is_of_stacks = storage->experts == formats::ExpertForm::kStacked;
     if (is_of_stacks && dialect->name != family_.dialect) return 0;
     std::size_t n = 0;
-    for (formats::EngineWeight weight : weights_) {
+    for (engines::EngineWeight weight : weights_) {
       weight.scheme = row.scheme;
       weight.activations = *row.activations;
       weight.is_stacked = is_of_stacks;
-      const formats::EngineLimit* limit = formats::limit_of(engine_, *dialect, weight);
+      const engines::EngineLimit* limit = engines::limit_of(engine_, *dialect, weight);
       if (limit == nullptr || !limit->is_refusal()) ++n;
     }
     return n;
   }
 
-  Engine engine_;
+  const EngineRow& engine_;
   const formats::Family& family_;
-  std::vector<formats::EngineWeight> weights_;  // an expert, if there are any, and another
+  std::vector<engines::EngineWeight> weights_;  // an expert, if there are any, and another
 };
 
 std::string text_of(const std::vector<const EngineLoad*>& rows) {
@@ -146,7 +145,7 @@ std::string text_of(const std::vector<const EngineLoad*>& rows) {
 }
 
 // Throws for schemes that the engine has no row for.
-void require_loaded(const formats::EngineFacts& engine, const std::vector<SchemeId>& schemes,
+void require_loaded(const EngineRow& engine, const std::vector<SchemeId>& schemes,
                     const Loads& loads) {
   for (const SchemeId scheme : schemes) {
     if (!loads.of(scheme).empty()) continue;
@@ -167,8 +166,8 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
 }
 
 // No row is left: because of what somebody chose, or because of the mixture.
-[[noreturn]] void refuse_choice(const formats::EngineFacts& engine, const Choices& choices,
-                                SchemeId scheme, const std::vector<const EngineLoad*>& rows) {
+[[noreturn]] void refuse_choice(const EngineRow& engine, const Choices& choices, SchemeId scheme,
+                                const std::vector<const EngineLoad*>& rows) {
   std::string asked = choices.dialect.empty() ? "" : fmt::format(" --dialect {}", choices.dialect);
   if (choices.activations)
     asked += fmt::format(" --activations {}", activations_name(*choices.activations));
@@ -186,18 +185,18 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
 
 }  // namespace
 
-formats::Engine parse_engine(std::string_view word) {
-  if (const auto engine = formats::find_engine(word)) return *engine;
+const EngineRow* parse_engine(std::string_view word) {
+  if (const EngineRow* engine = engines::find_engine(word)) return engine;
   std::vector<std::string_view> words;
-  for (const formats::EngineFacts& facts : formats::engines()) words.push_back(facts.word);
+  for (const EngineRow* row : engines::engines()) words.push_back(row->word);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--for '{}' is none of {}{}", word, fmt::join(words, ", "),
                           did_you_mean(word, words)));
 }
 
 void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::Layout& layout) {
-  if (!recipe.choices.engine) return;
-  const formats::EngineFacts& engine = formats::engine_facts(*recipe.choices.engine);
+  if (recipe.choices.engine == nullptr) return;
+  const EngineRow& engine = *recipe.choices.engine;
   if (layout.is_sliced && layout.engine != engine.word) {
     const auto layouts = formats::layouts();
     const auto own = std::ranges::find(layouts, engine.word, &formats::Layout::engine);
@@ -208,7 +207,7 @@ void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::
                     engine.name, layout.name,
                     own == layouts.end() ? "" : fmt::format("; or take --layout {}", own->name)));
   }
-  const Loads loads(engine.engine, source);
+  const Loads loads(engine, source);
   const std::vector<SchemeId> schemes = wanted_schemes(recipe, source);
   require_loaded(engine, schemes, loads);
   if (schemes.empty()) return;

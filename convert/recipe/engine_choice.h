@@ -14,7 +14,7 @@ namespace ingot::convert {
 void choose_for_engine(Recipe& recipe, const formats::Checkpoint& source,
                        const formats::Layout& layout);
 
-/// The engine that a word of --for names; throws kInvalidArgument, naming all.
-formats::Engine parse_engine(std::string_view word);
+/// The row of the engine that a word of --for names; throws kInvalidArgument, naming all.
+const engines::EngineRow* parse_engine(std::string_view word);
 
 }  // namespace ingot::convert

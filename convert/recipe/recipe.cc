@@ -316,7 +316,7 @@ Json Choices::to_json() const {
                {"quantize_attention", quantize_attention}};
   if (group_size) json["group_size"] = *group_size;
   if (experts) json["experts"] = word_of(kExpertChoices, *experts);
-  if (engine) json["for"] = std::string(formats::engine_facts(*engine).word);
+  if (engine != nullptr) json["for"] = std::string(engine->word);
   if (input_scale) json["input_scale"] = *input_scale;
   if (activation_scales)
     record_statistics("activation_scales", activation_scales->hash(), activation_scales->filled(),

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "convert/recipe/selector.h"
+#include "engines/row/engine.h"
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
-#include "formats/dialect/engines.h"
 #include "formats/json/json_fwd.h"
 #include "quantize/scheme.h"
 
@@ -76,8 +76,8 @@ enum class ExpertChoice : std::uint8_t { kKeep, kStacked, kSeparate };
 
 /// How numbers are written, beside the choice of schemes. Recorded in the manifest.
 struct Choices {
-  std::optional<formats::Engine> engine;  ///< --for
-  std::string dialect;                    ///< empty: by the schemes
+  const engines::EngineRow* engine = nullptr;  ///< --for; null: none
+  std::string dialect;                         ///< empty: by the schemes
   std::optional<formats::Activations> activations;
   std::optional<quantize::Fp8Grid> fp8_grid;  ///< nothing: what the source says, else amax
   quantize::ScaleSearch search = quantize::ScaleSearch::kMse;

@@ -97,7 +97,7 @@ std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& pl
   return bytes_of(sides);
 }
 
-std::vector<std::byte> ascend_part(Part part, const AscendInputs& inputs) {
+std::vector<std::byte> modelslim_part(Part part, const ModelslimInputs& inputs) {
   switch (part) {
     case Part::kInputScale:
       return bytes_of(std::vector<float>{inputs.input.scale});

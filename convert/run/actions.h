@@ -81,7 +81,7 @@ std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& pl
 
 /// Parts that follow from codes, weight scales and the input's scale. Source: docs/formats.md,
 /// "W8A8 static".
-struct AscendInputs {
+struct ModelslimInputs {
   InputScale input;
   std::span<const float> row_scales;       ///< of the weight, [N]
   std::span<const std::int64_t> row_sums;  ///< of the codes of each row, [N]
@@ -90,6 +90,6 @@ struct AscendInputs {
 /// Bytes of one of Part::kInputScale, kInputOffset (F32 [1]), kDeqScale (F32 [N], input scale x row
 /// scale in one FP32 multiplication) and kQuantBias (I32 [N], round(-offset x sum) of a layer
 /// without bias; kUnsupported where it does not fit).
-std::vector<std::byte> ascend_part(formats::Part part, const AscendInputs& inputs);
+std::vector<std::byte> modelslim_part(formats::Part part, const ModelslimInputs& inputs);
 
 }  // namespace ingot::convert

@@ -108,7 +108,7 @@ class Encoder {
           parts_[p].write(dimensions_part(plan_, planned_, part.dtype));
           break;
         default:
-          parts_[p].write(ascend_part(
+          parts_[p].write(modelslim_part(
               part.part,
               {.input = planned_.input, .row_scales = row_scales_, .row_sums = row_sums_}));
       }

@@ -170,9 +170,9 @@ TensorResult keep_codes(const TensorTask& task) {
       write(p, std::vector<std::byte>(part.n_bytes));
     } else {
       const std::vector<float> rows = all_scales();
-      write(p,
-            ascend_part(part.part,
-                        {.input = task.planned.input, .row_scales = rows, .row_sums = row_sums}));
+      write(p, modelslim_part(
+                   part.part,
+                   {.input = task.planned.input, .row_scales = rows, .row_sums = row_sums}));
     }
   }
   result.source = task.source_hashes(read);

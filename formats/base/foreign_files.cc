@@ -38,7 +38,7 @@ constexpr std::string_view kGgufRefusal =
     "release that they were made from)";
 constexpr std::string_view kPickleRefusal =
     "holds PyTorch pickles, which can run code when they are read (fetch the safetensors files, "
-    "or write them with save_pretrained of transformers)";
+    "or write them with save_pretrained)";
 constexpr std::string_view kOtherRefusal =
     "holds weights in a format that is not read (fetch the safetensors files)";
 

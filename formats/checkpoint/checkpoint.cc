@@ -158,7 +158,7 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
     is_relaid = relay_packed_bytes(config, relaid, stage.faults());
   }
   const bool has_unread = std::ranges::any_of(stage.faults().errors(), [](const Error& fault) {
-    return fault.code() == ErrorCode::kUnsupported;
+    return fault.code() == ErrorCode::kUnsupported || fault.code() == ErrorCode::kMismatch;
   });
   stage.settle();
   std::optional<StoredNames> relaid_names;

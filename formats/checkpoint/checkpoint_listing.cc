@@ -23,7 +23,7 @@ constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kHeaderSuffix = ".header";
 // msmodelslim's: quant_model_weights and, with the type behind it, quant_model_weight_w8a8_dynamic.
-constexpr std::string_view kAscendIndexPrefix = "quant_model_weight";
+constexpr std::string_view kModelslimIndexPrefix = "quant_model_weight";
 constexpr std::string_view kShardKind = "model-*-of-*.safetensors";
 // The published index of 92,425 tensors has 9 MB.
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
@@ -83,7 +83,7 @@ std::string index_name(const fs::path& directory) {
     return std::string(kIndexName);
   std::vector<std::string> names = names_with_suffix(directory, kIndexSuffix);
   std::erase_if(names,
-                [](const std::string& name) { return !name.starts_with(kAscendIndexPrefix); });
+                [](const std::string& name) { return !name.starts_with(kModelslimIndexPrefix); });
   if (names.empty()) return {};
   if (names.size() > 1) {
     throw Error(ErrorCode::kDuplicate,
@@ -166,7 +166,7 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
       listing.strays.push_back(file);
     } else {
       faults.add(Error(ErrorCode::kMissingTensor,
-                       fmt::format("is not named by {}, and transformers would read it instead of "
+                       fmt::format("is not named by {}, and loaders would read it instead of "
                                    "the files that are (move the file away, or the index and its "
                                    "files)",
                                    listing.index.name))

@@ -1,3 +1,5 @@
+#include "formats/dialect/deepseek.h"
+
 #include <algorithm>
 #include <set>
 
@@ -86,10 +88,6 @@ constexpr std::array kNativeStorage = {
     StorageRow{SchemeId::kMxfp4, Activations::kWeightOnly, "", kNativeMxfp4Parts},
     StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNativeNvfp4Parts},
 };
-
-// transformers reads the first, vLLM the second where it is there.
-constexpr const char* kTransformersList = "modules_to_not_convert";
-constexpr const char* kVllmList = "ignored_layers";
 
 constexpr const char* kScaleFormat = "scale_fmt";
 constexpr std::string_view kPowersOfTwo = "ue8m0";
@@ -213,7 +211,7 @@ std::vector<std::string> heads_of(const ModelConfig& source) {
 /// Names that only SGLang 0.5.23 knows plain modules by: those of draft models, and what joins q_a
 /// with kv_a, which it takes apart in the lists of FP8 main models alone
 /// (models/deepseek_v2.py:3266, layers/quantization/blockwise_int8.py:111).
-std::vector<std::string> names_of_sglang(const ModelConfig& source, SchemeId scheme,
+std::vector<std::string> names_of_drafts(const ModelConfig& source, SchemeId scheme,
                                          std::span<const std::string> modules) {
   constexpr std::string_view kLast = "kv_a_proj_with_mqa";
   std::vector<std::string> names;
@@ -357,17 +355,17 @@ Json quantization_config(const WrittenModel& model) {
     state_scale_format(block, model.power_of_two_scales);
   state_experts(model, native, block);
 
-  for (const char* key : {kTransformersList, kVllmList}) {
+  for (const char* key : {kModulesToNotConvert, kIgnoredLayers}) {
     if (block.contains(key)) block[key] = still_plain(string_list(block, key), model);
   }
-  std::vector<std::string> listed = string_list(block, kTransformersList);
-  const std::vector<std::string> of_vllm = string_list(block, kVllmList);
-  listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
+  std::vector<std::string> listed = string_list(block, kModulesToNotConvert);
+  const std::vector<std::string> of_others = string_list(block, kIgnoredLayers);
+  listed.insert(listed.end(), of_others.begin(), of_others.end());
   std::sort(listed.begin(), listed.end());
   std::vector<std::string> added =
       with_joined_experts(silent_modules(model.tensors, kDeepseekDialect), model.tensors);
-  const auto of_sglang = names_of_sglang(model.source, native.group.scheme, added);
-  added.insert(added.end(), of_sglang.begin(), of_sglang.end());
+  const auto of_drafts = names_of_drafts(model.source, native.group.scheme, added);
+  added.insert(added.end(), of_drafts.begin(), of_drafts.end());
   // Engines hand the config to these as well; what a source says of its own holds.
   if (kept == nullptr) {
     const std::vector<std::string> unlisted = unlisted_modules(model.tensors);
@@ -382,8 +380,8 @@ Json quantization_config(const WrittenModel& model) {
   if (added.empty()) return block;
   // Once vLLM finds its own list it no longer looks at the other, so each gets all of both.
   listed.insert(listed.end(), added.begin(), added.end());
-  merge_into_list(block, kTransformersList, listed);
-  merge_into_list(block, kVllmList, listed);
+  merge_into_list(block, kModulesToNotConvert, listed);
+  merge_into_list(block, kIgnoredLayers, listed);
   return block;
 }
 

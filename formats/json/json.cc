@@ -209,4 +209,19 @@ const Json& json_member(const Json& object, std::string_view key) {
   return found == object.end() ? absent : *found;
 }
 
+std::string text_at(const Json& object, std::string_view key) {
+  const Json& value = json_member(object, key);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+std::vector<std::string> strings_at(const Json& object, std::string_view key) {
+  std::vector<std::string> strings;
+  const Json& list = json_member(object, key);
+  if (!list.is_array()) return strings;
+  for (const Json& entry : list) {
+    if (entry.is_string()) strings.push_back(entry.get<std::string>());
+  }
+  return strings;
+}
+
 }  // namespace ingot::formats

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -50,6 +51,12 @@ Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 /// The member of an object; null where there is none, or no object.
 const Json& json_member(const Json& object, std::string_view key);
 
+/// The string at `key`, or empty.
+std::string text_at(const Json& object, std::string_view key);
+
+/// The members of the list at `key` that are strings; none when `key` holds no list.
+std::vector<std::string> strings_at(const Json& object, std::string_view key);
+
 /// The array of row(entry) for every entry of a range.
 template <typename Range, typename Row>
 Json json_list(const Range& range, const Row& row) {
@@ -57,4 +64,5 @@ Json json_list(const Range& range, const Row& row) {
   for (const auto& entry : range) list.push_back(std::invoke(row, entry));
   return list;
 }
+
 }  // namespace ingot::formats

@@ -7,7 +7,7 @@
 
 namespace ingot::formats {
 
-enum class LayoutId : std::uint8_t { kHf, kRanks, kDeepseekMp, kVllmSharded };
+enum class LayoutId : std::uint8_t { kHf, kRanks, kDeepseekMp, kShardedState };
 
 /// How logical tensors become files. A row in a table.
 struct Layout {
@@ -36,7 +36,7 @@ inline constexpr std::array kLayouts = {
            .summary = "model{i}-mp{N}.safetensors, the names that DeepSeek's inference code loads",
            .is_sliced = true,
            .takes_mp = true},
-    Layout{.id = LayoutId::kVllmSharded,
+    Layout{.id = LayoutId::kShardedState,
            .name = "vllm-sharded",
            .summary = "model-rank-{r}-part-0.safetensors, what vLLM 0.32 or later loads with "
                       "--load-format sharded_state",

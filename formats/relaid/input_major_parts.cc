@@ -100,9 +100,9 @@ void InputMajorParts::fault(const StoredTensor& tensor, ErrorCode code, std::str
 
 bool InputMajorParts::has_bits(const InputMajorWeight& weight) {
   const std::uint64_t bits = weight.form.bits;
+  const InputMajorOverride* said = layout_.override_of(module_stem(weight.codes.name));
   if (bits != 4 && bits != 8) {
-    const InputMajorOverride* said = layout_.override_of(module_stem(weight.codes.name));
-    if (unread_.insert(said).second) {
+    if (told_bits_.emplace(said, bits).second) {
       fault(weight.codes, ErrorCode::kUnsupported,
             fmt::format("is of {0} bits: quantization_config says bits {0} for '{1}', and this "
                         "version reads 4 and 8 (take the release that it was made from)",
@@ -116,6 +116,7 @@ bool InputMajorParts::has_bits(const InputMajorWeight& weight) {
   for (const std::uint64_t other : {2UL, 3UL, 4UL, 8UL}) {
     if (other == bits || checked_mul(zeros.back(), 32) != checked_mul(scales.back(), other))
       continue;
+    if (!told_bits_.emplace(said, other).second) return false;
     fault(weight.codes, ErrorCode::kMismatch,
           fmt::format("is of {} bits by '{}' of shape {} for {} rows, but quantization_config says "
                       "bits {} for it (is the config of these weights? GPTQModel has bits of "

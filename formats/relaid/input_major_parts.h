@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -73,7 +74,8 @@ class InputMajorParts {
   const Input in_;
   std::unordered_map<std::string_view, OfWeight> parts_;  // by stem
   std::unordered_map<std::string_view, const StoredTensor*> names_;
-  std::set<const InputMajorOverride*> unread_;
+  /// Bits that have been reported, by what the config says of them.
+  std::set<std::pair<const InputMajorOverride*, std::uint64_t>> told_bits_;
 };
 
 /// By stored tensor: whether it is a part of such a weight that lacks another one.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
@@ -10,6 +11,11 @@
 // and names of tensors.
 
 namespace ingot {
+
+/// Whether a word is one of these.
+inline bool is_in(std::span<const std::string_view> words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
 
 /// The choice that a mistyped word most likely meant, or nothing when none is near: fewest edits,
 /// neighbouring letters swapped counting as one, at most a third of the word and at most

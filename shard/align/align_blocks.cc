@@ -15,6 +15,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/modules/joined_module.h"
 
 namespace ingot::shard {
 
@@ -188,7 +189,7 @@ class AlignmentRefusals {
   AlignmentRefusals(const formats::ModelConfig& config, const Slicing& slicing)
       : config_(config),
         is_deepseek_mp_(slicing.is_deepseek_mp),
-        is_vllm_sharded_(slicing.is_vllm_sharded) {}
+        is_sharded_state_(slicing.is_sharded_state) {}
 
   void add(const TensorToAlign& tensor, Why why = Why::kTorn) {
     const CutNeed need = need_of(tensor);
@@ -252,10 +253,10 @@ class AlignmentRefusals {
     if (!words.empty()) text = fmt::format("--tp-fit {}", alternatives(words));
     if (refusal.need.n == 1) return text;
     const bool is_expert = refusal.first->cut.owner == Owner::kExpert;
-    const bool has_etp = is_expert && !is_vllm_sharded_;
+    const bool has_etp = is_expert && !is_sharded_state_;
     const char* option = is_deepseek_mp_ ? "--mp" : has_etp ? "--etp" : "--tp";
     text += fmt::format("{}{} {}", text.empty() ? "" : "; or ", option, most_slices(refusal));
-    if (is_vllm_sharded_ && is_expert && config_.n_routed_experts % refusal.need.n == 0)
+    if (is_sharded_state_ && is_expert && config_.n_routed_experts % refusal.need.n == 0)
       text += fmt::format("; or --ep {}, which deals experts whole", refusal.need.n);
     return text;
   }
@@ -264,12 +265,12 @@ class AlignmentRefusals {
                                                              const CutNeed& need) const {
     std::vector<std::string_view> words;
     const bool is_torn = need.divides();
-    const bool may_retile = !is_deepseek_mp_ && !is_vllm_sharded_;
+    const bool may_retile = !is_deepseek_mp_ && !is_sharded_state_;
     if (is_torn && may_retile && tensor.scheme == SchemeId::kFp8Block &&
         halved_to_fit(need.unit, need.width / need.n) != 0)
       words.push_back(tp_fit_name(TpFit::kRetile));
     const auto side = paddable_side(tensor, config_);
-    if (side && !is_vllm_sharded_ && side->is_rows == need.along_rows &&
+    if (side && !is_sharded_state_ && side->is_rows == need.along_rows &&
         !block_joins_sections(tensor, *side))
       words.push_back(tp_fit_name(TpFit::kPad));
     if (is_torn && formats::scheme_facts(tensor.scheme).quantized)
@@ -285,7 +286,7 @@ class AlignmentRefusals {
       CutNeed need = refusal.need;
       need.n = n;
       // --tp cuts the heads as well.
-      const bool has_heads = owner == Owner::kTp || (is_vllm_sharded_ && owner == Owner::kExpert);
+      const bool has_heads = owner == Owner::kTp || (is_sharded_state_ && owner == Owner::kExpert);
       const bool cuts_heads = !has_heads || heads % n == 0;
       const bool cuts_kv_heads = owner != Owner::kKvHeads || refusal.need.n % n == 0;
       if (need.fits() && cuts_heads && cuts_kv_heads) return n;
@@ -294,7 +295,7 @@ class AlignmentRefusals {
   }
 
   const formats::ModelConfig& config_;
-  const bool is_deepseek_mp_, is_vllm_sharded_;
+  const bool is_deepseek_mp_, is_sharded_state_;
   std::vector<Refusal> refusals_;
 };
 
@@ -417,27 +418,9 @@ void align_by_padding(std::span<const TensorToAlign> tensors, const formats::Mod
                        .moe_intermediate = stated(PaddableWidth::kMoeIntermediate)};
 }
 
-/// Modules of a layer that loaders build from several weights, which must be quantized alike.
-enum class Fused : std::uint8_t { kExperts, kSharedGateUp, kDenseGateUp, kQkv, kQkvA };
-using FusedModule = std::pair<std::uint32_t, Fused>;  // of a layer
-
-std::optional<FusedModule> fused_module(const formats::LogicalTensor& tensor) {
-  if (tensor.rule == nullptr || !tensor.layer) return std::nullopt;
-  const auto of_layer = [&](Fused fused) { return FusedModule{*tensor.layer, fused}; };
-  if (formats::is_routed_expert(tensor.rule->role)) return of_layer(Fused::kExperts);
-  switch (tensor.rule->role) {
-    case Role::kSharedGate:
-    case Role::kSharedUp:
-      return of_layer(Fused::kSharedGateUp);
-    case Role::kDenseGate:
-    case Role::kDenseUp:
-      return of_layer(Fused::kDenseGateUp);
-    default:
-      break;
-  }
-  if (tensor.rule->fuse == Fuse::kQkv) return of_layer(Fused::kQkv);
-  if (tensor.rule->fuse == Fuse::kQaKva) return of_layer(Fused::kQkvA);
-  return std::nullopt;
+/// The module that loaders build of this weight and others, which must be quantized alike.
+std::string fused_module(const formats::LogicalTensor& tensor) {
+  return formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kLayer);
 }
 
 void align_by_casting(std::span<const TensorToAlign> tensors, Alignments& alignments,
@@ -445,7 +428,7 @@ void align_by_casting(std::span<const TensorToAlign> tensors, Alignments& alignm
   const auto is_quantized = [](const TensorToAlign& tensor) {
     return formats::scheme_facts(tensor.scheme).quantized;
   };
-  std::set<FusedModule> cast;
+  std::set<std::string> cast;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const CutNeed need = need_of(tensors[i]);
     if (need.fits()) continue;
@@ -454,13 +437,13 @@ void align_by_casting(std::span<const TensorToAlign> tensors, Alignments& alignm
       continue;
     }
     alignments.tensors[i].to_bf16 = true;
-    if (const auto module = fused_module(*tensors[i].tensor)) cast.insert(*module);
+    if (std::string module = fused_module(*tensors[i].tensor); !module.empty())
+      cast.insert(std::move(module));
   }
   if (cast.empty()) return;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!is_quantized(tensors[i])) continue;
-    const auto module = fused_module(*tensors[i].tensor);
-    if (module && cast.contains(*module)) alignments.tensors[i].to_bf16 = true;
+    if (cast.contains(fused_module(*tensors[i].tensor))) alignments.tensors[i].to_bf16 = true;
   }
 }
 

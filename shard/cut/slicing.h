@@ -36,7 +36,7 @@ struct Slicing {
   /// Layout deepseek-mp: FP8 blocks stay 128 x 128, and --mp says how many ranks there are.
   bool is_deepseek_mp = false;
   /// Layout vllm-sharded: blocks and widths stay as released, and --tp cuts experts as well.
-  bool is_vllm_sharded = false;
+  bool is_sharded_state = false;
 };
 
 /// The side of a weight along which it is cut.

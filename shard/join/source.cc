@@ -12,7 +12,7 @@
 #include "formats/records/manifest.h"
 #include "shard/join/deepseek_shards.h"
 #include "shard/join/rank_directories.h"
-#include "shard/join/vllm_ranks.h"
+#include "shard/join/state_ranks.h"
 
 namespace ingot::shard {
 
@@ -23,13 +23,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards, kVllmRanks };
+enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards, kStateRanks };
 
 // A manifest knows; without one the names tell.
 Kind kind_of(const fs::path& directory, const Manifest* manifest) {
   if (manifest != nullptr) {
     const formats::Layout* layout = formats::find_layout(manifest->layout);
-    if (layout != nullptr && layout->id == formats::LayoutId::kVllmSharded) return Kind::kVllmRanks;
+    if (layout != nullptr && layout->id == formats::LayoutId::kShardedState)
+      return Kind::kStateRanks;
     if (layout != nullptr && layout->has_shards()) return Kind::kDeepseekShards;
     const bool has_ranks = manifest->slicing && !manifest->slicing->ranks.empty();
     return has_ranks ? Kind::kRanks : Kind::kWhole;
@@ -65,9 +66,9 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
         join_deepseek_shards(directory, known, options.config, options.compare_replicas, open),
         open);
   }
-  if (kind == Kind::kVllmRanks) {
+  if (kind == Kind::kStateRanks) {
     if (open.family.empty()) open.family = formats::family_spec_of(directory, known->family);
-    return Checkpoint::assemble(join_vllm_ranks(directory, *known, options.compare_replicas, open),
+    return Checkpoint::assemble(join_state_ranks(directory, *known, options.compare_replicas, open),
                                 open);
   }
   std::vector<RankDirectory> ranks = find_ranks(directory, known, open.threads);

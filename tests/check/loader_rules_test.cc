@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/dialect/engine_limits.h"
+#include "engines/limits.h"
 #include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
@@ -136,76 +136,6 @@ TEST(LoaderRules, HaveUniqueNamesAndSayWhoRefuses) {
     EXPECT_FALSE(rule.loaders.empty()) << rule.name;
     EXPECT_FALSE(rule.rule.empty()) << rule.name;
   }
-}
-
-/// The result, with an option as Markdown has it.
-std::string with_option_as_code(const EngineLimit& limit) {
-  std::string text = engine_effect_text(limit);
-  const std::size_t at = limit.option.empty() ? std::string::npos : text.find(limit.option);
-  if (at != std::string::npos)
-    text.replace(at, limit.option.size(), fmt::format("`{}`", limit.option));
-  return text;
-}
-
-TEST(EngineLimits, StandInTheDocumentation) {
-  std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/formats.md");
-  std::set<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.insert(line);
-  for (const EngineLimit& limit : engine_limits()) {
-    const auto word = [](std::string_view text) {
-      return text.empty() ? std::string("any") : fmt::format("`{}`", text);
-    };
-    const std::string line = fmt::format(
-        "| {} |{} {} | {} | {} | {} | {} | {} | {} |", engine_name(limit.engine),
-        limit.is_of_form() ? "" : fmt::format(" {} |", word(limit.family)), word(limit.dialect),
-        word(limit.scheme ? scheme_facts(*limit.scheme).name : ""),
-        limit.activations ? activations_name(*limit.activations) : "any",
-        engine_scope_name(limit.scope), with_option_as_code(limit), limit.reason, limit.instead);
-    EXPECT_TRUE(lines.contains(line)) << line;
-  }
-}
-
-TEST(EngineSupport, HasEveryLoadOnceAndEveryLimit) {
-  const std::vector<formats::EngineSupport> rows = formats::engine_support();
-  for (const formats::EngineLoad& load : formats::engine_loads()) {
-    const auto n = std::count_if(rows.begin(), rows.end(), [&](const formats::EngineSupport& row) {
-      return row.limit == nullptr && row.engine == load.engine && row.dialect == load.dialect &&
-             row.scheme == load.scheme && row.activations == load.activations &&
-             row.evidence == load.evidence;
-    });
-    EXPECT_EQ(n, 1) << engine_name(load.engine) << " " << scheme_facts(load.scheme).name;
-  }
-  for (const EngineLimit& limit : engine_limits()) {
-    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const formats::EngineSupport& row) {
-      return row.limit == &limit && row.engine == limit.engine;
-    })) << limit.reason;
-  }
-}
-
-TEST(EngineSupport, DoesNotGuess) {
-  const auto text_of = [](formats::Engine engine, std::string_view dialect, SchemeId scheme,
-                          formats::Activations activations) {
-    std::vector<std::string> texts;
-    for (const formats::EngineSupport& row : formats::engine_support()) {
-      if (row.engine == engine && row.dialect == dialect && row.scheme == scheme &&
-          row.activations == activations)
-        texts.push_back(engine_support_text(row));
-    }
-    return texts;
-  };
-  using formats::Activations;
-  using formats::Engine;
-  using ::testing::ElementsAre;
-  EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kFp8Block, Activations::kDynamic),
-              ElementsAre("generated text", "rounded"));
-  EXPECT_THAT(
-      text_of(Engine::kTrtllm, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
-      ElementsAre("not tried"));
-  EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kInt8Block, Activations::kDynamic),
-              ElementsAre("refused"));
-  EXPECT_THAT(
-      text_of(Engine::kSglang, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
-      ElementsAre("loaded, kernels replaced", "with --quantization w8a8_int8"));
 }
 
 TEST(LoaderRules, SeeEveryKindOfBadScale) {

@@ -9,12 +9,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "check/rules/engine_verdicts.h"
+#include "engines/verdicts.h"
 #include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
 
 using check::Finding;
+
+using engines::Engine;
 
 namespace {
 
@@ -75,11 +77,10 @@ TEST(LoaderRules, AreQuietOnEverySpellingOfEveryDialect) {
   }
 }
 
-check::EngineVerdict verdict_of(Engine engine, const EditableCheckpoint& edited) {
+engines::EngineVerdict verdict_of(Engine engine, const EditableCheckpoint& edited) {
   const TempDir dir;
   edited.write(dir.path());
-  return check::engine_verdicts(Checkpoint::open(dir.path()), {})
-      .at(static_cast<std::size_t>(engine));
+  return engine_verdict(Checkpoint::open(dir.path()), engines::newest(engine), {});
 }
 
 // The parts of static FP8 have the names of transformers there, and these.

@@ -47,6 +47,7 @@ expect 2 "" "$ingot" check "$work/in" --source-of "$work/out"
 expect 2 "absent" "$ingot" check "$work/absent"
 # What one engine makes of it.
 "$ingot" convert "$example" "$work/int8" --to int8 --progress never >/dev/null 2>&1 || fail "convert"
+expect 0 "loads this checkpoint, with --quantization w8a8_int8" "$ingot" check "$work/int8" --engine sglang
 expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm:0.32
 expect 0 "model.layers.{1-5}.mlp.experts.{0-15}.down_proj" "$ingot" check "$work/int8" --engine vllm
 expect 2 "not of version '0.31'" "$ingot" check "$work/int8" --engine vllm:0.31

@@ -43,7 +43,7 @@ python3 - "$work/engines" "$(dirname "$0")/../../README.md" <<'P' || fail "the R
 import json, re, sys
 rows = json.load(open(sys.argv[1]))["engines"]
 names = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
-known = {"generated text": "yes", "loaded": "yes", "loaded, kernels replaced": "loads", "read in its source": "yes (read in its source)",
+known = {"generated text on a GPU": "yes", "generated text": "yes", "loaded": "yes", "loaded, kernels replaced": "loads", "read in its source": "yes (read in its source)",
          "not tried": "not tried"}
 # Other scopes are some weights of a scheme.
 scopes = {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts of `kimi_k3`",

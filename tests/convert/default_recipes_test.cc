@@ -6,7 +6,7 @@
 #include "check/rules/loader_rules.h"
 #include "convert/plan/plan.h"
 #include "convert/plan/repair.h"
-#include "formats/dialect/engine_limits.h"
+#include "engines/limits.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/check/editable_checkpoint.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "check/rules/engine_view.h"
+#include "engines/view.h"
 #include "formats/json/json.h"
 #include "tests/check/findings.h"
 #include "tests/convert/conversion.h"
@@ -181,11 +181,11 @@ TEST(NativeParts, HaveOneSchemeForAllMainExperts) {
 TEST(NativeParts, AreKnownToVllmAndSglang) {
   for (const char* name : {"deepseek_v4", "deepseek_v4_nvfp4"}) {
     const formats::Checkpoint source = formats::Checkpoint::open(fixture(name), {});
-    for (const formats::Engine engine : {formats::Engine::kVllm, formats::Engine::kSglang}) {
-      const check::EngineView view = check::engine_view(source, engine);
+    for (const engines::EngineRow* engine : {&engines::kVllmRow, &engines::kSglangRow}) {
+      const engines::EngineView view = engines::engine_view(source, *engine);
       // These widths are cut within a block of FP8.
       EXPECT_THAT(view.verdict.reason, ::testing::HasSubstr("multiple of the block's"));
-      for (const check::BelievedModules& row : view.modules) {
+      for (const engines::BelievedModules& row : view.modules) {
         // vLLM knows one word for the experts of main and draft layers.
         const bool is_draft = row.name.starts_with("mtp");
         EXPECT_TRUE(row.agrees() || is_draft) << row.name << ": " << row.believed;

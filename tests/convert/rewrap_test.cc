@@ -190,7 +190,9 @@ TEST_F(Rewrap, StaticActivationsTakeTheStoredScales) {
   static_too.recipe.choices.input_scale = 0.5F;
   static_too.run();
   for (const auto& [name, tensor] : read_output(dir_ / "other")) {
-    if (name.ends_with(".input_scale")) EXPECT_EQ(number(tensor), 0.5F) << name;
+    if (name.ends_with(".input_scale")) {
+      EXPECT_EQ(number(tensor), 0.5F) << name;
+    }
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "check/rules/engine_verdicts.h"
+#include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
@@ -86,7 +86,8 @@ TEST_F(UnreadCodes, CountWithoutAWordInTheConfig) {
 TEST_F(UnreadCodes, AreNoKnownTensorOfAnyEngine) {
   tiny_.write(directory_ / "in");
   const auto source = formats::Checkpoint::open(directory_ / "in", {.family = "generic"});
-  for (const check::EngineVerdict& verdict : check::engine_verdicts(source, {})) {
+  for (const engines::EngineRow* engine : engines::engines()) {
+    const engines::EngineVerdict verdict = engines::engine_verdict(source, *engine, {});
     EXPECT_FALSE(verdict.loads);
     EXPECT_EQ(verdict.tensor, kName);
   }
@@ -132,6 +133,14 @@ TEST(PackedInt8, BecomesPlainAndIsNotKept) {
       {"ignore", Json::array()}};
   tiny.config = formats::json_text(config);
   tiny.write(directory / "in");
+
+  const auto source = formats::Checkpoint::open(directory / "in");
+  EXPECT_TRUE(engines::engine_weights(source, {}).empty());
+  for (const engines::EngineRow* engine : engines::engines()) {
+    const engines::EngineVerdict verdict = engines::engine_verdict(source, *engine, {});
+    EXPECT_FALSE(verdict.loads || verdict.is_known);
+    EXPECT_EQ(verdict.tensor, std::string(kModule) + ".weight");
+  }
 
   Conversion conversion(directory / "in", directory / "out");
   conversion.recipe.to.reset();

@@ -102,16 +102,6 @@ TEST(Families, AreFoundByTheirReferenceConfig) {
   }
 }
 
-// The first release of Hunyuan A13B, and the wrapper of Kimi-K2.5 around deepseek_v3.
-TEST(FamilyOf, KnowsWhatReleasesCallThemselves) {
-  ModelConfig config;
-  config.model_type = "hunyuan";
-  EXPECT_EQ(family_of(config), find_family("hunyuan_v1_moe"));
-  config.model_type = "kimi_k25";
-  config.text.model_type = "deepseek_v3";
-  EXPECT_EQ(family_of(config), find_family("kimi_k2"));
-}
-
 TEST(Roles, AreFoundByTheirNames) {
   std::set<std::string_view> names;
   for (int i = 0; i <= static_cast<int>(Role::kOther); ++i) {

@@ -276,11 +276,16 @@ TEST_F(CodesOf8Bits, OtherBitsAreOneFault) {
   one_fault({"num_bits 3", "config_groups.odd"});
 }
 
-TEST_F(CodesOf8Bits, ThatTheConfigCallsFourAreNamed) {
-  with_config(R"("quant_method": "gptq", "bits": 4, "group_size": 32)", gptq_of_8_bits("down", 127))
-      .write(dir_.path());
-  testing::expect_error(ErrorCode::kMismatch, {"down.qweight", "is of 8 bits by", "bits 4"},
-                        [&] { Checkpoint::open(dir_.path(), {.family = "generic"}); });
+TEST_F(CodesOf8Bits, ThatTheConfigCallsFourAreNamedOnce) {
+  auto tensors = gptq_of_8_bits("down", 127);
+  for (const testing::TinyTensor& tensor : gptq_of_8_bits("up", 127)) tensors.push_back(tensor);
+  with_config(R"("quant_method": "gptq", "bits": 4, "group_size": 32)", tensors).write(dir_.path());
+  ErrorList faults;
+  static_cast<void>(Checkpoint::open(dir_.path(), {.family = "generic", .faults = &faults}));
+  ASSERT_EQ(faults.errors().size(), 1U);
+  EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kMismatch);
+  for (const char* fragment : {"is of 8 bits by 'down.qzeros'", "bits 4"})
+    EXPECT_NE(faults.errors()[0].message().find(fragment), std::string::npos) << fragment;
 }
 
 }  // namespace

@@ -69,5 +69,15 @@ TEST(SharedNames, V2WithoutLatentAttentionIsAnother) {
   EXPECT_EQ(family_of(parse_model_config(keys.dump(), "config.json")), find_family("deepseek_v2"));
 }
 
+// The first release of Hunyuan A13B, and the wrapper of Kimi-K2.5 around deepseek_v3.
+TEST(FamilyOf, KnowsWhatReleasesCallThemselves) {
+  ModelConfig config;
+  config.model_type = "hunyuan";
+  EXPECT_EQ(family_of(config), find_family("hunyuan_v1_moe"));
+  config.model_type = "kimi_k25";
+  config.text.model_type = "deepseek_v3";
+  EXPECT_EQ(family_of(config), find_family("kimi_k2"));
+}
+
 }  // namespace
 }  // namespace ingot::formats

@@ -12,13 +12,9 @@ namespace ingot::verify {
 
 using formats::Json;
 using formats::json_member;
+using formats::text_at;
 
 namespace {
-
-std::string text_at(const Json& object, std::string_view key) {
-  const Json& value = json_member(object, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
 
 // Whether a term of a selector is the whole name, or has the role.
 bool names(std::string_view term, const formats::LogicalTensor& tensor) {

@@ -9,6 +9,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
+#include "formats/modules/joined_module.h"
 #include "quantize/kernels/scaled_code.h"
 #include "quantize/rows.h"
 #include "verify/weights/element_run.h"
@@ -291,11 +292,8 @@ std::string WeightPair::cause(std::span<const OtherScale> others) const {
 }
 
 std::string WeightPair::fused_module() const {
-  const LogicalTensor& tensor = source_.tensor;
-  if (tensor.rule == nullptr || tensor.rule->fuse == formats::Fuse::kNone) return {};
-  const std::size_t leaf = tensor.name.rfind('.', tensor.name.rfind('.') - 1);
-  return fmt::format("{}/{}", std::string_view(tensor.name).substr(0, leaf),
-                     static_cast<int>(tensor.rule->fuse));
+  return formats::joined_module(source_.tensor.name, source_.tensor.rule,
+                                formats::ExpertJoin::kExpert);
 }
 
 // The scheme that the source has, under scales that somebody asked for.

@@ -10,8 +10,7 @@
 #include "convert/expert_form.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/plan/repair.h"
-#include "formats/dialect/engine_families.h"
-#include "formats/dialect/engine_limits.h"
+#include "engines/versions/versions.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
@@ -23,91 +22,41 @@ namespace ingot::convert {
 namespace {
 
 using namespace ingot::testing;
+using engines::Engine;
 using formats::Activations;
 using formats::Checkpoint;
-using formats::Engine;
-using formats::EngineLoad;
 using formats::SchemeId;
 
 Plan plan_for_engine(const Checkpoint& source, Engine engine, std::optional<SchemeId> to,
                      Recipe recipe = {}) {
   recipe.to = to;
-  recipe.choices.engine = engine;
+  recipe.choices.engine = &engines::newest(engine);
   return plan_conversion(source, std::move(recipe), {});
 }
 
-const check::EngineVerdict& verdict_of(const Loadable& loadable, Engine engine) {
+const engines::EngineVerdict& verdict_of(const Loadable& loadable, Engine engine) {
   return loadable.engines.at(static_cast<std::size_t>(engine));
-}
-
-TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
-  for (const EngineLoad& row : formats::engine_loads()) {
-    SCOPED_TRACE(std::string(formats::engine_name(row.engine)) + " " +
-                 std::string(formats::scheme_facts(row.scheme).name));
-    EXPECT_EQ(row.dialect.empty(), !formats::scheme_facts(row.scheme).quantized);
-    EXPECT_EQ(row.source.empty(), row.evidence != formats::Evidence::kRead)
-        << "what was read has a place where it stands";
-    EXPECT_EQ(row.dialect.empty(), !row.activations.has_value());
-    if (row.dialect.empty()) continue;
-    const formats::Dialect* dialect = formats::find_dialect(row.dialect);
-    ASSERT_NE(dialect, nullptr);
-    // That of a family's own dialect may hold more.
-    const formats::Family& family = *formats::find_family("deepseek_v4");
-    EXPECT_NE(formats::find_storage(*dialect, family, row.scheme, row.activations), nullptr);
-    for (const formats::EngineLimit& limit : formats::engine_limits()) {
-      if (is_special(limit.scope) || !limit.is_of_form()) continue;  // of some weights, or models
-      const bool is_of_row = limit.engine == row.engine && limit.dialect == row.dialect &&
-                             limit.scheme == row.scheme &&
-                             (!limit.activations || limit.activations == row.activations);
-      EXPECT_FALSE(is_of_row && limit.scope == formats::EngineScope::kAny && limit.is_refusal())
-          << "a row that the engine never loads: " << limit.reason;
-      EXPECT_FALSE(is_of_row && row.evidence == formats::Evidence::kGenerated && limit.is_refusal())
-          << "it generated, and is refused: " << limit.reason;
-    }
-  }
-}
-
-// A form that a dialect writes and about which no engine's row says a word would be a guess.
-TEST(EngineLoads, SayOfEveryWrittenFormWhoLoadsOrRefusesIt) {
-  for (const formats::Dialect* dialect : formats::dialects()) {
-    for (const formats::StorageRow& form : dialect->storage) {
-      if (dialect->is_read_only || form.is_kept_only) continue;
-      const auto loads = formats::engine_loads();
-      const bool is_loaded = std::any_of(loads.begin(), loads.end(), [&](const EngineLoad& row) {
-        return row.dialect == dialect->name && row.scheme == form.scheme &&
-               row.activations == form.activations;
-      });
-      const bool is_refused = !formats::limits_of(*dialect, {.name = "a.experts.0.weight",
-                                                             .rule = nullptr,
-                                                             .scheme = form.scheme,
-                                                             .activations = form.activations})
-                                   .empty();
-      EXPECT_TRUE(is_loaded || is_refused)
-          << dialect->name << " " << formats::scheme_facts(form.scheme).name << " "
-          << formats::activations_name(form.activations);
-    }
-  }
 }
 
 // Whatever --for accepts, the planned output passes that engine's own rows.
 TEST(ForAnEngine, EverySchemeThatItTakesLoads) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   std::size_t n_planned = 0;
-  for (const formats::EngineFacts& engine : formats::engines()) {
+  for (const engines::EngineRow* engine : engines::engines()) {
     for (const formats::SchemeFacts& scheme : formats::schemes()) {
       if (scheme.to_word.empty()) continue;
-      SCOPED_TRACE(std::string(engine.name) + " " + std::string(scheme.name));
+      SCOPED_TRACE(std::string(engine->name) + " " + std::string(scheme.name));
       Recipe recipe;
       recipe.choices.input_scale = 1.0F;  // for those that take static activations alone
       try {
-        const Plan plan = plan_for_engine(source, engine.engine, scheme.id, recipe);
+        const Plan plan = plan_for_engine(source, engine->engine, scheme.id, recipe);
         const Loadable loadable = require_loadable(plan, 1);
-        EXPECT_TRUE(verdict_of(loadable, engine.engine).loads)
-            << verdict_of(loadable, engine.engine).reason;
+        EXPECT_TRUE(verdict_of(loadable, engine->engine).loads)
+            << verdict_of(loadable, engine->engine).reason;
         ++n_planned;
       } catch (const Error& refusal) {
         EXPECT_TRUE(refusal.code() == ErrorCode::kUnsupported) << refusal.message();
-        EXPECT_THAT(refusal.message(), ::testing::HasSubstr(std::string(engine.name)));
+        EXPECT_THAT(refusal.message(), ::testing::HasSubstr(std::string(engine->name)));
       }
     }
   }
@@ -168,7 +117,7 @@ TEST(ForAnEngine, RefusesWhatContradictsIt) {
          {"--activations weight-only", "(dynamic)", "leave --activations out"});
   Recipe recipe;
   recipe.to = SchemeId::kBf16;
-  recipe.choices.engine = Engine::kVllm;
+  recipe.choices.engine = &engines::kVllmRow;
   PlanOptions sliced;
   sliced.layout = formats::find_layout("ranks");
   expect_error(ErrorCode::kInvalidArgument, {"no files of layout"},
@@ -181,7 +130,7 @@ TEST(ForAnEngine, ABackendOfExpertsGoesWithMixtures) {
   recipe.choices.group_size = parse_group_size("row");
   recipe.rules = {parse_rule("role:experts=int4"), parse_rule("role:linear=fp8-channel")};
   const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt, recipe);
-  const check::EngineVerdict vllm = verdict_of(require_loadable(plan, 1), Engine::kVllm);
+  const engines::EngineVerdict vllm = verdict_of(require_loadable(plan, 1), Engine::kVllm);
   EXPECT_TRUE(vllm.loads) << vllm.reason;
   EXPECT_THAT(vllm.options, ::testing::ElementsAre("--moe-backend marlin"));
 }
@@ -279,7 +228,7 @@ Loadable loadable_of(const TinyCheckpoint& tiny, Recipe recipe) {
 
 std::size_t n_loading(const Loadable& loadable) {
   return static_cast<std::size_t>(
-      std::ranges::count(loadable.engines, true, &check::EngineVerdict::loads));
+      std::ranges::count(loadable.engines, true, &engines::EngineVerdict::loads));
 }
 
 TEST(LoadedBy, NobodyWhereARuleFindsAnError) {
@@ -330,10 +279,10 @@ struct PlannedFixture {
   static Recipe recipe_to(SchemeId to, std::optional<Engine> engine) {
     Recipe recipe;
     recipe.to = to;
-    recipe.choices.engine = engine;
+    if (engine) recipe.choices.engine = &engines::newest(*engine);
     return recipe;
   }
-  [[nodiscard]] check::EngineVerdict vllm() const {
+  [[nodiscard]] engines::EngineVerdict vllm() const {
     return verdict_of(require_loadable(plan, 1), Engine::kVllm);
   }
   [[nodiscard]] std::string_view dialect() const { return plan.target.dialect->name; }
@@ -342,24 +291,13 @@ struct PlannedFixture {
   Plan plan;
 };
 
-TEST(EngineFamilies, AreFamiliesOfEnginesThatRan) {
-  for (const formats::EngineFamily& row : formats::engine_families()) {
-    EXPECT_NE(formats::find_family(row.family), nullptr) << row.family;
-    EXPECT_TRUE(formats::engine_facts(row.engine).is_judged) << row.family;
-  }
-  for (const formats::EngineLimit& limit : formats::engine_limits()) {
-    if (limit.family.empty()) continue;
-    EXPECT_NE(formats::find_family(limit.family), nullptr) << limit.family;
-  }
-}
-
 TEST(EngineFamilies, RefuseFormsThatTheirLoaderLacks) {
   const PlannedFixture int8("gpt_oss_bf16", SchemeId::kInt8Channel);
   EXPECT_FALSE(int8.vllm().loads);
   EXPECT_THAT(int8.vllm().reason, ::testing::HasSubstr("gpt-oss"));
   const PlannedFixture plain("gpt_oss_bf16", SchemeId::kBf16);
   EXPECT_TRUE(plain.vllm().loads);
-  EXPECT_EQ(plain.vllm().evidence, formats::Evidence::kReplaced);
+  EXPECT_EQ(plain.vllm().evidence, engines::Evidence::kReplaced);
   expect_error(ErrorCode::kUnsupported, {"vLLM 0.32", "gpt-oss", "mxfp4"}, [&] {
     static_cast<void>(PlannedFixture("gpt_oss_bf16", SchemeId::kInt8Channel, Engine::kVllm).vllm());
   });
@@ -374,7 +312,7 @@ TEST(EngineFamilies, TellSilentGarbage) {
   EXPECT_TRUE(plain.vllm().is_silent);
   EXPECT_THAT(loadable.warnings,
               ::testing::Contains(::testing::HasSubstr("without an error and computes garbage")));
-  separate.choices.engine = Engine::kVllm;
+  separate.choices.engine = &engines::kVllmRow;
   expect_error(ErrorCode::kUnsupported, {"without an error and computes garbage"},
                [&] { static_cast<void>(PlannedFixture("gpt_oss_bf16", separate).vllm()); });
   const PlannedFixture int8("gpt_oss_bf16", SchemeId::kInt8Channel);
@@ -382,9 +320,9 @@ TEST(EngineFamilies, TellSilentGarbage) {
 }
 
 TEST(EngineFamilies, SayWhereNobodyTriedOne) {
-  const check::EngineVerdict vllm = PlannedFixture("mistral4_fp8", SchemeId::kBf16).vllm();
+  const engines::EngineVerdict vllm = PlannedFixture("mistral4_fp8", SchemeId::kBf16).vllm();
   EXPECT_TRUE(vllm.loads);
-  EXPECT_EQ(vllm.evidence, formats::Evidence::kNotOfFamily);
+  EXPECT_EQ(vllm.evidence, engines::Evidence::kNotOfFamily);
 }
 
 TEST(EngineFamilies, HaveADialectOfTheirOwn) {

@@ -1,0 +1,57 @@
+#include "check/rules/engine_findings.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace ingot::check {
+
+using engines::Engine;
+
+namespace {
+
+bool names_engine(std::string_view loaders, Engine engine) {
+  if (loaders == "all" || loaders == "one reader or another") return true;
+  switch (engine) {
+    case Engine::kVllm:
+    case Engine::kVllmAscend:  // is vLLM's loader with kernels of its own
+      return loaders.find("vLLM") != std::string_view::npos;
+    case Engine::kSglang:
+      return loaders.find("SGLang") != std::string_view::npos;
+    case Engine::kTransformers:
+      return loaders.find("transformers") != std::string_view::npos;
+    case Engine::kTrtllm:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Finding> findings_for(Engine engine, std::span<const Finding> findings) {
+  std::vector<Finding> own;
+  for (const Finding& finding : findings) {
+    const LoaderRule* rule = find_loader_rule(finding.rule);
+    if (rule != nullptr && rule->engine && *rule->engine != engine) continue;
+    if (rule != nullptr && !rule->engine && !names_engine(rule->loaders, engine)) continue;
+    own.push_back(finding);
+    if (rule != nullptr && rule->engine && rule->is_allowable)
+      own.back().severity = Severity::kError;
+  }
+  return own;
+}
+
+void deny_by_errors(std::span<const Finding> findings,
+                    std::vector<engines::EngineVerdict>& verdicts) {
+  for (engines::EngineVerdict& verdict : verdicts) {
+    if (!verdict.loads) continue;
+    const std::vector<Finding> own = findings_for(verdict.engine->engine, findings);
+    const auto error = std::ranges::find(own, Severity::kError, &Finding::severity);
+    if (error == own.end()) continue;
+    verdict.loads = false;
+    verdict.tensor = error->tensor;
+    verdict.reason = fmt::format("{} (loader rule {})", error->message, error->rule);
+  }
+}
+
+}  // namespace ingot::check

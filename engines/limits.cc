@@ -1,0 +1,148 @@
+#include "engines/limits.h"
+
+#include <algorithm>
+
+#include "formats/dialect/dialect_table.h"
+
+namespace ingot::engines {
+namespace {
+
+// Adds a form, and what the engine refuses of it.
+void add_form(EngineSupport form, std::vector<EngineSupport>& rows) {
+  std::vector<EngineSupport> refused;
+  for (const EngineLimit& limit : form.engine->limits) {
+    const bool is_of_it = limit.is_of_form() &&
+                          (limit.dialect.empty() || limit.dialect == form.dialect) &&
+                          (!limit.scheme || limit.scheme == form.scheme) &&
+                          (!limit.activations || limit.activations == form.activations);
+    if (!is_of_it) continue;
+    refused.push_back(form);
+    refused.back().limit = &limit;
+    if (limit.scope != EngineScope::kAny || !limit.is_refusal()) continue;
+    rows.push_back(refused.back());
+    return;
+  }
+  rows.push_back(form);
+  rows.insert(rows.end(), refused.begin(), refused.end());
+}
+
+void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
+  const auto add = [&] {
+    const auto loads = form.engine->loads;
+    const auto load = std::ranges::find_if(loads, [&](const EngineLoad& row) {
+      return row.dialect == form.dialect && row.scheme == form.scheme &&
+             row.activations == form.activations;
+    });
+    form.evidence = load == loads.end() ? Evidence::kNotTried : load->evidence;
+    form.source = load == loads.end() ? std::string_view() : load->source;
+    add_form(form, rows);
+  };
+  if (!formats::scheme_facts(*form.scheme).quantized) return add();
+  for (const Dialect* dialect : formats::dialects()) {
+    for (const formats::StorageRow& row : dialect->storage) {
+      if (row.scheme != form.scheme || find_storage(*dialect, row.scheme, row.activations) != &row)
+        continue;
+      form.dialect = dialect->name;
+      form.activations = row.activations;
+      // Nobody is asked to load what nothing writes.
+      if (row.is_kept_only &&
+          form.engine->find_load(*dialect, row.scheme, row.activations) == nullptr)
+        continue;
+      add();
+    }
+  }
+  for (const formats::StorageRow& row : formats::native_storage()) {
+    // FP8 has the same form under native names as under others.
+    if (row.scheme != form.scheme || find_storage(formats::kDeepseekDialect, row.scheme) != nullptr)
+      continue;
+    form.dialect = formats::kDeepseekDialect.name;
+    form.activations = row.activations;
+    add();
+  }
+}
+
+}  // namespace
+
+std::vector<const EngineLimit*> limits_of(const EngineRow& engine, const Dialect& dialect,
+                                          const EngineWeight& weight) {
+  std::vector<const EngineLimit*> limits;
+  const bool is_quantized = formats::scheme_facts(weight.scheme).quantized;
+  const SchemeId scheme = is_quantized ? weight.scheme : SchemeId::kBf16;
+  for (const EngineLimit& limit : engine.limits) {
+    if (!limit.dialect.empty() && limit.dialect != dialect.name) continue;
+    if (!limit.family.empty() && limit.family != weight.family) continue;
+    if (limit.scheme && *limit.scheme != scheme) continue;
+    if (limit.activations && *limit.activations != weight.activations) continue;
+    const bool is_said = std::ranges::any_of(limits, [&](const EngineLimit* other) {
+      return other->family == limit.family && other->scope == limit.scope;
+    });
+    if (!is_said && is_in_scope(limit.scope, dialect, weight)) limits.push_back(&limit);
+  }
+  return limits;
+}
+
+std::vector<std::pair<const EngineRow*, const EngineLimit*>> limits_of_all(
+    const Dialect& dialect, const EngineWeight& weight) {
+  std::vector<std::pair<const EngineRow*, const EngineLimit*>> all;
+  for (const EngineRow* engine : engines()) {
+    for (const EngineLimit* limit : limits_of(*engine, dialect, weight))
+      all.emplace_back(engine, limit);
+  }
+  return all;
+}
+
+const EngineLimit* limit_of(const EngineRow& engine, const Dialect& dialect,
+                            const EngineWeight& weight) {
+  const EngineLimit* with_option = nullptr;
+  for (const EngineLimit* limit : limits_of(engine, dialect, weight)) {
+    if (limit->is_refusal()) return limit;
+    if (with_option == nullptr && !limit->needed_option().empty()) with_option = limit;
+  }
+  return with_option;
+}
+
+std::vector<EngineSupport> engine_support() {
+  std::vector<EngineSupport> rows;
+  for (const EngineRow* engine : engine_versions()) {
+    for (const formats::SchemeFacts& scheme : formats::schemes()) {
+      if (scheme.id != SchemeId::kRaw) add_forms({.engine = engine, .scheme = scheme.id}, rows);
+    }
+    for (const EngineLimit& limit : engine->limits) {
+      if (!limit.is_of_form())
+        rows.push_back(
+            {engine, limit.dialect, limit.scheme, limit.activations, Evidence::kRead, &limit});
+    }
+  }
+  return rows;
+}
+
+std::string engine_support_text(const EngineSupport& support) {
+  return support.limit == nullptr ? std::string(evidence_text(support.evidence))
+                                  : engine_effect_text(*support.limit);
+}
+
+void EngineLimitsMet::add(const EngineWeight& weight) {
+  for (const auto& [engine, limit] : limits_of_all(*dialect_, weight)) {
+    if (limit->is_foreign) continue;
+    const auto known = std::ranges::find(met_, limit, &Met::limit);
+    if (known != met_.end()) {
+      ++known->count;
+    } else {
+      met_.push_back({.engine = engine,
+                      .limit = limit,
+                      .first = std::string(weight.name),
+                      .scheme = weight.scheme,
+                      .count = 1});
+    }
+  }
+}
+
+bool EngineLimitsMet::is_refused_by_all() const {
+  return std::ranges::all_of(engines(), [&](const EngineRow* engine) {
+    return !engine->is_judged || std::ranges::any_of(met_, [&](const Met& met) {
+      return met.engine == engine && met.limit->is_refusal() && met.limit->is_of_form();
+    });
+  });
+}
+
+}  // namespace ingot::engines

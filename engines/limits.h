@@ -1,0 +1,68 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engines/versions/versions.h"
+
+// What engines refuse of what the dialects can say, or compute wrongly: a plan refuses what all
+// refuse, `check` reports it, and docs/formats.md prints it. A fact is a row of a version, and a
+// function of row/scope.h says which weights it is about.
+
+namespace ingot::engines {
+
+/// The limits of an engine that a weight of this dialect meets; of rows of one family and scope the
+/// first. Rows of BF16 are about every plain weight, since loaders cast these.
+std::vector<const EngineLimit*> limits_of(const EngineRow& engine, const Dialect& dialect,
+                                          const EngineWeight& weight);
+/// The same of the newest versions of all engines.
+std::vector<std::pair<const EngineRow*, const EngineLimit*>> limits_of_all(
+    const Dialect& dialect, const EngineWeight& weight);
+/// The first refusal, else the first that needs an option; null: none.
+const EngineLimit* limit_of(const EngineRow& engine, const Dialect& dialect,
+                            const EngineWeight& weight);
+
+/// What is known of an engine and the weights of one kind: a form that some dialect writes, or
+/// those of its weights that are refused.
+struct EngineSupport {
+  const EngineRow* engine = nullptr;
+  std::string_view dialect;                 ///< empty: any
+  std::optional<SchemeId> scheme;           ///< nullopt: any
+  std::optional<Activations> activations;   ///< nullopt: of any kind, and of plain schemes
+  Evidence evidence = Evidence::kNotTried;  ///< how it is known that the engine reads them
+  /// By which it refuses them, or wants an option; null: by none.
+  const EngineLimit* limit = nullptr;
+  std::string_view source = {};  ///< EngineLoad::source
+};
+/// Per version: each form, followed by the limits of some of its weights unless the engine refuses
+/// all; then the limits of widths and families. A form without a row is kNotTried.
+std::vector<EngineSupport> engine_support();
+/// engine_effect_text(), or without a limit "generated text".
+std::string engine_support_text(const EngineSupport& support);
+
+/// What the newest versions of engines make of the weights of one checkpoint.
+class EngineLimitsMet {
+ public:
+  explicit EngineLimitsMet(const Dialect& dialect) : dialect_(&dialect) {}
+  void add(const EngineWeight& weight);
+
+  struct Met {
+    const EngineRow* engine = nullptr;
+    const EngineLimit* limit = nullptr;
+    std::string first;  ///< name of a weight
+    SchemeId scheme{};  ///< of that weight
+    std::size_t count = 0;
+  };
+  [[nodiscard]] std::span<const Met> met() const { return met_; }
+  /// Each engine that is judged refuses the form of some weight, so that none of them loads it.
+  [[nodiscard]] bool is_refused_by_all() const;
+
+ private:
+  const Dialect* dialect_;
+  std::vector<Met> met_;  // in the order in which they were met
+};
+
+}  // namespace ingot::engines

@@ -1,0 +1,128 @@
+#include "engines/modules/built_modules.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "formats/base/error.h"
+
+namespace ingot::engines {
+
+namespace {
+
+constexpr std::string_view kExperts = ".experts.";
+
+/// What engines call layers for multi-token prediction.
+struct NamesOfDrafts {
+  Engine engine;
+  bool are_own = true;  ///< SGLang's are not the stored ones
+};
+
+bool is_gate_or_up(Role role) {
+  return role == Role::kExpertGate || role == Role::kExpertUp;
+}
+
+std::string_view name_of(const LinearModule& layer, const NamesOfDrafts& names) {
+  if (names.engine == Engine::kSglang && names.are_own && !layer.draft_name.empty())
+    return layer.draft_name;
+  return is_vllm(names.engine) && !layer.mtp_name.empty() ? layer.mtp_name : layer.name;
+}
+
+/// A layer on its way into a module.
+struct Member {
+  std::string_view name;
+  Role role = Role::kOther;
+  std::uint32_t expert = 0;
+};
+
+std::string parent_and(std::string_view name, std::string_view leaf) {
+  return std::string(name.substr(0, name.rfind('.') + 1)).append(leaf);
+}
+
+/// The module for a layer of this name, without its members.
+BuiltModule built_of(const LogicalTensor& tensor, std::string_view name, Engine engine) {
+  BuiltModule built;
+  built.name = name;
+  if (tensor.rule == nullptr) return built;
+  const Role role = tensor.rule->role;
+  const std::size_t experts = name.rfind(kExperts);
+  if (tensor.expert && is_routed_expert(role) && experts != std::string_view::npos) {
+    built.kind = BuiltModule::Kind::kExperts;
+    built.name.resize(experts + kExperts.size() - 1);
+  } else if (role == Role::kHead || role == Role::kMtpHead) {
+    built.kind = BuiltModule::Kind::kHead;
+  } else if (const std::string_view leaf = joined_name(tensor, engine); !leaf.empty()) {
+    built.name = parent_and(name, leaf);
+  }
+  return built;
+}
+
+// Engines have their members in the order of roles: q, k, v; gate, up.
+void set_members(BuiltModule& built, std::vector<Member> members) {
+  if (built.kind == BuiltModule::Kind::kExperts) {
+    const std::uint32_t first = std::ranges::min(members, {}, &Member::expert).expert;
+    std::erase_if(members, [&](const Member& member) { return member.expert != first; });
+  } else if (members.front().name == built.name) {
+    return;  // made of one layer
+  }
+  std::ranges::stable_sort(members, {}, &Member::role);
+  for (const Member& member : members) built.members.emplace_back(member.name);
+}
+
+}  // namespace
+
+bool is_vllm(Engine engine) {
+  return engine == Engine::kVllm || engine == Engine::kVllmAscend;
+}
+
+std::string_view joined_name(const LogicalTensor& tensor, Engine engine) {
+  if (tensor.rule == nullptr || engine == Engine::kTransformers) return {};
+  const Role role = tensor.rule->role;
+  if (is_gate_or_up(role)) return "experts.w13";
+  if (role == Role::kExpertDown) return "experts.w2";
+  switch (tensor.rule->fuse) {
+    case formats::Fuse::kQaKva:
+      return engine == Engine::kSglang ? "fused_qkv_a_proj_with_mqa" : "fused_qkv_a_proj";
+    case formats::Fuse::kGateUp:
+      return "gate_up_proj";
+    case formats::Fuse::kQkv:
+      return "qkv_proj";
+    default:
+      return {};
+  }
+}
+
+BuiltModules::BuiltModules(const Checkpoint& checkpoint, std::span<const LinearModule> layers,
+                           Engine engine, bool has_draft_names) {
+  std::map<std::string, std::size_t> number_of;
+  std::vector<std::vector<Member>> members;
+  const NamesOfDrafts names{.engine = engine, .are_own = has_draft_names};
+  for (const LinearModule& layer : layers) {
+    const std::string_view name = name_of(layer, names);
+    BuiltModule built = built_of(*layer.tensor, name, engine);
+    const auto [place, is_new] = number_of.try_emplace(built.name, modules_.size());
+    if (is_new) {
+      modules_.push_back(std::move(built));
+      members.emplace_back();
+    }
+    module_of_.push_back(place->second);
+    const formats::TensorRule* rule = layer.tensor->rule;
+    members[place->second].push_back({.name = name,
+                                      .role = rule != nullptr ? rule->role : Role::kOther,
+                                      .expert = layer.tensor->expert.value_or(0)});
+  }
+  // SGLang's DeepSeek knows what its attention joins alone: models/deepseek_v2.py:3250, 3266.
+  is_latent_ = std::ranges::any_of(checkpoint.family().rules, [](const formats::TensorRule& rule) {
+    return rule.fuse == formats::Fuse::kQaKva;
+  });
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    BuiltModule& built = modules_[i];
+    set_members(built, std::move(members[i]));
+    const bool is_left_out =
+        engine == Engine::kSglang && is_latent_ && built.name.ends_with("gate_up_proj");
+    built.has_known_members =
+        built.kind == BuiltModule::Kind::kLinear && !built.members.empty() && !is_left_out;
+  }
+}
+
+}  // namespace ingot::engines

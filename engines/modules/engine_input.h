@@ -1,0 +1,67 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/dialect/config_groups.h"
+
+// The part of a checkpoint that engines see while they build a model: its linear layers, and what
+// the JSON says of them. No values are read.
+
+namespace ingot::engines {
+
+using formats::Checkpoint;
+using formats::Json;
+using formats::LogicalTensor;
+using formats::Role;
+using formats::SchemeFacts;
+using formats::SchemeId;
+
+/// A linear layer by the name that configs use: the weight's without `.weight`.
+struct LinearModule {
+  std::string name;
+  const LogicalTensor* tensor = nullptr;
+  bool is_quantized = false;
+  /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
+  /// head, eh_proj) they build plain.
+  bool is_quantizable = false;
+  /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
+  std::string mtp_name;
+  /// The name under which SGLang builds it in the first of these (draft_module_name()), or empty.
+  std::string draft_name;
+};
+
+struct EngineInput {
+  /// The checkpoint must outlive this.
+  explicit EngineInput(const Checkpoint& checkpoint);
+
+  /// `quantization_config` of config.json, or null when there is none or it is no object.
+  const Json* quantization;
+  std::vector<std::string> group_faults;  ///< what `groups` could not read
+  /// The groups of compressed-tensors, where there is a quantization_config.
+  std::optional<formats::ConfigGroups> groups;
+  /// Every quantized weight, every one that the family's release quantizes, and the other linear
+  /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
+  /// like one (two dimensions, `X.weight`, neither norm nor embedding).
+  std::vector<LinearModule> modules;
+};
+
+inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
+  return formats::scheme_facts(tensor.encoding.scheme);
+}
+inline bool is_quantized(const LogicalTensor& tensor) {
+  return facts_of(tensor).quantized;
+}
+inline bool has_e4m3_codes(const SchemeFacts& scheme) {
+  return scheme.code == formats::CodeKind::kE4m3;
+}
+inline bool has_int8_codes(const SchemeFacts& scheme) {
+  return scheme.code == formats::CodeKind::kInt8;
+}
+inline bool has_int4_codes(const SchemeFacts& scheme) {
+  return scheme.code == formats::CodeKind::kInt4;
+}
+
+}  // namespace ingot::engines

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engines/modules/built_modules.h"
+#include "formats/base/pattern.h"
+
+// How engines look modules up in the lists of a config: by name, by component or by pattern, with
+// one policy an engine for modules that are made of several.
+
+namespace ingot::engines {
+
+/// Whether a list has a module; kTorn where it has some of its members, which engines refuse.
+enum class Listed : std::uint8_t { kNo, kYes, kTorn };
+
+/// By a test of names: all members are in the list, some, or none.
+Listed members_listed(const BuiltModule& module, const std::function<bool(std::string_view)>& has);
+
+/// DeepSeek's lists as vLLM reads them: by whole names (utils/quant_utils.py:617).
+Listed listed_in_vllm(const BuiltModule& module, std::span<const std::string> entries);
+/// The same in SGLang: by whole components of names (quantization/utils.py:48, 71).
+Listed listed_in_sglang(const BuiltModule& module, std::span<const std::string> entries);
+
+/// ModelOpt's list of modules that are left out.
+class ExcludedModules {
+ public:
+  /// Expressions that do not compile match nothing. vLLM's models that rename entries (all but
+  /// DeepSeek's) take a star at the end for a dot and a star, or nothing: modelopt.py:266.
+  ExcludedModules(std::vector<std::string> entries, Engine engine, bool renames);
+  [[nodiscard]] Listed find(const BuiltModule& module) const;
+
+ private:
+  [[nodiscard]] bool in_vllm(const BuiltModule& module) const;
+  [[nodiscard]] bool in_sglang(const BuiltModule& module) const;
+
+  std::vector<std::string> entries_;
+  std::vector<Pattern> patterns_;
+  Engine engine_;
+};
+
+/// Whether a sorted list of DeepSeek's config exempts a weight: by its module or one above it, in
+/// either spelling.
+bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
+               std::span<const std::string> modules);
+/// The key of the list that engines but transformers read, vLLM one only where it is not empty.
+const char* exemption_key(const Json& block, Engine engine);
+
+}  // namespace ingot::engines

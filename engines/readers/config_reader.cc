@@ -1,0 +1,383 @@
+#include "engines/readers/config_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/family/text_names.h"
+#include "formats/json/json.h"
+#include "formats/text/spelling.h"
+
+namespace ingot::engines {
+
+using formats::ConfigGroup;
+using formats::Exclusion;
+using formats::json_member;
+using formats::StorageRow;
+using formats::strings_at;
+using formats::text_at;
+
+namespace {
+
+constexpr std::string_view kPlain = "plain";
+constexpr std::string_view kRefused = "refused";
+constexpr std::array<std::string_view, 5> kReadable = {"deepseek", "compressed-tensors", "modelopt",
+                                                       "modelslim", "mxfp4"};
+
+Belief plain(std::string because) {
+  return {std::string(kPlain), std::move(because)};
+}
+
+Belief refused(std::string because) {
+  return {std::string(kRefused), std::move(because)};
+}
+
+Belief quantized(SchemeId scheme, std::string because) {
+  return {std::string(scheme_facts(scheme).name), std::move(because)};
+}
+
+Belief torn(const BuiltModule& module, std::string_view list) {
+  return refused(fmt::format("{} has some of {}", list, module.name));
+}
+
+std::string_view parent_of(std::string_view name) {
+  return name.substr(0, name.rfind('.') + 1);
+}
+
+std::string method_of(const Json& block) {
+  return text_at(block, "quant_method");
+}
+
+std::string joined_method(const Json& block) {
+  std::string method = method_of(block);
+  return "quant_method " + (method.empty() ? std::string("(none)") : std::move(method));
+}
+
+/// Whether two groups say the same of weights and activations.
+bool says_the_same(const ConfigGroup* a, const ConfigGroup* b) {
+  if (a == b) return true;
+  if (a == nullptr || b == nullptr) return false;
+  return std::ranges::all_of(
+      std::array{"weights", "input_activations", "output_activations", "format"},
+      [&](const char* key) { return json_member(*a->json, key) == json_member(*b->json, key); });
+}
+
+}  // namespace
+
+std::string stored_scheme(const LinearModule& module) {
+  return std::string(module.is_quantized ? facts_of(*module.tensor).name : kPlain);
+}
+
+bool ConfigReader::is_readable(const Dialect& dialect) {
+  return is_in(kReadable, dialect.name);
+}
+
+ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& facts,
+                           const EngineRow& engine, bool has_draft_names)
+    : checkpoint_(checkpoint),
+      facts_(facts),
+      engine_(engine.engine),
+      has_draft_names_(has_draft_names),
+      built_(checkpoint, facts.modules, engine.engine, has_draft_names) {
+  const std::string_view dialect = checkpoint.dialect().name;
+  if (dialect == "modelopt") {
+    read_modelopt();
+  } else if (facts_.groups && engine_ == Engine::kTransformers) {
+    read_groups_in_transformers();
+  } else if (facts_.groups) {
+    const bool has_null = facts_.quantization->contains("ignore") &&
+                          json_member(*facts_.quantization, "ignore").is_null();
+    if (has_null) refusal_ = "ignore is null";
+    for (const ConfigGroup& group : facts_.groups->groups()) {
+      if (!group.has_weights) refusal_ = fmt::format("config_groups.{} has no weights", group.name);
+    }
+  } else if (facts_.quantization != nullptr && dialect == "deepseek") {
+    read_fp8();
+  }
+}
+
+// SGLang's DeepSeek compares the configs of both linears of shared experts where the first is FP8:
+// models/deepseek_v2.py:967.
+Belief ConfigReader::belief(std::size_t layer) const {
+  Belief belief = own_belief(layer);
+  const formats::TensorRule* rule = facts_.modules[layer].tensor->rule;
+  if (!is_sglang() || rule == nullptr || !belief.scheme.starts_with("fp8")) return belief;
+  const bool is_of_shared = rule->role == Role::kSharedGate || rule->role == Role::kSharedUp;
+  if (!is_of_shared || !built_.is_latent()) return belief;
+  const std::string_view parent = parent_of(facts_.modules[layer].name);
+  for (std::size_t i = 0; i < facts_.modules.size(); ++i) {
+    const LinearModule& other = facts_.modules[i];
+    if (other.tensor->rule == nullptr || other.tensor->rule->role != Role::kSharedDown ||
+        parent_of(other.name) != parent)
+      continue;
+    if (own_belief(i).scheme == kPlain)
+      return refused(fmt::format("{} is plain beside it", other.name));
+  }
+  return belief;
+}
+
+Belief ConfigReader::own_belief(std::size_t layer) const {
+  const LinearModule& module = facts_.modules[layer];
+  const BuiltModule& built = built_.modules()[built_.module_of(layer)];
+  if (!refusal_.empty()) return refused(refusal_);
+  if (!silence_.empty()) return plain(silence_);
+  if (transformers_) return by_transformers(layer);
+  // SGLang builds every router without a config: models/qwen3_moe.py, models/qwen2_moe.py.
+  const bool is_router =
+      module.tensor->rule != nullptr && (module.tensor->rule->role == Role::kRouter ||
+                                         module.tensor->rule->role == Role::kSharedRouter);
+  if (is_sglang() && is_router) return plain("always plain");
+  const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
+  if (!module.is_quantizable && !may_be_named) return plain("always plain");
+  if (facts_.groups) return by_groups(built);
+  if (modelopt_)
+    return by_modelopt(built, is_sglang() && has_draft_names_ && !module.draft_name.empty());
+  if (block_) return by_block(module);
+  if (checkpoint_.dialect().name == "modelslim") return by_description(module);
+  if (facts_.quantization == nullptr) return plain("no quantization_config");
+  const bool is_expert =
+      module.tensor->rule != nullptr && is_routed_expert(module.tensor->rule->role);
+  const bool is_mxfp4 = checkpoint_.dialect().name == "mxfp4";
+  if (is_mxfp4 && !is_expert) return plain("not an expert");
+  const SchemeId scheme = is_mxfp4                         ? SchemeId::kMxfp4
+                          : is_expert && has_fp4_experts() ? scheme_of_fp4_experts(module)
+                                                           : scheme_of_method();
+  const bool is_read = (is_vllm(engine_) || is_sglang()) && !is_mxfp4;
+  return is_read ? by_exemption(built_.module_of(layer), scheme) : by_released_list(module, scheme);
+}
+
+// compressed-tensors.
+
+Listed ConfigReader::ignored(const BuiltModule& module, std::string_view name) const {
+  const formats::ConfigGroups& groups = *facts_.groups;
+  const bool is_whole = name == module.name;
+  if (!is_sglang()) {
+    if (groups.is_ignored(name)) return Listed::kYes;
+    if (!is_whole || !module.has_known_members) return Listed::kNo;
+    return members_listed(module, [&](std::string_view n) { return groups.is_ignored(n); });
+  }
+  // The last words of a name are enough there: compressed_tensors/utils.py:84.
+  const auto has = [&](std::string_view full) {
+    if (groups.is_ignored(full)) return true;
+    for (std::size_t dot = full.find('.'); dot != std::string_view::npos;
+         dot = full.find('.', dot + 1)) {
+      if (groups.ignores_name(full.substr(dot + 1))) return true;
+    }
+    return false;
+  };
+  if (is_whole && module.has_known_members)
+    return groups.ignores_name(name) ? Listed::kYes : members_listed(module, has);
+  return has(name) ? Listed::kYes : Listed::kNo;
+}
+
+// vLLM asks for the members before the class, SGLang behind it.
+const ConfigGroup* ConfigReader::target(const BuiltModule& module, std::string_view name) const {
+  const formats::ConfigGroups& groups = *facts_.groups;
+  if (const ConfigGroup* named = groups.named_target(name)) return named;
+  const auto of_members = [&]() -> const ConfigGroup* {
+    if (name != module.name || !module.has_known_members) return nullptr;
+    const bool all_named = std::ranges::all_of(module.members, [&](const std::string& member) {
+      return groups.named_target(member) != nullptr;
+    });
+    return all_named ? groups.named_target(module.members.front()) : nullptr;
+  };
+  const auto of_class = [&]() -> const ConfigGroup* {
+    switch (module.kind) {
+      case BuiltModule::Kind::kHead:
+        return nullptr;
+      case BuiltModule::Kind::kLinear:
+        return groups.class_target("Linear");
+      case BuiltModule::Kind::kExperts:
+        break;
+    }
+    // What is said of Linear goes for experts, unless a target names their class.
+    const ConfigGroup* own = groups.class_target(is_sglang() ? "FusedMoE" : "RoutedExperts");
+    return own != nullptr ? own : groups.exact_target("Linear");
+  };
+  if (!is_sglang()) {
+    if (const ConfigGroup* found = of_members()) return found;
+    return of_class();
+  }
+  const ConfigGroup* found = of_class();
+  return found != nullptr ? found : of_members();
+}
+
+Belief ConfigReader::by_group(const BuiltModule& module, std::string_view name) const {
+  const Listed listed = ignored(module, name);
+  if (listed == Listed::kTorn) return torn(module, "ignore");
+  if (listed == Listed::kYes) return plain("ignore");
+  const ConfigGroup* group = target(module, name);
+  if (group == nullptr) {
+    const bool is_needed =
+        is_sglang() && module.kind != BuiltModule::Kind::kHead && facts_.groups->has_targets();
+    return is_needed ? refused("no target matches") : plain("no target matches");
+  }
+  const std::string because = "config_groups." + group->name;
+  if (!group->has_weights) return plain(because);
+  if (!group->scheme) return {"unknown scheme", because};
+  if (const std::string format = other_format(*group, module); !format.empty())
+    return refused(fmt::format("{} with format {}", because, format));
+  return quantized(*group->scheme, because);
+}
+
+// vLLM's compressed_tensors.py:860, 872; SGLang's has the same with one word more.
+std::string ConfigReader::other_format(const ConfigGroup& group, const BuiltModule& module) const {
+  constexpr std::string_view kPacked = "pack-quantized";
+  constexpr std::array<std::string_view, 4> kWithActivations = {
+      "naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized"};
+  const SchemeFacts& scheme = scheme_facts(group.scheme.value());
+  // Its experts are read by the format of the block alone.
+  const bool is_of_block =
+      group.format.empty() || (is_sglang() && module.kind == BuiltModule::Kind::kExperts);
+  std::string format = is_of_block ? text_at(*facts_.quantization, "format") : group.format;
+  if (format.empty()) format = "(none)";
+  if (has_int4_codes(scheme)) return format == kPacked ? std::string() : format;
+  const bool is_read = has_int8_codes(scheme) || (is_sglang() && scheme.id == SchemeId::kNvfp4) ||
+                       scheme.id == SchemeId::kFp8Block || scheme.id == SchemeId::kFp8Channel ||
+                       scheme.id == SchemeId::kFp8Tensor;
+  if (!is_read || module.kind == BuiltModule::Kind::kExperts) return {};
+  const bool is_known = is_in(kWithActivations, format) || (is_sglang() && format == kPacked);
+  return is_known ? std::string() : format;
+}
+
+Belief ConfigReader::by_groups(const BuiltModule& module) const {
+  if (module.kind != BuiltModule::Kind::kExperts) return by_group(module, module.name);
+  const std::string& first = module.members.front();
+  const Belief belief = by_group(module, first);
+  const bool is_plain = belief.scheme == kPlain;
+  for (const std::string& member : module.members) {
+    const Belief other = by_group(module, member);
+    if (other.scheme == kRefused) return other;
+    const bool is_same = is_plain ? other.scheme == kPlain
+                                  : other.scheme != kPlain && says_the_same(target(module, first),
+                                                                            target(module, member));
+    if (!is_same) return refused(fmt::format("{} is not said to be as {} is", member, first));
+  }
+  return belief;
+}
+
+// ModelOpt.
+
+Belief ConfigReader::by_block(const LinearModule& module) const {
+  const Exclusion exclusion = block_->exclusion_of(module.name);
+  if (exclusion == Exclusion::kWhole) return plain("excluded modules");
+  // What is excluded for others stands under the algorithm all the same.
+  const StorageRow* algo = exclusion == Exclusion::kNone
+                               ? block_->algo_of(module.name)
+                               : find_storage(checkpoint_.dialect(), block_->algo_name());
+  const std::string because = "quant_algo " + block_->algo_name();
+  return algo == nullptr ? Belief{"unknown scheme", because} : quantized(algo->scheme, because);
+}
+
+Belief ConfigReader::by_description(const LinearModule& module) const {
+  const Json& word = json_member(checkpoint_.description(), module.tensor->name.c_str());
+  if (!word.is_string()) return plain("not in the description");
+  const std::string& text = word.get_ref<const std::string&>();
+  const StorageRow* row = find_storage(checkpoint_.dialect(), text);
+  if (row == nullptr) return text == "FLOAT" ? plain(text) : Belief{"unknown scheme", text};
+  return quantized(row->scheme, text);
+}
+
+// DeepSeek's.
+
+void ConfigReader::read_fp8() {
+  const Json& block = *facts_.quantization;
+  const std::string method = method_of(block);
+  if (engine_ == Engine::kTransformers) return read_fp8_in_transformers();
+  if (!is_vllm(engine_) && !is_sglang()) {
+    exempt_ = strings_at(block, exemption_key(block, engine_));
+    std::ranges::sort(exempt_);
+    return;
+  }
+  if (method.empty()) {
+    (is_vllm(engine_) ? silence_ : refusal_) = "no quant_method";
+    return;
+  }
+  // fp8.py:106 of vLLM, :220 of SGLang.
+  const std::string scheme = text_at(block, "activation_scheme");
+  const bool has_block = !json_member(block, "weight_block_size").is_null();
+  if (scheme != "static" && scheme != "dynamic") {
+    refusal_ = "activation_scheme " + (scheme.empty() ? std::string("(none)") : scheme);
+  } else if (has_block && scheme != "dynamic") {
+    refusal_ = "activation_scheme static beside weight_block_size";
+  }
+  const char* key = exemption_key(block, engine_);
+  exempt_ = strings_at(block, key);
+  if (is_sglang()) {
+    // It looks for each with and without `model.` before it: fp8.py:318.
+    const std::vector<std::string> given = std::exchange(exempt_, {});
+    constexpr std::string_view kModel = "model.";
+    for (std::string_view entry : given) {
+      if (entry.starts_with(kModel)) entry.remove_prefix(kModel.size());
+      exempt_.emplace_back(entry);
+      exempt_.push_back(std::string(kModel).append(entry));
+    }
+  }
+  for (const BuiltModule& module : built_.modules()) listed_.push_back(exempted(module));
+}
+
+// DeepSeek's FP8 says one thing of all layers that engines build quantized.
+SchemeId ConfigReader::scheme_of_method() const {
+  const Json& block = *facts_.quantization;
+  if (method_of(block) == "blockwise_int8") return SchemeId::kInt8Block;
+  return json_member(block, "weight_block_size").is_array() ? SchemeId::kFp8Block
+                                                            : SchemeId::kFp8Tensor;
+}
+
+// DeepSeek-V4 says so beside the block, V4.1 in it.
+bool ConfigReader::has_fp4_experts() const {
+  for (const Json* object : {&*checkpoint_.config().raw, facts_.quantization}) {
+    const Json& said = json_member(*object, "expert_dtype");
+    if (!said.is_null()) return said == "fp4";
+  }
+  // vllm/models/deepseek_v4/quant_config.py takes them for that where nothing is said.
+  return is_vllm(engine_) && checkpoint_.config().model_type == "deepseek_v4";
+}
+
+// vllm/models/deepseek_v4/quant_config.py knows one word for all; SGLang leaves draft models out.
+SchemeId ConfigReader::scheme_of_fp4_experts(const LinearModule& module) const {
+  const Json& algo = json_member(*facts_.quantization, "moe_quant_algo");
+  const auto& layer = module.tensor->layer;
+  const bool is_draft = layer && *layer >= checkpoint_.config().num_hidden_layers;
+  return algo == "NVFP4" && !(is_sglang() && is_draft) ? SchemeId::kNvfp4 : SchemeId::kMxfp4;
+}
+
+Listed ConfigReader::exempted(const BuiltModule& module) const {
+  // A text model inside of another may be listed as the other one calls it.
+  const formats::TextNesting& nesting = checkpoint_.config().text;
+  const std::size_t n_names = formats::module_aliases(module.name, nesting).size();
+  for (std::size_t i = 0; i < n_names; ++i) {
+    BuiltModule called = module;
+    called.name = formats::module_aliases(module.name, nesting)[i];
+    for (std::string& member : called.members) member = formats::module_aliases(member, nesting)[i];
+    const Listed listed =
+        is_sglang() ? listed_in_sglang(called, exempt_) : listed_in_vllm(called, exempt_);
+    if (listed != Listed::kNo) return listed;
+  }
+  return Listed::kNo;
+}
+
+Belief ConfigReader::by_exemption(std::size_t module, SchemeId scheme) const {
+  const Json& block = *facts_.quantization;
+  const char* key = exemption_key(block, engine_);
+  switch (listed_[module]) {
+    case Listed::kTorn:
+      return torn(built_.modules()[module], key);
+    case Listed::kYes:
+      return plain(key);
+    case Listed::kNo:
+      break;
+  }
+  return quantized(scheme, joined_method(block));
+}
+
+Belief ConfigReader::by_released_list(const LinearModule& module, SchemeId scheme) const {
+  const Json& block = *facts_.quantization;
+  const char* key = exemption_key(block, engine_);
+  if (is_exempt(checkpoint_, module.tensor->name, exempt_)) return plain(key);
+  return quantized(scheme, joined_method(block));
+}
+
+}  // namespace ingot::engines

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engines/modules/module_lists.h"
+#include "engines/row/engine.h"
+#include "formats/dialect/modelopt.h"
+
+// What an engine reads out of a checkpoint's configs about one module.
+
+namespace ingot::engines {
+
+/// A scheme (or `plain`, `unknown scheme`, or `refused` where the engine raises an error), and the
+/// entry that says so.
+struct Belief {
+  std::string scheme, because;
+};
+
+/// The scheme in which a module is stored, in the words of Belief::scheme.
+std::string stored_scheme(const LinearModule& module);
+
+/// How an engine reads a checkpoint's configs. Of the dialects that is_readable() holds for.
+class ConfigReader {
+ public:
+  /// Keeps all three. Without draft names SGLang is taken to call every layer as it is stored.
+  ConfigReader(const Checkpoint& checkpoint, const EngineInput& facts, const EngineRow& engine,
+               bool has_draft_names = true);
+
+  /// Whether it is known here what engines read out of a config of this dialect.
+  static bool is_readable(const Dialect& dialect);
+
+  /// By the number of the module in the facts.
+  [[nodiscard]] Belief belief(std::size_t layer) const;
+
+ private:
+  /// What vLLM and SGLang read of ModelOpt's configs.
+  struct ModeloptFacts {
+    const Json* body = nullptr;
+    std::string algo;
+    std::optional<ExcludedModules> excluded;
+    const Json* layers = nullptr;  ///< `quantized_layers`, where modules are listed
+  };
+
+  /// What transformers reads of FP8's and of compressed-tensors' configs.
+  struct TransformersFacts {
+    /// A name, an expression, or a class.
+    struct Target {
+      std::string text;
+      std::optional<Pattern> pattern;
+      const formats::ConfigGroup* group;
+    };
+    std::vector<Target> targets;  ///< in the order in which they are tried
+    const formats::ConfigGroup* of_experts = nullptr;
+    const char* list = nullptr;  ///< of FP8: the key of modules that are left out, if there
+    bool has_blocks = true;
+  };
+
+  [[nodiscard]] Belief own_belief(std::size_t layer) const;
+  [[nodiscard]] bool is_sglang() const { return engine_ == Engine::kSglang; }
+  void read_modelopt();
+  void read_body(const Json& source, bool is_file);
+  void read_fp8();
+  void read_fp8_in_transformers();
+  void read_groups_in_transformers();
+  void refuse_other_modules();
+
+  [[nodiscard]] Belief by_groups(const BuiltModule& module) const;
+  [[nodiscard]] Belief by_group(const BuiltModule& module, std::string_view name) const;
+  /// The format that a group names and its scheme is not read from, or empty.
+  [[nodiscard]] std::string other_format(const formats::ConfigGroup& group,
+                                         const BuiltModule& module) const;
+  [[nodiscard]] Listed ignored(const BuiltModule& module, std::string_view name) const;
+  [[nodiscard]] const formats::ConfigGroup* target(const BuiltModule& module,
+                                                   std::string_view name) const;
+  [[nodiscard]] Belief by_modelopt(const BuiltModule& module, bool is_draft) const;
+  [[nodiscard]] Belief by_layers(const BuiltModule& module) const;
+  [[nodiscard]] Belief by_algo(const BuiltModule& module, const std::string& algo) const;
+  [[nodiscard]] Belief by_transformers(std::size_t number) const;
+  [[nodiscard]] bool ignores_in_transformers(std::string_view module) const;
+  [[nodiscard]] const TransformersFacts::Target* named_in_transformers(
+      std::string_view module) const;
+  [[nodiscard]] Belief by_block(const LinearModule& module) const;
+  [[nodiscard]] Belief by_description(const LinearModule& module) const;
+  [[nodiscard]] Listed exempted(const BuiltModule& module) const;
+  [[nodiscard]] Belief by_exemption(std::size_t module, SchemeId scheme) const;
+  [[nodiscard]] Belief by_released_list(const LinearModule& module, SchemeId scheme) const;
+  [[nodiscard]] SchemeId scheme_of_method() const;
+  [[nodiscard]] bool has_fp4_experts() const;
+  [[nodiscard]] SchemeId scheme_of_fp4_experts(const LinearModule& module) const;
+
+  const Checkpoint& checkpoint_;
+  const EngineInput& facts_;
+  Engine engine_;
+  bool has_draft_names_;
+  BuiltModules built_;
+  std::string refusal_;  ///< why the engine raises an error for the whole config, or empty
+  std::string silence_;  ///< why it takes every layer for plain, or empty
+  std::vector<std::string> faults_;
+  std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
+  std::vector<Listed> listed_;             ///< in it, by the number of the built module
+  std::optional<ModeloptFacts> modelopt_;  ///< of vLLM and SGLang
+  std::optional<TransformersFacts> transformers_;
+  std::optional<formats::ModeloptBlock> block_;  ///< of other engines
+};
+
+}  // namespace ingot::engines

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engines/row/scope.h"
+#include "formats/dialect/dialect.h"
+
+// An engine is a program that loads checkpoints. A row is one version of one engine: everything
+// about it that expires stands in its file in versions/.
+
+namespace ingot::engines {
+
+using formats::Activations;
+using formats::Dialect;
+using formats::SchemeId;
+
+/// The programs. Code that reads configs as one of them does asks for the program, all else for the
+/// row.
+enum class Engine : std::uint8_t { kVllm, kSglang, kTrtllm, kVllmAscend, kTransformers };
+
+/// How it is known that an engine reads something, the best first.
+enum class Evidence : std::uint8_t {
+  kOnGpu,        ///< it gave the right text or probabilities on a GPU, with kernels of its own
+  kGenerated,    ///< it loaded an output and did so on a CPU
+  kLoaded,       ///< it took every weight of an output
+  kReplaced,     ///< its loader did, with kernels replaced that might refuse it or be wrong
+  kRead,         ///< its source or its documentation says so
+  kNotOfFamily,  ///< known of other families, and not tried with this one
+  kNotTried,     ///< its makers say so of such checkpoints; nobody looked here
+};
+std::string_view evidence_text(Evidence evidence);  ///< "generated text on a GPU"
+
+/// A scheme that an engine reads in a dialect.
+struct EngineLoad {
+  std::string_view dialect;  ///< empty for plain schemes, which all dialects write alike
+  SchemeId scheme{};
+  std::optional<Activations> activations;  ///< nullopt for plain schemes
+  Evidence evidence{};
+  std::string_view option = {};  ///< without which it does not; empty: none is needed
+  /// Where kRead was read: a file, with the line of a release or with function and commit.
+  std::string_view source = {};
+};
+
+/// What an engine makes of the weights of a limit.
+enum class EngineEffect : std::uint8_t {
+  kRefused,        ///< an error while it loads or starts
+  kGarbage,        ///< no error, and other numbers than the weights say
+  kGarbageOption,  ///< the same where `option` is given, or was the default of another version
+  kCoarser,        ///< it rounds them on by itself, and is right within that
+};
+
+/// A weight that an engine does not load as a dialect says it, or loads and computes otherwise.
+struct EngineLimit {
+  std::string_view dialect;                ///< empty: any
+  std::optional<SchemeId> scheme;          ///< nullopt: any
+  std::optional<Activations> activations;  ///< nullopt: of any kind
+  EngineScope scope{};
+  std::string_view reason;   ///< what its code says
+  std::string_view instead;  ///< what it loads
+  /// kRefused: with which option the engine loads it all the same; empty: with none.
+  /// kGarbageOption: with which option it is wrong.
+  std::string_view option = {};
+  /// The family whose loader it is; empty: that of every family.
+  std::string_view family = {};
+  /// The dialect is that of another engine: reported only to who asks for this one.
+  bool is_foreign = false;
+  EngineEffect effect = EngineEffect::kRefused;
+  /// Whether the engine does not load it, whatever the option, or loads it and is always wrong.
+  [[nodiscard]] bool is_refusal() const {
+    return effect == EngineEffect::kGarbage || (effect == EngineEffect::kRefused && option.empty());
+  }
+  /// The option without which the engine does not load it; empty: it needs none, or none helps.
+  [[nodiscard]] std::string_view needed_option() const {
+    return effect == EngineEffect::kRefused ? option : std::string_view();
+  }
+  /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
+  /// the loader of some: a plan in a form that all engines refuse is refused.
+  [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_widths(scope); }
+};
+/// "refused", "with OPTION", "garbage without an error", "garbage with OPTION", "rounded".
+std::string engine_effect_text(const EngineLimit& limit);
+
+/// A set of schemes.
+class SchemeSet {
+ public:
+  constexpr SchemeSet(std::initializer_list<SchemeId> schemes) {
+    for (const SchemeId scheme : schemes) bits_ |= bit(scheme);
+  }
+  [[nodiscard]] constexpr bool contains(SchemeId scheme) const {
+    return (bits_ & bit(scheme)) != 0;
+  }
+
+ private:
+  static constexpr std::uint32_t bit(SchemeId scheme) {
+    return std::uint32_t{1} << static_cast<std::uint32_t>(scheme);
+  }
+  std::uint32_t bits_ = 0;
+};
+
+/// Schemes of a family's weights that an engine was seen to take: each engine has a model class and
+/// a loader for each family.
+struct EngineFamily {
+  std::string_view family;  ///< Family::name
+  Evidence evidence{};
+  SchemeSet schemes;
+};
+
+/// One version of one engine.
+struct EngineRow {
+  Engine engine{};
+  std::string_view word;     ///< of --for
+  std::string_view version;  ///< that was looked at; empty: none in particular
+  std::string_view name;     ///< "vLLM 0.32": with the version, where there is one
+  /// Its refusals are known (`limits`): plans and `check` judge by them.
+  bool is_judged = false;
+  std::string_view command;       ///< that serves a checkpoint: before the directory
+  std::string_view ranks_option;  ///< that says on how many devices; empty: it finds out itself
+  /// Those of one scheme are in the order in which --for takes them.
+  std::span<const EngineLoad> loads;
+  std::span<const EngineLimit> limits;
+  /// Empty for engines that were never run. docs/engines.md says how families were tried.
+  std::span<const EngineFamily> families;
+
+  /// The row of a stored weight, or null.
+  [[nodiscard]] const EngineLoad* find_load(const Dialect& dialect, SchemeId scheme,
+                                            Activations activations) const;
+  /// The best that is known of a scheme of a family: kNotOfFamily where no row has it. Of engines
+  /// that were never run nothing is known by family, and the best evidence is returned.
+  [[nodiscard]] Evidence family_evidence(std::string_view family, SchemeId scheme) const;
+};
+
+}  // namespace ingot::engines

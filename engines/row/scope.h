@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "formats/dialect/dialect.h"
+
+// Which weights an engine's limit is about, by what engines see of a weight: its role, its shape,
+// the numbers that share a scale, and the ranks that it is cut for.
+
+namespace ingot::engines {
+
+using formats::Dialect;
+
+/// Which weights an engine's limit is about.
+enum class EngineScope : std::uint8_t {
+  kAny,
+  kExperts,  ///< of the routed experts, which engines load as one module
+  kLinears,  ///< of all other linear layers
+  // Of some that have something beside, whatever their widths.
+  kOrdered,            ///< whose columns have an order of groups
+  kAsymmetricExperts,  ///< of the routed experts that have zero points
+  kRowScaledExperts,   ///< of the routed experts that have one scale a row, and no groups
+  kJoinedLatents,      ///< q_a_proj and kv_a_proj_with_mqa, which engines load as one module
+  kForeignExperts,     ///< routed experts, but for stacks that are plain or in the family's dialect
+  kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
+  kExpertsButK3,       ///< of the routed experts, but of family kimi_k3, whose loader renames them
+  kFreeScaledLinears,  ///< of all other linear layers, where scales need not be powers of two
+  kInverseNames,       ///< whose scale is called weight_scale_inv, but of family ministral3
+  kPlainNames,         ///< whose scale is called weight_scale
+  kPlainNameExperts,   ///< of the routed experts, whose scale is called weight_scale
+  // Of some widths, on so many ranks.
+  kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
+  kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
+  kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
+};
+std::string_view engine_scope_name(EngineScope scope);
+/// Whether the scope is about what some weights of a scheme have beside it.
+constexpr bool is_special(EngineScope scope) {
+  return scope >= EngineScope::kOrdered;
+}
+/// Whether it is about widths, so that models differ in it.
+constexpr bool is_of_widths(EngineScope scope) {
+  return scope >= EngineScope::kCutBlocks;
+}
+
+/// A weight of a checkpoint, as far as engines tell it from others.
+struct EngineWeight {
+  std::string_view name;
+  const formats::TensorRule* rule =
+      nullptr;  ///< null outside the grammar: the name tells experts then
+  formats::SchemeId scheme{};
+  formats::Activations activations{};
+  bool has_group_order = false, has_zero_points = false;
+  std::string_view family = {};  ///< Family::name
+  bool is_stacked = false;       ///< of experts: one tensor has a matrix of each
+  std::uint64_t rows = 0;        ///< outputs of a matrix
+  std::uint64_t cols = 0;        ///< inputs of a matrix
+  std::uint64_t block_rows = 0;  ///< that share a scale, of schemes in blocks; 0: there are none
+  std::uint64_t block_cols = 0;  ///< the same of columns
+  bool has_row_scales = false;   ///< the config says one scale a row where others have groups
+  bool has_power_of_two_scales = false;
+  bool has_inverse_name = false;  ///< its scale is called weight_scale_inv
+  std::uint64_t ranks = 1;        ///< of tensor parallelism, which cut it; not 0
+};
+/// Whether it is one of the routed experts.
+bool is_expert(const EngineWeight& weight);
+bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight);
+
+/// Of the rows of such a weight, those in front of another's in the module that engines make of
+/// both; 0 where it is the last of its module, or alone in it.
+std::uint64_t rows_before_others(const formats::TensorRule& rule, std::uint64_t rows);
+
+/// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
+/// q_a_proj and kv_a_proj, and asserts on two of shape [1]; vLLM takes either.
+bool is_joined_number(formats::PartShape shape, const formats::TensorRule* rule);
+
+}  // namespace ingot::engines

@@ -1,0 +1,203 @@
+#include "engines/verdicts.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/dialect/source_activations.h"
+#include "formats/relaid/relaid_codes.h"
+#include "formats/storage/unread_codes.h"
+
+namespace ingot::engines {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::SchemeId;
+
+namespace {
+
+bool is_quantized(SchemeId scheme) {
+  return formats::scheme_facts(scheme).quantized;
+}
+
+EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
+                       Activations activations, const Serving& serving) {
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  const std::size_t n = tensor.shape.size();
+  const std::uint32_t scale = stored[formats::Part::kScale];
+  const bool has_scale = scale != formats::StoredParts::kAbsent;
+  const std::size_t turned = tensor.stack == formats::StackOrder::kInputMajor ? 1 : 0;
+  return {.name = tensor.name,
+          .rule = tensor.rule,
+          .scheme = tensor.encoding.scheme,
+          .activations = activations,
+          .has_group_order = stored.has(formats::Part::kGroupOrder),
+          .has_zero_points = stored.has(formats::Part::kZeroPoint),
+          .family = checkpoint.family().name,
+          .is_stacked = tensor.stack != formats::StackOrder::kNone,
+          .rows = n < 2 ? 0 : tensor.shape[n - 2 + turned],
+          .cols = n < 2 ? 0 : tensor.shape[n - 1 - turned],
+          .block_rows = tensor.encoding.block_rows,
+          .block_cols = tensor.encoding.block_cols,
+          .has_inverse_name = has_scale && checkpoint.stored()[scale].name.ends_with("scale_inv"),
+          .ranks = serving.tensor_parallel};
+}
+
+bool is_limited_as_plain(const Dialect& dialect, const EngineWeight& weight) {
+  if (weight.scheme == SchemeId::kRaw) return false;
+  return std::ranges::any_of(limits_of_all(dialect, weight), [](const auto& of_engine) {
+    const EngineLimit& limit = *of_engine.second;
+    return limit.scheme && !is_quantized(*limit.scheme);
+  });
+}
+
+bool says_powers_of_two(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
+  const auto& said = checkpoint.config().quantization;
+  if (said && said->scale_fmt == "ue8m0") return true;
+  const formats::StoredParts& parts = tensor.encoding.stored;
+  return parts.has(formats::Part::kScale) &&
+         checkpoint.stored()[parts[formats::Part::kScale]].dtype == formats::DType::kF8E8M0;
+}
+
+// One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
+// or matrices where nothing is quantized.
+std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const Serving& serving) {
+  std::vector<EngineWeight> all = engine_weights(checkpoint, serving);
+  if (all.empty()) {
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
+      if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme) ||
+          tensor.encoding.scheme == SchemeId::kRaw)
+        continue;
+      all.push_back(weight_of(checkpoint, tensor, {}, serving));
+    }
+  }
+  std::set<std::tuple<SchemeId, Activations,
+                      std::vector<std::pair<const EngineRow*, const EngineLimit*>>>>
+      seen;
+  std::erase_if(all, [&](const EngineWeight& weight) {
+    return !seen.emplace(weight.scheme, weight.activations,
+                         limits_of_all(checkpoint.dialect(), weight))
+                .second;
+  });
+  return all;
+}
+
+std::string what_is_not_read(const EngineWeight& weight, const Dialect& dialect) {
+  const std::string_view scheme = formats::scheme_facts(weight.scheme).name;
+  if (!is_quantized(weight.scheme)) return fmt::format("it is not known to read {}", scheme);
+  return fmt::format("it is not known to read {} with {} activations in dialect {}", scheme,
+                     activations_name(weight.activations), dialect.name);
+}
+
+EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect,
+                         const std::vector<EngineWeight>& kinds) {
+  EngineVerdict verdict{
+      .engine = &engine, .loads = true, .options = {}, .tensor = {}, .reason = {}};
+  const auto add_once = [](std::string_view text, std::vector<std::string>& texts) {
+    if (!text.empty() && std::ranges::find(texts, text) == texts.end()) texts.emplace_back(text);
+  };
+  for (const EngineWeight& weight : kinds) {
+    const EngineLimit* limit = limit_of(engine, dialect, weight);
+    const EngineLoad* load = engine.find_load(dialect, weight.scheme, weight.activations);
+    const bool is_refused = limit != nullptr && limit->is_refusal();
+    if (is_refused || load == nullptr) {
+      verdict.loads = false;
+      verdict.is_known = is_refused;
+      verdict.is_silent = is_refused && limit->effect == EngineEffect::kGarbage;
+      verdict.tensor = weight.name;
+      verdict.reason = is_refused ? fmt::format("{} (it loads {})", limit->reason, limit->instead)
+                                  : what_is_not_read(weight, dialect);
+      return verdict;
+    }
+    const Evidence of_family = engine.family_evidence(weight.family, weight.scheme);
+    verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
+    add_once(load->option, verdict.options);
+    if (limit != nullptr) add_once(limit->needed_option(), verdict.options);
+  }
+  // What some weights need may be wrong of others.
+  for (const EngineWeight& weight : kinds) {
+    for (const EngineLimit* limit : limits_of(engine, dialect, weight)) {
+      if (limit->effect == EngineEffect::kCoarser)
+        add_once(fmt::format("{} ({})", limit->reason, limit->instead), verdict.notes);
+      if (limit->effect != EngineEffect::kGarbageOption ||
+          std::ranges::find(verdict.options, limit->option) == verdict.options.end())
+        continue;
+      verdict.loads = false;
+      verdict.is_silent = true;
+      verdict.tensor = weight.name;
+      verdict.reason =
+          fmt::format("other weights need {}, with which {}", limit->option, limit->reason);
+      return verdict;
+    }
+  }
+  // Some options name one way of quantization for the whole model.
+  const auto of_all = std::ranges::find_if(verdict.options, [](const std::string& option) {
+    return option.starts_with("--quantization ");
+  });
+  const auto other = std::ranges::find_if(
+      kinds, [&](const EngineWeight& weight) { return weight.scheme != kinds.front().scheme; });
+  if (of_all != verdict.options.end() && other != kinds.end()) {
+    verdict.loads = false;
+    verdict.tensor = other->name;
+    verdict.reason = fmt::format("it needs {}, which is for all weights, and there are {} and {}",
+                                 *of_all, formats::scheme_facts(kinds.front().scheme).name,
+                                 formats::scheme_facts(other->scheme).name);
+  }
+  return verdict;
+}
+
+}  // namespace
+
+std::string_view failure_text(const EngineVerdict& verdict) {
+  return verdict.is_silent ? "loads it without an error and computes garbage" : "does not load it";
+}
+
+std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Serving& serving) {
+  std::vector<EngineWeight> weights;
+  if (checkpoint.slicing() != nullptr) return weights;
+  std::optional<formats::SourceActivations> activations;
+  try {
+    activations.emplace(checkpoint.config(), checkpoint.dialect(), checkpoint.description());
+  } catch (const Error&) {
+    return weights;
+  }
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!is_quantized(tensor.encoding.scheme)) {
+      const EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
+      if (is_limited_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
+      continue;
+    }
+    // No row is about that form.
+    if (formats::is_packed_int8(tensor.encoding)) continue;
+    EngineWeight& weight = weights.emplace_back(
+        weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding), serving));
+    weight.has_row_scales = activations->has_row_scales(tensor.name);
+    weight.has_power_of_two_scales =
+        serving.has_power_of_two_scales || says_powers_of_two(checkpoint, tensor);
+  }
+  return weights;
+}
+
+EngineVerdict engine_verdict(const Checkpoint& checkpoint, const EngineRow& engine,
+                             const Serving& serving) {
+  const auto not_known = [&](const std::string& tensor, std::string reason) {
+    return EngineVerdict{.engine = &engine,
+                         .is_known = false,
+                         .options = {},
+                         .tensor = tensor,
+                         .reason = std::move(reason)};
+  };
+  if (const auto unread = formats::unread_codes(checkpoint))
+    return not_known(unread->first->name, "it holds codes that this version cannot read");
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (formats::is_packed_int8(tensor.encoding))
+      return not_known(tensor.name, "it was not tried with codes packed in 8 bits");
+  }
+  return verdict_of(engine, checkpoint.dialect(), kinds_of(checkpoint, serving));
+}
+
+}  // namespace ingot::engines

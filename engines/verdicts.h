@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engines/limits.h"
+#include "formats/checkpoint/checkpoint.h"
+
+namespace ingot::engines {
+
+/// How a checkpoint is served, and what its headers and JSON do not tell.
+struct Serving {
+  std::uint64_t tensor_parallel = 1;     ///< ranks that cut every weight
+  bool has_power_of_two_scales = false;  ///< of every kFp8Block tensor
+};
+
+/// The weights of a checkpoint as engines see them: quantized ones, and plain ones that a limit is
+/// about; none of a rank's slices, which no engine loads, nor where the lists of the config cannot
+/// be read (rows of their own say so). The names are those of the checkpoint, which must outlive
+/// them.
+std::vector<EngineWeight> engine_weights(const formats::Checkpoint& checkpoint,
+                                         const Serving& serving);
+
+/// Whether an engine loads every weight of a checkpoint in its scheme and dialect.
+struct EngineVerdict {
+  const EngineRow* engine = nullptr;
+  bool loads = false;
+  bool is_known = true;    ///< else it may load it, but nobody has found out
+  bool is_silent = false;  ///< no error tells that it does not load it: it computes garbage
+  /// How that is known: the weakest of all weights, and of what is known of their family.
+  Evidence evidence = Evidence::kOnGpu;
+  std::vector<std::string> options;  ///< that it must be started with
+  /// What it does not load, the first of such weights, and why; empty when it loads all.
+  std::string tensor, reason;
+  /// What it makes of the weights that it loads, a sentence each.
+  std::vector<std::string> notes;
+};
+/// "does not load it", or what it does in silence.
+std::string_view failure_text(const EngineVerdict& verdict);
+
+/// A verdict of one version, by its rows.
+EngineVerdict engine_verdict(const formats::Checkpoint& checkpoint, const EngineRow& engine,
+                             const Serving& serving);
+
+}  // namespace ingot::engines

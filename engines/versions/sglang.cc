@@ -1,0 +1,139 @@
+#include "engines/versions/versions.h"
+#include "engines/versions/words.h"
+
+// SGLang 0.5.23: read in its source; its loaders were tried on CPUs, with kernels replaced.
+
+namespace ingot::engines {
+namespace {
+
+constexpr std::string_view kV4Fp4OfSglang =
+    "python/sglang/srt/model_loader/loader.py: is_fp4_experts";
+constexpr std::string_view kV4OfSglang =
+    "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
+constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
+constexpr std::string_view kDynamicInstead = "--activations dynamic";
+constexpr std::string_view kNoBlocksOfModelopt = "fp8 in dialect deepseek or compressed-tensors";
+constexpr std::string_view kNamesOfOthers =
+    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
+    "alone";
+constexpr std::string_view kWholeBlocks =
+    "it joins weights, and the rows of all but the last must be a multiple of the block's";
+constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
+constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
+                                     kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
+constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
+constexpr SchemeSet kFive = {kBf16, kFp8Block, kFp8Channel, kNvfp4, kInt4Group};
+
+constexpr std::array kLoads = {
+    EngineLoad{kAnyDialect, kBf16, {}, kReplaced},
+    EngineLoad{kAnyDialect, kF32, {}, kReplaced},
+    EngineLoad{kAnyDialect, kF16, {}, kReplaced},
+    EngineLoad{kDeepseek, kFp8Block, kDynamic, kReplaced},
+    EngineLoad{kCt, kFp8Block, kDynamic, kReplaced},
+    EngineLoad{kCt, kFp8Channel, kDynamic, kReplaced},
+    EngineLoad{kCt, kFp8Channel, kWeightOnly, kReplaced},
+    EngineLoad{kDeepseek, kFp8Tensor, kDynamic, kReplaced},
+    EngineLoad{kModelopt, kFp8Tensor, kStatic, kReplaced},
+    EngineLoad{kCt, kFp8Tensor, kStatic, kReplaced},
+    EngineLoad{kCt, kFp8Tensor, kDynamic, kReplaced},
+    EngineLoad{kCt, kFp8Tensor, kWeightOnly, kReplaced},
+    EngineLoad{kDeepseek, kFp8Tensor, kStatic, kRead, "",
+               "python/sglang/srt/layers/quantization/fp8.py:712"},
+    EngineLoad{kCt, kInt8Channel, kDynamic, kReplaced},
+    EngineLoad{kModelslim, kInt8Channel, kDynamic, kNotTried},
+    EngineLoad{kModelslim, kInt8Channel, kStatic, kNotTried},
+    EngineLoad{kDeepseek, kInt8Block, kDynamic, kReplaced},
+    EngineLoad{kCt, kInt4Group, kWeightOnly, kReplaced},
+    EngineLoad{kCt, kNvfp4, kWeightOnly, kReplaced},
+    EngineLoad{kCt, kNvfp4, kStatic, kReplaced},
+    EngineLoad{kModelopt, kNvfp4, kWeightOnly, kReplaced},
+    EngineLoad{kModelopt, kNvfp4, kStatic, kReplaced},
+    EngineLoad{kCt, kMxfp4, kWeightOnly, kRead, "", "python/sglang/srt/models/kimi_k3.py:3207"},
+    EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
+    EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
+};
+
+constexpr std::array kLimits = {
+    EngineLimit{kCt, kFp8Block, kWeightOnly, kAny, kNoInputs, kDynamicInstead, ""},
+    EngineLimit{kCt, kFp8Channel, kWeightOnly, kExperts, kNoInputs, kDynamicInstead, ""},
+    EngineLimit{kCt, kFp8Tensor, kDynamic, kExperts,
+                "scales of weights per tensor go with scales of activations per tensor",
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kCt, kFp8Tensor, kWeightOnly, kExperts, kNoInputs,
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kCt, kInt8Channel, kDynamic, kExperts,
+                "its scheme of experts for compressed-tensors is for NPUs",
+                "the same files with an option", "--quantization w8a8_int8"},
+    EngineLimit{kCt, kInt8Channel, kWeightOnly, kAny,
+                "of weight-only INT8 it knows the format pack-quantized alone", kDynamicInstead,
+                ""},
+    EngineLimit{kCt, kInt8Channel, kStatic, kAny,
+                "it makes room for one input scale where it joins weights", kDynamicInstead, ""},
+    EngineLimit{kCt, kMxfp4, std::nullopt, kLinears,
+                "it has MXFP4 for experts alone, and of these for Kimi-K3", "nvfp4", ""},
+    EngineLimit{kCt, kMxfp4, std::nullopt, kExpertsButK3,
+                "its loaders drop weight_packed, which MXFP4 experts call weight there", "nvfp4",
+                ""},
+    EngineLimit{kCt, kMxfp8, std::nullopt, kAny, "it has no scheme for MXFP8 here", "fp8", ""},
+    EngineLimit{kModelopt, kFp8Channel, std::nullopt, kAny,
+                "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
+                "dialect compressed-tensors", ""},
+    // Its modelopt_quant.py:510.
+    EngineLimit{kModelopt, kFp8Block, std::nullopt, kPlainNames,
+                "it does not know quant_algo FP8_PB_WO, but for weight_scale_inv in mixtures",
+                kNoBlocksOfModelopt, ""},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kAsymmetricExperts,
+                "it loads zero points of experts turned over, which compressed-tensors does not",
+                "INT4 of another --group-size, which is encoded anew", ""},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kJoinedLatents,
+                "it joins them with their weight_shape, which has two numbers then",
+                "these layers plain", ""},
+    // Its models/llama.py:721.
+    EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
+                "dialect compressed-tensors", "", "", true},
+    EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks, ""},
+    EngineLimit{kDeepseek, kFp8Block, std::nullopt, kAny,
+                "its loader renames weight_scale_inv, since releases have one number a tensor",
+                "fp8-channel", "", "ministral3"},
+    EngineLimit{kAnyDialect, kNvfp4, std::nullopt, kAny,
+                "it builds joined layers of the vision tower quantized, whatever the list says",
+                "fp8-channel", "", "ministral3"},
+    EngineLimit{kCt, kNvfp4, std::nullopt, kLinears,
+                "its class asks shared experts for a part weight, which is weight_packed here",
+                "dialect modelopt", "", "glm4_moe"},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kExperts,
+                "its class builds shared_mlp quantized whatever the ignore list says",
+                "nvfp4, or int8 or fp8-channel", "", "hunyuan_v1_moe"},
+};
+
+constexpr std::array kFamilies = {
+    EngineFamily{"deepseek_v3", kReplaced, kSglangsEight},
+    EngineFamily{"deepseek_v32", kReplaced, kSglangsEight},
+    EngineFamily{"ernie4_5_moe", kReplaced, {kBf16, kFp8Channel, kNvfp4, kInt4Group}},
+    EngineFamily{"glm4_moe", kReplaced, kSix},
+    EngineFamily{"glm4_moe_lite", kReplaced, kSix},
+    EngineFamily{"glm_moe_dsa", kReplaced, kSglangsEight},
+    EngineFamily{"hunyuan_v1_moe", kReplaced, kSix},
+    EngineFamily{"kimi_k2", kReplaced, kSix},
+    EngineFamily{"llama4", kReplaced, kFive},
+    EngineFamily{"minimax_m2", kReplaced, kSix},
+    EngineFamily{"ministral3", kReplaced, {kBf16, kFp8Channel}},
+    EngineFamily{"qwen3_moe", kReplaced, kSglangsEight},
+};
+
+}  // namespace
+
+const EngineRow kSglangRow = {
+    .engine = Engine::kSglang,
+    .word = "sglang",
+    .version = "0.5.23",
+    .name = "SGLang 0.5.23",
+    .is_judged = true,
+    .command = "python -m sglang.launch_server --model-path",
+    .ranks_option = "--tp",
+    .loads = kLoads,
+    .limits = kLimits,
+    .families = kFamilies,
+};
+
+}  // namespace ingot::engines

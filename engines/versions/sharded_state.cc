@@ -1,0 +1,315 @@
+#include "engines/versions/sharded_state.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "formats/config/nested_config.h"
+#include "formats/json/json.h"
+
+namespace ingot::engines {
+
+using formats::DType;
+using formats::Json;
+using formats::json_member;
+using formats::ModelConfig;
+using formats::SchemeId;
+using formats::Shape;
+using formats::TensorSpec;
+
+namespace {
+
+/// vLLM's model classes, as bits: the files deepseek_v2.py and qwen3_moe.py of its models, and for
+/// sparse attention deepseek_v32/nvidia/model.py.
+enum Model : std::uint8_t { kDense = 1, kQwen3 = 2, kSparse = 4, kLatent = 5, kEvery = 7 };
+
+struct FamilyRow {
+  std::string_view family;
+  Model model;
+  /// Embedding, last norm and head are built on every stage of a pipeline, as qwen3_moe.py:468 does
+  /// it; else on the first, the last and the last.
+  bool has_ends_on_every_stage = false;
+};
+// Each was loaded by vLLM 0.32 (docs/engines.md).
+constexpr std::array kFamilies = {
+    FamilyRow{"deepseek_v2", kDense},   FamilyRow{"deepseek_v3", kDense},
+    FamilyRow{"kimi_k2", kDense},       FamilyRow{"qwen3_moe", kQwen3, true},
+    FamilyRow{"deepseek_v32", kSparse}, FamilyRow{"glm_moe_dsa", kSparse},
+};
+
+/// Whether a row is for models with a low-rank query.
+enum class Query : std::uint8_t { kAny, kLowRank, kFullRank };
+
+struct ModuleRow {
+  std::uint8_t models;
+  std::string_view hub;  ///< module of a layer; outside of layers: the whole name
+  std::string_view key;  ///< module in the state dict: of several names of one tensor the first
+  std::uint32_t place = 0, n_places = 1;
+  StateForm form = StateForm::kAsStored;
+  Query query = Query::kAny;
+  DType plain = DType::kBf16;
+};
+
+using enum StateForm;
+// Modules stand under several names, since runners and attention wrappers hold them as well; the
+// loader keeps the name that sorts first.
+constexpr std::array kLayerRows = {
+    ModuleRow{kEvery, "input_layernorm", "input_layernorm", 0, 1, kPlain},
+    ModuleRow{kEvery, "post_attention_layernorm", "post_attention_layernorm", 0, 1, kPlain},
+    ModuleRow{kEvery, "mlp.gate_proj", "mlp.gate_up_proj", 0, 2},
+    ModuleRow{kEvery, "mlp.up_proj", "mlp.gate_up_proj", 1, 2},
+    ModuleRow{kEvery, "mlp.down_proj", "mlp.down_proj"},
+    ModuleRow{kEvery, "mlp.gate", "mlp.experts.gate", 0, 1, kPlain},
+    ModuleRow{kLatent, "mlp.shared_experts.gate_proj",
+              "mlp.experts._shared_experts._layer.gate_up_proj", 0, 2},
+    ModuleRow{kLatent, "mlp.shared_experts.up_proj",
+              "mlp.experts._shared_experts._layer.gate_up_proj", 1, 2},
+    ModuleRow{kLatent, "mlp.shared_experts.down_proj",
+              "mlp.experts._shared_experts._layer.down_proj"},
+    ModuleRow{kLatent, "self_attn.q_a_proj", "self_attn.fused_qkv_a_proj", 0, 2},
+    ModuleRow{kLatent, "self_attn.kv_a_proj_with_mqa", "self_attn.fused_qkv_a_proj", 1, 2,
+              kAsStored, Query::kLowRank},
+    ModuleRow{kLatent, "self_attn.kv_a_layernorm", "self_attn.kv_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kLatent, "self_attn.kv_b_proj", "self_attn.kv_b_proj"},
+    ModuleRow{kDense, "self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_proj_with_mqa", 0, 1,
+              kAsStored, Query::kFullRank},
+    ModuleRow{kDense, "self_attn.q_proj", "self_attn.mla_attn.q_proj"},
+    ModuleRow{kDense, "self_attn.q_a_layernorm", "self_attn.mla_attn.q_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kDense, "self_attn.q_b_proj", "self_attn.mla_attn.q_b_proj"},
+    ModuleRow{kDense, "self_attn.o_proj", "self_attn.mla_attn.o_proj"},
+    ModuleRow{kSparse, "self_attn.q_a_layernorm", "self_attn.q_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kSparse, "self_attn.q_b_proj", "self_attn.q_b_proj"},
+    ModuleRow{kSparse, "self_attn.o_proj", "self_attn.o_proj"},
+    ModuleRow{kSparse, "self_attn.indexer.wq_b", "self_attn.indexer.wq_b"},
+    ModuleRow{kSparse, "self_attn.indexer.wk", "self_attn.indexer.wk_weights_proj", 0, 2, kDecoded},
+    ModuleRow{kSparse, "self_attn.indexer.weights_proj", "self_attn.indexer.wk_weights_proj", 1, 2,
+              kPlain},
+    ModuleRow{kSparse, "self_attn.indexer.k_norm", "self_attn.indexer.k_norm", 0, 1, kPlain,
+              Query::kAny, DType::kF32},
+    ModuleRow{kQwen3, "self_attn.q_proj", "self_attn.qkv_proj", 0, 3},
+    ModuleRow{kQwen3, "self_attn.k_proj", "self_attn.qkv_proj", 1, 3},
+    ModuleRow{kQwen3, "self_attn.v_proj", "self_attn.qkv_proj", 2, 3},
+    ModuleRow{kQwen3, "self_attn.o_proj", "self_attn.o_proj"},
+    ModuleRow{kQwen3, "self_attn.q_norm", "self_attn.q_norm", 0, 1, kPlain},
+    ModuleRow{kQwen3, "self_attn.k_norm", "self_attn.k_norm", 0, 1, kPlain},
+};
+constexpr std::array kOuterRows = {
+    ModuleRow{kEvery, "model.embed_tokens", "model.embed_tokens", 0, 1, kPlain},
+    ModuleRow{kEvery, "model.norm", "model.norm", 0, 1, kPlain},
+    ModuleRow{kEvery, "lm_head", "lm_head", 0, 1, kPlain},
+};
+
+// Of a layer for multi-token prediction, beside its block. Its embedding is the draft model's.
+constexpr std::array kDraftRows = {
+    ModuleRow{kLatent, "enorm", "enorm", 0, 1, kPlain},
+    ModuleRow{kLatent, "hnorm", "hnorm", 0, 1, kPlain},
+    ModuleRow{kLatent, "eh_proj", "eh_proj", 0, 1, kPlain},
+    ModuleRow{kLatent, "shared_head.norm", "shared_head.norm", 0, 1, kPlain},
+    ModuleRow{kLatent, "shared_head.head", "shared_head.head", 0, 1, kPlain},
+};
+constexpr std::string_view kEmbedding = "embed_tokens", kDraftBlock = "mtp_block.";
+
+struct ExpertRow {
+  std::string_view hub;
+  std::string_view prefix;  ///< of the key's last word
+  std::uint32_t place, per_expert;
+};
+constexpr std::array kExpertRows = {
+    ExpertRow{"gate_proj", "w13_", 0, 2},
+    ExpertRow{"up_proj", "w13_", 1, 2},
+    ExpertRow{"down_proj", "w2_", 0, 1},
+};
+constexpr std::string_view kExperts = "mlp.experts.", kStack = "mlp.experts.routed_experts.";
+constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kBias = "e_score_correction_bias";
+
+struct ConstantRow {
+  std::uint8_t models;
+  std::string_view dialect;  ///< of the quantization_config that brings it; empty: always there
+  std::string_view key;
+  DType dtype;
+  std::uint8_t rank;  ///< 0: a number, 1: one element
+  float value;
+};
+// vLLM's own values: ones for scales that are used as they are, -1 for scales that it takes for
+// absent. Source: attention.py, kv_cache.py and compressed_tensors.py of vLLM 0.32.
+constexpr std::string_view kDeepseekDialect = "deepseek", kCompressedTensors = "compressed-tensors";
+constexpr std::array kConstantRows = {
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._k_scale", DType::kF32, 0, 1},
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._prob_scale", DType::kF32, 0, 1},
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._q_scale", DType::kF32, 0, 1},
+    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._v_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._k_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._prob_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._q_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._v_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._k_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._prob_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._q_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._v_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.k_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.prob_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.q_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.v_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.k_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.q_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.v_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.k_zero_point", DType::kBf16, 1, 0},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.q_zero_point", DType::kBf16, 1, 0},
+    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.v_zero_point", DType::kBf16, 1, 0},
+};
+
+constexpr std::array kSchemes = {
+    StateScheme{SchemeId::kBf16, "", "", ""},
+    StateScheme{SchemeId::kF32, "", "", ""},
+    StateScheme{SchemeId::kFp8Block, "deepseek", "triton experts", ""},
+    StateScheme{SchemeId::kFp8Block, "compressed-tensors", "triton experts", ""},
+    StateScheme{SchemeId::kFp8Channel, "compressed-tensors", "triton experts", ""},
+    StateScheme{SchemeId::kInt8Channel, "compressed-tensors", "triton experts", ""},
+    StateScheme{SchemeId::kInt4Group, "compressed-tensors", "marlin or humming experts", ""},
+    StateScheme{SchemeId::kNvfp4, "compressed-tensors", "marlin or humming experts",
+                "input_global_scale"},
+};
+
+const FamilyRow* find_family_row(std::string_view family) {
+  const auto* row = std::ranges::find(kFamilies, family, &FamilyRow::family);
+  return row == kFamilies.end() ? nullptr : row;
+}
+
+/// Takes a decimal number and the dot behind it off the front.
+std::optional<std::uint32_t> take_number(std::string_view& text) {
+  std::uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data() + text.size() || *end != '.') return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+  return number;
+}
+
+std::optional<StatePlace> place_in(std::span<const ModuleRow> rows, Model model, bool has_low_rank,
+                                   std::string_view prefix, std::string_view module,
+                                   std::string_view part) {
+  for (const ModuleRow& row : rows) {
+    const bool fits = row.query == Query::kAny || (row.query == Query::kLowRank) == has_low_rank;
+    if (row.hub != module || (row.models & model) == 0 || !fits) continue;
+    return StatePlace{.key = fmt::format("{}{}.{}", prefix, row.key, part),
+                      .place = row.place,
+                      .n_places = row.n_places,
+                      .form = row.form,
+                      .plain = part == kBias ? DType::kF32 : row.plain};
+  }
+  return std::nullopt;
+}
+
+std::optional<StatePlace> draft_place(Model model, std::string_view prefix, std::string_view module,
+                                      std::string_view part) {
+  if (module != kEmbedding) return place_in(kDraftRows, model, true, prefix, module, part);
+  return StatePlace{.key = fmt::format("model.{}.{}", kEmbedding, part), .form = kPlain};
+}
+
+std::optional<StatePlace> expert_place(std::string_view prefix, std::string_view rest) {
+  const auto expert = take_number(rest);
+  const std::size_t dot = rest.find('.');
+  if (!expert || dot == std::string_view::npos) return std::nullopt;
+  const auto* row = std::ranges::find(kExpertRows, rest.substr(0, dot), &ExpertRow::hub);
+  if (row == kExpertRows.end()) return std::nullopt;
+  return StatePlace{
+      .key = fmt::format("{}{}{}{}", prefix, kStack, row->prefix, rest.substr(dot + 1)),
+      .place = *expert * row->per_expert + row->place,
+      .n_places = 0,
+      .per_expert = row->per_expert};
+}
+
+}  // namespace
+
+std::optional<StatePlace> state_place(std::string_view name, std::string_view family,
+                                      const ModelConfig& config) {
+  const FamilyRow* row = find_family_row(family);
+  const std::size_t dot = name.rfind('.');
+  if (row == nullptr || dot == std::string_view::npos) return std::nullopt;
+  const std::string_view part = name.substr(dot + 1);
+  const bool has_low_rank = config.q_lora_rank > 0;
+  if (!name.starts_with(kLayers))
+    return place_in(kOuterRows, row->model, has_low_rank, "", name.substr(0, dot), part);
+  std::string_view rest = name.substr(kLayers.size());
+  const auto layer = take_number(rest);
+  if (!layer || rest.size() <= part.size()) return std::nullopt;
+  const std::string_view module = rest.substr(0, rest.size() - part.size() - 1);
+  const std::string prefix = fmt::format("{}{}.", kLayers, *layer);
+  const bool is_draft = *layer >= config.num_hidden_layers;
+  const std::string block = is_draft ? prefix + std::string(kDraftBlock) : prefix;
+  std::optional<StatePlace> place;
+  if (is_draft) place = draft_place(row->model, prefix, module, part);
+  if (!place) {
+    place = rest.starts_with(kExperts)
+                ? expert_place(block, rest.substr(kExperts.size()))
+                : place_in(kLayerRows, row->model, has_low_rank, block, module, part);
+  }
+  if (place) place->is_draft = is_draft;
+  return place;
+}
+
+std::optional<bool> builds_indexer(std::string_view family, const ModelConfig& config,
+                                   std::uint64_t layer) {
+  const FamilyRow* row = find_family_row(family);
+  if (row == nullptr || row->model != kSparse) return std::nullopt;
+  if (layer >= config.num_hidden_layers) return true;
+  const Json& raw = text_keys(config);
+  const Json& pattern = json_member(raw, "index_topk_pattern");
+  if (pattern.is_string()) {
+    const auto& letters = pattern.get_ref<const std::string&>();
+    return layer >= letters.size() || letters[layer] != 'S';
+  }
+  if (pattern.is_array()) return layer >= pattern.size() || pattern[layer] != "S";
+  const auto number = [&](const char* key, std::uint64_t otherwise) {
+    const Json& value = json_member(raw, key);
+    return value.is_number_unsigned() ? value.get<std::uint64_t>() : otherwise;
+  };
+  const std::uint64_t every = std::max<std::uint64_t>(number("index_topk_freq", 1), 1);
+  const std::uint64_t offset = number("index_skip_topk_offset", 2);
+  return layer < offset || (layer + 1 - offset) % every == 0;
+}
+
+bool has_state_of(std::string_view family) {
+  return find_family_row(family) != nullptr;
+}
+
+bool has_ends_on_every_stage(std::string_view family) {
+  const FamilyRow* row = find_family_row(family);
+  return row != nullptr && row->has_ends_on_every_stage;
+}
+
+std::vector<StateConstant> state_constants(std::string_view family, std::string_view dialect,
+                                           std::uint32_t layer, const ModelConfig& config) {
+  std::vector<StateConstant> constants;
+  const std::string_view block = layer >= config.num_hidden_layers ? kDraftBlock : "";
+  const FamilyRow* known = find_family_row(family);
+  for (const ConstantRow& row : kConstantRows) {
+    if (known == nullptr || (row.models & known->model) == 0) continue;
+    if (!row.dialect.empty() && row.dialect != dialect) continue;
+    constants.push_back({.spec = {.name = fmt::format("{}{}.{}{}", kLayers, layer, block, row.key),
+                                  .dtype = row.dtype,
+                                  .shape = row.rank == 0 ? Shape{} : Shape{1}},
+                         .value = row.value});
+  }
+  return constants;
+}
+
+const StateScheme* find_state_scheme(SchemeId scheme, std::string_view dialect) {
+  const auto* row = std::ranges::find_if(kSchemes, [&](const StateScheme& at) {
+    return at.scheme == scheme && (at.dialect.empty() || at.dialect == dialect);
+  });
+  return row == kSchemes.end() ? nullptr : row;
+}
+
+std::vector<std::uint32_t> state_stages(std::uint32_t n_layers, std::uint32_t pp) {
+  std::vector<std::uint32_t> n(pp, n_layers / pp);
+  for (std::uint32_t i = 0; i < n_layers % pp; ++i) ++n[pp - 2 - i];
+  std::vector<std::uint32_t> first = {0};
+  for (const std::uint32_t of_stage : n) first.push_back(first.back() + of_stage);
+  return first;
+}
+
+}  // namespace ingot::engines

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/config/model_config.h"
+#include "formats/container/safetensors.h"
+#include "formats/storage/encoding.h"
+
+// What vLLM's loader of the format sharded_state asks for: the keys of the state dict of a rank
+// after duplicates were left out, and before vLLM processes the weights.
+
+namespace ingot::engines {
+
+/// What loads the files of layout vllm-sharded: older ones have other parameters.
+inline constexpr std::string_view kStateVersion = "0.32 or later";
+
+/// How vLLM holds a module, whatever the config says of its quantization.
+enum class StateForm : std::uint8_t {
+  kAsStored,  ///< in the scheme of the checkpoint
+  kPlain,     ///< never quantized
+  kDecoded,   ///< never quantized; where a checkpoint has codes, vLLM decodes them as it loads
+};
+
+/// Where a stored tensor of the hub stands in the state dict. The tensors of one key follow one
+/// another along the first dimension of the key, or of an expert in it.
+struct StatePlace {
+  std::string key;
+  std::uint32_t place = 0;       ///< among the tensors of the key; of a stack: expert by expert
+  std::uint32_t n_places = 1;    ///< tensors of the key; of a stack: 0
+  std::uint32_t per_expert = 0;  ///< tensors of one expert in a stack: gate and up, or down
+  StateForm form{};
+  formats::DType plain = formats::DType::kBf16;  ///< of an element that is not quantized
+  bool is_draft = false;  ///< of the model for multi-token prediction, which vLLM loads apart
+};
+
+/// The place of a stored tensor (`model.layers.1.mlp.gate_proj.weight_scale`) of a family. Nothing
+/// for names that vLLM's models do not have.
+std::optional<StatePlace> state_place(std::string_view stored_name, std::string_view family,
+                                      const formats::ModelConfig& config);
+
+/// Whether vLLM's model of this family is known here.
+bool has_state_of(std::string_view family);
+
+/// Whether its stages of a pipeline each have embedding, last norm and head, and not only the first
+/// or the last one.
+bool has_ends_on_every_stage(std::string_view family);
+
+/// Whether vLLM builds an indexer in a layer of such a family; nothing for families whose model has
+/// none. Layers without one share that of an earlier layer. vLLM looks at `index_topk_pattern`,
+/// else at `index_topk_freq` and `index_skip_topk_offset`, never at `indexer_types`; layers for
+/// multi-token prediction have one always. Source: models/deepseek_v32/attention.py:167, 0.32.
+std::optional<bool> builds_indexer(std::string_view family, const formats::ModelConfig& config,
+                                   std::uint64_t layer);
+
+/// A key that no checkpoint fills; each element is `value`.
+struct StateConstant {
+  formats::TensorSpec spec;
+  float value = 1;
+};
+/// Those of a decoder layer: scales and zero points of the attention and its cache. Some are there
+/// only with a quantization_config of `dialect`; empty: config.json has none.
+std::vector<StateConstant> state_constants(std::string_view family, std::string_view dialect,
+                                           std::uint32_t layer, const formats::ModelConfig& config);
+
+/// A scheme as a rank's files hold it.
+struct StateScheme {
+  formats::SchemeId scheme{};
+  std::string_view dialect;  ///< empty: any
+  std::string_view kernels;  ///< those that vLLM was made to choose
+  /// Input scales of experts that vLLM creates for weight-only schemes too, and that nothing fills:
+  /// the ends of their names; empty: none.
+  std::string_view idle_input;
+};
+/// The row of a scheme; null: the layout does not hold it.
+const StateScheme* find_state_scheme(formats::SchemeId scheme, std::string_view dialect);
+
+/// First layers of the stages into which vLLM divides a model, then the number of layers: equal
+/// numbers, and the rest to stages before the last, from behind. Source: vllm/distributed/utils.py,
+/// get_pp_indices, 0.32.
+std::vector<std::uint32_t> state_stages(std::uint32_t n_layers, std::uint32_t pp);
+
+/// The vocabulary is padded to a multiple of this. Source: vocab_parallel_embedding.py, 0.32.
+inline constexpr std::uint64_t kStateVocabMultiple = 64;
+
+}  // namespace ingot::engines

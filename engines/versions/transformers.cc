@@ -1,0 +1,59 @@
+#include "engines/versions/versions.h"
+#include "engines/versions/words.h"
+
+// transformers 5: read in the source of 5.19, and tried on CPUs (docs/engines.md).
+
+namespace ingot::engines {
+namespace {
+
+constexpr std::string_view kStackedFrom =
+    "it makes stacks of experts out of FP8 with a scale per row or tensor, and of packed codes "
+    "without a global scale, alone";
+constexpr std::string_view kStackedInstead = "fp8-channel, mxfp4 or int4";
+constexpr std::string_view kSkipped =
+    "it skips a quant_method that it does not know, and takes codes for weights";
+
+constexpr std::array kLoads = {
+    EngineLoad{kAnyDialect, kBf16, {}, kGenerated},
+    EngineLoad{kAnyDialect, kF32, {}, kGenerated},
+    EngineLoad{kAnyDialect, kF16, {}, kGenerated},
+    EngineLoad{kDeepseek, kFp8Block, kDynamic, kGenerated},
+    EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kRead, "",
+               "src/transformers/integrations/mxfp4.py:111"},
+    EngineLoad{kCt, kFp8Block, kDynamic, kNotTried},
+    EngineLoad{kCt, kFp8Channel, kDynamic, kGenerated},
+    EngineLoad{kCt, kInt8Channel, kDynamic, kNotTried},
+    EngineLoad{kCt, kInt4Group, kWeightOnly, kGenerated},
+    EngineLoad{kCt, kNvfp4, kWeightOnly, kNotTried},
+    EngineLoad{kCt, kMxfp4, kWeightOnly, kGenerated},
+};
+
+constexpr std::array kLimits = {
+    EngineLimit{kCt, kFp8Block, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
+    EngineLimit{kCt, kInt8Channel, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
+    EngineLimit{kCt, kMxfp8, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
+    EngineLimit{kCt, kNvfp4, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
+    EngineLimit{kModelopt, std::nullopt, std::nullopt, kAny, kSkipped,
+                "fp8, or dialect compressed-tensors", "", "", true},
+    EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny, kSkipped,
+                "fp8, or dialect compressed-tensors", "", "", true},
+};
+
+}  // namespace
+
+const EngineRow kTransformersRow = {
+    .engine = Engine::kTransformers,
+    .word = "transformers",
+    .version = "5",
+    .name = "transformers 5",
+    .command =
+        "python -c \"import sys, transformers as t; "
+        "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], "
+        "device_map='auto')\"",
+    .ranks_option = "",
+    .loads = kLoads,
+    .limits = kLimits,
+    .families = {},
+};
+
+}  // namespace ingot::engines

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "engines/row/engine.h"
+
+// The versions of engines that are modelled: a file and a line each. A version that has no row is
+// not known, and never taken for another.
+
+namespace ingot::engines {
+
+extern const EngineRow kVllmRow, kSglangRow, kTrtllmRow, kVllmAscendRow, kTransformersRow;
+
+/// Every row; of one engine the newest first.
+std::span<const EngineRow* const> engine_versions();
+/// The newest version of each engine, in the order of Engine.
+std::span<const EngineRow* const> engines();
+const EngineRow& newest(Engine engine);
+/// The newest version of the engine with this word, or null.
+const EngineRow* find_engine(std::string_view word);
+/// The row of `word` or `word:version`, as in `vllm:0.32`. kInvalidArgument for another word,
+/// kUnsupported for a version that is not modelled.
+const EngineRow& engine_of(std::string_view text);
+
+}  // namespace ingot::engines

@@ -1,0 +1,199 @@
+#include "engines/versions/versions.h"
+#include "engines/versions/words.h"
+
+// vLLM 0.32: read in its source, tried on CPUs, and on one and two H100 (docs/engines.md). The rest
+// of what was tried on GPUs is 0.25.1, which read the same files alike.
+
+namespace ingot::engines {
+namespace {
+
+constexpr std::string_view kV4OfVllm = "vllm/models/deepseek_v4/quant_config.py";
+constexpr std::string_view kDynamicInstead = "--activations dynamic";
+constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
+constexpr std::string_view kNoBlocksOfModelopt = "fp8 in dialect deepseek or compressed-tensors";
+constexpr std::string_view kNamesOfOthers =
+    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
+    "alone";
+constexpr std::string_view kWholeBlocks =
+    "it joins weights, and the rows of all but the last must be a multiple of the block's";
+constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
+constexpr SchemeSet kNine = {kBf16,  kFp8Block, kFp8Channel, kFp8Tensor, kInt8Channel,
+                             kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
+constexpr SchemeSet kNineButMxfp8 = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
+                                     kInt8Channel, kNvfp4,    kMxfp4,      kInt4Group};
+constexpr SchemeSet kEight = {kBf16,  kFp8Block, kFp8Channel, kInt8Channel,
+                              kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
+constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
+constexpr SchemeSet kQuantized = {kFp8Block, kFp8Channel, kInt8Channel, kNvfp4,
+                                  kMxfp4,    kMxfp8,      kInt4Group};
+constexpr SchemeSet kNoBlocks = {kBf16,  kFp8Channel, kInt8Channel, kNvfp4,
+                                 kMxfp4, kMxfp8,      kInt4Group};
+
+constexpr std::array kLoads = {
+    EngineLoad{kAnyDialect, kBf16, {}, kOnGpu},
+    EngineLoad{kAnyDialect, kF32, {}, kGenerated},
+    EngineLoad{kAnyDialect, kF16, {}, kLoaded},
+    EngineLoad{kDeepseek, kFp8Block, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Block, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Channel, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Channel, kWeightOnly, kLoaded},
+    EngineLoad{kModelopt, kFp8Channel, kDynamic, kLoaded},
+    EngineLoad{kModelopt, kFp8Block, kDynamic, kRead, "",
+               "vllm/model_executor/layers/quantization/modelopt.py:2213"},
+    EngineLoad{kDeepseek, kFp8Tensor, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Tensor, kStatic, kOnGpu},
+    EngineLoad{kModelopt, kFp8Tensor, kStatic, kOnGpu},
+    EngineLoad{kCt, kFp8Tensor, kDynamic, kReplaced},
+    EngineLoad{kCt, kFp8Tensor, kWeightOnly, kReplaced},
+    EngineLoad{kDeepseek, kFp8Tensor, kStatic, kRead, "",
+               "vllm/model_executor/layers/quantization/fp8.py:345"},
+    EngineLoad{kCt, kInt8Channel, kDynamic, kOnGpu},
+    EngineLoad{kCt, kInt8Channel, kStatic, kReplaced},
+    EngineLoad{kCt, kInt4Group, kWeightOnly, kOnGpu},
+    EngineLoad{kCt, kNvfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kCt, kNvfp4, kStatic, kOnGpu},
+    EngineLoad{kModelopt, kNvfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kModelopt, kNvfp4, kStatic, kOnGpu},
+    EngineLoad{kCt, kMxfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4OfVllm},
+    EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfVllm},
+    EngineLoad{kCt, kMxfp8, kWeightOnly, kOnGpu},
+    EngineLoad{kCt, kMxfp8, kDynamic, kGenerated},
+};
+
+constexpr std::array kLimits = {
+    // Its compressed_tensors_w8a16_fp8.py, process_weights_after_loading.
+    EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
+                "it asserts after loading, where the config has no activations", kDynamicInstead,
+                ""},
+    EngineLimit{kCt, kFp8Channel, kWeightOnly, kExperts,
+                "of weight-only experts it knows the format pack-quantized alone", kDynamicInstead,
+                ""},
+    EngineLimit{kCt, kFp8Tensor, kDynamic, kExperts,
+                "scales of weights per tensor go with scales of activations per tensor",
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kCt, kFp8Tensor, kWeightOnly, kExperts, kNoInputs,
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kCt, kInt8Channel, kWeightOnly, kAny,
+                "of int-quantized it takes no weights without activations", kDynamicInstead, ""},
+    EngineLimit{kCt, kInt8Channel, kStatic, kExperts, "INT8 experts have activations per token",
+                kDynamicInstead, ""},
+    EngineLimit{kModelslim, kInt8Channel, std::nullopt, kAny,
+                "it does not know weight_offset (KeyError)", "dialect compressed-tensors", "", "",
+                true},
+    EngineLimit{kModelopt, kFp8Channel, std::nullopt, kExperts, "it loads one scale per expert",
+                "dialect compressed-tensors", ""},
+    // Its modelopt.py:477, of other names in mixtures :1859.
+    EngineLimit{kModelopt, kFp8Block, std::nullopt, kPlainNameExperts,
+                "its experts under FP8_PB_WO have a scale per tensor", kNoBlocksOfModelopt, ""},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kOrdered,
+                "it no longer takes weights with an order of groups (actorder)",
+                "INT4 of another --group-size, which is encoded anew", ""},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kRowScaledExperts,
+                "its default backend of experts on GPUs takes groups alone",
+                "--group-size 32, 64 or 128", "--moe-backend marlin"},
+    EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny,
+                "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
+    // Its models/mistral3.py:432.
+    EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
+                "dialect compressed-tensors", "", "", true},
+    // Widths.
+    EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks, ""},
+    // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there.
+    EngineLimit{.dialect = kCt,
+                .scheme = kInt4Group,
+                .scope = kWideGroups,
+                .reason = "experts of Marlin, which 0.25 takes by default, mix up the scales of "
+                          "groups: noise where some are negative, a loss where none is",
+                .instead = "a --group-size of 32 or 64 that is less, and the default of 0.32",
+                .option = "--moe-backend marlin",
+                .effect = kGarbageOption},
+    // Its compressed_tensors_moe_w4a4_mxfp4.py pads nothing; Marlin's tiles have 64 columns.
+    EngineLimit{.dialect = kCt,
+                .scheme = kMxfp4,
+                .scope = kUnevenExperts,
+                .reason = "Marlin has no kernel for experts of such a width (Invalid thread "
+                          "config), and pads none of this dialect",
+                .instead = "fewer ranks or --enable-expert-parallel, or nvfp4"},
+    // Its linears run in DeepGEMM there, unless VLLM_USE_DEEP_GEMM=0.
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = kFp8Block,
+                .scope = kFreeScaledLinears,
+                .reason = "on Hopper it encodes linears in FP8 blocks anew, under scales that are "
+                          "powers of two, which more than doubles the error where they were none",
+                .instead = "--fp8-grid ue8m0 stores what it computes with; "
+                           "VLLM_USE_DEEP_GEMM_E8M0=0 keeps the scales",
+                .effect = kCoarser},
+    // Loaders of families.
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = kBf16,
+                .scope = kForeignExperts,
+                .reason = "its loader of gpt-oss counts single experts as loaded and fills none of "
+                          "them",
+                .instead = "--to mxfp4, or these stacks plain",
+                .family = "gpt_oss",
+                .effect = kGarbage},
+    EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kForeignExperts,
+                "its loader of gpt-oss knows experts as stacks, plain or in MXFP4 as released",
+                "--to mxfp4, or these stacks plain", "", "gpt_oss"},
+    EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kForeignExperts,
+                "its loader of Inkling knows experts as stacks, plain or in NVFP4 as released",
+                "these stacks plain", "", "inkling"},
+    EngineLimit{kDeepseek, kFp8Block, std::nullopt, kAny,
+                "its loader renames weight_scale_inv, since releases have one number a tensor",
+                "dialect compressed-tensors", "", "ministral3"},
+    EngineLimit{kCt, kFp8Block, std::nullopt, kRotated,
+                "its loader takes scales of blocks for scales of rows where it turns q and k",
+                "dialect deepseek", "", "llama4"},
+    EngineLimit{kCt, std::nullopt, std::nullopt, kAny,
+                "it calls layers of the vision tower otherwise than the ignore list",
+                "dialect deepseek, or bf16", "", "minimax_m3_vl"},
+};
+
+constexpr std::array kFamilies = {
+    EngineFamily{"deepseek_v3", kOnGpu, kNine},
+    EngineFamily{"qwen3_moe", kOnGpu, kNineButMxfp8},
+    EngineFamily{"qwen3_moe", kGenerated, {kMxfp8}},
+    EngineFamily{"deepseek_v2", kReplaced, kEight},
+    EngineFamily{"deepseek_v32", kGenerated, kSix},
+    EngineFamily{"deepseek_v32", kReplaced, kEight},
+    EngineFamily{"axk1", kReplaced, kQuantized},
+    EngineFamily{"dots1", kReplaced, kEight},
+    EngineFamily{"ernie4_5_moe", kReplaced, kNoBlocks},
+    EngineFamily{"glm4_moe", kReplaced, kEight},
+    EngineFamily{"glm4_moe_lite", kReplaced, kEight},
+    EngineFamily{"glm_moe_dsa", kReplaced, kEight},
+    EngineFamily{"gpt_oss", kReplaced, {kBf16}},
+    EngineFamily{"gpt_oss", kOnGpu, {kMxfp4}},
+    EngineFamily{"hunyuan_v1_moe", kReplaced, kEight},
+    EngineFamily{"kimi_k2", kOnGpu, {kBf16, kFp8Block, kInt4Group}},
+    EngineFamily{"kimi_k2", kReplaced, kEight},
+    EngineFamily{"kimi_linear", kReplaced, kEight},
+    EngineFamily{"llama4", kReplaced, kEight},
+    EngineFamily{"longcat_flash", kReplaced, kEight},
+    EngineFamily{"mimo_v2_flash", kReplaced, kEight},
+    EngineFamily{"minimax_m2", kReplaced, kEight},
+    EngineFamily{"ministral3", kReplaced, kEight},
+    EngineFamily{"nemotron_h", kReplaced, kEight},
+    EngineFamily{"qwen3_5_moe", kReplaced, kEight},
+    EngineFamily{"qwen3_next", kReplaced, kEight},
+    EngineFamily{"solar_open", kReplaced, kEight},
+};
+
+}  // namespace
+
+const EngineRow kVllmRow = {
+    .engine = Engine::kVllm,
+    .word = "vllm",
+    .version = "0.32",
+    .name = "vLLM 0.32",
+    .is_judged = true,
+    .command = "vllm serve",
+    .ranks_option = "--tensor-parallel-size",
+    .loads = kLoads,
+    .limits = kLimits,
+    .families = kFamilies,
+};
+
+}  // namespace ingot::engines

@@ -1,0 +1,173 @@
+#include "engines/view.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "engines/readers/config_reader.h"
+#include "formats/base/error.h"
+
+namespace ingot::engines {
+
+namespace {
+
+/// A name without its numbers, and these.
+struct NumberedName {
+  std::vector<std::string> words;  // between numbers: one more
+  std::vector<std::uint64_t> numbers;
+};
+
+NumberedName split_numbers(std::string_view name) {
+  NumberedName split{.words = {""}, .numbers = {}};
+  while (!name.empty()) {
+    const std::string_view word = name.substr(0, name.find('.'));
+    name.remove_prefix(std::min(name.size(), word.size() + 1));
+    std::uint64_t number = 0;
+    const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (!word.empty() && fault == std::errc() && end == word.data() + word.size()) {
+      split.numbers.push_back(number);
+      split.words.emplace_back(name.empty() ? "" : ".");
+      continue;
+    }
+    split.words.back() += word;
+    if (!name.empty()) split.words.back() += '.';
+  }
+  return split;
+}
+
+std::string ranges_text(const std::set<std::uint64_t>& numbers) {
+  if (numbers.size() == 1) return std::to_string(*numbers.begin());
+  std::string text;
+  for (auto at = numbers.begin(); at != numbers.end();) {
+    const std::uint64_t first = *at;
+    std::uint64_t last = first;
+    while (++at != numbers.end() && *at == last + 1) last = *at;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last != first) text += fmt::format("-{}", last);
+  }
+  return "{" + text + "}";
+}
+
+using Numbers = std::vector<std::uint64_t>;
+using Ranges = std::vector<std::set<std::uint64_t>>;  // by place in the name
+
+/// Modules that differ by numbers alone.
+struct Kind {
+  BelievedModules row;
+  std::vector<std::string> words;
+  std::vector<Numbers> numbers;  // of each
+};
+
+/// Ranges whose products are these numbers, each once: all layers with the same experts are one.
+std::vector<Ranges> ranges_of(std::span<const Numbers> all) {
+  Ranges whole(all.front().size());
+  for (const Numbers& numbers : all)
+    for (std::size_t i = 0; i < numbers.size(); ++i) whole[i].insert(numbers[i]);
+  std::size_t n = 1;
+  for (const std::set<std::uint64_t>& place : whole) n *= place.size();
+  if (n == all.size() || whole.size() < 2) return {whole};
+  std::map<std::uint64_t, std::vector<Numbers>> rests;
+  for (const Numbers& numbers : all)
+    rests[numbers.front()].emplace_back(numbers.begin() + 1, numbers.end());
+  std::vector<Ranges> found;
+  std::map<std::vector<Ranges>, std::size_t> known;  // the first of those with the same rests
+  for (const auto& [first, rest] : rests) {
+    const std::vector<Ranges> behind = ranges_of(rest);
+    const auto [place, is_new] = known.try_emplace(behind, found.size());
+    if (is_new) {
+      for (const Ranges& ranges : behind) {
+        found.push_back({{}});
+        found.back().insert(found.back().end(), ranges.begin(), ranges.end());
+      }
+    }
+    for (std::size_t i = 0; i < behind.size(); ++i) found[place->second + i].front().insert(first);
+  }
+  return found;
+}
+
+}  // namespace
+
+EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
+                       const Serving& serving) {
+  if (checkpoint.slicing() != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "slices of ranks are no checkpoint that engines load (ingot merge makes one)")
+        .in_file(checkpoint.directory().string());
+  }
+  if (!ConfigReader::is_readable(checkpoint.dialect())) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("what engines read out of the config of dialect {} is not known here "
+                            "(ingot convert writes another dialect)",
+                            checkpoint.dialect().name))
+        .in_file("config.json");
+  }
+  EngineView view{.verdict = engine_verdict(checkpoint, engine, serving), .modules = {}};
+  const EngineInput facts(checkpoint);
+  const ConfigReader reader(checkpoint, facts, engine);
+  std::vector<Kind> kinds;
+  std::map<std::tuple<std::vector<std::string>, std::string, std::string, std::string>, std::size_t>
+      number_of;
+  for (std::size_t i = 0; i < facts.modules.size(); ++i) {
+    const LinearModule& module = facts.modules[i];
+    const Belief belief = reader.belief(i);
+    const std::string stored = stored_scheme(module);
+    NumberedName split = split_numbers(module.name);
+    const auto [place, is_new] =
+        number_of.try_emplace({split.words, stored, belief.scheme, belief.because}, kinds.size());
+    if (is_new) {
+      kinds.push_back({.row = {.stored = stored,
+                               .believed = belief.scheme,
+                               .because = belief.because,
+                               .joined = std::string(joined_name(*module.tensor, engine.engine))},
+                       .words = split.words});
+    }
+    kinds[place->second].numbers.push_back(std::move(split.numbers));
+  }
+  for (const Kind& kind : kinds) {
+    for (const Ranges& ranges : ranges_of(kind.numbers)) {
+      BelievedModules row = kind.row;
+      row.count = 1;
+      for (std::size_t i = 0; i < kind.words.size(); ++i) {
+        row.name += kind.words[i];
+        if (i == ranges.size()) continue;
+        row.name += ranges_text(ranges[i]);
+        row.count *= ranges[i].size();
+      }
+      view.modules.push_back(std::move(row));
+    }
+  }
+  return view;
+}
+
+std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const Serving& serving) {
+  std::vector<EngineVerdict> verdicts;
+  for (const EngineRow* engine : engines())
+    verdicts.push_back(engine_verdict(checkpoint, *engine, serving));
+  if (checkpoint.slicing() != nullptr || !ConfigReader::is_readable(checkpoint.dialect()))
+    return verdicts;
+  const EngineInput facts(checkpoint);
+  const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
+  for (EngineVerdict& verdict : verdicts) {
+    if (!verdict.loads) continue;
+    const ConfigReader reader(checkpoint, facts, *verdict.engine);
+    for (std::size_t i = 0; i < facts.modules.size() && verdict.loads; ++i) {
+      // Draft models are the user's choice.
+      const auto& layer = facts.modules[i].tensor->layer;
+      if (layer && n_layers != 0 && *layer >= n_layers) continue;
+      const Belief belief = reader.belief(i);
+      const std::string stored = stored_scheme(facts.modules[i]);
+      if (belief.scheme == stored) continue;
+      verdict.loads = false;
+      verdict.tensor = facts.modules[i].tensor->name;
+      verdict.reason =
+          fmt::format("it is {}, and believed {} by {}", stored, belief.scheme, belief.because);
+    }
+  }
+  return verdicts;
+}
+
+}  // namespace ingot::engines

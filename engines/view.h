@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engines/verdicts.h"
+
+// What one engine makes of a checkpoint, from headers and JSON alone.
+
+namespace ingot::engines {
+
+/// Linear layers of one kind of which an engine believes the same.
+struct BelievedModules {
+  std::string name;  ///< with the numbers that occur: `model.layers.{1-4,6}.mlp.gate`
+  std::uint64_t count = 0;
+  std::string stored;    ///< scheme, or `plain`
+  std::string believed;  ///< the same, by what the engine reads
+  std::string because;   ///< `ignore`, `config_groups.group_0`, ...
+  std::string joined;    ///< the module that it builds of this and others; empty: none
+  [[nodiscard]] bool agrees() const { return stored == believed; }
+};
+
+struct EngineView {
+  EngineVerdict verdict;
+  std::vector<BelievedModules> modules;  ///< in the order of the checkpoint
+};
+
+/// What the engine reads out of config.json and the dialect's files for every linear layer.
+/// kUnsupported for slices of ranks, and for dialects that are sources alone.
+EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& engine,
+                       const Serving& serving = {});
+
+/// A verdict of the newest version of each engine, in the order of Engine: engine_verdict(), where
+/// an engine that reads every weight also has to believe of every linear
+/// layer what is stored, but for those for multi-token prediction.
+std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoint,
+                                             const Serving& serving = {});
+
+}  // namespace ingot::engines

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "formats/family/family.h"
+
+// Which weights loaders make one module of: those of one name here. All that asks this asks it
+// here; what an engine calls such a module is in engines/modules/.
+
+namespace ingot::formats {
+
+/// How far a module of routed experts reaches.
+enum class ExpertJoin : std::uint8_t {
+  kExpert,  ///< gate and up of each expert: they share a global scale
+  kMatrix,  ///< gate and up of all experts of a layer, and their down: each is one weight
+  kLayer,   ///< all experts of a layer: they have one scheme
+};
+
+/// A name for the module that loaders make of a weight and others. Empty for a weight that stays by
+/// itself (without a rule too), and for biases, which are added. The indexer's `wk` is joined after
+/// it was decoded, so it shares nothing.
+std::string joined_module(std::string_view weight, const TensorRule* rule, ExpertJoin experts);
+
+}  // namespace ingot::formats

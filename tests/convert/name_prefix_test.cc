@@ -1,0 +1,116 @@
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "formats/json/json.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// Names with another prefix than the family has.
+
+namespace ingot::convert {
+namespace {
+
+using formats::Json;
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::read_output;
+using ingot::testing::TempDir;
+
+std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
+formats::Checkpoint open(const std::filesystem::path& path, const std::string& family = "") {
+  return formats::Checkpoint::open(path, {.family = family});
+}
+
+/// A copy of a fixture in which names that begin with `before` and hold `within` begin with
+/// `after`; returns its path.
+std::filesystem::path copy_renamed(const std::string& name, const std::filesystem::path& to,
+                                   const std::string& before, const std::string& after,
+                                   std::string_view within = "") {
+  std::filesystem::copy(fixture(name), to, std::filesystem::copy_options::recursive);
+  const auto is_meant = [&](const std::string& tensor) {
+    return tensor.starts_with(before) && tensor.find(within) != std::string::npos;
+  };
+  const auto renamed = [&](const Json& by_name) {
+    Json result;
+    for (const auto& [tensor, entry] : by_name.items())
+      result[is_meant(tensor) ? after + tensor.substr(before.size()) : tensor] = entry;
+    return result;
+  };
+  Json index = formats::read_json_file(to / "model.safetensors.index.json", 1 << 20);
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : index.at("weight_map").items()) files.insert(file);
+  for (const std::string& file : files) {
+    const std::filesystem::path path = to / file;
+    std::ifstream in(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof length);
+    const std::string data = bytes.substr(sizeof length + length);
+    const std::string header = renamed(Json::parse(bytes.substr(sizeof length, length))).dump();
+    length = header.size();
+    std::string head(sizeof length, '\0');
+    std::memcpy(head.data(), &length, sizeof length);
+    std::ofstream(path, std::ios::binary) << head << header << data;
+  }
+  index["weight_map"] = renamed(index.at("weight_map"));
+  std::ofstream(to / "model.safetensors.index.json") << index.dump();
+  return to;
+}
+
+constexpr const char *kLayers = "language_model.model.layers.",
+                     *kReleasedLayers = "language_model.layers.";
+
+TEST(NamePrefixes, ThatEnginesMapAreRead) {
+  const TempDir directory;
+  const auto released = copy_renamed("kimi_k25", directory / "in", kLayers, kReleasedLayers);
+  EXPECT_THAT(open(released).remarks(), ::testing::Contains(::testing::HasSubstr(kReleasedLayers)));
+  for (const char* out : {"out", "as_usual"}) {
+    Conversion conversion(out == std::string("out") ? released : fixture("kimi_k25"),
+                          directory / out);
+    conversion.recipe.to = SchemeId::kBf16;
+    conversion.run();
+  }
+  EXPECT_EQ(read_output(directory / "out"), read_output(directory / "as_usual"));
+}
+
+TEST(NamePrefixes, AnAllowanceForMappedNamesIsIdle) {
+  const TempDir directory;
+  Conversion conversion(copy_renamed("kimi_k25", directory / "in", kLayers, kReleasedLayers),
+                        directory / "out");
+  conversion.recipe.to = SchemeId::kBf16;
+  conversion.recipe.allow.add(std::string("unknown-tensor=") + kReleasedLayers + "*");
+  ingot::testing::expect_error(ErrorCode::kInvalidArgument, {"--allow unknown-tensor"},
+                               [&] { conversion.run(); });
+}
+
+TEST(NamePrefixes, BesideTheUsualOnesAreOneCause) {
+  const TempDir directory;
+  const auto mixed = copy_renamed("qwen3_5_moe", directory / "in", "model.language_model.layers.",
+                                  "model.layers.", ".mlp.experts.");
+  ingot::testing::expect_error(
+      ErrorCode::kUnknownTensor,
+      {"6 tensors have prefix 'model.' where family qwen3_5_moe has prefix 'model.language_model.'",
+       "`aliases: {model.layers.: model.language_model.layers.}`"},
+      [&] { open(mixed); });
+  EXPECT_THAT(check::check_checkpoint(mixed, {}).findings, ::testing::SizeIs(1));
+  const std::filesystem::path file = directory / "family.yaml";
+  std::ofstream(file) << "family: renamed\nlike: qwen3_5_moe\n"
+                         "aliases: {model.layers.: model.language_model.layers.}\n";
+  const formats::Checkpoint read = open(mixed, "file:" + file.string());
+  const formats::Checkpoint usual = open(fixture("qwen3_5_moe"));
+  EXPECT_EQ(read.tensors().size(), usual.tensors().size());
+}
+
+}  // namespace
+}  // namespace ingot::convert

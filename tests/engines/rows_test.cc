@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engines/limits.h"
+#include "formats/dialect/dialect_table.h"
+#include "formats/family/families.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::engines {
+
+using formats::scheme_facts;
+using namespace ingot::testing;
+using enum ErrorCode;
+
+namespace {
+
+/// The result, with an option as Markdown has it.
+std::string with_option_as_code(const EngineLimit& limit) {
+  std::string text = engine_effect_text(limit);
+  const std::size_t at = limit.option.empty() ? std::string::npos : text.find(limit.option);
+  if (at != std::string::npos)
+    text.replace(at, limit.option.size(), fmt::format("`{}`", limit.option));
+  return text;
+}
+
+TEST(EngineLimits, StandInTheDocumentation) {
+  std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/formats.md");
+  std::set<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.insert(line);
+  const auto word = [](std::string_view text) {
+    return text.empty() ? std::string("any") : fmt::format("`{}`", text);
+  };
+  for (const EngineRow* engine : engine_versions()) {
+    for (const EngineLimit& limit : engine->limits) {
+      const std::string line = fmt::format(
+          "| {} |{} {} | {} | {} | {} | {} | {} | {} |", engine->name,
+          limit.is_of_form() ? "" : fmt::format(" {} |", word(limit.family)), word(limit.dialect),
+          word(limit.scheme ? formats::scheme_facts(*limit.scheme).name : ""),
+          limit.activations ? activations_name(*limit.activations) : "any",
+          engine_scope_name(limit.scope), with_option_as_code(limit), limit.reason, limit.instead);
+      EXPECT_TRUE(lines.contains(line)) << line;
+    }
+  }
+}
+
+TEST(EngineSupport, HasEveryLoadOnceAndEveryLimit) {
+  const std::vector<EngineSupport> rows = engine_support();
+  for (const EngineRow* engine : engine_versions()) {
+    for (const EngineLoad& load : engine->loads) {
+      const auto n = std::ranges::count_if(rows, [&](const EngineSupport& row) {
+        return row.limit == nullptr && row.engine == engine && row.dialect == load.dialect &&
+               row.scheme == load.scheme && row.activations == load.activations &&
+               row.evidence == load.evidence;
+      });
+      EXPECT_EQ(n, 1) << engine->name << " " << formats::scheme_facts(load.scheme).name;
+    }
+    for (const EngineLimit& limit : engine->limits) {
+      EXPECT_TRUE(std::ranges::any_of(rows, [&](const EngineSupport& row) {
+        return row.limit == &limit && row.engine == engine;
+      })) << limit.reason;
+    }
+  }
+}
+
+TEST(EngineSupport, DoesNotGuess) {
+  const auto text_of = [](Engine engine, std::string_view dialect, SchemeId scheme,
+                          Activations activations) {
+    std::vector<std::string> texts;
+    for (const EngineSupport& row : engine_support()) {
+      if (row.engine->engine == engine && row.dialect == dialect && row.scheme == scheme &&
+          row.activations == activations)
+        texts.push_back(engine_support_text(row));
+    }
+    return texts;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kFp8Block, Activations::kDynamic),
+              ElementsAre("generated text on a GPU", "rounded"));
+  EXPECT_THAT(
+      text_of(Engine::kTrtllm, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
+      ElementsAre("not tried"));
+  EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kInt8Block, Activations::kDynamic),
+              ElementsAre("refused"));
+  EXPECT_THAT(
+      text_of(Engine::kSglang, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
+      ElementsAre("loaded, kernels replaced", "with --quantization w8a8_int8"));
+}
+
+TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
+  for (const EngineRow* engine : engine_versions()) {
+    for (const EngineLoad& row : engine->loads) {
+      SCOPED_TRACE(std::string(engine->name) + " " + std::string(scheme_facts(row.scheme).name));
+      EXPECT_EQ(row.dialect.empty(), !scheme_facts(row.scheme).quantized);
+      EXPECT_EQ(row.source.empty(), row.evidence != Evidence::kRead)
+          << "what was read has a place where it stands";
+      EXPECT_EQ(row.dialect.empty(), !row.activations.has_value());
+      if (row.dialect.empty()) continue;
+      const Dialect* dialect = formats::find_dialect(row.dialect);
+      ASSERT_NE(dialect, nullptr);
+      // That of a family's own dialect may hold more.
+      const formats::Family& family = *formats::find_family("deepseek_v4");
+      EXPECT_NE(formats::find_storage(*dialect, family, row.scheme, row.activations), nullptr);
+      for (const EngineLimit& limit : engine->limits) {
+        if (is_special(limit.scope) || !limit.is_of_form()) continue;  // of some weights, or models
+        const bool is_of_row = limit.dialect == row.dialect && limit.scheme == row.scheme &&
+                               (!limit.activations || limit.activations == row.activations);
+        EXPECT_FALSE(is_of_row && limit.scope == EngineScope::kAny && limit.is_refusal())
+            << "a row that the engine never loads: " << limit.reason;
+        EXPECT_FALSE(is_of_row && row.evidence <= Evidence::kGenerated && limit.is_refusal())
+            << "it generated, and is refused: " << limit.reason;
+      }
+    }
+  }
+}
+
+// A form that a dialect writes and about which no engine's row says a word would be a guess.
+TEST(EngineLoads, SayOfEveryWrittenFormWhoLoadsOrRefusesIt) {
+  for (const Dialect* dialect : formats::dialects()) {
+    for (const formats::StorageRow& form : dialect->storage) {
+      if (dialect->is_read_only || form.is_kept_only) continue;
+      const bool is_loaded = std::ranges::any_of(engines(), [&](const EngineRow* engine) {
+        return std::ranges::any_of(engine->loads, [&](const EngineLoad& row) {
+          return row.dialect == dialect->name && row.scheme == form.scheme &&
+                 row.activations == form.activations;
+        });
+      });
+      const bool is_refused = !limits_of_all(*dialect, {.name = "a.experts.0.weight",
+                                                        .rule = nullptr,
+                                                        .scheme = form.scheme,
+                                                        .activations = form.activations})
+                                   .empty();
+      EXPECT_TRUE(is_loaded || is_refused) << dialect->name << " " << scheme_facts(form.scheme).name
+                                           << " " << activations_name(form.activations);
+    }
+  }
+}
+
+TEST(EngineFamilies, AreFamiliesOfEnginesThatRan) {
+  for (const EngineRow* engine : engine_versions()) {
+    EXPECT_TRUE(engine->is_judged || engine->families.empty()) << engine->name;
+    for (const EngineFamily& row : engine->families)
+      EXPECT_NE(formats::find_family(row.family), nullptr) << row.family;
+    for (const EngineLimit& limit : engine->limits) {
+      if (limit.family.empty()) continue;
+      EXPECT_NE(formats::find_family(limit.family), nullptr) << limit.family;
+    }
+  }
+}
+
+TEST(EngineVersions, AreToldApartByName) {
+  std::set<std::string_view> names;
+  for (const EngineRow* row : engine_versions()) {
+    EXPECT_TRUE(names.insert(row->name).second) << row->name;
+    EXPECT_EQ(find_engine(row->word)->engine, row->engine);
+    EXPECT_EQ(find_engine(row->word), &newest(row->engine));
+    EXPECT_TRUE(row->version.empty() || row->name.ends_with(row->version)) << row->name;
+  }
+  for (std::size_t i = 0; i < engines().size(); ++i)
+    EXPECT_EQ(static_cast<std::size_t>(engines()[i]->engine), i);
+}
+
+TEST(EngineOf, TakesTheVersionThatIsKnown) {
+  EXPECT_EQ(&engine_of("vllm"), &newest(Engine::kVllm));
+  EXPECT_EQ(&engine_of("vllm:0.32"), &kVllmRow);
+  EXPECT_EQ(&engine_of("sglang:0.5.23"), &kSglangRow);
+  for (const char* other : {"vllm:0.3", "vllm:2", "vllm:", "trtllm:1.0"})
+    expect_error(kUnsupported, {"not of version"}, [&] { engine_of(other); });
+  expect_error(kInvalidArgument, {"'vlm' is no engine", "vllm-ascend"}, [] { engine_of("vlm"); });
+}
+
+}  // namespace
+}  // namespace ingot::engines
