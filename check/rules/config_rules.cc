@@ -12,6 +12,7 @@
 #include "formats/base/error.h"
 #include "formats/base/pattern.h"
 #include "formats/container/safetensors.h"
+#include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -43,11 +44,6 @@ constexpr std::array kKnownKeys = {
                  "exclude_modules", "quantized_layers", "producer", "has_zero_point",
                  "pre_quant_scale", "quantization", "moe_quant_algo"}},
 };
-
-/// What NVIDIA's releases of DeepSeek-V4 say of their experts.
-constexpr std::array<std::string_view, 7> kExpertKeys = {
-    "config_groups", "group_size", "ignore",          "moe_quant_algo",
-    "quant_algo",    "producer",   "quantized_layers"};
 
 void metadata_format(const RuleInput& input) {
   constexpr std::string_view kRemedy = "write the file again with {\"format\":\"pt\"}";
@@ -113,7 +109,7 @@ void known_keys(const RuleInput& input) {
     if (value.is_null() || key.empty() || is_in(row->keys, key) || key.starts_with("kv_cache"))
       continue;
     const bool is_native = formats::is_native(input.dialect(), input.checkpoint.family());
-    if (is_native && is_in(kExpertKeys, key)) continue;
+    if (is_native && is_in(formats::kExpertKeys, key)) continue;
     if (value == false && is_in(kIdleWhenFalse, key)) continue;
     input.report_config(ErrorCode::kUnsupported,
                         fmt::format("quantization_config has a key '{}' ({}) that this version "

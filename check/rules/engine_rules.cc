@@ -238,7 +238,7 @@ void plain_module(const RuleInput& input) {
     if (tensor.rule == nullptr || !is_quantized(tensor) ||
         can_be_quantized(input.dialect(), *tensor.rule))
       continue;
-    // What the config says of linears it says of heads, where engines ask it for them.
+    // Engines of some dialects ask the config for heads as they do for linears.
     const bool is_head = tensor.rule->silence == formats::Silence::kHead;
     if (is_head && is_quantized_by_silence(input.dialect(), *tensor.rule)) continue;
     input.report_kind(

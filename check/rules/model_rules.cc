@@ -109,7 +109,7 @@ void expert_ids(const RuleInput& input) {
 
 void routing(const RuleInput& input) {
   const formats::ModelConfig& config = input.checkpoint.config();
-  // Without such numbers code has values of its own, which nobody knows here.
+  // A config without these numbers leaves them to the code of the model: not known here.
   if (config.n_routed_experts == 0 || config.num_experts_per_tok == 0) return;
   if (std::ranges::find(config.layer_is_moe, true) == config.layer_is_moe.end()) return;
   try {

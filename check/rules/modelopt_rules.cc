@@ -220,7 +220,7 @@ void judge_group(const RuleInput& input, const Json& group, const StorageRow& al
   }
   require("weights", "dynamic", false);
   require("input_activations", "dynamic", algo.activations == Activations::kDynamic);
-  // Its makers quantize weights alone there, and every engine activations too.
+  // ModelOpt describes only weights there; every engine quantizes activations too.
   if (algo.scheme == SchemeId::kFp8Block) return;
   const bool has_inputs = json_member(group, "input_activations").is_object();
   if (has_inputs == (algo.activations != Activations::kWeightOnly)) return;
@@ -332,7 +332,7 @@ constexpr LoaderRule kRules[] = {
      "a quantized cache of keys and values has its scales stored", cache_scales},
     {"modelopt.arguments", kModelopt, "all", kError,
      "group_size, config_groups and the like are those of quant_algo", arguments},
-    // nvidia/Qwen3.6-35B-A3B-NVFP4 has it in the file alone.
+    // nvidia/Qwen3.6-35B-A3B-NVFP4 has it only in the file.
     {"modelopt.cache-in-both", kModelopt, "one reader or another", kWarning,
      "config.json and hf_quant_config.json both say that the cache is quantized, or neither",
      cache_in_both},

@@ -37,7 +37,7 @@ bool has_config(const Checkpoint& checkpoint) {
   return checkpoint.config().quantization || checkpoint.description().is_object();
 }
 
-/// Quantized weights that the dialect's rows speak of: no codes that stand otherwise in the files.
+/// Visits the quantized weights that rows of the dialect describe; packed codes have no row.
 /// Without config or description the dialect is a guess, which quantized.config-present reports.
 template <typename Visit>
 void for_each_judged(const RuleInput& input, const Visit& visit) {
@@ -92,8 +92,8 @@ constexpr auto part_dtypes =
     structure<ErrorCode::kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
 constexpr auto scale_shape = structure<ErrorCode::kShapeMismatch, Part::kScale, Part::kDeqScale>;
 
-// The structure takes exponents for a row or a tensor too, loaders for blocks and groups alone; and
-// a grid that is spread in any dialect.
+// The structure also takes exponents for a row or a tensor, and a spread grid in any dialect;
+// loaders take exponents only for blocks and groups.
 void fp8_scale_shape(const RuleInput& input) {
   scale_shape(input);
   for_each_about(input, [&](const LogicalTensor& tensor) {

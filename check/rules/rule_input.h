@@ -120,7 +120,7 @@ struct RuleInput {
   /// Whether the row is about weights of this scheme.
   [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
 
-  /// Throws kInterrupted where somebody asked for the end. Safe from many threads.
+  /// Throws kInterrupted if a stop was requested. Safe from many threads.
   void stop_if_asked() const {
     if (options.stop_requested && options.stop_requested())
       throw Error(ErrorCode::kInterrupted, "stopped while weights were read");

@@ -133,7 +133,7 @@ Json view_json(const engines::EngineRow& engine, const engines::EngineView& view
           {"is_known", view.verdict.is_known},
           {"is_silent", view.verdict.is_silent},
           {"notes", view.verdict.notes},
-          {"evidence", evidence_text(view.verdict.evidence)},
+          {"evidence", view.verdict.loads ? evidence_text(view.verdict.evidence) : ""},
           {"options", view.verdict.options},
           {"tensor", view.verdict.tensor},
           {"reason", view.verdict.reason},

@@ -18,7 +18,7 @@ std::string weight_of(std::string_view name) {
   return std::string(formats::module_stem(name)) + ".weight";
 }
 
-// Whether tensors are seen otherwise than they stand in the files.
+// True if tensors are seen in another form than the files have.
 bool is_relaid(const formats::Checkpoint& checkpoint) {
   return formats::input_major_layout(checkpoint.config()) ||
          std::ranges::any_of(checkpoint.tensors(), [](const formats::LogicalTensor& tensor) {

@@ -316,7 +316,7 @@ std::string slices_text(const Checkpoint& checkpoint) {
       rank.etp_rank, slicing->etp);
 }
 
-// What is said of a quantized cache of keys and values, and what is stored of it.
+// The config's words for a quantized cache of keys and values, and the number of stored scales.
 std::string cache_text(const Checkpoint& checkpoint, std::uint64_t n_scales) {
   const std::string words = formats::cache_words(checkpoint);
   if (words.empty() && n_scales == 0) return {};

@@ -29,10 +29,10 @@ struct OpenOptions {
   std::string family;
   /// Unknown tensors that match one of these are untouched copies instead of a refusal.
   const std::vector<Pattern>* allow_unknown = nullptr;
-  /// Of tensors that match one of these and stand in several files, the copy is taken that the
-  /// index names, instead of a refusal.
+  /// The index chooses among several copies of a tensor that matches one of these; other copies
+  /// are refused.
   const std::vector<Pattern>* allow_duplicate = nullptr;
-  /// Of copies with equal bytes one is taken, instead of a refusal.
+  /// One of several copies with equal bytes is taken, instead of a refusal.
   bool merges_copies = false;
   /// Directory with `NAME.header` files standing for weights files that were consumed (resume of
   /// --consume-source).

@@ -13,9 +13,9 @@
 namespace ingot::formats {
 
 inline constexpr std::string_view kConfigName = "config.json";
-/// Of an index that is not of the files beside it.
+/// The remedy for an index of other files.
 inline constexpr std::string_view kIndexRemedy =
-    "where all weights are here, ingot repair makes the index anew";
+    "where all weights are here, ingot repair makes the index again";
 
 /// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
 /// place of a conversion that has not ended (kExists).

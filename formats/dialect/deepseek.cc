@@ -258,12 +258,6 @@ std::vector<std::string> still_plain(std::vector<std::string> entries, const Wri
   return entries;
 }
 
-/// What NVIDIA's releases of DeepSeek-V4 say of experts in NVFP4, beside what is said of the FP8.
-constexpr std::array kExpertKeys = {
-    "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
-    "moe_quant_algo", "quant_algo", "producer", "quantized_layers",
-};
-
 /// The values of kExpertKeys; empty where no expert is NVFP4.
 Json expert_block(const WrittenModel& model) {
   const std::uint64_t n_layers = model.source.num_hidden_layers;
@@ -328,7 +322,7 @@ void state_experts(const WrittenModel& model, const NativeBlock& native, Json& b
   const Json derived = has_native ? expert_block(model) : Json::object();
   const bool is_said = block.contains("quant_algo") || block.contains("moe_quant_algo");
   if (native.has_foreign || (derived.empty() && !is_said)) return;
-  for (const char* key : kExpertKeys) {
+  for (const std::string_view key : kExpertKeys) {
     const auto value = derived.find(key);
     if (value == derived.end()) {
       block.erase(key);

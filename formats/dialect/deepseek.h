@@ -1,11 +1,20 @@
 #pragma once
 
-// The lists of modules in DeepSeek's FP8 config that stay plain.
+#include <array>
+#include <string_view>
+
+// Keys of DeepSeek's FP8 config.
 
 namespace ingot::formats {
 
-/// transformers reads the first; vLLM and SGLang the second where it is there.
+/// Lists of modules that stay plain: transformers reads the first; vLLM and SGLang the second where
+/// it is there.
 inline constexpr const char* kModulesToNotConvert = "modules_to_not_convert";
 inline constexpr const char* kIgnoredLayers = "ignored_layers";
+
+/// The keys by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
+inline constexpr std::array<std::string_view, 8> kExpertKeys = {
+    "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
+    "moe_quant_algo", "quant_algo", "producer", "quantized_layers"};
 
 }  // namespace ingot::formats

@@ -179,7 +179,7 @@ Json config_group(const StorageRow& algo) {
   const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
   const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
   Json group = Json::object();
-  // Of blocks its makers say what weights are, whatever engines do with activations.
+  // ModelOpt describes only the weights of FP8 blocks, whatever engines do with activations.
   if (algo.activations != Activations::kWeightOnly && algo.scheme != SchemeId::kFp8Block) {
     group["input_activations"] = numbers(bits, algo.activations == Activations::kDynamic,
                                          group_size(algo), is_by_row ? "token" : "");
