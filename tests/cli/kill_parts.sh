@@ -51,7 +51,7 @@ for ((round = 0; killed < kills && round < 10 * kills; round++)); do
   victim=${alive[$((RANDOM % ${#alive[@]}))]}
   if kill -9 "${pids[$victim]}" 2>/dev/null; then killed=$((killed + 1)); fi
   wait "${pids[$victim]}" 2>/dev/null || true
-  left=$(find "$work" -mindepth 2 -maxdepth 2 -path "$work/out/*" ! -name .ingot-partial | wc -l)
+  left=$(find "$work" -mindepth 2 -maxdepth 2 -path "$work/out/*" ! -name .ingot-partial ! -name '.ingot-probe-*' | wc -l)
   [ "$left" -eq 0 ] || { echo "files under final names after a kill"; exit 1; }
   start "$victim"
 done

@@ -26,13 +26,16 @@ for ((i = 0; killed < kills && i < 5 * kills; i++)); do
   if kill -9 $pid 2>/dev/null; then killed=$((killed + 1)); fi
   wait $pid 2>/dev/null || true
   if [ -e "$work/killed/ingot.json" ] && [ ! -e "$work/killed/.ingot-partial" ]; then
-    # It finished before the signal: compare, and start over.
+    # It finished before the signal: compare, and start over. The next run removes what a kill left of its own files.
+    if [ -n "$(find "$work/killed" -maxdepth 1 -name '.ingot-*')" ]; then
+      "$ingot" convert "$work/source" "$work/killed" --to bf16 --progress never --resume "$@" >/dev/null
+    fi
     diff -r "$work/whole" "$work/killed"
     rm -rf "$work/killed"
   else
-    # No file may have a final name before everything is done, unless publishing had begun.
+    # No file may have a final name before everything is done, unless publishing had begun. Probes are none.
     if [ -e "$work/killed/.ingot-partial/journal.jsonl" ] && ! grep -q publishing "$work/killed/.ingot-partial/journal.jsonl"; then
-      left=$(find "$work/killed" -mindepth 1 -maxdepth 1 ! -name .ingot-partial | wc -l)
+      left=$(find "$work/killed" -mindepth 1 -maxdepth 1 ! -name .ingot-partial ! -name '.ingot-probe-*' | wc -l)
       [ "$left" -eq 0 ] || { echo "files under final names after a kill"; exit 1; }
       grep -q '"item"' "$work/killed/.ingot-partial/journal.jsonl" && resumed=$((resumed + 1))
     fi
