@@ -35,10 +35,6 @@ struct Member {
   std::uint32_t expert = 0;
 };
 
-std::string parent_and(std::string_view name, std::string_view leaf) {
-  return std::string(name.substr(0, name.rfind('.') + 1)).append(leaf);
-}
-
 /// The module for a layer of this name, without its members.
 BuiltModule built_of(const LogicalTensor& tensor, std::string_view name, Engine engine) {
   BuiltModule built;
@@ -52,7 +48,7 @@ BuiltModule built_of(const LogicalTensor& tensor, std::string_view name, Engine 
   } else if (role == Role::kHead || role == Role::kMtpHead) {
     built.kind = BuiltModule::Kind::kHead;
   } else if (const std::string_view leaf = joined_name(tensor, engine); !leaf.empty()) {
-    built.name = parent_and(name, leaf);
+    built.name = std::string(parent_of(name)).append(leaf);
   }
   return built;
 }
@@ -70,6 +66,10 @@ void set_members(BuiltModule& built, std::vector<Member> members) {
 }
 
 }  // namespace
+
+std::string_view parent_of(std::string_view name) {
+  return name.substr(0, name.rfind('.') + 1);
+}
 
 bool is_vllm(Engine engine) {
   return engine == Engine::kVllm || engine == Engine::kVllmAscend;

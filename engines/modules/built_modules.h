@@ -19,6 +19,9 @@ namespace ingot::engines {
 /// vLLM, or vLLM-Ascend, whose loader is vLLM's.
 bool is_vllm(Engine engine);
 
+/// The name of the module around another, with the dot behind it; empty at the top.
+std::string_view parent_of(std::string_view name);
+
 /// What becomes of a weight and others in an engine, by name: `gate_up_proj`, `experts.w13`; empty
 /// for one that stays by itself.
 std::string_view joined_name(const LogicalTensor& tensor, Engine engine);

@@ -42,10 +42,6 @@ Belief torn(const BuiltModule& module, std::string_view list) {
   return refused(fmt::format("{} has some of {}", list, module.name));
 }
 
-std::string_view parent_of(std::string_view name) {
-  return name.substr(0, name.rfind('.') + 1);
-}
-
 std::string method_of(const Json& block) {
   return text_at(block, "quant_method");
 }

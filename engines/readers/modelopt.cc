@@ -41,10 +41,6 @@ bool has_fp4(const Json* layers) {
          });
 }
 
-std::string_view parent_of(std::string_view name) {
-  return name.substr(0, name.rfind('.') + 1);
-}
-
 }  // namespace
 
 // The block in config.json comes before the file (vLLM's transformers_utils/config.py:893), unless

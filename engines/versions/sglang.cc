@@ -10,18 +10,8 @@ constexpr std::string_view kV4Fp4OfSglang =
     "python/sglang/srt/model_loader/loader.py: is_fp4_experts";
 constexpr std::string_view kV4OfSglang =
     "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
-constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
-constexpr std::string_view kDynamicInstead = "--activations dynamic";
-constexpr std::string_view kNoBlocksOfModelopt = "fp8 in dialect deepseek or compressed-tensors";
-constexpr std::string_view kNamesOfOthers =
-    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
-    "alone";
-constexpr std::string_view kWholeBlocks =
-    "it joins weights, and the rows of all but the last must be a multiple of the block's";
-constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
-constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 constexpr SchemeSet kFive = {kBf16, kFp8Block, kFp8Channel, kNvfp4, kInt4Group};
 
 constexpr std::array kLoads = {

@@ -8,22 +8,12 @@ namespace ingot::engines {
 namespace {
 
 constexpr std::string_view kV4OfVllm = "vllm/models/deepseek_v4/quant_config.py";
-constexpr std::string_view kDynamicInstead = "--activations dynamic";
-constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
-constexpr std::string_view kNoBlocksOfModelopt = "fp8 in dialect deepseek or compressed-tensors";
-constexpr std::string_view kNamesOfOthers =
-    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
-    "alone";
-constexpr std::string_view kWholeBlocks =
-    "it joins weights, and the rows of all but the last must be a multiple of the block's";
-constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
 constexpr SchemeSet kNine = {kBf16,  kFp8Block, kFp8Channel, kFp8Tensor, kInt8Channel,
                              kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
 constexpr SchemeSet kNineButMxfp8 = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kNvfp4,    kMxfp4,      kInt4Group};
 constexpr SchemeSet kEight = {kBf16,  kFp8Block, kFp8Channel, kInt8Channel,
                               kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
-constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 constexpr SchemeSet kQuantized = {kFp8Block, kFp8Channel, kInt8Channel, kNvfp4,
                                   kMxfp4,    kMxfp8,      kInt4Group};
 constexpr SchemeSet kNoBlocks = {kBf16,  kFp8Channel, kInt8Channel, kNvfp4,

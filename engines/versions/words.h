@@ -22,4 +22,18 @@ inline constexpr std::string_view kModelslim = "modelslim";
 inline constexpr std::string_view kDeepseek = "deepseek";
 inline constexpr std::string_view kMxfp4Stacks = "mxfp4";
 
+// Limits that vLLM and SGLang share.
+inline constexpr std::string_view kDynamicInstead = "--activations dynamic";
+inline constexpr std::string_view kNoInputs =
+    "it reads the number of bits of activations, and has none";
+inline constexpr std::string_view kNoBlocksOfModelopt =
+    "fp8 in dialect deepseek or compressed-tensors";
+inline constexpr std::string_view kNamesOfOthers =
+    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
+    "alone";
+inline constexpr std::string_view kWholeBlocks =
+    "it joins weights, and the rows of all but the last must be a multiple of the block's";
+inline constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
+inline constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
+
 }  // namespace ingot::engines

@@ -123,6 +123,11 @@ inline std::map<std::string, std::string> tensor_bytes(const std::filesystem::pa
   return tensors;
 }
 
+/// A small checkpoint of a released family (tests/golden/PROVENANCE.md).
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
 inline std::filesystem::path tiny_v32() {
   return std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
 }

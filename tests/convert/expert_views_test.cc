@@ -28,16 +28,13 @@ using formats::Checkpoint;
 using formats::SchemeId;
 using formats::Shape;
 using ingot::testing::Conversion;
+using ingot::testing::fixture;
 using ingot::testing::OutputTensor;
 using ingot::testing::OutputTensors;
 using ingot::testing::read_output;
 using ingot::testing::TempDir;
 
 constexpr std::size_t kExperts = 6;
-
-std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
-}
 
 /// Converts as the command line does.
 OutputTensors converted(const std::filesystem::path& input, const std::filesystem::path& output,

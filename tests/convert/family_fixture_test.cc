@@ -29,13 +29,10 @@ using formats::Json;
 using formats::Role;
 using formats::SchemeId;
 using ingot::testing::Conversion;
+using ingot::testing::fixture;
 using ingot::testing::OutputTensors;
 using ingot::testing::read_output;
 using ingot::testing::TempDir;
-
-std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
-}
 
 formats::Checkpoint open(const std::filesystem::path& path, const std::string& family = "") {
   return formats::Checkpoint::open(path, {.family = family});

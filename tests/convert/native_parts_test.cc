@@ -25,10 +25,6 @@ using formats::SchemeId;
 const std::string kMain = "layers.0.ffn.experts.0.w1";
 const std::string kDraft = "mtp.0.ffn.experts.0.w1";
 
-std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
-}
-
 Json config_of(const std::filesystem::path& directory) {
   return formats::read_json_file(directory / "config.json", 1 << 20);
 }
