@@ -110,17 +110,25 @@ def row(folder, work):
     return cells
 
 
-table = [["release", "model_type", "quantized", "tensors", "B param.", "index", "check"] + ["to " + s for s in SCHEMES]]
-for config in sorted(glob.glob(ROOT + "/*/config.json"), key=str.lower):
+def tried(config):
     work = tempfile.mkdtemp(prefix="ingot-real-", dir=os.environ.get("TMPDIR", "/tmp"))
     try:
-        table.append(row(os.path.dirname(config), work))
+        return row(os.path.dirname(config), work)
     finally:
         shutil.rmtree(work)
-widths = [max(len(r[i]) for r in table) for i in range(len(table[0]))]
-for cells in table:
-    print("  ".join(c.ljust(w) for c, w in zip(cells, widths)).rstrip())
-known = [r for r in table[1:] if r[3].isdigit()]
-print(f"\n{len(table) - 1} releases: {len(known)} of a known family, {sum(r[6] == 'ok' for r in known)} without a finding")
+
+
+def show(cells):
+    print("  ".join(c.ljust(w) for c, w in zip(cells, WIDTHS)).rstrip(), flush=True)
+
+
+WIDTHS = (44, 16, 18, 8, 8, 10, 30, 16, 16, 16)
+show(["release", "model_type", "quantized", "tensors", "B param.", "index", "check"] + ["to " + s for s in SCHEMES])
+table = []
+for config in sorted(glob.glob(ROOT + "/*/config.json"), key=str.lower):
+    table.append(tried(config))
+    show(table[-1])
+known = [r for r in table if r[3].isdigit()]
+print(f"\n{len(table)} releases: {len(known)} of a known family, {sum(r[6] == 'ok' for r in known)} without a finding")
 sys.exit(worst)
 PYTHON

@@ -7,6 +7,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect.h"
 #include "formats/json/json.h"
+#include "formats/json/python_words.h"
 #include "synth/synth.h"
 
 namespace ingot::formats {
@@ -216,7 +217,7 @@ void set_width(Json& config, const Count& value, std::initializer_list<const cha
 
 std::string synth_config_text(const SynthOptions& options) {
   if (options.family != nullptr && !options.config.empty()) {
-    Json config = parse_json(options.config, "config.json");
+    Json config = parse_python_json(options.config, "config.json");
     set_quantization_block(parse_model_config(options.config, "config.json"), config, nullptr);
     return json_text(config);
   }

@@ -301,6 +301,14 @@ TEST(Synth, RefusesADirectoryThatIsNotEmpty) {
   EXPECT_EQ(contents(dir.path()).size(), 1U);
 }
 
+// Released configs of Nemotron have such words.
+TEST(Synth, ReadsAndWritesWordsOfPythonsJson) {
+  SynthOptions options;
+  options.family = find_family("qwen3_moe");
+  options.config = R"({"model_type": "qwen3_moe", "time_step_limit": [0.0, Infinity]})";
+  EXPECT_THAT(synth_config_text(options), ::testing::HasSubstr("Infinity"));
+}
+
 TEST(Synth, LayerSizeKeepsTheRealWidths) {
   SynthOptions options;
   options.family = find_family("deepseek_v32");
