@@ -8,6 +8,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
+#include "formats/modules/mtp_names.h"
 #include "formats/relaid/relaid_codes.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
@@ -247,7 +248,7 @@ void mtp_names(const RuleInput& input) {
     if (module.is_quantized) {
       std::string fault = group_fault(config, module.mtp_name, *module.tensor);
       // A head is no `Linear` to vLLM: its name has to be a target.
-      const bool is_head = !formats::mtp_head_alias(module.name).empty();
+      const bool is_head = !formats::mtp_names(module.name, 0).head.empty();
       if (is_head && config.named_target(module.name) && !config.named_target(module.mtp_name))
         fault = "is no target";
       if (fault.empty() || !group_fault(config, module.name, *module.tensor).empty()) return;

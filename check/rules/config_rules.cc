@@ -16,6 +16,7 @@
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/modules/mtp_names.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
 // quantization that change what is computed.
@@ -176,9 +177,9 @@ std::set<std::string> names_of_modules(const RuleInput& input) {
       add(tensor, std::move(name));
   }
   for (const LinearModule& module : input.facts.modules) {
-    for (const std::string& name : {module.mtp_name, module.draft_name}) {
-      if (!name.empty()) add(*module.tensor, name);
-    }
+    for (std::string& name :
+         formats::mtp_names(module.name, input.checkpoint.config().num_hidden_layers).all())
+      add(*module.tensor, std::move(name));
   }
   return names;
 }

@@ -8,6 +8,7 @@
 #include "engines/modules/module_lists.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
+#include "formats/modules/mtp_names.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
 
@@ -168,7 +169,7 @@ void mtp_head(const RuleInput& input) {
   if (statement.object == nullptr) return;
   const formats::ModuleList& excluded = statement.block.excluded();
   for (const LinearModule& module : input.facts.modules) {
-    const std::string alias = formats::mtp_head_alias(module.name);
+    const std::string alias = formats::mtp_names(module.name, 0).head;
     if (alias.empty() || module.is_quantized || excluded.covers_for_any(alias)) continue;
     // What is wrong under the stored name has been said.
     if (!excluded.covers_for_any(module.name)) continue;

@@ -1,10 +1,8 @@
 #include "engines/modules/engine_input.h"
 
-#include <fmt/format.h>
-
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
-#include "formats/modules/module_patterns.h"
+#include "formats/modules/mtp_names.h"
 
 namespace ingot::engines {
 namespace {
@@ -29,21 +27,9 @@ bool is_other_linear(const LogicalTensor& tensor) {
   }
 }
 
-// vLLM builds the head of a draft model under a name of its own, and Step's decoder one level
-// deeper (step3p5_mtp.py:74; all others as models/deepseek_v32/nvidia/mtp.py:92 does).
-std::string mtp_name_of(std::string_view module, std::uint32_t layer, std::string_view family) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  if (!module.starts_with(prefix)) return {};
-  const std::string_view rest = module.substr(prefix.size());
-  if (std::string head = formats::mtp_head_alias(module); !head.empty()) return head;
-  if (!family.starts_with("step3p") ||
-      !(rest.starts_with("self_attn.") || rest.starts_with("mlp.")))
-    return {};
-  return fmt::format("{}mtp_block.{}", prefix, rest);
-}
-
 std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   const formats::ModelConfig& config = checkpoint.config();
+  const bool has_block = checkpoint.family().name.starts_with("step3p");
   std::vector<LinearModule> modules;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     LinearModule module;
@@ -56,9 +42,10 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
     module.name = tensor.name;
     if (tensor.name.ends_with(kWeight)) module.name.resize(tensor.name.size() - kWeight.size());
     module.tensor = &tensor;
-    if (tensor.layer && config.num_hidden_layers != 0 && *tensor.layer >= config.num_hidden_layers)
-      module.mtp_name = mtp_name_of(module.name, *tensor.layer, checkpoint.family().name);
-    module.draft_name = formats::draft_module_name(module.name, config.num_hidden_layers);
+    formats::MtpNames names = formats::mtp_names(module.name, config.num_hidden_layers);
+    if (has_block && names.head.empty()) names.head = std::move(names.block);
+    module.mtp_name = std::move(names.head);
+    module.draft_name = std::move(names.draft);
     modules.push_back(std::move(module));
   }
   return modules;

@@ -29,7 +29,7 @@ struct LinearModule {
   bool is_quantizable = false;
   /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
   std::string mtp_name;
-  /// The name under which SGLang builds it in the first of these (draft_module_name()), or empty.
+  /// The name under which SGLang builds it in the first of these (MtpNames::draft), or empty.
   std::string draft_name;
 };
 

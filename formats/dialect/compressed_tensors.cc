@@ -9,6 +9,7 @@
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
+#include "formats/modules/mtp_names.h"
 
 // The flavour that vLLM's tools write: docs/formats.md, "Dialects".
 
@@ -102,10 +103,11 @@ void name_heads(const WrittenModel& model, const QuantizationGroup& group,
     const bool is_head = tensor.rule != nullptr && tensor.rule->silence == Silence::kHead;
     if (!is_head || !is_quantized(tensor) || group_of(tensor, model.source) != group) continue;
     const std::string_view module = module_name(tensor.name);
-    if (!ModuleList(targets, PatternSyntax::kRegex).covers_for_all(module))
-      targets.emplace_back(module);
-    std::string alias = mtp_head_alias(module);
-    if (!alias.empty()) targets.push_back(std::move(alias));
+    std::string alias = mtp_names(module, 0).head;
+    for (std::string name : {std::string(module), std::move(alias)}) {
+      if (!name.empty() && !ModuleList(targets, PatternSyntax::kRegex).covers_for_all(name))
+        targets.push_back(std::move(name));
+    }
   }
 }
 

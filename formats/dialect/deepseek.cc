@@ -11,6 +11,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
+#include "formats/modules/mtp_names.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".
 
@@ -216,7 +217,7 @@ std::vector<std::string> names_of_drafts(const ModelConfig& source, SchemeId sch
   constexpr std::string_view kLast = "kv_a_proj_with_mqa";
   std::vector<std::string> names;
   for (const std::string& module : modules) {
-    std::string draft = draft_module_name(module, source.num_hidden_layers);
+    std::string draft = mtp_names(module, source.num_hidden_layers).draft;
     const bool is_draft = !draft.empty();
     if (module.ends_with(kLast) && (is_draft || scheme == SchemeId::kInt8Block)) {
       const std::string& name = is_draft ? draft : module;

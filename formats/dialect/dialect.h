@@ -142,10 +142,6 @@ bool can_be_quantized(const Dialect& dialect, const TensorRule& rule);
 /// nothing of it.
 bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule);
 
-/// The name under which vLLM looks up `model.layers.N.shared_head.head`, the head of a multi-token
-/// prediction layer: without `shared_head`. Empty for any other module.
-std::string mtp_head_alias(std::string_view module);
-
 /// The row of this part in a scheme's storage; null: it has none.
 const PartRow* find_part_row(const StorageRow& storage, Part part);
 

@@ -128,12 +128,6 @@ bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule) {
   return rule.silence == Silence::kHead && dialect.heads == Heads::kBySilence;
 }
 
-std::string mtp_head_alias(std::string_view module) {
-  constexpr std::string_view kInserted = ".shared_head.head";
-  if (!module.ends_with(kInserted)) return {};
-  return std::string(module.substr(0, module.size() - kInserted.size())).append(".head");
-}
-
 const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
                                std::optional<Activations> activations) {
   for (const StorageRow& row : dialect.storage) {

@@ -104,17 +104,6 @@ struct Derived {
   std::vector<std::string> excluded;
 };
 
-/// vLLM looks up the head of an MTP layer under a name of its own.
-void name_mtp_heads(const WrittenModel& model, std::vector<std::string>& excluded) {
-  const ModuleList chosen(excluded, PatternSyntax::kGlob);
-  for (const WrittenTensor& tensor : model.tensors) {
-    if (scheme_facts(tensor.scheme).quantized) continue;
-    std::string alias = mtp_head_alias(module_name(tensor.name));
-    if (!alias.empty() && !chosen.covers_for_all(alias)) excluded.push_back(std::move(alias));
-  }
-  std::sort(excluded.begin(), excluded.end());
-}
-
 Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   const QuantizationGroup& group = written.groups.front();
   Derived derived;
@@ -129,7 +118,6 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   }
   derived.excluded =
       module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);
-  name_mtp_heads(model, derived.excluded);
   // SGLang takes an empty list for a missing one. A norm is no linear layer, so this says nothing.
   if (derived.excluded.empty()) derived.excluded.emplace_back("model.norm");
   return derived;

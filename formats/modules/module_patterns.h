@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "formats/modules/module_census.h"
@@ -21,17 +20,14 @@ enum class PatternSyntax : std::uint8_t {
   kGlob,
 };
 
-/// The name under which SGLang builds a module of the first MTP layer, of which it makes a model of
-/// one layer: `model.decoder.mlp.down_proj` for `model.layers.61.mlp.down_proj`. Empty for other
-/// modules. Read in SGLang 0.5.23, models/deepseek_nextn.py:119; glm4_moe_nextn.py,
-/// mimo_v2_nextn.py and others have the same.
-std::string draft_module_name(std::string_view module, std::uint64_t n_main_layers);
-
-/// Few patterns, sorted, that match every module of class `cls` and no other: layers, parents
-/// (`self_attn`) and leaves (`mlp.gate`) over all or some layers, and names of what is left. Chosen
-/// greedily by what they cover. Layers from `n_main_layers` on are MTP layers (0: not known); those
-/// of the first are matched under draft_module_name() too.
-/// Throws kUnsupported when the syntax cannot tell the classes apart.
+/// A sorted list that takes in every module of class `cls` and no other, under the names of
+/// mtp_names() too. Layers from `n_main_layers` on are MTP layers (0: not known).
+///
+/// Where all of X.self_attn is of the class in a layer, that is one entry. kRegex: an expression
+/// for each kind of module (`mlp.gate`), in all layers or in those that it names, since engines
+/// that nest a model give it another prefix; modules outside the layers by name. kGlob: an entry
+/// for each layer, as in ModelOpt's releases, since vLLM finds a fused module by the names of its
+/// members. Throws kUnsupported when the syntax cannot tell the classes apart.
 std::vector<std::string> module_patterns(std::span<const ClassedModule> modules, std::uint32_t cls,
                                          std::uint64_t n_main_layers, PatternSyntax syntax);
 

@@ -25,7 +25,7 @@ sums "$work/lists" >"$work/before"
 expect 1 "does not load" "$ingot" check "$work/lists" --engine vllm
 expect 0 "2 of 2 weights files stay as they are" "$ingot" repair "$work/lists" "$work/mended" --dry-run
 [ ! -e "$work/mended" ] || fail "a dry run has written something"
-expect 0 "config.json: quantization_config.ignore: 1 entries -> 8 entries" "$ingot" repair "$work/lists" "$work/mended"
+expect 0 "config.json: quantization_config.ignore: 1 entries -> 9 entries" "$ingot" repair "$work/lists" "$work/mended"
 [ "$(inodes "$work/lists")" = "$(inodes "$work/mended")" ] || fail "weights are no links"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/mended" --deep
 expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/mended" --engine vllm

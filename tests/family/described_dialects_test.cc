@@ -82,10 +82,10 @@ TEST(Modelopt, DescribesWeightOnlyNvfp4) {
   const auto written = moe(SchemeId::kNvfp4, Activations::kWeightOnly);
   EXPECT_EQ(
       description("modelopt", config_with(), written).dump(),
-      R"({"producer":{"name":"modelopt","version":"0.27.0"},"quantization":{"quant_algo":"W4A16_NVFP4","kv_cache_quant_algo":null,"group_size":16,"exclude_modules":["*.mlp.gate","*.self_attn*","lm_head","model.embed_tokens"]}})");
+      R"({"producer":{"name":"modelopt","version":"0.27.0"},"quantization":{"quant_algo":"W4A16_NVFP4","kv_cache_quant_algo":null,"group_size":16,"exclude_modules":["lm_head","model.embed_tokens","model.layers.0.mlp.gate","model.layers.0.self_attn*","model.layers.1.mlp.gate","model.layers.1.self_attn*"]}})");
   EXPECT_EQ(
       config_block("modelopt", config_with(), written).dump(),
-      R"({"config_groups":{"group_0":{"weights":{"dynamic":false,"num_bits":4,"type":"float","group_size":16},"targets":["Linear"]}},"ignore":["*.mlp.gate","*.self_attn*","lm_head","model.embed_tokens"],"quant_algo":"W4A16_NVFP4","group_size":16,"producer":{"name":"modelopt","version":"0.27.0"},"quant_method":"modelopt"})");
+      R"({"config_groups":{"group_0":{"weights":{"dynamic":false,"num_bits":4,"type":"float","group_size":16},"targets":["Linear"]}},"ignore":["lm_head","model.embed_tokens","model.layers.0.mlp.gate","model.layers.0.self_attn*","model.layers.1.mlp.gate","model.layers.1.self_attn*"],"quant_algo":"W4A16_NVFP4","group_size":16,"producer":{"name":"modelopt","version":"0.27.0"},"quant_method":"modelopt"})");
 }
 
 TEST(Modelopt, NamesTheAlgorithmOfEverySpelling) {
@@ -132,8 +132,9 @@ TEST(Modelopt, KeepsTheSourcesFilesWhileTheyHold) {
   }
   const Json anew = description("modelopt", config_with(), without_expert, &file);
   EXPECT_EQ(anew["quantization"]["exclude_modules"],
-            Json::array({"*.mlp.gate", "*.self_attn*", "lm_head", "model.embed_tokens",
-                         "model.layers.1*"}));
+            Json::array({"lm_head", "model.embed_tokens", "model.layers.0.mlp.gate",
+                         "model.layers.0.self_attn*", "model.layers.1.mlp*",
+                         "model.layers.1.self_attn*"}));
   EXPECT_TRUE(anew["quantization"]["kv_cache_quant_algo"].is_null());
 }
 

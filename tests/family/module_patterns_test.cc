@@ -10,6 +10,7 @@
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
+#include "formats/modules/mtp_names.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {
@@ -138,22 +139,40 @@ std::uint32_t nvfp4_default(const std::string& name) {
   return has(name, "self_attn") || is_mtp(name) || is_release_plain(name) ? 0U : 1U;
 }
 
-TEST(ModulePatterns, AreFewForTheNvfp4Default) {
+Strings list_starts(const Strings& list, std::string_view start) {
+  Strings found;
+  std::ranges::copy_if(list, std::back_inserter(found),
+                       [&](const std::string& entry) { return entry.starts_with(start); });
+  return found;
+}
+
+TEST(ModulePatterns, NameKindsForTheNvfp4Default) {
   EXPECT_EQ(ct_list(model(nvfp4_default), 0),
-            (Strings{"lm_head", "model.embed_tokens", R"(re:.*(layers\.11|model\.decoder)\..*)",
-                     R"(re:.*\.mlp\.gate$)", R"(re:.*\.self_attn.*)"}));
-  EXPECT_EQ(glob_list(model(nvfp4_default)),
-            (Strings{"*.mlp.gate", "*.self_attn*", "lm_head", "model.decoder.*",
-                     "model.embed_tokens", "model.layers.11*"}));
+            (Strings{"lm_head", "model.layers.11.head",
+                     R"(re:(.*layers\.11|.*model\.decoder)\.(.*\.)?mlp.*)", R"(re:.*\.eh_proj$)",
+                     R"(re:.*\.embed_tokens$)", R"(re:.*\.mlp\.gate$)", R"(re:.*\.self_attn.*)",
+                     R"(re:.*\.shared_head\.head$)"}));
+}
+
+TEST(ModulePatterns, NameEachLayerToModelOpt) {
+  const Strings list = glob_list(model(nvfp4_default));
+  EXPECT_EQ(list_starts(list, "model.layers.10."),
+            (Strings{"model.layers.10.mlp.gate", "model.layers.10.self_attn*"}));
+  EXPECT_EQ(list_starts(list, "model.layers.11."),
+            (Strings{"model.layers.11.eh_proj", "model.layers.11.embed_tokens",
+                     "model.layers.11.head", "model.layers.11.mlp*", "model.layers.11.mtp_block*",
+                     "model.layers.11.self_attn*", "model.layers.11.shared_head.head"}));
+  EXPECT_EQ(list_starts(list, "model.decoder"),
+            (Strings{"model.decoder.mlp*", "model.decoder.self_attn*"}));
 }
 
 TEST(ModulePatterns, MatchThoseOfARelease) {
   const auto modules =
       model([](const std::string& name) { return is_release_plain(name) ? 0 : 1; });
-  EXPECT_EQ(
-      ct_list(modules, 0),
-      (Strings{"lm_head", R"(re:.*\.eh_proj$)", R"(re:.*\.embed_tokens$)", R"(re:.*\.mlp\.gate$)",
-               R"(re:.*\.self_attn\.indexer\.weights_proj$)", R"(re:.*\.shared_head\.head$)"}));
+  EXPECT_EQ(ct_list(modules, 0), (Strings{"lm_head", "model.layers.11.head", R"(re:.*\.eh_proj$)",
+                                          R"(re:.*\.embed_tokens$)", R"(re:.*\.mlp\.gate$)",
+                                          R"(re:.*\.self_attn\.indexer\.weights_proj$)",
+                                          R"(re:.*\.shared_head\.head$)"}));
   glob_list(modules);
 }
 
@@ -162,14 +181,16 @@ TEST(ModulePatterns, TellThreeClassesApart) {
     if (is_release_plain(name)) return 0;
     return has(name, "self_attn") || is_mtp(name) ? 1 : 2;
   });
-  for (const std::uint32_t cls : {0U, 1U, 2U}) EXPECT_LE(ct_list(modules, cls).size(), 8U) << cls;
+  EXPECT_EQ(ct_list(modules, 0).size(), 7U);
+  EXPECT_EQ(ct_list(modules, 1).size(), 8U);
+  EXPECT_EQ(ct_list(modules, 2).size(), 3U);
 }
 
 TEST(ModulePatterns, NameSomeLayers) {
   const auto modules = model([](const std::string& name) {
     return has(name, "layers.1.mlp.experts") || has(name, "layers.3.mlp.experts") ? 0U : 1U;
   });
-  EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*layers\.(1|3)\.(.*\.)?mlp\.experts.*)"});
+  EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*layers\.(1|3)\.mlp\.experts.*)"});
   EXPECT_EQ(glob_list(modules),
             (Strings{"model.layers.1.mlp.experts*", "model.layers.3.mlp.experts*"}));
 }
@@ -178,8 +199,9 @@ TEST(ModulePatterns, NameSomeLayers) {
 TEST(ModulePatterns, StayWithinALayersNumber) {
   const auto modules =
       model([](const std::string& name) { return has(name, "layers.1.") ? 0U : 1U; });
-  EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*layers\.1\..*)"});
-  EXPECT_EQ(glob_list(modules), Strings{"model.layers.1.*"});
+  EXPECT_EQ(ct_list(modules, 0),
+            (Strings{R"(re:.*layers\.1\.mlp.*)", R"(re:.*layers\.1\.self_attn.*)"}));
+  EXPECT_EQ(glob_list(modules), (Strings{"model.layers.1.mlp*", "model.layers.1.self_attn*"}));
 }
 
 TEST(ModulePatterns, AreTheNameOfOneWeight) {
@@ -248,10 +270,24 @@ TEST(ModulePatterns, AreQuickForTheFullModel) {
     modules.push_back({name, is_plain ? 0U : 1U});
   });
   ASSERT_GT(modules.size(), 46'000U);
-  for (const PatternSyntax syntax : {PatternSyntax::kRegex, PatternSyntax::kGlob})
-    // ModelOpt has no expression for both names of the layer for multi-token prediction.
-    EXPECT_EQ(module_patterns(modules, 0, config.num_hidden_layers, syntax).size(),
-              syntax == PatternSyntax::kRegex ? 5U : 6U);
+  for (const PatternSyntax syntax : {PatternSyntax::kRegex, PatternSyntax::kGlob}) {
+    std::size_t n_bytes = 0;
+    for (const std::string& entry : module_patterns(modules, 0, config.num_hidden_layers, syntax))
+      n_bytes += entry.size() + 4;
+    EXPECT_LT(n_bytes, 64U << 10) << "config.json of a full model grows by at most 64 KB";
+  }
+}
+
+TEST(MtpNames, FollowTheEnginesSources) {
+  const MtpNames head = mtp_names("model.layers.61.shared_head.head", 61);
+  EXPECT_EQ(head.all(), Strings{"model.layers.61.head"});
+  EXPECT_EQ(head.head, mtp_names("model.layers.61.shared_head.head", 0).head);
+  const MtpNames first = mtp_names("model.layers.61.mlp.experts.7.up_proj", 61);
+  EXPECT_EQ(first.block, "model.layers.61.mtp_block.mlp.experts.7.up_proj");
+  EXPECT_EQ(first.draft, "model.decoder.mlp.experts.7.up_proj");
+  EXPECT_EQ(mtp_names("model.layers.62.mlp.gate", 61).draft, "") << "only the first is a model";
+  for (const char* other : {"model.layers.60.mlp.gate", "model.layers.61.eh_proj", "lm_head"})
+    EXPECT_EQ(mtp_names(other, 61).all(), Strings{}) << other;
 }
 
 TEST(ModulePatterns, AreNoneForNothing) {
