@@ -18,8 +18,10 @@ import tempfile
 SCHEMES = ["fp8", "fp8-channel", "fp8-tensor", "int8", "int8-block", "nvfp4", "mxfp4", "mxfp8", "int4"]
 CUT = ["--tp", "2", "--ep", "2", "--tp-fit", "retile"]
 WIDTH = re.compile(r"(hidden_size|intermediate_size|intermediate|_dim|_rank|state_size|channels|_width|mlp_size)$")
+# Groups of experts, of which a few are kept: they have to divide the number of experts.
+GROUPS = re.compile(r"^n_group$")
 EXPERTS = re.compile(r"^(n_routed_experts|num_experts|num_local_experts|moe_num_experts)$")
-FACTOR, N_EXPERTS = 8, 8
+FACTOR, N_EXPERTS, N_GROUPS = 8, 8, 4
 # Families whose release has stacks, which others have too.
 STACKED = {"inkling", "step3p7"}
 # What no option of this model can change, in the words of the refusal.
@@ -33,6 +35,8 @@ def widened(value, key=""):
         return [widened(entry, key) for entry in value]
     if isinstance(value, bool) or not isinstance(value, int):
         return value
+    if GROUPS.search(key) and value > 1:
+        return N_GROUPS
     return N_EXPERTS if EXPERTS.search(key) else value * FACTOR if WIDTH.search(key) else value
 
 

@@ -36,6 +36,8 @@ WRITTEN = {
     ("modelslim", "int8-channel", "static"): {"deq_scale": None, "quant_bias": "I32"},
     ("mxfp4", "mxfp4"): {"scales": "U8"},
 }
+# Names of DeepSeek-V4's release, whose own dialect calls scales `scale` and holds powers of two as exponents.
+V4 = re.compile(r"^(?:layers|mtp)\.\d+\.(?:attn|ffn)\.")
 # Tables of n-grams are copied, whatever the target.
 TABLE = "ngram_embedding"
 PLAIN = ("bf16", "f16", "f32")
@@ -121,6 +123,9 @@ def judge_parts(weight, choices):
     """The stored tensors that the dialect says, and no others."""
     key = (choices["dialect"], weight.scheme)
     wanted = WRITTEN.get(key + (choices.get("activations"),)) or WRITTEN.get(key)
+    if V4.search(weight.name) and (choices["dialect"] == "deepseek" or not choices.get("dialect_is_asked")):
+        grid = "F32" if choices.get("fp8_grid") == "amax" else "F8_E8M0"
+        wanted = {"fp8-block": {"scale": grid}, "mxfp4": {"scale": "F8_E8M0"}}.get(weight.scheme, wanted)
     if wanted is None:
         return [f"dialect {choices['dialect']} has no {weight.scheme}"]
     found = {

@@ -24,8 +24,8 @@ ANY_WIDTH = PLAIN + ["fp8", "fp8-channel", "fp8-tensor", "int8", "int8-block", "
 RULES = [
     ("role:experts", r"\.experts\.\d+\."),
     ("role:expert-down", r"\.experts\.\d+\.down_proj"),
-    ("layers:0", r"\.layers\.0\."),
-    ("layers:1 & role:experts", r"\.layers\.1\..*\.experts\.\d+\."),
+    ("layers:0", r"(?<!mtp)\.layers\.0\."),
+    ("layers:1 & role:experts", r"(?<!mtp)\.layers\.1\..*\.experts\.\d+\."),
     ("role:attention", r"\.self_attn\."),
     ("role:shared-experts", r"\.shared_experts\."),
     ("re:.*layers\\.[01]\\..*down_proj", r"\.layers\.[01]\..*down_proj"),
@@ -61,6 +61,7 @@ def _form(draw, to, choices):
     choices.update(dialect=dialect, activations=activations)
     if dialect != HELD[to][0][0] or draw.random() < 0.2:
         words += ["--dialect", dialect]
+        choices["dialect_is_asked"] = True
     if activations != kinds[0] or dialect == "modelopt" or draw.random() < 0.1:
         words += ["--activations", activations]
     if activations == "static" and draw.random() < 0.5:

@@ -113,14 +113,10 @@ def block_of(name, shape, scale_shape, config):
     is_grid = len(scale_shape) == len(shape) and scale_shape[:-2] == per_stack
     if scale_shape == shape[:-1] or (is_grid and scale_shape[-2:] == (n, 1) and n > 1):
         return "channel", (1, k)
-    if (
-        is_grid
-        and len(shape) > 2
-        and scale_shape[-2:] == (1, 1)
-        and not quantization_config(config).get("weight_block_size")
-    ):
+    claimed = claimed_blocks(config)
+    if is_grid and len(shape) > 2 and scale_shape[-2:] == (1, 1) and len(claimed) == len(SQUARES):
         return "tensor", (n, k)
-    for rows, columns in claimed_blocks(config):
+    for rows, columns in claimed:
         if is_grid and scale_shape[-2:] == (-(-n // rows), -(-k // columns)):
             return "block", (rows, columns)
     raise Unreadable(f"{name} {shape} has scales {scale_shape}, which no block size gives")

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -8,6 +9,7 @@
 #include "tests/slicing/expect_cut.h"
 #include "tests/slicing/odd_vocabulary.h"
 #include "tests/slicing/stacked_model.h"
+#include "tests/support/expect_error.h"
 
 // The numbers that a rank has, decoded from its directory alone, are those that a plain reading of
 // the rules cuts out of the decoded whole.
@@ -19,6 +21,7 @@ using Biases = std::vector<std::int32_t>;
 using ByRank = std::map<std::size_t, Biases>;
 using formats::SchemeId;
 using shard::TpFit;
+using testing::expect_error;
 
 class SliceElements : public ::testing::TestWithParam<Target> {};
 
@@ -38,6 +41,15 @@ TEST_P(SliceElements, AreThoseOfTheQuantizedWhole) {
   conversion.recipe.choices.quantize_attention = true;
   if (has_blocks) spare_attention(conversion.recipe);
   const TpFit fit = has_blocks ? TpFit::kPad : TpFit::kRefuse;
+  const bool has_spread_scales = std::ranges::any_of(
+      GetParam().storage->parts,
+      [](const formats::PartRow& part) { return part.shape == formats::PartShape::kSpread; });
+  if (has_spread_scales) {
+    expect_error(ErrorCode::kUnsupported, {"as ModelOpt spreads them"},
+                 [&] { expect_cut(conversion, {.tp = 4, .fit = fit}); });
+    expect_cut(conversion, {.ep = 4});
+    return;
+  }
   expect_cut(conversion, {.tp = 2, .ep = 2, .etp = 2, .fit = fit});
   expect_cut(conversion, {.tp = 4, .fit = fit});
 }
