@@ -192,10 +192,14 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
     match_slices(slice_match, tensors, stage.faults());
   }
   stage.settle();
+  look_for_mtp();
+}
+
+void Checkpoint::State::look_for_mtp() {
   // Only the last stage of a pipeline has those layers.
   const bool may_have_mtp = !slices || slices->slicing.rank->end_layer > config.num_hidden_layers;
-  lacks_promised_mtp = names_are_known && config.num_nextn_predict_layers > 0 && may_have_mtp &&
-                       !has_mtp_tensor(tensors, config);
+  lacks_promised_mtp = !family->rules.empty() && config.num_nextn_predict_layers > 0 &&
+                       may_have_mtp && !has_mtp_tensor(tensors, config);
 }
 
 bool Checkpoint::State::headers_tell(const StoredNames& names, const OpenOptions& options) const {
@@ -365,6 +369,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   stage.settle();
   if (model.tensors) {
     state->tensors = std::move(*model.tensors);
+    state->look_for_mtp();
   } else if (state->is_understood) {
     state->understand(names, options, stage);
   }

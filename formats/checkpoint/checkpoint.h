@@ -173,6 +173,7 @@ class Checkpoint final : public TensorSource {
     [[nodiscard]] bool headers_tell(const StoredNames& names, const OpenOptions& options) const;
     // From stored tensors to logical ones: names, encodings, the family's grammar.
     void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
+    void look_for_mtp();  // sets lacks_promised_mtp
   };
 
   explicit Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -61,6 +61,18 @@ std::string sha256(const std::string& bytes) {
   return hasher.finish_hex();
 }
 
+// The config of this fixture promises an MTP layer that was not saved with it.
+TEST(StackedExperts, KeepNoPromiseOfMissingMtp) {
+  const TempDir directory;
+  const std::filesystem::path source = INGOT_SOURCE_DIR "/tests/golden/arch/deepseek_v3/checkpoint";
+  for (const ExpertChoice experts : {ExpertChoice::kKeep, ExpertChoice::kStacked}) {
+    const auto output = directory / std::to_string(static_cast<int>(experts));
+    converted(source, output, SchemeId::kInt8Channel, experts);
+    EXPECT_EQ(formats::read_json_file(output / "config.json", 1 << 20)["num_nextn_predict_layers"],
+              0);
+  }
+}
+
 /// How a family stacks, said once more beside its row.
 struct Stacks {
   const char* fixture;
