@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "formats/dialect/dialect_table.h"
 
 namespace ingot::engines {
@@ -122,6 +124,15 @@ std::string engine_support_text(const EngineSupport& support) {
 }
 
 void EngineLimitsMet::add(const EngineWeight& weight) {
+  std::erase_if(may_load_, [&](const EngineRow* engine) {
+    const bool may_know = engine->is_judged || (engine->is_written_for(weight.family) &&
+                                                engine->find_load(*dialect_, weight.scheme,
+                                                                  weight.activations) != nullptr);
+    const auto limits = limits_of(*engine, *dialect_, weight);
+    return !may_know || std::ranges::any_of(limits, [](const EngineLimit* limit) {
+      return !limit->is_foreign && limit->is_refusal() && limit->is_of_form();
+    });
+  });
   for (const auto& [engine, limit] : limits_of_all(*dialect_, weight)) {
     if (limit->is_foreign) continue;
     const auto known = std::ranges::find(met_, limit, &Met::limit);
@@ -137,12 +148,28 @@ void EngineLimitsMet::add(const EngineWeight& weight) {
   }
 }
 
-bool EngineLimitsMet::is_refused_by_all() const {
-  return std::ranges::all_of(engines(), [&](const EngineRow* engine) {
-    return !engine->is_judged || std::ranges::any_of(met_, [&](const Met& met) {
-      return met.engine == engine && met.limit->is_refusal() && met.limit->is_of_form();
-    });
-  });
+std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks) {
+  const EngineLimit& limit = *met.limit;
+  const std::string_view engine = met.engine->name;
+  std::string weight = fmt::format("is {}", formats::scheme_facts(met.scheme).name);
+  if (limit.activations)
+    weight += fmt::format(" with {} activations", activations_name(*limit.activations));
+  if (is_of_widths(limit.scope) && ranks != 1) weight += fmt::format(" on {} ranks", ranks);
+  if (met.count != 1) weight += fmt::format(" (so are {} more)", met.count - 1);
+  switch (limit.effect) {
+    case EngineEffect::kGarbage:
+      return fmt::format(
+          "{}, which {} loads without an error and computes garbage with: {} (it loads {})", weight,
+          engine, limit.reason, limit.instead);
+    case EngineEffect::kGarbageOption:
+      return fmt::format("{}, with which {} computes garbage under {}: {} (right: {})", weight,
+                         engine, limit.option, limit.reason, limit.instead);
+    default:
+      return limit.option.empty() ? fmt::format("{}, which {} refuses: {} (it loads {})", weight,
+                                                engine, limit.reason, limit.instead)
+                                  : fmt::format("{}, which {} loads with {} only: {}", weight,
+                                                engine, limit.option, limit.reason);
+  }
 }
 
 }  // namespace ingot::engines

@@ -43,10 +43,11 @@ std::vector<EngineSupport> engine_support();
 /// engine_effect_text(), or without a limit "generated text".
 std::string engine_support_text(const EngineSupport& support);
 
-/// What the newest versions of engines make of the weights of one checkpoint.
+/// The limits of the newest versions of engines that the weights of one checkpoint meet.
 class EngineLimitsMet {
  public:
-  explicit EngineLimitsMet(const Dialect& dialect) : dialect_(&dialect) {}
+  explicit EngineLimitsMet(const Dialect& dialect)
+      : dialect_(&dialect), may_load_(engine_versions().begin(), engine_versions().end()) {}
   void add(const EngineWeight& weight);
 
   struct Met {
@@ -57,12 +58,19 @@ class EngineLimitsMet {
     std::size_t count = 0;
   };
   [[nodiscard]] std::span<const Met> met() const { return met_; }
-  /// Each engine that is judged refuses the form of some weight, so that none of them loads it.
-  [[nodiscard]] bool is_refused_by_all() const;
+  /// Every version that is judged refuses the form of some weight, and no other has loads for the
+  /// forms of all.
+  [[nodiscard]] bool is_refused_by_all() const { return may_load_.empty(); }
 
  private:
   const Dialect* dialect_;
-  std::vector<Met> met_;  // in the order in which they were met
+  std::vector<Met> met_;                    // in the order in which they were met
+  std::vector<const EngineRow*> may_load_;  // versions that refuse no weight so far
 };
+
+/// What an engine makes of the weights of a limit, as the end of a sentence about the first:
+/// "is fp8-channel with dynamic activations, which vLLM 0.32 refuses: ...". `ranks` of tensor
+/// parallelism are said where the limit is about widths.
+std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks);
 
 }  // namespace ingot::engines

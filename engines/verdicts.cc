@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/error.h"
 #include "formats/dialect/source_activations.h"
@@ -93,10 +94,16 @@ std::string what_is_not_read(const EngineWeight& weight, const Dialect& dialect)
                      activations_name(weight.activations), dialect.name);
 }
 
-EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect,
+EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::string_view family,
                          const std::vector<EngineWeight>& kinds) {
   EngineVerdict verdict{
       .engine = &engine, .loads = true, .options = {}, .tensor = {}, .reason = {}};
+  if (!engine.is_written_for(family)) {
+    verdict.loads = false;
+    verdict.reason = fmt::format("it is written for {}, and this is {}",
+                                 fmt::join(engine.written_for, " and "), family);
+    return verdict;
+  }
   const auto add_once = [](std::string_view text, std::vector<std::string>& texts) {
     if (!text.empty() && std::ranges::find(texts, text) == texts.end()) texts.emplace_back(text);
   };
@@ -197,7 +204,8 @@ EngineVerdict engine_verdict(const Checkpoint& checkpoint, const EngineRow& engi
     if (formats::is_packed_int8(tensor.encoding))
       return not_known(tensor.name, "it was not tried with codes packed in 8 bits");
   }
-  return verdict_of(engine, checkpoint.dialect(), kinds_of(checkpoint, serving));
+  return verdict_of(engine, checkpoint.dialect(), checkpoint.family().name,
+                    kinds_of(checkpoint, serving));
 }
 
 }  // namespace ingot::engines

@@ -21,6 +21,7 @@ bool names_engine(std::string_view loaders, Engine engine) {
     case Engine::kTransformers:
       return loaders.find("transformers") != std::string_view::npos;
     case Engine::kTrtllm:
+    case Engine::kDeepseek:
       return false;
   }
   return false;

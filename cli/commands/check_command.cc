@@ -119,9 +119,11 @@ std::string view_text(const engines::EngineRow& engine, const engines::EngineVie
   const engines::EngineVerdict& verdict = view.verdict;
   text += verdict.loads ? fmt::format("{} reads these weights ({})", engine.name,
                                       evidence_text(verdict.evidence))
-                        : fmt::format("{} {} '{}': {}", engine.name,
+                        : fmt::format("{} {} {}: {}", engine.name,
                                       verdict.is_silent ? "computes garbage with" : "does not read",
-                                      verdict.tensor, verdict.reason);
+                                      verdict.tensor.empty() ? std::string("this model")
+                                                             : fmt::format("'{}'", verdict.tensor),
+                                      verdict.reason);
   for (const std::string& option : verdict.options) text += ", with " + option;
   for (const std::string& note : verdict.notes) text += "\n" + note;
   return text + "\n";

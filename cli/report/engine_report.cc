@@ -37,6 +37,7 @@ std::string shell_word(const std::string& text) {
 
 std::string serve_command(const ServedOutput& output, const EngineVerdict& verdict) {
   const engines::EngineRow& engine = *verdict.engine;
+  if (engine.command.empty()) return {};
   std::string command = fmt::format("{} {}", engine.command, shell_word(output.directory));
   const std::uint64_t n = n_devices(output.n_bytes);
   if (n > 1 && !engine.ranks_option.empty())

@@ -375,7 +375,7 @@ class Decider {
     refusals_.add(ErrorCode::kUnsupported,
                   fmt::format("no loader of mixtures builds {} quantized, but a rule asks for {} "
                               "(loader rule {}; leave it out of the rule; --allow "
-                              "'engine-refuses=PATTERN' writes it for somebody else)",
+                              "'engine-refuses=PATTERN' writes it anyway)",
                               formats::role_name(tensor.rule->role), scheme_name(planned.to),
                               plain_module_rule(dialect_, planned.to)),
                   tensor.name);

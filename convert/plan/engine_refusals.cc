@@ -35,9 +35,9 @@ void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals) {
       if (!limit->is_refusal() || !limit->is_of_form()) continue;
       refusals.add(
           ErrorCode::kUnsupported,
-          fmt::format("no engine loads this: {} refuses {} with {} activations in dialect {} "
-                      "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it for "
-                      "somebody else)",
+          fmt::format("no engine that is known loads this: {} refuses {} with {} activations in dialect {} "
+                      "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it "
+                      "anyway)",
                       engine->name, formats::scheme_facts(weight.scheme).name,
                       activations_name(weight.activations), dialect.name, limit->reason,
                       limit->instead),

@@ -15,7 +15,7 @@ constexpr std::string_view kExperts = ".experts.";
 /// What engines call layers for multi-token prediction.
 struct NamesOfDrafts {
   Engine engine;
-  bool are_own = true;  ///< SGLang's are not the stored ones
+  bool are_own = true;  ///< else those that are stored
 };
 
 bool is_gate_or_up(Role role) {
@@ -23,8 +23,8 @@ bool is_gate_or_up(Role role) {
 }
 
 std::string_view name_of(const LinearModule& layer, const NamesOfDrafts& names) {
-  if (names.engine == Engine::kSglang && names.are_own && !layer.draft_name.empty())
-    return layer.draft_name;
+  if (!names.are_own) return layer.name;
+  if (names.engine == Engine::kSglang && !layer.draft_name.empty()) return layer.draft_name;
   return is_vllm(names.engine) && !layer.mtp_name.empty() ? layer.mtp_name : layer.name;
 }
 

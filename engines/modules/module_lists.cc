@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "formats/base/error.h"
@@ -9,6 +10,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
+#include "formats/modules/mtp_names.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::engines {
@@ -158,6 +160,40 @@ Listed ExcludedModules::find(const BuiltModule& module) const {
   const Listed listed =
       module.kind == BuiltModule::Kind::kExperts ? Listed::kNo : listed_in_sglang(module, entries_);
   return listed == Listed::kNo && in_sglang(module) ? Listed::kYes : listed;
+}
+
+ListableNames::ListableNames(const Checkpoint& checkpoint, std::span<const LinearModule> modules) {
+  const auto add = [&](const LogicalTensor& tensor, std::string name) {
+    for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+      if (const std::string_view joined = joined_name(tensor, engine); !joined.empty())
+        names_.insert(std::string(parent_of(name)).append(joined));
+    }
+    names_.insert(std::move(name));
+  };
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    for (std::string& name :
+         formats::module_aliases(formats::module_name(tensor.name), checkpoint.config().text))
+      add(tensor, std::move(name));
+  }
+  for (const LinearModule& module : modules) {
+    for (std::string& name :
+         formats::mtp_names(module.name, checkpoint.config().num_hidden_layers).all())
+      add(*module.tensor, std::move(name));
+  }
+}
+
+bool ListableNames::has_any(const std::string& entry) const {
+  if (names_.contains(entry)) return true;
+  std::optional<Pattern> pattern;
+  try {
+    if (entry.starts_with("re:") || entry.find_first_of("*?") != std::string::npos)
+      pattern.emplace(entry);
+  } catch (const Error&) {
+    return true;  // other rules tell of it
+  }
+  return std::ranges::any_of(names_, [&](const std::string& name) {
+    return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;
+  });
 }
 
 bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,19 @@ class ExcludedModules {
   std::vector<std::string> entries_;
   std::vector<Pattern> patterns_;
   Engine engine_;
+};
+
+/// Every name by which an entry of a list may mean a linear layer, as the most generous engine
+/// reads it: aliases of a nested text model, names in MTP layers and drafts, and of joined modules.
+class ListableNames {
+ public:
+  ListableNames(const Checkpoint& checkpoint, std::span<const LinearModule> modules);
+  /// Whether an entry names a module, one above it, or a part of its name. True for an expression
+  /// that does not compile.
+  [[nodiscard]] bool has_any(const std::string& entry) const;
+
+ private:
+  std::set<std::string> names_;
 };
 
 /// Whether a sorted list of DeepSeek's config exempts a weight: by its module or one above it, in

@@ -282,6 +282,7 @@ void ConfigReader::read_fp8() {
   const Json& block = *facts_.quantization;
   const std::string method = method_of(block);
   if (engine_ == Engine::kTransformers) return read_fp8_in_transformers();
+  if (engine_ == Engine::kDeepseek) return;  // it reads no list
   if (!is_vllm(engine_) && !is_sglang()) {
     exempt_ = strings_at(block, exemption_key(block, engine_));
     std::ranges::sort(exempt_);

@@ -24,7 +24,7 @@ std::string stored_scheme(const LinearModule& module);
 /// How an engine reads a checkpoint's configs. Of the dialects that is_readable() holds for.
 class ConfigReader {
  public:
-  /// Keeps all three. Without draft names SGLang is taken to call every layer as it is stored.
+  /// Keeps all three. Without draft names the engine is taken to call every layer as it is stored.
   ConfigReader(const Checkpoint& checkpoint, const EngineInput& facts, const EngineRow& engine,
                bool has_draft_names = true);
 

@@ -31,6 +31,10 @@ std::string engine_effect_text(const EngineLimit& limit) {
   return {};
 }
 
+bool EngineRow::is_written_for(std::string_view family) const {
+  return written_for.empty() || std::ranges::find(written_for, family) != written_for.end();
+}
+
 const EngineLoad* EngineRow::find_load(const Dialect& dialect, SchemeId scheme,
                                        Activations activations) const {
   const auto row = std::ranges::find_if(loads, [&](const EngineLoad& load) {

@@ -22,7 +22,7 @@ using formats::SchemeId;
 
 /// The programs. Code that reads configs as one of them does asks for the program, all else for the
 /// row.
-enum class Engine : std::uint8_t { kVllm, kSglang, kTrtllm, kVllmAscend, kTransformers };
+enum class Engine : std::uint8_t { kVllm, kSglang, kTrtllm, kVllmAscend, kTransformers, kDeepseek };
 
 /// How it is known that an engine reads something, the best first.
 enum class Evidence : std::uint8_t {
@@ -126,7 +126,10 @@ struct EngineRow {
   std::span<const EngineLimit> limits;
   /// Empty for engines that were never run. docs/engines.md says how families were tried.
   std::span<const EngineFamily> families;
+  /// Families, where it is a program for these only; empty: for any.
+  std::span<const std::string_view> written_for = {};
 
+  [[nodiscard]] bool is_written_for(std::string_view family) const;
   /// The row of a stored weight, or null.
   [[nodiscard]] const EngineLoad* find_load(const Dialect& dialect, SchemeId scheme,
                                             Activations activations) const;

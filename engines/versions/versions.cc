@@ -12,8 +12,8 @@
 namespace ingot::engines {
 namespace {
 
-constexpr std::array kVersions = {&kVllmRow, &kSglangRow, &kTrtllmRow, &kVllmAscendRow,
-                                  &kTransformersRow};
+constexpr std::array kVersions = {&kVllmRow,       &kSglangRow,       &kTrtllmRow,
+                                  &kVllmAscendRow, &kTransformersRow, &kDeepseekRow};
 
 }  // namespace
 

@@ -10,7 +10,8 @@
 
 namespace ingot::engines {
 
-extern const EngineRow kVllmRow, kSglangRow, kTrtllmRow, kVllmAscendRow, kTransformersRow;
+extern const EngineRow kVllmRow, kSglangRow, kTrtllmRow, kVllmAscendRow, kTransformersRow,
+    kDeepseekRow;
 
 /// Every row; of one engine the newest first.
 std::span<const EngineRow* const> engine_versions();

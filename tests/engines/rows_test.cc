@@ -143,9 +143,37 @@ TEST(EngineLoads, SayOfEveryWrittenFormWhoLoadsOrRefusesIt) {
   }
 }
 
+// A form that one version reads is not refused by all, whatever others say.
+TEST(EngineLimitsMet, SaysAllOnlyWhereNoRowLoads) {
+  std::size_t n_refused = 0;
+  for (const Dialect* dialect : formats::dialects()) {
+    for (const formats::StorageRow& form : dialect->storage) {
+      EngineLimitsMet met(*dialect);
+      EXPECT_FALSE(met.is_refused_by_all()) << "of no weights";
+      const EngineWeight weight = {.name = "a.experts.0.weight",
+                                   .rule = nullptr,
+                                   .scheme = form.scheme,
+                                   .activations = form.activations,
+                                   .family = "deepseek_v3"};
+      met.add(weight);
+      if (!met.is_refused_by_all()) continue;
+      ++n_refused;
+      for (const EngineRow* row : engine_versions()) {
+        const EngineLimit* limit = limit_of(*row, *dialect, weight);
+        EXPECT_TRUE((limit != nullptr && limit->is_refusal()) ||
+                    row->find_load(*dialect, form.scheme, form.activations) == nullptr)
+            << row->name << " " << dialect->name << " " << scheme_facts(form.scheme).name;
+      }
+    }
+  }
+  EXPECT_GT(n_refused, 0U);
+}
+
 TEST(EngineFamilies, AreFamiliesOfEnginesThatRan) {
   for (const EngineRow* engine : engine_versions()) {
     EXPECT_TRUE(engine->is_judged || engine->families.empty()) << engine->name;
+    for (const std::string_view family : engine->written_for)
+      EXPECT_NE(formats::find_family(family), nullptr) << family;
     for (const EngineFamily& row : engine->families)
       EXPECT_NE(formats::find_family(row.family), nullptr) << row.family;
     for (const EngineLimit& limit : engine->limits) {

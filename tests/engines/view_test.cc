@@ -327,6 +327,19 @@ TEST(EngineView, DisagreesWhereConfigsContradictTensors) {
   }
 }
 
+TEST(EngineView, DeepseeksCodeIsForItsOwnFamilies) {
+  const EngineView own = view_of(make_fp8(), Engine::kDeepseek);
+  EXPECT_TRUE(own.verdict.loads) << own.verdict.reason;
+  EXPECT_EQ(own.verdict.evidence, Evidence::kRead);
+  EXPECT_EQ(disagreements(own), "");
+  const EngineView qwen =
+      view_of(make_synthetic([](auto& o) { o.family = formats::find_family("qwen3_moe"); }),
+              Engine::kDeepseek);
+  EXPECT_FALSE(qwen.verdict.loads);
+  EXPECT_TRUE(qwen.verdict.is_known);
+  EXPECT_THAT(qwen.verdict.reason, ::testing::HasSubstr("written for deepseek_v3"));
+}
+
 TEST(EngineView, ExpertsWithOneScaleARowNeedABackend) {
   const EngineView rows = view_of(make_row_scaled({}), Engine::kVllm);
   EXPECT_TRUE(rows.verdict.loads) << rows.verdict.reason;
