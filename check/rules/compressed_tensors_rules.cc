@@ -8,7 +8,6 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
-#include "formats/modules/mtp_names.h"
 #include "formats/relaid/relaid_codes.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
@@ -240,29 +239,6 @@ void targets(const RuleInput& input) {
     if (!fault.empty()) input.report_kind(*module.tensor, ErrorCode::kMismatch, std::move(fault));
   });
 }
-
-void mtp_names(const RuleInput& input) {
-  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    if (module.mtp_name.empty()) return;
-    // What is wrong under the stored name has been said.
-    if (module.is_quantized) {
-      std::string fault = group_fault(config, module.mtp_name, *module.tensor);
-      // A head is no `Linear` to vLLM: its name has to be a target.
-      const bool is_head = !formats::mtp_names(module.name, 0).head.empty();
-      if (is_head && config.named_target(module.name) && !config.named_target(module.mtp_name))
-        fault = "is no target";
-      if (fault.empty() || !group_fault(config, module.name, *module.tensor).empty()) return;
-      input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                        fmt::format("as '{}' {}", module.mtp_name, fault));
-    } else if (module.is_quantizable && takes_in(config, module.mtp_name) &&
-               !takes_in(config, module.name)) {
-      input.report_kind(
-          *module.tensor, ErrorCode::kMismatch,
-          fmt::format("is plain, but not ignored as '{}' (ignore both names)", module.mtp_name));
-    }
-  });
-}
-
 void static_input_scale(const RuleInput& input) {
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
     if (!module.is_quantized || config.is_ignored(module.name)) return;
@@ -348,7 +324,8 @@ constexpr LoaderRule kRules[] = {
      kWarning, "head, router, eh_proj and weights_proj are ignored or match no target",
      taken_in<false>},
     {"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
-     "modules of multi-token prediction layers match likewise under vLLM's names", mtp_names},
+     "modules of multi-token prediction layers match likewise under vLLM's names",
+     draft_names<engines::Engine::kVllm>},
     {"ct.static-input-scale", kCt, "all", kError,
      "weights whose activations are static have an input scale", static_input_scale},
     {"ct.activations", kCt, "all", kError,

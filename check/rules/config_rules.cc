@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -10,13 +9,10 @@
 #include "check/rules/rule_input.h"
 #include "engines/modules/module_lists.h"
 #include "formats/base/error.h"
-#include "formats/base/pattern.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/family/text_names.h"
 #include "formats/json/json.h"
-#include "formats/modules/mtp_names.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
 // quantization that change what is computed.
@@ -159,57 +155,17 @@ void input_scale_range(const RuleInput& input) {
   }
 }
 
-// Every name by which an entry of a list may mean a module that is here, as the most generous
-// engine reads it.
-std::set<std::string> names_of_modules(const RuleInput& input) {
-  using engines::Engine;
-  std::set<std::string> names;
-  const auto add = [&](const LogicalTensor& tensor, std::string name) {
-    for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
-      if (const std::string_view joined = engines::joined_name(tensor, engine); !joined.empty())
-        names.insert(name.substr(0, name.rfind('.') + 1).append(joined));
-    }
-    names.insert(std::move(name));
-  };
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    for (std::string& name :
-         formats::module_aliases(module_name(tensor.name), input.checkpoint.config().text))
-      add(tensor, std::move(name));
-  }
-  for (const LinearModule& module : input.facts.modules) {
-    for (std::string& name :
-         formats::mtp_names(module.name, input.checkpoint.config().num_hidden_layers).all())
-      add(*module.tensor, std::move(name));
-  }
-  return names;
-}
-
-// Whether an entry names a module, one above it, or a part of its name.
-bool names_some(const std::set<std::string>& modules, const std::string& entry) {
-  if (modules.contains(entry)) return true;
-  std::optional<Pattern> pattern;
-  try {
-    if (entry.starts_with("re:") || entry.find_first_of("*?") != std::string::npos)
-      pattern.emplace(entry);
-  } catch (const Error&) {
-    return true;  // that it is no pattern, others say
-  }
-  return std::ranges::any_of(modules, [&](const std::string& name) {
-    return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;
-  });
-}
-
 void list_names_nothing(const RuleInput& input) {
   const Json* block = input.facts.quantization;
   if (block == nullptr || input.checkpoint.slicing() != nullptr) return;
-  std::optional<std::set<std::string>> modules;
+  std::optional<engines::ListableNames> modules;
   for (const char* key :
        {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"}) {
     const std::vector<std::string> entries = strings_at(*block, key);
     if (entries.empty()) continue;
-    if (!modules) modules = names_of_modules(input);
+    if (!modules) modules.emplace(input.checkpoint, input.facts.modules);
     const auto is_idle = [&](const std::string& entry) {
-      return !names_some(*modules, entry) && !input.checkpoint.may_have_lost(entry);
+      return !modules->has_any(entry) && !input.checkpoint.may_have_lost(entry);
     };
     const auto first = std::ranges::find_if(entries, is_idle);
     if (first == entries.end()) continue;

@@ -6,13 +6,10 @@
 
 #include "check/rules/rule_input.h"
 #include "engines/modules/module_lists.h"
-#include "formats/base/pattern.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/family/text_names.h"
 #include "formats/json/json.h"
-#include "formats/modules/module_list.h"
 #include "formats/storage/block_scales.h"
 
 // DeepSeek's own config says little: which modules are quantized follows from the model's code. So
@@ -63,13 +60,6 @@ std::vector<std::string> ignored_modules(const RuleInput& input) {
   }
   std::ranges::sort(modules);
   return modules;
-}
-
-/// Whether `entry` is the module, one above it, or its last words.
-bool names_module(std::string_view entry, std::string_view module) {
-  if (entry.empty() || module.size() < entry.size()) return false;
-  if (module == entry || (module.starts_with(entry) && module[entry.size()] == '.')) return true;
-  return module.ends_with(entry) && module[module.size() - entry.size() - 1] == '.';
 }
 
 void config_present(const RuleInput& input) {
@@ -167,47 +157,6 @@ void native_plain_module(const RuleInput& input) {
         fmt::format("is {}, but loaders build this module unquantized", dtype_name(dtype)));
   }
 }
-
-void silent_module(const RuleInput& input) {
-  const Json* block = block_over_codes(input);
-  if (block == nullptr) return;
-  std::vector<std::string> read = strings_at(*block, formats::kIgnoredLayers);
-  if (read.empty()) read = strings_at(*block, formats::kModulesToNotConvert);
-  std::sort(read.begin(), read.end());
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    // What a release quantizes is the business of fp8.weight-quantized.
-    if (tensor.rule == nullptr || tensor.rule->fp8_by_default || is_quantized(tensor)) continue;
-    if (!is_quantized_by_silence(input.dialect(), *tensor.rule)) continue;
-    // By the whole name, as vLLM looks for it.
-    if (std::binary_search(read.begin(), read.end(), module_name(tensor.name))) continue;
-    input.report_kind(tensor, ErrorCode::kMismatch,
-                      "is plain, but vLLM builds it with the quantization config: it would become "
-                      "FP8 under a scale that nobody loads (list its module in "
-                      "modules_to_not_convert)");
-  }
-}
-
-void head_listed(const RuleInput& input) {
-  const Json* block = claims(input) ? input.facts.quantization : nullptr;
-  if (block == nullptr) return;
-  std::vector<std::string> listed = strings_at(*block, formats::kModulesToNotConvert);
-  std::ranges::sort(listed);
-  if (listed.empty()) return;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->role != Role::kHead || is_quantized(tensor))
-      continue;
-    const std::string_view module = module_name(tensor.name);
-    if (engines::is_exempt(input.checkpoint, tensor.name, listed) ||
-        std::any_of(listed.begin(), listed.end(),
-                    [&](const std::string& entry) { return module.ends_with(entry); }))
-      continue;
-    input.report_at(input.codes_of(tensor), ErrorCode::kMismatch,
-                    fmt::format("is not in {}, and transformers leaves it plain by itself only "
-                                "where there is no list (list {})",
-                                formats::kModulesToNotConvert, module));
-  }
-}
-
 void ue8m0_claim(const RuleInput& input) {
   if (input.said() == nullptr || input.said()->scale_fmt != "ue8m0") return;
   // Zero and infinity are the business of fp8.scale-values.
@@ -219,12 +168,14 @@ void ue8m0_claim(const RuleInput& input) {
     const StoredTensor* scale = input.part_of(tensor, Part::kScale);
     if (scale != nullptr && input.is_about(tensor.encoding.scheme)) scales.push_back(scale);
   }
-  report_odd_scales(input, scales, is_odd, ErrorCode::kMismatch, [](const OddValues& odd) {
-    return fmt::format(
-        "{} of {} scales are not powers of two, the first is {} at element {}, but config.json "
-        "says scale_fmt ue8m0 (remove it)",
-        odd.n, odd.total, odd.value, odd.first);
-  });
+  input.report_odd(
+      find_odd_scales(input.search(), scales, is_odd), ErrorCode::kMismatch,
+      [](const OddValues& odd) {
+        return fmt::format(
+            "{} of {} scales are not powers of two, the first is {} at element {}, but config.json "
+            "says scale_fmt ue8m0 (remove it)",
+            odd.n, odd.total, odd.value, odd.first);
+      });
 }
 
 void ue8m0_unsaid(const RuleInput& input) {
@@ -252,42 +203,6 @@ void format_words(const RuleInput& input) {
   require("fmt", "e4m3", "float8_e4m3fn");
   require("scale_fmt", "ue8m0", "ue8m0");
 }
-
-void ignored_quantized(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  if (block == nullptr) return;
-  struct Entry {
-    std::string key, text;
-    std::optional<Pattern> pattern;
-  };
-  std::vector<Entry> entries;
-  for (const char* key : {formats::kIgnoredLayers, formats::kModulesToNotConvert}) {
-    for (std::string& text : strings_at(*block, key)) {
-      Entry entry{.key = key, .text = std::move(text), .pattern = {}};
-      try {
-        if (entry.text.starts_with("re:")) entry.pattern.emplace(entry.text);
-        entries.push_back(std::move(entry));
-      } catch (const Error&) {  // an engine finds nothing with it either
-      }
-    }
-  }
-  if (entries.empty()) return;
-  for (const LinearModule& module : input.facts.modules) {
-    if (!module.is_quantized) continue;
-    const auto names = formats::module_aliases(module.name, input.checkpoint.config().text);
-    const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
-      return std::ranges::any_of(names, [&](const std::string& name) {
-        return e.pattern ? e.pattern->matches(name) : names_module(e.text, name);
-      });
-    });
-    if (entry == entries.end()) continue;
-    input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                      fmt::format("is {}, but {} lists '{}': engines that follow it take the codes "
-                                  "for numbers",
-                                  facts_of(*module.tensor).name, entry->key, entry->text));
-  }
-}
-
 void experts_said(const RuleInput& input) {
   const Json* block = input.facts.quantization;
   if (block == nullptr || !formats::is_native(input.dialect(), input.checkpoint.family())) return;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/modules/joined_module.h"
 #include "formats/relaid/input_major_parts.h"
 #include "formats/relaid/relaid_codes.h"
 
@@ -15,7 +14,6 @@
 namespace ingot::check {
 
 using engines::Engine;
-using engines::EngineEffect;
 using formats::Cut;
 
 namespace {
@@ -23,34 +21,8 @@ namespace {
 using enum Severity;
 
 void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
-  const engines::EngineLimit& limit = *met.limit;
-  const std::string activations =
-      limit.activations ? fmt::format(" with {} activations", activations_name(*limit.activations))
-                        : "";
-  const std::string others = met.count == 1 ? "" : fmt::format(" (so are {} more)", met.count - 1);
-  const std::uint64_t ranks =
-      engines::is_of_widths(limit.scope) ? input.options.tensor_parallel : 1;
-  const std::string weight =
-      fmt::format("is {}{}{}{}", scheme_facts(met.scheme).name, activations,
-                  ranks == 1 ? "" : fmt::format(" on {} ranks", ranks), others);
-  const auto text = [&] {
-    const std::string_view engine = met.engine->name;
-    switch (limit.effect) {
-      case EngineEffect::kGarbage:
-        return fmt::format(
-            "{}, which {} loads without an error and computes garbage with: {} (it loads {})",
-            weight, engine, limit.reason, limit.instead);
-      case EngineEffect::kGarbageOption:
-        return fmt::format("{}, with which {} computes garbage under {}: {} (right: {})", weight,
-                           engine, limit.option, limit.reason, limit.instead);
-      default:
-        return limit.option.empty() ? fmt::format("{}, which {} refuses: {} (it loads {})", weight,
-                                                  engine, limit.reason, limit.instead)
-                                    : fmt::format("{}, which {} loads with {} only: {}", weight,
-                                                  engine, limit.option, limit.reason);
-    }
-  };
-  input.report(violation(ErrorCode::kUnsupported, "", met.first, text()));
+  input.report(violation(ErrorCode::kUnsupported, "", met.first,
+                         met_text(met, input.options.tensor_parallel)));
 }
 
 void refused_by_all(const RuleInput& input) {
@@ -105,42 +77,38 @@ void plain_int8_experts(const RuleInput& input) {
 }
 
 void fused_scheme(const RuleInput& input) {
-  std::map<std::string, const LogicalTensor*> first_of;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::string module =
-        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kMatrix);
-    if (module.empty()) continue;
-    const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;
-    if (first->encoding.scheme == tensor.encoding.scheme) continue;
-    input.report(violation(ErrorCode::kMismatch,
-                           input.checkpoint.files()[input.codes_of(tensor).file].name, tensor.name,
-                           fmt::format("is {}, but is fused with '{}', which is {}",
-                                       facts_of(tensor).name, first->name, facts_of(*first).name)));
-  }
+  const auto is_any = [](const LogicalTensor&) { return true; };
+  for_each_fused(input, formats::ExpertJoin::kMatrix, is_any,
+                 [&](const LogicalTensor& first, const LogicalTensor& tensor) {
+                   if (first.encoding.scheme == tensor.encoding.scheme) return;
+                   const std::string& file =
+                       input.checkpoint.files()[input.codes_of(tensor).file].name;
+                   input.report(violation(
+                       ErrorCode::kMismatch, file, tensor.name,
+                       fmt::format("is {}, but is fused with '{}', which is {}",
+                                   facts_of(tensor).name, first.name, facts_of(first).name)));
+                 });
 }
 
 void fused_global(const RuleInput& input) {
-  struct First {
-    const LogicalTensor* tensor;
-    float global;
+  const auto global_of = [&](const LogicalTensor& tensor) {
+    return *first_scale(input.checkpoint, *input.part_of(tensor, Part::kGlobal));
   };
-  std::map<std::string, First> first_of;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  const auto has_global = [&](const LogicalTensor& tensor) {
     const StoredTensor* stored = input.part_of(tensor, Part::kGlobal);
-    if (stored == nullptr) continue;
-    const std::string module =
-        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kExpert);
-    if (module.empty()) continue;
-    const std::optional<float> global = first_scale(input.checkpoint, *stored);
-    if (!global || is_bad_scale(*global)) continue;  // nvfp4.global-values has said so
-    const auto [entry, is_new] = first_of.try_emplace(module, First{&tensor, *global});
-    const First& first = entry->second;
-    if (is_new || first.global == *global) continue;
-    input.report_at(*stored, ErrorCode::kMismatch,
-                    fmt::format("is {}, that of '{}', with which it is fused, is {}: loaders keep "
-                                "one of them for both (quantize them together)",
-                                *global, first.tensor->name, first.global));
-  }
+    const auto global = stored == nullptr ? std::nullopt : first_scale(input.checkpoint, *stored);
+    return global && !is_bad_scale(*global);  // else nvfp4.global-values has said so
+  };
+  for_each_fused(input, formats::ExpertJoin::kExpert, has_global,
+                 [&](const LogicalTensor& first, const LogicalTensor& tensor) {
+                   const float own = global_of(tensor), other = global_of(first);
+                   if (own == other) return;
+                   input.report_at(
+                       *input.part_of(tensor, Part::kGlobal), ErrorCode::kMismatch,
+                       fmt::format("is {}, that of '{}', with which it is fused, is {}: loaders "
+                                   "keep one of them for both (quantize them together)",
+                                   own, first.name, other));
+                 });
 }
 
 /// What a rank's share of a dimension must be a multiple of, and the size of the dimension.

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
-#include "engines/readers/config_reader.h"
+#include "engines/row/scope.h"
 #include "engines/versions/sharded_state.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
@@ -16,8 +16,6 @@
 // What the config promises of the model: every tensor, in its shape, and no other.
 
 namespace ingot::check {
-
-using engines::ConfigReader;
 
 namespace {
 
@@ -182,28 +180,6 @@ void counted_mtp(const RuleInput& input) {
                   "layers out)",
                   *said, config.num_nextn_predict_layers, config.num_hidden_layers));
 }
-
-void draft_names(const RuleInput& input) {
-  if (!ConfigReader::is_readable(input.dialect()) || input.checkpoint.slicing() != nullptr) return;
-  const engines::EngineRow& sglang = engines::newest(engines::Engine::kSglang);
-  const ConfigReader reader(input.checkpoint, input.facts, sglang);
-  const ConfigReader by_stored_name(input.checkpoint, input.facts, sglang, false);
-  for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
-    const LinearModule& module = input.facts.modules[i];
-    if (module.draft_name.empty()) continue;
-    const std::string stored = engines::stored_scheme(module);
-    // What is wrong under the stored name has been said.
-    if (by_stored_name.belief(i).scheme != stored) continue;
-    const engines::Belief belief = reader.belief(i);
-    if (belief.scheme == stored) continue;
-    input.report_kind(
-        *module.tensor, ErrorCode::kMismatch,
-        fmt::format("is {}, and SGLang, whose draft model calls it '{}', takes it for "
-                    "{} ({})",
-                    stored, module.draft_name, belief.scheme, belief.because));
-  }
-}
-
 void tied_head(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
   const auto check_stop = [&] { input.stop_if_asked(); };
@@ -243,7 +219,8 @@ constexpr LoaderRule kRules[] = {
     {"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,
      "a multi-token prediction layer that is there is whole", missing<Gap::kMtpTensor>},
     {"mtp.draft-names", "", "SGLang with speculative decoding", kWarning,
-     "the config says the same of a first such layer's modules behind model.decoder", draft_names},
+     "the config says the same of a first such layer's modules behind model.decoder",
+     draft_names<engines::Engine::kSglang>},
     {"model.tied-head", "", "SGLang, transformers 4", kError,
      "with tie_word_embeddings a head that is stored is the embedding, byte for byte", tied_head,
      kAnyScheme, kReadsValues},

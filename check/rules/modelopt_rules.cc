@@ -8,7 +8,6 @@
 #include "engines/modules/module_lists.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
-#include "formats/modules/mtp_names.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
 
@@ -163,22 +162,6 @@ void algo_of_sglang(const RuleInput& input) {
                     fmt::format("says quant_algo {}, SGLang 0.5.23 knows {}", name,
                                 fmt::join(kAlgosOfSglang, ", ")));
 }
-
-void mtp_head(const RuleInput& input) {
-  const Statement statement = statement_of(input);
-  if (statement.object == nullptr) return;
-  const formats::ModuleList& excluded = statement.block.excluded();
-  for (const LinearModule& module : input.facts.modules) {
-    const std::string alias = formats::mtp_names(module.name, 0).head;
-    if (alias.empty() || module.is_quantized || excluded.covers_for_any(alias)) continue;
-    // What is wrong under the stored name has been said.
-    if (!excluded.covers_for_any(module.name)) continue;
-    input.report_kind(
-        *module.tensor, ErrorCode::kMismatch,
-        fmt::format("is plain, but not excluded as '{}' (exclude both names)", alias));
-  }
-}
-
 void input_scale(const RuleInput& input) {
   const Statement statement = statement_of(input);
   const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
@@ -323,7 +306,7 @@ constexpr LoaderRule kRules[] = {
      left_out<false, Exclusion::kInside>},
     {"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
      "a plain head of a multi-token prediction layer is excluded without shared_head too",
-     mtp_head},
+     draft_names<engines::Engine::kVllm>},
     {"modelopt.plain-module", kModelopt, "all", kError,
      "embedding, router, norms, eh_proj and weights_proj are not quantized", plain_module,
      kAnyScheme, false, kIsAllowable},

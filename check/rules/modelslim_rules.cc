@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/modules/joined_module.h"
 #include "formats/json/json.h"
 
 // Ascend: quant_model_description.json gives every tensor a type.
@@ -140,20 +139,16 @@ void types_agree(const RuleInput& input) {
 
 void fused_types(const RuleInput& input) {
   const TensorTypes types(input);
-  std::map<std::string, const LogicalTensor*> first_of;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::string module =
-        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kMatrix);
-    const std::string type = types.of(tensor);
-    if (module.empty() || type.empty()) continue;
-    const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;
-    // Another type of the same scheme; schemes are fused.scheme's matter.
-    const std::string other = types.of(*first);
-    if (other == type || first->encoding.scheme != tensor.encoding.scheme) continue;
-    input.report_at(
-        input.codes_of(tensor), ErrorCode::kMismatch,
-        fmt::format("is of type {}, but is fused with '{}' of type {}", type, first->name, other));
-  }
+  const auto has_type = [&](const LogicalTensor& tensor) { return !types.of(tensor).empty(); };
+  for_each_fused(input, formats::ExpertJoin::kMatrix, has_type,
+                 [&](const LogicalTensor& first, const LogicalTensor& tensor) {
+                   // Another type of the same scheme; schemes are fused.scheme's matter.
+                   const std::string type = types.of(tensor), other = types.of(first);
+                   if (other == type || first.encoding.scheme != tensor.encoding.scheme) return;
+                   input.report_at(input.codes_of(tensor), ErrorCode::kMismatch,
+                                   fmt::format("is of type {}, but is fused with '{}' of type {}",
+                                               type, first.name, other));
+                 });
 }
 
 void static_parts(const RuleInput& input) {

@@ -149,11 +149,13 @@ void bad_values(const RuleInput& input) {
   const auto is_odd = [](float scale) {
     return sign == Sign::kEither ? scale == 0 || !std::isfinite(scale) : is_bad_scale(scale);
   };
-  report_odd_scales(input, scales, is_odd, ErrorCode::kBadScale, [](const OddValues& odd) {
-    return fmt::format("{} of {} scales are {}, the first is {} at element {}", odd.n, odd.total,
-                       sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
-                       odd.value, odd.first);
-  });
+  input.report_odd(find_odd_scales(input.search(), scales, is_odd), ErrorCode::kBadScale,
+                   [](const OddValues& odd) {
+                     return fmt::format(
+                         "{} of {} scales are {}, the first is {} at element {}", odd.n, odd.total,
+                         sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
+                         odd.value, odd.first);
+                   });
 }
 
 /// What is written beside INT4 codes, read as whatever decodes them reads it.
@@ -241,9 +243,10 @@ void nan_code(const RuleInput& input) {
     const StoredTensor& stored = input.codes_of(tensor);
     if (input.checkpoint.has_data(stored.file)) codes.push_back(&stored);
   });
-  report_odd(input, codes, nan_codes, ErrorCode::kNonFinite, [](const OddValues& odd) {
-    return fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first);
-  });
+  input.report_odd(
+      find_odd(input.search(), codes, nan_codes), ErrorCode::kNonFinite, [](const OddValues& odd) {
+        return fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first);
+      });
 }
 
 void merged_partition(const RuleInput& input) {

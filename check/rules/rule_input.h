@@ -10,12 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "check/facts/odd_values.h"
+#include "check/facts/part_faults.h"
 #include "check/rules/loader_rules.h"
-#include "check/rules/missing_tensors.h"
-#include "formats/base/error.h"
+#include "engines/limits.h"
 #include "engines/modules/engine_input.h"
+#include "formats/base/error.h"
+#include "formats/checkpoint/missing_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/json/json.h"
+#include "formats/modules/joined_module.h"
 #include "formats/text/spelling.h"
 
 // What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
@@ -40,9 +44,11 @@ using formats::Dialect;
 using formats::DType;
 using formats::dtype_name;
 using formats::find_storage;
+using formats::Gap;
 using formats::Json;
 using formats::json_member;
 using formats::LogicalTensor;
+using formats::MissingTensors;
 using formats::module_name;
 using formats::Part;
 using formats::PartRow;
@@ -57,13 +63,6 @@ using formats::StoredTensor;
 using formats::strings_at;
 using formats::TensorRule;
 using formats::text_at;
-
-/// A part that the structure could not understand, as its recognition says it.
-struct PartFault {
-  Error error;
-  SchemeId scheme{};  ///< for which the codes and their scale are most likely meant
-  Part part{};        ///< to which `error` points
-};
 
 /// What several rules need of one checkpoint.
 struct RuleFacts : engines::EngineInput {
@@ -126,6 +125,8 @@ struct RuleInput {
       throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
   }
 
+  [[nodiscard]] OddSearch search() const;
+
   void report(Finding finding) const { findings.add(std::move(finding)); }
   void report_file(std::string_view file, ErrorCode code, std::string message) const {
     report(violation(code, file, "", std::move(message)));
@@ -135,6 +136,12 @@ struct RuleInput {
   }
   void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
     report(violation_at(checkpoint, tensor, code, std::move(message)));
+  }
+  /// A finding for each tensor in which something is odd, with what `tell` says of it.
+  template <typename Tell>
+  void report_odd(const std::vector<std::pair<const StoredTensor*, OddValues>>& found,
+                  ErrorCode code, const Tell& tell) const {
+    for (const auto& [tensor, odd] : found) report_at(*tensor, code, tell(odd));
   }
   /// One finding for all weights of this kind, at the first one's codes or at another of its parts.
   void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const {
@@ -146,50 +153,39 @@ struct RuleInput {
   }
 };
 
-/// The block size that the config claims; 128 x 128 where it claims none, or several.
-std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint);
-bool is_float8(DType dtype);
 /// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
 /// config.json speaks of all.
 bool is_part_of_model(const Checkpoint& checkpoint);
 
-// How rules read numbers: in bounded pieces, of many tensors at once.
-
-/// Numbers that are not as they should be.
-struct OddValues {
-  std::uint64_t n = 0;      ///< how many
-  std::uint64_t total = 0;  ///< of how many
-  std::uint64_t first = 0;  ///< element of the first
-  float value = 0;          ///< the first
-};
-
-/// Looks at a run of a tensor's bytes that cuts no number; elements are counted from its beginning.
-using Look = std::function<OddValues(const StoredTensor&, std::span<const std::byte>)>;
-
-/// Looks at the whole of every tensor, whose data must be here, on all threads, and reports under
-/// `code` what `tell` says of those where something is odd, in their order.
-void report_odd(const RuleInput& input, std::span<const StoredTensor* const> tensors,
-                const Look& look, ErrorCode code,
-                const std::function<std::string(const OddValues&)>& tell);
-
-/// The same for scales for which `is_odd` holds; those that cannot be read as scales are left out:
-/// by their dtype, or because their data are not here.
-void report_odd_scales(const RuleInput& input, std::span<const StoredTensor* const> scales,
-                       bool (*is_odd)(float), ErrorCode code,
-                       const std::function<std::string(const OddValues&)>& tell);
-
-/// The first number of a stored scale; nullopt when there is none to be read.
-std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTensor& tensor);
-
-/// Not finite or not above zero.
-bool is_bad_scale(float scale);
-
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
 void plain_module(const RuleInput& input);
+/// The lists of a config, as one engine or several read them, say of modules what is stored: under
+/// the names that an engine gives them for speculative decoding; of plain ones in DeepSeek's FP8;
+/// of the head; of quantized ones. belief_rules.cc.
+template <engines::Engine engine>
+void draft_names(const RuleInput& input);
+void silent_module(const RuleInput& input);
+void head_listed(const RuleInput& input);
+void ignored_quantized(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.
 void part_shapes(const RuleInput& input);
 /// A quantized cache of keys and values has its scales stored; the same. cache_scale_rules.cc.
 void cache_scales(const RuleInput& input);
+
+/// Calls visit(first, tensor) for the weights for which `is_about` holds and that loaders fuse with
+/// an earlier one of these.
+template <typename IsAbout, typename Visit>
+void for_each_fused(const RuleInput& input, formats::ExpertJoin experts, const IsAbout& is_about,
+                    const Visit& visit) {
+  std::unordered_map<std::string, const LogicalTensor*> first_of;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (!is_about(tensor)) continue;
+    const std::string module = formats::joined_module(tensor.name, tensor.rule, experts);
+    if (module.empty()) continue;
+    const auto [first, is_new] = first_of.try_emplace(module, &tensor);
+    if (!is_new) visit(*first->second, tensor);
+  }
+}
 
 // For the last columns of a row.
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/missing_tensors.h"
+#include "formats/checkpoint/missing_tensors.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
@@ -42,8 +42,8 @@ struct Opened {
 // Whether weights are missing that config.json promises. Layers for multi-token prediction may be
 // left out as a whole.
 bool lacks_weights(const Checkpoint& source) {
-  using check::Gap;
-  const check::MissingTensors missing(source);
+  using formats::Gap;
+  const formats::MissingTensors missing(source);
   return std::ranges::any_of(
       std::array{Gap::kMtpTensor, Gap::kIndexer, Gap::kCorrectionBias, Gap::kExpert, Gap::kOther},
       [&](Gap gap) { return !missing.of(gap).empty(); });

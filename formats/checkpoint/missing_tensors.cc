@@ -1,4 +1,4 @@
-#include "check/rules/missing_tensors.h"
+#include "formats/checkpoint/missing_tensors.h"
 
 #include <optional>
 #include <set>
@@ -9,28 +9,11 @@
 #include "formats/checkpoint/part_names.h"
 #include "formats/records/rank_holdings.h"
 
-namespace ingot::check {
-
-using formats::Checkpoint;
-using formats::ExpectedTensor;
-using formats::LogicalTensor;
-using formats::ModelConfig;
-using formats::Role;
-using formats::StoredTensor;
-
+namespace ingot::formats {
 namespace {
 
-bool is_indexer(Role role) {
-  switch (role) {
-    case Role::kIndexerQ:
-    case Role::kIndexerK:
-    case Role::kIndexerKNorm:
-    case Role::kIndexerWeights:
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr RoleSet kIndexer = {Role::kIndexerQ, Role::kIndexerK, Role::kIndexerKNorm,
+                              Role::kIndexerWeights};
 
 // What is here, by name and by layer.
 struct Present {
@@ -42,9 +25,9 @@ struct Present {
 Present list_present(const Checkpoint& checkpoint) {
   Present present;
   // A tensor that could not be understood (no scale, say) is still not missing.
-  const formats::NameGrammar grammar(checkpoint.family(), checkpoint.config());
+  const NameGrammar grammar(checkpoint.family(), checkpoint.config());
   for (const StoredTensor& tensor : checkpoint.stored()) {
-    std::string name = formats::weight_name(tensor);
+    std::string name = weight_name(tensor);
     const auto match = grammar.match(name);
     present.names.insert(std::move(name));
     if (match && match->layer) present.layers.insert(*match->layer);
@@ -53,7 +36,7 @@ Present list_present(const Checkpoint& checkpoint) {
     present.names.insert(tensor.name);
     if (!tensor.layer) continue;
     present.layers.insert(*tensor.layer);
-    if (tensor.rule != nullptr && tensor.rule->presence == formats::Presence::kStacked)
+    if (tensor.rule != nullptr && tensor.rule->presence == Presence::kStacked)
       present.stacked_layers.insert(*tensor.layer);
   }
   return present;
@@ -63,7 +46,7 @@ Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Presen
   if (tensor.layer && *tensor.layer >= config.num_hidden_layers) {
     return present.layers.contains(*tensor.layer) ? Gap::kMtpTensor : Gap::kMtpLayer;
   }
-  if (is_indexer(tensor.rule->role)) return Gap::kIndexer;
+  if (kIndexer.has(tensor.rule->role)) return Gap::kIndexer;
   if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
   if (is_of_routed_expert(tensor.rule->role)) return Gap::kExpert;
   return Gap::kOther;
@@ -76,13 +59,11 @@ MissingTensors::MissingTensors(const Checkpoint& checkpoint) {
   if (checkpoint.stored().empty()) return;
   const ModelConfig& config = checkpoint.config();
   const Present present = list_present(checkpoint);
-  uneven_ = formats::uneven_experts(checkpoint.family(), config, checkpoint.stored());
-  std::optional<formats::RankHoldings> holdings;
-  if (const formats::SlicingRecord* slicing = checkpoint.slicing())
-    holdings.emplace(*slicing, config);
+  uneven_ = uneven_experts(checkpoint.family(), config, checkpoint.stored());
+  std::optional<RankHoldings> holdings;
+  if (const SlicingRecord* slicing = checkpoint.slicing()) holdings.emplace(*slicing, config);
   const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
-    if (holdings &&
-        holdings->of(*tensor.rule, tensor.layer, tensor.expert) != formats::Holding::kPromised)
+    if (holdings && holdings->of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kPromised)
       return;
     const bool is_of_expert = is_of_routed_expert(tensor.rule->role);
     if (is_of_expert && tensor.layer && uneven_.contains(*tensor.layer)) return;
@@ -104,4 +85,4 @@ std::span<const std::string> MissingTensors::of(Gap gap) const {
   return names == names_.end() ? std::span<const std::string>() : names->second;
 }
 
-}  // namespace ingot::check
+}  // namespace ingot::formats

@@ -8,7 +8,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 
-namespace ingot::check {
+namespace ingot::formats {
 
 /// Why a promised tensor is missed; a rule tells of each.
 enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias, kExpert, kOther };
@@ -18,12 +18,12 @@ enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias
 /// could not be understood, or may be in a file that could not be read, is not missing.
 class MissingTensors {
  public:
-  explicit MissingTensors(const formats::Checkpoint& checkpoint);
+  explicit MissingTensors(const Checkpoint& checkpoint);
 
   /// Names in the order of the family's rules.
   [[nodiscard]] std::span<const std::string> of(Gap gap) const;
 
-  /// formats::uneven_experts(): experts of these layers are not missed.
+  /// uneven_experts(): experts of these layers are not missed.
   [[nodiscard]] const std::map<std::uint32_t, std::uint64_t>& uneven() const { return uneven_; }
 
  private:
@@ -31,4 +31,4 @@ class MissingTensors {
   std::map<std::uint32_t, std::uint64_t> uneven_;
 };
 
-}  // namespace ingot::check
+}  // namespace ingot::formats

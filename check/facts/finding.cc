@@ -1,0 +1,27 @@
+#include "check/facts/finding.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ingot::check {
+
+std::uint64_t count_findings(std::span<const Finding> findings, Severity severity) {
+  return static_cast<std::uint64_t>(std::ranges::count(
+      findings, severity, [](const Finding& finding) { return finding.severity; }));
+}
+
+Finding finding_of(const Error& error) {
+  Finding finding;
+  finding.code = error.code();
+  finding.file = error.file();
+  finding.tensor = error.tensor();
+  finding.message = error.message();
+  return finding;
+}
+
+Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
+                  std::string message) {
+  return finding_of(Error(code, std::move(message)).in_file(file).in_tensor(tensor));
+}
+
+}  // namespace ingot::check
