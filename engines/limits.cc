@@ -125,11 +125,8 @@ std::string engine_support_text(const EngineSupport& support) {
 
 void EngineLimitsMet::add(const EngineWeight& weight) {
   std::erase_if(may_load_, [&](const EngineRow* engine) {
-    const bool may_know = engine->is_judged || (engine->is_written_for(weight.family) &&
-                                                engine->find_load(*dialect_, weight.scheme,
-                                                                  weight.activations) != nullptr);
     const auto limits = limits_of(*engine, *dialect_, weight);
-    return !may_know || std::ranges::any_of(limits, [](const EngineLimit* limit) {
+    return std::ranges::any_of(limits, [](const EngineLimit* limit) {
       return !limit->is_foreign && limit->is_refusal() && limit->is_of_form();
     });
   });

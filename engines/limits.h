@@ -47,7 +47,7 @@ std::string engine_support_text(const EngineSupport& support);
 class EngineLimitsMet {
  public:
   explicit EngineLimitsMet(const Dialect& dialect)
-      : dialect_(&dialect), may_load_(engine_versions().begin(), engine_versions().end()) {}
+      : dialect_(&dialect), may_load_(judged_versions()) {}
   void add(const EngineWeight& weight);
 
   struct Met {
@@ -58,8 +58,7 @@ class EngineLimitsMet {
     std::size_t count = 0;
   };
   [[nodiscard]] std::span<const Met> met() const { return met_; }
-  /// Every version that is judged refuses the form of some weight, and no other has loads for the
-  /// forms of all.
+  /// Every version that is judged refuses the form of some weight.
   [[nodiscard]] bool is_refused_by_all() const { return may_load_.empty(); }
 
  private:

@@ -1,6 +1,8 @@
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "convert/plan/passes.h"
 #include "engines/limits.h"
@@ -30,17 +32,19 @@ void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals) {
     met.add(weights.back());
   }
   if (!met.is_refused_by_all()) return;
+  std::vector<std::string_view> names;
+  for (const engines::EngineRow* engine : engines::judged_versions()) names.push_back(engine->name);
   for (const engines::EngineWeight& weight : weights) {
     for (const auto& [engine, limit] : engines::limits_of_all(dialect, weight)) {
       if (!limit->is_refusal() || !limit->is_of_form()) continue;
       refusals.add(
           ErrorCode::kUnsupported,
-          fmt::format("no engine that is known loads this: {} refuses {} with {} activations in dialect {} "
-                      "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it "
-                      "anyway)",
-                      engine->name, formats::scheme_facts(weight.scheme).name,
-                      activations_name(weight.activations), dialect.name, limit->reason,
-                      limit->instead),
+          fmt::format(
+              "none of {} loads this: {} refuses {} with {} activations in dialect {} "
+              "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it "
+              "anyway)",
+              fmt::join(names, ", "), engine->name, formats::scheme_facts(weight.scheme).name,
+              activations_name(weight.activations), dialect.name, limit->reason, limit->instead),
           weight.name);
     }
   }

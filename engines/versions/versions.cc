@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,6 +20,12 @@ constexpr std::array kVersions = {&kVllmRow,       &kSglangRow,       &kTrtllmRo
 
 std::span<const EngineRow* const> engine_versions() {
   return kVersions;
+}
+
+std::vector<const EngineRow*> judged_versions() {
+  std::vector<const EngineRow*> rows;
+  std::ranges::copy_if(kVersions, std::back_inserter(rows), &EngineRow::is_judged);
+  return rows;
 }
 
 std::span<const EngineRow* const> engines() {

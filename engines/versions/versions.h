@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "engines/row/engine.h"
 
@@ -15,6 +16,8 @@ extern const EngineRow kVllmRow, kSglangRow, kTrtllmRow, kVllmAscendRow, kTransf
 
 /// Every row; of one engine the newest first.
 std::span<const EngineRow* const> engine_versions();
+/// The rows whose refusals are known (EngineRow::is_judged).
+std::vector<const EngineRow*> judged_versions();
 /// The newest version of each engine, in the order of Engine.
 std::span<const EngineRow* const> engines();
 const EngineRow& newest(Engine engine);
