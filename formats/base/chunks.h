@@ -30,9 +30,8 @@ struct Chunk {
 std::size_t count_chunks(std::uint64_t n_bytes);
 
 /// Calls body(chunk, memory) for every chunk of runs of these lengths, in any order, on at most
-/// `threads` threads of their own; `memory` has kPieceBytes and is that thread's alone. Chunks are
-/// begun in order, and none after a failure; of several failures that of the first chunk is
-/// rethrown.
+/// `threads` threads of its own. Each thread has a `memory` of kPieceBytes for itself. Chunks begin
+/// in order, and none begins after a failure. Rethrows the failure of the first chunk that failed.
 void for_each_chunk(std::span<const std::uint64_t> run_bytes, std::size_t threads,
                     const std::function<void(const Chunk&, std::span<std::byte>)>& body);
 

@@ -38,7 +38,7 @@ std::string_view error_code_name(ErrorCode code) {
 
 namespace {
 
-// What a file holds is quoted, and may be megabytes long.
+// Messages quote file contents, which may be megabytes long.
 constexpr std::size_t kMaxMessageBytes = 16'384;
 
 std::string shortened(std::string message) {

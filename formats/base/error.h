@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-/// What kind of fact stopped the job. Tests assert these; messages may change, codes may not.
+/// The kind of fact that stopped the job. Tests assert these; messages may change, codes may not.
 enum class ErrorCode : std::uint8_t {
   kInvalidArgument,  ///< an option or recipe contradicts itself or matches nothing
   kNotFound,         ///< a file, tensor or key that should be there is not

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kShown = 5;
 constexpr std::size_t kPlacesShown = 3;
 
-/// What messages of one cause have in common: numbers, and what stands between quotes, left out.
+/// The text that messages of one cause share: numbers and quoted words are left out.
 std::string message_kind(std::string_view message) {
   std::string text;
   while (!message.empty()) {
@@ -59,7 +59,7 @@ class Places {
   std::size_t total_ = 0;
 };
 
-/// Faults that differ by their tensor alone.
+/// Faults that differ only by their tensor.
 using Entry = std::vector<const ListedFault*>;
 
 std::string line_of(const Entry& entry) {

@@ -9,7 +9,7 @@
 
 namespace ingot {
 
-/// What an ErrorList throws when it holds several faults: one text for people, and all of them for
+/// Thrown by ErrorList when it holds several faults: one text for people, and the list for
 /// programs.
 class FaultList final : public Error {
  public:
@@ -21,18 +21,19 @@ class FaultList final : public Error {
   std::vector<Error> faults_;
 };
 
-/// A fault as it stands in a list: `before` (as "error: "), file and tensor where they are known,
-/// message, `after`.
+/// A fault in a list: `before` (as "error: "), file and tensor where they are known, message,
+/// `after`.
 struct ListedFault {
   std::string before, file, tensor, message, after;
 };
 
-/// Lines for people. More than five faults that differ by their tensor alone take one line, with
-/// the first five names. Where lines differ by names and numbers alone the first five are kept, and
-/// a sixth says how many more there are, in which files or of which kind of tensor. Printable.
+/// Lines for people. More than five faults that differ only by their tensor take one line with the
+/// first five names. Of more than five lines that differ only by names and numbers, the first five
+/// are kept, and a sixth says how many more there are, in which files or of which kind of tensor.
+/// Printable.
 std::vector<std::string> fault_lines(std::span<const ListedFault> faults);
 
-/// What names of one kind have in common: every run of digits as `*`, as in
+/// The pattern of names of one kind: every run of digits as `*`, as in
 /// `model.layers.*.mlp.experts.*.up_proj.weight` and `model-*-of-*.safetensors`.
 std::string name_kind(std::string_view name);
 

@@ -20,7 +20,7 @@ constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
 
 constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
-// What file systems say to a call that they do not have: network and FUSE mounts in every way.
+// Errors of file systems that lack a call: network and FUSE mounts report each of these.
 bool means_unsupported(int number) {
   return number == EINVAL || number == EOPNOTSUPP || number == ENOSYS || number == EPERM ||
          number == ENOTTY;

@@ -18,8 +18,8 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
-/// What tells whether a file was replaced (another device or inode) or written to (another size or
-/// time of modification).
+/// Tells whether a file was replaced (another device or inode) or written to (another size or time
+/// of modification).
 struct FileStamp {
   std::uint64_t device = 0, inode = 0, n_bytes = 0;
   std::int64_t modified_ns = 0;
@@ -32,7 +32,7 @@ struct FileStamp {
 /// The stamp of what a path leads to; nullopt when there is nothing.
 std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
 
-/// What came of asking for a lock.
+/// Result of a request for a lock.
 enum class LockState : std::uint8_t { kLocked, kHeldElsewhere, kUnsupported };
 
 class Folder;
@@ -73,8 +73,8 @@ class Fd {
   /// system refuses direct I/O after all.
   [[nodiscard]] std::optional<std::size_t> read_direct(std::span<std::byte> out,
                                                        std::uint64_t offset) const;
-  /// Asks the system to forget cached pages of the file, so that the next read asks the disk. What
-  /// was written must be synced before.
+  /// Asks the system to drop cached pages of the file, so that the next read goes to the disk.
+  /// Written data must be synced before.
   void drop_cache() const;
   /// Fills `out` from `offset`; end of file first is kCorrupt ("truncated").
   void read_exact(std::span<std::byte> out, std::uint64_t offset) const;

@@ -15,14 +15,14 @@ namespace {
 
 constexpr std::uint64_t kMaxRefBytes = 256;
 constexpr std::size_t kNamesShown = 5;
-// What is read first of a safetensors file; `version ` would be a length beyond any disk.
+// The first bytes of a safetensors file; `version ` would be a length beyond any disk.
 constexpr std::size_t kLengthOfSafetensors = 8;
 constexpr std::string_view kOriginal = "original/";
 constexpr std::string_view kCacheFolder = "models--";
 constexpr std::string_view kPictures = "pictures";
 constexpr std::string_view kSafetensors = ".safetensors";
 
-/// What an ending says of a file that is no part of a checkpoint.
+/// A file ending and what kind of file it marks, for files that are no part of a checkpoint.
 struct ForeignEnding {
   std::string_view ending;
   std::string_view reason;

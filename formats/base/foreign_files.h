@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-// What lies where a checkpoint is looked for, and is none: the hub's cache folders, weights in
+// Files in a checkpoint's folder that do not belong to it: the hub's cache folders, weights in
 // formats that are not read, Git LFS pointers, pictures.
 
 namespace ingot::formats {
@@ -26,7 +26,7 @@ bool is_lfs_pointer(std::string_view start);
 inline constexpr std::string_view kLfsPointerFact =
     "is a Git LFS pointer, not the file itself (run git lfs pull, or fetch the file from the hub)";
 
-/// A file or folder beside the weights that is no part of the checkpoint.
+/// A file or folder next to the weights that is no part of the checkpoint.
 struct LeftOut {
   std::string path;         ///< relative; of a folder with a `/` at its end
   std::string_view reason;  ///< as in `left out: REASON`

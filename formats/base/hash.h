@@ -38,7 +38,7 @@ class ChunkHasher {
   ChunkHasher();
   void update(std::span<const std::byte> bytes);
   [[nodiscard]] Hash128 finish() const;
-  /// Begins anew.
+  /// Starts again from the state of no input.
   void reset();
 
  private:

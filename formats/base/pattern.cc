@@ -32,8 +32,8 @@ std::size_t next_character(std::string_view text, std::size_t i) {
   return i;
 }
 
-/// A glob of stars and text only, as nearly all are: both ends are compared, what stands between
-/// two stars is searched, leftmost first. A recipe of a hundred rules asks this millions of times.
+/// Matches a glob of stars and text only, as nearly all are: compares both ends, then searches the
+/// text between two stars, leftmost first. A recipe of a hundred rules asks this millions of times.
 bool text_glob_matches(std::string_view glob, std::string_view name) {
   const std::size_t first_star = glob.find('*');
   if (first_star == std::string_view::npos) return glob == name;

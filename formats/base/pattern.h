@@ -7,8 +7,8 @@
 namespace ingot {
 
 /// A user's pattern over tensor names. `re:EXPR` is a PCRE2 regular expression that must match from
-/// the start of the name (as compressed-tensors does); anything else is a glob over the whole name,
-/// in which `*` stands for any run of characters, dots included, and `?` for one.
+/// the start of the name (as compressed-tensors does). Anything else is a glob over the whole name,
+/// where `*` matches any run of characters, dots included, and `?` one.
 class Pattern {
  public:
   /// Throws kInvalidArgument when the expression does not compile, or is empty.

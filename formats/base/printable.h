@@ -13,7 +13,7 @@ bool is_utf8(std::string_view text);
 /// `\u202e`. All else stays, so that escaping what was escaped before changes nothing.
 std::string printable(std::string_view text);
 
-/// As printable(), but a line break before two spaces stays: so lists stand in our messages.
+/// As printable(), but a line break before two spaces stays: messages show lists so.
 std::string printable_lines(std::string_view text);
 
 /// As printable(), but every line break and tab stays: what a program prints as a whole. JSON stays

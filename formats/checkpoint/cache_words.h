@@ -9,8 +9,8 @@
 
 namespace ingot::formats {
 
-/// What a checkpoint's config.json or description file says of a quantized cache of keys and
-/// values; empty when nothing.
+/// The words of a checkpoint's config.json or description file about a quantized cache of keys and
+/// values; empty if there are none.
 inline std::string cache_words(const Checkpoint& checkpoint) {
   std::string words = cache_words(quantization_block(checkpoint.config()));
   return words.empty() ? cache_words(checkpoint.description()) : words;

@@ -48,7 +48,7 @@ std::vector<std::string_view> family_names() {
   return names;
 }
 
-/// Says which built-in family a file beside the weights hides.
+/// Adds a remark that names the built-in family which a family file next to the weights hides.
 void remark_on_family(const Family& family, const ModelConfig& config,
                       std::vector<std::string>& remarks) {
   if (family.file_hash.empty()) return;
@@ -255,7 +255,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
       unread = unread_form(state->config);
       return;
     } else {
-      // What nobody here knows may be copied, and conversions refuse codes that nobody reads.
+      // An unknown form may be copied; conversions refuse codes that no reader here knows.
       state->remarks.push_back(unread_form(state->config).message());
     }
     state->block = fp8_block_size(state->config);
@@ -317,7 +317,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     stage.faults().add(headers_tell ? with_remedy_of_headers(*unread) : *unread);
     stage.settle();
   }
-  // What would be said of names and shapes follows from that fault.
+  // Further faults of names and shapes would only follow from that one.
   if (state->is_understood) state->understand(names, options, stage);
   return Checkpoint(std::move(state));
 }
@@ -382,7 +382,7 @@ bool Checkpoint::has_file(std::string_view name) const {
 
 bool Checkpoint::may_have_lost(std::string_view name) const {
   const std::vector<std::string>& lost = state_->lost;
-  // Without an index nobody knows what the file held.
+  // Without an index the file's tensors are unknown.
   if (lost.empty()) return !state_->is_complete;
   const std::string_view stem = module_name(name);
   for (auto at = std::lower_bound(lost.begin(), lost.end(), stem);

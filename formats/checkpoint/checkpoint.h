@@ -45,19 +45,19 @@ struct OpenOptions {
   bool ignores_index = false;
 };
 
-/// A file beside the weights, copied byte for byte on conversion: everything but weights, weight
-/// indices, what is derived anew (configs, the dialects' description files), ingot's own files and
-/// what is no part of a checkpoint (foreign_files.h); subfolders included.
+/// A file next to the weights, copied byte for byte on conversion: everything but weights, weight
+/// indices, what is derived again (configs, the dialects' description files), ingot's own files and
+/// files that are no part of a checkpoint (foreign_files.h); subfolders included.
 struct SideFile {
   std::string path;  ///< relative, '/'-separated
   std::uint64_t n_bytes = 0;
 };
 
-/// A model whose stored tensors somebody else has found: rank slices joined, or a conversion that
-/// is planned and not written yet.
+/// A model whose `stored` tensors the caller has found: joined rank slices, or a conversion that is
+/// planned and not written yet.
 struct AssembledModel {
   std::filesystem::path directory;  ///< where side files and manifest are
-  /// Bare names of what stands beside the weights; nothing: what `directory` holds.
+  /// Bare names of the files next to the weights; nullopt: list `directory`.
   std::optional<std::vector<std::string>> file_names;
   ModelConfig config;                ///< of slices that are joined: of the unsliced checkpoint
   std::string config_text;           ///< of which `config` was made
@@ -70,7 +70,7 @@ struct AssembledModel {
   std::unique_ptr<StoredBytes> bytes;
   IndexFrame index_frame;                    ///< where slices are joined, of a rank's
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
-  /// What `stored` makes up, where that is known; nothing: it is recognised.
+  /// The logical tensors of `stored`, if known; nullopt: they are recognised.
   std::optional<std::vector<LogicalTensor>> tensors = std::nullopt;
 };
 
@@ -105,10 +105,10 @@ class Checkpoint final : public TensorSource {
   /// The dialect's description file, an object; null when there is none.
   [[nodiscard]] const Json& description() const { return state_->description; }
   [[nodiscard]] const std::vector<SideFile>& side_files() const { return state_->side_files; }
-  /// Whether a file of this bare name stands in the directory, readable or not.
+  /// True if the directory has a file of this bare name, readable or not.
   [[nodiscard]] bool has_file(std::string_view name) const;
-  /// What stands in the directory and was left out, for people: weights that the index does not
-  /// name, weights in other formats, pictures.
+  /// Files of the directory that were left out, for people: weights that the index does not name,
+  /// weights in other formats, pictures.
   [[nodiscard]] const std::vector<std::string>& remarks() const { return state_->remarks; }
   /// Whether a tensor that is not here, or a part of it, may be in a weights file that could not be
   /// read; only `check` opens such a checkpoint. `name` is a weight's, with or without `.weight`.
@@ -119,7 +119,7 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] bool is_understood() const { return state_->is_understood; }
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const { return state_->has_index; }
-  /// What the index says beside its map; the default without one.
+  /// Entries of the index other than its map; the default without an index.
   [[nodiscard]] const IndexFrame& index_frame() const { return state_->index_frame; }
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.
   [[nodiscard]] bool lacks_promised_mtp() const { return state_->lacks_promised_mtp; }

@@ -16,7 +16,7 @@ namespace ingot::formats {
 struct WeightsFile {
   SourceFile facts;
   std::filesystem::path path;
-  /// Stands for a file that was consumed: its header alone. Empty when the file is here.
+  /// The saved header of a file that was consumed. Empty when the file is here.
   std::filesystem::path saved_header;
 };
 

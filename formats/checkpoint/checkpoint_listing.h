@@ -35,32 +35,32 @@ struct WeightsListing {
   CheckpointIndex index;
   std::vector<std::string> files;  ///< bare names of those that are here or were consumed, sorted
   bool is_complete = true;         ///< false when the index names a file that is neither
-  /// Bare names of weights files that the index does not name, or that stand beside
-  /// model.safetensors, and whose names do not make them part of the checkpoint, sorted.
+  /// Bare names, sorted, of weights files that the index does not name, or that are next to
+  /// model.safetensors, and whose names do not make them part of the checkpoint.
   std::vector<std::string> strays;
 };
 
-/// What makes a file one of a checkpoint.
+/// Options that decide which files belong to a checkpoint.
 struct ListingOptions {
   bool accept_any = false;     ///< without an index: any *.safetensors
   bool ignores_index = false;  ///< any, as if there were none
 };
 
 /// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or
-/// model.safetensors where there is none. Reports index files
-/// that are missing, and weights files beside them that have the name of one more of their kind, or
-/// that of a checkpoint in one file: signs of an index that is not of these files.
+/// model.safetensors where there is none. Reports missing index files. Also reports signs of an
+/// index that is not of these files: other weights files that have the name of one more of their
+/// kind, or of a checkpoint in one file.
 WeightsListing list_weights(const std::filesystem::path& directory,
                             const std::filesystem::path& consumed_headers,
                             const ListingOptions& options, ErrorList& faults);
 
-/// What the index kIndexName says beside its map; the default where there is none.
+/// Entries of the index kIndexName other than its map; the default where there is none.
 IndexFrame read_index_frame(const std::filesystem::path& directory);
 
-/// Bare names of what stands in a directory, sorted.
+/// Bare names of a directory's entries, sorted.
 std::vector<std::string> list_file_names(const std::filesystem::path& directory);
 
-/// What stands beside the weights, sorted by path.
+/// Files next to the weights, sorted by path.
 struct SideListing {
   std::vector<SideFile> files;
   std::vector<LeftOut> left_out;  ///< weights in folders, and what left_out_reason() tells

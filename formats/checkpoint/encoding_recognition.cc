@@ -26,8 +26,8 @@ struct FoundParts {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
-// Blocks that models are released with, beside the one that a config claims. Sides are powers of
-// two, so two of them that give a scale the same shape decode a weight alike.
+// Blocks of released models, tried after the one that a config claims. Sides are powers of two, so
+// two of them that give a scale the same shape decode a weight alike.
 constexpr std::array<Block, 6> kBlocks = {
     {{128, 128}, {64, 64}, {32, 32}, {1, 128}, {1, 64}, {1, 32}}};
 
@@ -122,8 +122,8 @@ class Recogniser {
     return plain;
   }
 
-  /// Notes whose part tensor `i` is, if it is one. Reports a part twice (kDuplicate), a part beside
-  /// a plain weight or beside none (kMissingTensor).
+  /// Notes whose part tensor `i` is, if it is one. Reports a part twice (kDuplicate), and a part of
+  /// a plain weight or of no weight (kMissingTensor).
   void pair_part(std::uint32_t i) {
     const StoredTensor& tensor = input_.stored[i];
     for (const PartNaming& naming : part_namings()) {
@@ -193,7 +193,7 @@ class Recogniser {
       return std::nullopt;
     }
     const bool has_parts = count_parts(i) > 0;
-    // Bytes and integers alone may be parameters; FP8 means nothing without a scale.
+    // Only bytes and integers may be parameters; FP8 means nothing without a scale.
     if (stored.dtype == DType::kF8E4M3 || (has_parts && is_read_as_codes(stored.dtype)))
       return quantized(i, std::move(tensor));
     if (kOtherFp8.has(stored.dtype)) {
@@ -292,7 +292,8 @@ class Recogniser {
         of_all = of_all | scheme.scales;
         // F32 of a shape that MX has too is no MX.
         if (fits && !is_own_dtype) of_fitting = of_fitting | scheme.scales;
-        // Under a block's name, bytes beside FP8 are exponents only if their shape says so too.
+        // Under a block's name, the bytes of an FP8 weight are exponents only if their shape says
+        // so too.
         const bool is_plain_byte = scale.dtype == DType::kU8 && weight.dtype == DType::kF8E4M3 &&
                                    found_[i].reach == ScaleReach::kBlock;
         if (!is_dtype || is_plain_byte) continue;
@@ -436,7 +437,7 @@ class Recogniser {
     return fits;
   }
 
-  /// What a part of weight `i` should be, if `shape` is not it; else empty.
+  /// The shape that a part of weight `i` should have, if `shape` is wrong; else empty.
   [[nodiscard]] std::string extent_needed(std::uint32_t i, PartExtent extent, const Shape& shape,
                                           const Shape& weight) const {
     switch (extent) {

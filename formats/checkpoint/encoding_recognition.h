@@ -20,7 +20,7 @@ struct RecognitionInput {
   /// Rows, columns that share a block's scale, as the config claims; headers overrule it.
   std::array<std::uint64_t, 2> block = {128, 128};
   const ModelConfig& config;
-  /// True when the family knows its names: then `X.scale` beside a plain weight is a fault, not a
+  /// True when the family knows its names: then `X.scale` of a plain weight is a fault, not a
   /// parameter.
   bool names_are_known = true;
   /// False when files could not be read: then a part that is not here is no fault.
@@ -38,9 +38,9 @@ struct RecognitionInput {
 /// first.
 ///
 /// The logical name is `X.weight` and the shape that of the decoded weight, whatever the codes are
-/// called and however they are packed. What cannot be decoded is reported: codes that lack a part
-/// or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape or
-/// dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits and FP8 of other kinds
+/// called and however they are packed. Reports tensors that cannot be decoded: codes that lack a
+/// part or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape
+/// or dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits and FP8 of other kinds
 /// (kUnsupported). `refused` receives the weights that no scheme fits, with the parts that they
 /// have.
 std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults,

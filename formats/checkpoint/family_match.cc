@@ -21,7 +21,7 @@ namespace {
 // A config has at most so many experts.
 constexpr std::uint64_t kMostExperts = std::uint64_t{1} << 20;
 
-// What names of routers end with.
+// Endings of the names of routers.
 std::vector<std::string_view> router_ends(const Family& family) {
   std::vector<std::string_view> ends;
   for (const TensorRule& rule : family.rules) {
@@ -169,7 +169,7 @@ class UnevenLayers {
       grammars_.try_emplace(n_experts, with.family, with.config, n_experts);
   }
 
-  /// The layer whose number of experts alone makes this tensor a fault.
+  /// The layer whose own number of experts is the only reason why this tensor is a fault.
   [[nodiscard]] std::optional<std::uint32_t> layer_of(LogicalTensor tensor) const {
     for (const auto& [n_experts, own] : grammars_) {
       if (!has_row(own.grammar, tensor) || !tensor.layer) continue;

@@ -16,7 +16,7 @@
 
 namespace ingot::formats {
 
-/// What logical tensors are compared with.
+/// The family, config and names that logical tensors are compared with.
 struct FamilyMatch {
   const Family& family;
   const ModelConfig& config;
@@ -28,11 +28,11 @@ struct FamilyMatch {
 
 /// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
 /// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
-/// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
-/// shared_rule() alone and finds no fault. An MTP layer with experts of its own number may be left
-/// out of an output: those tensors get their layer and no row, and loader rules tell of them.
-/// Returns false where names have another prefix than the family's, which is one fault: what else
-/// would be said of names follows from it.
+/// numbers that are no floating point (kDtypeMismatch). A family without rows knows only the names
+/// of shared_rule() and finds no fault. An MTP layer with experts of its own number may be left out
+/// of an output: those tensors get their layer and no row, and loader rules tell of them. Returns
+/// false where names have another prefix than the family's, which is one fault: all others would
+/// follow from it.
 bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
 
 /// Layers whose experts and router agree on another number than config.json has for all layers, and
@@ -41,7 +41,7 @@ std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
                                                       const ModelConfig& config,
                                                       std::span<const StoredTensor> stored);
 
-/// What is wrong with such a layer, and the remedy if it is an MTP layer.
+/// The fault of such a layer, and the remedy if it is an MTP layer.
 std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const ModelConfig& config);
 
 /// Gives tensors whose names begin as an alias of the family says the names that are meant, unless

@@ -42,7 +42,7 @@ std::vector<PartNaming> collect() {
         PartNaming stacked = naming;
         stacked.suffix = stacked_suffix(part.suffix);
         stacked.is_stacked = true;
-        // `X_scale` may be a parameter of its own; beside no weight it is one.
+        // `X_scale` may be a parameter of its own; without a weight it is one.
         stacked.is_distinct = stacked.reach == ScaleReach::kBlock;
         add(namings, stacked);
         // ModelOpt's export of the stacks of transformers 5 keeps the word of the part.

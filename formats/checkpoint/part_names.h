@@ -8,7 +8,7 @@
 
 namespace ingot::formats {
 
-/// What the scale in a part of this name is shared by.
+/// The values that share one scale, by the name of the part.
 enum class ScaleReach : std::uint8_t {
   kAny,    ///< a block, a row, a group of columns or the whole tensor: the shape says which
   kBlock,  ///< a block or a group of columns where the shape lets it, or the config claims blocks
@@ -31,8 +31,8 @@ struct PartNaming {
 /// wins.
 std::span<const PartNaming> part_namings();
 
-/// A suffix under which codes stand in some dialect, in place of `.weight` or behind the name of
-/// stacked experts.
+/// A suffix that some dialect gives to codes, in place of `.weight` or after the name of stacked
+/// experts.
 struct PackedNaming {
   std::string suffix;       ///< `.weight_packed`, `_blocks`
   bool is_stacked = false;  ///< of stacks [experts, rows, blocks of a row, bytes of a block]

@@ -221,7 +221,7 @@ class Matcher {
                     shape_text(original), shape_text(before)));
   }
 
-  /// The experts of a stack are those that the rank holds; an empty list stands for all.
+  /// The experts of a stack are those that the rank holds; an empty list means all.
   void stack(const LogicalTensor& tensor, const StoredTensor& weight,
              const std::vector<std::uint32_t>& experts) {
     const Role role = tensor.rule->role;

@@ -14,8 +14,7 @@
 
 namespace ingot::formats {
 
-/// What a rank's directory says of its stored tensors: `slicing` of the manifest, `slice` of the
-/// records.
+/// Slicing of a rank's stored tensors: `slicing` of the manifest, `slice` of the records.
 struct RankSlices {
   SlicingRecord slicing;  ///< with `rank`
   std::unordered_map<std::string, SliceRecord> by_name;

@@ -5,9 +5,9 @@
 
 #include "formats/checkpoint/checkpoint.h"
 
-// `tie_word_embeddings` beside a stored head. vLLM and transformers 5 compute with a head that is
-// stored and differs from the embedding, whatever the config says; SGLang and transformers 4 take
-// the embedding.
+// `tie_word_embeddings` in a checkpoint that stores a head. vLLM and transformers 5 compute with a
+// head that is stored and differs from the embedding, whatever the config says; SGLang and
+// transformers 4 take the embedding.
 
 namespace ingot::formats {
 

@@ -63,7 +63,7 @@ std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::siz
 
 namespace {
 
-/// Bytes of copies that are compared for a report alone.
+/// Limit of the bytes of copies that are compared only for a report.
 constexpr std::uint64_t kComparedBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kComparedAtOnce = std::uint64_t{4} << 20;
 
@@ -75,7 +75,7 @@ class CopyComparison {
   CopyComparison(const CopyChoice& choice, std::span<const StoredTensor> stored)
       : bytes_(choice.bytes), stored_(stored), is_limited_(!choice.merges_equal) {}
 
-  /// Nothing where nobody looked.
+  /// Nullopt if they were not compared.
   std::optional<bool> are_equal(Copies copies) {
     const StoredTensor& first = stored_[copies.front()];
     for (const std::uint32_t other : copies.subspan(1)) {
@@ -110,7 +110,7 @@ class CopyComparison {
   std::uint64_t left_ = kComparedBytes;
 };
 
-// What can be done about copies.
+// The remedy for copies.
 std::string_view remedy_of(std::optional<bool> are_equal, bool has_indexed) {
   if (!are_equal) return "ingot repair leaves one out where their bytes are equal";
   if (*are_equal) return "their bytes are equal (ingot repair leaves one out)";

@@ -31,7 +31,7 @@ std::vector<WeightsFile> locate_files(const std::vector<std::string>& names,
 std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::size_t threads,
                                        ErrorList& faults);
 
-/// What decides about tensors that several files hold.
+/// Facts that decide which file's copy of a tensor is used.
 struct CopyChoice {
   const CheckpointIndex* index = nullptr;  ///< null without one
   const StoredBytes* bytes = nullptr;      ///< null where they cannot be read yet
@@ -59,7 +59,7 @@ std::set<std::string_view> unreadable_files(std::span<const SourceFile> files);
 std::vector<std::string> lost_names(const CheckpointIndex& index,
                                     std::span<const SourceFile> files);
 
-/// A checkpoint as its index has it, for judging the weights files beside it.
+/// A checkpoint by its index, to judge weights files that the index does not name.
 struct StrayCheck {
   const std::filesystem::path& directory;
   const Family& family;

@@ -1,6 +1,6 @@
 // Rows say which keys loaders read (vLLM, SGLang, transformers, and the families here) and what
-// their absence means to all of them. What transformers 5 derives and writes is computed here as it
-// does.
+// their absence means to all of them. Values that transformers 5 derives and writes are computed
+// here in the same way.
 
 #include "formats/config/config_meaning.h"
 

@@ -34,16 +34,16 @@ struct RopeConfig {
 /// Keys under which configs have the number of MTP layers, the first found wins.
 inline constexpr std::array kMtpLayerKeys = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
 
-/// How a text model stands in the config of a model of several modalities, and in its checkpoint
+/// The place of a text model in the config of a model of several modalities, and in its checkpoint
 /// (nested_config.h).
 struct TextNesting {
   std::string key;         ///< `text_config` or its like; empty where the config is not nested
   std::string model_type;  ///< of the text model
-  /// Whether `quantization_config` stands among the text model's keys: as the file has it, else as
-  /// the loader of the whole model reads it.
+  /// Whether `quantization_config` is among the text model's keys: as the file has it, else as the
+  /// loader of the whole model reads it.
   bool holds_quantization = false;
-  /// What stands before the text model's names: `language_model.`, or `model.language_model.` in
-  /// place of `model.`. Found in the names of a checkpoint (text_names.h).
+  /// The prefix of the text model's names: `language_model.`, or `model.language_model.` in place
+  /// of `model.`. Found in the names of a checkpoint (text_names.h).
   std::string prefix;
   /// Those of the text model, and of the whole what it lacks, in the words of the releases; null
   /// where the file has just these.
@@ -104,7 +104,7 @@ struct ModelConfig {
   /// full_attention_interval); empty where none is.
   std::vector<bool> layer_is_linear;
 
-  /// Where the text model's keys stand, from which everything else here is read.
+  /// The place of the text model's keys; all other fields here are read from them.
   TextNesting text;
 
   /// The file as it is, keys in order; what we do not understand is carried through.

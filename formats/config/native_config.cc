@@ -124,7 +124,7 @@ Json native_config(const ModelConfig& config, bool is_fp8) {
     result["beta_slow"] = number(rope.beta_slow.value_or(1));
     result["mscale"] = number(*rope.mscale_all_dim);
   } else {
-    // The code's defaults are YaRN by 40: a factor of 1 leaves frequencies and scale alone.
+    // The code's defaults are YaRN by 40: a factor of 1 leaves frequencies and scale unchanged.
     result["rope_factor"] = 1;
   }
   result["dtype"] = is_fp8 ? "fp8" : "bf16";

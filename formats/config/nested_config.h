@@ -13,7 +13,7 @@ namespace ingot::formats {
 /// Keys under which a config may hold that of its text model.
 std::span<const std::string_view> text_config_keys();
 
-/// Where the text model stands in this document, and its keys; `prefix` is empty.
+/// The place of the text model in this document, and its keys; `prefix` is empty.
 TextNesting text_nesting(const Json& document);
 
 /// The key under which a text model's config has the number of its MTP layers, or would have it.
@@ -26,9 +26,9 @@ const Json& text_keys(const ModelConfig& config);
 /// or a copy with other values.
 Json& text_section(const ModelConfig& config, Json& document);
 
-/// `quantization_config`, wherever it stands; null without one.
+/// `quantization_config`, at any place; null without one.
 const Json& quantization_block(const ModelConfig& config);
-/// The same of a document whose typed view nobody has.
+/// The same for a document without a typed view.
 const Json& quantization_block(const Json& document);
 
 /// Puts `block` where the loader of the model looks; null removes it.

@@ -35,7 +35,7 @@ std::optional<Json> translated(const Json& list,
   return result;
 }
 
-// DeepSeek-V4: how many tokens an entry of each kind of layer stands for.
+// DeepSeek-V4: how many tokens an entry of each kind of layer represents.
 bool compress_ratios(Json& keys) {
   constexpr const char *kRates = "compress_rates", *kRatios = "compress_ratios";
   constexpr const char *kShort = "compressed_sparse_attention",
@@ -64,7 +64,7 @@ bool hash_layers(Json& keys) {
   return true;
 }
 
-// Parameters of one kind of layers, without what releases have beside them.
+// Parameters of one kind of layers, without the keys that releases do not have there.
 Json scaling_of(Json rope) {
   erase(rope, {"rope_theta", "partial_rotary_factor", "attention_factor"});
   return rope;

@@ -1,5 +1,5 @@
-// Rope stands in up to three places, of which every reader has a favourite: transformers 5 takes
-// rope_scaling before rope_parameters where both are there, others take them the other way round.
+// A config has rope in up to three places, and readers prefer different ones: transformers 5 takes
+// rope_scaling before rope_parameters where both are there, others the other way round.
 
 #include "formats/config/rope_meaning.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kTheta = "rope_theta";
 constexpr std::string_view kPartial = "partial_rotary_factor";
 
-// What the absence of a parameter of rope means.
+// The meaning of a parameter of rope that is absent.
 Json absent_rope(std::string_view key) {
   if (key == kTheta) return 10000;
   if (key == "rope_type") return "default";
@@ -27,7 +27,7 @@ Json absent_rope(std::string_view key) {
   return nullptr;
 }
 
-// Parameters of rope by key, each with where it stands.
+// Parameters of rope by key, each with its place.
 using RopeValues = std::vector<std::pair<std::string, SaidValue>>;
 
 RopeValues rope_values(const Json& object, const std::string& path) {
@@ -49,7 +49,7 @@ Json flat_rope(const Json& object) {
   return object.front();
 }
 
-// Who reads one object alone does not see what only the other says.
+// Readers of only one object miss a parameter that only the other has.
 void miss_in_rope(const RopeValues& values, const RopeValues& other, const RopeSink& sink) {
   for (const auto& [key, said] : values) {
     const bool is_there = std::any_of(

@@ -18,8 +18,8 @@ struct RopeSink {
   std::function<void(std::string sentence)> contradict;
 };
 
-/// Sends every parameter of rope in a config, or in its text_config, as `rope.KEY`, and what only
-/// one of two objects says. `prefix` stands before each path.
+/// Sends every parameter of rope in a config, or in its text_config, as `rope.KEY`, and those that
+/// only one of two objects has. `prefix` is put before each path.
 void read_rope(const Json& config, const std::string& prefix, const RopeSink& sink);
 
 /// Removes from what begins with `begin` what its absence means too, and the parameters of a

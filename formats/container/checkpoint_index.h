@@ -13,7 +13,7 @@ namespace ingot::formats {
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
-/// What an index says of the model beside its map, and the form of its text.
+/// Entries of an index other than its map, and the form of its text.
 struct IndexFrame {
   /// `total_size`, `total_parameters`, ...: an object of scalars, in the order of the file; null
   /// without any.

@@ -16,7 +16,7 @@ namespace ingot::formats {
 /// Longest header that the format allows, in bytes (100 MB, decimal).
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-/// A validated header. Tensors stand in the order of their data; `offset` is absolute.
+/// A validated header. Tensors are in the order of their data; `offset` is absolute.
 /// StoredTensor::file is 0.
 struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;
@@ -46,7 +46,7 @@ struct TensorSpec {
   Shape shape;
 };
 
-/// True when `a` stands before `b` in a file: wider dtypes first, then names by bytes.
+/// True when `a` comes before `b` in a file: wider dtypes first, then names by bytes.
 bool writes_before(DType dtype_a, std::string_view name_a, DType dtype_b, std::string_view name_b);
 
 /// The bytes [0, 8+N) of a file holding `tensors` back to back in the given order (use

@@ -11,10 +11,10 @@
 
 namespace ingot::formats {
 
-/// What one side of a tensor is made of: parts one behind the other, each of which is cut, or
-/// padded, on its own. Gate and up in one stack are two equal parts; queries, keys and values in
-/// one weight have lengths of their own. Only the ratio of the lengths is kept, so that the
-/// sections of a weight are those of its scales, too.
+/// The parts of one side of a tensor, one after the other, each cut or padded by itself. Gate and
+/// up in one stack are two equal parts; queries, keys and values in one weight have lengths of
+/// their own. Only the ratio of the lengths is kept, so that the sections of a weight are also
+/// those of its scales.
 class Sections {
  public:
   static constexpr std::size_t kMax = 64;

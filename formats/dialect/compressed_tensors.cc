@@ -81,7 +81,7 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kMxfp8, kWeightOnly, kMxfp8, kMxfp8Parts},
     StorageRow{SchemeId::kMxfp8, kDynamic, kMxfp8, kMxfp8Parts},
     StorageRow{SchemeId::kInt4Group, kWeightOnly, "pack-quantized", kInt4Parts},
-    // FP8 activations of tokens beside INT4 experts (W4A8).
+    // FP8 activations of tokens with INT4 experts (W4A8).
     StorageRow{.scheme = SchemeId::kInt4Group,
                .activations = kDynamic,
                .config_name = "pack-quantized",
@@ -187,7 +187,7 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   Json groups = Json::object();
   for (const std::uint32_t cls : classes) {
     const QuantizationGroup& group = written.groups[cls - 1];
-    // SGLang reads INT4 experts by the format of the whole alone.
+    // SGLang reads INT4 experts only by the format of the whole.
     if (format_of(group.scheme) != format && !is_int4) format = "mixed-precision";
     std::vector<std::string> targets =
         is_mixed ? of_projections(patterns(cls), written, cls) : std::vector<std::string>{"Linear"};
@@ -221,8 +221,8 @@ std::vector<WrittenTensor> nameable(const WrittenModel& model) {
   return tensors;
 }
 
-/// Whether the source's block says of every quantized module what it is, and of none that is plain
-/// that it is what nobody here writes (packed codes of 8 bits).
+/// True if the source's block gives the right form for every quantized module, and gives no plain
+/// module a form that is never written here (packed codes of 8 bits).
 bool describes(const ConfigGroups& source, const WrittenGroups& written) {
   return std::ranges::all_of(written.modules, [&](const ClassedModule& module) {
     if (module.cls != 0) return source.group_of(module.name) == written.groups[module.cls - 1];

@@ -7,7 +7,7 @@
 namespace ingot::formats {
 namespace {
 
-// Of ASCII, as names of classes are.
+// ASCII only, as names of classes are.
 char lower(char letter) {
   return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
 }

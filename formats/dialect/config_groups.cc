@@ -29,7 +29,7 @@ struct GroupForm {
   std::string_view scale_dtype = "";   ///< of those whose scales are neither F32 nor BF16
   std::string_view at_run_time = "";   ///< strategy of activations with kDynamic
   std::string_view beforehand = "";    ///< of those with kStatic
-  /// Of activations, where they are other numbers than the weights' codes.
+  /// Type and bits of activations, where they are other numbers than the weights' codes.
   std::string_view input_type = "";
   std::uint32_t input_bits = 0;
 };
@@ -118,7 +118,8 @@ Json weight_args(const GroupForm& form, const QuantizationGroup& group) {
   return args;
 }
 
-/// Null for weights alone. kUnsupported for activations that the scheme does not go with.
+/// Null for weight-only groups. Throws kUnsupported for activations that the scheme does not go
+/// with.
 Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   if (group.activations == Activations::kWeightOnly) return nullptr;
   const bool is_dynamic = group.activations == Activations::kDynamic;
@@ -177,7 +178,7 @@ std::array<std::uint64_t, 2> block_structure(const Json& weights) {
   return {sides[0].get<std::uint64_t>(), sides[1].get<std::uint64_t>()};
 }
 
-/// What the arguments say of the groups of a known scheme.
+/// Reads the arguments of a group of a known scheme.
 void read_group(const Json& weights, ConfigGroup& group) {
   const SchemeFacts& facts = scheme_facts(group.scheme.value());
   if (facts.group_rows > 1) group.block = block_structure(weights);
@@ -217,7 +218,7 @@ Json with_defaults(const Json& given) {
           {"dynamic", or_else("dynamic", false)}};
 }
 
-/// What loaders of a group's weights can do with activations.
+/// The activations that loaders of a group's weights can compute with.
 std::vector<Json> known_activations(const QuantizationGroup& group) {
   const GroupForm& form = form_of(group.scheme);
   std::vector<Json> known;
@@ -228,7 +229,7 @@ std::vector<Json> known_activations(const QuantizationGroup& group) {
   };
   if (!form.at_run_time.empty()) add(Activations::kDynamic);
   if (!form.beforehand.empty()) add(Activations::kStatic);
-  // What is found at run time, loaders of FP8 find in their own way, whatever the strategy.
+  // Loaders of FP8 compute dynamic scales in their own way, whatever the strategy says.
   if (form.type == "float" && form.scale_dtype.empty()) {
     for (const char* strategy : {"token", "tensor"}) {
       Json other = known.front();

@@ -33,22 +33,23 @@ struct ConfigGroup {
   const Json* json = nullptr;      ///< its object in the block
   bool has_weights = false;        ///< `weights` is an object
   std::optional<SchemeId> scheme;  ///< that the arguments of its weights describe, if one of ours
-  /// Of the weights; {0, 0} where none is said, {1, 0} for whole rows where columns are chosen.
+  /// Block of the weights; {0, 0} where none is said, {1, 0} for whole rows where columns are
+  /// chosen.
   std::array<std::uint64_t, 2> block = {0, 0};
   bool has_zero_points = false, has_group_order = false;
   std::optional<Activations> activations;  ///< nullopt where they are no arguments
 };
 
 /// The `config_groups` and `ignore` of a compressed-tensors block, as engines match modules against
-/// them: what is ignored is plain. Entries are names, `re:` and an expression that matches from the
-/// start (Python's re.match), or the name of a class, of which we know `Linear`. Names and
+/// them: ignored modules are plain. Entries are names, `re:` and an expression that matches from
+/// the start (Python's re.match), or the name of a class, of which we know `Linear`. Names and
 /// expressions come before classes, whichever group they are in; among them the first wins. A
-/// target that is repeated stands for the last group that has it, at the place of the first.
+/// repeated target means the last group that has it, at the place of the first.
 class ConfigGroups {
  public:
-  /// `block` is quantization_config, and must outlive this. What cannot be understood is left out
-  /// and put into `faults` as a phrase about the block. Without `faults`, kCorrupt is thrown for a
-  /// list that is none and for an expression that does not compile.
+  /// `block` is quantization_config, and must outlive this. Each entry that cannot be understood is
+  /// left out and described in `faults` by a phrase about the block. Without `faults`, throws
+  /// kCorrupt for a list that is no list and for an expression that does not compile.
   explicit ConfigGroups(const Json& block, std::vector<std::string>* faults = nullptr);
 
   [[nodiscard]] const std::vector<ConfigGroup>& groups() const { return groups_; }
@@ -69,8 +70,7 @@ class ConfigGroups {
   [[nodiscard]] const ConfigGroup* exact_target(std::string_view text) const;
   /// The group that a linear layer falls to, were it not ignored; null: none.
   [[nodiscard]] const ConfigGroup* target_of(std::string_view module) const;
-  /// What the block says of a module; nullopt when it is plain, or in a group that no scheme of
-  /// ours fits.
+  /// The group of a module; nullopt when it is plain, or in a group that no scheme of ours fits.
   [[nodiscard]] std::optional<QuantizationGroup> group_of(std::string_view module) const;
   /// Whether the block says one scale a row where the scheme has groups of a chosen length.
   [[nodiscard]] bool has_row_scales(std::string_view module) const {
@@ -90,7 +90,7 @@ class ConfigGroups {
     std::unordered_map<std::string, std::size_t> places;
     std::vector<std::pair<Pattern, std::size_t>> patterns;
     std::vector<std::string> texts;   // by place
-    std::vector<std::size_t> groups;  // by place: what an entry stands for
+    std::vector<std::size_t> groups;  // by place: the group that an entry means
 
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
     /// The place of the first entry that matches, or kNone.
@@ -104,15 +104,16 @@ class ConfigGroups {
   bool has_unknown_classes_ = false;
 };
 
-/// What the arguments of a group say beyond its scheme and against it, a phrase each: an order of
-/// columns, sizes and dtypes of another scheme, outputs that are quantized.
+/// Arguments of a group that its scheme does not imply or that contradict it, a phrase each: an
+/// order of columns, sizes and dtypes of another scheme, outputs that are quantized.
 std::vector<std::string> argument_faults(const ConfigGroup& group);
 
-/// What the group says of activations, the same for all spellings: "dynamic in 8 bits of type
-/// float"; empty where it says none.
+/// The group's activations, in the same words for all spellings: "dynamic in 8 bits of type float";
+/// empty where it has none.
 std::string activations_text(const ConfigGroup& group);
 
-/// What no loader of the group's weights computes with activations (`num_bits 4`), or empty.
+/// The arguments of activations that no loader of the group's weights can compute with (`num_bits
+/// 4`), or empty.
 std::string activations_fault(const ConfigGroup& group);
 
 }  // namespace ingot::formats

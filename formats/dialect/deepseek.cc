@@ -182,7 +182,7 @@ bool is_listed(const std::vector<std::string>& entries, std::string_view module,
       names, [&](const std::string& name) { return names_or_holds(entries, name); });
 }
 
-/// What releases need not name, and a list of ours does: plain linear layers of towers for images
+/// Modules that releases need not name but our lists do: plain linear layers of towers for images
 /// and sound, and modules of Silence::kListed; sorted.
 std::vector<std::string> unlisted_modules(std::span<const WrittenTensor> written) {
   std::vector<std::string> modules;
@@ -209,9 +209,9 @@ std::vector<std::string> heads_of(const ModelConfig& source) {
   return heads;
 }
 
-/// Names that only SGLang 0.5.23 knows plain modules by: those of draft models, and what joins q_a
-/// with kv_a, which it takes apart in the lists of FP8 main models alone
-/// (models/deepseek_v2.py:3266, layers/quantization/blockwise_int8.py:111).
+/// Names by which only SGLang 0.5.23 finds plain modules: those of draft models, and the fused q_a
+/// and kv_a, which it takes apart only in the lists of FP8 main models (models/deepseek_v2.py:3266,
+/// layers/quantization/blockwise_int8.py:111).
 std::vector<std::string> names_of_drafts(const ModelConfig& source, SchemeId scheme,
                                          std::span<const std::string> modules) {
   constexpr std::string_view kLast = "kv_a_proj_with_mqa";
@@ -288,7 +288,8 @@ Json expert_block(const WrittenModel& model) {
           {"quantized_layers", std::move(layers)}};
 }
 
-/// What is not FP8 are routed experts, of which engines know one scheme for all main layers.
+/// Requires that all weights of another scheme than FP8 are routed experts; engines know one scheme
+/// for all main layers.
 void require_experts(const WrittenModel& model) {
   const WrittenTensor* first = nullptr;
   for (const WrittenTensor& tensor : model.tensors) {
@@ -315,8 +316,8 @@ void require_experts(const WrittenModel& model) {
   }
 }
 
-/// Keys about experts are derived: a source's are true of its own alone. Where it has weights that
-/// nothing else describes, they are its own.
+/// Keys about experts are derived: a source's keys describe only its own tensors. Where it has
+/// weights that nothing else describes, its keys are kept.
 void state_experts(const WrittenModel& model, const NativeBlock& native, Json& block) {
   const bool has_native = has_native_names(model);
   if (has_native) require_experts(model);

@@ -14,11 +14,11 @@
 
 namespace ingot::formats {
 
-/// What an engine does with the activations of a quantized weight.
+/// How an engine treats the activations of a quantized weight.
 enum class Activations : std::uint8_t {
   kWeightOnly,  ///< they stay as they are
   kDynamic,     ///< quantized with scales found at run time
-  kStatic,      ///< quantized with scales stored beside the weight
+  kStatic,      ///< quantized with scales stored with the weight
 };
 std::string_view activations_name(Activations activations);
 std::optional<Activations> find_activations(std::string_view name);
@@ -48,7 +48,7 @@ enum class ExpertForm : std::uint8_t {
 struct PartRow {
   Part part{};
   std::string_view suffix;  ///< in place of the `.weight` of `X.weight`
-  DType dtype{};            ///< what we write
+  DType dtype{};            ///< the dtype that we write
   PartShape shape{};
   /// Written where the source has it: nothing that we encode needs it.
   bool is_optional = false;
@@ -63,17 +63,17 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
 struct StorageRow {
   SchemeId scheme{};
   Activations activations{};
-  /// What the JSON calls it: quant_method, `format`, quant_algo, or the type of a description.
+  /// Its name in the JSON: quant_method, `format`, quant_algo, or the type of a description.
   std::string_view config_name;
   std::span<const PartRow> parts;  ///< in the order of Part, codes first
   bool global_divides = false;
-  /// Why somebody must ask for the kind of activations, and for which; empty: nobody must.
+  /// Why a user must choose the kind of activations, and the kinds; empty: no choice is needed.
   std::string_view activations_choice = {};
   bool is_kept_only = false;  ///< read and kept as it is; nothing is newly written so
   ExpertForm experts = ExpertForm::kSeparate;
 };
 
-/// What engines of a dialect make of a head of the model (Silence::kHead).
+/// How engines of a dialect treat a head of the model (Silence::kHead).
 enum class Heads : std::uint8_t {
   kPlain,      ///< always plain
   kByName,     ///< quantized if the config names it
@@ -96,7 +96,7 @@ struct WrittenTensor {
   [[nodiscard]] bool fp8_by_default() const { return rule != nullptr && rule->fp8_by_default; }
 };
 
-/// What an output holds, from which a dialect derives the JSON around it.
+/// The contents of an output, from which a dialect derives the JSON around it.
 struct WrittenModel {
   const ModelConfig& source;  ///< of the source, whose blocks are kept where they still hold
   const Json* description = nullptr;  ///< of the source, when it is in the same dialect
@@ -104,16 +104,16 @@ struct WrittenModel {
   bool power_of_two_scales = false;  ///< of every kFp8Block tensor
 };
 
-/// What the parts are called and what the JSON around them says. A row in a table.
+/// Names of the parts and the JSON around them. A row in a table.
 struct Dialect {
   std::string_view name;
   std::string_view summary;
-  /// What it can hold. The first of several rows for a scheme has the default activations.
+  /// Schemes that it can hold. The first of several rows for a scheme has the default activations.
   std::span<const StorageRow> storage;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
   bool is_read_only = false;    ///< nothing is written in it, and dialects() leaves it out
   Heads heads = Heads::kPlain;
-  /// A file beside config.json that says what is quantized, or empty.
+  /// The file next to config.json that says which tensors are quantized, or empty.
   std::string_view description_file;
   /// The value of config.json's `quantization_config`, null when there is to be none.
   Json (*quantization_config)(const WrittenModel& model);
@@ -127,12 +127,12 @@ struct Dialect {
 /// Those that are written.
 std::span<const Dialect* const> dialects();
 const Dialect* find_dialect(std::string_view name);
-/// What the config's quant_method names, else what a description file among `files` (bare names)
-/// says, else deepseek. kUnsupported for any other method.
+/// The dialect that the config's quant_method names, else that of a description file among `files`
+/// (bare names), else deepseek. Throws kUnsupported for any other method.
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files = {});
 
-/// In which a scheme is written when nobody asks for a dialect: deepseek if it has the scheme with
-/// these activations, else compressed-tensors.
+/// The dialect of a scheme when the user asks for none: deepseek if it has the scheme with these
+/// activations, else compressed-tensors.
 const Dialect& default_dialect(SchemeId scheme,
                                std::optional<Activations> activations = std::nullopt);
 

@@ -24,7 +24,7 @@ extern const Dialect kMxfp4Dialect;
 extern const Dialect kAwqDialect;
 extern const Dialect kGptqDialect;
 
-/// As dialect_of(); null where nobody here reads what the config says.
+/// As dialect_of(); null for a config that no dialect here reads.
 const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files = {});
 /// Whether config.json has a block of quantization as MLX writes it, which names no method.
 bool is_mlx_form(const ModelConfig& config);

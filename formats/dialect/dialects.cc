@@ -48,7 +48,7 @@ const Dialect* known_dialect(const ModelConfig& config, std::span<const std::str
   for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
     if (method == dialect->name) return dialect;
   }
-  // Its variants name the kernels beside it: modelopt_fp4.
+  // Its variants also name the kernels: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return &kModeloptDialect;
   if (const Dialect* dialect = input_major_dialect(config)) return dialect;
   if (!method.empty()) return nullptr;
@@ -177,7 +177,7 @@ std::string part_name(const PartRow& row, std::string_view weight_name) {
     name.resize(name.size() - kWeightSuffix.size());
     return name.append(suffix);
   }
-  // Codes of a stack stand under its own name, unless a suffix is that of stacks alone.
+  // Codes of a stack have the stack's own name, unless only stacks have a suffix.
   const bool is_own = row.part == Part::kWeight && suffix.starts_with(kWeightSuffix);
   return is_own ? name : name.append(stacked_suffix(suffix));
 }

@@ -19,9 +19,9 @@ struct InputMajorForm {
   /// Words of qweight hold rows of one column ([K, N / 8], AWQ) instead of columns of one row ([K /
   /// 8, N], GPTQ).
   bool packs_rows = false;
-  /// Nibbles of a word that holds eight rows stand in AWQ's order 0 2 4 6 1 3 5 7.
+  /// True if the nibbles of a word of eight rows are in AWQ's order 0 2 4 6 1 3 5 7.
   bool is_interleaved = false;
-  std::uint32_t zero_bias = 0;  ///< what is added to a stored zero point: 1 in GPTQ's first format
+  std::uint32_t zero_bias = 0;  ///< added to a stored zero point: 1 in GPTQ's first format
   bool is_symmetric = false;    ///< the config says that every zero point is the middle code
   bool has_order = false;       ///< the config says that g_idx is no run of groups (desc_act)
   /// Columns of a group as the config has it, 0 for a whole row; nothing: it does not say.
@@ -31,7 +31,7 @@ struct InputMajorForm {
   [[nodiscard]] std::uint64_t codes_per_word() const { return 32 / bits; }
 };
 
-/// What a config says of some modules alone: GPTQModel's `dynamic`, AutoRound's `extra_config`.
+/// A config's entry for some modules only: GPTQModel's `dynamic`, AutoRound's `extra_config`.
 struct InputMajorOverride {
   std::string key;  ///< as the config has it
   Pattern modules;
@@ -51,8 +51,9 @@ struct InputMajorLayout : InputMajorForm {
 /// bytes are theirs; null for anything else.
 const Dialect* input_major_dialect(const ModelConfig& config);
 
-/// What quantization_config says of a checkpoint of one of these; nothing for any other.
-/// kUnsupported for other than 4 and 8 bits and for kernels' own layouts (gemv, marlin).
+/// The layout that quantization_config gives a checkpoint of one of these methods; nullopt for
+/// others. Throws kUnsupported for other than 4 and 8 bits and for kernels' own layouts (gemv,
+/// marlin).
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config);
 
 }  // namespace ingot::formats

@@ -10,7 +10,7 @@
 #include "formats/json/json.h"
 #include "formats/modules/module_patterns.h"
 
-// What NVIDIA's Model Optimizer exports: docs/formats.md, "Dialects".
+// Exports of NVIDIA's Model Optimizer: docs/formats.md, "Dialects".
 
 namespace ingot::formats {
 namespace {
@@ -98,7 +98,7 @@ ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
   return {entries, PatternSyntax::kGlob};
 }
 
-/// What is written of the model: one algorithm and the modules that it leaves out.
+/// The description of the model to write: one algorithm and the modules that it leaves out.
 struct Derived {
   const StorageRow* algo = nullptr;
   std::vector<std::string> excluded;

@@ -15,17 +15,17 @@ namespace ingot::formats {
 /// The `quant_algo` under which modules are listed, each with its own.
 inline constexpr std::string_view kModeloptMixed = "MIXED_PRECISION";
 
-/// How a block leaves a module out: kInside by an entry that is part of the name, which vLLM alone
+/// How a block leaves a module out: kInside by an entry that is part of the name, which only vLLM
 /// takes for a match.
 enum class Exclusion : std::uint8_t { kNone, kInside, kWhole };
 
 /// The lists of modules that are left out: of hf_quant_config.json and of config.json.
 inline constexpr std::array<const char*, 2> kModeloptLists = {"exclude_modules", "ignore"};
 
-/// What a block says below its key `quantization`, where it has one; else the block.
+/// The object under a block's key `quantization`, where it has one; else the block.
 const Json& modelopt_body(const Json& block);
 
-/// What a ModelOpt block says, whether hf_quant_config.json or that of config.json.
+/// A ModelOpt block, from hf_quant_config.json or config.json.
 class ModeloptBlock {
  public:
   /// Modules are left out by any of `lists`. Lists that are none are put into `faults` as a phrase
@@ -34,7 +34,7 @@ class ModeloptBlock {
                          std::vector<std::string>* faults = nullptr);
 
   [[nodiscard]] const std::string& algo_name() const { return algo_name_; }
-  /// What it says of a module; null when that is excluded, or of an algorithm that is not ours.
+  /// The algorithm of a module; null when it is excluded, or has an algorithm that is not ours.
   [[nodiscard]] const StorageRow* algo_of(std::string_view module) const;
   /// Under kModeloptMixed modules are listed, not left out.
   [[nodiscard]] Exclusion exclusion_of(std::string_view module) const;
@@ -42,7 +42,7 @@ class ModeloptBlock {
   [[nodiscard]] const ModuleList& excluded() const { return excluded_; }
 
  private:
-  /// The algorithm of a module that is listed, or that stands below one; nullopt: it is not.
+  /// The algorithm of a module that is listed, or is below a listed one; nullopt: neither.
   [[nodiscard]] std::optional<const StorageRow*> listed(std::string_view module) const;
 
   std::string algo_name_;

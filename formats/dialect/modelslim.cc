@@ -6,7 +6,7 @@
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
 
-// What vLLM-Ascend and MindIE load: docs/formats.md, "Dialects".
+// The format that vLLM-Ascend and MindIE load: docs/formats.md, "Dialects".
 
 namespace ingot::formats {
 namespace {
@@ -77,7 +77,7 @@ Json description(const WrittenModel& model) {
     if (scheme_facts(tensor.scheme).quantized) {
       const bool is_static = tensor.activations == Activations::kStatic;
       const TypeName* type = is_static ? &kTypes.back() : &kTypes.front();
-      // What the source calls it, if it still is that.
+      // The source's own word for it, if it still holds.
       if (const auto found = told.find(tensor.name);
           found != told.end() && found->second->is_static == is_static)
         type = found->second;

@@ -6,7 +6,7 @@
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 
-// MXFP4 as gpt-oss is released: stacked experts alone, a block's codes beside one another.
+// MXFP4 as gpt-oss is released: only stacked experts, the codes of a block adjacent.
 
 namespace ingot::formats {
 namespace {

@@ -9,15 +9,14 @@
 
 namespace ingot::formats {
 
-/// What engines do with the activations of a source's weights, by its files: a weight that is kept
-/// keeps them.
+/// Engines' activations for a source's weights, by its files: a weight that is kept keeps them.
 class SourceActivations {
  public:
   /// `description` is the dialect's file, or null; `config` and it must outlive this. Throws
   /// kCorrupt when the config's lists are none.
   SourceActivations(const ModelConfig& config, const Dialect& dialect, const Json& description);
 
-  /// What the block says of the module; where it says nothing, static if scales of activations are
+  /// The block's activations for the module; where it has none, static if scales of activations are
   /// stored, else the dialect's default; FP4 that the dialect itself does not write is weight-only.
   /// `name` is the weight's.
   [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;

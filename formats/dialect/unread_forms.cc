@@ -12,7 +12,7 @@ namespace {
 
 struct Form {
   std::string_view method;  ///< quant_method
-  std::string_view holds;   ///< what is stored
+  std::string_view holds;   ///< the stored form
 };
 
 // As releases on the hub and the loaders of transformers, vLLM and SGLang name them.

@@ -11,9 +11,9 @@
 #include "formats/checkpoint/checkpoint.h"
 
 // Routed experts in another form than they are stored in: one by one, stacked, or with the matrices
-// of a stack turned. What a form is made of comes from the family's rows, never from a shape:
-// StackOrder, GateUpOrder, and the roles of a stack and of its members. Nothing is computed with:
-// bytes are gathered as they are read, and scales and biases go with their rows.
+// of a stack turned. The family's rows define a form, never a shape: StackOrder, GateUpOrder, and
+// the roles of a stack and of its members. No value changes: bytes are gathered as they are read,
+// and scales and biases go with their rows.
 
 namespace ingot::formats {
 
@@ -31,7 +31,7 @@ std::string stacking_fault(const Checkpoint& source);
 
 /// The same model with a tensor per expert and projection in place of each stack, under the names
 /// of the family's rows and of the dialect's parts (compressed-tensors' where the dialect knows
-/// stacks alone). Throws kUnsupported for what separation_fault() says.
+/// only stacks). Throws kUnsupported with separation_fault().
 Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source);
 /// The same with stacks in place of single experts, output-major, gate and up in the order of the
 /// family. Throws kUnsupported for what stacking_fault() says.

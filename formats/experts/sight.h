@@ -35,14 +35,14 @@ bool is_stack(const LogicalTensor& tensor);
 bool is_single(const LogicalTensor& tensor);
 bool is_quantized(const LogicalTensor& tensor);
 /// The dialect whose names parts of single experts have: compressed-tensors where that of the
-/// source knows stacks alone.
+/// source knows only stacks.
 const Dialect& dialect_of_singles(const Checkpoint& source);
 /// The row that has every part of this tensor, by its name if one does; null: the dialect has no
 /// names for them.
 const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
                              const LogicalTensor& tensor);
 
-/// Collects what is seen. Stored tensors stand in the order of the source's.
+/// Collects the tensors of the view. Stored tensors are in the order of the source's.
 class Sight {
  public:
   explicit Sight(const Checkpoint& source) : source_(source) {}

@@ -14,7 +14,7 @@ struct Spelling {
 };
 
 // As llm-compressor, ModelOpt, Quark and older tools write them, and as vLLM and SGLang call them
-// at run time. The first that a name ends with is its spelling: longer ones stand first.
+// at run time. The first that a name ends with is its spelling: longer ones come first.
 constexpr std::array kSpellings = {
     Spelling{".k_proj.k_scale", kKeys},
     Spelling{".v_proj.v_scale", kValues},

@@ -11,14 +11,14 @@
 
 namespace ingot::formats {
 
-/// What such a number is for.
+/// Purpose of such a number.
 enum class CacheSide : std::uint8_t {
   kKeys,
   kValues,
   kBoth,     ///< one scale for keys and values
   kQueries,  ///< of attention itself
   kProbabilities,
-  kOffset,  ///< a bias or a zero point beside a scale
+  kOffset,  ///< a bias or a zero point next to a scale
 };
 
 /// A scale's name, taken apart.

@@ -204,7 +204,7 @@ bool has_own_type_or_architecture(const Family& family, const ModelConfig& confi
 struct SharedName {
   std::string_view family;  ///< of one of them
   bool (*is_meant)(const Family& family, const ModelConfig& config);
-  std::string_view other;  ///< the family of those that are not meant; empty: nobody here has one
+  std::string_view other;  ///< the family of the other models; empty: no family here has them
 };
 constexpr std::array kSharedNames = {
     // Ling 3; Ling 2.5 is BailingMoeV2_5ForCausalLM.

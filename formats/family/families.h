@@ -12,7 +12,7 @@
 
 namespace ingot::formats {
 
-/// What is known of a family in the program before its table is read.
+/// Facts about a family in the program that are known before its table is read.
 struct FamilyEntry {
   std::string_view name;
   std::string_view summary;
@@ -35,14 +35,15 @@ const Family& add_family(std::string_view yaml, std::string_view where);
 /// By model_type, else by that of the text model; or null.
 const Family* family_of(const ModelConfig& config);
 
-/// What a spec of a file begins with.
+/// The beginning of a spec that names a file.
 inline constexpr std::string_view kFamilyFileMark = "file:";
-/// A family beside a checkpoint's weights, which opening it takes before those of the program.
+/// The file of a family next to a checkpoint's weights; opening the checkpoint prefers it to those
+/// of the program.
 inline constexpr std::string_view kFamilyFileName = "ingot-family.yaml";
 /// The spec of the family in this directory; empty where there is none.
 std::string family_file_in(const std::filesystem::path& directory);
-/// Under which family a directory is read where nobody names one: the file in it, else the family
-/// that its manifest names, where the program has that; empty: what its config says.
+/// The family under which a directory is read when the user names none: the file in it, else the
+/// family that its manifest names, where the program has that; empty: by its config.
 std::string family_spec_of(const std::filesystem::path& directory, std::string_view recorded);
 
 }  // namespace ingot::formats

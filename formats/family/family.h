@@ -49,8 +49,8 @@ enum class Presence : std::uint8_t {
   kUnless,  ///< required if it is 0, else forbidden
 };
 
-/// What engines make of a linear layer that releases leave plain, where the quantization config
-/// says nothing of it. What a release quantizes is always kQuantized.
+/// How engines build a linear layer that releases leave plain, where the quantization config does
+/// not mention it. Layers that a release quantizes are always kQuantized.
 enum class Silence : std::uint8_t {
   kPlain,      ///< every engine builds it plain
   kHead,       ///< it is a head of the model: that depends on the dialect, Dialect::heads
@@ -59,7 +59,7 @@ enum class Silence : std::uint8_t {
                ///< judged
 };
 
-/// Which way round the matrices of stacked experts stand while they are plain. Quantized stacks are
+/// Orientation of the matrices of stacked experts while they are plain. Quantized stacks are
 /// output-major in every family, since their groups run along the inputs.
 enum class StackOrder : std::uint8_t {
   kNone,         ///< no stack, or a stack of biases
@@ -88,12 +88,12 @@ inline constexpr std::size_t kMaxRuleDimensions = 4;
 
 /// One row of a family's grammar: every tensor of a known family matches exactly one.
 struct TensorRule {
-  /// `{layer}` and `{expert}` stand for decimal numbers without leading zeros, `{mtp}` for the
-  /// number of an MTP layer counted from 0. An MTP row without a number is of the first MTP layer.
+  /// `{layer}` and `{expert}` match decimal numbers without leading zeros, `{mtp}` the number of an
+  /// MTP layer counted from 0. An MTP row without a number belongs to the first MTP layer.
   std::string_view pattern;
   Role role{};
   Scope scope{};
-  std::span<const LayerCondition> layers = {};           ///< all hold, beside the scope
+  std::span<const LayerCondition> layers = {};           ///< all hold, in addition to the scope
   std::array<const Width*, kMaxRuleDimensions> shape{};  ///< null: no further dimension
   /// Quantized in an FP8 release of this family: a loader builds it as an FP8 linear unless the
   /// config says otherwise.
@@ -102,8 +102,8 @@ struct TensorRule {
   /// A head that engines load quantized too: a release of this family has it so.
   bool may_be_quantized = false;
   Cut cut = Cut::kReplicated;
-  /// What the cut side is made of, where it has several parts that are cut each on its own: their
-  /// lengths. Empty: one part.
+  /// Lengths of the parts of the cut side, where it has several that are cut each by itself. Empty:
+  /// one part.
   std::span<const Width* const> sections = {};
   /// How many heads, or groups of heads, stay whole where the side is cut: ranks divide their
   /// number. Null: as the role says (heads of attention, or widths that may be cut anywhere).
@@ -122,20 +122,20 @@ struct TensorRule {
 /// A model family. `rules` is empty for `generic`, which accepts any name.
 struct Family {
   std::string_view name;
-  /// What find_family() finds it by: its name, or `file:` and the path of the file that has it.
+  /// The argument for find_family(): its name, or `file:` and the path of the file that has it.
   std::string_view spec;
   std::string_view summary;
   std::span<const std::string> model_types;  ///< values of config.json's model_type
-  std::string_view architecture;             ///< what synth writes to architectures[0]
+  std::string_view architecture;             ///< synth writes it to architectures[0]
   std::span<const TensorRule> rules;
   const NamedWidths* widths = nullptr;  ///< names that its shapes use
-  /// What MTP layers are called in place of `main_layers`, counted from 0; empty: they follow the
-  /// main layers.
+  /// Prefix of MTP layers in place of `main_layers`, counted from 0; empty: they follow the main
+  /// layers.
   std::string_view mtp_layers = {};
-  /// What stands before the number of a layer; read with mtp_layers alone.
+  /// Prefix of the number of a layer; read only with mtp_layers.
   std::string_view main_layers = "model.layers.";
-  /// The dialect in which schemes that it holds are written where nobody asks for one; empty: the
-  /// scheme's own default.
+  /// The dialect of the schemes that it holds when the user asks for none; empty: the scheme's own
+  /// default.
   std::string_view dialect = {};
   /// The config of the released model at full size, as JSON text: the defaults of `ingot synth`.
   /// Empty for families that cannot be synthesized.
@@ -158,7 +158,7 @@ Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
 Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
                    std::optional<std::uint32_t> layer, bool is_quantized);
 
-/// Which way round the matrices of such a row stand in a tensor that is quantized, or plain.
+/// Orientation of the matrices of such a row in a tensor that is quantized, or plain.
 constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
   const bool is_turned = is_quantized && rule.stack == StackOrder::kInputMajor;
   return is_turned ? StackOrder::kOutputMajor : rule.stack;

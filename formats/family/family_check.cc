@@ -194,7 +194,7 @@ void require_marks(const FamilyRow& row) {
 
 std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_view mtp_layers,
                                const Yaml& root) {
-  // What a number stands for follows from the word before it.
+  // The word before a number decides its meaning.
   std::map<std::string_view, std::string_view> meaning;
   for (const FamilyRow& row : rows) {
     require_sound(row);

@@ -7,7 +7,7 @@
 #include "formats/family/family.h"
 #include "formats/yaml/yaml.h"
 
-// What is demanded of the rows of a family, one by one and of all together.
+// Requirements on the rows of a family, one by one and all together.
 
 namespace ingot::formats {
 
@@ -29,13 +29,13 @@ struct FamilyRow {
 /// Whether two rows are of the same names in the same layers.
 bool is_same_place(const TensorRule& a, const TensorRule& b);
 
-/// Refuses a name that has other characters than tensors' names do, a mark that is unknown, stands
-/// twice or is no whole word between dots.
+/// Refuses a name that has other characters than tensors' names do, and a mark that is unknown,
+/// occurs twice or is no whole word between dots.
 void require_marks(const FamilyRow& row);
 
-/// Refuses rows that contradict themselves, and rows that stand in each other's way: two for one
-/// name in the same layers, a number where a mark stands in others. Returns what stands before the
-/// number of a layer where MTP layers have other names, else the usual.
+/// Refuses rows that contradict themselves, and rows that conflict: two for one name in the same
+/// layers, a number where others have a mark. Returns the prefix of the number of a layer where MTP
+/// layers have other names, else the usual one.
 std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_view mtp_layers,
                                const Yaml& root);
 

@@ -30,7 +30,7 @@ std::optional<std::uint32_t> number_of(std::string_view text) {
   return value;
 }
 
-/// The words of a family's patterns behind which `mark` stands.
+/// The words of a family's patterns that come before `mark`.
 std::vector<std::string> words_before(std::string_view mark, const Family& family) {
   std::set<std::string> words;
   for (const TensorRule& rule : family.rules) {
@@ -129,7 +129,7 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
     return Match{.rule = found->second.front()};
   if (numbered.expert && *numbered.expert >= config_->n_routed_experts) return std::nullopt;
   if (is_mtp_layer) std::swap(numbered.layer, numbered.mtp);
-  // What all MTP layers share has no number.
+  // Tensors that all MTP layers share have no number.
   if (!numbered.layer && !numbered.mtp && found->second.front()->scope == Scope::kMtpLayer)
     numbered.mtp = 0;
   if (numbered.mtp) {
@@ -172,7 +172,7 @@ bool is_named_in(const TensorRule& rule, const ModelConfig& config,
   if (!is_in_layer(rule, config, layer)) return false;
   const bool is_of_mtp = layer && *layer >= config.num_hidden_layers;
   if (is_of_mtp && names_mtp && has_mark(rule.pattern, kLayerMark)) return false;
-  // What all MTP layers share is there once.
+  // A tensor that all MTP layers share is there once.
   return !layer || *layer == config.num_hidden_layers || has_mark(rule.pattern, kLayerMark) ||
          has_mark(rule.pattern, kMtpMark);
 }

@@ -7,7 +7,7 @@
 
 namespace ingot::formats {
 
-/// What a tensor is for. Names in role_name().
+/// The purpose of a tensor. Names in role_name().
 enum class Role : std::uint8_t {
   kEmbedding,
   kHead,

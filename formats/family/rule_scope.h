@@ -7,7 +7,7 @@
 
 namespace ingot::formats {
 
-/// What a config says about one row of the grammar in one layer.
+/// What a config promises about one row of the grammar in one layer.
 enum class Promise : std::uint8_t { kForbidden, kAccepted, kRequired };
 
 /// Main layers and MTP layers together.

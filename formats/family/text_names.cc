@@ -38,7 +38,7 @@ constexpr std::array<std::string_view, 25> kTowers = {"vision_tower",    "vision
 
 constexpr std::size_t kTowerDepth = 2;
 
-// Embeddings of n-grams, beside the model or inside of a layer.
+// Embeddings of n-grams, outside of the model or inside of a layer.
 constexpr std::array<std::string_view, 4> kTables = {"ngram_embedding", "ngram_embeddings",
                                                      "engram_embedding", "engram_table"};
 
@@ -50,7 +50,7 @@ constexpr TensorRule kLookupTableRule = {.pattern = "",
 constexpr TensorRule kOtherModalityRule = {
     .pattern = "", .role = Role::kOtherModality, .scope = Scope::kModel, .any_shape = true};
 
-// Whether the prefix stands in place of `model.`, and not before it.
+// True if the prefix replaces `model.`, and does not precede it.
 bool replaces_model(std::string_view prefix) {
   return prefix.starts_with(kModel);
 }
@@ -60,7 +60,7 @@ bool is_in(const std::array<std::string_view, N>& words, std::string_view word) 
   return std::ranges::find(words, word) != words.end();
 }
 
-// What stands before the number of an MTP layer in names.
+// The text before the number of an MTP layer in names.
 struct NumberedHead {
   std::string_view text;
   bool counts_main = false;  ///< whether the number goes on behind those of the main layers

@@ -10,8 +10,8 @@
 #include "formats/config/model_config.h"
 #include "formats/container/tensor.h"
 
-// Names of a nested text model. Families have rows for `model.layers.N...`; in a checkpoint a
-// prefix may stand before them. Everything that is written keeps the names of the checkpoint.
+// Names of a nested text model. Families have rows for `model.layers.N...`; names of a checkpoint
+// may have a prefix before that. All outputs keep the names of the checkpoint.
 
 namespace ingot::formats {
 
@@ -21,8 +21,8 @@ struct Family;
 /// where there is none.
 std::string find_text_prefix(std::span<const StoredTensor> stored);
 
-/// Adds to num_nextn_predict_layers the MTP layers that stand in the names of a checkpoint behind
-/// those that its config promises. `config` has its prefix.
+/// Adds to num_nextn_predict_layers the MTP layers whose names a checkpoint has behind those that
+/// its config promises. `config` has its prefix.
 void count_mtp_layers(const Family& family, std::span<const StoredTensor> stored,
                       ModelConfig& config);
 
@@ -36,8 +36,8 @@ std::string text_model_name(std::string_view stored, const TextNesting& nesting)
 /// A name of the family's rows as this checkpoint has it.
 std::string stored_text_name(std::string_view name, const TextNesting& nesting);
 
-/// The names by which configs list a module of this checkpoint: its own, that of the text model
-/// alone, and that of transformers' modules in memory.
+/// The names by which configs list a module of this checkpoint: its own, that of only the text
+/// model, and that of transformers' modules in memory.
 std::vector<std::string> module_aliases(std::string_view module, const TextNesting& nesting);
 
 }  // namespace ingot::formats

@@ -11,7 +11,7 @@
 namespace ingot::formats {
 namespace {
 
-/// Where a word stands.
+/// The place of a word in a name.
 enum class Place : std::uint8_t {
   kModel,
   kLayer,
@@ -226,7 +226,7 @@ Role role_at(std::string_view word, Place place) {
   return found == kSpellings.end() ? Role::kOther : found->role;
 }
 
-/// What stands behind the number of a layer; all of a name outside of layers.
+/// The text after the number of a layer; the whole name outside of layers.
 std::string_view behind_layer(std::string_view pattern) {
   for (const std::string_view mark : {kLayerMark, kMtpMark}) {
     if (const std::size_t at = pattern.find(mark); at != std::string_view::npos)
@@ -279,7 +279,7 @@ const TensorRule* row_of_tables(std::string_view pattern) {
       for (const TensorRule& rule : family->rules) {
         if (is_expert_stack(rule.role)) continue;
         const auto [row, is_new] = rows.try_emplace(behind_layer(rule.pattern), &rule);
-        // What two families mean in two ways says nothing.
+        // A word with two meanings in two families is ambiguous.
         if (!is_new && row->second != nullptr && row->second->role != rule.role)
           row->second = nullptr;
       }

@@ -8,21 +8,21 @@
 
 namespace ingot::formats {
 
-/// What the name of a tensor says of it in most models.
+/// The usual meaning of a tensor's name.
 struct UsualSpelling {
   Role role = Role::kOther;
   bool is_known = false;  ///< false: no spelling that is known; the role is kOther
 };
 
-/// By a pattern, as families have it: words that names of roles are spelled with, and where they
-/// stand (attention, experts, shared experts, outside the layers).
+/// Judges a pattern, as families have it, by the words of role names and by their place (attention,
+/// experts, shared experts, outside the layers).
 UsualSpelling usual_spelling(std::string_view pattern);
 
 /// The row that families of the program have for this place of a layer, one of several that agree
 /// on its role; null: there is none. Reads every table.
 const TensorRule* row_of_tables(std::string_view pattern);
 
-/// What a matrix of one expert is called where it is not stacked.
+/// The name of a matrix of one expert where it is not stacked.
 struct SingleExpert {
   std::string_view word;
   Role role{};
@@ -30,7 +30,7 @@ struct SingleExpert {
 /// Those of which a stack of this name consists, in the order of its outputs.
 std::span<const SingleExpert> usual_singles(std::string_view stack);
 
-/// What rows of a role have in most families.
+/// The usual treatment of a role's rows in families.
 struct UsualTreatment {
   Cut cut = Cut::kReplicated;
   Fuse fuse = Fuse::kNone;

@@ -27,7 +27,7 @@ struct Field {
   std::string_view name;
   std::uint64_t ModelConfig::*number;
   std::string_view keys =
-      {};  ///< what config.json may call it, for messages; empty: as it is named
+      {};  ///< its names in config.json, for messages; empty: its own name
 };
 
 constexpr std::array kFields = {
@@ -196,7 +196,7 @@ class WidthParser {
     return value;
   }
 
-  /// Whether it is a key of config.json, which alone may be missing.
+  /// True for a key of config.json; only such a key may be missing.
   bool name(std::string_view word) {
     if (const Width* known = names_ != nullptr ? names_->find(word) : nullptr) {
       for (const Width::Step& step : known->steps_) add(step);

@@ -20,7 +20,7 @@ bool occurs(const TensorRule& rule, const ModelConfig& config, std::optional<std
   return promise == Promise::kRequired || rule.presence == Presence::kPerExpert;
 }
 
-/// What a row's width lacks where the row's tensors are promised; empty: nothing.
+/// Keys that a row's width lacks where the row's tensors are promised; empty if none.
 std::vector<std::string> missing_of(const Width& width, const TensorRule& rule,
                                     const ModelConfig& config) {
   if (rule.presence == Presence::kOptional || rule.presence == Presence::kStacked) return {};

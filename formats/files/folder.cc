@@ -22,8 +22,8 @@ namespace {
 constexpr mode_t kFolderMode = 0777, kFileMode = 0644;
 constexpr int kFolderFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 
-// What a file system is mounted as: another number is another mount, also one of the same folders.
-// Systems that do not tell have the device alone.
+// The identity of a file system's mount: another number is another mount, also one of the same
+// folders. Systems without such numbers have only the device.
 std::pair<std::uint64_t, std::uint64_t> mount_of(const Fd& folder) {
   std::uint64_t mount = 0;
 #ifdef STATX_MNT_ID

@@ -9,10 +9,9 @@
 
 namespace ingot {
 
-/// A folder, by its descriptor. Names are relative to it, and lead to what is really below it:
-/// never over a symbolic link, and into no other mount. So nobody's files are written, emptied or
-/// removed in place of those that stand here. All functions throw kExists, with the path, where a
-/// link or a mount is in the way.
+/// A folder, by its descriptor. Names are relative to it, and never lead over a symbolic link or
+/// into another mount. So files outside the folder are never written, emptied or removed. All
+/// functions throw kExists, with the path, where a link or a mount is in the way.
 class Folder {
  public:
   /// The folder that a path leads to, over whatever links it has.

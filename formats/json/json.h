@@ -14,7 +14,7 @@
 
 namespace ingot::formats {
 
-/// Objects and arrays may stand inside each other this many times.
+/// Greatest depth of nested objects and arrays.
 inline constexpr std::size_t kMaxJsonDepth = 64;
 
 /// Longest key (tensor names are keys), in bytes; keeps error messages printable. Beyond it is
@@ -34,9 +34,9 @@ class JsonEvents {
   virtual void value(Json&& scalar) = 0;
 };
 
-/// Sends exactly one JSON value to `events`. Everything that parse_json refuses is refused here
-/// too, except duplicate keys: those are the receiver's matter. `text_offset` is where the text
-/// stands in the file, for the byte in errors. What a receiver throws comes out as it is.
+/// Sends exactly one JSON value to `events`. Refuses everything that parse_json refuses, except
+/// duplicate keys: the receiver decides about those. `text_offset` is the place of the text in the
+/// file, for the byte in errors. Exceptions of the receiver pass through.
 void parse_json_events(std::string_view text, std::string_view where, JsonEvents& events,
                        std::uint64_t text_offset = 0);
 

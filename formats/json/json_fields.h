@@ -18,9 +18,10 @@ namespace ingot::formats {
 /// The number where `value` is a whole one from 0 to `max`, else nullopt.
 std::optional<std::uint64_t> whole_number(const Json& value, std::uint64_t max);
 
-/// A JSON object, read key by key. What is missing, of another kind or out of range throws kCorrupt
-/// naming the file, the object's path and the key. For the optional readers null counts as missing:
-/// they return nullopt, nullptr or an empty list then. For small objects: every key is a search.
+/// A JSON object, read key by key. Throws kCorrupt, which names the file, the object's path and the
+/// key, for a value that is missing, of another kind or out of range. For the optional readers null
+/// counts as missing: they return nullopt, nullptr or an empty list then. For small objects: every
+/// key is a search.
 class JsonFields {
  public:
   /// `where` names the file in errors, and is empty where a caller adds it. `path` names the object
@@ -57,7 +58,7 @@ class JsonFields {
   [[nodiscard]] std::vector<std::uint64_t> optional_numbers(const char* key) const;
   [[nodiscard]] std::vector<std::uint32_t> numbers32(const char* key) const;
   [[nodiscard]] std::vector<std::uint32_t> optional_numbers32(const char* key) const;
-  /// `value`, which stands somewhere under `key`, as a whole number from 0 to `max`.
+  /// `value`, found under `key`, as a whole number from 0 to `max`.
   [[nodiscard]] std::uint64_t as_number(const char* key, const Json& value,
                                         std::uint64_t max) const;
 

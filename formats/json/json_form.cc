@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kBlanks = " \t\r\n";
 constexpr std::size_t kMaxIndent = 16;  // a margin is written once a line
 
-// Whether a blank stands behind the sign that follows the string at the beginning of a text.
+// True if a blank follows the sign after the string at the beginning of a text.
 bool is_spaced(std::string_view text) {
   if (!text.starts_with('"')) return true;
   std::size_t at = 1;
@@ -20,7 +20,7 @@ bool is_spaced(std::string_view text) {
   return at + 2 >= text.size() || text[at + 2] == ' ';
 }
 
-// Strings hold no line breaks: each ends an element, or stands beside a bracket.
+// Strings hold no line breaks: each break ends an element or is next to a bracket.
 std::string on_one_line(std::string_view text) {
   std::string line;
   line.reserve(text.size());

@@ -7,8 +7,8 @@
 
 namespace ingot::formats {
 
-/// What two texts of the same JSON may differ in. By default, two-space indentation and a final
-/// newline: the form of what is ours alone.
+/// Differences between two texts of the same JSON. The default, two-space indentation and a final
+/// newline, is the form of our own files.
 struct JsonForm {
   static constexpr int kOneLine = -1;
   int indent = 2;  ///< characters per level
@@ -19,8 +19,8 @@ struct JsonForm {
   friend bool operator==(const JsonForm&, const JsonForm&) = default;
 };
 
-/// The form of a valid JSON text, so that what is derived from a file is laid out as that file is.
-/// Where the text does not show it, or its margin is not regular, the default stands.
+/// The form of a valid JSON text, so that a derived file is laid out as its source. Returns the
+/// default where the text does not show it, or its margin is not regular.
 JsonForm json_form_of(std::string_view text);
 
 /// The text of a value in a form, keys in their order. Throws kCorrupt for strings that are not

@@ -24,7 +24,7 @@ constexpr std::array kWords = {
     Word{"NaN", "\"\\u0003\"", "\x03", std::numeric_limits<double>::quiet_NaN()},
 };
 
-// Whether what stands before `rest` names a member.
+// True if the text before `rest` names a member.
 bool is_key(std::string_view rest) {
   const std::size_t next = rest.find_first_not_of(" \t\r\n");
   return next != std::string_view::npos && rest[next] == ':';

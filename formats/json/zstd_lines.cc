@@ -13,7 +13,7 @@
 namespace ingot::formats {
 namespace {
 
-// What we write stays far below these; a hostile file meets them before memory does.
+// Our own files stay far below these; a hostile file meets them before memory does.
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{4} << 30;
 constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;
 // Every tensor's line has hashes, which do not compress: ten times is usual. Below the first bytes

@@ -20,7 +20,7 @@ struct ClassedModule {
   std::uint32_t cls = 0;
 };
 
-/// A name behind its layer: `model.layers.` 61 `mlp.experts.#.up_proj`, where `#` stands for the
+/// A name after its layer: `model.layers.` 61 `mlp.experts.#.up_proj`, where `#` replaces the
 /// number of an expert.
 struct LayeredName {
   std::string_view prefix;
@@ -57,7 +57,7 @@ class ModuleCensus {
     const auto split = split_layer(module);
     return split ? cell_of(*split) : std::nullopt;
   }
-  /// Modules that no cell stands for: outside the layers, or in a mixed cell.
+  /// Modules that no cell represents: outside the layers, or in a mixed cell.
   [[nodiscard]] std::span<const ClassedModule> outside() const { return outside_; }
 
  private:

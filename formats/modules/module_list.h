@@ -18,7 +18,7 @@ class ModuleList {
 
   /// Whether every engine finds the module: by name, glob or expression.
   [[nodiscard]] bool covers_for_all(std::string_view module) const;
-  /// Whether some engine does: vLLM also takes a ModelOpt entry that stands inside of the name.
+  /// True if some engine does: vLLM also takes a ModelOpt entry that is inside of the name.
   [[nodiscard]] bool covers_for_any(std::string_view module) const;
 
  private:

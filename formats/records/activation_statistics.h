@@ -2,9 +2,9 @@
 
 #include <string_view>
 
-// What tensors of a file of activation statistics are called (docs/formats.md, "Activation
-// statistics"): MODULE followed by one of these, MODULE as module_name() of a linear's weight, or
-// LAYER (`model.layers.3`).
+// Names of tensors in a file of activation statistics (docs/formats.md, "Activation statistics"):
+// MODULE followed by one of these, MODULE as module_name() of a linear's weight, or LAYER
+// (`model.layers.3`).
 
 namespace ingot::formats {
 

@@ -18,7 +18,7 @@ struct Layout {
   bool has_rank_directories = false;  ///< each rank has a directory that is complete in itself
   bool takes_mp = false;              ///< one number, --mp, says how it is cut
   std::string_view engine = {};       ///< the word of the engine whose own format it is
-  /// Whether the files of all ranks stand side by side in one directory.
+  /// True if the files of all ranks are in one directory.
   [[nodiscard]] constexpr bool has_shards() const { return is_sliced && !has_rank_directories; }
 };
 

@@ -20,7 +20,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::uint64_t kSchema = 1;
-// What we write stays far below these; a hostile file meets them before memory does.
+// Our own files stay far below these; a hostile file meets them before memory does.
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxRecords = std::size_t{8} << 20;
 

@@ -71,7 +71,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where);
 /// Returns nullopt when the directory has no manifest.
 std::optional<Manifest> read_manifest(const std::filesystem::path& directory);
 
-/// Where a stored tensor of the hub stands, if it is a stretch of a stored tensor of a file.
+/// The place of a stored tensor of the hub, if it is a stretch of a stored tensor of a file.
 struct PieceRecord {
   std::string of;            ///< the tensor of the file
   std::uint64_t offset = 0;  ///< in bytes, within it
@@ -88,7 +88,7 @@ struct TensorHash {
   std::optional<PieceRecord> piece = {};  ///< of a tensor that is no stored tensor of its file
 };
 
-/// What encoding a tensor cost, against the values that were encoded.
+/// The error of encoding a tensor, against the values that were encoded.
 struct RecordedError {
   double relative_error = 0;  ///< Frobenius
   double sqnr_db = 0;         ///< infinite without error (null in the record)

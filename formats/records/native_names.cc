@@ -84,7 +84,7 @@ bool has_native_names(const ModelConfig& config) {
          std::find(kFamilies.begin(), kFamilies.end(), family->name) != kFamilies.end();
 }
 
-// One of the two namings: which column of the tables, and what stands before the layers.
+// One of the two namings: which column of the tables, and the prefix of the layers.
 struct Naming {
   std::string_view ModuleName::*module;
   std::string_view ParameterName::*parameter;

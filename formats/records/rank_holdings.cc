@@ -64,7 +64,7 @@ Holding RankHoldings::in_layer(const TensorRule& rule, std::uint32_t layer,
   if (is_of_routed_expert(rule.role) && expert)
     return promised_if(std::binary_search(held->begin(), held->end(), *expert));
   if (is_shared_expert(rule.role) && places_shared_) {
-    // A copy of it may also stand outside of the slots.
+    // A copy of it may also be outside of the slots.
     const bool is_held = !held->empty() && held->back() == config_.n_routed_experts;
     return is_held ? Holding::kPromised : Holding::kOptional;
   }

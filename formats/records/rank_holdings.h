@@ -11,7 +11,7 @@ namespace ingot::formats {
 /// Whether a rank has a tensor of the model, whole or a slice of it.
 enum class Holding : std::uint8_t {
   kPromised,  ///< it must be here
-  kOptional,  ///< what is known of this rank does not tell
+  kOptional,  ///< the facts known about this rank do not decide it
   kElsewhere  ///< it belongs to other ranks
 };
 
@@ -21,10 +21,10 @@ class RankHoldings {
   /// `slicing.rank` must be there; both must outlive this.
   RankHoldings(const SlicingRecord& slicing, const ModelConfig& config);
 
-  /// What the rank holds of a row's tensor; `expert` is nullopt for stacked and for shared experts.
+  /// Whether the rank holds a row's tensor; `expert` is nullopt for stacked and for shared experts.
   [[nodiscard]] Holding of(const TensorRule& rule, std::optional<std::uint32_t> layer,
                            std::optional<std::uint32_t> expert) const;
-  /// Shared experts stand in slots of the expert map, so they are placed and cut like routed ones.
+  /// True if shared experts have slots in the expert map, and are placed and cut like routed ones.
   [[nodiscard]] bool places_shared() const { return places_shared_; }
   /// How many ways tensor parallelism cuts tensors of this role, and which slice this rank has.
   struct Share {

@@ -226,7 +226,7 @@ void require_sound_rank(const SlicingRecord& slicing, std::string_view where) {
   require("first_layer", rank.first_layer, slicing.stage_layers[stage]);
   const bool is_last = stage + 1 == slicing.pp;
   const std::uint32_t end = slicing.stage_layers[std::size_t{stage} + 1];
-  // Layers for multi-token prediction stand behind the main ones.
+  // Layers for multi-token prediction follow the main ones.
   if (!is_last || rank.end_layer < end) require("end_layer", rank.end_layer, end);
   if (stage == 0 && !rank.has_embedding)
     contradict(where, fmt::format("has_embedding is false, but stage is {}", stage));

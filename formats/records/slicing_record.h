@@ -27,8 +27,8 @@ struct SliceRecord {
   /// quant_bias of a row-parallel weight: slice 0 (offset 0) is the whole, this is one of the
   /// others, all zero. `axis` is -1.
   bool is_zeroed = false;
-  /// Shape before retiling or padding; empty: `whole`. Element (r, c) of it stands at (r *
-  /// repeat[0], c * repeat[1]) of the whole; what is beyond is padding, at the end of each section.
+  /// Shape before retiling or padding; empty: `whole`. Element (r, c) of it is at (r * repeat[0], c
+  /// * repeat[1]) of the whole; the rest is padding, at the end of each section.
   Shape original;
   std::array<std::uint64_t, 2> repeat = {1, 1};
   bool operator==(const SliceRecord&) const = default;
@@ -44,7 +44,7 @@ struct RankEntry {
   Hash128 manifest_hash;  ///< tensor hash of its ingot.json
 };
 
-/// What a rank holds, for those who have its directory alone.
+/// The contents of a rank, for readers that have only its directory.
 struct RankRecord {
   std::uint32_t rank = 0, stage = 0, tp_rank = 0, ep_rank = 0, etp_rank = 0;
   std::uint32_t first_layer = 0, end_layer = 0;  ///< layers of its stage, MTP layers included

@@ -78,7 +78,8 @@ void InputMajorParts::require_free(const StoredTensor& made_of, const std::strin
                     made_of.name));
 }
 
-/// Scales alone may be a parameter of that name, unless the other parts may be elsewhere.
+/// Scales without other parts may be a parameter of that name, unless the other parts may be
+/// elsewhere.
 bool InputMajorParts::is_packed(const OfWeight& parts) const {
   return !in_.is_complete || parts[kCodes] != nullptr || parts[kZeros] != nullptr ||
          parts[kOrder] != nullptr;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kPacked = ".weight_packed";
 
-/// What compressed-tensors says of a module's packed integers; null where it says nothing of them.
+/// The compressed-tensors group of a module's packed integers; null where there is none.
 const ConfigGroup* group_of_integers(const ConfigGroups& groups, std::string_view module) {
   const ConfigGroup* group = groups.is_ignored(module) ? nullptr : groups.target_of(module);
   if (group == nullptr || !group->has_weights) return nullptr;

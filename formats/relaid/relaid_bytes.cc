@@ -189,7 +189,7 @@ class RelaidBytes final : public StoredBytes {
     }
   }
 
-  /// Of AWQ's and GPTQ's words of rows.
+  /// The bit position in AWQ's and GPTQ's words of rows.
   [[nodiscard]] static unsigned shift_of(std::uint64_t place, const InputMajorForm& form) {
     const auto at = static_cast<unsigned>(place);
     return static_cast<unsigned>(form.bits) * (form.is_interleaved ? kInterleaved.at(at) : at);

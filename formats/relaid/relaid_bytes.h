@@ -10,7 +10,7 @@
 
 namespace ingot::formats {
 
-/// What a stored tensor of the view is made of; kBytes: codes of 8 bits, less 128.
+/// The origin of a stored tensor of the view; kBytes: codes of 8 bits, less 128.
 enum class RelaidAs : std::uint8_t { kAsStored, kCodes, kBytes, kScales, kZeros, kDimensions };
 struct RelaidView {
   RelaidAs made = RelaidAs::kAsStored;

@@ -18,21 +18,21 @@ struct RelaidModel {
 };
 
 /// The weights of an AWQ or GPTQ checkpoint as compressed-tensors would store them: `X.qweight`,
-/// `X.scales`, `X.qzeros` and `X.g_idx` become X.weight_packed [N, K/8], X.weight_scale
-/// [N, groups], X.weight_zero_point [N/8, groups], X.weight_g_idx [K] and X.weight_shape [2].
-/// Nothing is rounded: words are transposed as they are read, zero points where every one is 8 and
-/// an order that is none are left out, as the config promises them. Weights of 8 bits become INT8:
-/// X.weight I8 [N, K], codes less 128, X.weight_scale, and X.weight_shape as a mark that they stand
-/// packed in the files (is_packed_int8).
+/// `X.scales`, `X.qzeros` and `X.g_idx` become X.weight_packed [N, K/8], X.weight_scale [N,
+/// groups], X.weight_zero_point [N/8, groups], X.weight_g_idx [K] and X.weight_shape [2]. Nothing
+/// is rounded: words are transposed as they are read, zero points where every one is 8 and an order
+/// that is none are left out, as the config promises them. Weights of 8 bits become INT8: X.weight
+/// I8 [N, K], codes less 128, X.weight_scale, and X.weight_shape as a mark that they are packed in
+/// the files (is_packed_int8).
 ///
 /// Reports parts that are missing (kMissingTensor), of another shape or group than the config has
-/// it (kShapeMismatch, kMismatch) or dtype (kDtypeMismatch), and leaves out what is there of such a
-/// weight; a stored tensor by a name that is given here (kDuplicate). Reading throws kMismatch
-/// where a promise of the config does not hold, kUnsupported for a zero point that codes do not
-/// reach, and of 8 bits for one other than 128 or an order of columns.
+/// it (kShapeMismatch, kMismatch) or dtype (kDtypeMismatch), and leaves such a weight out; also a
+/// stored tensor by a name that is given here (kDuplicate). Reading throws kMismatch where a
+/// promise of the config does not hold, kUnsupported for a zero point that codes do not reach, and
+/// of 8 bits for one other than 128 or an order of columns.
 void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, ErrorList& faults);
 
-/// Whether INT8 codes are seen so alone, and stand packed in the files, four to a word.
+/// True if INT8 codes only appear so, and are packed in the files, four to a word.
 bool is_packed_int8(const Encoding& encoding);
 
 /// The same of weights that compressed-tensors packs in 8 bits (`num_bits` 8, four to a word): they

@@ -8,7 +8,7 @@
 
 namespace ingot::formats {
 
-/// What scales are accepted.
+/// Rules for the scales that are accepted.
 struct ScalePolicy {
   bool allow_zero = false;  ///< zero decodes to zeros; a user may know that a block is dead
 };
@@ -53,7 +53,7 @@ class ScaleReader {
   /// Effective scales of a range of scale rows, row-major.
   [[nodiscard]] std::vector<float> read(Range range) const;
 
-  /// INT4: the codes 0 to 15 that stand for zero under those scales; empty where it is 8 for all.
+  /// INT4: the codes 0 to 15 that mean zero under those scales; empty where it is 8 for all.
   [[nodiscard]] std::vector<std::uint8_t> read_zeros(Range range) const;
 
   /// INT4: the scale column of each column of the weight; empty where groups are runs of columns.

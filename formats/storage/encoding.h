@@ -27,7 +27,7 @@ enum class SchemeId : std::uint8_t {
   kRaw,          ///< any other plain dtype: copied, never computed with
 };
 
-/// What a code is.
+/// The kind of a code.
 enum class CodeKind : std::uint8_t {
   kPlain,
   kE4m3,
@@ -36,7 +36,7 @@ enum class CodeKind : std::uint8_t {
   kInt4,  ///< 0 to 15, less the zero point of the group: 8 where none is stored
 };
 
-/// The stored tensors that hold an encoded weight, in the order in which they stand in a record.
+/// The stored tensors that hold an encoded weight, in the order of a record.
 enum class Part : std::uint8_t {
   kWeight,       ///< codes
   kScale,        ///< one scale per group of codes
@@ -46,7 +46,7 @@ enum class Part : std::uint8_t {
   kInputOffset,  ///< Ascend, static
   kQuantBias,    ///< Ascend, static
   kDeqScale,     ///< Ascend, static: input scale x weight scale
-  kZeroPoint,    ///< INT4: the code that stands for zero, per group
+  kZeroPoint,    ///< INT4: the code that means zero, per group
   kGroupOrder,   ///< INT4: the group of each column, where groups are no runs of columns
   kDimensions,   ///< INT4: rows and columns of the weight
 };
@@ -72,7 +72,7 @@ struct PartFacts {
 };
 const PartFacts& part_facts(Part part);
 
-/// What formats knows of a scheme; one row per SchemeId.
+/// The facts about a scheme that formats needs; one row per SchemeId.
 struct SchemeFacts {
   SchemeId id;
   std::string_view name;     ///< as in recipes and reports
@@ -116,7 +116,7 @@ class StoredParts {
   static constexpr std::uint32_t kAbsent = ~std::uint32_t{0};
 
   StoredParts() { index_.fill(kAbsent); }
-  /// The parts of a plain tensor, or the codes alone.
+  /// The parts of a plain tensor, or only the codes.
   explicit StoredParts(std::uint32_t weight) : StoredParts() { set(Part::kWeight, weight); }
   StoredParts(std::uint32_t weight, std::uint32_t scale) : StoredParts(weight) {
     set(Part::kScale, scale);
@@ -156,7 +156,7 @@ struct Encoding {
 Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint64_t block_cols);
 
 /// Rows and columns that share a scale in a weight of this shape (at least two dimensions) under
-/// this scheme, with `block` for the schemes whose blocks a checkpoint chooses (the columns alone
+/// this scheme, with `block` for the schemes whose blocks a checkpoint chooses (only the columns
 /// where it chooses these; 0: all). {0, 0} without scales.
 std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
                                          std::array<std::uint64_t, 2> block = {128, 128});

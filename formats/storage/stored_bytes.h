@@ -23,7 +23,7 @@ class StoredBytes {
                     std::span<std::byte> out) const = 0;
   /// The raw header bytes [0, 8+N) of a file.
   [[nodiscard]] virtual std::vector<std::byte> header_bytes(std::uint32_t file) const = 0;
-  /// False when the file is gone and a saved header stands for it.
+  /// False when the file is gone and only its saved header is here.
   [[nodiscard]] virtual bool has_data(std::uint32_t file) const = 0;
   /// Raw bytes of a file at an absolute offset.
   virtual void read_file(std::uint32_t file, std::uint64_t offset,
@@ -32,8 +32,8 @@ class StoredBytes {
   virtual void close_file(std::uint32_t file) const = 0;
   /// Whether each tensor is one range of one file: such files may be consumed.
   [[nodiscard]] virtual bool is_whole() const { return true; }
-  /// The weights file in which a tensor stood before it was cut, as the unsliced checkpoint would
-  /// have it; empty where nothing is known, and for whole ones.
+  /// The weights file that held a tensor before it was cut, as in the unsliced checkpoint; empty
+  /// where it is unknown, and for whole tensors.
   [[nodiscard]] virtual std::string home_file(std::uint32_t /*index*/) const { return {}; }
 };
 

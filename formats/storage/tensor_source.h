@@ -22,8 +22,8 @@ struct LogicalTensor {
   const TensorRule* rule = nullptr;  ///< the family's row; null for tensors outside the grammar
   std::optional<std::uint32_t> layer;
   std::optional<std::uint32_t> expert;
-  /// Which way round the matrices of stacked experts stand here: by the family's row, unless
-  /// somebody sees them turned (formats/experts/expert_views.h).
+  /// Orientation of the matrices of stacked experts here: by the family's row, unless a view turns
+  /// them (formats/experts/expert_views.h).
   StackOrder stack = StackOrder::kNone;
 };
 
@@ -34,7 +34,8 @@ struct SourceFile {
   std::uint64_t data_start = 0;
 };
 
-/// What convert, verify and inference read from: a model as logical tensors over stored bytes.
+/// The source that convert, verify and inference read: a model as logical tensors over stored
+/// bytes.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;

@@ -20,8 +20,8 @@ struct UnreadCodes {
 /// Tensors of integers, bytes or floats of less than 16 bits that are no part of a weight whose
 /// scheme is known, and that no row of a family has so: all of them where config.json has a block
 /// without a method, else those of two dimensions or more. Numbers of 64 bits and truth values are
-/// indices and masks. `is_known` names tensors of which somebody says what they are, and that are
-/// left out where the config says nothing.
+/// indices and masks. `is_known` names tensors with a known purpose, which are left out where the
+/// config says nothing.
 std::optional<UnreadCodes> unread_codes(
     const TensorSource& source, const std::function<bool(const LogicalTensor&)>& is_known = {});
 

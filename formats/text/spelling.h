@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-// What a mistyped word most likely meant. One mechanism for commands, options, their values, roles
-// and names of tensors.
+// The likeliest meaning of a mistyped word. One mechanism for commands, options, their values,
+// roles and names of tensors.
 
 namespace ingot {
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
-// Texts that a user names: prompts, documents, lists of tokens. What belongs to a checkpoint is
-// read by read_text_file, which refuses pipes: they could keep it waiting.
+// Texts that a user names: prompts, documents, lists of tokens. Files of a checkpoint are read by
+// read_text_file, which refuses pipes: they could keep it waiting.
 
 namespace ingot {
 

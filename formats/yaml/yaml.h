@@ -17,14 +17,14 @@
 
 namespace ingot::formats {
 
-/// What a file of this kind may be.
+/// Limits of a file of this kind.
 struct YamlLimits {
   std::size_t bytes = std::size_t{1} << 20;
   std::size_t depth = 16;  ///< lists and maps inside each other
 };
 
-/// One value of a file, with the line where it stands. Every reader throws kInvalidArgument with
-/// that line when the value is of another kind; the file is added by parse_yaml's caller.
+/// One value of a file, with its line. Every reader throws kInvalidArgument with that line when the
+/// value is of another kind; the file is added by parse_yaml's caller.
 class Yaml {
  public:
   enum class Kind : std::uint8_t { kNull, kText, kList, kMap };
@@ -52,7 +52,7 @@ class Yaml {
   /// A text that is a whole number up to `max`.
   [[nodiscard]] std::uint64_t number(std::string_view what, std::uint64_t max) const;
   [[nodiscard]] std::span<const Yaml> list(std::string_view what) const;
-  /// The texts of a list; one text alone is a list of it.
+  /// The texts of a list; a single text is a list of one.
   [[nodiscard]] std::vector<std::string> texts(std::string_view what) const;
   [[nodiscard]] std::span<const Member> members(std::string_view what) const;
 
@@ -90,9 +90,9 @@ struct Yaml::Member {
 };
 
 /// Reads exactly one document; an empty text is kNull. Throws kInvalidArgument with the line for
-/// what is no YAML, and for what none of our files needs and could make the tree larger than its
-/// text or ambiguous: anchors, aliases, tags, a key that stands twice, a second document; and for
-/// what is longer or deeper than the limits. `where` names the file.
+/// text that is no YAML, for forms that none of our files needs and that could make the tree larger
+/// than its text or ambiguous (anchors, aliases, tags, a repeated key, a second document), and for
+/// text that is longer or deeper than the limits. `where` names the file.
 Yaml parse_yaml(std::string_view text, std::string_view where, const YamlLimits& limits = {});
 
 }  // namespace ingot::formats

@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 4> kCutWords = {"replicated", "column", "
 constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva", "gate_up", "indexer_k",
                                                         "qkv"};
 
-/// Names that differ in numbers alone.
+/// Names that differ only in numbers.
 struct Kind {
   std::set<std::uint32_t> layers;
   const UnknownWeight* first = nullptr;
@@ -116,7 +116,7 @@ class Proposal {
     if (layer) kind.layers.insert(*layer);
   }
 
-  // `mtp.layers.0.` stands for what main layers begin with where these end with the same word.
+  // `mtp.layers.0.` represents the prefix of main layers where that ends with the same word.
   void mark_layer(NumberedWords& name) {
     std::vector<std::string>& words = name.words;
     if (!name.is_mtp) {
@@ -173,7 +173,7 @@ class Proposal {
     return begin->second;
   }
 
-  /// Which way round the last two sides stand: what the shape says, if it is just one of them.
+  /// Orientation of the last two sides: the order that the shape fits, if it fits just one.
   StackOrder told_by_shape(const Kind& kind, const UsualTreatment& usual) const {
     const Shape& shape = *kind.first->shape;
     const auto is = [&](std::uint64_t size, std::string_view likely) {
@@ -189,8 +189,8 @@ class Proposal {
     return is_output_major ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
   }
 
-  /// Which way round a stack stands, by its own shape and those of the stacks beside it; kNone
-  /// where none tells, or one says otherwise than another. Quantized ones are output-major.
+  /// Orientation of a stack, by its own shape and those of the stacks of its module; kNone where no
+  /// shape tells, or two disagree. Quantized stacks are output-major.
   StackOrder order_of_stack(const std::string& pattern) const {
     const auto module_of = [](std::string_view name) {
       const std::string_view stem = stem_of(name);
@@ -211,7 +211,7 @@ class Proposal {
     return order;
   }
 
-  /// What is called, without the ending of weights.
+  /// The name without the ending of weights.
   static std::string_view stem_of(std::string_view name) {
     constexpr std::string_view kWeight = ".weight";
     if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
@@ -386,7 +386,7 @@ class Proposal {
     if (kind.is_quantized && !usual.is_linear) guesses += "; quantized in this checkpoint";
     if (usual.cut != Cut::kReplicated)
       traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
-    // Queries stand alone where keys and values come from a low rank.
+    // Only queries are here where keys and values come from a low rank.
     const bool is_fused = usual.fuse != Fuse::kQkv || has_keys_;
     if (usual.fuse != Fuse::kNone && is_fused)
       traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(usual.fuse)]);

@@ -18,11 +18,11 @@ struct UnknownWeight {
 };
 
 /// A family for these weights, as YAML: a row for each kind of name, its role by the usual
-/// spellings, its shape in terms of the config, its layers by where it occurs. What is no more than
-/// likely ends with a comment, `# guessed: ...`. The family is called as the model type, with `_`
-/// for what no name of a family has. Towers, lookup tables, and names of other characters than
-/// those of families, get no rows. A row that parse_family() would refuse beside the others stands
-/// as a comment with the reason.
+/// spellings, its shape in terms of the config, its layers by where it occurs. A guess ends with a
+/// comment, `# guessed: ...`. The family is called as the model type, with `_` in place of
+/// characters that no name of a family has. Towers, lookup tables, and names of other characters
+/// than those of families, get no rows. A row that parse_family() would refuse with the others
+/// becomes a comment with the reason.
 std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights);
 
 }  // namespace ingot::formats

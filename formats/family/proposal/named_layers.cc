@@ -16,7 +16,7 @@
 namespace ingot::formats {
 namespace {
 
-/// Whether a family can name it: what stands between dots has letters, digits, _ and - alone.
+/// True if a family can name it: the words between dots have only letters, digits, _ and -.
 bool can_be_named(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.back() != '.' &&
          name.find("..") == std::string_view::npos && std::ranges::all_of(name, [](char c) {

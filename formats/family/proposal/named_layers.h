@@ -17,7 +17,7 @@ namespace ingot::formats {
 
 /// The number that a word is.
 std::optional<std::uint32_t> number_of(std::string_view word);
-/// What stands between these, which are not empty.
+/// The parts of a list between separators; `between` is not empty.
 std::vector<std::string> split(std::string_view list, std::string_view between);
 
 /// A name in its words, with the number that may be that of a layer.
@@ -26,7 +26,7 @@ struct NumberedWords {
   std::size_t at = 0;  ///< of the number, where is_numbered
   bool is_numbered = false, is_mtp = false;
 
-  /// What stands before the number.
+  /// The text before the number.
   [[nodiscard]] std::string prefix() const;
 };
 
@@ -40,7 +40,7 @@ class NamedLayers {
 
   /// Nothing for names that no family can have, and for those of towers that are known.
   [[nodiscard]] std::optional<NumberedWords> words_of(std::string_view name) const;
-  /// What names of the text model's layers begin with.
+  /// Prefix of the names of the text model's layers.
   [[nodiscard]] const std::string& main() const { return main_; }
   /// Whether it belongs to a module with layers of its own.
   [[nodiscard]] bool is_of_tower(const NumberedWords& name) const;
@@ -48,7 +48,7 @@ class NamedLayers {
  private:
   const ModelConfig& config_;
   std::string main_;
-  std::set<std::string> towers_;  // what their names begin with
+  std::set<std::string> towers_;  // prefixes of their names
 };
 
 }  // namespace ingot::formats
