@@ -20,7 +20,7 @@
 #include "shard/join/source.h"
 
 // A conversion is a list of passes: read, decide, cut, place, check, execute, judge, publish. They
-// stand here in their order, each with the reason for its place.
+// are here in their order, each with the reason for its place.
 
 namespace ingot::convert {
 
@@ -73,13 +73,13 @@ SourceFacts read_source_facts(const Checkpoint& source) {
 }
 
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
-  // Read: the caller has opened the source, headers and JSON alone. The last files that a plan
+  // Read: the caller has opened the source, only headers and JSON. The last files that a plan
   // depends on are its manifest, and the head of a model that is said to have none of its own;
-  // whatever comes later depends on nothing that could change.
+  // later passes depend on nothing that could change.
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
   Plan plan = make_plan(source, std::move(recipe), options, read_source_facts(source));
-  // What changes nothing is accepted as it was, and says so to whoever reads it next.
+  // A plain copy is accepted as its source was, and its records tell the next reader so.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);
   return plan;
 }
@@ -134,7 +134,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
                               const ExecuteOptions& options) {
   const OutputPaths paths(output);
   // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
-  // The claim comes before whatever looks into the output, so that nobody else changes it.
+  // The claim comes before whatever looks into the output, so that no other run changes it.
   require_place(plan, output, options);
   // Nobody else is kept from reading an output that is finished, unless a run that was killed in
   // its last steps left a folder, which goes with the claim.
@@ -155,7 +155,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   }
   // Another run has replaced what was finished a moment ago.
   if (!claim) claim.emplace(take_claim(plan, paths, options));
-  // What other parts have there is theirs.
+  // Files of other parts are left to them.
   if (!checked.earlier && !plan.options.part) clear_partial(paths);
   if (options.accepted) options.accepted();
 

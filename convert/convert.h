@@ -16,22 +16,23 @@ formats::JsonValue remembered_quantization(const formats::Checkpoint& source);
 /// was made; nothing where there is no manifest.
 void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow);
 
-/// What a plan must know beside the opened checkpoint; reads the manifest, and of a model whose
-/// config says that its head is the embedding both, where they are stored.
+/// Reads the facts that a plan needs in addition to the opened checkpoint: the manifest, and of a
+/// model whose config says that its head is the embedding both, where they are stored.
 SourceFacts read_source_facts(const formats::Checkpoint& source);
 
-/// Reads what a plan needs beside the opened checkpoint, and makes the plan in the dialect that the
-/// recipe asks for. A copy is allowed what its source was. Throws, collected: rules that match
-/// nothing (kInvalidArgument), what cannot be computed or held (kUnsupported, with the tensors).
+/// Reads the facts that a plan needs in addition to the opened checkpoint, and makes the plan in
+/// the dialect that the recipe asks for. A copy is allowed what its source was. Throws, collected:
+/// rules that match nothing (kInvalidArgument), what cannot be computed or held (kUnsupported, with
+/// the tensors).
 Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options);
 
-/// The plan alone, of a recipe with its default rules: opens no file.
+/// Makes only the plan, of a recipe with its default rules: opens no file.
 Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options,
                SourceFacts source_facts);
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
 /// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
-/// number of interruptions. Throws before starting what preflight(), require_space() and
+/// number of interruptions. Before it starts, throws as preflight(), require_space() and
 /// require_resumable() throw (convert/job/preflight.h), and kExists while another run is at work
 /// here; kMismatch when the source changed while it was read; kInterrupted when stopped. In every
 /// such case no file has a final name. So too when the inspection refuses: the files stay in
@@ -39,7 +40,7 @@ Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptio
 ///
 /// A part of a job (PlanOptions::part) writes its files and publishes nothing: that is done by an
 /// execution with ExecuteOptions::join, when all parts are complete, or by one that resumes the
-/// whole. What parts have left may be resumed in any number of them.
+/// whole. A job may be resumed in another number of parts.
 ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
                       const ExecuteOptions& options);
 
@@ -47,9 +48,9 @@ ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
 /// Empty when there are none.
 std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
 
-/// Whether a job with --consume-source that is resumed stands finished, its source deleted, so that
-/// no plan can be made any more. Throws kMismatch when its options were others. Removes what a kill
-/// in the last step has left.
+/// True if a job with --consume-source that is resumed is finished and its source deleted, so that
+/// no plan can be made any more. Throws kMismatch when its options were others. Removes leftovers
+/// of a kill in the last step.
 bool is_done_without_source(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,
                             const PlanOptions& plan, const ExecuteOptions& options);

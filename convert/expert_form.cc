@@ -22,7 +22,7 @@ using formats::StackOrder;
 
 namespace {
 
-/// What engine, family and dialect make of a recipe.
+/// Applies the choices of engine, family and dialect to a recipe.
 void resolve(Recipe& recipe, const Checkpoint& source, const PlanOptions& options) {
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
@@ -48,7 +48,7 @@ bool has_globals_by_expert(const Checkpoint& source) {
   });
 }
 
-/// What loaders read of the scheme that everything becomes.
+/// The form of experts that loaders read in the scheme of --to.
 ExpertForm form_of_target(Recipe recipe, const Checkpoint& source, const PlanOptions& options) {
   resolve(recipe, source, options);
   if (!is_quantized_target(recipe)) return ExpertForm::kEither;
@@ -84,10 +84,10 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
   }
   if ((!has_stacks && !has_singles) || source->slicing() != nullptr) return source;
   ExpertForm form = form_of_target(recipe, *source, options);
-  // What has a number over the scales of each expert is decoded one by one.
+  // Experts with one number over the scales of each are decoded one by one.
   if (recipe.to && has_globals_by_expert(*source)) form = ExpertForm::kSeparate;
-  // Loaders know quantized stacks that stand as transformers 5 has them, and no others. Nobody knows
-  // a loader of a family in a user's file: its stacks stay stacks.
+  // Loaders know quantized stacks only in the form of transformers 5. No loader of a family in a
+  // user's file is known: its stacks stay stacks.
   const bool is_of_user = !source->family().file_hash.empty();
   if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source) &&
       !is_of_user)
@@ -112,7 +112,8 @@ std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source,
   return stacks;
 }
 
-/// What every tensor becomes, with each stack output-major: shapes decide what can be quantized.
+/// Whether each tensor of the output is quantized, with every stack output-major: shapes decide
+/// what can be quantized.
 std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
                                       const PlanOptions& options) {
   const auto always = [](std::uint32_t) { return true; };

@@ -54,7 +54,7 @@ std::optional<RunName> read_claim(const fs::path& path) {
   }
 }
 
-// What the run that wrote it says of it: false for one that is not written yet.
+// A flag in a claim, as its run wrote it: false for a claim that is not written yet.
 bool says(const fs::path& path, const char* what) {
   try {
     return formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string())
@@ -133,7 +133,7 @@ bool is_file(const Fd& file, const fs::path& path) {
   return found && found->is_same_file(file.stamp());
 }
 
-// What the file system takes for now: the time of a file that is made there.
+// The present time by the file system: the time of a file that is made there.
 std::int64_t file_system_now(const fs::path& folder) {
   static std::atomic<std::uint64_t> n = 0;
   const fs::path probe =
@@ -146,8 +146,8 @@ std::int64_t file_system_now(const fs::path& folder) {
   return now;
 }
 
-// Whether a claim can be locked, for a moment. Network file systems lock what is open for writing
-// alone; where that is not ours to open, nothing is known.
+// Locks a claim for a moment to learn its state. Network file systems lock only files that are open
+// for writing; the state of one that we may not open so is unknown.
 LockState lock_state(const fs::path& claim) {
   try {
     return Fd::open_for_writing(claim, O_RDWR).try_lock();
@@ -159,11 +159,11 @@ LockState lock_state(const fs::path& claim) {
 
 enum class Life : std::uint8_t { kDead, kAlive, kUnknown };
 
-// What can be told of the run that has a part's claim, at once. `renewed`: when it last showed that
-// it is alive, by the file system.
+// The state of the run that has a part's claim, as far as it shows at once. `renewed`: when it last
+// showed that it is alive, by the file system.
 Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
              std::int64_t& renewed) {
-  // Opened anew: a network file system asks its server then.
+  // Opened again: a network file system asks its server then.
   const Fd file = Fd::open_for_reading(claim);
   renewed = file.stamp().modified_ns;
   const std::optional<RunName> other = read_claim(claim);
@@ -238,8 +238,8 @@ void require_no_part(const OutputPaths& paths, const RunName& run, const Renewal
   }
 }
 
-// Throws when the run of another host that has the claim of the whole is at work, or nobody can say
-// that it is not: versions before this one did not renew that claim. Nothing when it has gone.
+// Throws when the run of another host that has the claim of the whole is at work, or may be:
+// versions before this one did not renew that claim. Returns when it has gone.
 void require_dead_elsewhere(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
   if (!says(paths.claim, "renewed") && fs::exists(paths.claim)) {
     refuse_unprovable(paths.output, paths.claim,
@@ -248,7 +248,7 @@ void require_dead_elsewhere(const OutputPaths& paths, const RunName& run, const 
   if (is_alive(paths.claim, run, renewal)) refuse(paths.output, read_claim(paths.claim));
 }
 
-// Throws when a run of the whole output is at work, or nobody can say that it is not.
+// Throws when a run of the whole output is at work, or may be.
 void require_no_whole(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
   const std::optional<RunName> other = read_claim_soon(paths.claim);
   try {

@@ -35,8 +35,8 @@ struct RunName {
 /// Ages are differences of times that the file system gave, never a host's.
 struct Renewal {
   std::chrono::milliseconds every{10'000};
-  std::chrono::milliseconds dead{60'000};  ///< a claim that is as old is nobody's
-  /// Called while nobody knows yet whether a run is dead; may throw.
+  std::chrono::milliseconds dead{60'000};  ///< an older claim is free to take
+  /// Called while it is unknown whether a run is dead; may throw.
   std::function<void()> waiting = [] {};
 };
 
@@ -46,15 +46,15 @@ struct Renewal {
 /// run of another host is taken over when it is not renewed any more. Where the file system has no
 /// locks, the file itself is the claim, and only its user can say that it is stale.
 ///
-/// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`. Who takes over
-/// a dead one makes that of the next RUN, which one process alone can. A run that was thought dead,
-/// and was asleep, stops when it sees that; what it wrote meanwhile has the bytes that were to be
-/// written. Claims of parts and of the whole exclude one another.
+/// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`. A run that
+/// takes over a dead one makes the claim of the next RUN, which only one process can. A run that
+/// was thought dead, and was asleep, stops when it sees that; what it wrote meanwhile has the bytes
+/// that were to be written. Claims of parts and of the whole exclude one another.
 class Claim {
  public:
   /// Makes the folders that are missing, and claims the output. Throws kExists, naming the other
-  /// run, when it has the claim or nobody can say that it has not, or a part is at work. Waits
-  /// until it is known whether a run of another host is dead.
+  /// run, when it has the claim or may have it, or a part is at work. Waits until it is known
+  /// whether a run of another host is dead.
   static Claim take(const OutputPaths& paths, const RunName& run, const Renewal& renewal = {});
   /// The same for a part. `resume`: takes over the claim of a dead run, and waits until it is known
   /// to be dead; without it such a claim is refused.
@@ -68,7 +68,7 @@ class Claim {
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 
-  /// Throws kMismatch when the claim is not this run's any more: somebody removed it.
+  /// Throws kMismatch when the claim is not this run's any more: another process removed it.
   void require_held() const;
   [[nodiscard]] const OutputPaths& paths() const { return paths_; }
   /// False where the file system has no locks.

@@ -33,11 +33,11 @@ struct TimeEstimate {
 };
 
 /// Measures for about `seconds`, or for as long as the plan's work takes, and scales up by the
-/// plan: reads of the largest weights file and writes to a file without a name beside the output,
+/// plan: reads of the largest weights file and writes to a file without a name next to the output,
 /// both past the page cache where the file system can, and the kernels of the plan's pairs of
-/// schemes on made-up values, on all threads. Nothing stays on the disk. What cannot be measured
-/// has a rate of 0. The figures of a second are not those of an hour: caches of disks and clouds,
-/// and other jobs, show later.
+/// schemes on made-up values, on all threads. Nothing stays on the disk. A rate that cannot be
+/// measured is 0. The figures of a second are not those of an hour: caches of disks and clouds, and
+/// other jobs, show later.
 TimeEstimate estimate_time(const Plan& plan, const std::filesystem::path& output,
                            std::size_t threads, double seconds = 1);
 

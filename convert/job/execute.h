@@ -15,18 +15,18 @@
 
 namespace ingot::convert {
 
-/// What somebody thinks of a finished output that has no final name yet.
+/// The verdict on a finished output that has no final name yet.
 struct Inspection {
   bool may_publish = true;
-  std::string report;  ///< becomes ingot.verify.json beside the manifest; empty: there is none
+  std::string report;  ///< becomes ingot.verify.json next to the manifest; empty: there is none
 };
 
 /// How a plan is executed. Nothing here influences a byte of the output, sha256, inspect and
 /// no_verify excepted (they add to it).
 struct ExecuteOptions {
   RunName run;  ///< shown to another run that wants the same output
-  /// What the source's files looked like before the first was opened; empty: they are looked at
-  /// when the execution starts.
+  /// Stamps of the source's files, made before the first was opened; empty: they are made when the
+  /// execution starts.
   SourceStamps stamps;
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
@@ -48,12 +48,12 @@ struct ExecuteOptions {
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
   std::function<bool()> stop_requested;
-  /// Shown the directory of the finished files before anything is published, or that of an output
-  /// that was finished before; null: nobody is asked. A resumed job that was about to publish has
-  /// been through it.
+  /// Called with the directory of the finished files before anything is published, or with that of
+  /// an output that was finished before; null: no inspection. A resumed job that was about to
+  /// publish has been through it.
   std::function<Inspection(const std::filesystem::path& staged)> inspect;
-  /// What `inspect` asks, in words, for the journal: a run that continues has to ask something too,
-  /// or to say no_verify, which the manifest records.
+  /// The inspection in words, for the journal: a run that continues must inspect too, or say
+  /// no_verify, which the manifest records.
   std::string gate;
   bool no_verify = false;
   /// One line per event worth keeping; called by one thread at a time.

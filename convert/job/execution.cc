@@ -254,7 +254,7 @@ void Execution::add_inspection_report() {
   names_.insert(names_.begin(), std::string(formats::kVerifyName));
 }
 
-// What stands beside these is made anew, names of the same files in directories of ranks included.
+// Files next to these are made again, names of the same files in directories of ranks included.
 std::set<std::string> Execution::weights_names() const {
   std::set<std::string> weights;
   for (const PlannedFile& file : plan_.files) {

@@ -18,7 +18,7 @@
 namespace ingot::convert {
 
 /// One execution, from an empty or unfinished directory that this run has claimed to a published
-/// one. Its steps are called in the order in which they stand here (convert/convert.cc).
+/// one. Its steps are called in the order of their declarations (convert/convert.cc).
 class Execution {
  public:
   Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options, Preflight checked);

@@ -39,7 +39,7 @@ std::string option_name(std::string_view key) {
   return name;
 }
 
-// Empty for what stands for an option that is not given.
+// Empty for a value that means that the option is not given.
 std::string value_text(const Json& value) {
   if (value.is_null() || value == "keep-files") return {};
   return value.is_string() ? value.get<std::string>() : value.dump();
@@ -102,7 +102,7 @@ std::string differing_options(const Json& earlier, const Json& now, Now what = N
   for (const auto& [name, text] : before) {
     if (what == Now::kWhole || name == "--rule") after.try_emplace(name);
   }
-  // What --to decides where it is not given.
+  // Decided by --to where it is not given.
   if (before.at("--to") != after.at("--to")) after.erase("--mtp");
   std::string list;
   for (const auto& [name, text] : after) {
@@ -156,7 +156,7 @@ std::string changed_file(const Json& earlier, const Json& now) {
   return "config.json has changed";
 }
 
-// What a command says of a job; null is what only its source tells.
+// The identity of a job by its command; null for facts that only its source tells.
 Json said_identity(const Recipe& recipe, const PlanOptions& options) {
   Json shards = "keep-files";
   if (options.shards.max_shard_bytes) shards = *options.shards.max_shard_bytes;
@@ -302,7 +302,7 @@ Json require_resumable(const Plan& plan, const std::filesystem::path& output,
     earlier = finished_identity(*formats::read_manifest(output));
     identity.erase("plan");
   }
-  // What can be told without reading the source comes first.
+  // Facts that need no read of the source come first.
   if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
   identity["source"] =
       source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);

@@ -10,15 +10,15 @@
 
 namespace ingot::convert {
 
-/// What identifies the job: two runs with equal identities write the same bytes, so one may
-/// continue the other. Reads samples of the source and its side files. Throws kMismatch, naming
-/// what differs, when the job that is resumed, or has finished, is another one.
+/// The identity of the job: two runs with equal identities write the same bytes, so one may
+/// continue the other. Reads samples of the source and its side files. Throws kMismatch, naming the
+/// difference, when the job that is resumed, or has finished, is another one.
 formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
                                 const Preflight& checked, const JobThreads& threads);
 
-/// Whether `output` stands finished, and every weights file that its manifest says it was made of
-/// is gone from `source`, which has the same config.json. Throws kMismatch, naming them, when
-/// options of the job were others, as far as that shows without a source.
+/// True if `output` is finished, and every weights file that its manifest says it was made of is
+/// gone from `source`, which has the same config.json. Throws kMismatch, naming them, when options
+/// of the job were others, as far as that shows without a source.
 bool is_finished_of_deleted(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,
                             const PlanOptions& options);
@@ -28,11 +28,11 @@ bool is_finished_of_deleted(const std::filesystem::path& source,
 inline constexpr std::uint64_t kFingerprintSamples = 64;
 inline constexpr std::uint64_t kFingerprintSampleBytes = 4096;
 
-/// What a source is, without reading it all: per weights file its name, size, header hash and the
-/// hash of 64 samples of 4 KiB at fixed offsets (the whole file when it is no longer than that);
-/// hashes of config.json and of every side file. Never a time: a restored copy is the same source.
-/// `known` is an earlier fingerprint, of which the entries of consumed files are taken over (their
-/// saved headers must still match).
+/// The fingerprint of a source, without reading it all: per weights file its name, size, header
+/// hash and the hash of 64 samples of 4 KiB at fixed offsets (the whole file when it is no longer
+/// than that); hashes of config.json and of every side file. Never a time: a restored copy is the
+/// same source. `known` is an earlier fingerprint, of which the entries of consumed files are taken
+/// over (their saved headers must still match).
 formats::JsonValue source_fingerprint(const formats::Checkpoint& source, const formats::Json* known,
                                       const JobThreads& threads);
 

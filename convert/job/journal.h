@@ -15,24 +15,24 @@
 
 namespace ingot::convert {
 
-/// How a run went about the job, beside what the job is.
+/// How a run went about the job, apart from the job's identity.
 struct RunRecord {
   bool replacing = false;      ///< over an older checkpoint (--force)
   std::string gate;            ///< the verification that was asked for, in words; empty: none
   formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
-  formats::JsonValue sources;  ///< what the files of the source looked like (SourceStamps)
+  formats::JsonValue sources;  ///< stamps of the source's files (SourceStamps)
   CommandLine command = {};    ///< of the run; empty in a library's
 };
 
-/// What a journal says. Source: docs/formats.md, "Journal".
+/// The contents of a journal. Source: docs/formats.md, "Journal".
 struct JournalContents {
-  /// What the job is: version, recipe with the last run's `allow`, source, plan.
+  /// The job's identity: version, recipe with the last run's `allow`, source, plan.
   formats::JsonValue identity;
   std::vector<RunRecord> runs;                  ///< that worked on it, the first one first
   std::map<std::uint32_t, TensorResult> items;  ///< durable items
   std::set<std::string> consumed;               ///< source files that were deleted
   bool complete = false;                        ///< a part has written all its files
-  bool doubtful = false;    ///< of joined parts: some other run may have begun their files anew
+  bool doubtful = false;    ///< of joined parts: some other run may have begun their files again
   bool publishing = false;  ///< renaming had begun
   bool replacing = false;   ///< ... over an older checkpoint (--force)
   bool inspected = false;   ///< ... with a report of its inspection

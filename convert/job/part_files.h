@@ -12,7 +12,7 @@
 namespace ingot::convert {
 
 /// A file that a run of a part of a job has in `.ingot-partial/parts`: its claim, or its journal.
-/// Runs of a part are numbered from 1; the files of one are made by nobody else.
+/// Runs of a part are numbered from 1; only the run of a number makes its files.
 struct PartFile {
   JobPart part;
   std::uint32_t run = 0;

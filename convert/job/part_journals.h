@@ -18,12 +18,12 @@ struct PartJournal {
 };
 std::vector<PartJournal> read_part_journals(const OutputPaths& paths);
 
-/// What all runs on this output have left of what this plan's run writes: of the whole (its
-/// journal) and of parts, whatever their number. Nothing when there is no journal. Throws kMismatch
-/// when they are not of one job. An item that two journals tell differently is left out.
+/// The leftovers of all runs on this output of the items that this plan's run writes: of the whole
+/// (its journal) and of parts, whatever their number. Nullopt when there is no journal. Throws
+/// kMismatch when they are not of one job. An item that two journals tell differently is left out.
 std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPaths& paths);
 
-/// What all parts of a job have made, when each of them is complete: every item of the plan, whose
+/// The results of all parts of a job, when each of them is complete: every item of the plan, whose
 /// run is that of the whole. Doubtful when a run in another number of parts, or without, has a
 /// journal too: its files are these. Throws kNotFound, naming the parts that are missing or
 /// unfinished; kMismatch when parts are not of one job or two of them read a tensor differently,

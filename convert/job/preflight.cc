@@ -45,7 +45,7 @@ void require_free_place(OutputState state, const fs::path& output, const Execute
     refuse("holds a finished conversion (--force to replace it)");
 }
 
-// What somebody made a condition of publishing stays one.
+// A verification that the job was begun with stays a condition of publishing.
 void require_gate(const std::optional<JournalContents>& earlier, const ExecuteOptions& options) {
   const std::string asked = earlier && !earlier->publishing ? earlier->gate() : "";
   if (options.no_verify && asked.empty()) {
@@ -114,8 +114,8 @@ constexpr std::uint64_t kRecordBytes = 512;
 // A file system gives a file whole blocks.
 constexpr std::uint64_t kBlockBytes = 4096;
 
-// At most what stands in directories of ranks beside weights files: indices, records, manifests,
-// and side files that are not linked but copied.
+// An upper bound of the files next to the weights in directories of ranks: indices, records,
+// manifests, and side files that are not linked but copied.
 std::uint64_t rank_side_bytes(const Plan& plan, std::uint64_t shared_bytes) {
   std::uint64_t longest_name = 0;
   for (const formats::StoredTensor& stored : plan.source.stored())
@@ -140,7 +140,7 @@ std::uint64_t rank_side_bytes(const Plan& plan, std::uint64_t shared_bytes) {
   return n_bytes;
 }
 
-// An upper bound of everything beside them: indices, records, manifests, configs, side files.
+// An upper bound of all other files: indices, records, manifests, configs, side files.
 std::uint64_t side_bytes(const Plan& plan) {
   std::uint64_t shared = plan.json.config.size() + plan.json.native_config.size();
   shared += plan.json.description.size();
@@ -152,10 +152,10 @@ std::uint64_t side_bytes(const Plan& plan) {
   return n_bytes;
 }
 
-// What the output needs at its peak; with consume_source, source files that are deleted on the way
-// count back.
+// Bytes that the output needs at its peak; with consume_source, source files that are deleted on
+// the way count back.
 std::uint64_t peak_disk_bytes(const Plan& plan, bool consume_source) {
-  // What stands beside the weights comes when the parts are joined.
+  // Files next to the weights come when the parts are joined.
   if (plan.options.part) return plan.sizes.bytes_out;
   const std::uint64_t side = side_bytes(plan);
   if (!consume_source) return bytes_on_disk(plan) + side;
@@ -216,7 +216,7 @@ DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOpti
   return need;
 }
 
-// What earlier runs have left that this one goes on with.
+// The leftovers of earlier runs that this one continues.
 std::optional<JournalContents> earlier_of(const Plan& plan, const OutputPaths& paths,
                                           const ExecuteOptions& options) {
   if (!options.resume && !plan.options.part) return std::nullopt;
@@ -312,7 +312,7 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
     checked.earlier = earlier_of(plan, paths, options);
   // Who joins the parts asks for what they were begun with.
   if (!plan.options.part) require_gate(checked.earlier, options);
-  // What was there before an unfinished conversion that does not go on.
+  // State of the output before an unfinished conversion that is not continued.
   if (!checked.earlier) checked.state = state_beneath(output);
   if (!checked.earlier) require_free_place(checked.state, output, options);
   checked.is_finished = checked.state == OutputState::kFinished && options.resume;

@@ -21,7 +21,7 @@ namespace ingot::convert {
 /// Disk that a job needs, and has.
 struct DiskNeed {
   std::uint64_t peak_bytes = 0;  ///< of the whole output, at the peak
-  std::uint64_t side_bytes = 0;  ///< of these, at most so many beside the weights
+  std::uint64_t side_bytes = 0;  ///< of these, at most so many next to the weights
   std::uint64_t held_bytes = 0;  ///< of these, what the run that is resumed, or has finished, has
   std::uint64_t free_bytes = 0;  ///< for us, with what --force will remove
   /// Peak with --consume-source; nothing where that is on already, or refused.
@@ -33,13 +33,14 @@ struct DiskNeed {
   }
 };
 
-/// What headers, options and the place of the output decide about a job before its first byte.
+/// The facts about a job that headers, options and the place of the output decide before its first
+/// byte.
 struct Preflight {
   OutputState state = OutputState::kEmpty;
   MemoryPlan memory;
   DiskNeed disk;
   std::optional<JournalContents> earlier;  ///< of the run that is resumed
-  bool is_finished = false;                ///< --resume of an output that stands already
+  bool is_finished = false;                ///< --resume of an output that is complete
   Loadable loadable;
   formats::JsonValue identity;  ///< of the job, once require_resumable() has told it
 };
@@ -49,7 +50,7 @@ struct Preflight {
 /// which belongs to it.
 void require_own_side_files(const formats::Checkpoint& source);
 
-/// What preflight() refuses of source and place, and what a run refuses before it claims the
+/// Throws preflight()'s refusals of source and place, and those of a run before it claims the
 /// output: whether an unfinished one is in the way shows only then.
 void require_place(const Plan& plan, const std::filesystem::path& output,
                    const ExecuteOptions& options);

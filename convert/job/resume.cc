@@ -99,7 +99,7 @@ std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& 
   };
   std::erase_if(items, [&](std::uint32_t item) {
     return any_of_set(plan, item, [&](std::uint32_t of_set) { return is_gone[of_set] != 0; }) ||
-           // What such a file decided is not seen in the source.
+           // The influence of such a file is not seen in the source.
            (changed.of_options && !any_of_set(plan, item, is_consumed));
   });
   try_each([&](const PlannedTensor& planned, const TensorResult& record) {

@@ -18,7 +18,8 @@ void require_consumable(const Plan& plan) {
                 "(leave it out: files in which nothing changes are links, which take no space)")
         .in_file(source.directory().string());
   }
-  // What a plan reads of the source beside headers, a run that resumes could not see any more.
+  // A plan reads this of the source in addition to headers; a run that resumes could not see it any
+  // more.
   if (plan.source_facts.has_head_apart) {
     throw Error(ErrorCode::kUnsupported,
                 "says tie_word_embeddings, and the head that is stored is not the embedding "

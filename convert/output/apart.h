@@ -7,7 +7,7 @@
 
 namespace ingot::convert {
 
-/// What a job reads, which its output must not replace.
+/// Inputs of a job, which its output must not replace.
 struct JobInputs {
   std::vector<std::filesystem::path> folders;     ///< checkpoints: its source, and --scales-from
   std::vector<std::filesystem::path> files = {};  ///< that options name

@@ -82,7 +82,7 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
   return manifest;
 }
 
-// What stands beside the weights of one directory, copied or derived; the index apart.
+// Files next to the weights of one directory, copied or derived, without the index.
 std::vector<ManifestFile> write_side_files(const Plan& plan, StagedFiles& staged,
                                            const std::string& folder, const CheckStop& check_stop) {
   std::vector<ManifestFile> files;

@@ -16,11 +16,11 @@ namespace ingot::convert {
 /// which they are published.
 std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan);
 
-/// Keys of a job's identity, beside its recipe, that a manifest has in its `recipe`, where there
-/// are such; in their order.
+/// Keys of a job's identity, other than its recipe, that a manifest has in its `recipe`, where
+/// there are such; in their order.
 inline constexpr std::array<const char*, 3> kOwnKeys = {"slicing", "links", "family_file"};
 
-/// What the files beside the weights say of the job, and how they are written.
+/// The facts about the job for the files next to the weights, and how these are written.
 struct StagingOptions {
   formats::JsonValue identity;
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
@@ -28,7 +28,7 @@ struct StagingOptions {
   JobThreads threads;
 };
 
-/// Stages everything beside the weights: copies side files byte for byte, writes config.json, the
+/// Stages all files other than weights: copies side files byte for byte, writes config.json, the
 /// index, the per-tensor records and the manifest, all durable; for every rank, with its links to
 /// shared files, where ranks have directories. `hashes` by item. Returns the tensor hash of the top
 /// manifest.

@@ -54,8 +54,8 @@ void stale_of_rank(const fs::path& directory, std::vector<fs::path>& stale) {
   }
 }
 
-// What comes at a later step says that the earlier ones are in place, in every directory: one by
-// one, hundreds of ranks would wait for the disk several times each.
+// A file of a later step proves that those of earlier steps are in place, in every directory: one
+// by one, hundreds of ranks would wait for the disk several times each.
 int publish_step(const fs::path& name) {
   const std::string bare = name.filename().string();
   const bool is_of_rank = name.has_parent_path();

@@ -9,7 +9,7 @@
 
 namespace ingot::convert {
 
-/// What stands at the place of the output.
+/// The state of the place of the output.
 enum class OutputState : std::uint8_t {
   kEmpty,       ///< nothing, or an empty directory
   kUnfinished,  ///< .ingot-partial holds more than a claim: another run was here, or is
@@ -53,9 +53,9 @@ std::vector<std::string> publish_order(const Plan& plan);
 /// --force.
 void remove_stale(const OutputPaths& paths, const std::vector<std::string>& names);
 
-/// Gives the staged files their final names, if they are those of `staged` (null: whatever stands
-/// there, for a publication that was cut). May be repeated after a kill: a file that is no longer
-/// staged must be in place already.
+/// Gives the staged files their final names, if they are those of `staged` (null: any files of
+/// these names, for a publication that was cut). May be repeated after a kill: a file that is no
+/// longer staged must be in place already.
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,
              const StagedFiles* staged);
 

@@ -84,7 +84,8 @@ class PlannedBytes final : public formats::StoredBytes {
 };
 
 // The tensors that readers of all ranks put together: whole, before anything is retiled or padded,
-// in the order of the source. What a layout leaves out is there, since its readers know it.
+// in the order of the source. Tensors that a layout leaves out are included, since its readers know
+// them.
 std::vector<StoredTensor> whole_tensors(const Plan& plan) {
   const auto leaves_out = functions_of(*plan.options.layout).leaves_out;
   std::vector<const PlannedTensor*> order;
@@ -128,7 +129,7 @@ std::vector<StoredTensor> stored_tensors(const PlannedBytes& bytes, std::size_t 
   return stored;
 }
 
-// Bare names of what will stand in the directory.
+// Bare names of the files that the directory will have.
 std::vector<std::string> file_names(const Plan& plan, std::span<const formats::SourceFile> weights,
                                     bool has_index) {
   std::vector<std::string> names;
@@ -159,8 +160,8 @@ std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan, std:
       rank_slicing_record(plan, slicing_record(plan, {}), rank), rank_records(plan, rank, items)));
 }
 
-// What stands for all in the eyes of loaders: the whole output, then the directory of the first
-// rank of each stage.
+// The directories that represent all others for loaders: the whole output, then the directory of
+// the first rank of each stage.
 std::vector<std::optional<std::uint32_t>> typical_views(const Plan& plan) {
   std::vector<std::optional<std::uint32_t>> ranks = {std::nullopt};
   if (!plan.has_rank_directories()) return ranks;
@@ -176,8 +177,8 @@ std::string text_of(const Finding& finding) {
   return text + finding.message;
 }
 
-// What --for promises, or a layout that is one engine's own, holds for every weight, also for those
-// that no rule chose.
+// The promise of --for, or of a layout that is one engine's own, holds for every weight, also for
+// those that no rule chose.
 void refuse_what_engine_does_not_load(const Plan& plan,
                                       const std::vector<engines::EngineVerdict>& engines,
                                       ErrorList& errors) {
@@ -228,7 +229,7 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
 }
 
 Loadable require_loadable(const Plan& plan, std::size_t threads) {
-  // Beyond this many warnings of one conversion nobody reads on.
+  // More warnings of one conversion would not be read.
   constexpr std::size_t kMaxWarnings = 20;
   const formats::Layout& layout = *plan.options.layout;
   // Slices of an engine's layout are judged as that engine cuts experts for as many ranks.

@@ -12,15 +12,15 @@
 
 namespace ingot::convert {
 
-/// The output of a plan as a checkpoint before a byte of it is written: what a reader would see of
-/// its headers and of the JSON beside them, without the bytes of tensors. `rank` chooses a
-/// directory of layout `ranks`. Without one it is the whole, which readers of slices put together
-/// whatever their layout: under the names of the hub, before anything is retiled or padded. The
-/// plan and the source must outlive it. Throws what Checkpoint::open throws of such an output.
+/// The output of a plan as a checkpoint before a byte of it is written: the headers and the JSON
+/// that a reader would see, without the bytes of tensors. `rank` chooses a directory of layout
+/// `ranks`. Without one it is the whole, which readers of slices put together whatever their
+/// layout: under the names of the hub, before anything is retiled or padded. The plan and the
+/// source must outlive it. Throws as Checkpoint::open would for such an output.
 formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                                        std::size_t threads);
 
-/// What loaders make of an output.
+/// How loaders read an output.
 struct Loadable {
   std::vector<std::string> warnings;  ///< of the loader rules
   /// None of slices. Where a rule finds an error for an engine, allowed or of the source as it may
@@ -30,9 +30,9 @@ struct Loadable {
 
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every
 /// code and scale): over the whole, whatever the layout, and over the first rank of each stage
-/// where ranks have directories. What a rule of severity error finds, and the source does not have
-/// itself, is thrown, collected, and so is what the engine of --for, or the one whose own the
-/// layout is, does not load; everything else is returned. Reads no weights.
+/// where ranks have directories. Throws, collected, the findings of rules of severity error that
+/// the source does not have itself, and everything that the engine of --for, or the one whose own
+/// the layout is, does not load; returns all other findings. Reads no weights.
 Loadable require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

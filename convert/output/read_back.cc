@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kDirectAlignment = 4096;
 constexpr std::size_t kBufferBytes = std::size_t{2} << 20;
-// What one thread reads of a file before another may take over.
+// The bytes that one thread reads of a file before another may take over.
 constexpr std::uint64_t kTaskBytes = std::uint64_t{64} << 20;
 
 Error differs(const fs::path& path) {

@@ -19,7 +19,7 @@ void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<Ten
 void read_back_part(const Plan& plan, const OutputPaths& paths,
                     const std::vector<TensorResult>& hashes, const JobThreads& threads);
 
-/// The same of what is there beside the weights files that parts have read back.
+/// The same for the files next to the weights files that parts have read back.
 void read_back_joined(const Plan& plan, const OutputPaths& paths,
                       const std::vector<TensorResult>& hashes, const Hash128& manifest,
                       const JobThreads& threads);

@@ -14,9 +14,9 @@
 
 namespace ingot::convert {
 
-/// The files of an output before they have their final names. Which file stands under each name is
-/// remembered from the moment when it was made, or found as an earlier run left it; one that
-/// somebody put in its place is neither written to nor published. Nothing is written to a file that
+/// The files of an output before they have their final names. It remembers which file has each name
+/// from the moment when it was made, or found as an earlier run left it; a file that another
+/// process put in its place is neither written to nor published. Nothing is written to a file that
 /// has other names (hard links), or through a link. Safe from many threads.
 class StagedFiles {
  public:
@@ -24,9 +24,9 @@ class StagedFiles {
   explicit StagedFiles(Folder folder);
 
   /// Opens a file for reading and writing; creates it when it is not one of ours. One that has
-  /// other names is copied first. Throws kExists when somebody else has made a file of this name.
+  /// other names is copied first. Throws kExists when another process has made a file of this name.
   Fd open(const std::string& name);
-  /// Opens one of ours again, with further open(2) flags. Throws kMismatch when another stands in
+  /// Opens one of ours again, with further open(2) flags. Throws kMismatch when another file is in
   /// its place.
   Fd reopen(const std::string& name, int flags) const;
   /// Makes an empty file, which is ours, in place of what has this name; returns its path.
@@ -35,11 +35,11 @@ class StagedFiles {
   /// wanted or can be made.
   bool share(const std::filesystem::path& from, const std::string& name, bool link,
              const CheckStop& check_stop);
-  /// What stands under this name now is ours.
+  /// Makes the file that has this name now one of ours.
   void take(const std::string& name);
   /// Removes every file but these.
   void drop_but(const std::set<std::string>& names);
-  /// Throws kMismatch unless what stands under this name is ours.
+  /// Throws kMismatch unless the file of this name is ours.
   void require_ours(const std::string& name) const;
 
   [[nodiscard]] std::filesystem::path directory() const { return folder_.path(); }
@@ -53,7 +53,7 @@ class StagedFiles {
   std::map<std::string, FileStamp> files_;  // as they were when they became ours
 };
 
-/// What a copy has.
+/// Size and hash of a copy.
 struct CopiedFile {
   std::uint64_t n_bytes = 0;
   Hash128 hash;  ///< tensor hash of the bytes

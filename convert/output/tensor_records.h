@@ -12,22 +12,21 @@
 
 namespace ingot::convert {
 
-/// What is known of one finished tensor: what goes into its record, and what the others of its
-/// fused set need.
+/// The results for one finished tensor: for its record, and for the others of its fused set.
 struct TensorResult {
   std::vector<Hash128> source;  ///< of its stored parts, in their order
   /// Hashes of what was written, by part, and by slice where parts are cut (PartWriter::finish).
   std::vector<std::vector<Hash128>> output;
   /// The amax over the whole fused set.
   std::optional<float> amax = {};
-  /// What the encoding cost, where a tensor was quantized.
+  /// The error of the encoding, where a tensor was quantized.
   std::optional<quantize::QualitySums> quality = {};
   /// The source's global scale where the output holds its reciprocal.
   std::optional<formats::RecordedGlobal> original_global = {};
   bool inexact_global = false;  ///< ... which does not turn back into it
 };
 
-/// What became of a logical tensor, without its stored tensors: names, action, schemes, error.
+/// The record of a logical tensor, without its stored tensors: names, action, schemes, error.
 formats::TensorRecord record_of(const Plan& plan, const PlannedTensor& planned,
                                 const TensorResult& done);
 
@@ -40,7 +39,7 @@ formats::TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, 
                                 const PlannedSlice& slice, const TensorResult& done,
                                 std::string file);
 
-/// What quantization cost, from the records of a run.
+/// The errors of quantization, from the records of a run.
 struct QualityReport {
   struct Row {
     formats::SchemeId scheme{};

@@ -17,7 +17,7 @@ struct Band {
 };
 
 /// How a tensor is cut for one pass over its bytes: bands follow one another and cover it, and any
-/// cut gives the same bytes. A function of shapes and schemes alone.
+/// cut gives the same bytes. A function of only shapes and schemes.
 struct BandPlan {
   std::uint64_t matrices = 1, rows = 1, cols = 0;  ///< [matrices, rows, cols]; 1-D is one row
   std::uint64_t band_rows = 1, band_cols = 0;      ///< the longest band

@@ -11,8 +11,8 @@
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
-// Scales of a quantized cache of keys and values: they mean something beside the config's word for
-// them, and go where it goes.
+// Scales of a quantized cache of keys and values: they have a meaning only together with the
+// config's word for them, and go where it goes.
 
 namespace ingot::convert {
 

@@ -114,7 +114,7 @@ class Decider {
         [&](const std::string& name) { return formats::names_or_holds(listed_, name); });
   }
 
-  // What the rules say, before the dialect has its say: kCopy, kCast, kQuantize or kDrop.
+  // Decides by the rules, before the dialect: kCopy, kCast, kQuantize or kDrop.
   void decide_by_rules(std::uint32_t i) {
     const LogicalTensor& tensor = source_.tensors()[i];
     const SchemeId from = tensor.encoding.scheme;
@@ -136,7 +136,7 @@ class Decider {
     plan_.tensors.push_back(planned);
   }
 
-  // What rules do to plain tensors of more bits than they ask for.
+  // Notes plain tensors of more bits than the rules ask for, narrowed or spared.
   void note_narrowing(const LogicalTensor& tensor, const Decision& decision) {
     const auto has_more_bits = [&](SchemeId to) {
       const formats::SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
@@ -230,12 +230,12 @@ class Decider {
                nullptr;
   }
 
-  // Whether a quantized tensor may stand as it is beside those that rules select.
+  // True if a quantized tensor can be kept unchanged when rules quantize others.
   bool can_stay(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
     if (formats::is_packed_int8(tensor.encoding)) return false;
     if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
-    // What loaders of another dialect build plain.
+    // Loaders of another dialect build such a module plain.
     if (&dialect_ != &source_.dialect() && tensor.rule != nullptr &&
         !formats::can_be_quantized(dialect_, *tensor.rule) && !is_allowed(tensor) &&
         !plain_module_rule(dialect_, scheme).empty())
@@ -307,7 +307,7 @@ class Decider {
   }
 
   // The row for codes that are kept with the scales of their activations; null: the source has
-  // none, or the dialect no place for them, or somebody wants others or none.
+  // none, or the dialect no place for them, or the recipe asks for others or none.
   const StorageRow* row_of_kept_inputs(const PlannedTensor& planned,
                                        const LogicalTensor& tensor) const {
     const Choices& choices = recipe_.choices;
@@ -447,7 +447,7 @@ class Decider {
       if (planned.to != SchemeId::kFp8Block || planned.action == Action::kDrop) continue;
       any = true;
       if (planned.action != Action::kQuantize) {
-        // Tensors of MX formats beside it say nothing of its own scales.
+        // Block FP8 has its own scales; tensors of MX formats tell nothing of them.
         const std::uint32_t scale = plan_.tensor_of(planned).encoding.stored[Part::kScale];
         const RepairFacts* repair = recipe_.choices.repair.get();
         const bool is_so =
@@ -470,7 +470,7 @@ class Decider {
   std::optional<std::uint64_t> source_group_;
   std::vector<std::string> listed_;                 // modules that the source leaves plain, sorted
   std::size_t n_listed_ = 0;                        // weights that stay plain for that
-  std::optional<formats::SourceActivations> said_;  // what the source says of activations
+  std::optional<formats::SourceActivations> said_;  // the source's activations
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors

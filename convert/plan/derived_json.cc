@@ -107,8 +107,8 @@ void state_widths(const shard::PaddedWidths& widths, Json& config) {
 
 constexpr const char* kExpertDtype = "expert_dtype";
 
-// DeepSeek-V4 says beside its block, V4.1 in it, whether the routed experts are FP4 or FP8; engines
-// go by it alone. `is_needed`: where it is not said, too.
+// The config's word for the routed experts, FP4 or FP8: DeepSeek-V4 has it next to its block, V4.1
+// in it. Engines use only this word. `is_needed`: also adds it where it is missing.
 void state_expert_dtype(const formats::WrittenModel& model, bool is_needed, Json& owner) {
   if (!owner.is_object() || !(is_needed || owner.contains(kExpertDtype))) return;
   const auto expert =
@@ -177,7 +177,7 @@ bool has_head_apart(const Plan& plan) {
   return plan.source_facts.has_head_apart || head->to != embedding->to;
 }
 
-// Made anew from the tensors alone, unless the source says the same in another order.
+// Made again from only the tensors, unless the source says the same in another order.
 Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
   const auto derive = plan.target.dialect->quantization_config;
   const Json& before = formats::quantization_block(plan.source.config());
@@ -188,7 +188,7 @@ Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
                     .tensors = model.tensors,
                     .power_of_two_scales = model.power_of_two_scales});
   } catch (const Error& error) {
-    // A form that is read and kept alone, as FP4 experts beside FP8.
+    // A form that is only read and kept, as FP4 experts with FP8.
     if (error.code() != ErrorCode::kUnsupported || before.is_null()) throw;
     return derive(model);
   }
@@ -251,7 +251,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   if (has_head_apart(plan)) formats::untie_head(source.config(), config);
   if (is_repair) state_mtp_layers(source, config);
   if (of_ranks) state_widths(plan.alignments.widths, text);
-  // What says the same stays as it is, to the byte.
+  // A config with the same meaning stays as it is, to the byte.
   if (config == *source.config().raw) return source.config_text();
   return formats::json_text(config, formats::json_form_of(source.config_text()));
 }

@@ -265,7 +265,7 @@ std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned) {
         "--dialect compressed-tensors)",
         dialect.name, facts.name);
   }
-  // A number for all of a matrix would be one for all experts; INT4 packs matrices alone.
+  // A number for all of a matrix would be one for all experts; INT4 packs only matrices.
   const bool may_be_asked_for = !facts.chooses_cols && facts.group_rows != 0;
   if (!is_stack || (choices.experts && may_be_asked_for)) return {};
   const bool can_be_separate =

@@ -92,7 +92,7 @@ Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, const Plann
   return {.kind = Kind::kRounded, .condition = {}};
 }
 
-/// What `--via bf16` does to it first.
+/// Exactness after `--via bf16` as the first step.
 Exactness after(const Exactness& first, Exactness then) {
   if (first.kind == Kind::kAlways || then.kind == Kind::kRounded) return then;
   if (then.kind == Kind::kAlways) return first;

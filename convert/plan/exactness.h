@@ -11,8 +11,8 @@
 
 namespace ingot::convert {
 
-/// What headers say of a planned tensor: whether the output holds every value of the source. A
-/// value of a quantized source is what its codes and scales decode to, in F32.
+/// Whether the output holds every value of a planned tensor, as far as headers tell. A value of a
+/// quantized source is what its codes and scales decode to, in F32.
 struct Exactness {
   enum class Kind : std::uint8_t {
     kAlways,   ///< every value, whatever the codes and scales are
@@ -29,7 +29,7 @@ struct Exactness {
 /// "yes", "where ...", "no, rounded to codes".
 std::string exactness_text(const Exactness& exactness);
 
-/// What headers say of one tensor of the plan that is not dropped.
+/// Exactness of one tensor of the plan that is not dropped, by headers.
 Exactness exactness_of(const Plan& plan, const PlannedTensor& planned);
 
 /// The names of the roles by what is said of them and by the schemes of source and output.

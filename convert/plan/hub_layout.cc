@@ -8,8 +8,8 @@
 namespace ingot::convert {
 namespace {
 
-// Keeps the distribution of the source: each part goes where its stored tensor was, a new one
-// beside its weight. Files that would be empty vanish. Joined slices go where they were before they
+// Keeps the distribution of the source: each part goes where its stored tensor was, a new one next
+// to its weight. Files that would be empty vanish. Joined slices go where they were before they
 // were cut; false when that is not known.
 bool assign_as_source(Plan& plan) {
   std::map<std::string, std::uint32_t> homes;  // names, and later indices into Plan::files

@@ -85,8 +85,8 @@ bool has_attention_on_request(const Plan& plan) {
 /// An option, and when it has an effect: when one of the two holds.
 struct OptionScope {
   std::string_view option;
-  std::string_view meaning;  ///< what it does
-  std::string_view lacking;  ///< what is not so when it has no effect
+  std::string_view meaning;  ///< the effect of the option
+  std::string_view lacking;  ///< the condition that is missing when it has no effect
   std::string_view remedy;
   Test* of_tensor = nullptr;  ///< for some tensor
   bool (*of_plan)(const Plan& plan) = nullptr;
@@ -145,7 +145,7 @@ void refuse_idle_options(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
   ErrorList idle;
   for (const OptionScope& row : kScopes) {
-    // A file is only read for somebody who gave it.
+    // A file is read only when its option is given.
     const bool is_given =
         (row.option == "--to" && recipe.to) ||
         (row.option == kAllowUnknown && !recipe.allow.unknown_tensor.empty()) ||

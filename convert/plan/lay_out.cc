@@ -25,7 +25,7 @@ PlannedPart part_of(formats::Part part, formats::DType dtype, const formats::Sha
   return {.part = part, .dtype = dtype, .n_bytes = *n_bytes};
 }
 
-// Codes that are kept, and scales that are taken over, keep the dtypes beside them.
+// Codes that are kept, and scales that are taken over, keep their dtypes.
 formats::DType dtype_of(const Plan& plan, const PlannedTensor& planned,
                         const formats::PartRow& row) {
   if (!row.keeps_dtype) return row.dtype;
@@ -35,7 +35,7 @@ formats::DType dtype_of(const Plan& plan, const PlannedTensor& planned,
   };
   if (planned.action == Action::kRepackage) return stored_in(plan.source, plan.tensor_of(planned));
   if (planned.scales == PlannedTensor::kNone) {
-    // Exponents hold powers of two alone.
+    // Exponents hold only powers of two.
     const bool holds_all = row.dtype != formats::DType::kF8E8M0 ||
                            plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
     return holds_all ? row.dtype : formats::scheme_facts(planned.to).scale_dtype;
@@ -74,7 +74,7 @@ void add_parts(const Plan& plan, PlannedTensor& planned) {
 }
 
 // At how many places of files at once a tensor and its neighbours are written: parts of several
-// dtypes stand apart. One where each part has one place.
+// dtypes have places of their own. One where each part has one place.
 std::uint64_t targets_of(const Plan& plan, const PlannedTensor& planned) {
   std::uint64_t n = 0;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
@@ -183,7 +183,7 @@ void lay_out_files(Plan& plan) {
 
 // Execution follows the output files, so that writes are sequential. Where the files are kept, that
 // is the order of the source files too; within a file the source is read in name order per dtype,
-// as it was written. A fused set stands where its first tensor would.
+// as it was written. A fused set has the place of its first tensor.
 void order_for_execution(Plan& plan) {
   std::vector<std::uint32_t> order(plan.tensors.size());
   std::iota(order.begin(), order.end(), 0U);

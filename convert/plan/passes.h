@@ -31,7 +31,7 @@ void refuse_idle_options(const Plan& plan);
 /// the layout cannot hold.
 void slice_tensors(Plan& plan);
 
-/// Of a source with codes that nobody can read: sets Plan::is_whole_copy, and throws kUnsupported
+/// For a source with codes that no reader knows: sets Plan::is_whole_copy, and throws kUnsupported
 /// for a plan that would do anything but copy.
 void keep_unread_codes(Plan& plan);
 
@@ -84,9 +84,9 @@ void derive_json(Plan& plan);
 /// has not.
 formats::IndexFrame index_frame(const Plan& plan);
 
-// What the passes ask the layout.
+// Questions of the passes to the layout.
 
-/// What a conversion does for a layout: the functions of its row, by formats::LayoutId.
+/// The functions of a layout's row for a conversion, by formats::LayoutId.
 struct LayoutFunctions {
   /// Makes plain what the layout holds plain; null: nothing.
   void (*make_plain)(Plan& plan) = nullptr;
@@ -122,7 +122,7 @@ extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout, kShard
 /// Ranks load several files at once, and a hub file is no larger.
 inline constexpr std::uint64_t kRankFileBytes = 5'000'000'000;
 
-/// What a tensor becomes that is kept or cast in a plain scheme.
+/// The action for a tensor that is kept or cast in a plain scheme.
 void become_plain(const formats::LogicalTensor& tensor, PlannedTensor& planned,
                   formats::SchemeId scheme);
 
@@ -137,7 +137,7 @@ PlannedFile& add_file(Plan& plan, std::string name);
 /// EP ranks that hold a tensor; empty: it is not an expert's, or every rank has all experts.
 std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned);
 
-/// Refusals of tensors, each told once for a tensor; those of one kind stand together.
+/// Refusals of tensors, each told once for a tensor; those of one kind are adjacent.
 class Refusals {
  public:
   void add(ErrorCode code, std::string fact, std::string_view tensor) {
@@ -167,10 +167,10 @@ void require_sound_mtp(const Plan& plan, Refusals& refusals);
 /// everything is enough: what another refuses, the loader rules report.
 void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals);
 
-// What decide() consists of, beside the rules and the dialect.
+// The steps of decide(), apart from the rules and the dialect.
 
-/// Why loaders of the target do not read this tensor, a stack or none, in the scheme that it
-/// becomes; empty: they may, or somebody asked for it (`choices.experts`).
+/// The reason why loaders of the target do not read this tensor, a stack or none, in the scheme
+/// that it becomes; empty: they may, or the user asked for it (`choices.experts`).
 std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned);
 
 /// The tensors of --scales-from by name.
@@ -197,8 +197,8 @@ class ReleasedTensors {
 void set_released_scales(Plan& plan, const ReleasedTensors& released, Refusals& refusals);
 
 /// Joins the tensors that share a global scale into Plan::fused_sets: those that loaders fuse, and
-/// each other tensor of such a scheme alone. Fused tensors must become one scheme, all of them by
-/// the same action where they share a scale; others are refused.
+/// each other tensor of such a scheme by itself. Fused tensors must become one scheme, all of them
+/// by the same action where they share a scale; others are refused.
 void join_fused_tensors(Plan& plan, Refusals& refusals);
 
 /// Sets PlannedTensor::input of every tensor whose storage row has static activations, from the

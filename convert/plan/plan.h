@@ -23,7 +23,7 @@
 
 namespace ingot::convert {
 
-/// What happens to a logical tensor.
+/// The action on a logical tensor.
 enum class Action : std::uint8_t {
   kCopy,       ///< every stored part byte for byte, under its name
   kRepackage,  ///< codes kept, parts under the names and conventions of the target dialect
@@ -33,7 +33,7 @@ enum class Action : std::uint8_t {
 };
 std::string_view action_name(Action action);
 
-/// Where slices of a part stand.
+/// The place of slices of a part.
 struct PlannedPlace {
   static constexpr std::uint32_t kAllExperts = ~std::uint32_t{0};
 
@@ -56,8 +56,8 @@ struct PlannedPart {
   std::uint64_t n_bytes = 0;                    ///< of the whole, before it is retiled or padded
 };
 
-/// One logical tensor: what happens to it and where its parts stand. Its position in Plan::tensors
-/// is its id in the journal.
+/// One logical tensor: its action and the places of its parts. Its position in Plan::tensors is its
+/// id in the journal.
 struct PlannedTensor {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
@@ -67,7 +67,8 @@ struct PlannedTensor {
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
   bool is_weighted = false;  ///< --importance knows its columns
-  /// The global scale that block scales of a kCopy are made anew for, as the dialect stores it.
+  /// The global scale that block scales of a kCopy are computed again for, as the dialect stores
+  /// it.
   std::optional<float> joint_global = {};
   std::uint8_t n_parts = 0;
   std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
@@ -160,10 +161,10 @@ struct PlanOptions {
   std::optional<JobPart> part = {};  ///< nothing: this run writes every file
 };
 
-/// The options as they stand in manifest and journal; `shards` apart.
+/// The options as manifest and journal have them, without `shards`.
 formats::Json slicing_json(const PlanOptions& options);
 
-/// What every tensor of the output is written in.
+/// The forms in which the tensors of the output are written.
 struct Target {
   const formats::Dialect* dialect = nullptr;
   quantize::EncodeOptions encode;
@@ -180,7 +181,7 @@ struct PlannedJson {
   std::string index;          ///< of an output in several files that is not sliced
   std::string native_config;  ///< of layout deepseek-mp: its inference config
   std::string description;    ///< of Dialect::description_file
-  /// What the files of layout vllm-sharded are for, in the manifest; null: no engine's.
+  /// The engine of the files of layout vllm-sharded, in the manifest; null: no engine's.
   formats::JsonValue engine;
 };
 
@@ -193,16 +194,16 @@ struct PlanCounts {
   std::uint64_t fitted_to_bf16 = 0;          ///< that --tp-fit bf16 left in, or made, BF16
 };
 
-/// What executing the plan moves, and holds in memory; of a part of a job, in that run.
+/// The bytes that executing the plan moves, and holds in memory; of a part of a job, in that run.
 struct PlanSizes {
   std::uint64_t bytes_in = 0;      ///< stored bytes that will be read, each counted once
   std::uint64_t bytes_out = 0;     ///< of all weights files with headers, each written once: exact
   std::uint64_t table_bytes = 0;   ///< estimate of source tables and plan
   std::uint64_t band_bytes = 0;    ///< the largest buffers that a tensor needs for a band
-  std::uint64_t open_targets = 1;  ///< the most places where the parts of one tensor stand
+  std::uint64_t open_targets = 1;  ///< the most places of the parts of one tensor
 };
 
-/// What a plan must know of the source beside its headers.
+/// The facts about the source that a plan needs in addition to its headers.
 struct SourceFacts {
   /// Its quantization_config, or the one that its manifest remembers; null without one.
   formats::JsonValue quantization;
@@ -210,8 +211,8 @@ struct SourceFacts {
   bool has_head_apart = false;
 };
 
-/// The whole output, decided from headers alone: a pure function of what was read of the source,
-/// recipe and options. Names, order, offsets and sizes stand before any byte is written.
+/// The whole output, decided only from headers: a pure function of the facts read of the source,
+/// recipe and options. Names, order, offsets and sizes are fixed before any byte is written.
 struct Plan {
   const formats::Checkpoint& source;  ///< must outlive the plan
   Recipe recipe;                      ///< with the default rules for this source
@@ -231,7 +232,7 @@ struct Plan {
   std::uint32_t n_members = 0;            ///< files on disk
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
   shard::Alignments alignments;           ///< of those: what was retiled or padded; tensors empty
-  /// Of those with a limit for files: the files of layout `hf` with the same limit.
+  /// For sliced layouts with a limit for files: the files of layout `hf` with the same limit.
   std::optional<SizedFiles> unsliced_files;
   PlannedJson json;
   PlanCounts counts;
@@ -281,7 +282,7 @@ struct Plan {
   [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
   /// Bytes [0, header_bytes) of a file.
   [[nodiscard]] std::string header(std::size_t file) const;
-  /// A stretch of a file that stands before anything is read: its header, and each constant.
+  /// A stretch of a file that is known before anything is read: its header, and each constant.
   struct KnownBytes {
     std::uint64_t offset = 0;
     std::string bytes;
@@ -304,19 +305,19 @@ struct PlannedSlice {
   std::uint32_t place = 0;  ///< index into Plan::places
   std::uint32_t slice = 0;
 };
-/// Whether this run writes the file that it stands in.
+/// True if this run writes the file of the slice.
 inline bool is_here(const Plan& plan, const PlannedSlice& slice) {
   return plan.files[plan.places[slice.place].file].is_here;
 }
 /// The slice of `at` in one member of its file.
 PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
                       std::uint32_t member);
-/// Every place where a part's bytes stand.
+/// Every place of a part's bytes.
 std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& planned,
                                     std::size_t part);
 
 /// The weights file in which layout `hf` has a part: by the limit for files, or that of the part in
-/// the source, or of its weight. Empty where nobody knows.
+/// the source, or of its weight. Empty where it is unknown.
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.

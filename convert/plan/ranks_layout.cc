@@ -35,7 +35,7 @@ class RowAssigner {
   }
 
  private:
-  // Stage, owner, EP rank: ordered as the files are to stand.
+  // Stage, owner, EP rank: the order of the files.
   using Key = std::tuple<std::uint32_t, Owner, std::uint32_t>;
   struct Row {
     std::uint32_t n_members = 1;

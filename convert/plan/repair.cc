@@ -49,7 +49,7 @@ bool is_native_name(std::string_view name) {
 
 enum class Form : std::uint8_t { kNames, kNamesAndShapes };
 
-// Whether the parts of a tensor stand as some row of the dialect has them.
+// True if the parts of a tensor have the form of some row of the dialect.
 bool has_form(const formats::Dialect& dialect, const Checkpoint& source,
               const LogicalTensor& tensor, Form form) {
   bool is_known = true;
@@ -101,7 +101,7 @@ bool names_all(const formats::Dialect& dialect, const Checkpoint& source) {
   });
 }
 
-// By the keys that one dialect's block alone has.
+// By the keys that only one dialect's block has.
 const formats::Dialect* dialect_of_keys(const formats::Json& block) {
   if (!block.is_object()) return nullptr;
   if (block.contains("quant_algo")) return formats::find_dialect("modelopt");
@@ -247,7 +247,7 @@ const formats::Dialect& repaired_dialect(const Checkpoint& source) {
   };
   const formats::Dialect* by_keys = dialect_of_keys(formats::quantization_block(source.config()));
   if (is_said && (own.is_read_only || holds_all(own, source))) {
-    // What is said holds.
+    // The dialect that the config names is right.
   } else if (by_keys != nullptr && holds_all(*by_keys, source)) {
     chosen = by_keys;
   } else if (!choose(is_theirs)) {

@@ -12,7 +12,8 @@ namespace ingot::convert {
 
 struct Plan;
 
-/// What `ingot repair` must read of a checkpoint before it can plan: a plan opens no file.
+/// The facts that `ingot repair` must read of a checkpoint before it can plan: a plan opens no
+/// file.
 struct RepairFacts {
   /// NVFP4 tensors that take the global scale of another one with which loaders fuse them, by name,
   /// and that scale as their dialect stores it. The largest of a set, as it multiplies, so that no
@@ -40,8 +41,8 @@ inline constexpr float kFarthestGlobals = 4096;
 /// tell, and does not.
 const formats::Dialect& repaired_dialect(const formats::Checkpoint& source);
 
-/// What engines do with the activations of a weight: static where it has a scale for them, and only
-/// there; else what is said, if the dialect has that, or what it has.
+/// How engines treat the activations of a weight: static where it has a scale for them, and only
+/// there; else as the source says, if the dialect has that, or as the dialect has it.
 formats::Activations repaired_activations(const formats::SourceActivations& said,
                                           const formats::Dialect& dialect,
                                           const formats::LogicalTensor& tensor);

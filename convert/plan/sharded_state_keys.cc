@@ -11,7 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 
-// What the files of layout vllm-sharded hold: keys that several parts make up, and constants.
+// Contents of the files of layout vllm-sharded: keys that several parts make up, and constants.
 
 namespace ingot::convert {
 
@@ -34,7 +34,7 @@ bool is_number(const formats::Shape& shape) {
   return formats::element_count(shape) == 1 && shape.size() < 2;
 }
 
-// One number per tensor becomes a row of them; matrices stand one under another.
+// One number per tensor becomes a row of them; matrices are stacked by rows.
 formats::Shape fused_shape(std::span<const Piece> pieces) {
   formats::Shape shape = pieces.front().shape;
   if (is_number(shape)) return {pieces.size()};

@@ -131,7 +131,7 @@ void refuse_options(const Plan& plan) {
                     engines::kStateVocabMultiple, topology.tp));
 }
 
-// What vLLM holds plain is decoded or cast here, as its loader would do it.
+// Weights that vLLM holds plain are decoded or cast here, as its loader would do it.
 void make_plain(Plan& plan) {
   refuse_options(plan);
   leave_out_unbuilt(plan);
@@ -283,7 +283,7 @@ std::uint64_t padded_rows(const Plan& plan, const PlannedTensor& planned) {
   return padded == tensor.shape.at(0) ? 0 : padded;
 }
 
-// Where the draft model stands: --speculative-config names it.
+// The folder of the draft model: --speculative-config names it.
 constexpr const char* kDraftFolder = "mtp";
 
 std::string file_name(const shard::Topology& topology, const shard::RankPosition& at) {

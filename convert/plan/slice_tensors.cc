@@ -44,7 +44,7 @@ std::vector<std::uint64_t> output_bytes(const Plan& plan) {
   return n_bytes;
 }
 
-// Whether a part of the source stands in the output as well.
+// True if a part of the source is also in the output.
 bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::Part part) {
   const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRepackage;
   return is_kept && tensor.encoding.stored.has(part);

@@ -132,7 +132,7 @@ RoleGroup role_group_of(Role role) {
   return row == kGroups.end() ? kNever : row->group;
 }
 
-// What MTP layers become when nobody says.
+// The action on MTP layers when the user chooses none.
 MtpPolicy default_mtp_policy(SchemeId to, bool is_native) {
   if (formats::scheme_facts(to).code_bits != 4) return MtpPolicy::kConvert;
   return is_native ? MtpPolicy::kKeep : MtpPolicy::kBf16;
@@ -196,7 +196,7 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
     const formats::Dialect& of_family = require_dialect(own, "the family's dialect");
     const formats::StorageRow* row =
         formats::find_storage(of_family, source.family(), *recipe.to, recipe.choices.activations);
-    // Static activations are somebody's choice.
+    // Static activations need the user's choice.
     const bool has_inputs =
         choices.activations || choices.activation_scales != nullptr || choices.input_scale;
     const bool is_asked_for =
@@ -221,7 +221,7 @@ void add_default_rules(Recipe& recipe, const formats::Family& family,
   if (!recipe.to) return;
   const std::string_view word = formats::scheme_facts(*recipe.to).name;
   if (!formats::scheme_facts(*recipe.to).quantized || family.rules.empty()) {
-    // What its makers left alone stays, whatever its dtype.
+    // Tensors that the model's makers left plain stay so, whatever their dtype.
     Rule rule = default_rule("*", word);
     rule.quantized_only = true;
     recipe.rules.push_back(std::move(rule));

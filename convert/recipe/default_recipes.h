@@ -20,11 +20,11 @@ enum class RoleGroup : std::uint8_t {
 };
 std::string_view role_group_name(RoleGroup group);
 
-/// What a default recipe does with a group.
+/// The action of a default recipe on a group.
 enum class Treatment : std::uint8_t {
   kQuantize,
   kOnRequest,  ///< only with --quantize-attention
-  kBf16,       ///< what the source holds quantized becomes BF16
+  kBf16,       ///< quantized tensors of the source become BF16
   kLeave,      ///< stays as it is where the target dialect can hold it, else becomes BF16
 };
 std::string_view treatment_name(Treatment treatment);

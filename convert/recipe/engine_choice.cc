@@ -77,8 +77,8 @@ class Loads {
     return rows.empty() ? of(scheme, 1) : rows;
   }
 
-  /// What the engine says of a scheme that it does not load, `: ` before it; empty where it is not
-  /// known to say anything.
+  /// The engine's reason against a scheme that it does not load, `: ` before it; empty where none
+  /// is known.
   [[nodiscard]] std::string reason(SchemeId scheme) const {
     const auto is_met = [&](const engines::EngineLimit& limit) {
       return limit.is_refusal() &&
@@ -116,7 +116,7 @@ class Loads {
   [[nodiscard]] std::size_t n_loaded(const EngineLoad& row) const {
     const Dialect* dialect = formats::find_dialect(row.dialect);
     if (dialect == nullptr) return weights_.size();
-    // A dialect of stacks alone is that of a family.
+    // A dialect that holds only stacks belongs to a family.
     const formats::StorageRow* storage = formats::find_storage(*dialect, family_, row.scheme);
     if (storage == nullptr) return 0;
     const bool is_of_stacks = storage->experts == formats::ExpertForm::kStacked;
@@ -165,7 +165,7 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
   });
 }
 
-// No row is left: because of what somebody chose, or because of the mixture.
+// No row is left: because of a choice of the user, or because of the mixture.
 [[noreturn]] void refuse_choice(const EngineRow& engine, const Choices& choices, SchemeId scheme,
                                 const std::vector<const EngineLoad*>& rows) {
   std::string asked = choices.dialect.empty() ? "" : fmt::format(" --dialect {}", choices.dialect);
@@ -214,13 +214,13 @@ void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::
 
   Choices& choices = recipe.choices;
   std::vector<const EngineLoad*> rows = loads.of(schemes.front());
-  // What stays as it is stays in its dialect.
+  // Tensors that are kept stay in their dialect.
   if (!recipe.to) {
     std::stable_partition(rows.begin(), rows.end(), [&](const EngineLoad* row) {
       return row->dialect == source.dialect().name;
     });
   }
-  // Of a mixture the planned output tells whether activations fit.
+  // For a mixture the planned output tells whether activations fit.
   const bool has_activations = choices.activations && schemes.size() == 1;
   const auto row = std::ranges::find_if(rows, [&](const EngineLoad* load) {
     return (choices.dialect.empty() || choices.dialect == load->dialect) &&

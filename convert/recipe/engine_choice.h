@@ -6,11 +6,11 @@
 
 namespace ingot::convert {
 
-/// What --for means: fills in the dialect and the activations that Choices::engine loads for the
-/// schemes that `recipe` asks for, where nobody chose them. Does nothing without an engine. Throws
-/// kUnsupported for schemes that it does not load, with those that it does, and kInvalidArgument
-/// for a dialect, activations or a layout that somebody chose and that it does not load. What rules
-/// and the source leave beside these schemes is judged with the planned output.
+/// Applies --for: fills in the dialect and the activations that Choices::engine loads for the
+/// schemes that `recipe` asks for, where the user chose none. Does nothing without an engine.
+/// Throws kUnsupported for schemes that it does not load, with those that it does, and
+/// kInvalidArgument for a dialect, activations or a layout that the user chose and that it does not
+/// load. Other schemes, of rules and of the source, are judged with the planned output.
 void choose_for_engine(Recipe& recipe, const formats::Checkpoint& source,
                        const formats::Layout& layout);
 

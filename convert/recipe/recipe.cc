@@ -289,7 +289,7 @@ formats::Activations parse_activations(std::string_view word) {
 
 namespace {
 
-// The file, and which experts it knows from their peers alone.
+// The file, and the experts that it knows only from their peers.
 void record_statistics(const std::string& key, const Hash128& hash, const FilledExperts& filled,
                        Json& json) {
   json[key] = hash.hex();
@@ -310,7 +310,7 @@ Json Choices::to_json() const {
                {"activations",
                 activations ? Json(std::string(activations_name(*activations))) : Json(nullptr)},
                {"fp8_grid", fp8_grid ? Json(word_of(kGrids, *fp8_grid)) : Json()},
-               // The key is from when nvfp4 alone was searched.
+               // The key is from when only nvfp4 was searched.
                {"nvfp4_search", word_of(kSearches, search)},
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};

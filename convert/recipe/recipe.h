@@ -42,15 +42,15 @@ struct Rule {
   /// Whether a tensor that it matches stays as it is all the same: a plain one of more bits than
   /// the rule's scheme is narrowed only by a rule that gives its whole name, or its role.
   [[nodiscard]] bool spares(const formats::LogicalTensor& tensor) const;
-  /// Whether somebody gave its whole name, or its role. Towers of other modalities and lookup
-  /// tables are what their makers left them unless a rule does.
+  /// True if the rule gives its whole name, or its role. Towers of other modalities and lookup
+  /// tables stay as their makers left them unless a rule does.
   [[nodiscard]] bool names(const formats::LogicalTensor& tensor) const;
 };
 
-/// What becomes of MTP layers.
+/// The action on MTP layers.
 enum class MtpPolicy : std::uint8_t {
   kConvert,  ///< as any other layer
-  kBf16,     ///< what is quantized becomes BF16
+  kBf16,     ///< quantized tensors become BF16
   kKeep,     ///< left in the source's scheme, where the target dialect can hold it
   kDrop,
 };
@@ -68,13 +68,13 @@ struct Allowances {
 /// Whether one of the patterns matches.
 bool any_matches(const std::vector<Pattern>& patterns, const std::string& name);
 
-/// What values pass through between decoding and encoding.
+/// The type of values between decoding and encoding.
 enum class Via : std::uint8_t { kF32, kBf16 /* as if cast to BF16 first */ };
 
 /// In which form routed experts are written.
 enum class ExpertChoice : std::uint8_t { kKeep, kStacked, kSeparate };
 
-/// How numbers are written, beside the choice of schemes. Recorded in the manifest.
+/// How numbers are written, apart from the choice of schemes. Recorded in the manifest.
 struct Choices {
   const engines::EngineRow* engine = nullptr;  ///< --for; null: none
   std::string dialect;                         ///< empty: by the schemes
@@ -91,14 +91,14 @@ struct Choices {
   std::shared_ptr<const Importance> importance;               ///< --importance
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::JsonValue scales_from_fingerprint;
-  /// `ingot repair`: what says how the checkpoint is quantized is made anew, weights that loaders
+  /// `ingot repair`: the description of the quantization is derived again, weights that loaders
   /// fuse get one global scale, and files in which nothing changes are links. Null: no repair.
   std::shared_ptr<const RepairFacts> repair;
 
   [[nodiscard]] formats::Json to_json() const;
 };
 
-/// What a recipe says about one tensor.
+/// A recipe's decision about one tensor.
 struct Decision {
   const Rule* rule = nullptr;               ///< null: no rule fired
   const Rule* spared_by = nullptr;          ///< the first that matched, and spared it
@@ -113,7 +113,7 @@ struct Recipe {
   std::optional<MtpPolicy> mtp;         ///< nothing: what the default recipe says
   Allowances allow;
   Choices choices;
-  /// Options of `choices` that somebody gave, as `--fp8-grid`: one without effect is refused.
+  /// Options of `choices` that the user gave, as `--fp8-grid`: one without effect is refused.
   std::vector<std::string> given;
 
   /// Says what `layers:last` and `layers:mtp` mean in its rules.

@@ -62,7 +62,7 @@ void read_allowances(const Yaml& allow, Recipe& recipe) {
   }
 }
 
-// What --dialect, --activations and so on say on the command line.
+// Reads the choices of --dialect, --activations and so on from a recipe file.
 void read_choices(const Yaml& root, Recipe& recipe) {
   Choices& choices = recipe.choices;
   const auto read = [&](const char* key, const auto& take) {

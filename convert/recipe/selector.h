@@ -12,10 +12,10 @@
 
 namespace ingot::convert {
 
-/// Which tensors a rule is for: one or more terms with `&` between them, all of which must match.
-/// A term is a pattern over names (a glob, or `re:EXPR`), `role:NAME` with the name of a role or of
-/// a group of roles, or `layers:LIST`: numbers and ranges with commas between them, in which `last`
-/// stands for the last layer before the MTP layers, and `mtp` for these. No pattern has an `&`.
+/// Which tensors a rule is for: one or more terms with `&` between them, all of which must match. A
+/// term is a pattern over names (a glob, or `re:EXPR`), `role:NAME` with the name of a role or of a
+/// group of roles, or `layers:LIST`: numbers and ranges with commas between them, where `last`
+/// means the last layer before the MTP layers, and `mtp` for these. No pattern has an `&`.
 class Selector {
  public:
   /// Throws kInvalidArgument for an empty term, an unknown role, with the groups that there are, or

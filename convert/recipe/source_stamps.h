@@ -16,11 +16,12 @@ struct StampedFile {
   FileStamp stamp;
 };
 
-/// What a conversion reads: its source, or what one of its options names.
+/// The purpose of a file that a conversion reads: its source, or a file that one of its options
+/// names.
 enum class ReadFor : std::uint8_t { kSource, kOption };
 
-/// What the files that a conversion reads looked like before the first of them was opened, so that
-/// a change while they were read is found before anything is published.
+/// Stamps of the files that a conversion reads, made before the first of them was opened, so that a
+/// change while they were read is found before anything is published.
 class SourceStamps {
  public:
   /// Stamps every file below a directory; links are followed, hidden folders left out. Folders that
@@ -28,7 +29,8 @@ class SourceStamps {
   void add(const std::filesystem::path& directory, ReadFor reader = ReadFor::kSource);
   /// A file that an option names.
   void add(const StampedFile& file) { files_[file.path] = {file.stamp, ReadFor::kOption}; }
-  /// Forgets the files in a checkpoint's directory that nobody reads: side files only the source's.
+  /// Forgets the files in a checkpoint's directory that are not read: side files are, but only the
+  /// source's.
   void keep_files_of(const formats::Checkpoint& checkpoint);
   [[nodiscard]] bool empty() const { return files_.empty(); }
 

@@ -18,7 +18,7 @@ namespace {
 using formats::DType;
 using formats::StoredTensor;
 
-// What a header tells.
+// The contents of a header.
 struct Found {
   std::map<std::string, ModuleStatistics, std::less<>> modules;
   FilledExperts filled;
@@ -42,7 +42,7 @@ Error corrupt(const StoredTensor& tensor, std::string_view must) {
       .in_tensor(tensor.name);
 }
 
-// What stands before the suffix.
+// The text before the suffix.
 std::string owner_of(const StoredTensor& tensor, std::string_view suffix) {
   return tensor.name.substr(0, tensor.name.size() - suffix.size());
 }

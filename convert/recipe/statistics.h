@@ -21,18 +21,18 @@ namespace ingot::convert {
 /// are those of their peers.
 using FilledExperts = std::map<std::string, std::vector<std::uint64_t>, std::less<>>;
 
-/// Where values of a tensor stand in such a file.
+/// The place of a tensor's values in such a file.
 struct StatisticPlace {
   std::uint64_t offset = 0;  ///< absolute
   std::uint64_t count = 0;   ///< of F32 values
 };
 
-/// What such a file holds about the input of one module.
+/// Statistics in such a file about the input of one module.
 struct ModuleStatistics {
   std::optional<StatisticPlace> min, max, amax, mean_square;
 };
 
-/// A file of statistics: opened, its header read, and of its values expert_tokens alone.
+/// A file of statistics: opened, its header read, and of its values only expert_tokens.
 class StatisticsFile {
  public:
   /// The hash of the file, for the record.
@@ -85,13 +85,13 @@ struct InputScale {
 };
 
 /// Ranges of activations by module, as found by a calibration: a file of activation statistics
-/// (docs/formats.md) with `MODULE.input_min` and `MODULE.input_max`, or `MODULE.input_amax` alone,
+/// (docs/formats.md) with `MODULE.input_min` and `MODULE.input_max`, or only `MODULE.input_amax`,
 /// meaning both signs of it; each one finite F32.
 class ActivationScales : public StatisticsTable<InputRange> {
  public:
-  /// Throws kCorrupt, collected, for what StatisticsFile refuses, values that are not
-  /// finite, a minimum above its maximum, half of a pair, an input_amax that is not that of the
-  /// pair beside it.
+  /// Throws kCorrupt, collected, for faults that StatisticsFile refuses, values that are not
+  /// finite, a minimum above its maximum, half of a pair, and an input_amax that is not that of its
+  /// pair.
   static ActivationScales read(const std::filesystem::path& path);
 };
 

@@ -39,8 +39,7 @@ struct TensorTask : PlannedValues {
       const std::map<formats::Part, Hash128>& known) const;
 };
 
-// What becomes of a tensor, by action. All throw kBadScale or kNonFinite for values that no
-// allowance covers.
+// Actions on tensors. All throw kBadScale or kNonFinite for values that no allowance covers.
 
 /// kCopy and kRepackage: codes byte for byte, and scales where the dialects agree on their dtype;
 /// else widened exactly. A global scale becomes its reciprocal where one dialect multiplies and the
@@ -50,8 +49,8 @@ TensorResult keep_codes(const TensorTask& task);
 
 /// kCopy of an NVFP4 tensor with PlannedTensor::joint_global: codes byte for byte; a block scale
 /// becomes the E4M3 number nearest to scale x (own / joint global), with one FP32 rounding of the
-/// quotient and one of the product, and never 0 where it was not. The error is that of the values
-/// that the codes stand for.
+/// quotient and one of the product, and never 0 where it was not. The error is that of the decoded
+/// values.
 TensorResult rescale_blocks(const TensorTask& task);
 
 /// kCast with a fused kernel.
@@ -61,8 +60,8 @@ TensorResult transcode(const TensorTask& task);
 /// error is taken from the codes as they are written.
 TensorResult encode(const TensorTask& task, std::optional<float> amax);
 
-/// What a fused set must know of each of its tensors before the first is encoded: the largest
-/// magnitude, or the largest MXFP4 scale where codes are repacked.
+/// The fact about each tensor of a fused set that is needed before the first is encoded: its
+/// largest magnitude, or the largest MXFP4 scale where codes are repacked.
 float amax_of(const TensorTask& task);
 
 /// The global scales that the source's own maker recorded, by tensor, if the plan turns some

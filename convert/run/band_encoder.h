@@ -29,7 +29,7 @@ struct PlannedValues {
   [[nodiscard]] Error nan_code(std::uint64_t row, std::uint64_t col) const;
 };
 
-/// What undoes the codes of a band of the source.
+/// The scales and zero points that decode a band of the source.
 struct BandScales {
   formats::ScaleReader::Range range;
   std::vector<float> scales;
@@ -75,12 +75,14 @@ class HeldValues {
 /// kNonFinite for values that no allowance covers.
 class BandEncoder {
  public:
-  /// `amax` is that of the fused set; nothing without one. What is referred to must outlive this.
+  /// `amax`: of the fused set, or nullopt if there is none. All references must outlive the
+  /// encoder.
   BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles);
 
   [[nodiscard]] const BandPlan& bands() const { return bands_; }
-  /// What a fused set must know of a band before any is encoded: the largest magnitude, or the
-  /// largest MXFP4 scale where codes are repacked. That of the tensor is the largest of its bands.
+  /// The fact about a band that a fused set needs before any is encoded: its largest magnitude, or
+  /// the largest MXFP4 scale where codes are repacked. That of the tensor is the largest of its
+  /// bands.
   float largest(const Band& band, std::span<const std::byte> codes) const;
 
   /// Whether codes of MXFP4 are kept, since those of all that is fused can be.
@@ -93,11 +95,11 @@ class BandEncoder {
   /// Encodes a band. The error is taken from the codes as they are written.
   void encode(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out,
               const Look& look = {});
-  /// Of the band that was encoded last, row-major, as written; empty where one is over all.
+  /// Scales of the band that was encoded last, row-major, as written; empty where one is over all.
   [[nodiscard]] std::span<const std::byte> scales() const { return band_scales_; }
   /// The scale over all of the tensor; 1 without one.
   [[nodiscard]] const float& global() const { return global_; }
-  /// Of all bands that were encoded.
+  /// Sums over all bands that were encoded.
   [[nodiscard]] const quantize::QualitySums& quality() const { return quality_; }
   [[nodiscard]] const HeldValues& held() const { return held_; }
 

@@ -11,7 +11,7 @@ namespace ingot::convert {
 
 namespace {
 
-// Buffers of one thread, of a band on either side, beside those of the encoder.
+// Buffers of one thread, for a band of source and output, in addition to those of the encoder.
 constexpr std::uint64_t kLoopBytes = std::uint64_t{4} << 20;
 // Code, libraries and allocator of the process, measured with a plan of no tensors and rounded up.
 constexpr std::uint64_t kProgramBytes = std::uint64_t{24} << 20;

@@ -11,7 +11,8 @@ namespace ingot::convert {
 struct MemoryPlan {
   std::uint64_t fixed_bytes = 0;   ///< program, tables
   std::uint64_t worker_bytes = 0;  ///< read and band buffers of all threads
-  /// What each thread may keep of a fused set between its two passes; larger sets are read twice.
+  /// The bytes of a fused set that each thread may keep between its two passes; larger sets are
+  /// read twice.
   std::uint64_t fused_bytes = 0;
   std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets that are, and their codes
   std::uint64_t threads = 0;

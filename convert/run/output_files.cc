@@ -15,7 +15,7 @@ namespace {
 
 constexpr long kTmpfsMagic = 0x01021994;
 
-// What CheckpointFiles takes at most.
+// The most files that CheckpointFiles keeps open.
 constexpr std::size_t kMaxSourceFiles = 256;
 // More do not make anything faster.
 constexpr std::size_t kMaxOpen = 4096;
@@ -109,8 +109,8 @@ OutputFiles::Use OutputFiles::use(std::uint32_t file) {
            (slot.state == Slot::State::kClosed && (n_open_ < max_open_ || !idle_.empty()));
   });
   if (slot.state == Slot::State::kClosed) {
-    // What was written through a descriptor that is closed here is made durable through the next
-    // one, and the system keeps an error of writing for it.
+    // Bytes that were written through a descriptor that is closed here are made durable through the
+    // next one, and the system keeps an error of writing for it.
     if (n_open_ >= max_open_) close_idle(slots_[idle_.front()]);
     slot.state = Slot::State::kOpening;
     ++n_open_;

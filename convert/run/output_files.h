@@ -26,14 +26,14 @@ class OutputFiles {
     std::uint64_t n_bytes = 0;
   };
 
-  /// `direct`: with O_DIRECT beside the buffered descriptor, where the file system has it.
+  /// `direct`: with O_DIRECT in addition to the buffered descriptor, where the file system has it.
   /// `max_open` files, 0 for default_max_open().
   OutputFiles(StagedFiles& staged, std::vector<File> files, bool direct, std::size_t max_open);
   OutputFiles(const OutputFiles&) = delete;
   OutputFiles& operator=(const OutputFiles&) = delete;
 
-  /// What RLIMIT_NOFILE leaves to an output when the source has its half (CheckpointFiles) and
-  /// journals and logs theirs. A file takes two descriptors.
+  /// Files that RLIMIT_NOFILE leaves to an output when the source has its half (CheckpointFiles)
+  /// and journals and logs theirs. A file takes two descriptors.
   static std::size_t default_max_open();
 
   /// Keeps a file open. A thread holds one at a time.
@@ -76,7 +76,7 @@ class OutputFiles {
     std::string name;
     std::uint64_t n_bytes = 0;
     State state = State::kClosed;
-    bool was_open = false;    // prepared by this process: folders, length and directory entry stand
+    bool was_open = false;    // prepared by this process: folders, length and directory entry exist
     bool has_direct = false;  // of a file that was open
     std::size_t users = 0;
     std::list<std::uint32_t>::iterator idle;  // of an open file without users

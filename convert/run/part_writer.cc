@@ -109,7 +109,7 @@ void PartWriter::scatter(std::span<const std::byte> bytes) {
 
 void PartWriter::scatter_to(const Target& target, std::uint32_t member,
                             std::span<const std::byte> bytes) {
-  // Every member has what is not cut, or the first alone.
+  // A part that is not cut goes to every member, or only to the first.
   const PartCut::Kind kind = target.cut.kind();
   const std::uint32_t slice =
       kind == PartCut::Kind::kWhole ? 0 : target.place->first_slice + member;

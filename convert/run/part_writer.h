@@ -23,7 +23,7 @@ struct StageTimes {
   StageTime read, compute, hash;
 };
 
-/// What all threads of a run share.
+/// State that all threads of a run share.
 struct RunContext {
   const Plan& plan;
   WindowWriter& writer;
@@ -38,8 +38,8 @@ struct RunContext {
 
 /// Writes one part of one tensor: takes the bytes of the whole, in order, and puts them wherever
 /// the plan wants them: one file, or slices and replicas in the files of many ranks, retiled or
-/// padded first if need be. Hashes it slice by slice; what stands in files of other parts of the
-/// job is hashed and not written.
+/// padded first if need be. Hashes it slice by slice; slices in files of other parts of the job are
+/// hashed and not written.
 class PartWriter {
  public:
   PartWriter(RunContext& context, std::uint32_t tensor, std::size_t part);
@@ -55,7 +55,7 @@ class PartWriter {
 
   /// Bytes of the whole taken so far.
   [[nodiscard]] std::uint64_t written() const { return written_; }
-  /// Whether the part stands in one place, as it came: its hash is that of the whole.
+  /// True if the part has one place and is not cut: its hash is that of the whole.
   [[nodiscard]] bool is_plain() const { return is_plain_; }
   /// Hashes by slice, when every byte was taken: one for a part that is whole everywhere, one per
   /// slice of a cut one, place by place for stacked experts that are shared out.

@@ -18,7 +18,7 @@ constexpr std::size_t kBlocksAtOnce = 4096;
 // Block scales of a tensor under its own global scale and under the joint one.
 struct Scales {
   std::vector<std::byte> before, after;         // as stored
-  std::vector<float> effective, new_effective;  // what codes are multiplied with
+  std::vector<float> effective, new_effective;  // factors of the codes
 };
 
 std::vector<float> effective_scales(std::span<const std::byte> stored,
@@ -43,7 +43,7 @@ Scales rescaled(std::vector<std::byte> stored, const formats::GlobalScale& own, 
   return scales;
 }
 
-// What the codes from block `first` on stand for, before and after.
+// Errors of the values from block `first` on, before against after.
 quantize::QualitySums errors_of(std::span<const std::byte> codes, const Scales& scales,
                                 std::size_t first) {
   quantize::QualitySums sums;

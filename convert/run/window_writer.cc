@@ -339,7 +339,7 @@ void WindowWriter::abandon() noexcept {
     stop_threads();
     if (!failure_) sync_if_due(true);
   } catch (...) {
-    // What could not be made durable is not in the journal and will be done again.
+    // Writes that could not be made durable are not in the journal and will be done again.
   }
 }
 

@@ -123,7 +123,7 @@ class WindowWriter {
   void abandon() noexcept;
 
   [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
-  /// What it has written.
+  /// Bytes and time of its writes.
   [[nodiscard]] const StageTime& written() const { return written_; }
   [[nodiscard]] bool uses_direct_io() const { return files_.uses_direct(); }
   [[nodiscard]] bool has_reserved() const { return files_.has_reserved(); }
@@ -161,7 +161,8 @@ class WindowWriter {
   std::condition_variable freed_, queued_;
   std::vector<Progress> progress_;  // by file
   std::map<Key, std::unique_ptr<Window>> windows_;
-  std::list<Window*> idle_;  // with a buffer that nobody fills or writes, the longest idle first
+  std::list<Window*> idle_;  // with a buffer that is neither filled nor written, the longest idle
+                             // first
   std::vector<AlignedBuffer> memory_;
   std::vector<std::span<std::byte>> free_buffers_;  // of one window each
   std::size_t buffers_made_ = 0;
