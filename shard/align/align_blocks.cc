@@ -39,12 +39,12 @@ std::array<std::uint64_t, 2> indivisible(const TensorToAlign& tensor) {
   // Codes of a row that all share a scale may be parted between words.
   if (unit[1] == 0) unit[1] = kCodesPerWord;
   if (tensor.has_zero_points) unit[0] = formats::kZerosPerWord;
-  // Columns of any group stand anywhere.
+  // The columns of any group may be at any place.
   if (tensor.has_group_order) unit[1] = tensor.tensor->shape.back();
   return unit;
 }
 
-/// What the cut of a tensor asks of the side that is cut.
+/// A cut's demand on the side that it cuts.
 struct CutNeed {
   bool along_rows = false;
   std::uint64_t width = 0;  ///< rows of a section, or what divides all of them, or columns
@@ -94,15 +94,15 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   const formats::TensorRule* rule = tensor.tensor->rule;
   const std::size_t n_dimensions = tensor.tensor->shape.size();
   if (rule == nullptr || n_dimensions < 2) return std::nullopt;
-  // Only gate rows before up rows are padded; nothing pads the biases beside stacks.
+  // Only gate rows before up rows are padded; the biases of stacks cannot be padded.
   if (is_interleaved(tensor)) return std::nullopt;
   if (is_expert_stack(rule->role) && rule->stack != formats::StackOrder::kOutputMajor)
     return std::nullopt;
-  // What would stand for zero under them is another number in every row.
+  // The code for zero is another number in every row of these.
   if (tensor.has_zero_points || tensor.has_group_order) return std::nullopt;
   for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {
     const formats::Width* width = rule->shape[d];
-    // What is not the same in all layers is padded in none.
+    // A width that differs by layer is not padded.
     if (width == nullptr || width->differs_by_layer(config)) continue;
     const bool is_rows = d + 2 == n_dimensions;
     if (width->times("vocab_size") == 1)
@@ -303,7 +303,7 @@ class AlignmentRefusals {
 // Alignments::tensors, which has an entry per tensor already, and adds what it cannot help to the
 // refusals.
 
-/// What divides the blocks of all FP8 tensors: the block of a released model, unless it has
+/// A block that divides the blocks of all FP8 tensors: the block of a released model, unless it has
 /// several.
 std::array<std::uint64_t, 2> common_block(std::span<const TensorToAlign> tensors) {
   std::array<std::uint64_t, 2> block = {0, 0};
@@ -348,7 +348,7 @@ struct WidthNeed {
   std::uint64_t step = 1;  ///< the padded width is a multiple of it
 };
 
-/// What the width must be a multiple of for this tensor alone.
+/// The width must be a multiple of this for the tensor.
 std::uint64_t step_of(const TensorToAlign& tensor, const PaddableSide& side) {
   const bool is_cut = tensor.cut.axis == (side.is_rows ? Axis::kRows : Axis::kCols);
   const std::uint64_t n = is_cut ? tensor.cut.n : 1;

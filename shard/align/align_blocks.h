@@ -21,7 +21,7 @@ struct TensorToAlign {
   TensorCut cut;
 };
 
-/// What has to change for the cuts to fall between blocks. All zero: nothing.
+/// The change that lets the cuts fall between blocks. All zero: none.
 struct Alignment {
   bool to_bf16 = false;
   std::array<std::uint64_t, 2> block = {0, 0};  ///< smaller block of a retiled FP8 tensor

@@ -43,7 +43,7 @@ std::vector<std::byte> filler_of(Part part, formats::SchemeId scheme, DType dtyp
   const std::uint64_t width = formats::dtype_bits(dtype) / 8;
   const bool is_scale = part == Part::kScale || part == Part::kDeqScale;
   if (is_scale) return one_in(dtype);
-  // Two codes 8, which stand for zero.
+  // Two codes 8, which mean zero.
   const bool is_int4 = formats::scheme_facts(scheme).code == formats::CodeKind::kInt4;
   const bool is_offset = part == Part::kWeight && is_int4;
   return std::vector<std::byte>(width, is_offset ? std::byte{0x88} : std::byte{0});
@@ -81,7 +81,7 @@ AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape
   if (alignment.padded[1] != 0 && unit[1] != 0) {
     const std::uint64_t before = weight.back();
     const std::uint64_t stored = shape.back() * unit[1];
-    // Several codes may stand in a stored element.
+    // A stored element may hold several codes.
     const bool is_packed = part == Part::kWeight && stored != 0 && stored < before;
     const std::uint64_t per_element = is_packed ? before / stored : unit[1];
     aligned.shape.back() = ceil_div(alignment.padded[1], per_element);

@@ -19,7 +19,7 @@ struct AlignedPart {
   std::uint32_t sections = 1;                    ///< of its rows; each is padded at its own end
 };
 
-/// What becomes of a part of `shape`. `weight` and `group` are those of the unaligned tensor;
+/// The aligned part for a part of `shape`. `weight` and `group` are those of the unaligned tensor;
 /// scales of a retiled tensor are repeated, everything else grows with the weight.
 AlignedPart aligned_part(formats::Part part, formats::SchemeId scheme, const formats::Shape& shape,
                          const formats::Shape& weight, std::array<std::uint64_t, 2> group,
@@ -48,8 +48,8 @@ class PartAligner {
   std::uint64_t row_ = 0;  // within the section
 };
 
-/// Where the elements of a tensor stand in the whole that was made of it by padding or retiling.
-/// Both are seen as [matrices, rows, cols].
+/// The places of a tensor's elements in the whole that was made of it by padding or retiling. Both
+/// are seen as [matrices, rows, cols].
 struct AlignedGrid {
   std::uint64_t element_bytes = 1;
   std::uint64_t rows = 1, cols = 1;              ///< of a matrix of the original

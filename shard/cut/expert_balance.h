@@ -6,7 +6,7 @@
 
 namespace ingot::shard {
 
-/// Where the experts of a layer are to stand.
+/// The ranks and slots for the experts of a layer.
 struct BalanceShape {
   std::uint32_t slots = 0;   ///< of all ranks together, at least one per expert
   std::uint32_t ep = 1;      ///< ranks; they have the same number of slots
@@ -27,14 +27,14 @@ bool keeps_groups(const BalanceShape& shape);
 /// tokens a replica, which then have two or more; slots are packed so that the rank with the most
 /// tokens has as few as can be found by exchanging pairs. Where keeps_groups(), groups are packed
 /// into nodes first, and replicas stay in their node: DeepSeek's hierarchical balancing (EPLB). The
-/// result depends on the arguments alone.
+/// result depends only on the arguments.
 std::vector<std::uint32_t> balanced_slots(std::span<const std::uint64_t> loads,
                                           const BalanceShape& shape);
 
 /// Tokens of each rank, where the replicas of an expert share its tokens evenly.
 std::vector<double> rank_loads(std::span<const std::uint64_t> loads,
                                std::span<const std::uint32_t> slots, std::uint32_t ep);
-/// The largest over the mean; 1 where nobody has tokens.
+/// The largest over the mean; 1 where no rank has tokens.
 double imbalance(std::span<const double> rank_loads);
 
 }  // namespace ingot::shard

@@ -16,7 +16,7 @@ namespace ingot::shard {
 /// Layers of which some routed expert has a weight here, MTP layers included.
 std::set<std::uint32_t> layers_with_experts(const formats::TensorSource& model);
 
-/// What a map is checked against, and what the user allowed.
+/// Facts that a map is checked against, and the user's allowances.
 struct ExpertMapLimits {
   std::uint32_t n_experts = 0;  ///< routed
   bool has_shared = false;      ///< then id n_experts is the shared expert
@@ -49,7 +49,7 @@ class ExpertMap {
   [[nodiscard]] std::uint32_t ep() const { return ep_; }
   /// Whether every layer has the same slots.
   [[nodiscard]] bool is_uniform() const { return layers_.empty(); }
-  /// The shared expert stands in a slot, so it is placed like a routed one.
+  /// True if the shared expert has a slot, so it is placed like a routed one.
   [[nodiscard]] bool places_shared() const { return places_shared_; }
   /// Logical experts of a rank in a layer, ascending, each once (the shared one included, as
   /// n_experts). Empty, as the others are, for a layer without experts in a map by layers.

@@ -64,7 +64,7 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   INGOT_CHECK(weight.size() >= (along_rows ? 1U : 2U));
   std::size_t axis = cut_dimension(weight, cut.axis);
   const std::uint64_t side = weight[axis];
-  // Columns of scales that are spread stand behind a 1.
+  // The columns of scales that are spread follow a 1.
   if (part == Part::kScale && !along_rows && whole_.size() > weight.size()) ++axis;
   INGOT_CHECK(axis < whole_.size() && sections_.divide(side, n_, unit));
   const bool is_packed = part == Part::kWeight && !along_rows;

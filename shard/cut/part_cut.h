@@ -14,9 +14,9 @@
 
 namespace ingot::shard {
 
-/// Rows and columns of the weight that one element of a part stands for; 0: all of them, so a cut
-/// along that side leaves the part whole. {1, 1} for codes and plain weights, the group for scales,
-/// {1, 0} for numbers per row, {0, 0} for scalars.
+/// Rows and columns of the weight that one element of a part covers; 0: all of them, so a cut along
+/// that side leaves the part whole. {1, 1} for codes and plain weights, the group for scales, {1,
+/// 0} for numbers per row, {0, 0} for scalars.
 std::array<std::uint64_t, 2> part_unit(formats::Part part, formats::SchemeId scheme,
                                        const formats::Shape& weight,
                                        std::array<std::uint64_t, 2> group);
@@ -70,7 +70,7 @@ class PartCut {
     std::uint64_t n_bytes = 0;
   };
   /// Calls visit(run) for the bytes [offset, offset + n_bytes) of the whole, in their order; bytes
-  /// of matrices that are not held are left out. For kCut; of the other kinds slice 0 alone is
+  /// of matrices that are not held are left out. For kCut; for the other kinds only slice 0 is
   /// visited.
   template <typename Visit>
   void for_each_run(std::uint64_t offset, std::uint64_t n_bytes, Visit&& visit) const {
@@ -112,13 +112,13 @@ class PartCut {
     std::uint64_t left = 0;   // bytes to the end of the piece
     std::uint64_t piece = 0;  // bytes of it
     std::uint64_t row = 0;    // offset in every slice of what this stretch of pieces gives it
-    std::uint64_t end = 0;    // in the whole, of what has pieces of this length, or of what nobody
-                              // holds
+    std::uint64_t end = 0;    // in the whole, of the stretch with pieces of this length, or of one
+                              // that no slice holds
     bool is_held = true;
   };
   [[nodiscard]] Place locate(std::uint64_t offset) const;
   void set_whole(formats::DType dtype);
-  /// Bits of one element along the axis, with all that stands behind it.
+  /// Bits of one element along the axis, with all inner dimensions.
   [[nodiscard]] std::uint64_t element_bits(formats::DType dtype, std::size_t axis) const;
   [[nodiscard]] bool is_of_whole_bytes(formats::DType dtype, std::size_t axis) const;
   void cut_along(formats::DType dtype, std::size_t axis);
@@ -127,7 +127,7 @@ class PartCut {
   int axis_ = -1;
   std::uint32_t n_ = 1;
   formats::Sections sections_;
-  std::uint32_t n_receiving_ = 1;  // slices that bytes go to: n_ of kCut, else slice 0 alone
+  std::uint32_t n_receiving_ = 1;  // slices that bytes go to: n_ of kCut, else only slice 0
   formats::Shape whole_, slice_;
   std::uint64_t whole_bytes_ = 0, slice_bytes_ = 0;
   // Each matrix as stretches of `stride` bytes, each cut into pieces of `piece` bytes. Where

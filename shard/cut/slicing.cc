@@ -47,7 +47,7 @@ void add_once(ErrorList& faults, Error fault) {
 
 enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, kShared, kWidth };
 
-/// What decides how many ranks cut it, if its row says that it is cut.
+/// The number of ranks that cut it, by kind, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
   if (formats::is_of_routed_expert(rule.role)) return Kind::kRoutedExpert;
   const Kind of_heads = has_kv_heads(rule) ? Kind::kKvHeads : Kind::kHeads;
@@ -265,12 +265,12 @@ std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
   if (last == 0) return {0};
   if (tensor.layer) return {stages.stage_of(*tensor.layer)};
   const Role role = tensor.rule == nullptr ? Role::kOther : tensor.rule->role;
-  // What other modalities give stands in place of embeddings.
+  // Outputs of other modalities replace embeddings.
   if (role == Role::kOtherModality) return {0};
   if (role == Role::kFinalNorm || role == Role::kHead) return {last};
   if (role == Role::kEmbedding) {
     const ModelConfig& config = source.config();
-    // What config.json promises may be missing, so the layers that are here count.
+    // MTP layers that config.json promises may be missing, so those that are here count.
     std::set<std::uint32_t> mtp_layers;
     std::size_t n_own = 0;
     for (const LogicalTensor& other : source.tensors()) {

@@ -15,7 +15,7 @@
 
 namespace ingot::shard {
 
-/// What to do when a cut would split a block that shares a scale, or does not divide a width.
+/// The remedy when a cut would split a block that shares a scale, or does not divide a width.
 enum class TpFit : std::uint8_t { kRefuse, kRetile, kPad, kBf16 };
 std::string_view tp_fit_name(TpFit fit);
 /// Throws kInvalidArgument, naming the choices.
@@ -78,9 +78,9 @@ std::size_t cut_dimension(const formats::Shape& weight, Axis axis);
 TensorCut cut_of(const formats::LogicalTensor& tensor, const formats::ModelConfig& config,
                  const Slicing& slicing, ErrorList& faults);
 
-/// Stages on which a tensor stands, ascending: its layer's; the first for embeddings, the last for
-/// norm, head, MTP layers, and also for the embedding where head or MTP layers share it; all for
-/// tensors outside the grammar.
+/// Stages that hold a tensor, ascending: its layer's; the first for embeddings, the last for norm,
+/// head, MTP layers, and also for the embedding where head or MTP layers share it; all for tensors
+/// outside the grammar.
 std::vector<std::uint32_t> stages_of(const formats::LogicalTensor& tensor,
                                      const formats::TensorSource& source, const Slicing& slicing);
 

@@ -17,8 +17,8 @@ using formats::Role;
 
 namespace {
 
-/// Bytes of each main layer, what stands before the layers with the first of them, what stands
-/// behind with the last.
+/// Bytes of each main layer; the first includes the tensors before the layers, the last those after
+/// them.
 std::vector<std::uint64_t> layer_bytes(const formats::TensorSource& source,
                                        std::span<const std::uint64_t> n_bytes) {
   const std::span<const LogicalTensor> tensors = source.tensors();

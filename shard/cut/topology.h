@@ -8,7 +8,7 @@
 
 namespace ingot::shard {
 
-/// Where a rank stands.
+/// The position of a rank.
 struct RankPosition {
   std::uint32_t rank = 0;      ///< global
   std::uint32_t stage = 0;     ///< of the pipeline

@@ -102,7 +102,7 @@ const formats::Family& family_for(const ModelConfig& config, const std::string& 
   return family != nullptr ? *family : *formats::find_family("generic");
 }
 
-// A name that nobody knows stays, so that it is reported, or allowed, as it stands in the file.
+// An unknown name is kept, so that it is reported, or allowed, as the file has it.
 std::string whole_name(const std::string& native, const ModelConfig& config) {
   return formats::hub_name(native, config).value_or(native);
 }
@@ -139,7 +139,7 @@ class ForeignShards {
   }
 
  private:
-  // Nothing for a tensor that stands in its shard as a whole.
+  // Nullopt for a tensor that its shard holds whole.
   [[nodiscard]] std::optional<formats::SliceRecord> record_of(const std::string& name,
                                                               std::uint32_t shard,
                                                               const StoredTensor& tensor) const {
@@ -162,7 +162,7 @@ class ForeignShards {
     return record;
   }
 
-  // Scales are cut by their own number, so inside a block nobody knows which codes a scale is of.
+  // Scales are cut by their own number, so inside a block it is unknown which scale a code has.
   void require_whole_blocks(const StoredTensor& tensor, std::size_t axis) const {
     if (block_[axis] == 0 || tensor.shape[axis] % block_[axis] == 0) return;
     throw Error(ErrorCode::kUnsupported,
@@ -178,7 +178,7 @@ class ForeignShards {
   std::uint32_t n_shards_;
 };
 
-// Every file as its own holder; sizes are known from our manifest alone.
+// Every file as its own holder; sizes are known only from our manifest.
 void add_shards(SliceJoin& join, const fs::path& directory, const Manifest* manifest,
                 std::uint32_t n_shards) {
   ErrorList faults;

@@ -55,8 +55,8 @@ class PieceReader {
   PieceReader(const PiecesOfWhole& whole, bool compare_replicas)
       : whole_(whole), compare_replicas_(compare_replicas) {}
 
-  /// How many experts of a stack, from this one on, stand one behind the other in every piece that
-  /// has it, and in no other piece; a large number where every piece has all of them.
+  /// How many experts of a stack, from this one on, are adjacent in every piece that has it, and in
+  /// no other piece; a large number where every piece has all of them.
   [[nodiscard]] std::uint64_t experts_held_alike(std::uint32_t expert) const {
     std::uint64_t n = std::numeric_limits<std::uint32_t>::max();
     for (const JoinedPiece& piece : whole_.pieces) {

@@ -29,7 +29,8 @@ WholeConfig whole_config(const std::filesystem::path& directory,
                          const formats::OpenOptions& options) {
   const std::filesystem::path path = directory / formats::kConfigName;
   if (slicing != nullptr && slicing->rank && !slicing->rank->whole_config->is_null()) {
-    // The manifest keeps what the file said, the file beside it how it was written.
+    // The manifest keeps the values of the original file; the file next to it shows the form of its
+    // text.
     formats::JsonForm form;
     if (stamp_of(path)) form = formats::json_form_of(read_text_file(path, kMaxConfigBytes));
     return parsed(formats::json_text(slicing->rank->whole_config, form),

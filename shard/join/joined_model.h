@@ -19,15 +19,15 @@ struct WholeConfig {
 /// That of a file.
 WholeConfig read_whole_config(const std::filesystem::path& path);
 
-/// As a rank's manifest remembers it where its own says something else (`slicing`, may be null),
-/// in the form of its own, else as it stands in `directory`. Without one: the default with
-/// `--family generic`, kNotFound with any other.
+/// The config that a rank's manifest remembers where its own says something else (`slicing`, may be
+/// null), in the form of its own, else that of `directory`. Without one: the default with `--family
+/// generic`; throws kNotFound with any other.
 WholeConfig whole_config(const std::filesystem::path& directory,
                          const formats::SlicingRecord* slicing,
                          const formats::OpenOptions& options);
 
-/// The model that `joined` slices of files below `directory` are, with the description of the
-/// dialect (null: none) and the side files that stand there, but for what is in `own_folders`.
+/// The model of `joined` slices of files below `directory`, with the description of the dialect
+/// (null: none) and the side files there, except those in `own_folders`.
 formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
                                      const formats::Dialect* dialect, JoinedModel joined,
                                      bool compare_replicas,

@@ -106,7 +106,7 @@ std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
   }
   grid.repeat = record.repeat;
   const bool cuts_cols = !is_vector && side == n - 1;
-  // What was retiled is repeated as one: its sections may have shared a block.
+  // A retiled side is repeated as one: its sections may have shared a block.
   const bool is_retiled = record.repeat != kOnce;
   const std::uint64_t sections = is_retiled ? 1 : record.sections.count();
   (cuts_cols ? grid.col_sections : grid.row_sections) = sections;

@@ -91,7 +91,7 @@ class RecordEvents final : public formats::JsonEvents {
     }
   }
 
-  // What is kept of an entry under the key at hand; null: nothing.
+  // The kept member of an entry under the key at hand; null: it is not kept.
   Json* member() {
     Entry& entry = entries.back();
     if (member_ == "slice") return &entry.slice;

@@ -84,7 +84,7 @@ std::pair<const formats::PartRow&, const formats::PartRow&> int4_parts() {
   return {storage.parts.front(), *formats::find_part_row(storage, formats::Part::kDimensions)};
 }
 
-// Codes, by index, beside which nothing tells the shape.
+// Codes, by index, without a tensor that tells their shape.
 std::vector<std::uint32_t> without_dimensions(std::span<const StoredTensor> wholes) {
   const auto& [codes, dimensions] = int4_parts();
   std::unordered_set<std::string_view> told;
@@ -103,7 +103,7 @@ std::vector<std::uint32_t> without_dimensions(std::span<const StoredTensor> whol
   return found;
 }
 
-// What INT4 weights say of their own shape. Slices say it of themselves.
+// The shapes that tensors of INT4 weights tell. Slices tell their own.
 std::unordered_map<std::uint32_t, formats::Shape> dimensions_of(
     std::span<const StoredTensor> wholes) {
   std::unordered_map<std::uint32_t, formats::Shape> dimensions;
@@ -246,7 +246,7 @@ void SliceJoin::complete(Whole& whole, ErrorList& faults) const {
   }
 }
 
-// What nobody holds, in words; empty when the pieces make up the whole.
+// The part that no slice holds, in words; empty when the pieces make up the whole.
 std::string SliceJoin::missing_part(const Whole& whole) const {
   const PlacedSlice& any = kind_of(whole.pieces[0]);
   std::vector<std::uint32_t> present;
@@ -315,7 +315,7 @@ JoinedModel SliceJoin::finish(bool gives_dimensions) {
   if (gives_dimensions) {
     const auto& [codes, told] = int4_parts();
     for (const std::uint32_t index : without_dimensions(model.stored)) {
-      // Nothing is read of it: it stands where its codes do.
+      // It is never read; its place is that of its codes.
       StoredTensor dimensions = model.stored[index];
       dimensions.name.replace(dimensions.name.size() - codes.suffix.size(), std::string::npos,
                               told.suffix);

@@ -25,13 +25,13 @@ struct FoundSlice {
   std::string home_file;     ///< where the unsliced checkpoint has it; may be empty
 };
 
-/// What the slices of a model are when they are joined.
+/// The joined slices of a model.
 struct JoinedModel {
   std::vector<formats::StoredTensor> stored;  ///< whole, by the place of their first slice
   JoinedSlices slices;                        ///< `tensors` parallel to `stored`
 };
 
-/// Groups slices by the name of their whole. The result depends on the slices alone, not on the
+/// Groups slices by the name of their whole. The result depends only on the slices, not on the
 /// order or the threads in which they come.
 class SliceJoin {
  public:

@@ -59,7 +59,7 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
 
   formats::OpenOptions open = options.open;
   if (kind == Kind::kDeepseekShards) {
-    // What was converted under a given family is read under it again.
+    // A source that was converted under a given family is read under it again.
     if (open.family.empty())
       open.family = formats::family_spec_of(directory, known != nullptr ? known->family : "");
     return Checkpoint::assemble(
