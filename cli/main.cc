@@ -28,7 +28,7 @@
 namespace ingot::cli {
 namespace {
 
-// What is known of the call before anything can fail.
+// Facts about the call that are known before anything can fail.
 struct Call {
   std::string command;  ///< first word that is no option; empty when there is none
   bool json = false;    ///< errors go to stdout as a document

@@ -160,7 +160,7 @@ int run_engine_check(const CheckFlags& flags) {
                                               flags.config);
   result.findings = check::findings_for(engine.engine, result.findings);
   std::optional<engines::EngineView> view;
-  // What cannot be opened has been found.
+  // A fault that keeps it from opening is already a finding.
   try {
     view = engines::engine_view(
         shard::open_source(

@@ -19,8 +19,8 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitBelowThreshold = 1;
 inline constexpr int kExitTrouble = 2;
 
-/// A subcommand: puts its flags into `table` and returns what to run once they are parsed. What
-/// runs returns the exit code and throws ingot::Error.
+/// A subcommand: puts its flags into `table` and returns a function that runs it once they are
+/// parsed. The function returns the exit code and throws ingot::Error.
 struct Command {
   std::string_view name;
   std::string_view summary;
@@ -34,8 +34,8 @@ std::span<const Command> commands();
 /// The one of this name, or null.
 const Command* find_command(std::string_view name);
 
-/// A command with its flags, those included that every command has. What runs it may be called once
-/// the table's targets are set.
+/// A command with its flags, and with those of every command. `run` may be called once the table's
+/// targets are set.
 struct DeclaredCommand {
   std::shared_ptr<FlagTable> table;
   std::function<int()> run;
@@ -53,7 +53,7 @@ class AllCommands {
   std::vector<CommandWords> words_;
 };
 
-/// What `ingot --help` says before and after its commands.
+/// Texts of `ingot --help` before and after its commands.
 extern const char* const kProgramSummary;
 extern const char* const kProgramFooter;
 

@@ -210,7 +210,7 @@ int run_convert(ConvertFlags& flags) {
 // A part for each rank and, when all are done, the join by rank 0.
 int run_on(Ranks& ranks, const ConvertFlags& flags) {
   const bool is_first = ranks.rank() == 0;
-  // What writes nothing is the first rank's.
+  // Only the first rank prints when no file is written.
   const bool is_shown = flags.job.dry_run || !flags.explain.empty();
   int code = kExitDone;
   if (!is_shown) {

@@ -228,7 +228,7 @@ class GenerateSession {
   }
 
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
-  /// What the files and the flags say of sampling and stopping.
+  /// Options of sampling and stopping, from files and flags.
   [[nodiscard]] inference::GenerateOptions options() const {
     const inference::GenerationConfig config =
         inference::read_generation_config(source_.directory(), source_.config());
@@ -248,8 +248,8 @@ class GenerateSession {
     options.cache_tokens = cache_tokens_;
     return options;
   }
-  /// Reads the weights. Caches for the longest of answers up to `final_lengths` fit beside them, or
-  /// kLimit.
+  /// Reads the weights. Throws kLimit unless caches for the longest of answers up to
+  /// `final_lengths` fit with them.
   void open(std::span<const std::size_t> final_lengths) {
     const inference::Profile profile = flags_.chosen_profile();
     const inference::RunMemory need =
@@ -348,7 +348,7 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
           {{"role", "assistant"},
            {"content", prompts.tokenizer()->decode(result.answers[0].tokens, true)}});
     } catch (const Error& error) {
-      // What cannot be answered is not part of the conversation.
+      // A message that cannot be answered is not part of the conversation.
       std::cerr << "error: " << error.what() << "\n";
       messages.erase(messages.size() - 1);
     }
@@ -375,7 +375,7 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
   session.open(inference::final_lengths(session.spec(), ids, session.options().max_new_tokens));
   inference::GenerateOptions options = session.options();
   if (!flags.arrivals_file.empty()) {
-    options.arrivals.resize(ids.size());  // read on the first rank alone
+    options.arrivals.resize(ids.size());  // read only on the first rank
     for (std::size_t i = 0; i < given.size(); ++i) options.arrivals[i] = *given[i].arrives;
   }
   install_stop_signals();

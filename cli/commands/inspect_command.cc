@@ -118,7 +118,7 @@ std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
   return all;
 }
 
-/// One tensor: where it stands, and its values.
+/// One tensor: its place, and its values.
 std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tensor,
                         const std::optional<TensorStatistics>& statistics) {
   std::string text = printable(tensor.name) + "\n";
@@ -147,7 +147,7 @@ Json statistics_json(const std::optional<TensorStatistics>& statistics) {
   Json histogram = Json::array();
   for (std::size_t e = TensorStatistics::kExponents; e-- > 0;) {
     if (const std::uint64_t n = statistics->in_exponent(e); n > 0) {
-      // Subnormal values stand below the smallest power that a normal F32 has.
+      // Subnormal values are below the smallest power that a normal F32 has.
       histogram.push_back(
           {{"exponent", e == 0 ? Json(nullptr) : Json(static_cast<int>(e) - 127)}, {"count", n}});
     }

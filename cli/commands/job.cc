@@ -95,7 +95,7 @@ convert::ExecuteOptions execution(const JobFlags& flags) {
   return options;
 }
 
-// What a run refuses although the plan stands: the disk, or the job that it would continue.
+// Why a run would refuse a sound plan: the disk, or the job that it would continue.
 std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan& plan,
                                       const convert::Preflight& checked) {
   try {

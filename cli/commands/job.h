@@ -17,8 +17,8 @@ struct FlagTable;
 
 /// Flags that say how a job runs, not what it makes.
 struct JobFlags {
-  /// What flags set themselves; threads: 0 for every processor. The command adds stamps, what is
-  /// to be asked before anything is published, and who else is told of progress.
+  /// Set by the flags; threads: 0 for every processor. The command adds stamps, the inspection
+  /// before anything is published, and other receivers of progress.
   convert::ExecuteOptions execute;
   std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
   std::string assume_disk;
@@ -50,14 +50,14 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
                    std::vector<std::string>& requirements);
 
-/// Says so, and returns true, when the output stands finished and its source, of which no plan can
-/// be made any more, was deleted for it (--consume-source, with --resume).
+/// Says so, and returns true, when the output is finished and its source, of which no plan can be
+/// made any more, was deleted for it (--consume-source, with --resume).
 bool is_done_without_source(const JobFlags& flags, const std::string& source,
                             const convert::Recipe& recipe, const convert::PlanOptions& options);
 
-/// Executes a plan, or prints it when that was asked for; returns the exit code. What a run would
-/// refuse by headers and options is refused in both, a plan that does not fit the disk after it was
-/// printed. `verb`: "converting".
+/// Executes a plan, or prints it when that was asked for; returns the exit code. Both refuse what
+/// headers and options rule out; a plan that does not fit the disk is refused after it was printed.
+/// `verb`: "converting".
 int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan);
 
 }  // namespace ingot::cli

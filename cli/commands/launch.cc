@@ -30,7 +30,8 @@ const std::string kJoined = "joined", kThreads = "threads";
 // How long other ranks leave it to the first to say what is wrong.
 constexpr std::chrono::seconds kTimeOfTheFirst{2};
 
-// What this process was asked to do, which is the same on all ranks; the program may lie elsewhere.
+// The arguments of this process, which are the same on all ranks; the program may have another
+// path.
 std::string own_words() {
   std::string text;
   for (const std::string& word : command_line().words | std::views::drop(1))

@@ -18,14 +18,14 @@ namespace ingot::cli {
 Flag mpi_flag(std::string* target, std::string_view of_processes,
               std::vector<std::string> excludes = {});
 
-/// Runs `alone`, or `together` where a launcher has started several processes that are to work as
-/// one. All of them have the same words, else kInvalidArgument. Returns the exit code of all, which
-/// `together` returns on rank 0. Where ranks throw, the first has time to say what is wrong with
-/// what all were given.
+/// Runs `alone` for a single process, or `together` where a launcher has started several that work
+/// as one. Throws kInvalidArgument unless all have the same arguments. Returns the exit code of
+/// all, which `together` returns on rank 0. Where ranks throw, the first has time to say what is
+/// wrong with the common arguments.
 int run_launched(const std::string& mpi, const std::function<int()>& alone,
                  const std::function<int(Ranks&)>& together);
 
-/// Flags of commands that run a model, of which ranks may hold their slices alone.
+/// Flags of commands that run a model, whose ranks may hold only their slices.
 struct RankFlags {
   std::string ranks = "joined", mpi = "auto";
   bool mpi_sums = false;
@@ -35,7 +35,7 @@ void declare_rank_flags(FlagTable& table, RankFlags& flags);
 
 /// A rank that runs, or all of a model.
 struct RunningRank {
-  std::filesystem::path directory;  ///< what it opens, and nothing else
+  std::filesystem::path directory;  ///< the only directory that it opens
   inference::Comm& comm;
   /// How many share the processors and the memory that this process was given, and those that it
   /// finds where it was given none.

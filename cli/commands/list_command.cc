@@ -102,7 +102,7 @@ Json recipe_rows() {
   return rows;
 }
 
-// What engines read, and how that is known.
+// Rows of what engines read, each with its evidence.
 Json load_rows() {
   Json rows = Json::array();
   for (const engines::EngineRow* engine : engines::engine_versions()) {
@@ -120,7 +120,8 @@ Json load_rows() {
   return rows;
 }
 
-// What is known of each engine: what it loads of what dialects write, what it refuses and why.
+// Facts about each engine: the outputs of dialects that it loads, and those that it refuses, with
+// reasons.
 Json engine_rows() {
   return json_list(engines::engine_support(), [](const engines::EngineSupport& row) -> Json {
     const engines::EngineLimit* limit = row.limit;
@@ -142,7 +143,7 @@ Json engine_rows() {
   });
 }
 
-// What can be gated, with the demands that are made when nobody says anything.
+// Metrics that can be gated, with the default thresholds.
 Json metric_rows() {
   const verify::Thresholds defaults = verify::default_thresholds({});
   return json_list(verify::metrics(), [&](const verify::Metric& metric) -> Json {
@@ -159,7 +160,7 @@ Json metric_rows() {
   });
 }
 
-// What `check` reports, by rule.
+// Findings that `check` reports, by rule.
 Json rule_rows() {
   return json_list(check::loader_rules(), [](const check::LoaderRule& rule) -> Json {
     return {{"name", rule.name},

@@ -16,7 +16,7 @@ namespace ingot::cli {
 
 /// Flags of commands that measure checkpoints against each other.
 struct MeasurementFlags {
-  /// What flags set themselves; threads: 0 for every processor.
+  /// Set by the flags; threads: 0 for every processor.
   verify::VerificationOptions options = {.threads = 0};
   std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
   std::string html, markdown, progress = "auto";
@@ -26,15 +26,15 @@ struct MeasurementFlags {
 
 /// --levels.
 Flag levels_flag(MeasurementFlags& flags);
-/// What is measured, how the job runs, and which reports are written.
+/// Declares flags for the measurements, how the job runs, and the reports that are written.
 void declare_measurement(FlagTable& table, MeasurementFlags& flags);
 
 /// Flags that may change nothing; `is_pair`: whether two checkpoints are compared.
 std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
                                        bool is_pair);
 
-/// What the flags ask for. Throws what is wrong with them, and kNotFound for a page that could not
-/// be written: before the work.
+/// The options of the flags. Throws for faults in them, and kNotFound for a page that could not be
+/// written: before the work.
 verify::VerificationOptions measurement_options(const MeasurementFlags& flags);
 /// Shows each stage in `progress`, which must outlive the run: weights in bytes, layers and tokens
 /// by number.

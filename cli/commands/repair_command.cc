@@ -30,7 +30,7 @@ namespace {
 
 struct RepairFlags {
   std::string input, family, dialect, links = "yes";
-  TargetFlags target;  // --allow alone
+  TargetFlags target;  // only --allow
   JobFlags job;
 };
 
@@ -78,7 +78,7 @@ std::string short_text(const Json& value) {
   return printable(formats::config_text(value));
 }
 
-// What of `before` is not in `after`, in a line.
+// The entries of `before` that `after` lacks, in a line.
 std::string missing_text(const Json& before, const Json& after) {
   constexpr std::size_t kNamed = 5;
   std::vector<std::string> names;
@@ -91,7 +91,7 @@ std::string missing_text(const Json& before, const Json& after) {
                      n > kNamed ? fmt::format(" and {} more", n - kNamed) : "");
 }
 
-// What of a block is not as it was, a line for each value, wherever it stands.
+// The changes of a block, a line for each value, at any depth.
 void add_changes(const std::string& path, const Json& before, const Json& after,
                  std::vector<std::string>& lines) {
   if (before == after) return;

@@ -31,7 +31,7 @@ struct VerifyFlags : MeasurementFlags {
   bool join = false;
 };
 
-// What a part, and the join, say for themselves.
+// Options that a part, and the join, state for themselves.
 constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--threads"},
                                     OwnOption{"--mem-limit"},   OwnOption{"--progress"},
                                     OwnOption{"--html"},        OwnOption{"--markdown"},

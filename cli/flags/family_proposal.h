@@ -7,7 +7,7 @@
 #include "convert/recipe/recipe.h"
 #include "formats/checkpoint/checkpoint.h"
 
-// `--family auto`: a family proposed for a model that nobody knows.
+// `--family auto`: a family proposed for an unknown model.
 
 namespace ingot::cli {
 
@@ -15,7 +15,7 @@ inline constexpr const char* kAutoFamily = "auto";
 inline constexpr const char* kAutoFamilyHelp =
     "model family instead of config.json's; generic accepts any names, auto proposes a family";
 
-/// What becomes of the proposal.
+/// The use of the proposal.
 struct ProposalFlags {
   std::string file;     ///< --write-family
   bool accept = false;  ///< --accept-family
@@ -30,8 +30,8 @@ void require_proposal(const ProposalFlags& flags, const std::string& family);
 std::string proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags);
 
 /// The family under which a conversion with `--family auto` reads its source: the proposal where it
-/// is accepted, else `generic`. Throws kUnsupported, with the way on, for a recipe that quantizes
-/// and a proposal that nobody accepted.
+/// is accepted, else `generic`. Throws kUnsupported, with the remedy, for a recipe that quantizes
+/// and a proposal that was not accepted.
 std::string settle_family(const formats::Checkpoint& source, const ProposalFlags& flags,
                           const convert::Recipe& recipe);
 

@@ -120,7 +120,7 @@ std::size_t threads_of(std::size_t given) {
 }
 
 std::uint64_t parse_size(std::string_view text, std::string_view option) {
-  // strtod alone would also take exponents and hexadecimal digits.
+  // strtod by itself would also take exponents and hexadecimal digits.
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::string copy(text.substr(0, digits));
   char* end = nullptr;

@@ -42,7 +42,7 @@ struct NumberRange {
   double least = 0, most = 0;
 };
 
-/// What a text is: --help names it, completions offer it.
+/// The kind of a text: --help names it, completions offer it.
 enum class ValueKind : std::uint8_t {
   kText,
   kSize,
@@ -53,7 +53,7 @@ enum class ValueKind : std::uint8_t {
 /// The word for it in --help; empty for kText.
 std::string_view value_kind_name(ValueKind kind);
 
-/// What is demanded of a flag besides its type, and what is known of its value.
+/// Rules for a flag in addition to its type, and facts about its value.
 struct FlagRule {
   bool is_required = false;
   bool is_positive = false;
@@ -143,7 +143,7 @@ std::vector<std::string> words_of(const Range& rows, const Name& name) {
   return words;
 }
 
-// What most commands take.
+// Flags of most commands.
 Flag threads_flag(std::size_t* target);
 Flag progress_flag(std::string* target);
 Flag json_flag(bool* target);

@@ -47,9 +47,9 @@ struct GenerateFlags {
   std::string log_file;
   /// kInvalidArgument naming the profiles that there are.
   [[nodiscard]] inference::Profile chosen_profile() const;
-  /// What --kv-cache says, else f32 in profile f32 and bf16 in the others.
+  /// The format of --kv-cache, else f32 in profile f32 and bf16 in the others.
   [[nodiscard]] inference::KvFormat kv_format() const;
-  /// What --mem-limit says, else what the system says is available.
+  /// The limit of --mem-limit, else the memory that the system calls available.
   [[nodiscard]] std::uint64_t memory_limit() const;
   /// kInvalidArgument unless there is exactly one source of prompts, and every option has an
   /// effect.

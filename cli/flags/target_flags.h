@@ -23,8 +23,8 @@ std::vector<Flag> scheme_flags(TargetFlags& flags);
 std::vector<Flag> choice_flags(TargetFlags& flags);
 Flag allow_flag(TargetFlags& flags);
 
-/// What they mean, those of the command line before the recipe's; reads the files that they name,
-/// but for --scales-from. Throws kInvalidArgument for words that are not understood.
+/// The recipe of the flags, those of the command line before the recipe's; reads the files that
+/// they name, but for --scales-from. Throws kInvalidArgument for words that are not understood.
 convert::Recipe make_recipe(const TargetFlags& flags);
 /// Opens the release whose scales are taken over, where one was given.
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,

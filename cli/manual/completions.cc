@@ -35,7 +35,7 @@ std::vector<const Flag*> positionals_of(const CommandWords& command) {
   return flags;
 }
 
-// What bash does for a value.
+// The bash action that completes a value.
 std::string bash_action(const Flag& flag) {
   if (!offered_values(flag).empty())
     return fmt::format("_ingot_words {}",

@@ -31,12 +31,12 @@ std::string title(std::string_view name, std::string_view summary, std::string_v
                      roff(name), version, roff(name), roff(summary));
 }
 
-// Lines as they stand.
+// Lines without changes.
 std::string verbatim(std::string_view text) {
   return fmt::format(".nf\n{}\n.fi\n", roff(text));
 }
 
-// What stands for the value in the synopsis of an option.
+// The name of the value in the synopsis of an option.
 std::string value_of(const Flag& flag) {
   if (!flag.rule.value_name.empty()) return flag.rule.value_name;
   const std::string_view kind = value_kind_name(flag.rule.kind);

@@ -8,7 +8,7 @@
 
 namespace ingot::cli {
 
-/// What the page of the program says besides its commands.
+/// Texts of the program's page other than its commands.
 struct ProgramWords {
   std::string_view summary, footer, version;
 };

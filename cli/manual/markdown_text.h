@@ -10,7 +10,7 @@
 
 namespace ingot::cli {
 
-/// What becomes of a word that is wider than a line: it has one of its own, or is cut.
+/// How a word that is wider than a line is shown: it has a line of its own, or is cut.
 enum class LongWords : std::uint8_t { kWhole, kCut };
 /// The words of a text in lines of at most `width` columns; one empty line for none.
 std::vector<std::string> filled_lines(std::string_view text, std::size_t width,

@@ -22,13 +22,13 @@ namespace fs = std::filesystem;
 using inference::MpiModule;
 using inference::RankMessage;
 
-// What a rank says to rank 0: what it was asked to do, how far it is, the exit code that it ended
-// with. Rank 0 answers the first when all are there, and says the last when all is done.
+// Messages of a rank to rank 0: its arguments, its progress, the exit code that it ended with. Rank
+// 0 answers the first when all are there, and sends the last when all is done.
 enum Kind : std::uint64_t { kAsked, kProgress, kEnded };
 
 // Waiting costs no processor: MPI's own waiting would.
 constexpr std::chrono::milliseconds kPause{20};
-// What was printed takes its way through the launcher.
+// Time for printed text to pass through the launcher.
 constexpr std::chrono::milliseconds kLastWords{200};
 
 const MpiModule* running = nullptr;

@@ -34,14 +34,14 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  /// For what ranks do beside that: by one thread, while no other one tells.
+  /// For other exchanges of ranks: by one thread, while no other one tells.
   [[nodiscard]] const inference::MpiModule& module() const { return *module_; }
   [[nodiscard]] std::uint32_t rank() const { return rank_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(last_.size()); }
 
   /// How far this rank is, safe from many threads. Rank 0 shows the sum of what it knows of all.
   void tell(std::uint64_t done, std::uint64_t total);
-  /// What rank 0 calls with the sums; called by one thread at a time.
+  /// Called on rank 0 with the sums, by one thread at a time.
   std::function<void(std::uint64_t done, std::uint64_t total)> show;
 
   /// Ends this rank's part of the work. Rank 0: waits for all others and returns the worst exit

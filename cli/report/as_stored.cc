@@ -13,7 +13,7 @@ using formats::StoredTensor;
 
 namespace {
 
-// Of which weight a tensor is a part.
+// The weight that a tensor is a part of.
 std::string weight_of(std::string_view name) {
   return std::string(formats::module_stem(name)) + ".weight";
 }

@@ -20,7 +20,7 @@ struct BalancedLayer {
   std::vector<double> after;         ///< with these slots
 };
 
-/// What `ingot balance` found.
+/// The result of `ingot balance`.
 struct Balance {
   std::string directory, map;
   shard::BalanceShape shape;

@@ -75,8 +75,8 @@ Json with_figures(Json json, const QualitySums& sums) {
   return json;
 }
 
-/// What quantization cost, by scheme and role, and the `n_worst` worst tensors; empty when nothing
-/// was quantized.
+/// Errors of quantization, by scheme and role, and the `n_worst` worst tensors; empty when no
+/// tensor was quantized.
 verify::Section quality_section(const QualityReport& report, std::size_t n_worst) {
   verify::Section section{"quality", "Error against the source's values", {}};
   if (!report.rows.empty()) {
@@ -129,7 +129,7 @@ double gigabytes_per_second(const StageReport& stage) {
   return stage.seconds > 0 ? static_cast<double>(stage.n_bytes) * 1e-9 / stage.seconds : 0;
 }
 
-// What happens to how many tensors, by action and pair of schemes.
+// Tensors and bytes of one action and pair of schemes.
 struct Change {
   std::uint64_t n_tensors = 0, n_bytes = 0;
 };
@@ -147,7 +147,7 @@ Changes changes_of(const Plan& plan) {
   return changes;
 }
 
-// Names of quantized tensors that nobody asked to change and that become BF16, sorted.
+// Names of quantized tensors that no option changes and that become BF16, sorted.
 std::vector<std::string> demoted_tensors(const Plan& plan) {
   std::vector<std::string> names;
   for (const PlannedTensor& planned : plan.tensors) {

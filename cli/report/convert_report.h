@@ -13,7 +13,7 @@
 
 namespace ingot::cli {
 
-/// What a dry run shows: everything is decided from headers.
+/// The contents of a dry run: everything is decided from headers.
 struct DryRun {
   const convert::Plan& plan;
   const convert::Preflight& checked;
@@ -34,7 +34,7 @@ formats::Json dry_run_json(const DryRun& dry_run);
 std::string loss_text(const convert::Plan& plan, const convert::LosslessProof& proof,
                       bool is_whole);
 
-/// What has to be known before the work: a few lines, unless it `is_whole`.
+/// Facts that a user must know before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);
 
 /// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors

@@ -23,7 +23,7 @@ struct ServedOutput {
 std::string serve_command(const ServedOutput& output, const engines::EngineVerdict& verdict);
 
 /// Two lines of a report, a label and a text each: who loads the output, and for --for how it is
-/// served. Nothing where nobody asked the engines.
+/// served. Empty where engines were not asked.
 std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput& output);
 formats::Json engines_json(const ServedOutput& output);
 

@@ -21,7 +21,7 @@ using formats::Role;
 
 namespace {
 
-// What engines leave by default for all but weights and cache: a tenth.
+// The share of memory that engines use by default for weights and cache: all but a tenth.
 constexpr double kUsable = 0.9;
 
 constexpr std::string_view kOthers = "others";
@@ -66,7 +66,8 @@ std::vector<Weights> weights_of_ranks(const Plan& plan) {
 std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
   try {
     inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-    // What a sequence takes beside its tokens, engines hold each in its own way.
+    // A sequence may have a state in addition to its tokens, which each engine holds in its own
+    // way.
     if (!spec.mixers.empty() || spec.short_convolution > 0) return std::nullopt;
     return spec;
   } catch (const Error& error) {

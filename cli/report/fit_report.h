@@ -21,28 +21,29 @@ struct FitRequest {
   std::optional<std::uint64_t> sequences;  ///< at once, in each group of tensor parallelism
 };
 
-/// What the ranks of a plan of layout `ranks` hold, and whether that fits their memory.
+/// The weights of the ranks in a plan of layout `ranks`, and whether they fit their memory.
 struct Fit {
   FitRequest request;
   shard::Topology topology;
   std::uint32_t rank = 0;  ///< that has the least room, of which the rest tells
   std::map<std::string_view, std::uint64_t> weights;  ///< bytes by group of roles
   std::uint64_t weight_bytes = 0;
-  /// Nothing for families without a forward pass, whose caches nobody knows here, and where a
-  /// sequence has a state beside its tokens.
+  /// Nullopt for families without a forward pass, whose caches are unknown here, and where a
+  /// sequence has a state in addition to its tokens.
   std::optional<std::uint64_t> cache_per_token;
   std::uint64_t lightest_bytes = 0;  ///< weights of the rank that has least
 
-  /// Of the memory of a device; the others are for activations, buffers and kernels.
+  /// The part of a device's memory for weights and cache; the rest is for activations, buffers and
+  /// kernels.
   [[nodiscard]] std::uint64_t usable_bytes() const;
-  /// Of all sequences that were asked for; 0 where nobody asked.
+  /// Cache of all sequences that were asked for; 0 where none were.
   [[nodiscard]] std::uint64_t cache_bytes() const;
   [[nodiscard]] bool fits() const { return weight_bytes + cache_bytes() <= usable_bytes(); }
   /// Tokens for which there is room in the cache; nothing where that is unknown.
   [[nodiscard]] std::optional<std::uint64_t> tokens() const;
 };
 
-/// From the plan alone: no file is read or written. Layers of multi-token prediction have weights
+/// From only the plan: no file is read or written. Layers of multi-token prediction have weights
 /// here and no cache.
 Fit fit_of(const convert::Plan& plan, const FitRequest& request);
 

@@ -38,7 +38,7 @@ struct Tally {
   friend bool operator==(const Tally&, const Tally&) = default;
 };
 
-/// What one layer holds.
+/// The contents of one layer.
 struct LayerSummary {
   std::uint32_t layer = 0;
   std::string_view kind;  ///< "dense", "moe" or "mtp"
@@ -54,10 +54,10 @@ struct QuantizationFound {
   auto operator<=>(const QuantizationFound&) const = default;
 };
 
-/// What stored tensors or weights come to by one of their properties, in the order of its values.
+/// Sums of stored tensors or weights by one of their properties, in the order of its values.
 struct Breakdown {
   std::string_view property;
-  const char* counted;  ///< what n_parameters counts
+  const char* counted;  ///< the unit of n_parameters
   std::map<int, std::pair<std::string_view, Tally>> rows;
 
   template <typename Value>
@@ -68,7 +68,7 @@ struct Breakdown {
   }
 };
 
-/// What a checkpoint holds, from headers and config alone.
+/// The contents of a checkpoint, only from headers and config.
 struct Summary {
   Tally all;
   /// Without MTP layers, tables of n-grams and other modalities, which are counted apart.
@@ -209,7 +209,7 @@ std::string scheme_mix(const LayerSummary& layer) {
   return text;
 }
 
-// Layers that are alike stand in one row.
+// Layers that are alike share a row.
 std::string layer_table(const Summary& summary) {
   Rows rows = {{"layers", "kind", "tensors", "parameters", "bytes", "schemes (each layer)"}};
   for (std::size_t begin = 0; begin < summary.layers.size();) {

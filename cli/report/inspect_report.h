@@ -10,8 +10,8 @@ namespace ingot::cli {
 
 formats::Role role_of(const formats::LogicalTensor& tensor);
 
-/// What a checkpoint holds, from headers and config alone: the tables of `ingot inspect`, under the
-/// name of the directory that was asked for.
+/// The contents of a checkpoint, only from headers and config: the tables of `ingot inspect`, under
+/// the name of the directory that was asked for.
 std::string summary_text(std::string_view directory, const formats::Checkpoint& checkpoint);
 formats::Json summary_json(const formats::Checkpoint& checkpoint);
 

@@ -7,8 +7,8 @@ namespace ingot::cli {
 
 /// Roles and groups of roles as rules take them: a row per selector, with what it means.
 formats::Json role_rows();
-/// What each of them selects in a checkpoint, and each run of layers: tensors, bytes, schemes, and
-/// the first tensor. Selectors that match nothing are left out.
+/// Rows of the tensors that each selector, and each run of layers, selects in a checkpoint:
+/// tensors, bytes, schemes, and the first tensor. Selectors that match nothing are left out.
 formats::Json role_rows_of(const formats::Checkpoint& checkpoint);
 
 }  // namespace ingot::cli

@@ -7,12 +7,12 @@
 
 namespace ingot::cli {
 
-/// What the dry run says of a sliced plan: the table of ranks with the bytes that each loads, the
-/// experts, and what --tp-fit changes. Empty for an unsliced one.
+/// The dry run of a sliced plan: the table of ranks with the bytes that each loads, the experts,
+/// and the changes of --tp-fit. Empty for an unsliced one.
 std::vector<verify::Block> slicing_blocks(const convert::Plan& plan);
 formats::Json slicing_report_json(const convert::Plan& plan);
 
-/// What has to be known of a plan that --tp-fit changed; one line per fact.
+/// Facts that a user must know of a plan that --tp-fit changed, one line each.
 std::vector<std::string> alignment_notes(const convert::Plan& plan);
 
 }  // namespace ingot::cli

@@ -10,8 +10,8 @@
 
 namespace ingot::cli {
 
-/// What a rank sent to others, how long it waited for them, and which part of the time that
-/// exchanges took was hidden by work, in one line.
+/// The bytes that a rank sent to others, how long it waited for them, and which part of the time
+/// that exchanges took was hidden by work, in one line.
 std::string traffic_summary(const inference::TrafficByCollective& traffic);
 
 /// Steps, sequences at once and what was put back, in a part of a line.

@@ -88,7 +88,7 @@ std::uint64_t number_in(const fs::path& file) {
   return text >> n ? n : kNoLimit;
 }
 
-// What is left of the limit of one group.
+// The memory that the limit of one group leaves.
 std::uint64_t left_in(const fs::path& folder, const Version& version) {
   std::uint64_t limit = number_in(folder / version.limit), pages_of_files = 0;
   std::ifstream statistics(folder / "memory.stat");

@@ -55,8 +55,8 @@ Progress::~Progress() {
   if (bar_is_drawn_) write_controls("\n");
 }
 
-// Draws while no thread of the job has news, and answers who asks. A signal wakes nobody: it sets a
-// flag that is looked at here.
+// Draws while the threads of the job have no news, and answers waiting threads. A signal wakes no
+// thread: it sets a flag that is checked here.
 void Progress::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
@@ -131,7 +131,7 @@ void Progress::finish() {
   end_phase();
 }
 
-// What is known, the most important first: phase and part, time left, amounts, rate.
+// The known facts, the most important first: phase and part, time left, amounts, rate.
 std::vector<std::string> Progress::state() const {
   const Phase& phase = phases_.back();
   if (!phase.has_first) return {phase.name};
@@ -153,15 +153,15 @@ std::vector<std::string> Progress::state() const {
 
 // Whole facts that fit, then a bar in what is left of the line.
 std::string Progress::bar_text() const {
-  // What the text takes at most besides the name of the phase; the cells depend on that and the
-  // terminal alone, so that the bar stands still.
+  // The most columns of the text without the name of the phase. The cells depend only on these two
+  // and the terminal, so that the bar keeps its place.
   constexpr std::size_t kFactColumns = 50;
   constexpr std::size_t kFewestCells = 8, kMostCells = 60, kFrame = 3;
   const auto width = static_cast<std::size_t>(std::max(terminal_width(), 20)) - 1;
   if (!phases_.back().has_first) return phases_.back().name.substr(0, width);
   std::vector<std::string> words = state();
   std::string text = fmt::format("{}", fmt::join(words, "  "));
-  // The time left stays longest, beside the phase.
+  // The time left stays longest, with the phase.
   while (text.size() > width && words.size() > 1) {
     words.erase(words.size() > 2 ? words.end() - 2 : words.end() - 1);
     text = fmt::format("{}", fmt::join(words, "  "));

@@ -19,7 +19,7 @@ namespace ingot::cli {
 /// kInvalidArgument for any other mode.
 class Progress {
  public:
-  /// What is counted.
+  /// The unit that is counted.
   enum class Unit : std::uint8_t { kBytes, kSteps };
 
   Progress(std::string_view mode, std::string_view phase, Unit unit = Unit::kBytes);
@@ -30,9 +30,8 @@ class Progress {
 
   /// The next phase begins, unless it is the one that runs.
   void begin(std::string_view phase, Unit unit = Unit::kBytes);
-  /// Bytes (or steps) of the phase done so far and in all. What the first call reports as done was
-  /// done before: it does not count in the rate. Safe from many threads; calls may come in any
-  /// order.
+  /// Bytes (or steps) of the phase done so far and in all. The amount of the first call was done
+  /// before: it does not count in the rate. Safe from many threads; calls may come in any order.
   void update(std::uint64_t done, std::uint64_t total);
   /// Removes the bar; nothing is shown afterwards.
   void finish();

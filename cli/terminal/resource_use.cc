@@ -38,7 +38,7 @@ struct ThreadStates {
   std::size_t on_disk = 0;  // in a call that waits for a device
 };
 
-// Of all threads but the one that asks.
+// States of all threads but the calling one.
 ThreadStates thread_states() {
   ThreadStates states;
   const std::string own = std::to_string(::gettid());

@@ -6,7 +6,7 @@
 
 namespace ingot::cli {
 
-/// What this process has used of the machine.
+/// The resources that this process has used.
 struct ResourceUse {
   double seconds = 0;      ///< on the wall
   double cpu_seconds = 0;  ///< of all its threads
@@ -23,13 +23,13 @@ struct ResourceUse {
 /// Until now; what threads wanted is not in it.
 ResourceUse resource_use();
 
-/// Looks at the threads of this process again and again, to tell what they want: CPU time alone
-/// does not, where other programs want the same cores. Linux says it of each thread.
+/// Samples the threads of this process to learn which resource they wait for: CPU time does not
+/// tell where other programs want the same cores. Linux tells the state of each thread.
 class ThreadWatch {
  public:
   /// Looks, unless it has just been done.
   void look();
-  /// What was seen since this was last asked.
+  /// The use since the last call.
   [[nodiscard]] ResourceUse take();
 
  private:
@@ -37,8 +37,8 @@ class ThreadWatch {
   ResourceUse seen_;
 };
 
-/// What kept so many threads from being faster: "cores (wanted 97% of the time)", "memory (...)",
-/// "disk (...)", "one core", or "-" where none of them was.
+/// The resource that kept so many threads from being faster: "cores (wanted 97% of the time)",
+/// "memory (...)", "disk (...)", "one core", or "-" where none did.
 std::string limit_text(const ResourceUse& use, std::size_t threads);
 
 }  // namespace ingot::cli

@@ -5,9 +5,8 @@
 
 namespace ingot::cli {
 
-/// A stream's way to a descriptor, which remembers why it failed: of a stream alone only the fact
-/// would be known, when errno is long that of another call. What is written to a terminal is shown
-/// at once.
+/// Connects a stream to a descriptor, and remembers why it failed: a stream by itself keeps only
+/// the fact, when errno is long that of another call. Text for a terminal is shown at once.
 class StandardOutput : public std::streambuf {
  public:
   explicit StandardOutput(int descriptor);
