@@ -16,8 +16,8 @@
 namespace ingot::quantize {
 namespace {
 
-/// Largest code x largest block scale. A search needs room above the scale of the largest block,
-/// for which 256 stands in for 448; on normal data that costs nothing.
+/// Largest code x largest block scale. A search needs room above the scale of the largest block, so
+/// it takes 256 in place of 448; on normal data that costs nothing.
 constexpr float kTopOfAmax = 6.0F * 448.0F;
 constexpr float kTopOfSearch = 6.0F * 256.0F;
 

@@ -6,7 +6,7 @@ namespace ingot::quantize {
 
 /// MXFP4 to NVFP4 without rounding: a block of 32 with scale 2^k becomes two of 16 with the same
 /// codes and the E4M3 scale 2^k / global, where that is a power of two E4M3 can hold (2^-9 to 2^8
-/// under the global below); other blocks are encoded anew from their values. Source:
+/// under the global below); other blocks are encoded again from their values. Source:
 /// docs/formats.md, "MXFP4 to NVFP4".
 
 /// Largest scale among the blocks that hold a code other than zero; 0 when there is none.

@@ -18,7 +18,7 @@ float encoded_amax(formats::SchemeId scheme, const EncodedRows& in);
 /// Position (row-major) of the first NaN or infinity.
 std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values);
 
-/// What an accepted nonfinite value becomes: NaN 0, an infinity the largest finite magnitude of its
+/// Replaces accepted nonfinite values: NaN by 0, an infinity by the largest finite magnitude of its
 /// scale group with its sign (0 in a group without finite values). A side of 0 means the whole run.
 void settle_nonfinite(formats::MatrixView<float> values, std::uint64_t block_rows,
                       std::uint64_t block_cols);

@@ -28,14 +28,13 @@ struct EncodedRows {
   std::uint64_t scale_cols = 0;       ///< ceil(K / block_cols)
   std::uint64_t block_rows = 0;
   std::uint64_t block_cols = 0;
-  /// INT4: the code that stands for zero under each of `scales`; empty: 8 under all.
+  /// INT4: the code that means zero under each of `scales`; empty: 8 under all.
   std::span<const std::uint8_t> zeros{};
   /// INT4: the scale column of each column of the whole row; empty: groups are runs of columns.
   std::span<const std::uint32_t> group_order{};
 };
 
-/// What went wrong in a run, to be judged by the caller. Positions are elements within the run,
-/// row-major.
+/// Faults of a run, which the caller judges. Positions are elements within the run, row-major.
 struct DecodeFaults {
   std::uint64_t nan_codes = 0;
   std::uint64_t first_nan = 0;  ///< position of the first, if any
@@ -52,7 +51,7 @@ enum class ScaleSearch : std::uint8_t {
   kSigned,  ///< kMse, and negative scales too
 };
 
-/// What the encoder may choose; part of what decides the bytes.
+/// Choices of the encoder, which the bytes depend on.
 struct EncodeOptions {
   Fp8Grid fp8_grid = Fp8Grid::kAmax;
   ScaleSearch search = ScaleSearch::kMse;
@@ -94,7 +93,7 @@ struct EncodeOutput {
   std::size_t scale_stride = 0;  ///< bytes from a row of groups to the next
 };
 
-/// What an encoder could not hold. Positions are elements within the run, row-major.
+/// Values that an encoder could not hold. Positions are elements within the run, row-major.
 struct EncodeFaults {
   std::uint64_t overflows = 0;  ///< kF16: finite values that became infinite
   std::uint64_t first_overflow = 0;

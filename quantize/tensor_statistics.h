@@ -7,7 +7,7 @@
 
 namespace ingot::quantize {
 
-/// What `ingot inspect` shows of a tensor's decoded values. Sums are exact (integer sums of
+/// Statistics of a tensor's decoded values for `ingot inspect`. Sums are exact (integer sums of
 /// mantissas per exponent), so the result depends neither on the order of the values nor on how
 /// they were split and merged. Exact for up to 2^39 values.
 class TensorStatistics {

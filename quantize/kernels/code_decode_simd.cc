@@ -162,7 +162,7 @@ constexpr NibbleTables tables_of(const ValueOf& value_of) {
   return tables;
 }
 
-/// What a code of four bits stands for, before the scale.
+/// The value of a code of four bits, before the scale.
 struct E2m1Nibbles {
   static constexpr NibbleTables kTables =
       tables_of([](std::uint8_t code) { return float_from_e2m1(code); });
@@ -180,7 +180,7 @@ struct Int4Nibbles {
   }
 };
 
-/// What the codes of a group are put through.
+/// The arithmetic on the codes of a group.
 template <bool kHasZero>
 struct NibbleGroup {
   HWY_INLINE NibbleGroup(float scale, std::uint8_t zero_code)
@@ -371,8 +371,8 @@ DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) 
 
 namespace {
 
-/// Columns of one group stand apart, so that there is nothing for vectors: the sixteen values of
-/// each group are made once a row, and looked up.
+/// The columns of one group are not adjacent, so vectors do not help: the sixteen values of each
+/// group are made once a row, and looked up.
 void decode_ordered(const EncodedRows& in, formats::MatrixView<float> out) {
   INGOT_CHECK(in.first_col <= in.group_order.size() &&
               in.group_order.size() - in.first_col >= in.cols);

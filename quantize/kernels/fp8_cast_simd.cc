@@ -10,11 +10,11 @@
 // The others look up among 16 bytes. As long as no result is subnormal or infinite, rounding
 // commutes with powers of two, and the word of a normal code is the word of its mantissa plus its
 // exponent e << 7. Splitting e into its lowest bit and the rest leaves 16 table entries (parity,
-// mantissa) and an addition of e >> 1 to the high byte alone, which cannot carry into it. The eight
+// mantissa) and an addition of e >> 1 to only the high byte, which cannot carry into it. The eight
 // subnormal codes have a table of their own. Both look-ups are made and or-ed: an index with bit 7
 // set gives zero, so magnitude - 8 (negative for subnormals) selects in one table and magnitude +
-// 0x78, saturating (from 0x80 on for normals), in the other. Blocks whose scale is below 2^-120,
-// or negative, or so large that 448 x scale is infinite take the scalar path; real ones do not.
+// 0x78, saturating (from 0x80 on for normals), in the other. Blocks whose scale is below 2^-120, or
+// negative, or so large that 448 x scale is infinite take the scalar path; real ones do not.
 //
 // Measured from L2 on one core, input bytes: 15 to 16 GB/s with AVX2 on Zen 3, where memcpy of the
 // same traffic makes 27; 24 with AVX3_DL and 23 with AVX3 on Sapphire Rapids, where it makes 33.

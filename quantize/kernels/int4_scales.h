@@ -13,7 +13,7 @@ struct Int4Groups {
   std::size_t n_groups = 0;
   std::size_t group_cols = 0;
   ScaleSearch search = ScaleSearch::kMse;
-  /// What the squared error of each value counts, within [0, 1], n_groups x group_cols; null: 1.
+  /// Weight of each value's squared error, within [0, 1], n_groups x group_cols; null: 1.
   const float* weights = nullptr;
 };
 

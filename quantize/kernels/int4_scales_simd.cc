@@ -14,7 +14,7 @@
 #include "quantize/kernels/int4_scales.h"
 #include "quantize/kernels/row_scan.h"
 
-// What both twins are asked; once, whatever the number of targets.
+// Inputs of both twins; once, whatever the number of targets.
 #ifndef INGOT_QUANTIZE_INT4_GROUP_
 #define INGOT_QUANTIZE_INT4_GROUP_
 namespace ingot::quantize {

@@ -21,7 +21,7 @@ struct Nvfp4Blocks {
   std::uint8_t lowest_code = 1;
   ScaleSearch search = ScaleSearch::kMse;
   EncodeOptions::Window window;
-  /// What the squared error of each value counts, within [0, 1], n_blocks x kNvfp4Block; null: 1.
+  /// Weight of each value's squared error, within [0, 1], n_blocks x kNvfp4Block; null: 1.
   const float* weights = nullptr;
 };
 

@@ -71,7 +71,7 @@ HWY_INLINE Floats e4m3_value(Ints code) {
   return hn::IfThenElse(hn::Lt(normal, first_normal), tiny, normal);
 }
 
-/// What is the same for all blocks, in registers.
+/// Constants of all blocks, in registers.
 struct Rule {
   explicit HWY_INLINE Rule(const Nvfp4Blocks& in)
       : global(hn::Set(kFloats, in.global)),
@@ -169,7 +169,7 @@ HWY_INLINE Floats square_of_rest(Floats w, Floats v, Floats reciprocal) {
   return hn::Mul(rest, rest);
 }
 
-/// What the square of each value counts: as much as all others, or its weight.
+/// The weight of each value's square: the same for all, or its own.
 struct Evenly {
   [[nodiscard]] static HWY_INLINE Floats weigh(std::size_t, Floats square) { return square; }
 };
@@ -218,9 +218,9 @@ struct Best {
   Floats error;
 };
 
-/// Whether no lane can gain by its candidate: it is the amax code, which has been tried, or cutting
-/// the largest value off at 6 alone costs what the best code costs. (A sum of squares is, rounded
-/// as here, never less than one of them.)
+/// True if no lane can gain by its candidate: it is the amax code, which has been tried, or cutting
+/// the largest value off at 6 costs by itself as much as the best code. (A sum of squares is,
+/// rounded as here, never less than one of them.)
 HWY_INLINE bool is_hopeless(const Best<Evenly>& best, Floats w_amax, Ints candidate,
                             Ints amax_code) {
   const Floats rest = hn::Sub(w_amax, hn::Mul(e4m3_value(candidate), hn::Set(kFloats, 6.0F)));

@@ -56,7 +56,7 @@ struct Lanes {
   Doubles vectors[kVectors];
 };
 
-/// What is counted over a whole row in any order.
+/// Counts over a whole row, in any order.
 struct Totals {
   HWY_INLINE Totals() : largest(hn::Zero(kFloats)) {}
 
