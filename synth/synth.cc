@@ -110,8 +110,8 @@ bool is_scale(const SynthTensor& tensor) {
   return tensor.kind == SynthKind::kF32Scale || tensor.kind == SynthKind::kF32PowerScale;
 }
 
-// Deals tensors to files in order; each file takes its share of what is left, so one huge tensor
-// starves nobody.
+// Deals tensors to files in order; each file takes its share of the rest, so that one huge tensor
+// leaves enough for all files.
 void deal(std::vector<SynthTensor>& tensors, std::uint64_t n_files) {
   std::uint64_t bytes_left = 0, groups_left = 0;
   for (const SynthTensor& tensor : tensors) {
@@ -273,7 +273,7 @@ struct Window {
 void write_files(const std::filesystem::path& directory, const std::vector<SynthFile>& files,
                  const SynthOptions& options) {
   const std::size_t workers = std::max<std::size_t>(options.threads, 1);
-  // Multiples of 8 keep every element whole: data start at a multiple of 8 and wide dtypes stand
+  // Multiples of 8 keep every element whole: data start at a multiple of 8 and wide dtypes come
   // first.
   const std::uint64_t window_bytes = std::max<std::uint64_t>(
       round_down(std::min(kMaxWindowBytes, kMaxBufferBytes / workers), 4096), 4096);

@@ -16,7 +16,7 @@ enum class SynthSize : std::uint8_t {
   kHeaders,  ///< the released model whole, as sparse files (headers are real, data are holes)
 };
 
-/// What to write. Unset numbers come from the size.
+/// The checkpoint to write. Unset numbers come from the size.
 struct SynthOptions {
   const Family* family = nullptr;
   SynthSize size = SynthSize::kLayer;
@@ -38,7 +38,7 @@ struct SynthOptions {
   std::size_t threads = 1;
 };
 
-/// What was written.
+/// Counts of the written checkpoint.
 struct SynthReport {
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0;  ///< of weights files; holes count
 };

@@ -53,7 +53,7 @@ std::uint64_t reference_dense_layers(const Json& config) {
   return number_or_zero(config, "first_k_dense_replace");
 }
 
-// What the size says, where the user said nothing.
+// Fills in the numbers of the size, where the user gave none.
 SynthOptions with_defaults(const SynthOptions& options, const Json& reference) {
   SynthOptions filled = options;
   if (options.size == SynthSize::kHeaders) return filled;

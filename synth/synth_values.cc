@@ -13,9 +13,9 @@
 // Gigabytes of these are made before every benchmark, so a value costs a table look-up and a fifth
 // of a random word: one 64-bit word gives five draws of 12 bits, and a draw picks one of 4096
 // quantiles of the normal distribution. Words come from a counter (the SplitMix64 finaliser over
-// base + n * golden ratio), hence any element can be made alone. The quantiles are found with basic
-// operations only: exp() and log() of a C library may differ in the last bit between machines, and
-// a rounding to E4M3 would show it.
+// base + n * golden ratio), hence any element can be made without the others. The quantiles are
+// found with basic operations only: exp() and log() of a C library may differ in the last bit
+// between machines, and a rounding to E4M3 would show it.
 
 namespace ingot::formats {
 namespace {
@@ -73,7 +73,7 @@ const Quantiles& quantiles() {
 template <typename T>
 using DrawTable = std::array<T, kDraws>;
 
-/// What each draw becomes.
+/// The element of each draw.
 template <auto Convert>
 const auto& draw_table() {
   static const auto table = [] {

@@ -7,7 +7,7 @@
 
 namespace ingot::formats {
 
-/// What the elements of a synthetic tensor look like.
+/// The kind of values of a synthetic tensor.
 enum class SynthKind : std::uint8_t {
   kE4m3,           ///< codes of a normal distribution whose largest draw is 448; never a NaN code
   kBf16Weight,     ///< normal, deviation 1/64
@@ -26,9 +26,9 @@ enum class SynthKind : std::uint8_t {
 /// Bytes of an element.
 std::size_t synth_element_bytes(SynthKind kind);
 
-/// A stream of values by position: any part of a tensor can be made alone, so the bytes do not
-/// depend on threads, windows or the order of files. Everything is exact arithmetic, hence the same
-/// on every machine.
+/// A stream of values by position: any part of a tensor can be made without the rest, so the bytes
+/// do not depend on threads, windows or the order of files. Everything is exact arithmetic, hence
+/// the same on every machine.
 class SynthStream {
  public:
   SynthStream(std::uint64_t seed, std::string_view tensor, SynthKind kind);
