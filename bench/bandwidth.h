@@ -14,7 +14,8 @@ namespace ingot::bench {
 
 inline constexpr std::size_t kBandwidthBytes = std::size_t{512} << 20U;
 
-/// Reads memory, eight words at a time, and returns their sum so that nobody leaves it out.
+/// Reads memory, eight words at a time, and returns their sum so that the compiler cannot leave it
+/// out.
 inline std::uint64_t sum_of_words(const std::byte* from, std::size_t n_bytes) {
   std::uint64_t sums[8] = {};
   for (std::size_t i = 0; i + sizeof(sums) <= n_bytes; i += sizeof(sums)) {

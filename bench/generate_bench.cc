@@ -216,7 +216,7 @@ void on_demand(const Setting& setting) {
   }
 }
 
-// What proposing and checking costs, whether or not a proposal holds.
+// The cost of proposing and checking, whether or not a proposal holds.
 void drafts(const Setting& setting) {
   inference::OneRank comm;
   const auto model = inference::Model(setting.source, {}, comm, {.threads = setting.threads});

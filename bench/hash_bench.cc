@@ -1,5 +1,5 @@
-// The passes of `check` over all weights beside reading the same files from the page cache with as
-// many threads, in one run; medians of the ratios of each round.
+// The passes of `check` over all weights, compared with reading the same files from the page cache
+// with as many threads, in one run; medians of the ratios of each round.
 //
 //   hash_bench DIRECTORY [--rounds N] [--threads T]
 //

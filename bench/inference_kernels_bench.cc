@@ -1,5 +1,5 @@
-// Matrix products of the runtime, in one run: matrix-vector products beside reading the same
-// memory, products of many rows beside OpenBLAS, medians of the ratios of each round.
+// Matrix products of the runtime, in one run: matrix-vector products compared with reading the same
+// memory, products of many rows with OpenBLAS, medians of the ratios of each round.
 //
 //   OPENBLAS_CORETYPE=Cooperlake inference_kernels_bench [--rounds N] [--threads T] [--only WORD]
 //   [--clock cpu]
@@ -123,7 +123,7 @@ class Encoded {
     }
     return n;
   }
-  /// What a product reads: scales count as well where they are held per few codes.
+  /// Bytes that a product reads: scales count as well where they are held per few codes.
   [[nodiscard]] std::size_t n_bytes() const { return codes_.size() + scales_.size(); }
   [[nodiscard]] std::size_t code_bytes() const { return codes_.size(); }
   [[nodiscard]] SchemeId scheme() const { return scheme_; }

@@ -1,5 +1,5 @@
-// Kernels per target beside memcpy of the same traffic (a copy that reads as many bytes as the
-// kernel reads and writes, halved). One thread. Run pinned: taskset -c 0 kernels_bench
+// Kernels per target, compared with memcpy of the same traffic (a copy that reads as many bytes as
+// the kernel reads and writes, halved). One thread. Run pinned: taskset -c 0 kernels_bench
 // --benchmark_repetitions=5
 //
 // Shapes: 128 x 1024 codes (L2) and 32768 x 7168 codes, of which those through FP32 take an eighth

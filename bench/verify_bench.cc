@@ -1,4 +1,4 @@
-// Comparing the weights of two checkpoints beside reading the bytes of both from the page cache
+// Comparing the weights of two checkpoints, against reading the bytes of both from the page cache
 // with as many threads, in one run; medians of the ratios of each round.
 //
 //   verify_bench SOURCE OUTPUT [--rounds N] [--threads T] [--cpu]
