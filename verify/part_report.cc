@@ -136,7 +136,7 @@ PartReport read_part(const std::filesystem::path& path) {
   return report;
 }
 
-// What one part has found is added to what others have.
+// Adds the findings of one part to those of others.
 template <typename Entry>
 void add_entries(std::vector<std::optional<Entry>>& all,
                  const std::vector<std::optional<Entry>>& found) {

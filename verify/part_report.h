@@ -16,7 +16,7 @@ struct CommandWords {
   std::vector<std::string> words;
 };
 
-/// What a run with a share of the work found, for reports to be joined:
+/// The findings of a run with a share of the work, for reports to be joined:
 /// `{"schema": 1, "command": "verify", "part": {...}}`. `report` is that of verify_pair() with
 /// `options`, whose ledger is not null. `command`: the run's, without its part.
 formats::Json part_json(const Report& report, const VerificationOptions& options,
@@ -26,7 +26,7 @@ formats::Json part_json(const Report& report, const VerificationOptions& options
 struct JoinedParts {
   PartLedger ledger;
   CommandWords command;  ///< of the first of them
-  std::string subject;   ///< what was compared, and how
+  std::string subject;   ///< the parts of the model that were compared, and how
 
   /// Throws kMismatch unless the parts are of what this report is of.
   void require_of(const Report& report, const VerificationOptions& options) const;

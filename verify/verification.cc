@@ -47,7 +47,7 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source,
                                   const std::filesystem::path& output,
                                   const VerificationOptions& options) {
   VerificationOptions of_source = options;
-  // What an output was made under is read under it too.
+  // An output is read under the family that it was made under.
   if (of_source.family.empty() && formats::family_file_in(source).empty())
     of_source.family = formats::family_file_in(output);
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
@@ -75,7 +75,8 @@ void require_of_ranks(const VerificationOptions& options) {
               "slices at once: run them in one process (--mpi never)");
 }
 
-// What several outputs of one source are given, and what its text measured: read and run once.
+// The inputs that several outputs of one source share, and the results of its text: read and run
+// once.
 struct SourceInputs {
   std::optional<std::vector<Prompt>> prompts, documents;
   std::size_t n_documents = 0;  // of the text; longer ones are read in windows
@@ -276,7 +277,7 @@ class Verification {
     });
   }
 
-  // Of all levels it is left out where a side has no MTP layer; asked for by name it is refused.
+  // With all levels it is left out where a side has no MTP layer; asked for by name it is refused.
   void run_drafts(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     const auto lacks = [](ErrorCode code, std::string_view side) {
       return Error(code, fmt::format("the {} has no layer for multi-token prediction, so it drafts "

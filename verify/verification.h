@@ -14,14 +14,14 @@
 
 namespace ingot::verify {
 
-/// What runs found out that share the work of a verification. Levels other than structure and
+/// The findings of runs that share the work of a verification. Levels other than structure and
 /// weights are not shared.
 struct PartLedger {
   check::HashLedger hashes;
   WeightLedger weights;
 };
 
-/// What is compared, and with what it is judged.
+/// The parts that are compared, and how they are judged.
 struct VerificationOptions {
   std::vector<Level> levels = {Level::kStructure, Level::kWeights};
   std::string family = {};  ///< of both sides, as formats::OpenOptions::family
@@ -52,16 +52,16 @@ struct VerificationOptions {
   inference::Comm* ranks = nullptr;
 };
 
-/// Compares two checkpoints. What is wrong with the output is in the report, never thrown, also
-/// where it stops a level: then that level is in Report::not_run, and the report fails. Throws what
-/// says nothing about the output: a source that cannot be read, options that make no sense, kLimit,
-/// kIo, kUnsupported, kInterrupted.
-/// With ranks `output` is the directory of the first one, which compares; kInvalidArgument for
-/// levels other than layers and greedy, which no rank can look at alone.
+/// Compares two checkpoints. Faults of the output are in the report, never thrown, also where it
+/// stops a level: then that level is in Report::not_run, and the report fails. Throws errors that
+/// are no faults of the output: a source that cannot be read, options that make no sense, kLimit,
+/// kIo, kUnsupported, kInterrupted. With ranks `output` is the directory of the first one, which
+/// compares; kInvalidArgument for levels other than layers and greedy, which no single rank can
+/// judge.
 Report verify_pair(const std::filesystem::path& source, const std::filesystem::path& output,
                    const VerificationOptions& options);
 
-/// What the other ranks do while the first one is in verify_pair() with the same options: they run
+/// Runs on the other ranks while the first one is in verify_pair() with the same options: they run
 /// the output with it, each from its own directory.
 void follow_verification(const std::filesystem::path& rank, const VerificationOptions& options);
 
@@ -69,7 +69,7 @@ void follow_verification(const std::filesystem::path& rank, const VerificationOp
 /// kInvalidArgument for neither.
 Report verify_single(const std::filesystem::path& directory, const VerificationOptions& options);
 
-/// What compare_outputs() compares.
+/// The inputs of compare_outputs().
 struct ComparedDirectories {
   std::filesystem::path a, b, reference = {};  ///< the last may be empty
   /// As shard::SourceOptions::config.

@@ -217,7 +217,7 @@ class Calibration {
     return layers;
   }
 
-  // What the limit leaves for weights.
+  // The memory that the limit leaves for weights.
   [[nodiscard]] std::uint64_t weight_limit() const {
     inference::RunMemory need = inference::stream_memory(source_, inference::Profile::kF32,
                                                          lengths_of(spans_), options_.threads);

@@ -16,7 +16,7 @@
 
 namespace ingot::verify {
 
-/// What is stored about the input [tokens, K] of one linear.
+/// Statistics of the input [tokens, K] of one linear.
 struct InputSummary {
   float min = 0, max = 0;          ///< 0 is always within
   std::vector<float> mean_square;  ///< [K], over all tokens
@@ -77,8 +77,8 @@ class LayerStatistics final : public inference::InputObserver {
   [[nodiscard]] std::span<const std::int64_t> expert_tokens() const { return expert_tokens_; }
   /// One per module of begin(), in its order. Experts that no token reached have the maximum over
   /// their peers, of the same matrix, that some token did reach. An indexer's queries are made from
-  /// what q_b_proj sees, and where no document is long enough for it to run, that stands for it.
-  /// kUnsupported, naming the layer or module, when there is nothing to go by.
+  /// q_b_proj's input, so that is taken where no document is long enough for the indexer to run.
+  /// Throws kUnsupported, naming the layer or module, where no statistics exist.
   [[nodiscard]] std::vector<InputSummary> summaries() const;
   /// Bytes that the statistics of these take.
   static std::uint64_t memory(std::span<const CalibratedModule* const> modules);

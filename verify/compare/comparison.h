@@ -58,7 +58,7 @@ struct PairedTensor {
     return b->sums.relative_error() - a->sums.relative_error();
   }
 };
-/// In the order of A's report; those of one side alone are left out.
+/// In the order of A's report; tensors of only one side are left out.
 std::vector<PairedTensor> paired_tensors(const Report& a, const Report& b);
 
 /// Tensors of both with what they have in common.

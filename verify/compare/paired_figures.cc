@@ -10,13 +10,13 @@
 #include "verify/compare/comparison.h"
 
 // A metric has a value per tensor, layer or prompt, or one for the whole report. Values of the same
-// subject are pairs. What was measured token by token has an interval, too: means of a few prompts
-// differ by chance.
+// subject are pairs. Figures that are measured token by token have an interval, too: means of a few
+// prompts differ by chance.
 
 namespace ingot::verify {
 namespace {
 
-// What tells most of a deployment comes first.
+// The figures that matter most for a deployment come first.
 constexpr std::array<std::string_view, 8> kOrder = {
     "outputs.", "text.", "greedy.", "draft.", "mtp.", "layers.", "weights.", "structure."};
 
@@ -105,7 +105,7 @@ std::optional<PairedFigure> figure_of(const Metric& metric, const Report& a, con
 
 constexpr std::string_view kPrompts = "prompts", kDocuments = "documents";
 
-// What was measured of one sample on both sides: `count` tokens of a prompt or document.
+// The values of one sample on both sides: `count` tokens of a prompt or document.
 struct Sample {
   std::size_t cluster = 0;
   std::uint64_t count = 1;
@@ -251,7 +251,7 @@ Closer PairedFigure::closer() const {
   if (!good) return Closer::kNeither;
   if (a_closer == 0 && b_closer == 0) return Closer::kEqual;
   if (interval && interval->contains(0)) return Closer::kUndecided;
-  if (difference == 0 || std::isnan(difference)) {  // by infinite or undefined values alone
+  if (difference == 0 || std::isnan(difference)) {  // only by infinite or undefined values
     if (a_closer == b_closer) return Closer::kUndecided;
     return a_closer > b_closer ? Closer::kA : Closer::kB;
   }

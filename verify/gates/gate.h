@@ -40,7 +40,7 @@ struct Gate {
   friend bool operator==(const Gate&, const Gate&) = default;
 };
 
-/// What became of it.
+/// A gate and its result.
 struct GateResult {
   Gate gate;
   bool passed = true;
@@ -49,7 +49,7 @@ struct GateResult {
   std::string subject;  ///< of the worst
 };
 
-/// What gates are evaluated with besides the report.
+/// The gates that a report is evaluated with.
 struct Thresholds {
   std::vector<Gate> gates;
   double greedy_gap = 1.0;

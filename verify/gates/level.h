@@ -7,13 +7,13 @@
 
 namespace ingot::verify {
 
-/// How closely two checkpoints are compared. Each level can be asked for alone.
+/// How closely two checkpoints are compared. Each level can be asked for by itself.
 enum class Level : std::uint8_t {
   kStructure,  ///< names, shapes, schemes, scales, config, lists, side files, hashes, loader rules
   kWeights,    ///< every value, decoded
   kLayers,     ///< hidden states after every layer, routing, logits
   kGreedy,     ///< the tokens that both generate
-  kDraft,      ///< what their MTP layers draft, against what each would choose itself
+  kDraft,      ///< the drafts of their MTP layers, against the likeliest token of each
 };
 
 /// A row per level.

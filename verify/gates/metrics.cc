@@ -58,9 +58,9 @@ double scale_error(const TensorWeights& tensor) {
   return std::abs(tensor.sums.fitted_scale() - 1);
 }
 // A factor that explains nearly all of the error is a wrong scale: where the source's values lie on
-// the output's grid, it moves every value and none beyond half a step. Rounding alone scatters at
-// least as much as it shifts (measured: at most 2.6 times as much shift), but for what rounding to
-// plain dtypes may shift alone. Scales that are powers of two cannot be a little off.
+// the output's grid, it moves every value and none beyond half a step. Rounding by itself scatters
+// at least as much as it shifts (measured: at most 2.6 times as much shift), except that rounding
+// to plain dtypes may only shift. Scales that are powers of two cannot be a little off.
 double lone_factor(const TensorWeights& tensor) {
   constexpr double kShare = 10;
   const auto scheme = formats::find_scheme(tensor.to);

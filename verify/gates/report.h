@@ -33,13 +33,13 @@ struct Report {
   std::optional<GreedyReport> greedy;
   std::optional<DraftReport> draft;
   std::optional<TextReport> text;
-  std::string reference;  ///< what recorded the activations compared with, or empty
+  std::string reference;  ///< the program that recorded the activations, or empty
   /// Levels that were asked for and could not be run, with the reason ("layers: the output could
   /// not be opened"). Each fails the report.
   std::vector<std::string> not_run;
   std::vector<std::string> warnings;
-  /// What the conversion was asked for that weights are judged by, or what is assumed of it where
-  /// nothing says it; empty: nothing out of the ordinary, or weights were not compared.
+  /// The requests of the conversion that weights are judged by, or the assumption where none are
+  /// recorded; empty: nothing out of the ordinary, or weights were not compared.
   std::string wanted;
   std::vector<GateResult> gates;
   /// Neither side is what the other should be: both are outputs, and what differs is no fault.
@@ -55,7 +55,7 @@ std::optional<std::size_t> first_bad_layer(const Report& report);
 /// `weights.cosine[nvfp4] >= 0.996`.
 std::string gate_text(const Gate& gate);
 
-/// What was looked at, by what came of it: "weights of 361 tensors".
+/// Parts of the output, by their judgement: "weights of 361 tensors".
 struct Coverage {
   std::vector<std::string> judged;      ///< some gate was held against it
   std::vector<std::string> measured;    ///< no gate applied
@@ -68,7 +68,7 @@ std::string_view verdict_word(const Report& report);
 /// One sentence: what fails first, or what was compared and held, what was only measured, and what
 /// these levels cannot judge.
 std::string verdict_sentence(const Report& report);
-/// What it was compared with: "source against output", with names and schemes.
+/// The two sides of the comparison: "source against output", with names and schemes.
 std::string compared_sentence(const Report& report);
 
 /// `{"schema": 1, ...}`: --json and ingot.verify.json. Infinite and undefined numbers are null.

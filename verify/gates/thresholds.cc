@@ -161,7 +161,7 @@ constexpr std::array kDefaults{
     Row{"draft.acceptance", "fp4", 5},
 };
 
-// What four bits answer is reported only.
+// Answers of four-bit models are only reported.
 constexpr std::array<std::string_view, 3> kGreedyKinds = {"plain", "int8", "fp8"};
 
 double nvfp4_cosine(std::string_view search) {
@@ -229,7 +229,7 @@ Thresholds default_thresholds(std::string_view search) {
   };
   for (const Row& row : kDefaults) add(row);
   add({"weights.cosine", "nvfp4", nvfp4_cosine(search)});
-  // Of rows that share a scale. Columns that matter less are given up on purpose.
+  // For rows that share a scale. Columns that matter less are given up on purpose.
   add({"weights.cosine", "int4", search == "weighted" ? 0.97 : 0.985});
   for (const std::string_view kind : kGreedyKinds) {
     add({"greedy.different", kind, 0});

@@ -24,11 +24,11 @@
 #include "verify/outputs/divergence.h"
 #include "verify/outputs/prompt_rows.h"
 
-// Both models pass through the same prompts, layer by layer. The source runs one set of sequences:
-// what it makes of its own states. The output runs two at once, so that its weights are read once:
-// one that is given the source's states before every layer (isolated), and one that continues its
-// own (accumulated). Rows of a step do not see other sequences, so each set computes what it would
-// alone.
+// Both models pass through the same prompts, layer by layer. The source runs one set of sequences,
+// on its own states. The output runs two at once, so that its weights are read once: one that is
+// given the source's states before every layer (isolated), and one that continues its own
+// (accumulated). Rows of a step do not see other sequences, so each set computes the same as it
+// would by itself.
 
 namespace ingot::verify {
 
@@ -49,7 +49,7 @@ struct LockstepMemory {
   std::size_t head_rows = 0;  ///< tokens whose logits of both sides are in memory at once
 };
 
-/// What one side needs.
+/// The needs of one side.
 struct LockstepModel {
   const formats::Checkpoint& model;
   inference::Profile profile;

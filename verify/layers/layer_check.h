@@ -46,7 +46,7 @@ struct LayersReport {
   std::vector<LayerAgreement> layers;  ///< main layers, then the MTP layer when both have it
   LogitAgreement logits;
   std::optional<LogitAgreement> mtp_logits;
-  std::vector<TokenDivergence> tokens_of_logits, tokens_of_mtp;  ///< what those sum up
+  std::vector<TokenDivergence> tokens_of_logits, tokens_of_mtp;  ///< the tokens of these sums
   friend bool operator==(const LayersReport&, const LayersReport&) = default;
 };
 
@@ -57,9 +57,9 @@ struct LayersReport {
 LayersReport compare_layers(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options);
 
-/// What the other ranks do while the first one is in compare_layers(): they compute the layers of
-/// the output with it, from the directory that is theirs. Only profile, threads, memory and ranks
-/// of the options have an effect.
+/// Runs on the other ranks while the first one is in compare_layers(): they compute the layers of
+/// the output with it, each from its own directory. Only profile, threads, memory and ranks of the
+/// options have an effect.
 void follow_layers(const formats::Checkpoint& rank, const RunOptions& options);
 
 }  // namespace ingot::verify

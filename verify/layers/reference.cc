@@ -84,7 +84,7 @@ void require_shape(const StoredTensor& tensor, const formats::Shape& shape, cons
                     formats::shape_text(shape), why));
 }
 
-/// Where the activations of one prompt stand in the file.
+/// The place of the activations of one prompt in the file.
 struct RecordedPrompt {
   std::string prefix;  ///< "prompt0.", or empty
   std::vector<std::int32_t> ids;
@@ -94,10 +94,10 @@ struct RecordedPrompt {
   std::vector<std::int32_t> greedy;                     ///< empty: not recorded
 };
 
-/// A safetensors file with what another program computed: per prompt, under a prefix of its own or
+/// A safetensors file with the results of another program: per prompt, under a prefix of its own or
 /// none, `input_ids` [T], and as far as they are there `hidden.L` [T, D] (0 is the embedding, L the
 /// output of layer L - 1 before any final norm), `logits` [T, V], `logits_last` [V], `greedy` [n].
-/// Activations are F32, ids I64 or I32. Other names are left alone.
+/// Activations are F32, ids I64 or I32. Other names are ignored.
 class RecordedActivations {
  public:
   /// Reads ids; of the rest the header. kCorrupt naming the tensor for what is no such file,
@@ -321,7 +321,7 @@ class LayersBeside {
     for (const PromptSpan& span : spans_) {
       const RecordedPrompt& prompt = recorded_.prompts()[span.prompt];
       if (!prompt.logits && !prompt.logits_last) continue;
-      // The last token alone, or all.
+      // Only the last token, or all.
       const std::size_t skipped = prompt.logits ? 0 : span.ids.size() - 1;
       const StoredTensor& tensor = prompt.logits ? *prompt.logits : *prompt.logits_last;
       const PromptSpan own{.prompt = span.prompt, .first = 0, .ids = span.ids.subspan(skipped)};

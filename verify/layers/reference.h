@@ -11,7 +11,7 @@
 
 namespace ingot::verify {
 
-/// A model beside what somebody else recorded of it.
+/// A model compared with recorded activations of it.
 struct ReferenceReport {
   std::string recorded_by;  ///< as the file says
   /// Source profile "recorded". Only layers whose output was recorded for some prompt are there;

@@ -22,7 +22,8 @@ Similarity similarity(formats::MatrixView<const float> source,
                       formats::MatrixView<const float> output, std::span<const PromptSpan> spans,
                       std::size_t threads);
 
-/// What router and indexer of one layer chose for the first `rows` of `all_rows` rows of a pass.
+/// The choices of router and indexer of one layer for the first `rows` of `all_rows` rows of a
+/// pass.
 class LayerChoices {
  public:
   LayerChoices(std::size_t rows, std::size_t all_rows)

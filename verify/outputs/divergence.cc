@@ -81,7 +81,7 @@ TokenDivergence compare_logits(std::span<const float> source, std::span<const fl
     const double p = double{source[i]} - source_sum, q = double{output[i]} - output_sum;
     token.kl += std::exp(p) * (p - q);
   }
-  token.kl = std::max(token.kl, 0.0);  // what rounding leaves below
+  token.kl = std::max(token.kl, 0.0);  // rounding may leave less
   const Largest best = largest_of(source), other = largest_of(output);
   token.same_top = best.ids[0] == other.ids[0];
   token.top5 = overlap(best, other);

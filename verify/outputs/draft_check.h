@@ -21,7 +21,7 @@ struct DraftText {
 /// Tokens that are measured where the models' own prompts are answered.
 inline constexpr std::size_t kDraftTokens = 1000;
 
-/// Whether the checkpoint has a layer for multi-token prediction, and not its config alone.
+/// True if the checkpoint has a layer for multi-token prediction, not only its config.
 bool has_mtp_layer(const formats::Checkpoint& model);
 
 /// The source's greedy answers to prompts, in source_profile, of equal lengths that are together at
@@ -54,10 +54,10 @@ struct DraftReport {
   /// The source's acceptance less the output's, in points of a hundred: negative where the output
   /// drafts better.
   [[nodiscard]] double loss() const;
-  /// What the loss is at least: the lower end of the interval.
+  /// The least loss: the lower end of the interval.
   [[nodiscard]] double sure_loss() const { return interval ? interval->low : loss(); }
 };
-/// Tokens that stand together and are taken as one draw, since they depend on each other.
+/// Adjacent tokens that are taken as one draw, since they depend on each other.
 inline constexpr std::size_t kDraftRun = 32;
 DraftReport compare_drafts(const DraftOutcomes& source, const DraftOutcomes& output);
 

@@ -112,7 +112,7 @@ class AnsweringModel {
     return token;
   }
 
-  // What was counted in all stages. Every rank calls it, after its last answer.
+  // Counts of all stages. Every rank calls it, after its last answer.
   [[nodiscard]] inference::NearTies near_ties() const {
     const inference::RankView& rank = model_.rank();
     // All data-parallel groups answer the same prompts, and a tensor group makes one choice.
@@ -164,7 +164,7 @@ class AnsweringModel {
   inference::NearTies near_ties_;
 };
 
-// What another program answered, in the place of a model. Logits of the first token alone may be
+// The answers of another program, in the place of a model. Logits of only the first token may be
 // known.
 class RecordedAnswers {
  public:
@@ -203,7 +203,7 @@ struct Share {
   std::uint64_t source = 0, output = 0;  // bytes for weights
 };
 
-// What both need at least, and of the rest as many experts as there is room for, in proportion.
+// The least that both need, and as many of the other experts as there is room for, in proportion.
 Share share_memory(const RunMemory& source, const RunMemory& output, std::uint64_t limit) {
   const std::uint64_t least = source.least() + output.least();
   if (limit < least) {
@@ -228,7 +228,7 @@ Share share_memory(const RunMemory& source, const RunMemory& output, std::uint64
           output.resident + output.two_experts + to_output};
 }
 
-// Of the output, or of a rank's directory of it, where no other model shares the memory.
+// Options of the output, or of a rank's directory of it, where no other model shares the memory.
 inference::ModelOptions options_alone(const Checkpoint& output, std::span<const std::size_t> most,
                                       const RunOptions& options) {
   const inference::Profile profile = options.output_profile;

@@ -23,7 +23,7 @@ enum class GreedyOutcome : std::uint8_t {
 };
 std::string_view greedy_outcome_name(GreedyOutcome outcome);
 
-/// What both made of one prompt.
+/// The answers of both to one prompt.
 struct GreedyPrompt {
   Prompt prompt;
   std::vector<std::int32_t> source, output;  ///< up to and with the end, or `tokens` of them
@@ -31,7 +31,7 @@ struct GreedyPrompt {
   GreedyOutcome outcome = GreedyOutcome::kEqual;
   std::optional<std::size_t> first_difference;  ///< index in the answers
   double gap = 0;    ///< the source's largest logit less its second, there
-  double limit = 0;  ///< what the gap was compared with
+  double limit = 0;  ///< the limit of the gap
 };
 
 /// Level `greedy`.
@@ -47,17 +47,17 @@ void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer);
 /// Both models answer every prompt with their likeliest tokens, side by side. Where the answers
 /// part, at token n, the prompt is kDifferent if the source's gap there is above the smaller of
 /// `gap` and twice the largest difference of logits at tokens before n at which both agreed, over
-/// all prompts (`gap` alone when there is none); else kInconclusive.
+/// all prompts (only `gap` when there is none); else kInconclusive.
 GreedyReport compare_greedy(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
                             const RunOptions& options);
 
-/// What the other ranks do while the first one is in compare_greedy(): they answer the prompts with
-/// it, from the directory that is theirs. Only profile, tokens, threads, memory and ranks of the
-/// options have an effect.
+/// Runs on the other ranks while the first one is in compare_greedy(): they answer the prompts with
+/// it, each from its own directory. Only profile, tokens, threads, memory and ranks of the options
+/// have an effect.
 void follow_greedy(const formats::Checkpoint& rank, const RunOptions& options);
 
-/// What another program answered to a prompt.
+/// The answer of another program to a prompt.
 struct RecordedAnswer {
   std::vector<std::int32_t> prompt, tokens;
   std::optional<inference::Matrix> first_logits;  ///< [1, V], that the first token is chosen from

@@ -18,7 +18,7 @@ struct SequenceLikelihood {
   double nll = 0;
 };
 
-/// How likely it finds a text: each document alone, token-weighted.
+/// How likely a model finds a text: each document by itself, token-weighted.
 struct Likelihood {
   std::size_t documents = 0;  ///< sequences: documents, or windows of longer ones
   std::uint64_t tokens = 0;   ///< predicted ones: all but the first of each sequence
@@ -31,7 +31,7 @@ struct Likelihood {
 Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const Prompt> documents,
                               const RunOptions& options);
 
-/// What `--text` measured: of one model, or of both.
+/// The results of `--text`: of one model, or of both.
 struct TextReport {
   std::optional<Likelihood> source;
   Likelihood output;

@@ -26,12 +26,12 @@ std::vector<PromptSpan> spans_of(std::span<const Prompt> prompts, const inferenc
 /// hidden state i of its prompt. Prompts of one token have no span.
 std::vector<PromptSpan> next_token_spans(std::span<const PromptSpan> spans);
 
-/// What goes with the entries of next_token_spans(): rows of `states`, which are those of `spans`.
+/// The rows for the entries of next_token_spans(): rows of `states`, which are those of `spans`.
 inference::Matrix states_before(formats::MatrixView<const float> states,
                                 std::span<const PromptSpan> spans,
                                 std::span<const PromptSpan> next);
-/// One of two sets of rows that stand one after the other: the isolated ones (0), which are given
-/// the other model's states, or the accumulated ones (1), which continue their own.
+/// One of two sets of rows, one after the other: the isolated ones (0), which are given the other
+/// model's states, or the accumulated ones (1), which continue their own.
 formats::MatrixView<const float> half_of(const inference::Matrix& both, std::size_t half);
 /// Rows [first, first + count).
 inference::Matrix copy_rows(formats::MatrixView<const float> from, std::size_t first,

@@ -21,7 +21,7 @@ using inference::Tokenizer;
 
 namespace {
 
-constexpr std::uint64_t kMaxTextBytes = std::uint64_t{64} << 20U;  // what a tokenizer takes
+constexpr std::uint64_t kMaxTextBytes = std::uint64_t{64} << 20U;  // limit of a tokenizer's text
 
 constexpr std::array<std::string_view, 2> kTexts = {
     // Longer than the choice of a small indexer.
@@ -108,7 +108,7 @@ std::vector<Prompt> pseudo_random_prompts(const inference::ModelSpec& spec) {
   return prompts;
 }
 
-// What has no name is JSON when it begins so.
+// Input without a name is JSON if it begins so.
 bool is_json(const std::filesystem::path& path, std::string_view text) {
   if (!is_nameless_input(path)) return path.extension() == ".json";
   const std::size_t start = text.find_first_not_of(" \t\r\n");
@@ -143,7 +143,7 @@ std::vector<inference::PromptLine> lines_of(const std::vector<std::string>& text
   return lines;
 }
 
-// What was read from `path`: JSON lines, or what `split` makes of plain text.
+// The lines of `path`: JSON lines, or the pieces of plain text by `split`.
 template <typename Split>
 std::vector<inference::PromptLine> read_lines(const std::filesystem::path& path,
                                               const Split& split) {
@@ -184,7 +184,7 @@ std::vector<Prompt> encode(const std::vector<inference::PromptLine>& lines,
   return prompts;
 }
 
-// A document in pieces that fit the context. What stands before every text is repeated, so that
+// A document in pieces that fit the context. The tokens before every text are repeated, so that
 // each token of the document is predicted, or seen, once.
 void add_windows(const inference::ModelSpec& spec, std::span<const std::int32_t> around,
                  Prompt document, std::vector<Prompt>& windows) {
@@ -248,7 +248,7 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Checkp
 std::vector<Prompt> read_documents(const std::filesystem::path& path, const Checkpoint& source,
                                    const Tokenizer& tokenizer, std::size_t* documents) {
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-  // What stands before every text, whether the tokenizer puts it there or we do.
+  // The tokens before every text, whether the tokenizer puts them there or we do.
   const std::vector<std::int32_t> around = inference::encode_raw_text(
       tokenizer, inference::bos_before_text(source.directory(), tokenizer), "");
   const auto split = [&](std::string text) { return texts_of(std::move(text), path); };

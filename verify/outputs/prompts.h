@@ -51,11 +51,11 @@ std::vector<Prompt> built_in_prompts(const formats::Checkpoint& source,
 /// Returns nullopt when the checkpoint has no tokenizer; throws what Tokenizer::open throws.
 std::optional<inference::Tokenizer> open_tokenizer(const formats::Checkpoint& source);
 
-/// What follows reads files, pipes and the standard input (formats/text/text_input.h), where the
-/// first line tells JSON lines from text.
+/// The functions below read files, pipes and the standard input (formats/text/text_input.h), where
+/// the first line tells JSON lines from text.
 
 /// Prompts of a text file, between blank lines, or of JSON lines (.jsonl, as
-/// inference::parse_prompt_lines has them): texts encoded as they stand, BOS once, conversations in
+/// inference::parse_prompt_lines has them): texts encoded as they are, BOS once, conversations in
 /// the model's chat format. kInvalidArgument when there is none, or it is not UTF-8.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path,
                                  const formats::Checkpoint& source,

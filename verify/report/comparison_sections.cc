@@ -38,7 +38,7 @@ std::string over_text(const PairedFigure& figure) {
   return figure.pairs == 1 ? "" : fmt::format("{} pairs", count_text(figure.pairs));
 }
 
-// What each figure means, and where the sides are farthest apart.
+// The meaning of each figure, and where the sides are farthest apart.
 Table meanings_table(const std::vector<PairedFigure>& figures) {
   Table table{.columns = {"figure", "meaning", name("farthest apart at")},
               .summary = "What they mean, and where A and B are farthest apart"};
@@ -47,7 +47,7 @@ Table meanings_table(const std::vector<PairedFigure>& figures) {
   return table;
 }
 
-// What is equal in both stands after the rest on a page, and is only named elsewhere.
+// Figures that are equal in both come last on a page, and are only named elsewhere.
 Section figures_section(std::vector<PairedFigure> figures, Form form) {
   const bool is_page = form == Form::kPage;
   std::stable_partition(figures.begin(), figures.end(), [](const PairedFigure& figure) {
@@ -172,7 +172,7 @@ Section findings_section(const Comparison& comparison) {
   return {"findings", "Structure", {std::move(remarks)}};
 }
 
-// What the structures of A and B differ in, and what loaders say of B.
+// Differences between the structures of A and B, and loaders' remarks on B.
 Section differences_section(const StructureReport& structure) {
   Remarks remarks = findings_of(structure, "B");
   for (Remark& remark : remarks) {

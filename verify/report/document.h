@@ -72,7 +72,7 @@ struct Paragraph {
   bool is_note = false;  ///< in small print
 };
 
-/// What nothing but a page can show, in HTML.
+/// A drawing that only a page can show, in HTML.
 struct Drawing {
   std::string html;
 };
@@ -104,7 +104,7 @@ std::string write_markdown(const Document& document);
 /// One self-contained page: inline SVG and style, no script and nothing fetched, light and dark.
 std::string write_html(const Document& document);
 
-/// What fits a screen: lines, and worst tensors, unless more is asked for.
+/// The size of a screen: lines, and worst tensors, unless more is asked for.
 inline constexpr std::size_t kScreenLines = 40;
 inline constexpr std::size_t kScreenWorst = 5;
 

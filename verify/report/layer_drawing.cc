@@ -46,7 +46,7 @@ LayerDrawing::LayerDrawing(std::span<const LayerAgreement> layers, double height
   svg_.vertical_text({14, (y(0) + y(1)) / 2}, "mid soft", title);
 }
 
-// Half a step of room at both ends, so that one layer stands in the middle.
+// Half a step of room at both ends, so that a single layer is in the middle.
 double LayerDrawing::x(std::size_t index) const {
   const auto count = static_cast<double>(layers_.size());
   return kLeft + (kRight - kLeft) * (static_cast<double>(index) + 0.5) / count;

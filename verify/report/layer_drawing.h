@@ -17,11 +17,11 @@ struct Curve {
   std::string_view name, line, mark;  ///< styles of the last two
   double radius = 0;
   std::function<std::optional<double>(std::size_t)> value = {};  ///< of the layer at this index
-  std::function<double(double)> part = {};  ///< where it stands: 0 at the bottom, 1 at the top
+  std::function<double(double)> part = {};  ///< the place of a value: 0 at the bottom, 1 at the top
   std::function<std::string(double)> text = {};
 };
 
-/// Where 1 - cosine stands between the decades of an axis.
+/// The place of 1 - cosine between the decades of an axis.
 struct DecadeAxis {
   int low = 0, high = 0;
   [[nodiscard]] double part(double cosine) const;
@@ -37,7 +37,7 @@ class LayerDrawing {
  public:
   static constexpr double kWidth = 860, kLeft = 62, kRight = kWidth - 64;
 
-  /// `title` stands beside the upright axis.
+  /// `title` is written next to the upright axis.
   LayerDrawing(std::span<const LayerAgreement> layers, double height, std::string_view label,
                std::string_view title);
 

@@ -46,8 +46,8 @@ std::string ids_text(const std::vector<std::int32_t>& ids, std::optional<std::si
   return text;
 }
 
-// The answers to one prompt, that of the source first; it is marked where one output alone parts
-// from it.
+// The answers to one prompt, that of the source first. With only one output it is marked where the
+// two differ.
 std::string texts_html(const std::vector<std::string_view>& titles,
                        const std::vector<const GreedyPrompt*>& outputs) {
   const std::string source = valid_text(outputs.front()->source_text);

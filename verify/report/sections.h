@@ -41,7 +41,7 @@ struct Answer {
   std::string html;
 };
 std::string answers_html(const std::vector<Answer>& answers);
-/// What the source and its outputs answered to a prompt, the first difference of each output
+/// The answers of the source and its outputs to a prompt, the first difference of each output
 /// marked; `outputs` are of the same prompt.
 std::string prompt_html(std::size_t number, const std::vector<std::string_view>& titles,
                         const std::vector<const GreedyPrompt*>& outputs);

@@ -1,5 +1,5 @@
-// What a reader wants who does not read on: how large, what became what, how close, what was
-// judged.
+// A summary for readers who do not read on: how large, which scheme became which, how close, which
+// parts were judged.
 #include <algorithm>
 #include <cmath>
 

@@ -23,7 +23,7 @@ class Svg {
   void circle(SvgPoint centre, double radius, std::string_view style, std::string_view title = {});
   void rect(SvgPoint corner, double width, double height, std::string_view style,
             std::string_view title = {});
-  /// A square that stands on its corner.
+  /// A square on its corner.
   void diamond(SvgPoint centre, double radius, std::string_view style, std::string_view title = {});
   void text(SvgPoint at, std::string_view style, std::string_view text);
   /// Read from below.

@@ -50,7 +50,7 @@ std::string failure_text(const Report& report, const GateResult& result) {
   return text;
 }
 
-// What a level looked at, and the metrics by which it is judged.
+// The subject of a level, and the metrics by which it is judged.
 struct Looked {
   std::string what;
   std::vector<std::string_view> metrics;  // beginnings of names

@@ -21,7 +21,7 @@ bool is_exact(const WeightGroup& group) {
   return group.sums.exact + group.sums.source_nonfinite == group.sums.elements;
 }
 
-// What is exact stands after the rest.
+// Exact groups come after the rest.
 std::vector<WeightGroup>::iterator partition_exact(std::vector<WeightGroup>& groups) {
   return std::stable_partition(groups.begin(), groups.end(),
                                [](const auto& group) { return !is_exact(group); });
@@ -218,7 +218,7 @@ double x_of(double bin) {
   return kLeft + (kWidth - kLeft - kRight) * bin / static_cast<double>(kStepBins);
 }
 
-// Shares stand on a logarithmic axis: one value in a million beyond half a step is what to see.
+// Shares are on a logarithmic axis: it must show one value in a million beyond half a step.
 double y_of(double decade) {
   const double part = std::clamp((decade - kLowDecade) / -kLowDecade, 0.0, 1.0);
   return kHeight - kBottom - part * (kHeight - kBottom - kTop);

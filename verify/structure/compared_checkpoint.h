@@ -33,14 +33,14 @@ std::string family_of(std::string_view given, const std::filesystem::path& direc
 ComparedCheckpoint open_compared(const std::filesystem::path& directory,
                                  shard::SourceOptions options);
 
-/// How many weights and bytes stand in a scheme.
+/// The weights and bytes of a scheme.
 struct SchemeShare {
   std::string scheme;
   std::uint64_t tensors = 0, elements = 0, bytes = 0;  ///< bytes of all parts
   friend bool operator==(const SchemeShare&, const SchemeShare&) = default;
 };
 
-/// What a report says of a checkpoint. No path and no time.
+/// The facts about a checkpoint in a report. No path and no time.
 struct CheckpointFacts {
   std::string name;  ///< last component of the directory
   std::string family, dialect;
@@ -53,9 +53,9 @@ struct CheckpointFacts {
   std::uint64_t tensors = 0, files = 0, bytes = 0;
   std::uint64_t static_inputs = 0;   ///< weights with a stored scale of their activations
   std::vector<SchemeShare> schemes;  ///< by bytes, descending
-  /// What is expected of its layers, by its coarsest linears: "plain", "int8", "int8-static" (one
-  /// scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 in MLPs and experts alone,
-  /// activations not quantized) or "fp4".
+  /// The kind that decides the demands on its layers, by its coarsest linears: "plain", "int8",
+  /// "int8-static" (one scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 only in
+  /// MLPs and experts, activations not quantized) or "fp4".
   std::string kind;
   friend bool operator==(const CheckpointFacts&, const CheckpointFacts&) = default;
 };
@@ -68,7 +68,8 @@ struct SchemeChange {
   std::uint64_t tensors = 0, source_bytes = 0, output_bytes = 0;  ///< bytes of all parts
   friend bool operator==(const SchemeChange&, const SchemeChange&) = default;
 };
-/// What became of the weights that both have, by headers alone: by bytes in the source, descending.
+/// Changes of scheme of the weights that both have, only from headers: by bytes in the source,
+/// descending.
 std::vector<SchemeChange> scheme_changes(const formats::Checkpoint& source,
                                          const formats::Checkpoint& output);
 

@@ -82,7 +82,7 @@ bool is_cut(const Json& source, const Json& output, std::size_t n_layers) {
   return true;
 }
 
-// What a side says of a meaning; null where it says nothing of its own.
+// A side's value of a meaning; null where it has none of its own.
 const SaidValue* said_of(const ConfigMeaning::Values& side, std::string_view name) {
   const auto said = side.find(name);
   return said == side.end() ? nullptr : &said->second;
@@ -144,8 +144,8 @@ class ParameterComparison {
                 Error(ErrorCode::kMismatch, std::move(message)).in_file(where_.file));
   }
 
-  // A key that nobody here knows may be new to the format, or nothing; one that both sides have
-  // with other values is a change of somebody's.
+  // A key that is unknown here may be new to the format, or meaningless; one that both sides have
+  // with other values was changed on purpose.
   void compare(const SaidValue* from, const SaidValue* to, bool is_known) {
     static const Json absent = nullptr;
     const Json& before = from == nullptr ? absent : *from->value;
@@ -218,7 +218,7 @@ struct NumberFormats {
     });
   }
 
-  // DeepSeek-V4 says whether its routed experts are FP4 or FP8, and engines go by it alone.
+  // DeepSeek-V4 says whether its routed experts are FP4 or FP8, and engines use only this key.
   void expert_dtype() {
     const Json& before = json_member(source.config().raw, "expert_dtype");
     const Json& after = json_member(config.config, "expert_dtype");

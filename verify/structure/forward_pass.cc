@@ -19,7 +19,7 @@ using formats::kConfigName;
 
 namespace {
 
-// The object that holds the text model's keys, and the whole: keys stand in either.
+// The object that holds the text model's keys, and the whole: keys may be in either.
 std::vector<Json*> sections_of(Json& config) {
   std::vector<Json*> sections = {&config};
   const std::string key = formats::text_nesting(config).key;

@@ -10,9 +10,10 @@
 
 namespace ingot::verify {
 
-/// What two config.json mean to the runtime: the numbers of the forward pass that it reads from
-/// each, whatever the keys are called. Every key that it reads has its effect there, and nowhere
-/// else. Left out is what a conversion decides: the quantization and the number of MTP layers.
+/// The meaning of two config.json to the runtime: the numbers of the forward pass that it reads
+/// from each, whatever the keys are called. Every key that it reads has its effect there, and
+/// nowhere else. The choices of a conversion are left out: the quantization and the number of MTP
+/// layers.
 class ForwardPass {
  public:
   /// `family` must outlive this; null: nothing is known.
@@ -24,7 +25,7 @@ class ForwardPass {
   [[nodiscard]] bool is_same() const { return is_known() && source_ == output_; }
   /// Why the output has none, where the source has one; else empty.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
-  /// Whether the forward pass of that side would be another one, or none, without what stands at
+  /// True if the forward pass of that side would be another one, or none, without the value at
   /// `path` (`rope_parameters.factor`) of its config.
   [[nodiscard]] bool depends_on(bool of_output, std::string_view path) const;
 

@@ -21,10 +21,10 @@ using formats::StoredTensor;
 namespace {
 
 constexpr std::string_view kRule = "structure.input-scale";
-/// What FP32 may lose on the way, whoever computed.
+/// The error that FP32 arithmetic may cause, in any program.
 constexpr float kSlack = 1e-5F;
 
-/// What the input of a linear takes; 0 is within.
+/// The range of a linear's input; 0 is within.
 struct Range {
   float min = 0, max = 0;
   void include(const Range& other) {
@@ -34,7 +34,7 @@ struct Range {
   [[nodiscard]] float amax() const { return std::max(max, -min); }
 };
 
-/// What the file says of a module: a pair, or a magnitude that means both signs of it.
+/// The file's values for a module: a pair, or a magnitude that means both signs of it.
 struct Statistics {
   std::optional<float> min, max, amax;
 

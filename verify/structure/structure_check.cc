@@ -41,7 +41,7 @@ namespace {
 constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 
 constexpr std::string_view kSideFileRule = "structure.side-file";
-// What engines, tokenizers and transformers look for by name. Whatever it says, they follow it.
+// Files that engines, tokenizers and transformers look for by name, and obey.
 constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
                                                          "added_tokens.json",
                                                          "chat_template.jinja",
@@ -90,8 +90,8 @@ formats::Json json_member(const std::filesystem::path& path, std::string_view ke
   }
 }
 
-// What transformers 5 writes anew without changing anything: the chat template in a file of its
-// own, and a generation config that repeats config.json.
+// True for files that transformers 5 writes again without a change of meaning: the chat template in
+// a file of its own, and a generation config that repeats config.json.
 bool repeats_source(const std::filesystem::path& source, const std::filesystem::path& directory,
                     const std::string& path) {
   if (path == kGeneration) return json_member(directory / path, "_from_model_config") == true;
@@ -111,7 +111,7 @@ class SourceSideFiles {
 
   // Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
   // that the source does not have. Papers (a readme, a licence, pictures) and further files that no
-  // loader looks for are warnings. `label` stands before the names, e.g. `rank-00001-of-00004/`.
+  // loader looks for are warnings. `label` is put before the names, e.g. `rank-00001-of-00004/`.
   void compare(const std::filesystem::path& directory, const std::string& label,
                StructureFindings& found) {
     const auto tell = [&](const std::string& path, ErrorCode code, std::string message) {
@@ -202,7 +202,7 @@ class StructureCheck {
         source_.model, {.threads = options_.threads, .stop_requested = options_.stop_requested});
     for (const LoadedDirectory& directory : directories) {
       const std::optional<Manifest> manifest = manifest_of(directory.path);
-      // Beside a file alone nothing is looked at.
+      // No file next to a single weights file is compared.
       const bool is_file = formats::is_weights_file(directory.path);
       if (!is_file || !options_.config.empty()) configs(directory, manifest);
       if (!is_file) side_files.compare(directory.path, directory.label, found_);
@@ -215,7 +215,7 @@ class StructureCheck {
   }
 
  private:
-  // One rank alone would lack nearly everything: that is one fact.
+  // A single rank would lack nearly everything: that is one fact.
   bool is_one_rank_of(const Checkpoint& model) {
     if (model.slicing() == nullptr || source_.model.slicing() != nullptr) return false;
     found_.error("structure.slice",
@@ -227,7 +227,7 @@ class StructureCheck {
     return true;
   }
 
-  // What can be known to be wrong with the output alone: as `ingot check`.
+  // The faults that show in the output without its source: as `ingot check`.
   void own_checks() {
     check::CheckResult checked = check::check_directory(output_,
                                                         {.family = options_.family,
@@ -240,7 +240,7 @@ class StructureCheck {
     report_.has_manifest = checked.has_manifest;
     const formats::ConfigMeaning source(source_.model.config().raw);
     for (Finding& finding : checked.findings) {
-      // What the source's config contradicts itself in, conversion does not mend.
+      // Conversion does not mend contradictions within the source's config.
       const auto& known = source.contradictions();
       const bool is_contradiction =
           finding.rule == "config.contradiction" &&
@@ -293,7 +293,7 @@ class StructureCheck {
     configs_.emplace_back(file, std::move(*config));
   }
 
-  // What DeepSeek's inference code reads follows from config.json.
+  // The file for DeepSeek's inference code follows from config.json.
   void native_config(const LoadedDirectory& directory, const Json& config) {
     const fs::path path = directory.path / formats::kNativeConfigName;
     std::error_code failure;

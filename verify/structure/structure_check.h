@@ -13,7 +13,7 @@
 namespace ingot::verify {
 
 struct StructureOptions {
-  bool hashes = true;  ///< where a manifest lies beside the weights, hash every tensor
+  bool hashes = true;  ///< where there is a manifest next to the weights, hash every tensor
   std::filesystem::path config = {};  ///< of the output, as shard::SourceOptions::config
   std::string family = {};
   /// File of activation statistics that static scales are compared with; may be empty.
@@ -23,7 +23,7 @@ struct StructureOptions {
   std::function<bool()> stop_requested = {};
 };
 
-/// What was found wrong with the output, and how much was looked at.
+/// Faults of the output, and the amount of what was compared.
 struct StructureReport {
   /// Errors first, then in stable order. `rule` is the id of a loader rule or of a structure test
   /// ("structure.missing", "structure.config", ...).

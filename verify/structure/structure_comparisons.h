@@ -18,7 +18,7 @@
 
 namespace ingot::verify {
 
-/// What the tests of level `structure` find, in the order in which they find it.
+/// Findings of the tests of level `structure`, in their order.
 class StructureFindings {
  public:
   /// Files and messages are told without `directory`, which is where the output lies.
@@ -59,24 +59,24 @@ std::uint64_t compare_tensors(const formats::Checkpoint& source, const formats::
 struct OutputConfig {
   const formats::Json& config;
   std::string file;  ///< for findings, e.g. `rank-00001-of-00004/config.json`
-  /// What cuts pad (vocabulary, widths of MLPs) may be wider than in the source.
+  /// Sides that cuts pad (vocabulary, widths of MLPs) may be wider than in the source.
   bool may_be_padded = false;
   /// False for DeepSeek's own config, of which every key counts.
   bool is_hub = true;
   /// The source says that its head is the embedding, and stores one: the output may say that the
   /// stored one counts.
   bool may_untie_head = false;
-  /// Whose forward pass the two must mean alike; null: nobody asks.
+  /// The family whose forward pass the two must mean alike; null: it is not compared.
   const formats::Family* family = nullptr;
 };
 
 /// Finds ("structure.config") every meaning (formats/config/config_meaning.h) that is not the
-/// source's, by the keys that say it. Left out is what conversion derives: quantization_config,
-/// which loader rules compare with the tensors, the number of MTP layers (compare_tensors), and
-/// what lists of layers say of those that were dropped. A key that is not known and that one side
-/// alone has is a warning. Absent and null are the same.
+/// source's, by the keys that say it. Left out are the values that conversion derives:
+/// quantization_config, which loader rules compare with the tensors, the number of MTP layers
+/// (compare_tensors), and entries of lists for layers that were dropped. An unknown key that only
+/// one side has is a warning. Absent and null are the same.
 ///
-/// A key that one side alone has is judged by the forward pass where that depends on it: it is an
+/// A key that only one side has is judged by the forward pass where that depends on it: it is an
 /// error where the two mean another one, and no finding where the other side says the same in
 /// another key. A forward pass that is not the source's is an error in any case.
 void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
@@ -88,9 +88,9 @@ void compare_model_parameters(const formats::Json& source, const OutputConfig& o
 void compare_number_formats(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             const OutputConfig& config, StructureFindings& found);
 
-/// Finds ("structure.activations") weights that keep their scheme, but of which engines would
-/// quantize the activations otherwise than in the source, which nobody asked for: an error; a
-/// warning between two dialects, and of what `ingot repair` made.
+/// Finds ("structure.activations") weights that keep their scheme, but whose activations engines
+/// would quantize otherwise than in the source, though no option asks for it: an error; a warning
+/// between two dialects, and for outputs of `ingot repair`.
 void compare_activations(const formats::Checkpoint& source, const formats::Checkpoint& output,
                          const Wanted& wanted, StructureFindings& found);
 

@@ -62,7 +62,7 @@ Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {
   const Json& nested = json_member(recipe, "choices");
   const Json& choices = nested.is_null() ? recipe : nested;
   wanted.is_recorded = recipe.is_object() && !recipe.empty();
-  // The key is from when nvfp4 alone was searched.
+  // The key is from when only nvfp4 was searched.
   const bool is_weighted = !json_member(choices, "importance").is_null();
   wanted.search = is_weighted ? "weighted" : text_at(choices, "nvfp4_search");
   wanted.fp8_grid = text_at(choices, "fp8_grid");

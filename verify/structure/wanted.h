@@ -10,19 +10,19 @@
 
 namespace ingot::verify {
 
-/// What was asked of the conversion that made an output, as its manifest says. It decides what a
-/// right output is; how near the output comes to it, and whether that is enough, is never taken
-/// from there.
+/// The requests to the conversion that made an output, by its manifest. They decide what a right
+/// output is; how near the output comes to it, and whether that is enough, is never taken from
+/// there.
 struct Wanted {
   bool is_recorded = false;  ///< else all that follows is assumed
   /// "amax", "4over6", "mse", "signed", or "weighted" by --importance; empty: unknown.
   std::string search = {};
   std::string fp8_grid = {};      ///< "amax" or "ue8m0"; empty: the source's
   std::string activations = {};   ///< "weight-only", "dynamic" or "static"; empty: the source's
-  bool is_repair = false;         ///< what was said wrongly of the source is mended
+  bool is_repair = false;         ///< false statements about the source are mended
   bool via_bf16 = false;          ///< values are cast to BF16 before they are encoded
   bool has_given_scales = false;  ///< of FP8 blocks and INT4 groups, taken from a release
-  /// Rules that somebody gave, of plain schemes: selectors and schemes.
+  /// Rules that the user gave, of plain schemes: selectors and schemes.
   std::vector<std::pair<std::string, std::string>> plain_rules = {};
 
   /// Whether a rule names the tensor or its role, and asks for this plain scheme.

@@ -7,9 +7,9 @@
 
 namespace ingot::verify {
 
-/// The numbers that the codes of a scheme stand for, before they are multiplied with a scale. The
-/// step between two neighbours is a power of two that follows from the smaller of them, x:
-/// 2^max(floor(log2 |x|), log2 floor) x step_factor.
+/// The values of a scheme's codes, before they are multiplied with a scale. The step between two
+/// neighbours is a power of two that follows from the smaller of them, x: 2^max(floor(log2 |x|),
+/// log2 floor) x step_factor.
 struct StepGrid {
   float floor = 1;        ///< below this power of two the step no longer shrinks
   float step_factor = 1;  ///< 2^-(bits of the mantissa)
@@ -17,8 +17,8 @@ struct StepGrid {
   /// scale and product. 0 for F32, which has no reason to differ at all.
   float limit = 0;
   float largest = 0;  ///< code; infinite for F32
-  /// What a decoded value divided by its scale is multiplied with before its exponent is taken, as
-  /// it may lie an FP32 rounding below a power of two.
+  /// A factor of a decoded value divided by its scale, before its exponent is taken, as it may lie
+  /// an FP32 rounding below a power of two.
   float slack = 1;
   bool has_signed_scales = false;  ///< a scale may be negative; its magnitude is the step
 };
@@ -64,8 +64,8 @@ namespace scalar {
 void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums);
 }
 
-/// A relative error above which alone a further one needs a division: just below the largest so
-/// far. Exactly 1 stays, as that is what every value gives that became zero.
+/// Only a relative error above this needs a division: just below the largest so far. Exactly 1
+/// stays, as every value that became zero gives 1.
 inline float relative_filter(float max_relative) {
   return max_relative == 1 ? 1 : max_relative * (1 - 0x1p-22F);
 }

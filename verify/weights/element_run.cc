@@ -43,7 +43,7 @@ using CompareRow = void (*)(const RowPiece&, const StepGrid&, RowSums&);
 /// One row of so many is in the histogram.
 constexpr std::uint64_t kHistogramRows = 64;
 
-/// The scales of a piece of every row, looked up anew where rows leave their group.
+/// The scales of a piece of every row, looked up again where rows leave their group.
 class PieceScales {
  public:
   PieceScales(const ElementRun& run, std::size_t first, std::size_t n)
@@ -82,7 +82,7 @@ class PieceScales {
   }
 
  private:
-  /// What steps are multiplied with; where a scale is above zero by definition, the scale.
+  /// The factor of steps; where a scale is above zero by definition, the scale.
   [[nodiscard]] float magnitude(float scale) const { return is_signed_ ? std::fabs(scale) : scale; }
 
   [[nodiscard]] bool invert() {
@@ -122,7 +122,7 @@ class PieceScales {
   std::array<float, kRowPiece / kRowStep> inverse_, limit_;
 };
 
-/// What is taken of one element.
+/// The values of one element.
 struct Element {
   double source, output, scale;
   [[nodiscard]] double distance() const { return std::fabs(output - source); }

@@ -14,8 +14,8 @@ inline constexpr std::size_t kStepBins = 25;
 /// it: what limit is for counting misrounded values.
 inline constexpr float kBinFactor = 1 - 0x1p-11F;
 
-/// What follows from comparing values one by one. Exact counts; sums in double over a fixed order
-/// (see compare_elements), so that results do not depend on threads or SIMD target.
+/// The result of comparing values one by one. Exact counts; sums in double over a fixed order (see
+/// compare_elements), so that results do not depend on threads or SIMD target.
 struct ElementSums {
   std::uint64_t elements = 0;
   std::uint64_t exact = 0;       ///< equal values (0 and -0 are)

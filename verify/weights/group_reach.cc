@@ -178,7 +178,7 @@ void GroupCodes::see_shared(const ElementRun& tile) {
     for (std::size_t g = 0; g < groups; ++g) {
       const float scale = magnitude_of(scheme_, scales[first + g]);
       const std::size_t at = scale_row * stored.scale_cols + first + g;
-      // What is no scale has been said; at its floor it tells nothing.
+      // Values that are no scales were reported; a scale at its floor tells nothing.
       const bool is_at_floor = !(scale > floor_of(scheme_));
       raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / bound_of(scheme_, scale));
       scale_.store(scale, std::memory_order_relaxed);

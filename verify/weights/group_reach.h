@@ -27,22 +27,22 @@ struct GroupReach {
   friend bool operator==(const GroupReach&, const GroupReach&) = default;
 };
 
-/// The groups of one tensor of the output. What rules reach, whoever wrote them: 126 of 127 in INT8
-/// (the others round a scale in BF16); 448 in FP8, half of it under a power of two; 4 of 6 in
-/// NVFP4, unless half the scale would be no better; 3 of 6 in MXFP4 (4 by our rule, but others
-/// round exponents up). Apart are groups at the least scale that a rule gives: they hold next to
-/// nothing. Safe from many threads.
+/// The groups of one tensor of the output. The largest codes that the rules of any program reach:
+/// 126 of 127 in INT8 (the others round a scale in BF16); 448 in FP8, half of it under a power of
+/// two; 4 of 6 in NVFP4, unless half the scale would be no better; 3 of 6 in MXFP4 (4 by our rule,
+/// but others round exponents up). Groups at the least scale that a rule gives are excepted: they
+/// hold next to nothing. Safe from many threads.
 class GroupCodes {
  public:
   /// For weights in this encoding and shape. `is_sampled`: not all rows are seen, so that groups of
   /// several rows tell nothing.
   GroupCodes(const formats::Encoding& encoding, const formats::Shape& shape, bool is_sampled);
 
-  /// Looks at a tile whose first column begins a group. `global` as ScaleReader has it. What groups
-  /// that lie in it come to is added to `found`.
+  /// Looks at a tile whose first column begins a group. `global` as ScaleReader has it. Adds the
+  /// reach of groups that lie in it to `found`.
   void see(const ElementRun& tile, const std::optional<formats::GlobalScale>& global,
            GroupReach& found);
-  /// What all other groups come to, when everything was seen. Gives memory back.
+  /// The reach of all other groups, when everything was seen. Gives memory back.
   GroupReach finish();
 
  private:

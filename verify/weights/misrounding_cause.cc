@@ -128,7 +128,7 @@ class Experiments {
     return best;
   }
 
-  // What is rounded to a code is the quotient in BF16.
+  // Sums for the quotient in BF16, rounded to a code.
   ElementSums in_bf16() {
     std::vector<float> quotients(source_.values.size());
     quantize::for_each_piece(

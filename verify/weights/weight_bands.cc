@@ -18,8 +18,8 @@ constexpr std::uint64_t kMaxGroupRows = 256;
 /// Rows at a time of a sample, that reads are not too small.
 constexpr std::uint64_t kSampleRows = 16;
 
-/// Columns after which groups of both sides begin anew, in pieces of the sums; 0 when that is
-/// beyond what is decoded at a time.
+/// The number of columns after which groups of both sides begin again, in pieces of the sums; 0
+/// when that is more than is decoded at a time.
 std::uint64_t common_cols(std::uint64_t a, std::uint64_t b, std::uint64_t cols) {
   std::uint64_t unit = kRowPiece;
   for (const std::uint64_t group : {a, b}) {

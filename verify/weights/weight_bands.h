@@ -18,7 +18,7 @@ struct WeightBand {
 };
 
 /// How the rows of a pair of tensors are cut: small enough that both sides stay in a processor's
-/// cache between reading and decoding. A function of shape, groups and sample alone.
+/// cache between reading and decoding. A function of only shape, groups and sample.
 class WeightBands {
  public:
   /// `groups`: rows and columns that share a scale, on both sides; 0 without scales.
@@ -58,7 +58,7 @@ struct EncodedBand {
 };
 
 /// Reads a band of a tensor into `codes`, which grows where it is too small and must outlive the
-/// result. `scales`: those of the tensor; null where it has none, or codes alone count.
+/// result. `scales`: those of the tensor; null where it has none, or only codes count.
 EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
                       const formats::ScaleReader* scales, std::vector<std::byte>& codes);
 

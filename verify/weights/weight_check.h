@@ -23,20 +23,21 @@ enum class Relation : std::uint8_t {
   /// scheme under scales that were asked for.
   kQuantized,
   kWidened,  ///< into a plain dtype that holds every value of the source's grid (or rounds it once)
-  kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits, which nobody asked for
+  kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits, though no option asks for
+              ///< it
 };
 std::string_view relation_name(Relation relation);
 
-/// What comparing the values of a tensor with its partner gives, before others are looked at.
+/// The result of comparing the values of a tensor with its partner, before others are looked at.
 struct ComparedValues {
   Relation relation = Relation::kIdentical;
   ElementSums sums;
-  GroupReach reach;  ///< of tensors whose codes were made anew
+  GroupReach reach;  ///< of tensors whose codes were computed again
   friend bool operator==(const ComparedValues&, const ComparedValues&) = default;
 };
 
-/// What several runs found, of the tensors of WeightsReport::tensors. What is there already is
-/// taken over, and what is of the share is added.
+/// Results of several runs, of the tensors of WeightsReport::tensors. Those that are there are
+/// taken over, and those of the share are added.
 struct WeightLedger {
   check::WorkShare share;
   std::vector<std::optional<ComparedValues>> tensors;
@@ -61,7 +62,7 @@ struct TensorWeights {
   std::string from, to;  ///< schemes
   Relation relation = Relation::kIdentical;
   ElementSums sums;
-  GroupReach reach;  ///< of tensors whose codes were made anew
+  GroupReach reach;  ///< of tensors whose codes were computed again
   /// How far from 1 the factor that fits the output to the source may be because all values were
   /// rounded the same way: a bound that follows from plain dtypes on the way, 0 without any.
   double rounding_shift = 0;
@@ -78,7 +79,7 @@ struct WeightsReport {
 };
 
 /// Streams both sides in row bands within `mem_limit`, decodes, and compares every pair of logical
-/// tensors of one name; with a ledger, those alone that are of its share and not in it. Throws what
+/// tensors of one name; with a ledger, only those that are of its share and not in it. Throws what
 /// reading throws; kInterrupted when stopped.
 WeightsReport compare_weights(const formats::Checkpoint& source, const formats::Checkpoint& output,
                               const WeightsOptions& options);

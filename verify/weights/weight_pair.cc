@@ -153,7 +153,7 @@ BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) con
   return found;
 }
 
-// Numbers that nobody computes with: the same or not, element by element.
+// Numbers without a use in computation: the same or not, element by element.
 BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch) const {
   BandSums found;
   found.sums.elements = band.rows * band.cols;
@@ -176,7 +176,7 @@ BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch)
   return found;
 }
 
-// What INT4 codes are less, and which scale is whose.
+// The zero points of INT4 codes, and which scale is whose.
 bool WeightPair::zeros_agree(const EncodedBand& source, const EncodedBand& output) {
   const auto zero_at = [](const EncodedBand& band, std::size_t i) {
     return quantize::zero_code(band.run, band.run.scales.data() + i);
@@ -296,7 +296,7 @@ std::string WeightPair::fused_module() const {
                                 formats::ExpertJoin::kExpert);
 }
 
-// The scheme that the source has, under scales that somebody asked for.
+// True for the source's scheme under scales that the user asked for.
 bool WeightPair::is_as_wanted(const BandSums& whole) const {
   if (!takes_scales(output_.tensor.encoding.scheme)) return false;
   if (wanted_.has_given_scales) return true;

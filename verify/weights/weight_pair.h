@@ -17,13 +17,13 @@
 
 namespace ingot::verify {
 
-/// What a thread decodes in.
+/// A thread's buffers for decoding.
 struct WeightScratch {
   std::vector<std::byte> source_codes, output_codes;
   std::vector<float> source_values, output_values, meant_values;
 };
 
-/// What was found in a band.
+/// Sums over a band.
 struct BandSums {
   ElementSums sums;
   GroupReach reach;     ///< of groups that the band holds
