@@ -7,7 +7,7 @@
 
 namespace ingot::inference {
 
-/// What arithmetic a forward pass means.
+/// The arithmetic of a forward pass.
 enum class Profile : std::uint8_t {
   /// Per tensor what its scheme and declared activations mean on the target hardware; between
   /// operations as kBf16.

@@ -53,7 +53,7 @@ struct PageForm {
   [[nodiscard]] std::size_t page_bytes() const { return vectors * vector_bytes(); }
 };
 
-/// Where a vector stands: in the page of its last token, after those that end in the page before
+/// The place of a vector: in the page of its last token, after those that end in the page before
 /// it.
 struct Place {
   std::size_t page, vector;

@@ -40,8 +40,8 @@ using SequenceId = std::uint32_t;
 
 /// Cached tokens of many sequences in pages of kPageTokens tokens. A page holds one stream of one
 /// layer; the pages of the same tokens in all layers are taken and given back together. Values are
-/// quantized when they are written, so that nobody sees them unquantized. Different (sequence,
-/// layer) pairs may be written and read at once, while nobody adds, reserves, truncates or frees.
+/// quantized when they are written, so that they are never read unquantized. Different (sequence,
+/// layer) pairs may be written and read at once, but not during add, reserve, truncate or free.
 class KvCache {
  public:
   static constexpr std::size_t kPageTokens = 64;
@@ -52,7 +52,7 @@ class KvCache {
   KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity);
   /// Bytes that a token takes over all layers.
   static std::uint64_t bytes_per_token(const std::vector<std::vector<CacheStream>>& layers);
-  /// Bytes that a sequence takes beside them: its states.
+  /// Bytes that a sequence takes in addition: its states.
   static std::uint64_t bytes_per_sequence(const std::vector<std::vector<CacheStream>>& layers);
 
   /// A sequence without tokens. Numbers of freed sequences are given again, the last freed first.

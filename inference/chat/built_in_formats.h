@@ -24,8 +24,8 @@ std::span<const BuiltInFormat> built_in_formats();
 /// kInvalidArgument unless the further variables are null, or an object without any.
 void refuse_extra(std::string_view name, const formats::Json* extra);
 
-/// The encoder that DeepSeek-V3.2 comes with in place of a template. Tools stand with the system or
-/// developer message that declares them ("tools", "response_format"); those of the request go to
+/// The encoder that DeepSeek-V3.2 comes with in place of a template. Tools are part of the system
+/// or developer message that declares them ("tools", "response_format"); those of the request go to
 /// the system message in front, or to an empty one put there. Thinking mode: options.thinking.
 /// Extra options: `drop_thinking` (true), which in thinking mode removes developer messages before
 /// the last one of a user or developer, and `add_default_bos_token` (true). The generation prompt

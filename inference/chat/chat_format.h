@@ -21,15 +21,15 @@ struct ChatOptions {
   /// `enable_thinking` are then not set, else both are. The built-in formats take nothing for
   /// false.
   std::optional<bool> thinking;
-  /// What strftime_now tells a template: `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty. Without
-  /// it a template that asks is kInvalidArgument: nothing here reads a clock.
+  /// The answer of strftime_now in a template: `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
+  /// Without it a template that asks is kInvalidArgument: no clock is read here.
   std::string date;
   /// Further variables of a template, an object or null; deepseek-v3.2 takes `drop_thinking` and
   /// `add_default_bos_token`.
   std::shared_ptr<const formats::Json> extra;
 };
 
-/// What a format is given; check_messages and check_tools have accepted it.
+/// The input of a format; check_messages and check_tools have accepted it.
 struct ChatRequest {
   const formats::Json& messages;
   const formats::Json& tools;
@@ -60,11 +60,11 @@ class ChatFormat {
   Render render_;
 };
 
-/// What the files of a model ask for: chat_template.jinja, else chat_template of
+/// Opens the format that a model's files ask for: chat_template.jinja, else chat_template of
 /// tokenizer_config.json (a string, or a list of {name, template}: "tool_use" when tools are given,
 /// else "default"), else the built-in format of its family. `format_override` is one of
-/// chat_formats(), or empty for what the files say. Throws kInvalidArgument for another name,
-/// kNotFound when nothing is to be found, and what the template's parser throws.
+/// chat_formats(), or empty for that of the files. Throws kInvalidArgument for another name,
+/// kNotFound when there is no format, and as the template's parser does.
 std::unique_ptr<ChatFormat> open_chat_format(const std::filesystem::path& directory,
                                              std::string_view family,
                                              std::string_view format_override);

@@ -15,7 +15,7 @@
 // The formats of DeepSeek's models before V3.2, as templates over messages of which only these are
 // left: role, content as text, calls with a name and arguments as text, prefix. Tools have a name,
 // a description and their parameters as JSON text. V3, R1 and V3.1 put all system messages first,
-// wherever they stand. Special tokens are spelled as in the tokenizers: the bar is U+FF5C, the gap
+// whatever their place. Special tokens are spelled as in the tokenizers: the bar is U+FF5C, the gap
 // between words U+2581.
 
 namespace ingot::inference {
@@ -63,8 +63,8 @@ constexpr std::string_view kInTokens = R"({{ '<｜begin▁of▁sentence｜>' ~ s
 {%- endfor %}
 {{- '<｜tool▁outputs▁end｜>' if state.in_outputs else prompt if add_generation_prompt }})";
 
-// What the assistant says goes on where the last marker left off: behind a user's message it opens
-// a turn, behind the outputs of tools it continues one.
+// An answer continues after the last marker: after a user's message it opens a turn, after the
+// outputs of tools it continues one.
 constexpr std::string_view kWithThoughts = R"({{ '<｜begin▁of▁sentence｜>' ~ system }}
 {%- if tools %}
   {{- '\n\n## Tools\nYou have access to the following tools:\n' }}
@@ -108,7 +108,7 @@ constexpr std::string_view kWithThoughts = R"({{ '<｜begin▁of▁sentence｜>'
 struct Row {
   std::string_view name, text;
   bool has_calls = true;          // and the outputs of tools
-  std::string_view no_tools;      // what the refusal of tools says; empty: it declares them
+  std::string_view no_tools;      // the text that refuses tools; empty: it declares them
   bool takes_thinking = true;     // as a choice of the request
   bool forgets_thoughts = false;  // of earlier answers
   std::string_view prompt;        // where the template asks for it

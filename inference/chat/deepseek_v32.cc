@@ -52,7 +52,7 @@ Here are the functions available in JSONSchema format:
 )";
 constexpr std::string_view kToolsFoot = "</functions>\n";
 
-// What stands behind a system's content and before a developer's.
+// The text after a system's content and before a developer's.
 std::string declarations(const Numbered& at) {
   return declarations(at, kToolsHead, kToolsFoot);
 }
@@ -88,7 +88,7 @@ class Encoder {
     }
   }
 
-  // What the flag drops of answers, their reasoning, is not written anyway.
+  // The reasoning of answers, which the flag also drops, is never written anyway.
   void drop_developers() {
     std::vector<Numbered> kept;
     for (std::size_t i = 0; i < messages_.size(); ++i) {

@@ -96,7 +96,7 @@ struct Turn {
   std::vector<Part> parts;  ///< of users
 };
 
-// Parts of a content stand apart here.
+// Parts of a content are separated by an empty line here.
 std::string content_of(const Numbered& at) {
   std::string text = message_text(at.message, at.index);
   const Json* content = find_value(at.message, "content");
@@ -170,7 +170,7 @@ class Encoder {
     turns_.back().parts.push_back(std::move(part));
   }
 
-  // Results stand in the order of the calls, in the places where results stand.
+  // Sorts results by the order of the calls; messages with results keep their places.
   void sort_results() {
     std::map<std::string, std::size_t> order;
     for (Turn& turn : turns_) {
@@ -242,7 +242,7 @@ class Encoder {
     return text;
   }
 
-  // What begins the answer behind a turn.
+  // The beginning of the answer after a turn.
   [[nodiscard]] std::string opening(std::size_t i, bool ends, std::string_view next) const {
     const std::string& role = turns_[i].role;
     const bool opens = role == "user" || role == "developer" ||

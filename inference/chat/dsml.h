@@ -8,7 +8,7 @@
 #include "formats/json/json.h"
 #include "inference/chat/messages.h"
 
-// What the encoders of DeepSeek-V3.2 and V4 have in common. Protocol constants: the models were
+// The common parts of the encoders of DeepSeek-V3.2 and V4. Protocol constants: the models were
 // trained on these bytes.
 
 namespace ingot::inference {
@@ -20,7 +20,7 @@ inline constexpr std::string_view kAssistant = "<｜Assistant｜>";
 inline constexpr std::string_view kThink = "<think>";
 inline constexpr std::string_view kEndThink = "</think>";
 
-/// A message, and where it stands in the request, for errors.
+/// A message, and its place in the request, for errors.
 struct Numbered {
   formats::Json message;
   std::size_t index = 0;

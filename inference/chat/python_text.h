@@ -10,7 +10,7 @@
 
 #include "formats/json/json_fwd.h"
 
-// What Python's str does. Every text here is valid UTF-8; Python counts in code points.
+// Python's str operations. Every text here is valid UTF-8; Python counts in code points.
 
 namespace ingot::inference {
 
@@ -75,7 +75,7 @@ struct PythonJsonStyle {
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
 };
 
-/// What Python's json.dumps writes: keys in their order, "/" as it is, floats as python_float,
+/// The output of Python's json.dumps: keys in their order, "/" as it is, floats as python_float,
 /// infinite ones as Infinity and NaN. Strings must be valid UTF-8.
 std::string python_json(const formats::Json& value, const PythonJsonStyle& style = {});
 

@@ -140,7 +140,7 @@ ModelSpec mistral4(const ModelConfig& config) {
   return spec;
 }
 
-// LongCat-Flash: two latent attentions and two dense MLPs a layer beside one mixture; some experts
+// LongCat-Flash: a layer has two latent attentions, two dense MLPs and one mixture; some experts
 // have no tensors.
 ModelSpec longcat_flash(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);

@@ -9,9 +9,9 @@ namespace ingot::inference {
 using formats::JsonFields;
 using formats::ModelConfig;
 
-// DeepSeek-V4 (its configs as released): a sliding window in every layer, and beside it a
-// compressed cache, all of which a row sees, or what an indexer chooses of it. Frequencies of
-// layers with a compressor are others, stretched, without an effect on magnitudes.
+// DeepSeek-V4 (its configs as released): every layer has a sliding window and a compressed cache,
+// of which a row sees all, or the choice of an indexer. Layers with a compressor have other,
+// stretched frequencies, without an effect on magnitudes.
 ModelSpec deepseek_v4(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
   leave_out_mtp(spec);

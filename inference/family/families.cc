@@ -8,8 +8,8 @@
 #include "formats/records/manifest.h"
 #include "inference/family/spec_parts.h"
 
-// What each family computes: a function from its config.json, here or in a file of its own, and a
-// row behind them.
+// The computation of each family: a function from its config.json, here or in a file of its own,
+// and a row at the end.
 
 namespace ingot::inference {
 

@@ -82,7 +82,7 @@ ModelSpec gpt_oss(const ModelConfig& config) {
   }
   if (!spec.router) refuse("'num_local_experts' is missing or 0");
   spec.router->score = GateScore::kSoftmax;
-  spec.router->normalize = true;  // as a softmax over the chosen logits alone
+  spec.router->normalize = true;  // as a softmax over only the chosen logits
   spec.router->bias_of_logits = true;
   spec.expert_biases = true;
   const auto number = [&](const char* key, double usual) {
@@ -360,7 +360,7 @@ ModelSpec mistral_large4(const ModelConfig& given) {
   const bool says_rope = rope_fields(given).has_value();
   ModelConfig config = given;
   if (!says_rope) {
-    // What transformers takes then.
+    // The defaults of transformers.
     config.rope.type = "yarn";
     config.rope.factor = 2048;
     config.rope.original_max_position_embeddings = 512;

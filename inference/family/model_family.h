@@ -12,8 +12,7 @@
 
 namespace ingot::inference {
 
-/// What a family of formats/family computes. A new one is a function and a row in
-/// families.cc.
+/// The computation of a family of formats/family. A new one is a function and a row in families.cc.
 struct ModelFamily {
   std::string_view name;  ///< as in formats
   ModelSpec (*spec)(const formats::ModelConfig& config);
@@ -29,7 +28,7 @@ ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& 
 /// unsliced model: what was padded is no token.
 ModelSpec model_spec(const formats::Checkpoint& source);
 
-/// What families of grouped attention may say of scaled rope beside RopeConfig.
+/// Facts about scaled rope that families of grouped attention may state in addition to RopeConfig.
 struct RopeBands {
   bool truncate = true;  ///< YaRN: else its ramp begins and ends between pairs
   /// llama3: waves that turn fewer than `low` times in the original context are stretched, those
@@ -47,7 +46,7 @@ RopeBands rope_bands(const formats::ModelConfig& config);
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
                    const RopeBands& bands = {});
 
-/// What YaRN multiplies the softmax scale by: g(factor, mscale_all_dim) squared, 1 without.
+/// YaRN's factor of the softmax scale: g(factor, mscale_all_dim) squared, 1 without.
 double yarn_softmax_factor(const formats::RopeConfig& config);
 
 }  // namespace ingot::inference

@@ -45,7 +45,8 @@ RouterSpec router_spec(const ModelConfig& config) {
   return router;
 }
 
-// Layers with an indexer of their own: `indexer_types`, or the pattern or pair that stands for it.
+// Layers with an indexer of their own: by `indexer_types`, or by the pattern or pair that older
+// configs have.
 std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
   std::vector<bool> own(n_layers, true);
   if (const formats::Json* types = fields.optional_array("indexer_types")) {

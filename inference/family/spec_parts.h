@@ -14,7 +14,7 @@
 #include "formats/json/json_fields.h"
 #include "inference/family/model_family.h"
 
-// What families of the same kind read alike from config.json. All of it refuses naming the key.
+// Readers of config.json that families of the same kind share. Each refuses with the key.
 
 namespace ingot::inference {
 
@@ -40,10 +40,10 @@ std::size_t needed(const formats::JsonFields& fields, const char* key,
                    std::uint64_t most = kMaxCount);
 /// kUnsupported for another text; the key may be missing.
 void require_text(const formats::JsonFields& fields, const char* key, std::string_view only);
-/// What weights of experts are multiplied with; 1 where nothing is said.
+/// The factor of experts' weights; 1 where the config has none.
 float routed_scale(const formats::JsonFields& fields);
 
-/// What every family has: widths, layers, norms, router sizes.
+/// The parts of every family: widths, layers, norms, router sizes.
 /// `activation` is the one that the family computes; configs without the key have it too.
 ModelSpec decoder_spec(const formats::ModelConfig& config, std::string_view activation = "silu");
 /// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
@@ -83,7 +83,7 @@ HyperSpec hyper_spec(const formats::JsonFields& fields, const ModelSpec& spec);
 /// For families whose layers for prediction are not of the kind that MtpLayer computes.
 void leave_out_mtp(ModelSpec& spec);
 
-/// Families that stand in other files.
+/// Families in other files.
 ModelSpec glm4_moe(const formats::ModelConfig& config);
 ModelSpec solar_open(const formats::ModelConfig& config);
 ModelSpec dots1(const formats::ModelConfig& config);

@@ -20,7 +20,7 @@ double seconds(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-// What a rank sends to each other one.
+// The message of a rank to each other one.
 struct Coordinator::Report {
   std::uint64_t stops = 0, arrived = 0, outstanding = 0;
   std::uint64_t messages = 0, bytes = 0;

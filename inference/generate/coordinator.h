@@ -12,7 +12,7 @@
 
 namespace ingot::inference {
 
-/// Of one step: what a group of ranks that hold the same tokens computed, and what a rank did.
+/// Counts of one step: of a group of ranks that hold the same tokens, and of a single rank.
 struct StepCounts {
   std::uint64_t prompt_tokens = 0;  ///< computed for the first time
   std::uint64_t answer_tokens = 0;  ///< the same, proposals that do not hold left out
@@ -25,7 +25,7 @@ struct StepCounts {
   std::uint64_t expert_bytes_read = 0;  ///< by this rank
 };
 
-/// What all ranks did in a step. Times are those of this rank.
+/// Figures of all ranks in a step. Times are those of this rank.
 struct StepFigures : StepCounts {
   std::size_t number = 0;                 ///< from 0
   std::size_t dummy = 0;                  ///< groups that took the step without tokens
@@ -42,8 +42,8 @@ struct StepFigures : StepCounts {
 class Coordinator {
  public:
   /// `costs[i]` tokens are outstanding of request i at its arrival. Requests arrive in their order,
-  /// request i after `arrivals[i]` seconds by the clock of the first rank, which alone reads it;
-  /// empty: all at the start.
+  /// request i after `arrivals[i]` seconds by the clock of the first rank, the only one that reads
+  /// it; empty: all at the start.
   Coordinator(const RankView& rank, Comm& comm, std::span<const std::size_t> costs,
               std::span<const double> arrivals);
 
@@ -83,8 +83,8 @@ class Coordinator {
   std::size_t n_groups_;
   Clock::time_point start_ = Clock::now();
   std::vector<std::size_t> owners_;  // of the requests that have arrived
-  bool is_idle_ = false;             // nobody had work at the last meeting
-  // Of the step that is under way, and of those before.
+  bool is_idle_ = false;             // no rank had work at the last meeting
+  // Figures of the current step, and of those before.
   std::size_t n_steps_ = 0;
   Clock::time_point met_at_ = start_;  // the end of the last meeting
   double waiting_seconds_ = 0;

@@ -88,7 +88,7 @@ void Drafter::draw(const Matrix& states, std::span<const std::size_t> drafting,
   for (std::size_t at = 0; at < drafting.size(); ++at) {
     const FedRows& rows = fed[drafting[at]];
     std::vector<std::int32_t>& drafted = drafts[drafting[at]];
-    // Of the token after the one that the sequence waits for, and after those drafted before.
+    // The draft follows the token that the sequence waits for and those drafted before.
     const std::uint64_t position = rows.first_position + rows.count + 1 + drafted.size();
     drafted.push_back(sample_token(logits.row(at), sampling_,
                                    {.prompt = rows.prompt_hash, .position = position}));

@@ -11,7 +11,7 @@
 
 namespace ingot::inference {
 
-/// What a step of the main model has made of one sequence.
+/// The rows of one sequence in a step of the main model.
 struct FedRows {
   SequenceId sequence = 0;
   std::size_t first_row = 0, count = 0;  ///< rows of the step that hold
@@ -38,8 +38,8 @@ class Drafter {
 
   /// Takes the states of all rows of a step (`normed`, as Model::step() gives them), and returns
   /// the tokens proposed for each of `fed`, of its `most_drafts` at most. All ranks call it after
-  /// every step, also with nothing. Rows that were cached at or after a sequence's first position
-  /// are replaced; what is cached for proposals alone is taken back.
+  /// every step, also without sequences. Rows that were cached at or after a sequence's first
+  /// position are replaced; rows that are cached only for proposals are taken back.
   std::vector<std::vector<std::int32_t>> propose(const Matrix& normed, std::span<const FedRows> fed,
                                                  ModelCache& cache) const;
 

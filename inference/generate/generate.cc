@@ -364,7 +364,7 @@ class Batch {
     }
   }
 
-  // What the next step is to check of the sequences that go on.
+  // Drafts the proposals that the next step checks, for the sequences that go on.
   void draft(const Matrix& normed, std::span<const Scheduler::Share> shares,
              std::vector<FedRows>& held) {
     std::vector<std::size_t> going_on;
@@ -373,7 +373,7 @@ class Batch {
       const std::size_t i = shares[s].id;
       const Sequence& sequence = sequences_[i];
       if (!sequence.is_open) continue;
-      // A step of d proposals may give d + 1 tokens, beside the one that is not fed yet.
+      // A step of d proposals may give d + 1 tokens, in addition to the one that is not fed yet.
       if (!result_.answers[i].tokens.empty() && sequence.cached + 1 == n_known(i))
         held[s].most_drafts = std::min(options_.drafts, sequence.most - sequence.cached - 2);
       going_on.push_back(i);
@@ -409,7 +409,7 @@ class Batch {
     if (options_.on_answer) options_.on_answer(i, result_.answers[i]);
   }
 
-  // Those that nobody has got are told by every rank itself.
+  // Every rank itself reports the requests that no rank owns.
   void stop_all() {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       if (!sequences_[i].is_open && coordinator_.owner(i)) continue;

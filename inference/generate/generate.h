@@ -62,7 +62,7 @@ struct GenerateTimes {
   double first_token_seconds = 0;  ///< from the start to the first token of any answer
 };
 
-/// What became of the proposed tokens.
+/// The fate of the proposed tokens.
 struct DraftCounts {
   std::uint64_t passes = 0;  ///< a sequence through a step after its prompt
   std::uint64_t tokens = 0;  ///< that those gave
@@ -84,7 +84,7 @@ struct GenerateResult {
   std::vector<Answer> answers;
   GenerateTimes times;
   StepTotals steps;
-  /// Of all tokens, rejected proposals too; argmax: of those that were taken as the likeliest.
+  /// Over all tokens, rejected proposals too; argmax: over those that were taken as the likeliest.
   NearTies near_ties;
   DraftCounts drafts;
 };

@@ -140,7 +140,7 @@ std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
   return 2 * kQueryBlock * threads + of_mixers(spec, ValuesPerToken{spec, threads});
 }
 
-// The memory of a step of so many rows, beside weights, caches and logits.
+// The memory of a step of so many rows, without weights, caches and logits.
 std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64_t longest,
                           std::size_t threads) {
   // Keys and values of as many heads as are expanded at once.

@@ -11,7 +11,7 @@
 
 namespace ingot::inference {
 
-/// What a run needs in memory: its weights, and what is beside them.
+/// The memory that a run needs: for its weights, and for everything else.
 struct RunMemory : WeightNeed {
   std::uint64_t cache = 0;         ///< of all sequences at their final lengths
   std::uint64_t cache_tokens = 0;  ///< those lengths, in whole pages
@@ -41,10 +41,10 @@ struct MemoryShare {
   std::uint64_t weights = 0;     ///< ModelOptions::weight_limit
 };
 /// For a run whose sequences may wait for room in the caches (Scheduler): as many tokens as the
-/// longest sequences have that a step can serve, where they fit beside all weights; else what is
-/// spare beside all weights, or a quarter of what is spare beside the least of them, and never
-/// less than the longest sequence. States of all sequences that a step can serve always fit. Throws
-/// what weight_limit does.
+/// longest sequences have that a step can serve, where they fit with all weights; else the room
+/// that all weights leave, or a quarter of the room that the least of them leave, and never less
+/// than the longest sequence. States of all sequences that a step can serve always fit. Throws as
+/// weight_limit does.
 MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> final_lengths,
                          std::size_t batch_tokens, std::uint64_t limit);
 

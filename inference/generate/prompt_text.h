@@ -17,8 +17,8 @@ namespace ingot::inference {
 std::optional<std::int32_t> bos_before_text(const std::filesystem::path& directory,
                                             const Tokenizer& tokenizer);
 
-/// Text as it stands, with what the post-processor puts around it, and with `bos` in front unless
-/// it is there. Throws what Tokenizer::encode throws.
+/// Text without changes, with the tokens that the post-processor puts around it, and with `bos` in
+/// front unless it is there. Throws as Tokenizer::encode does.
 std::vector<std::int32_t> encode_raw_text(const Tokenizer& tokenizer,
                                           std::optional<std::int32_t> bos, std::string_view text);
 

@@ -19,8 +19,8 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-/// What the noise of a sample depends on besides seed and token, so that an answer is the same
-/// alone, in any place of a batch and on any number of threads.
+/// Facts that the noise of a sample depends on in addition to seed and token, so that an answer is
+/// the same by itself, at any place of a batch and on any number of threads.
 struct SampleKey {
   std::uint64_t prompt = 0;    ///< hash_of_prompt
   std::uint64_t position = 0;  ///< of the token that is chosen
@@ -38,7 +38,7 @@ std::int32_t greedy_token(std::span<const float> logits);
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           const SampleKey& key);
 
-/// What a checkpoint says of generation.
+/// The generation options of a checkpoint.
 struct GenerationConfig {
   bool do_sample = false;
   SamplingOptions sampling;

@@ -11,7 +11,7 @@ namespace ingot::inference {
 /// A prompt is fed in runs that cross no multiple of this many tokens.
 inline constexpr std::size_t kPrefillRows = 512;
 
-/// What a step and the caches may hold.
+/// Capacity of a step and of the caches.
 struct SchedulerLimits {
   std::size_t batch_tokens = kPrefillRows;  ///< rows of a step, at least one
   std::size_t cache_pages = 0;              ///< of KvCache::kPageTokens tokens
@@ -19,21 +19,21 @@ struct SchedulerLimits {
 };
 
 /// Which sequences are on their way, and how many tokens of each the next step takes: continuous
-/// batching as decisions alone, without a model. Sequences that have ended leave, those that wait
-/// enter in the order in which they came, as soon as the caches have room for what is known of
-/// them. Where caches become short, the sequence that entered last is put back, in front of those
-/// that wait, and computed anew later. The oldest one always goes on, so that all come to an end.
+/// batching as pure decisions, without a model. Sequences that have ended leave, those that wait
+/// enter in the order in which they came, as soon as the caches have room for their known tokens.
+/// Where caches become short, the sequence that entered last is put back, in front of those that
+/// wait, and computed again later. The oldest one always goes on, so that all come to an end.
 ///
-/// A step takes the answers first, oldest first; what is left of its rows goes to prompts, and to
-/// sequences that are computed anew, in runs that cross neither a multiple of kPrefillRows nor the
+/// A step takes the answers first, oldest first; the rest of its rows goes to prompts, and to
+/// sequences that are computed again, in runs that cross neither a multiple of kPrefillRows nor the
 /// end of the prompt.
 class Scheduler {
  public:
   /// kInvalidArgument for a step without rows.
   explicit Scheduler(const SchedulerLimits& limits);
 
-  /// A sequence of `prompt` known tokens that may have `most` in the end. kLimit when the caches
-  /// have no room for it alone.
+  /// A sequence of `prompt` known tokens that may have `most` in the end. Throws kLimit when the
+  /// caches have no room even for it by itself.
   void add(std::size_t id, std::size_t prompt, std::size_t most);
 
   /// Tokens [first, first + count) of a sequence; beyond those known they are proposals.
@@ -47,8 +47,8 @@ class Scheduler {
   /// The next step. Whoever takes it tells what became of each share (advance, finish).
   Step next();
 
-  /// After a step: of a sequence `cached` tokens stand in the caches, `known` are known, and so
-  /// many more are proposed.
+  /// After a step: `cached` tokens of a sequence are in the caches, `known` are known, and so many
+  /// more are proposed.
   void advance(std::size_t id, std::size_t cached, std::size_t known, std::size_t proposed = 0);
   /// The sequence has come to its end.
   void finish(std::size_t id);

@@ -39,8 +39,8 @@ void lay_out(const float* from, std::size_t n, float* to, std::size_t stride) {
   }
 }
 
-/// Gives the task x in the order that the kernels want. Returns memory for it where that is not how
-/// it stands.
+/// Gives the task x in the order that the kernels want. Returns memory for it where x has another
+/// order.
 std::unique_ptr<float[]> lay_out(MatrixView<const float> x, std::size_t threads, MatmulTask& task) {
   task.vectors = ceil_div(x.cols, kDotLanes);
   const bool is_direct = x.rows <= kMostDirectRows;

@@ -16,7 +16,7 @@ using formats::MatrixView;
 /// target, for any number of rows and threads. A result that is NaN is the quiet NaN 0x7FC00000.
 inline constexpr std::size_t kDotLanes = 16;
 
-/// What the decoded weights are rounded to before they are multiplied.
+/// The rounding of decoded weights before they are multiplied.
 enum class WeightRounding : bool { kExact, kBf16 };
 
 /// y[m, n] = dot(x[m, :], w[n, :]), weights decoded tile by tile. x is [M, K] and y [M, N], both
@@ -25,7 +25,7 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
             MatrixView<float> y, std::size_t threads);
 
 /// y[m, :] = sum over j of x[m, j] * w[j, :], j ascending, each product and each sum rounded; w is
-/// [J, C] and y [M, C]. What attention needs for probabilities x values and for the absorbed form.
+/// [J, C] and y [M, C]. For attention: probabilities x values, and the absorbed form.
 void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
                        MatrixView<float> y, std::size_t threads);
 

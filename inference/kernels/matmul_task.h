@@ -45,8 +45,8 @@ inline bool has_regular_groups(const WeightMatrix& w) {
   return (w.block_cols % kDotLanes == 0 && w.first_col % kDotLanes == 0) || is_one_group(w);
 }
 
-/// Rows of x that are multiplied as they stand while weights are decoded in registers. For
-/// more, weights are decoded into tiles.
+/// Rows of x that are multiplied without a copy while weights are decoded in registers. For more,
+/// weights are decoded into tiles.
 inline constexpr std::size_t kMostDirectRows = 3;
 
 /// Sides of a register tile: rows of x times rows of w.

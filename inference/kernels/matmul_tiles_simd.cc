@@ -5,9 +5,9 @@
 // dot products, in the lanes of dot_lanes.h. The lanes of all of them wait in memory between one
 // tile of columns and the next, which keeps their order.
 //
-// A transposed matrix: sums down its columns. Rows are decoded, some at a time, into a panel
-// (FP32 ones are read where they stand) and multiplied in register tiles of rows of x by vectors of
-// columns. Every sum runs over ascending rows, so tiles of any shape give the same bits.
+// A transposed matrix: sums down its columns. Rows are decoded, some at a time, into a panel (FP32
+// ones are read in place) and multiplied in register tiles of rows of x by vectors of columns.
+// Every sum runs over ascending rows, so tiles of any shape give the same bits.
 //
 // Multiplications and additions are not fused, so that every target gives the same bits.
 
@@ -280,7 +280,7 @@ HWY_NOINLINE void run_decoded(const TransposedTask& task, std::size_t begin, std
   }
 }
 
-/// FP32 rows are a panel as they stand.
+/// FP32 rows are a panel already.
 void run_in_place(const TransposedTask& task, std::size_t begin, std::size_t end) {
   const std::size_t stride = task.w.row_bytes / sizeof(float);
   const float* values = reinterpret_cast<const float*>(task.w.codes) + begin;

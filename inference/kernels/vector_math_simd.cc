@@ -1,5 +1,5 @@
 // Exponentials and sums over vectors: the steps of vector_math_scalar.cc, sixteen lanes at a time.
-// What fills no vector goes through the twin's own functions.
+// The rest that fills no vector goes through the twin's own functions.
 
 #include <cstddef>
 #include <limits>

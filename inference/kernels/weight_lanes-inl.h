@@ -96,7 +96,7 @@ struct E4m3Values {
     const __m128i some = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
     return lanes(shared, look_up(shared, _mm512_castsi128_si512(some)), 0);
   }
-  /// What scales are multiplied by.
+  /// The factor of scales.
   static constexpr float kUnit = 1;
 };
 

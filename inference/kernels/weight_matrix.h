@@ -7,8 +7,8 @@
 
 namespace ingot::inference {
 
-/// A matrix [rows, cols] in memory as its scheme stores it, or a run of rows of one. What a code
-/// stands for is code x scale with one FP32 rounding, exactly as quantize's decode has it.
+/// A matrix [rows, cols] in memory as its scheme stores it, or a run of rows of one. The value of a
+/// code is code x scale with one FP32 rounding, exactly as quantize's decode has it.
 struct WeightMatrix {
   formats::SchemeId scheme = formats::SchemeId::kF32;
   std::size_t rows = 0;
@@ -27,7 +27,7 @@ struct WeightMatrix {
   const float* scales = nullptr;
   const std::uint8_t* scale_codes = nullptr;
   const float* scale_values = nullptr;
-  /// INT4: the code of zero per group, beside `scales`; null: 8 in all of them.
+  /// INT4: the code of zero per group, in the places of `scales`; null: 8 in all of them.
   const std::uint8_t* zeros = nullptr;
   /// INT4: the grid column of column first_col + c of the row that this is a part of; null: groups
   /// are runs of columns.

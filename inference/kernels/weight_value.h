@@ -31,7 +31,7 @@ inline std::size_t scale_group_end(const WeightMatrix& w, std::size_t col) {
   return left < w.cols - col ? col + left : w.cols;
 }
 
-/// What element (row, col) stands for: the specification of every decoder.
+/// The value of element (row, col): the specification of every decoder.
 inline float weight_value(const WeightMatrix& w, std::size_t row, std::size_t col) {
   using formats::CodeKind;
   using formats::SchemeId;

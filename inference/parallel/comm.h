@@ -39,8 +39,8 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-/// What a rank has sent to others in its collectives. What stays on the rank does not count, nor
-/// does what a transport sends beside it (sizes in front of the bytes).
+/// The bytes that a rank has sent to others in its collectives. Bytes that stay on the rank do not
+/// count, nor do those that a transport adds (sizes in front of the bytes).
 struct Traffic {
   std::uint64_t n_meetings = 0;
   std::uint64_t n_messages = 0;  ///< with at least one byte
@@ -98,7 +98,7 @@ class Comm {
   std::array<UnderWay, kGroups> under_way_;
 };
 
-/// One process: every group is this rank alone.
+/// One process: every group is only this rank.
 class OneRank final : public Comm {
  public:
   [[nodiscard]] std::size_t rank(Group /*group*/) const override { return 0; }
@@ -114,7 +114,7 @@ class OneRank final : public Comm {
 /// start() and finish() at once.
 std::vector<Bytes> exchange(Comm& comm, const Collective& what, std::vector<Bytes> send);
 
-/// What every rank of the group gives, in rank order. Ranks may give different amounts.
+/// The values of every rank of the group, in rank order. Ranks may give different amounts.
 std::vector<float> all_gather(Comm& comm, const Collective& what, std::span<const float> mine);
 
 /// The bytes of rank `from` of the group, on all its ranks; likewise lists of numbers.

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 
-// What the program and its module of MPI agree on. The module is the only file that knows MPI; the
-// program loads it where a launcher has started several processes, so that it runs without MPI too.
+// The interface between the program and its module of MPI. The module is the only file that knows
+// MPI; the program loads it where a launcher has started several processes, so that it runs without
+// MPI too.
 
 namespace ingot::inference {
 
-/// What one rank tells another: three numbers whose meaning is the sender's.
+/// A message from one rank to another: three numbers whose meaning the sender defines.
 struct RankMessage {
   std::uint64_t words[3];
 };

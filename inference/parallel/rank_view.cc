@@ -22,7 +22,7 @@ Range part(std::size_t rank, std::size_t size, std::size_t count, std::string_vi
   return {.first = count / size * rank, .count = count / size};
 }
 
-// What the conversion allowed was seen when it was made.
+// The allowances of the conversion were checked when it was made.
 shard::ExpertMap recorded_map(const formats::SlicingRecord& slicing,
                               const formats::ModelConfig& config) {
   return shard::ExpertMap::parse(formats::json_text(*slicing.expert_map), formats::kManifestName,
@@ -50,7 +50,7 @@ RankView rank_view(const formats::Checkpoint& source) {
 
 GroupPlace group_place(const shard::Topology& topology, std::uint32_t rank, Group group) {
   const std::size_t in_stage = topology.ranks_per_stage();
-  // Ranks of a group of these stand together, and such groups fill a stage.
+  // Ranks of a group of these are adjacent, and such groups fill a stage.
   const auto block = [&](std::size_t size) {
     return GroupPlace{.index = rank / size, .rank = rank % size, .size = size};
   };

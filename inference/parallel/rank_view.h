@@ -21,7 +21,7 @@ struct RankView {
   std::uint32_t rank = 0;
   shard::Stages stages = {};                     ///< layers of each; empty: one stage
   std::optional<shard::ExpertMap> experts = {};  ///< nullopt: contiguous blocks
-  bool shared_is_whole = false;                  ///< shared experts stand whole on every rank
+  bool shared_is_whole = false;                  ///< every rank has the whole shared experts
 
   [[nodiscard]] shard::RankPosition at() const { return topology.position(rank); }
   [[nodiscard]] std::size_t tp_rank() const { return at().tp_rank; }
@@ -40,7 +40,7 @@ struct RankView {
 /// model. Throws kCorrupt for an expert map that no map is.
 RankView rank_view(const formats::Checkpoint& source);
 
-/// Which of the groups of its kind a rank belongs to, and where it stands in it.
+/// The group of its kind that a rank belongs to, and its place in it.
 struct GroupPlace {
   std::size_t index = 0;
   std::size_t rank = 0, size = 1;

@@ -51,7 +51,7 @@ std::optional<TextFinder::Found> TextFinder::find(std::string_view text, std::si
 }
 
 // Narrows the sorted list byte by byte to those that the text continues with. Those that end at
-// some depth stand first there.
+// some depth come first there.
 std::optional<TextFinder::Found> TextFinder::longest_at(std::string_view text,
                                                         std::size_t begin) const {
   std::optional<Found> longest;

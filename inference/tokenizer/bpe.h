@@ -46,7 +46,7 @@ class Vocabulary {
 std::int32_t token_id(const formats::Json& value, const Component& component,
                       std::string_view token);
 
-/// What encoding needs besides the model; one per thread, reused from piece to piece.
+/// Memory for encoding in addition to the model; one per thread, reused from piece to piece.
 struct BpeScratch {
   struct Symbol {
     std::int32_t id;
@@ -57,7 +57,7 @@ struct BpeScratch {
 };
 
 /// Byte-pair encoding of one piece: starts from the characters and, as long as some adjacent pair
-/// stands in the list of merges, merges the pair that stands there first (the leftmost of equals).
+/// is in the list of merges, merges the pair that comes first there (the leftmost of equals).
 class Bpe {
  public:
   /// Stands for a list of merges: any two tokens that together are one make it, the lowest id

@@ -80,7 +80,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return result.append(text);
 }
 
-// The values of utf8proc_category_t stand in the order of the Unicode standard.
+// The values of utf8proc_category_t are in the order of the Unicode standard.
 
 bool is_mark(char32_t code_point) {
   const auto category = category_of(code_point);

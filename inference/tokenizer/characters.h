@@ -32,7 +32,8 @@ std::string_view without_white_space(std::string_view text, bool left, bool righ
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 
 /// Unicode's word characters (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
-/// Connector_Punctuation, Join_Control. They decide whether a `single_word` token stands alone.
+/// Connector_Punctuation, Join_Control. They decide whether a `single_word` token is a word by
+/// itself.
 bool is_word_character(char32_t code_point);
 
 /// General category Mark (Mn, Mc, Me).
@@ -48,7 +49,7 @@ class LossyUtf8 {
  public:
   /// Appends to `out` all that `bytes` completes.
   void push(std::string_view bytes, std::string& out);
-  /// What is still open becomes one U+FFFD; the next push starts anew.
+  /// An open character becomes one U+FFFD; the next push starts again.
   void finish(std::string& out);
 
  private:
@@ -60,8 +61,8 @@ class LossyUtf8 {
 /// ascending order, U+0100, U+0101, ... (a space is U+0120).
 void append_byte_characters(std::string_view bytes, std::string& out);
 
-/// Appends the bytes that a token stands for. A token with any character outside the map (an added
-/// token, as a rule) stands for its own UTF-8. REQUIRES: valid UTF-8.
+/// Appends the bytes of a token. A token with any character outside the map (an added token, as a
+/// rule) is its own UTF-8. REQUIRES: valid UTF-8.
 void append_token_bytes(std::string_view token, std::string& out);
 
 }  // namespace ingot::inference

@@ -10,32 +10,32 @@
 
 namespace ingot::inference {
 
-/// A text from the file as it may stand in an error message: in quotes, control characters escaped,
-/// cut after 120 bytes.
+/// A text from the file in the form that error messages have: in quotes, control characters
+/// escaped, cut after 120 bytes.
 std::string quote_text(std::string_view text);
 
-/// One object of tokenizer.json, e.g. a normalizer with its options. Keys that nobody asks for are
+/// One object of tokenizer.json, e.g. a normalizer with its options. Keys that are not read are
 /// ignored, as Hugging Face does; Tokenizer::parse adds the file to errors.
 using Component = formats::JsonFields;
 
 /// A component's text of exactly one code point.
 std::string character_field(const Component& component, const char* key);
 
-/// A component as the list of its steps: empty for null, the parts of a `Sequence` (whose list
-/// stands under `list_key`) and of those inside it, in order, or the component itself. More than
-/// 256 are kLimit.
+/// A component as the list of its steps: empty for null, the parts of a `Sequence` (whose list has
+/// the key `list_key`) and of those inside it, in order, or the component itself. More than 256 are
+/// kLimit.
 std::vector<Component> component_steps(const formats::Json* value, const std::string& path,
                                        const char* list_key);
 
-/// What a type of component is made by.
+/// The maker of a type of component.
 template <class Make>
 struct ComponentRow {
   std::string_view type;
   Make make;
 };
 
-/// What the rows make of the steps of a component. A type that has no row is kUnsupported, naming
-/// it and those that have.
+/// The steps of a component, made by the rows. Throws kUnsupported for a type that has no row,
+/// naming it and those that have.
 template <class Rows>
 auto make_steps(const Rows& rows, const formats::Json* value, const std::string& path,
                 const char* list_key) {

@@ -53,13 +53,13 @@ class DecodeChain {
   /// The text that this token completes, which is valid UTF-8. Throws what TextWork does for all
   /// tokens together.
   std::string push(std::string_view token);
-  /// What was held back; the chain is at its end.
+  /// The text that was held back; the chain is at its end.
   std::string finish();
 
  private:
   std::unique_ptr<TextWork> work_;
   std::vector<std::unique_ptr<DecodeStage>> stages_;
-  std::unique_ptr<std::string> text_;  // what came out of the last stage
+  std::unique_ptr<std::string> text_;  // the output of the last stage
 };
 
 }  // namespace ingot::inference

@@ -23,7 +23,7 @@ constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>\^`|~])";
 // The word of UTS 18, which has the joiners that \w of a pattern in the file lacks.
 constexpr std::string_view kWordsPattern = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
 
-/// What becomes of the matches of a pattern.
+/// How the matches of a pattern are split off.
 enum class SplitBehavior : std::uint8_t {
   kIsolated,            ///< every match is a piece of its own
   kRemoved,             ///< matches are dropped
@@ -109,7 +109,7 @@ Step split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
   };
 }
 
-/// Writes every piece anew: `write(piece, is_first, out)` appends what it becomes.
+/// Replaces every piece: `write(piece, is_first, out)` appends the new text.
 template <class Write>
 void rewrite_pieces(SplitText& split, Write write) {
   std::string text;

@@ -72,7 +72,7 @@ OnigSyntaxType& syntax() {
   return own;
 }
 
-// What these say of a pattern is that it is none.
+// Errors for a text that is no pattern.
 constexpr std::array kCorruptCodes = {
     ONIGERR_PREMATURE_END_OF_CHAR_CLASS, ONIGERR_END_PATTERN_AT_ESCAPE,
     ONIGERR_UNMATCHED_CLOSE_PARENTHESIS, ONIGERR_END_PATTERN_WITH_UNMATCHED_PARENTHESIS,
@@ -100,7 +100,7 @@ void check_pattern_size(std::string_view pattern) {
                           pattern.size(), kMaxPatternBytes));
 }
 
-/// What one thread needs to search, whichever the pattern.
+/// The state of one thread's searches, for any pattern.
 struct Scratch {
   MatchParam limits{onig_new_match_param()};
   Region region{onig_region_new()};

@@ -24,7 +24,7 @@ class SplitPattern {
   /// for an unclosed group or class and the like, kUnsupported for what Oniguruma does not know or
   /// allow, kLimit for long patterns; all name the pattern.
   static SplitPattern regex(std::string_view pattern);
-  /// Matches the text as it stands. Empty, it matches between any two characters.
+  /// Matches the text literally. Empty, it matches between any two characters.
   static SplitPattern literal(std::string_view text);
   /// The `pattern` of a Split or Replace: {"Regex": text} or {"String": text}.
   static SplitPattern of(const Component& component);
@@ -41,7 +41,7 @@ class SplitPattern {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-/// What a `Replace` component does, which may be a normalizer and a decoder: every match of
+/// The function of a `Replace` component, which may be a normalizer and a decoder: every match of
 /// `pattern` becomes `content`, which is a plain text.
 std::function<std::string(std::string_view, TextWork&)> make_replacement(
     const Component& component);

@@ -9,8 +9,8 @@ namespace ingot::inference {
 /// texts longer.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 
-/// What may become of one text, since a tokenizer's file is somebody else's program: patterns that
-/// go back and forth, steps that make a text longer. What is beyond is kLimit. The measure is the
+/// Limits of the work on one text, since a tokenizer's file is an untrusted program: patterns that
+/// go back and forth, steps that make a text longer. Throws kLimit beyond them. The measure is the
 /// time of this thread's processor, many times what the slowest of well-known files takes: steps of
 /// patterns cannot be counted from outside.
 class TextWork {
@@ -25,9 +25,9 @@ class TextWork {
 
   /// So much text was given. kLimit beyond kMaxTextBytes.
   void give(std::size_t n_bytes);
-  /// What was made of it so far is as long.
+  /// Throws kLimit for an intermediate text of such a length.
   void require_size(std::size_t n_bytes) const;
-  /// What is done between pause() and resume() does not count.
+  /// Work between pause() and resume() does not count.
   void pause();
   void resume();
   /// Called after whatever may take long. Also asks the scopes of formats/base/stop_scope.h.

@@ -31,10 +31,10 @@ class Tokenizer {
   /// Whether there is one of the two files.
   static bool is_in(const std::filesystem::path& directory);
 
-  /// The ids of a text. Added tokens are recognised wherever they stand, special or not;
+  /// The ids of a text. Added tokens are recognised at any place, special or not;
   /// `add_special_tokens` puts those around it that the file's post-processor has. Text that is not
   /// UTF-8 is kInvalidArgument with the byte where it starts, more than 64 MiB of it kLimit, and so
-  /// is what the file would do beyond TextWork. kInterrupted in a StopScope that says so.
+  /// is work beyond TextWork. kInterrupted in a StopScope that says so.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  bool add_special_tokens) const;
 
@@ -55,23 +55,23 @@ class Tokenizer {
   struct Parts;
   explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
   static Tokenizer open_tiktoken(const std::filesystem::path& directory);
-  /// What of an id is to be decoded; nothing for ids left out.
+  /// The text of an id to be decoded; nullopt for ids left out.
   [[nodiscard]] std::optional<std::string_view> decoded_token(std::int32_t id,
                                                               bool skip_special) const;
 
   std::shared_ptr<const Parts> parts_;
 };
 
-/// Decodes id by id. What the pushes and the finish return, one after the other, is what
-/// Tokenizer::decode returns for all ids at once, and each is valid UTF-8: a character whose bytes
-/// come in several tokens appears with the last of them.
+/// Decodes id by id. The results of the pushes and the finish, one after the other, make up that of
+/// Tokenizer::decode for all ids at once, and each is valid UTF-8: a character whose bytes come in
+/// several tokens appears with the last of them.
 class StreamDecoder {
  public:
   /// `tokenizer` must outlive this, and stay where it is.
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
 
   std::string push(std::int32_t id);
-  /// What is still held back. Nothing may be pushed afterwards.
+  /// The text that is still held back. Nothing may be pushed afterwards.
   std::string finish();
 
  private:

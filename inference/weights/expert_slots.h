@@ -10,11 +10,11 @@
 
 namespace ingot::inference {
 
-/// Which experts are in memory, and which go when another needs the room: of those that nobody
-/// holds the one that has gone unused for most visits of its layer; of equal ones that whose layer
+/// Which experts are in memory, and which go when another needs the room: of those that are not
+/// held the one that has gone unused for most visits of its layer; of equal ones that whose layer
 /// comes again last, as steps go through the layers in order, then the one used longest ago. Only
-/// then those that somebody has announced, the one needed last first. Experts that are held or
-/// being read stay, and count. Not synchronised.
+/// then those that were announced, the one needed last first. Experts that are held or being read
+/// stay, and count. Not synchronised.
 ///
 /// One token at a time, that is the expert used longest ago. A large batch uses most experts in
 /// every step: then those of the layers to come stay, where the oldest would go just before its
@@ -23,7 +23,7 @@ class ExpertSlots {
  public:
   enum class Phase : std::uint8_t { kAbsent, kReading, kReady, kFailed };
 
-  /// What expert i takes, and in which layer it is.
+  /// The bytes of expert i, and its layer.
   struct Size {
     std::uint64_t n_bytes = 0;
     std::uint32_t layer = 0;
@@ -36,7 +36,7 @@ class ExpertSlots {
 
   /// Somebody uses the expert, or waits for it, until release().
   void hold(std::size_t i) { ++slots_[i].holders; }
-  /// What is above the budget and not held any more goes at once.
+  /// An expert above the budget that is not held any more goes at once.
   void release(std::size_t i);
 
   /// A visit of a layer: a new list of experts to come; those of the two latest lists are wanted.

@@ -54,12 +54,11 @@ class ExpertParts {
     }
   }
 
-  /// Gate, where there is one, up and down; gate and up are one part where their rows stand in
-  /// turn.
+  /// Gate, where there is one, up and down; gate and up are one part where their rows alternate.
   [[nodiscard]] const std::vector<LinearPart>& get() const { return parts_; }
 
  private:
-  // A rank's stacks hold its experts alone, in ascending order, and of each the slice alone.
+  // A rank's stacks hold only its experts, in ascending order, and of each only the slice.
   void stacked(const WeightStore& store) {
     const std::string both = store.name_of(Role::kExpertsGateUp, id_.layer);
     const std::string down = store.name_of(Role::kExpertsDown, id_.layer);
@@ -98,7 +97,7 @@ class ExpertParts {
   std::vector<LinearPart> parts_;
 };
 
-/// What the thread that reads ahead, callers and living pointers share.
+/// State that the thread that reads ahead, callers and living pointers share.
 struct Shared {
   Shared(const std::vector<ExpertSlots::Size>& sizes, std::uint64_t budget)
       : slots(sizes, budget) {}
@@ -113,8 +112,8 @@ struct Shared {
   ExpertCounters counters;
 };
 
-/// Keeps an expert in memory, from before it is read: what has been read for somebody who still
-/// waits must not go again.
+/// Keeps an expert in memory, from before it is read: an expert that was read for a caller who
+/// still waits must not go again.
 class Hold {
  public:
   Hold(std::shared_ptr<Shared> shared, std::size_t slot) : shared_(std::move(shared)), slot_(slot) {
@@ -308,7 +307,7 @@ std::shared_ptr<const Expert> ExpertStore::State::get(std::size_t slot) {
       continue;
     }
     if (!slots.can_make_room(slot, Claim::kNow) && shared->reads_ahead) {
-      // What is being read may go once it is here, rather than the budget be exceeded.
+      // Experts that are being read may go once they are here, rather than the budget be exceeded.
       ++shared->waiting;
       shared->changed.wait(lock);
       --shared->waiting;

@@ -12,7 +12,7 @@
 namespace ingot::inference {
 
 /// The matrices of one routed expert. There may be no gate; there is no up where its rows and those
-/// of the gate stand in turn, in `gate`.
+/// of the gate alternate, in `gate`.
 struct Expert {
   Linear gate, up, down;
   std::vector<float> gate_bias, up_bias, down_bias;  ///< empty where experts have none
@@ -33,15 +33,15 @@ struct ExpertShape {
   std::vector<ExpertId> experts;  ///< ascending; MTP layers included
   std::size_t n_experts = 0;      ///< of a layer, over all ranks
   std::size_t hidden = 0, intermediate = 0;
-  bool has_gate = true;     ///< else experts are up and down alone
+  bool has_gate = true;     ///< else experts are only up and down
   Range inner;              ///< of the intermediate features those that the rank holds
   bool has_biases = false;  ///< of down the rank with the first inner features has it
 
-  /// The same for the experts of one layer alone.
+  /// The same for the experts of only one layer.
   [[nodiscard]] ExpertShape of_layer(std::uint32_t layer) const;
 };
 
-/// What has happened.
+/// Counts of the store's work.
 struct ExpertCounters {
   std::uint64_t hits = 0;        ///< get() found the expert in memory, or on its way there
   std::uint64_t misses = 0;      ///< get() had to read it
@@ -51,9 +51,9 @@ struct ExpertCounters {
 
 /// Routed experts in memory, up to a budget: all of them, read at once, when they fit; else those
 /// used last (which go first: ExpertSlots), read when the router has chosen them. Held experts
-/// never go. Only when those that are held leave no room for one more that somebody asks for, the
-/// budget is exceeded, by what is missing for that one; as soon as something is released, by less
-/// or nothing. Safe from many threads.
+/// never go. Only when those that are held leave no room for one more that a caller asks for, the
+/// budget is exceeded, by as much as that one needs; as soon as something is released, by less or
+/// nothing. Safe from many threads.
 class ExpertStore {
  public:
   /// Bytes of all experts, and of the largest one.
@@ -70,8 +70,9 @@ class ExpertStore {
 
   /// True when every expert is in memory for good.
   [[nodiscard]] bool all_resident() const;
-  /// Says what a layer is about to use, in order of use: read in the background, as far as the
-  /// budget allows beside what is in use and what this call and the one before it have announced.
+  /// Announces the experts that a layer is about to use, in order of use: they are read in the
+  /// background, as far as the budget allows with the experts in use and those that this call and
+  /// the one before it have announced.
   void prefetch(std::uint32_t layer, std::span<const std::uint32_t> experts);
   /// The expert, read now if need be; a read on its way is waited for. It stays while the pointer
   /// lives, beyond this store if need be. The error of a background read is thrown here, once; the

@@ -11,7 +11,7 @@
 
 namespace ingot::inference {
 
-/// Uninitialised memory from a cache line's edge on. What is at least 2 MiB lies on huge pages:
+/// Uninitialised memory from a cache line's edge on. Memory of at least 2 MiB lies on huge pages:
 /// memory that is used for the first time costs more in small ones than reading a fast disk does.
 /// Each of those takes two of the 65,530 mappings that a process may have, so the matrices of an
 /// expert share one.

@@ -98,7 +98,7 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
   const bool is_mx = !is_under_global && scheme.scale_dtype == formats::DType::kF8E8M0;
   const bool has_groups = scheme.group_cols > 1;
   ActivationFormat format{.code = scheme.code};
-  // This is all that can be meant of a weight that nobody says anything about.
+  // Weight-only is the only possible meaning where nothing is declared.
   if (!is_static && is_under_global && !tensor.encoding.stored.has(Part::kInputScale))
     return std::nullopt;
   if (is_static && is_mx) {

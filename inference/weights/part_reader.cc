@@ -259,7 +259,7 @@ class PartReader {
     }
   }
 
-  // Beside a weight_scale nobody else has looked at these.
+  // With a weight_scale no other reader has checked these.
   void require_good_deq(std::span<const float> scales) const {
     for (std::size_t i = 0; i < scales.size(); ++i) {
       if (std::isfinite(scales[i]) && scales[i] > 0) continue;
@@ -320,13 +320,13 @@ void lay_out_scales(const Encoding& encoding, PartLayout& layout) {
 
   const std::size_t end_col = ceil_div(range.cols.first + range.cols.count, block_cols);
   if (encoding.stored.has(Part::kGroupOrder)) {
-    // Columns of any group stand anywhere.
+    // The columns of any group may be at any place.
     layout.scale_cols = {.first = 0, .count = ceil_div(layout.matrix_cols, block_cols)};
     layout.first_col = range.cols.first;
     return;
   }
   if (block_cols >= layout.matrix_cols) {
-    // One group to a row, in which no column stands out: the part begins a group of its own.
+    // One group to a row, in which all columns are alike: the part begins a group of its own.
     layout.scale_cols = {.first = 0, .count = end_col};
     return;
   }

@@ -16,13 +16,14 @@ namespace ingot::inference {
 /// Which part of which weight.
 struct LinearPart {
   std::string name;        ///< canonical
-  formats::Shape whole;    ///< what the weight must be: [rows, cols], of a stack [E, rows, cols]
+  formats::Shape whole;    ///< the required shape of the weight: [rows, cols], of a stack [E, rows,
+                           ///< cols]
   std::size_t matrix = 0;  ///< of a stack
   Range rows, cols;
 };
 
-/// Where a part of an encoded weight stands in its stored tensors, and where in the one run of
-/// memory that will hold it. Bytes from the start of the run; a section of no bytes is not there.
+/// The places of a part of an encoded weight in its stored tensors, and in the one run of memory
+/// that will hold it. Bytes from the start of the run; a section of no bytes is not there.
 struct PartLayout {
   struct Section {
     std::size_t at = 0, n_bytes = 0;
@@ -32,8 +33,8 @@ struct PartLayout {
   std::size_t matrix_rows = 0, matrix_cols = 0;  ///< of the whole matrix
   std::size_t code_bits = 0;
   std::size_t row_bytes = 0;  ///< of the part
-  /// Scale rows of the flattened weight and scale columns that the part needs, and where its first
-  /// element stands in the first group of them.
+  /// Scale rows of the flattened weight and scale columns that the part needs, and the place of its
+  /// first element in the first group of them.
   Range scale_rows, scale_cols;
   std::size_t first_row = 0, first_col = 0;
 
@@ -55,7 +56,7 @@ struct PartLayout {
 PartLayout part_layout(const formats::LogicalTensor& tensor, const LinearPart& range,
                        bool with_static);
 
-/// A part of a weight in memory that somebody else holds.
+/// A part of a weight in memory that the caller holds.
 struct ReadPart {
   WeightMatrix weight;
   StaticInt8 fixed;  ///< null where the layout has no room for them

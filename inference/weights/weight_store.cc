@@ -49,7 +49,7 @@ bool is_required(const formats::TensorRule& rule, const formats::ModelConfig& co
          formats::promise_of(rule, config, layer) == formats::Promise::kRequired;
 }
 
-// Rows of a matrix [outputs, inputs] are read. Biases of stacks are read of single experts alone.
+// Rows of a matrix [outputs, inputs] are read. Biases of stacks are read only of single experts.
 bool is_readable(const LogicalTensor& tensor) {
   if (tensor.rule == nullptr || !formats::is_expert_stack(tensor.rule->role)) return true;
   const formats::Role role = tensor.rule->role;
@@ -94,7 +94,7 @@ std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoi
 
 /// Behind Linear, filled by WeightStore.
 struct Linear::State {
-  std::shared_ptr<const HeldBytes> memory;  ///< of this part, and perhaps of others beside it
+  std::shared_ptr<const HeldBytes> memory;  ///< of this part, and perhaps of others with it
   std::uint64_t n_bytes = 0;                ///< of this part
   ReadPart part;
   WeightRounding rounding = WeightRounding::kExact;
@@ -259,14 +259,14 @@ PartLayout WeightStore::layout_of(const LinearPart& part) const {
   return part_layout(find(part.name, slice), all, with_static);
 }
 
-// What is rounded and quantized when the weight is applied.
+// Chooses how a weight and its inputs are rounded and quantized when it is applied.
 void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const {
   linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
   if (profile_ != Profile::kNative) return;
   if (!formats::scheme_facts(tensor.encoding.scheme).quantized) return;
   linear.activations = native_activations(source_, tensor, linear.matrix,
                                           activations_.of(tensor.name, tensor.encoding));
-  // A weight that is quantized for its size alone is computed with as what it decodes to.
+  // A weight that is quantized only for its size is computed with its exact decoded values.
   if (!linear.activations) linear.rounding = WeightRounding::kExact;
 }
 

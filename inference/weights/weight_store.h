@@ -23,8 +23,8 @@ namespace ingot::inference {
 /// Finds and reads the weights of a source by their canonical names
 /// (`model.layers.3.self_attn.q_a_proj.weight`), whatever its dialect, scheme and layout. Reads
 /// only the rows and columns that are asked for. Where the source is a rank's directory, a weight
-/// of which a part is asked for may be that part alone: that it is the rank's own was seen when the
-/// source was opened. Safe from many threads.
+/// of which a part is asked for may be just that part: opening the source has checked that it is
+/// the rank's own. Safe from many threads.
 class WeightStore {
  public:
   /// `source` must outlive this, and so must `observer`, which is shown the input of every linear.
@@ -57,7 +57,7 @@ class WeightStore {
   /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is what it must be.
   /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
   [[nodiscard]] std::vector<float> vector(std::string_view name, const formats::Shape& shape) const;
-  /// Values `mine` of a vector of `n`, of a rank's directory also of one that holds these alone.
+  /// Values `mine` of a vector of `n`; in a rank's directory also of one that holds only these.
   [[nodiscard]] std::vector<float> vector_part(std::string_view name, std::size_t n,
                                                Range mine) const;
   /// A table of whole numbers from 0 to `limit` - 1, stored as I64 or I32, flattened. Throws as
@@ -95,7 +95,7 @@ class WeightStore {
   [[nodiscard]] PartLayout layout_of(const LinearPart& part) const;
   void choose_arithmetic(const formats::LogicalTensor& tensor, Linear::State& linear) const;
 
-  /// The source with single experts, where its stacks stand so that no matrix can be read at once.
+  /// The source with single experts, where the order of its stacks lets no matrix be read at once.
   std::optional<formats::Checkpoint> view_;
   const formats::Checkpoint& source_;
   Profile profile_;

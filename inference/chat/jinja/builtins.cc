@@ -17,7 +17,7 @@ namespace {
 
 struct Methods {
   std::span<const Builtin> table;
-  std::string_view absent;  // what Python has besides, with a space on either side
+  std::string_view absent;  // Python's other methods, with a space on either side
 };
 
 Methods methods_of(const Value& value) {

@@ -13,7 +13,7 @@
 
 namespace ingot::inference::jinja {
 
-/// What a call was given.
+/// The arguments of a call.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
@@ -34,7 +34,7 @@ void bind(RenderState& state, std::string_view callee, const Signature& signatur
 /// A call of a built-in.
 struct Invocation {
   RenderState& state;
-  /// What a filter or test is applied to, or what a method belongs to.
+  /// The value that a filter or test is applied to, or that a method belongs to.
   const Value& self;
   Arguments arguments;
 

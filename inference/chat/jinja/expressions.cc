@@ -13,7 +13,7 @@
 namespace ingot::inference::jinja {
 namespace {
 
-// Operators with two operands. A higher level binds tighter; `not` stands below kComparison.
+// Operators with two operands. A higher level binds tighter; `not` is below kComparison.
 enum class Level : std::uint8_t { kOr, kAnd, kComparison, kSum, kConcatenation, kProduct };
 struct BinaryRow {
   std::string_view text;

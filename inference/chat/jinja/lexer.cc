@@ -41,8 +41,8 @@ std::string with_unix_lines(std::string_view source) {
   return text;
 }
 
-// What stands between the quotes of a string, with Python's escapes resolved. A backslash before
-// any other character stays.
+// The text between the quotes of a string, with Python's escapes resolved. A backslash before any
+// other character stays.
 std::string unescaped(std::string_view text, std::uint32_t line) {
   static constexpr std::string_view kLetters = "fnrtv\\'\"";
   static constexpr std::string_view kMeanings = "\f\n\r\t\v\\'\"";

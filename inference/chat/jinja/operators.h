@@ -11,7 +11,7 @@
 #include "inference/chat/jinja/value.h"
 #include "inference/chat/python_text.h"
 
-// What Python does with values. A combination of types that Python refuses is a fault.
+// Python's operators on values. A combination of types that Python refuses is a fault.
 
 namespace ingot::inference::jinja {
 
@@ -82,16 +82,16 @@ struct SliceBounds {
 /// Takes a string (in code points), list, tuple or range; a fault for anything else.
 Value get_slice(RenderState& state, const Value& object, const SliceBounds& bounds);
 
-/// What `{{ value }}` prints: Python's str(); nothing for undefined. kUnsupported for iterators,
+/// The output of `{{ value }}`: Python's str(); empty for undefined. kUnsupported for iterators,
 /// views, ranges and functions, whose text is that of Python's internals.
 std::string to_text(RenderState& state, const Value& value);
 
 /// JSON as a value of a template. kLimit for an integer beyond 64 bits with sign.
 Value value_from_json(RenderState& state, const formats::Json& json);
 
-/// What json.dumps writes: tuples are arrays, keys become strings. A fault for what it refuses:
-/// undefined, views, iterators, namespaces, functions. With style.sort_keys, keys other than
-/// strings are kUnsupported: Python sorts them before it makes strings of them.
+/// The output of json.dumps: tuples are arrays, keys become strings. A fault for values that it
+/// refuses: undefined, views, iterators, namespaces, functions. With style.sort_keys, keys other
+/// than strings are kUnsupported: Python sorts them before it makes strings of them.
 std::string json_text(RenderState& state, const Value& value, const PythonJsonStyle& style);
 
 }  // namespace ingot::inference::jinja

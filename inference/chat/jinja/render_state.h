@@ -75,8 +75,8 @@ class Nesting {
   std::size_t& depth_;
 };
 
-/// The variables of a template, a loop's body, a macro's body or a block. A `set` stays in the
-/// scope in which it stands; an `if` has none of its own.
+/// The variables of a template, a loop's body, a macro's body or a block. A `set` stays in its own
+/// scope; an `if` has none.
 class Scope {
  public:
   explicit Scope(const Scope* outer) : outer_(outer) {}
@@ -99,8 +99,8 @@ class Scope {
   std::map<std::string_view, Value> variables_;
 };
 
-/// What the parts of one render share: what it has written, its outermost variables, the line it is
-/// at, what it may still use up, and the objects it made.
+/// The state that the parts of one render share: its output, its outermost variables, its current
+/// line, its remaining limits, and the objects it made.
 class RenderState : public Faults<RenderState> {
  public:
   /// `now` is what strftime_now tells, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
@@ -135,8 +135,8 @@ class RenderState : public Faults<RenderState> {
   }
   /// Text of this size is looked at.
   void scan(std::size_t n_bytes) { step(n_bytes / 64); }
-  /// REQUIRES: the call comes before so much is allocated. What follows charges what is allocated,
-  /// as much as it is; who allocates otherwise calls this.
+  /// REQUIRES: the call comes before so much is allocated. The functions below charge their own
+  /// allocations; other code that allocates calls this.
   void charge(std::uint64_t n_bytes) {
     if (n_bytes > limits_.max_made_bytes || n_made_bytes_ > limits_.max_made_bytes - n_bytes) {
       beyond("the template makes more than {} bytes", limits_.max_made_bytes);
@@ -227,7 +227,7 @@ class RenderState : public Faults<RenderState> {
   [[nodiscard]] Nesting deeper() { return {depth_, limits_.max_depth, line_}; }
 
  private:
-  // What the allocator keeps for itself, and a string with the counts of those who share it.
+  // Bytes that the allocator keeps for itself, and a string with its reference counts.
   static constexpr std::size_t kAllocation = 16, kText = 80;
 
   RenderLimits limits_;

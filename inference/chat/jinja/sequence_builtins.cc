@@ -127,7 +127,7 @@ Value reverse(Invocation& call) {
   return call.state.text(std::move(text));
 }
 
-// What elements are compared by: without case unless asked for.
+// The key by which elements are compared: without case unless asked for.
 Value comparable(RenderState& state, const Value& value, bool case_sensitive) {
   if (case_sensitive || !value.is(Kind::kText)) return value;
   if (has_foreign_case(value.text())) {

@@ -96,7 +96,7 @@ struct Statement {
 using Block = std::vector<Statement>;
 
 Flow execute(const Block& block, RenderState& state, Scope& scope);
-/// What the block writes; it does not reach the output.
+/// The text that the block writes; it does not reach the output.
 Value captured(const Block& block, RenderState& state, Scope& scope);
 
 struct Macro {
@@ -105,7 +105,7 @@ struct Macro {
   Block body;
 };
 
-/// Brackets, signs and statements may stand inside each other this many times: the parser recurses.
+/// Greatest depth of nested brackets, signs and statements: the parser recurses.
 inline constexpr std::size_t kMaxSyntaxDepth = 100;
 
 /// A template on its way through the parser.

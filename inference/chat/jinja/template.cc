@@ -19,7 +19,7 @@ namespace {
 /// The longest published chat templates have a tenth of this.
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
 
-/// What is assigned to: a name, an attribute of a namespace, or several targets in a tuple.
+/// The target of an assignment: a name, an attribute of a namespace, or several targets in a tuple.
 struct Target {
   std::string name;
   std::string attribute;        ///< empty: the name itself
@@ -273,7 +273,7 @@ class Parser {
     return made;
   }
 
-  // What `set` and `for` assign to; an attribute of a namespace where `attributes` is true.
+  // The target of `set` and `for`; an attribute of a namespace where `attributes` is true.
   Target target(bool attributes) {
     Target first = one_target(attributes);
     if (!in_.at(",")) return first;

@@ -10,7 +10,7 @@
 
 namespace ingot::inference::jinja {
 
-/// What a render may use up, since a template is somebody else's program. Beyond it is kLimit.
+/// Limits of a render, since a template is an untrusted program. Throws kLimit beyond them.
 struct RenderLimits {
   /// One per statement, operation and element visited, and per 64 bytes of text looked at.
   std::uint64_t max_steps = 20'000'000;
@@ -22,9 +22,9 @@ struct RenderLimits {
   std::size_t max_depth = 400;
 };
 
-/// A Jinja template, as far as chat templates use the language: what transformers' environment
-/// does, with trim_blocks, lstrip_blocks, loop controls and its own tojson. What is not there is
-/// refused by name. Copies share the parsed text.
+/// A Jinja template, as far as chat templates use the language: as in transformers' environment,
+/// with trim_blocks, lstrip_blocks, loop controls and its own tojson. Other constructs are refused
+/// by name. Copies share the parsed text.
 class Template {
  public:
   /// `where` names the file in errors. Throws kCorrupt for what is no template, kUnsupported for a

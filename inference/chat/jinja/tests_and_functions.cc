@@ -148,7 +148,7 @@ Value strftime_now(Invocation& call) {
   }
   for (std::size_t i = format.find('%'); i != std::string::npos; i = format.find('%', i + 2)) {
     if (format.substr(i + 1).starts_with('-')) ++i;
-    // What depends on the time zone or the locale is left out.
+    // Formats that depend on the time zone or the locale are left out.
     constexpr std::string_view kKnown = "YymdejBbhAauwHIMSpFDTRnt%";
     if (i + 1 == format.size() || kKnown.find(format[i + 1]) == std::string_view::npos) {
       state.unsupported("'{}' as a conversion of 'strftime_now'", format.substr(i, 2));

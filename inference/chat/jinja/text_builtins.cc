@@ -13,8 +13,8 @@
 #include "inference/chat/python_text.h"
 #include "inference/tokenizer/characters.h"
 
-// Filters that give text or a single value, and the methods of strings. What both have is one
-// function here: a filter takes the text of any value.
+// Filters that give text or a single value, and the methods of strings. An operation that both have
+// is one function here: a filter takes the text of any value.
 
 namespace ingot::inference::jinja {
 namespace {
@@ -49,7 +49,7 @@ Value change_case(Invocation& call) {
   return call.state.text(with_case(text, kCase));
 }
 
-// str.replace(): an empty `old` stands before every character and at the end.
+// str.replace(): an empty `old` matches before every character and at the end.
 std::string replaced(RenderState& state, std::string_view text, const Value& old,
                      const Value& fresh, std::int64_t times) {
   std::string out;

@@ -19,8 +19,8 @@ struct Macro;
 /// A string in UTF-8. It never changes, so copies share it.
 using Text = std::shared_ptr<const std::string>;
 
-/// The value of a name, key or attribute that is not there; `name` says what was looked for. Null
-/// stands for an argument that was not given.
+/// The value of a name, key or attribute that is not there; `name` is the one that was looked for,
+/// or null for an argument that was not given.
 struct Undefined {
   Text name;
   bool operator==(const Undefined&) const = default;
@@ -87,7 +87,7 @@ class Value {
 
   [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }
   [[nodiscard]] bool is(Kind kind) const { return this->kind() == kind; }
-  /// Whether it stands for an argument that was not given.
+  /// True for an argument that was not given.
   [[nodiscard]] bool is_absent() const { return is(Kind::kUndefined) && !undefined_name().name; }
   /// REQUIRES of all below: a value of that kind.
   [[nodiscard]] const Undefined& undefined_name() const { return std::get<Undefined>(data_); }
@@ -130,14 +130,14 @@ inline double real(const Value& value) {
   return value.is(Kind::kFloat) ? value.real() : static_cast<double>(whole(value));
 }
 
-/// A list and what Python has beside it: they differ in what may be asked of them.
+/// A list and similar objects of Python: they differ in the operations that they have.
 struct Sequence final : Object {
   enum class Form : std::uint8_t {
     kList,
     kTuple,
     kRange,     ///< the last that can be indexed
-    kView,      ///< what .items(), .keys() and .values() of a mapping give
-    kIterator,  ///< what most filters over sequences give; it is read once
+    kView,      ///< of .items(), .keys() and .values() of a mapping
+    kIterator,  ///< of most filters over sequences; it is read once
   };
   Form form = Form::kList;
   std::vector<Value> items;
@@ -183,7 +183,7 @@ struct Loop final : Object {
   }
 };
 
-/// What a template may call.
+/// A function that a template may call.
 struct Callable final : Object {
   const Builtin* builtin = nullptr;  ///< a function, or a method of `self`
   Value self;

@@ -71,7 +71,7 @@ void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const Stati
   check_matrix(w);
   QuantizedTask task{.w = w, .x = &x, .fixed = fixed, .y = y};
   task.columns = scaled_columns(x, w);
-  // What is added to one sum belongs to a sum over all columns.
+  // Terms of one sum belong to a sum over all columns.
   INGOT_CHECK((fixed.quant_bias == nullptr && fixed.deq_scale == nullptr) ||
               task.columns.size() <= 1);
   lay_out(task);
@@ -158,7 +158,8 @@ QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFo
     for (std::size_t g = 0; g < out.groups; ++g) {
       const std::size_t first = g * out.group, n = std::min(out.group, x.cols - first);
       const std::span values(x.row(r) + first, n);
-      // What is not finite has no code: the group's products become NaN, which somebody looks for.
+      // A value that is not finite has no code: the group's products become NaN, which a later
+      // check finds.
       const bool finite = std::ranges::all_of(values, [](float v) { return std::isfinite(v); });
       const float scale =
           finite ? scale_of(values, format) : std::numeric_limits<float>::quiet_NaN();

@@ -4,7 +4,7 @@
 // added in INT32: exact in any order; columns that fill no vector are the twin's, which is compiled
 // for no target in particular (GCC 12 makes AVX-VNNI of such a loop where Highway allows it for
 // AVX3_DL, and not every AVX-512 processor has that). E4M3 and E2M1: values of codes, unscaled, in
-// the lanes of dot_lanes.h, anew for every segment in which neither scale changes; each lane is
+// the lanes of dot_lanes.h, again for every segment in which neither scale changes; each lane is
 // scaled then.
 
 #include <algorithm>

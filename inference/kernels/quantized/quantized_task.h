@@ -25,14 +25,14 @@ struct QuantizedTask {
   StaticInt8 fixed;
   MatrixView<float> y;
   std::vector<ScaledColumns> columns;
-  /// What vector kernels read of x, each row padded with zeros to `padded` columns: the values of
+  /// The input x of vector kernels, each row padded with zeros to `padded` columns: the values of
   /// floating-point codes, or INT8 codes as 16-bit integers.
   std::size_t padded = 0;
   std::vector<float> values;
   std::vector<std::int16_t> integers;
 };
 
-/// What an E4M3 or E2M1 code stands for.
+/// The value of an E4M3 or E2M1 code.
 inline float value_of(formats::CodeKind kind, std::uint8_t code) {
   return kind == formats::CodeKind::kE4m3 ? formats::kE4m3Values[code]
                                           : quantize::float_from_e2m1(code);
