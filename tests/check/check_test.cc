@@ -59,7 +59,7 @@ std::string big_endian(const Hash128& hash) {
   return bytes;
 }
 
-// Puts a manifest beside a checkpoint, as if it had been converted from itself.
+// Puts a manifest next to a checkpoint, as if it had been converted from itself.
 void write_manifest(const fs::path& directory) {
   Manifest manifest;
   manifest.tool_version = "0";

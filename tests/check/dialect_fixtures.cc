@@ -313,7 +313,7 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        make_qwen,
        in_quantization({{"/ignore/1"}}),
        {"quantized.list-names-nothing"}},
-      // A name that vLLM gives the indexer's modules in memory alone; one layer too many.
+      // A name that the indexer's modules have only in vLLM's memory; one layer too many.
       {"quantized.list-names-nothing", kMismatch, kInt8,
        [](auto& c) { ignore_also(c, "re:.*indexers_proj$"); }},
       {"quantized.list-names-nothing", kMismatch, kInt8,
@@ -349,7 +349,7 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"ct.joined-scales", kShapeMismatch,
        spelled("compressed-tensors", SchemeId::kFp8Tensor, Activations::kStatic),
        [](auto& c) { c.at(kAttention + "q_a_proj.input_scale").shape = {1}; }},
-      // What llm-compressor writes when nobody tells it to ignore the router, the head, ...
+      // The output of llm-compressor when it is not told to ignore the router, the head, ...
       {"ct.plain-module", kDtypeMismatch, make_all_int8},
       {"ct.static-input-scale", kMissingTensor,
        spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kStatic),

@@ -68,7 +68,7 @@ TEST_P(EveryRule, FiresAloneOnItsViolations) {
       EXPECT_EQ(error_code_name(finding.code), error_code_name(fixture.code)) << finding.message;
     }
     EXPECT_TRUE(has_fired) << text_of(findings);
-    // What headers alone can tell is told without reading values, and nothing else is.
+    // Findings that headers can tell are found without reading values, and no others.
     const std::vector<Finding> by_headers =
         look({.threads = 2, .values = false, .tensor_parallel = fixture.tensor_parallel});
     EXPECT_EQ(std::any_of(by_headers.begin(), by_headers.end(),

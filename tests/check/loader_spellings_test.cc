@@ -22,8 +22,8 @@ namespace {
 
 using namespace ingot::testing;
 
-// What vLLM 0.32 and SGLang 0.5.23 said when they were given each row, with experts and with
-// attention where the scheme takes it.
+// The complaints of vLLM 0.32 and SGLang 0.5.23 about each row, with experts and with attention
+// where the scheme takes it.
 std::set<std::string_view> known_complaints(const Dialect& dialect, const StorageRow& row) {
   using enum SchemeId;
   using enum Activations;
@@ -266,7 +266,8 @@ TEST(LoaderRules, AreThoseOfTheDialectAtHand) {
   EXPECT_EQ(text_of(run_rules(edited)), "");
 }
 
-// What our writers derive from a model's weights, in place of what was written by hand.
+// Puts the config that our writers derive from a model's weights in place of the one written by
+// hand.
 void derive_config(EditableCheckpoint& edited, const Dialect& dialect, const StorageRow& row) {
   const TempDir dir;
   edited.write(dir.path());

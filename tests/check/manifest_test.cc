@@ -68,7 +68,7 @@ void write_zstd(const std::filesystem::path& path, const std::string& text,
   std::ofstream(path, std::ios::binary) << packed.substr(0, n) << after;
 }
 
-// The tensor hash as documented, from XXH3 alone; only for texts of one chunk.
+// The tensor hash as documented, from only XXH3; only for texts of one chunk.
 Hash128 reference_hash(const std::string& text) {
   std::string chunks;
   if (!text.empty()) {

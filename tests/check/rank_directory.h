@@ -17,7 +17,7 @@
 #include "tests/check/spelled_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
-// What the tests of rank directories share: models that 2 ranks can cut, and how to check one rank.
+// Shared by the tests of rank directories: models that 2 ranks can cut, and how to check one rank.
 
 namespace ingot::testing {
 
@@ -40,7 +40,7 @@ struct CutPlan {
   [[nodiscard]] std::uint32_t n_ranks() const { return pp() * ranks_per_stage(); }
 };
 
-/// What one rank holds, to be bent and written.
+/// The contents of one rank, to be changed and written.
 struct RankDirectory {
   EditableCheckpoint model;
   std::map<std::string, formats::SliceRecord> slices;  ///< by stored tensor
@@ -70,7 +70,7 @@ void write_all_ranks(const EditableCheckpoint& whole, const CutPlan& plan,
 /// The top manifest over directories that are written already.
 void write_top_manifest(const std::filesystem::path& directory, const CutPlan& plan);
 
-/// Records and a manifest of whatever weights and side files stand in a directory.
+/// Records and a manifest of the weights and side files in a directory.
 void write_manifest_of(const std::filesystem::path& directory,
                        const formats::SlicingRecord& slicing,
                        const std::map<std::string, formats::SliceRecord>& slices,

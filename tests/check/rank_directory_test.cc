@@ -10,7 +10,7 @@
 #include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 
-// A rank's directory alone: read as the slices that it is, and accepted as such.
+// A single rank's directory: read as the slices that it is, and accepted as such.
 
 namespace ingot::formats {
 
@@ -132,8 +132,8 @@ TEST(RankDirectory, KeepsStaticBiasOnTheFirstRankAlone) {
   expect_finding(first, ErrorCode::kMismatch, bias, {"zeroed", "rank 0"});
 }
 
-// Blocks of 64 x 64 in place of 128 x 128, so that 4 ranks can cut experts 256 wide: each scale
-// stands in four places.
+// Blocks of 64 x 64 in place of 128 x 128, so that 4 ranks can cut experts 256 wide: each scale is
+// repeated four times.
 TEST(RankDirectory, MayBeRetiled) {
   EditableCheckpoint whole = fp8_model();
   std::vector<std::string> scales;

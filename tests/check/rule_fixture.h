@@ -30,7 +30,7 @@ std::vector<RuleFixture> scheme_fixtures();              ///< INT8, NVFP4, MX, w
 std::vector<RuleFixture> compressed_tensors_fixtures();  ///< its config
 std::vector<RuleFixture> modelopt_fixtures();
 std::vector<RuleFixture> modelslim_fixtures();
-std::vector<RuleFixture> engine_fixtures();  ///< what engines refuse of schemes and activations
+std::vector<RuleFixture> engine_fixtures();  ///< schemes and activations that engines refuse
 std::vector<RuleFixture> model_fixtures();   ///< container, layers, experts
 
 /// All of them.
@@ -79,7 +79,7 @@ inline bool is_of_engine(std::string_view rule) {
   return rule.starts_with("engine.");
 }
 
-/// What all rules find in a checkpoint that is written for it.
+/// The findings of all rules in a checkpoint that is written for it.
 inline std::vector<check::Finding> run_all_rules(const EditableCheckpoint& edited,
                                                  const check::RuleOptions& rule_options = {
                                                      .deep = true, .threads = 2}) {
@@ -92,7 +92,7 @@ inline std::vector<check::Finding> run_all_rules(const EditableCheckpoint& edite
   return check::run_loader_rules(checkpoint, rule_options);
 }
 
-/// The same without what engines make of a sound spelling, which some tests ask for alone.
+/// The same without engines' opinion of a sound spelling, which some tests ask for by itself.
 inline std::vector<check::Finding> run_rules(const EditableCheckpoint& edited,
                                              const check::RuleOptions& rule_options = {
                                                  .deep = true, .threads = 2}) {

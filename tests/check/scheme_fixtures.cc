@@ -228,7 +228,7 @@ std::vector<RuleFixture> native_fixtures() {
          put_spelled(c, kMtp + "eh_proj.weight",
                      {"deepseek", SchemeId::kFp8Block, formats::Activations::kDynamic});
        }},
-      // No list, and a list that vLLM does not look at beside its own.
+      // No list, and a list that vLLM ignores where its own exists.
       {"fp8.silent-module", kMismatch, make_qwen,
        in_quantization({{"/ignored_layers"}, {"/modules_to_not_convert"}})},
       {"fp8.silent-module", kMismatch, make_qwen,

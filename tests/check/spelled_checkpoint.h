@@ -45,8 +45,8 @@ EditableCheckpoint make_spelled(const Spelled& spelled,
 /// one of `grouped` have groups of 32.
 EditableCheckpoint make_row_scaled(const std::vector<std::string>& grouped);
 
-/// quant_model_description.json anew, from the tensors that are there: those that belong to a
-/// weight of `spelled_weights` are of `type`.
+/// Writes quant_model_description.json again, from the tensors that are there: those that belong to
+/// a weight of `spelled_weights` are of `type`.
 void describe_modelslim(EditableCheckpoint& checkpoint, const std::vector<std::string>& weights,
                         const std::string& type);
 

@@ -15,7 +15,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// Ranges of activations from a file, and what becomes of them beside static weights.
+// Ranges of activations from a file, and how static weights use them.
 
 namespace ingot::convert {
 namespace {
@@ -312,7 +312,7 @@ TEST_F(AscendVector, TheProductOfTheScalesIs1_2351397e_4) {
   EXPECT_NEAR(products[0], 1.2351397e-4, 1e-11);
 }
 
-// What an engine computes from them for the input [1, -1].
+// An engine's computation with them for the input [1, -1].
 TEST_F(AscendVector, TheyGiveTheProductOfInputAndWeight) {
   const float scale = numbers<float>(modelslim_part(Part::kInputScale, inputs_)).front();
   const float offset = numbers<float>(modelslim_part(Part::kInputOffset, inputs_)).front();

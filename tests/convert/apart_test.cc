@@ -52,7 +52,7 @@ TEST_F(Apart, RefusesSourcesWhoseFilesLieInTheOutput) {
   fs::remove(dir_ / "in/rank");
   fs::create_symlink(dir_ / "other/c", dir_ / "in/c");
   EXPECT_NO_THROW(require_apart(input("in"), dir_ / "out"));
-  // The output may stand beside what a link leads to, as in the hub's cache.
+  // The output may be next to a link's target, as in the hub's cache.
   EXPECT_NO_THROW(require_apart(input("in"), dir_ / "other/new"));
   expect_refused({.folders = {dir_ / "in"}, .files = {dir_ / "out/s"}}, "out");
 }
@@ -70,7 +70,7 @@ TEST_F(Apart, ProbeShowsWhatIsOneFolder) {
   expect_seen("in", "in");
   expect_seen("in", "in/sub");
   expect_seen("in/sub", "in");
-  // What a kill has left goes.
+  // The leftovers of a kill go.
   write_text_file(dir_ / "out/.ingot-probe-4194305-2", "");
   const auto before = top_level(dir_ / "in");
   EXPECT_NO_THROW(require_unseen(input("in"), dir_ / "out"));

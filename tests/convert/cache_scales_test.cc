@@ -25,7 +25,7 @@ constexpr const char* kKeys = "model.layers.0.self_attn.k_proj.k_scale";
 constexpr const char* kValues = "model.layers.1.self_attn.v_scale";
 const std::string kHalf("\0\0\0\x3f", 4), kThree("\x40\x40", 2);  // F32, BF16
 
-/// FP8 weights beside scales of the cache in two spellings.
+/// FP8 weights with scales of the cache in two spellings.
 class CacheScales : public ::testing::Test {
  protected:
   CacheScales() {

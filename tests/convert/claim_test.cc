@@ -29,7 +29,7 @@ const RunName kElsewhere{
     .host = "there", .boot = "b2", .pid = 456, .started = "later", .command = "ingot join"};
 const Renewal kSoonDead{.dead = std::chrono::milliseconds(20)};
 
-// What a run leaves that was killed: a claim without a lock.
+// The leftovers of a run that was killed: a claim without a lock.
 void leave_claim(const OutputPaths& paths, const RunName& run) {
   std::optional<std::string> text;
   {
@@ -191,7 +191,7 @@ TEST_F(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
 TEST_F(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
   Conversion first(tiny_v32(), dir_ / "out");
   first.execute.inspect = [&](const std::filesystem::path&) {
-    // What --force of an older version did.
+    // The effect of --force of an older version.
     std::filesystem::remove_all(OutputPaths(dir_ / "out").partial);
     Conversion other(tiny_v32(), dir_ / "out");
     EXPECT_TRUE(run_stopped(other, 300));
@@ -328,7 +328,7 @@ TEST(Space, IsLookedAtBeforeAnythingIsHashed) {
   add_side_file(directory / "in", 8 * kMiB * kMiB);
   Conversion conversion(directory / "in", directory / "out");
   std::atomic<int> polls = 0;
-  // Where there is room for it all the same, nobody waits for the hash.
+  // Where there is room all the same, no run waits for the hash.
   conversion.execute.stop_requested = [&] { return ++polls >= 1000; };
   expect_error(ErrorCode::kNoSpace, {"needs"}, [&] { conversion.run(); });
   EXPECT_EQ(polls, 0);

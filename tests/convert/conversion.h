@@ -81,7 +81,7 @@ inline std::map<std::string, std::string> tree(const std::filesystem::path& dire
   return files;
 }
 
-/// Names of what stands directly in a directory; empty when there is none.
+/// Names of a directory's entries; empty when there is none.
 inline std::vector<std::string> top_level(const std::filesystem::path& directory) {
   std::vector<std::string> names;
   if (!std::filesystem::exists(directory)) return names;

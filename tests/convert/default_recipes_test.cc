@@ -255,7 +255,7 @@ TEST(DefaultRecipes, EveryLineHasATargetInSomeDialect) {
   }
 }
 
-// What engines refuse, the plan refuses, unless it is asked for by name.
+// The plan refuses everything that engines refuse, unless it is asked for by name.
 
 /// A recipe as the command line makes one.
 struct Asked {
@@ -315,7 +315,7 @@ TEST(EngineRefusals, SpareWhatOneEngineLoads) {
         Asked{kInt8Block}, Asked{kNvfp4}, Asked{kMxfp4}, Asked{kMxfp8},
         Asked{.to = kFp8Tensor, .activations = kStatic, .input_scale = 1.0F},
         Asked{kNvfp4, "modelopt", kWeightOnly},
-        // Engines refuse the experts alone of these, and here they have none.
+        // Engines refuse only the experts of these, and here they have none.
         Asked{.to = kFp8Tensor, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}},
         Asked{
             .to = kFp8Channel, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}}}) {

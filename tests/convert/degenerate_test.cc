@@ -179,7 +179,7 @@ TEST_P(Degenerate, AllowedNonfiniteValuesDoNotReachTheOutput) {
 }
 
 TEST_P(Degenerate, AnInfinityBecomesTheLargestOfItsWholeGroup) {
-  // What shares a scale over all of it is encoded in several tiles.
+  // A tensor with one scale over all of it is encoded in several tiles.
   Matrix matrix(1024, 512, 0);
   matrix.at(1, 42) = -kInf;
   matrix.at(1000, 42) = 3;

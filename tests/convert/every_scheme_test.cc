@@ -12,7 +12,7 @@
 #include "tests/convert/targets.h"
 #include "tests/support/temp_dir.h"
 
-// What holds for every scheme in every dialect, from FP8 and from BF16.
+// Claims for every scheme in every dialect, from FP8 and from BF16.
 
 namespace ingot::convert {
 namespace {
@@ -177,7 +177,7 @@ void EveryScheme::expect_numbers() const {
   }
 }
 
-// What no rule selects is the same bytes.
+// Tensors that no rule selects keep their bytes.
 void EveryScheme::expect_untouched() const {
   const OutputTensors before = read_output(source());
   std::size_t n_same = 0;

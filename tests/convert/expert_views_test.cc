@@ -73,7 +73,7 @@ TEST(StackedExperts, KeepNoPromiseOfMissingMtp) {
   }
 }
 
-/// How a family stacks, said once more beside its row.
+/// How a family stacks, written a second time to check its row.
 struct Stacks {
   const char* fixture;
   bool is_input_major, is_interleaved;
@@ -153,7 +153,7 @@ std::filesystem::path synthetic(const std::string& name, const std::filesystem::
   return directory;
 }
 
-// Inkling calls them w13_weight and w2_weight, Step has one for each projection beside `experts`.
+// Inkling calls them w13_weight and w2_weight, Step has one for each projection next to `experts`.
 TEST(SeparatedExperts, HaveTheNamesOfTheirFamily) {
   struct Stack {
     const char* name;
@@ -201,7 +201,7 @@ TEST(SeparatedExperts, HaveTheNamesOfTheirFamily) {
     EXPECT_EQ(
         converted(directory / "out", directory / "again", std::nullopt, ExpertChoice::kStacked),
         before);
-    // What no stack can hold is written one by one.
+    // A scheme that no stack can hold is written one by one.
     const OutputTensors int8 = converted(input, directory / "int8", SchemeId::kInt8Channel);
     EXPECT_EQ(int8.at(std::string(model.singles) + "0.down_proj.weight").dtype,
               formats::DType::kI8);
@@ -421,7 +421,7 @@ TEST(Stacks, TurnedAreFoundByTheirShape) {
   const TempDir directory;
   std::filesystem::copy(fixture("llama4"), directory / "turned");
   formats::Json config = formats::read_json_file(directory / "turned/config.json", 1 << 20);
-  // What is [E, H, 2I] for these widths would be [E, 2I, H] for those.
+  // A stack [E, H, 2I] for these widths would be [E, 2I, H] for those.
   config["text_config"]["hidden_size"] = 128;
   config["text_config"]["intermediate_size"] = 36;
   std::ofstream(directory / "turned/config.json") << formats::json_text(config);

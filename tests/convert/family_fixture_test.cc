@@ -246,7 +246,7 @@ TEST(NestedConfig, DroppedMtpLayersAreNotPromised) {
     EXPECT_FALSE(name.starts_with("mtp.")) << name;
 }
 
-// vLLM and SGLang build the experts of DeepSeek-V4 by this key alone.
+// vLLM and SGLang build the experts of DeepSeek-V4 only by this key.
 TEST(ExpertDtype, IsThatOfTheOutputsExperts) {
   const auto written = [](std::optional<SchemeId> to) {
     const TempDir directory;
@@ -332,7 +332,7 @@ TEST(NestedConfig, OfAnUnknownTextModelIsRefused) {
   }
 }
 
-/// A table of n-grams in groups of 32 beside a linear in blocks of 32 x 32.
+/// A table of n-grams in groups of 32, and a linear in blocks of 32 x 32.
 ingot::testing::TinyCheckpoint with_table(std::uint64_t table_rows) {
   ingot::testing::TinyCheckpoint tiny;
   tiny.config = formats::json_text({{"model_type", "any"},

@@ -14,7 +14,7 @@ namespace {
 using formats::SchemeId;
 using namespace ingot::testing;
 
-// The other member of a fused pair, or nothing for what stands alone.
+// The other member of a fused pair, or empty for a tensor without one.
 std::string partner_of(const std::string& weight) {
   const std::pair<std::string, std::string> pairs[] = {
       {"gate_proj.weight", "up_proj.weight"}, {"q_a_proj.weight", "kv_a_proj_with_mqa.weight"}};
@@ -51,7 +51,7 @@ Conversion to_nvfp4(const std::filesystem::path& from, const std::filesystem::pa
   return conversion;
 }
 
-// A source in which the members of most pairs stand in different files.
+// A source in which the members of most pairs are in different files.
 std::filesystem::path many_files(const TempDir& directory) {
   Conversion conversion(tiny_v32(), directory / "many");
   conversion.recipe.to.reset();

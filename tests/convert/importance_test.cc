@@ -127,7 +127,7 @@ class WeightedOutput : public ImportanceFile {
     return made;
   }
 
-  // What one call of the encoder makes of a whole matrix.
+  // The result of one encoder call on a whole matrix.
   static std::pair<std::string, std::string> encoded(const std::vector<float>& values, float global,
                                                      const std::vector<float>& importance) {
     std::string codes(kRows * kCols / 2, '\0'), scales(kRows * kCols / 16, '\0');

@@ -184,7 +184,7 @@ TEST_F(Gate, LooksAtAPublicationThatWasCut) {
   EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-// What a run reports of the error of its encodings, against sums taken here over the bytes.
+// The error of encodings that a run reports, against sums taken here over the bytes.
 
 // Sums over one tensor, in long double and in order.
 struct Sums {

@@ -11,8 +11,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-// DeepSeek-V4 under its native names: one spelling of scales, experts in FP4, NVFP4 or FP8 beside
-// FP8 blocks, and what config.json says of them. Values are those of tests/golden/PROVENANCE.md.
+// DeepSeek-V4 under its native names: one spelling of scales, experts in FP4, NVFP4 or FP8 with FP8
+// blocks, and the keys of config.json. Values are those of tests/golden/PROVENANCE.md.
 
 namespace ingot::convert {
 namespace {
@@ -115,7 +115,7 @@ TEST(NativeParts, Nvfp4ExpertsAreWrittenAsNvidiaDoes) {
   EXPECT_EQ(nvfp4.tensors.at(kDraft + ".weight").dtype, DType::kI8);
   EXPECT_EQ(nvfp4.tensors.at("layers.0.attn.wq_a.scale").dtype, DType::kF8E8M0);
   EXPECT_EQ(nvfp4.config.at("expert_dtype"), "fp4");
-  // What NVIDIA says of its own, but for the number of layers.
+  // NVIDIA's own block, but for the number of layers.
   Json said = config_of(fixture("deepseek_v4_nvfp4")).at("quantization_config");
   for (const char* layer : {"1", "2", "3"})
     said["quantized_layers"][std::string("layers.") + layer + ".ffn.experts"] =

@@ -186,7 +186,7 @@ TEST_F(SideFileLinks, LinksOfAHubSnapshotAreFollowed) {
   expect_error(ErrorCode::kUnsupported, {"blobs2/x"}, [&] { require(snapshot); });
 }
 
-// What is judged before the start is what stands on the disk at the end.
+// The planned checkpoint, which is judged before the start, is the one on the disk at the end.
 
 std::vector<std::string> stored_lines(const Checkpoint& checkpoint) {
   std::vector<std::string> lines;
@@ -289,7 +289,7 @@ TEST(PlannedCheckpoint, EqualsTheWrittenRanks) {
   }
 }
 
-/// What readers see of tensors and what loader rules say of them, whatever the order.
+/// The tensors that readers see and the findings of loader rules, in any order.
 std::set<std::string> seen_lines(const Checkpoint& checkpoint) {
   std::set<std::string> lines;
   for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {

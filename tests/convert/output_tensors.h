@@ -46,7 +46,7 @@ inline void add_file(const std::filesystem::path& path, OutputTensors& tensors) 
   }
 }
 
-/// Every tensor of every weights file that stands directly in a directory.
+/// Every tensor of every weights file at the top of a directory.
 inline OutputTensors read_output(const std::filesystem::path& directory) {
   OutputTensors tensors;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {

@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-// Parts of a job: which files they write, and who has them. What they make is joined in
+// Parts of a job: which files they write, and who has them. Their joined outputs are tested in
 // tests/cli/parts.sh.
 
 namespace ingot::convert {
@@ -38,7 +38,7 @@ class PartClaims : public InTempDir {
   Claim take(const std::string& host, bool resume = false, const Renewal& renewal = fast()) {
     return Claim::take_part(paths_, run_on(host), part_, resume, renewal);
   }
-  // What a run on another host leaves that was killed: a claim that nobody renews.
+  // The leftovers of a run on another host that was killed: a claim that is not renewed.
   std::filesystem::path leave(std::uint32_t run) {
     std::filesystem::create_directories(paths_.parts);
     const auto path = part_file(paths_, part_, run, kClaimSuffix);

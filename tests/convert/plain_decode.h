@@ -10,8 +10,8 @@
 
 #include "tests/convert/output_tensors.h"
 
-// What stored bytes mean, written from docs/formats.md as plainly as can be: for comparison with
-// what the program decodes.
+// The meaning of stored bytes, written from docs/formats.md as plainly as can be: for comparison
+// with the program's decoders.
 
 namespace ingot::testing {
 
@@ -55,7 +55,7 @@ inline std::vector<float> scale_values(const OutputTensor& tensor) {
   return values;
 }
 
-/// The numbers that codes stand for, before any scale. Packed codes: the low nibble first.
+/// The values of codes, before any scale. Packed codes: the low nibble first.
 inline std::vector<float> code_values(const OutputTensor& tensor) {
   std::vector<float> values;
   switch (tensor.dtype) {

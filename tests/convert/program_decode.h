@@ -10,7 +10,7 @@
 
 namespace ingot::testing {
 
-/// What the program reads a matrix as.
+/// The program's own reading of a matrix.
 inline std::vector<float> decoded(const formats::Checkpoint& checkpoint,
                                   const formats::LogicalTensor& tensor) {
   const auto& stored = checkpoint.stored()[tensor.encoding.stored.weight()];

@@ -173,7 +173,7 @@ TEST_F(FusedGroupResume, LeftTensorTakesTheScaleOfItsPartner) {
   }
 }
 
-// What makes this work is the reduction in the journal: the other member can no longer be read.
+// This works because of the reduction in the journal: the other member can no longer be read.
 TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   const TempDir directory;
   Conversion many(synth_model(), directory / "many");

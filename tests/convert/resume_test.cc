@@ -303,7 +303,7 @@ TEST(Journal, NoFileIsNoJournal) {
   EXPECT_FALSE(Journal::read(directory / "missing").has_value());
 }
 
-// What quantized tensors leave, to the last bit.
+// The results for quantized tensors, to the last bit.
 TensorResult written_and_read(const TensorResult& record) {
   const TempDir directory;
   Journal::create(directory / "j", formats::Json{{"plan", "p"}}).add_results({{3, record}});

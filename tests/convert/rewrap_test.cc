@@ -38,7 +38,8 @@ Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path
   return conversion;
 }
 
-// NVFP4 alone: what may not stand beside it is BF16, so that either dialect can hold all of it.
+// Only NVFP4: weights that NVFP4 may not be mixed with are BF16, so that either dialect can hold
+// all of it.
 Conversion to_nvfp4(const std::filesystem::path& to) {
   Conversion conversion(tiny_bf16(), to);
   conversion.recipe.to = SchemeId::kNvfp4;
@@ -169,7 +170,7 @@ TEST_F(Rewrap, ScalesOfActivationsGoAlong) {
   EXPECT_EQ(count_suffix(ct, ".input_global_scale"), n_scales);
 }
 
-// Where somebody asks for static activations and gives no numbers, the stored ones are meant.
+// Static activations without numbers mean the stored ones.
 TEST_F(Rewrap, StaticActivationsTakeTheStoredScales) {
   Conversion given = to_nvfp4(dir_ / "ct");
   given.recipe.choices.activations = Activations::kStatic;
@@ -185,7 +186,7 @@ TEST_F(Rewrap, StaticActivationsTakeTheStoredScales) {
     if (!name.ends_with(".input_global_scale")) continue;
     EXPECT_EQ(number(mo.at(renamed(name, "_global_scale", "_scale"))), 1.0F / number(tensor));
   }
-  // What is given goes before what is stored.
+  // A given scale goes before a stored one.
   static_too.output = dir_ / "other";
   static_too.recipe.choices.input_scale = 0.5F;
   static_too.run();

@@ -58,7 +58,7 @@ TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
   expect_error(kMismatch, {kFile, "has changed while this run read it"}, [&] { conversion.run(); });
   expect_unpublished(dir_ / "out");
 
-  // What was made of the old bytes is made again.
+  // The tensors made of the old bytes are made again.
   conversion.execute.inspect = nullptr;
   conversion.execute.resume = true;
   EXPECT_GT(conversion.run().tensors_redone, 0U);
@@ -200,7 +200,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
     expect_error(kMismatch, {std::string(one.option) + " (what it names has changed)", "--force"},
                  [&] { conversion.run(); });
 
-    // What was made meanwhile may be of other bytes than those that are back.
+    // Tensors made meanwhile may be of other bytes than those that are back.
     write_statistics(path, 1);
     one.read(path, conversion.recipe.choices);
     const ExecuteReport report = conversion.run();

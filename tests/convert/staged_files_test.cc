@@ -13,7 +13,7 @@ namespace {
 using namespace ingot::testing;
 namespace fs = std::filesystem;
 
-// What nobody may lose, and a folder of staged files beside it.
+// A file that must not be lost, and a folder of staged files next to it.
 class Staged : public InTempDir {
  protected:
   Staged() {

@@ -15,7 +15,7 @@
 #include "formats/json/json.h"
 #include "tests/convert/plain_decode.h"
 
-// A directory's tensors as numbers, from its stored bytes and its config.json alone, which is read
+// A directory's tensors as numbers, only from its stored bytes and its config.json, which is read
 // as loaders read it and apart from the code that writes it.
 
 namespace ingot::testing {
@@ -44,7 +44,7 @@ inline std::optional<formats::Json> ct_group(const formats::Json& block,
   return std::nullopt;
 }
 
-/// Whether a list of module names, or of names of what they stand below, holds a module.
+/// True if a list of names of modules, or of their parents, holds a module.
 inline bool lists(const formats::Json& block, const char* key, const std::string& module) {
   if (!block.contains(key)) return false;
   for (const formats::Json& entry : block.at(key)) {
@@ -135,7 +135,7 @@ class ScaleGrid {
   std::array<std::size_t, 2> block_ = {1, 1};
 };
 
-/// What a loader makes of the codes `name` (docs/formats.md, "Decoding").
+/// A loader's values of the codes `name` (docs/formats.md, "Decoding").
 inline Values decoded_by_hand(const OutputTensors& tensors, const std::string& name,
                               const formats::Json& config) {
   const OutputTensor& codes = tensors.at(name);
@@ -180,7 +180,7 @@ inline formats::Json config_of(const std::filesystem::path& directory) {
   return formats::read_json_file(directory / "config.json", 1 << 20);
 }
 
-/// Every weight, norm and bias that stands in a directory.
+/// Every weight, norm and bias of a directory.
 inline ValuesByName values_of(const OutputTensors& tensors, const formats::Json& config) {
   ValuesByName values;
   for (const auto& [name, tensor] : tensors) {

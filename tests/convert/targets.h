@@ -67,7 +67,7 @@ inline std::vector<Target> scheme_targets() {
 }
 
 /// The rows of all_targets() that are the first of something: each scheme, dialect and kind of
-/// activations stands in one of them. What default tests claim of these, slow ones do of the rest.
+/// activations is in one of them. Default tests make their claims of these, slow ones of the rest.
 inline std::vector<Target> first_targets() {
   std::set<std::string_view> seen;
   std::vector<Target> targets = all_targets();

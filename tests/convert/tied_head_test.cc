@@ -7,7 +7,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// tie_word_embeddings beside a stored head.
+// tie_word_embeddings in a checkpoint that stores a head.
 
 namespace ingot::testing {
 namespace {

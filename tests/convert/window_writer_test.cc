@@ -30,7 +30,7 @@ struct Range {
   std::uint64_t offset = 0, n_bytes = 0;
 };
 
-/// What stands at a position of a file: any function will do that differs between neighbours and
+/// The byte at a position of a file: any function will do that differs between neighbours and
 /// files.
 std::byte content(std::uint32_t file, std::uint64_t offset) {
   return static_cast<std::byte>((offset * 131 + offset / 251 + file * 77) & 0xFF);
@@ -161,7 +161,8 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
     // need for memory.
     writer.abandon();
   }
-  // What the first writer did not get to disk is put there by hand: the second must leave it alone.
+  // Bytes that the first writer did not get to disk are put there by hand: the second must not
+  // write them.
   for (const Range& range : job.ranges) {
     if (!early(range)) continue;
     const Fd file = Fd::open_for_writing(directory / job.files[range.file].name, 02 | 0100);
@@ -369,7 +370,7 @@ TEST_F(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
   while (writer.written().n_bytes < kWindow) std::this_thread::yield();
   write_range(writer, {.file = 1, .item = 0, .offset = 0, .n_bytes = kWindow});
   while (writer.written().n_bytes < 2 * kWindow) std::this_thread::yield();
-  // The first file is closed by now; what is opened again under its name must not be created anew.
+  // The first file is closed by now; opening its name a second time must not create it.
   std::filesystem::remove(dir_ / "a");
   expect_error(ErrorCode::kNotFound, {"a"}, [&] {
     write_range(writer, {.file = 0, .item = 0, .offset = kWindow, .n_bytes = kWindow});

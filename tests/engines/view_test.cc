@@ -51,7 +51,7 @@ EditableCheckpoint make_nvfp4_modelopt() {
   return make_spelled({"modelopt", formats::SchemeId::kNvfp4, formats::Activations::kStatic});
 }
 
-/// What is believed of one layer; the row that names it alone, or with others.
+/// The belief about one layer; the row that names only this layer, or also others.
 std::string believed(const EngineView& view, const std::string& name) {
   for (const BelievedModules& row : view.modules) {
     if (row.name == name) return row.believed;

@@ -7,7 +7,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// A checkpoint over tensors that somebody else has found.
+// A checkpoint over tensors that the caller has found.
 
 namespace ingot::formats {
 namespace {
@@ -44,7 +44,7 @@ class NumberedBytes final : public StoredBytes {
   std::vector<SourceFile> files_ = {{"slices", 1000, 8}};
 };
 
-// What is in a directory, as if it had been found elsewhere.
+// The contents of a directory, as if they had been found elsewhere.
 AssembledModel found_in(const TinyCheckpoint& checkpoint, const TempDir& dir) {
   checkpoint.write(dir / "model");
   const Checkpoint opened = Checkpoint::open(dir / "model");

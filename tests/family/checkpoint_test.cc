@@ -367,7 +367,7 @@ TEST(CheckpointFiles, ManyAreReadWithFewDescriptors) {
   struct rlimit limit {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlim_t before = limit.rlim_cur;
-  // What this process has open already, and a few.
+  // The files that this process has open already, and a few.
   limit.rlim_cur =
       static_cast<rlim_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {})) + 20;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);

@@ -5,7 +5,7 @@
 #include "tests/family/written_block.h"
 #include "tests/support/expect_error.h"
 
-// What the dialect of compressed-tensors says of an output's modules.
+// The words of the compressed-tensors dialect about an output's modules.
 
 namespace ingot::formats {
 namespace {
@@ -131,7 +131,7 @@ TEST(QuantizationConfig, CompressedTensorsDescribesEveryScheme) {
   }
 }
 
-// What was written is read back as what it was, for every row of the table.
+// Every row of the table is read back as it was written.
 TEST(QuantizationConfig, CompressedTensorsIsUnderstoodAndKept) {
   for (const StorageRow& row : dialect_named("compressed-tensors").storage) {
     const std::vector<WrittenTensor> written = {

@@ -22,8 +22,8 @@ constexpr std::array kWidthWords = {"size", "dim", "rank", "heads", "width", "ex
 constexpr std::array kOtherWords = {"token",   "position", "sliding",  "window", "chunk",
                                     "topk",    "top_k",    "per_tok",  "block",  "group",
                                     "ep_size", "merge",    "projector"};
-/// Widths that no shape has: parts of one that the config states beside them, another spelling of
-/// one, or a key that its model does not read.
+/// Widths that no shape has: parts of one that the config states too, another spelling of one, or a
+/// key that its model does not read.
 const std::set<std::string> kNoShape = {
     "rotary_dim", "qk_head_dim", "unpadded_vocab_size", "mlp_intermediate_size",
     // head_dim of Hunyuan; linear_attn_config of Kimi-Linear and GLM-5-Next.

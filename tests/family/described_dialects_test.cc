@@ -12,7 +12,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// The dialects that put a description beside config.json: ModelOpt and Ascend.
+// The dialects that put a description next to config.json: ModelOpt and Ascend.
 
 namespace ingot::formats {
 namespace {

@@ -60,7 +60,7 @@ TEST(ProposeFamily, LeavesOutRowsThatContradictOthers) {
 
 class Proposed : public ::testing::TestWithParam<const char*> {};
 
-// What names and shapes tell, against what the family's own table says.
+// The families that names and shapes tell, against the family's own table.
 TEST_P(Proposed, FamilyIsThatOfTheTable) {
   const Listed model = listed(GetParam());
   ASSERT_FALSE(model.weights.empty());
@@ -124,7 +124,7 @@ TEST(ProposedStack, StandsAsTheOneBesideItTells) {
 TEST(ProposedStack, IsLeftOutWhereShapesDoNotTell) {
   // Nothing says how wide experts are.
   const std::string untold = stacks_of(R"("width": 3)", {4, 64, 64}, {4, 32, 64});
-  // Gate and up stand one way, down the other.
+  // Gate and up have one orientation, down the other.
   const std::string contrary =
       stacks_of(R"("moe_intermediate_size": 24)", {4, 48, 64}, {4, 24, 64});
   for (const std::string& yaml : {untold, contrary}) {

@@ -47,7 +47,7 @@ struct Totals {
   std::uint64_t logical = 0, fp8 = 0, stored = 0, elements = 0, scale_elements = 0, bytes = 0;
 };
 
-/// What a release in FP8 stores: scales in F32, the rest in the row's dtype.
+/// The sizes of a release in FP8: scales in F32, the rest in the row's dtype.
 Totals released_totals(const Family& family, const ModelConfig& config) {
   Totals totals;
   for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {

@@ -34,7 +34,7 @@ TEST_F(HostileDirectory, WithAnUnfinishedConversion) {
 }
 
 TEST_F(HostileDirectory, ThatMayNotBeRead) {
-  // Root may read anything, so the test becomes nobody for as long as it lasts.
+  // Root may read anything, so the test changes to another user for as long as it lasts.
   const uid_t user = ::geteuid();
   if (user == 0) {
     fs::permissions(dir_.path(), fs::perms::all);

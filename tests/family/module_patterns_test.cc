@@ -195,7 +195,7 @@ TEST(ModulePatterns, NameSomeLayers) {
             (Strings{"model.layers.1.mlp.experts*", "model.layers.3.mlp.experts*"}));
 }
 
-// Layer 1 beside layers 10 and 11.
+// Layer 1 next to layers 10 and 11.
 TEST(ModulePatterns, StayWithinALayersNumber) {
   const auto modules =
       model([](const std::string& name) { return has(name, "layers.1.") ? 0U : 1U; });

@@ -252,7 +252,7 @@ TEST_F(CodesOf8Bits, WithZeroPointsAreRefused) {
   }
 }
 
-// What the config says of them is one fault, and nothing is guessed from shapes.
+// The config's fault is one fault, and no form is guessed from shapes.
 TEST_F(CodesOf8Bits, OtherBitsAreOneFault) {
   const auto one_fault = [&](std::initializer_list<std::string> fragments) {
     ErrorList faults;

@@ -63,7 +63,7 @@ struct Row {
   }
 };
 
-/// But those of stacks alone, which tests/convert/expert_views_test.cc reads.
+/// All but those of stacks, which tests/convert/expert_views_test.cc reads.
 std::vector<Row> all_rows() {
   std::vector<Row> rows;
   for (const Dialect* dialect : dialects()) {
@@ -186,7 +186,8 @@ TEST(SchemeRecognition, MissesEveryPartThatDecodingNeeds) {
         return tensor.name == kStem + std::string(part.suffix);
       });
       const std::string what = row.text() + " without " + std::string(part.suffix);
-      // Bytes alone may be anything; what a family has in their place is its grammar's matter.
+      // Bytes by themselves may be anything; the family's grammar decides about a name in their
+      // place.
       const bool is_alone = row.storage->parts.size() == 2 && part.part != Part::kWeight;
       const std::string& left = checkpoint.files["model.safetensors"].front().dtype;
       if (is_alone && left == "I8") {
@@ -328,7 +329,7 @@ TEST(SchemeRecognition, TakesOtherSpellingsOfTheSameThing) {
   refuse(number, ErrorCode::kShapeMismatch, "under a claim of blocks a scale is never one value");
 }
 
-// V0 of Ascend's tool writes the weight's own scale beside the product of both.
+// V0 of Ascend's tool writes the weight's own scale in addition to the product of both.
 TEST(SchemeRecognition, TakesAscendsUnionOfParts) {
   TempDir dir;
   const Checkpoint model = open(of({{".weight", "I8", {160, 192}},

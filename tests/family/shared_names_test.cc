@@ -64,7 +64,7 @@ TEST(SharedNames, V2WithoutLatentAttentionIsAnother) {
                             "model.qwen2_model.model.model.layers.3.mlp.up_proj.weight",
                             "model.projector.layers.weight"})
     EXPECT_EQ(grammar.match(tower)->rule->role, Role::kOtherModality) << tower;
-  // What says nothing of latent attention has it.
+  // A config that does not mention latent attention has it.
   Json keys = Json::parse(R"({"model_type": "deepseek_v2"})");
   EXPECT_EQ(family_of(parse_model_config(keys.dump(), "config.json")), find_family("deepseek_v2"));
 }

@@ -13,7 +13,7 @@ namespace {
 using namespace ingot::testing;
 namespace fs = std::filesystem;
 
-// `out`, a folder, and `mine`, somebody's folder beside it with a file in it.
+// `out`, a folder, and `mine`, another folder next to it with a file in it.
 class Folders : public InTempDir {
  protected:
   Folders() {

@@ -30,7 +30,7 @@ std::vector<std::byte> random_bytes(std::size_t n) {
   return bytes;
 }
 
-/// The rule of the header, from xxHash's one-shot function and byte shifts alone.
+/// The rule of the header, only from xxHash's one-shot function and byte shifts.
 Hash128 specified_hash(std::span<const std::byte> bytes) {
   std::vector<unsigned char> sum;
   for (std::size_t at = 0; at < bytes.size(); at += std::size_t{4} << 20) {

@@ -64,7 +64,7 @@ void replace_all(std::string& text, std::string_view old_text, std::string_view 
   }
 }
 
-/// DeepSeek's rules as they stand in docs and converter: replacements anywhere in the text.
+/// DeepSeek's rules as docs and converter have them: replacements anywhere in the text.
 std::string by_replacement(std::string name) {
   static const std::map<std::string, std::string> kKeys = {
       {"embed_tokens", "embed"},

@@ -141,7 +141,7 @@ TEST(SafetensorsProperty, WrittenHeadersReadBackAsTheSameTensors) {
     std::uint64_t offset = text.size();
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const StoredTensor& tensor = header.tensors[i];
-      // Tensors without bytes may stand anywhere among those that begin at the same place.
+      // Tensors without bytes may come anywhere among those that begin at the same place.
       const auto spec = std::find_if(specs.begin(), specs.end(),
                                      [&](const TensorSpec& s) { return s.name == tensor.name; });
       ASSERT_NE(spec, specs.end());

@@ -24,7 +24,7 @@ void check_layout(const formats::SafetensorsHeader& header) {
   require(end == header.file_bytes, "tensors do not fill the file");
 }
 
-/// What was read can be written and read again.
+/// A header that was read can be written and read again.
 void check_round_trip(const formats::SafetensorsHeader& header) {
   std::vector<formats::TensorSpec> specs;
   for (const formats::StoredTensor& tensor : header.tensors) {

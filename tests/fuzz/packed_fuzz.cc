@@ -47,7 +47,7 @@ class InputBytes final : public formats::StoredBytes {
   std::array<formats::SourceFile, 1> files_;
 };
 
-/// What config.json says, by the first byte of the input.
+/// The config.json, by the first byte of the input.
 constexpr std::array<std::string_view, 5> kConfigs = {
     R"({"quantization_config":{"quant_method":"compressed-tensors"}})",
     R"({"quantization_config":{"quant_method":"awq","bits":4,"version":"gemm"}})",

@@ -84,7 +84,7 @@ TEST(Fp8Block, GivenScalesAreUsedAndWritten) {
 }
 
 TEST(Fp8Block, ValuesOnTheGridRoundTrip) {
-  // What a cast to BF16 makes of a released checkpoint: codes times powers of two.
+  // A released checkpoint after a cast to BF16: codes times powers of two.
   std::mt19937 random(8);
   Matrix matrix(256, 256);
   EncodeSetup setup;

@@ -105,7 +105,7 @@ TEST(Quality, GroupsWithoutAnyErrorAreExact) {
 TEST(Quality, CountsSaturatedValues) {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (!facts.quantized) continue;
-    // Largest code times 1.5 under a scale of 1; the values beside it fit.
+    // Largest code times 1.5 under a scale of 1; the values next to it fit.
     const float largest = facts.code == formats::CodeKind::kE4m3   ? 448.0F
                           : facts.code == formats::CodeKind::kInt8 ? 127.0F
                                                                    : 6.0F;

@@ -47,7 +47,7 @@ std::vector<shard::TensorToAlign> to_fit(const ModelTensors& model, const shard:
   return tensors;
 }
 
-/// What align_blocks says, by name.
+/// The results of align_blocks, by name.
 struct FitsByName {
   shard::Alignments fits;
   std::map<std::string, shard::Alignment> by_name;

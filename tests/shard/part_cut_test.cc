@@ -353,7 +353,7 @@ TEST(PartCut, ElementsKeepTheirScale) {
       for (std::uint64_t m = 0; m < slice[0]; ++m) {
         for (std::uint64_t r = 0; r < slice[1]; ++r) {
           for (std::uint64_t c = 0; c < slice[2]; ++c) {
-            // Gate rows of a slice come first; its up rows stand 8 rows further down in the whole.
+            // Gate rows of a slice come first; its up rows are 8 rows further down in the whole.
             const std::uint64_t whole_row = along_rows ? r / 4 * 8 + s * 4 + r % 4 : r;
             const std::uint64_t whole_col = along_rows ? c : s * slice[2] + c;
             const std::uint64_t at = (m * slice_grid[1] + r / 4) * slice_grid[2] + c / 8;

@@ -143,7 +143,7 @@ void write_ranks(const SlicedModel& model, const RankOptions& options,
 void write_top(const RankOptions& options, const std::filesystem::path& top);
 
 /// The same cut by DeepSeek's rule: experts by number, everything else along the named dimension,
-/// in model{i}-mp{N}.safetensors. With `manifest`, ours lies beside them.
+/// in model{i}-mp{N}.safetensors. With `manifest`, also writes ours.
 void write_native(const SlicedModel& model, std::uint32_t n_shards, bool manifest,
                   const std::filesystem::path& directory);
 

@@ -6,8 +6,8 @@
 #include "tests/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
 
-// What cannot be cut, and slices that cannot be joined: an error of its own for each, and nothing
-// under a final name.
+// Models that cannot be cut, and slices that cannot be joined: an error of its own for each, and no
+// file under a final name.
 
 namespace ingot::testing {
 namespace {

@@ -19,7 +19,7 @@
 
 namespace ingot::testing {
 
-/// Where a rank stands among tp, ep and etp.
+/// The place of a rank among tp, ep and etp.
 struct RankPlace {
   std::size_t tp = 1, ep = 1, etp = 1;
   std::size_t tp_rank = 0, ep_rank = 0, etp_rank = 0;
@@ -36,7 +36,7 @@ inline RankPlace rank_place(std::size_t rank, std::size_t tp, std::size_t ep, st
           .etp_rank = rank % etp};
 }
 
-/// What of a model's config decides a cut, and the widths to which a rank's is padded.
+/// The numbers of a model's config that decide a cut, and the widths to which a rank's is padded.
 struct ModelWidths {
   std::size_t n_experts = 0, kv_heads = 0;
   std::size_t vocab = 0, dense = 0, expert = 0, n_shared = 1;
@@ -128,7 +128,7 @@ inline NamedCut named_cut(const std::string& name, const RankPlace& at, const Mo
   return cut;
 }
 
-/// What a rank has of a tensor of the whole model; nothing where it is not its own.
+/// A rank's part of a tensor of the whole model; nullopt where it is not its own.
 inline std::optional<Values> cut_for(const RankPlace& at, const ModelWidths& of,
                                      const std::string& name, const Values& whole) {
   NamedCut cut = named_cut(name, at, of);

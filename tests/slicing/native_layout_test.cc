@@ -26,7 +26,7 @@ std::string facts_text(std::string_view dtype, const formats::Shape& shape,
   return fmt::format("{} {} {}", dtype, formats::shape_text(shape), sha256);
 }
 
-/// What DeepSeek's converter wrote, e.g. for "bf16-mp2".
+/// The output of DeepSeek's converter, e.g. for "bf16-mp2".
 Facts golden(const std::string& job) {
   static const std::map<std::string, std::string> kDtypes = {
       {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"}};
@@ -80,7 +80,7 @@ void merge(const fs::path& shards, const fs::path& to, const fs::path& config) {
   convert::execute(plan_for(source, recipe), to, {});
 }
 
-/// The shards as DeepSeek's converter leaves them: nothing of ours beside them.
+/// The shards as DeepSeek's converter leaves them: without files of ours.
 void copy_shards(const fs::path& from, const fs::path& to) {
   fs::create_directories(to);
   for (const auto& entry : fs::directory_iterator(from)) {
@@ -153,7 +153,7 @@ TEST_P(NativeLayoutOf, MergesForeignShardsWithAConfig) {
   EXPECT_EQ(first_difference(tensor_bytes(directory_ / "beside"), tensor_bytes(tiny_bf16())), "");
 }
 
-// What people have who ran that converter: the MTP layer is gone, the config still promises it.
+// The shards of people who ran that converter: the MTP layer is gone, the config still promises it.
 TEST_P(NativeLayoutOf, MergesShardsOfOthersWithoutTheMtpLayer) {
   Conversion conversion = to_native(tiny_bf16(), directory_ / "shards", GetParam());
   conversion.recipe.mtp = MtpPolicy::kDrop;
@@ -262,7 +262,7 @@ TEST_F(NativeLayout, RefusesSchemesUnknownToInference) {
   }
 }
 
-// What every layout refuses, of any expert, on whatever rank it is.
+// Weights that every layout refuses, of any expert, on whatever rank it is.
 TEST_F(NativeLayout, RefusesFusedWeightsInTwoDtypes) {
   for (const char* layout : {"hf", "ranks", "deepseek-mp"}) {
     SCOPED_TRACE(layout);

@@ -29,7 +29,7 @@ inline std::set<std::string> names_in(const std::filesystem::path& directory) {
   return names;
 }
 
-/// What a file is on the disk, whatever its names.
+/// The identity of a file on the disk, whatever its names.
 inline std::uint64_t inode_of(const std::filesystem::path& path) {
   struct stat info = {};
   EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
@@ -63,7 +63,7 @@ inline void expect_accepted(const std::filesystem::path& directory) {
   }
 }
 
-/// The same of every rank's directory, each alone in another place.
+/// The same of every rank's directory, each by itself in another place.
 inline void expect_each_accepted_alone(const std::filesystem::path& top, const Cut& cut) {
   for (const std::filesystem::path& rank : rank_directories(top, cut)) {
     const TempDir elsewhere;

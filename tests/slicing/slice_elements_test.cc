@@ -11,7 +11,7 @@
 #include "tests/slicing/stacked_model.h"
 #include "tests/support/expect_error.h"
 
-// The numbers that a rank has, decoded from its directory alone, are those that a plain reading of
+// The numbers that a rank has, decoded only from its directory, are those that a plain reading of
 // the rules cuts out of the decoded whole.
 
 namespace ingot::testing {
@@ -93,7 +93,7 @@ TEST(SliceElementsOf, PaddedVocabularyEndsInZeros) {
   EXPECT_EQ(config_of(directory / "merged").at("vocab_size"), 510);
 }
 
-// Two of them stand in one tensor of twice the width.
+// Two of them are in one tensor of twice the width.
 TEST(SliceElementsOf, SharedExpertsArePaddedWithRoutedOnes) {
   Conversion conversion(arch_fixture("deepseek_v2"), "");
   conversion.recipe.to = SchemeId::kFp8Block;
@@ -163,7 +163,7 @@ TEST(StackedExperts, JoinedGateAndUpGetSmallerBlocks) {
             "");
 }
 
-// Their gate and up stand in one tensor each, so this checks the stack as such.
+// Their gate and up are in one tensor each, so this checks the stack as such.
 TEST(StackedExperts, HoldTheNumbersOfExpertsApart) {
   const ValuesByName apart = values_of(read_output(synth_model()), config_of(synth_model()));
   const ValuesByName stacked = values_of(read_output(stacked_fp8()), config_of(stacked_fp8()));

@@ -3,7 +3,7 @@
 #include "check/check.h"
 #include "tests/slicing/sliced.h"
 
-// Slices merge back to the original, and are cut anew as the original would be.
+// Slices merge back to the original, and are cut again as the original would be.
 
 namespace ingot::testing {
 namespace {
@@ -96,7 +96,7 @@ class SliceMerge : public ::testing::TestWithParam<Case> {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
       return std::nullopt;
     }
-    // What was not converted is read where it came from.
+    // A source that was not converted is read where it came from.
     config_ = config_text(conversion.output);
     return GetParam().target ? conversion.output : conversion.input;
   }
@@ -169,7 +169,7 @@ TEST(SlicesOfWhatWasAllowed, AreCopiedAndMergedAsTheyAre) {
   sliced.recipe.choices.dialect = "modelopt";
   sliced.recipe.allow.add("engine-refuses=*");
   sliced.run();
-  // Of the top manifest, or of a rank's where somebody gathered them.
+  // Allowances of the top manifest, or of a rank's where the directories were gathered.
   for (const bool is_gathered : {false, true}) {
     if (is_gathered) std::filesystem::remove(directory / "sliced/ingot.json");
     convert::Allowances allow;

@@ -33,7 +33,7 @@ struct Cut {
   }
 };
 
-/// A conversion that changes no tensor: slices, merges or cuts anew what is there.
+/// A conversion that changes no tensor: slices, merges or cuts again the tensors of `from`.
 inline Conversion keeping(const std::filesystem::path& from, const std::filesystem::path& to) {
   Conversion conversion(from, to);
   conversion.recipe.to = std::nullopt;

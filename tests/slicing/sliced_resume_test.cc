@@ -6,7 +6,7 @@
 #include "tests/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
 
-// A sliced output depends on source and options alone, however often the job was stopped.
+// A sliced output depends only on source and options, however often the job was stopped.
 
 namespace ingot::testing {
 namespace {

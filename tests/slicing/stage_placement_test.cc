@@ -100,7 +100,7 @@ TEST_F(StagePlacement, IsBalancedByBytesUnlessGiven) {
     std::smatch found;
     const bool is_in_layer =
         std::regex_search(name, found, std::regex(R"(^model\.layers\.(\d+)\.)"));
-    // The MTP layer and the head stand with the last layer, the embedding with the first.
+    // The MTP layer and the head are with the last layer, the embedding with the first.
     const std::size_t layer = is_in_layer ? std::min<std::size_t>(std::stoul(found[1].str()), 4)
                               : name.find("embed") != name.npos ? 0
                                                                 : 4;
@@ -164,7 +164,7 @@ const std::filesystem::path& model() {
 
 class ExpertPlacement : public ::testing::Test {
  protected:
-  // Cuts the model by a map, checks every rank alone, and merges it back.
+  // Cuts the model by a map, checks every rank by itself, and merges it back.
   void cut_by(const std::string& map, Cut cut, bool redundant = false, bool uneven = false) {
     cut_ = cut;
     Conversion conversion = slicing(model(), directory_ / "sliced", cut);

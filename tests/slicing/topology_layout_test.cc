@@ -8,7 +8,7 @@
 #include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 
-// Layout `ranks`: which directories and files there are, and what stands beside the weights.
+// Layout `ranks`: its directories and files, and those next to the weights.
 
 namespace ingot::testing {
 namespace {
@@ -87,7 +87,7 @@ TEST_F(TopologyLayout, DifferentlyCutExpertsHaveTheirOwnFiles) {
       weights_of(finer / "rank-00003-of-00004"),
       ElementsAre("all-00001-of-00001.safetensors", "etp-03-of-04-00001-of-00001.safetensors",
                   "tp-01-of-02-00001-of-00001.safetensors"));
-  // Cut alike, or not at all, they stand with the rest.
+  // Cut alike, or not at all, they are with the rest.
   const auto alike = cut_into(tiny_bf16(), {.tp = 2});
   EXPECT_EQ(file_of(alike / "rank-00001-of-00002", "model.layers.2.mlp.experts.9.up_proj.weight"),
             "tp-01-of-02-00001-of-00001.safetensors");
@@ -188,7 +188,7 @@ TEST_F(TopologyLayout, EveryRankHasTheSideFiles) {
   }
 }
 
-// What differs between two JSON documents, by pointer.
+// The differences between two JSON documents, by pointer.
 std::vector<std::string> changed(const formats::Json& from, const formats::Json& to) {
   std::vector<std::string> paths;
   for (const auto& step :
@@ -269,8 +269,8 @@ convert::Plan planned(const formats::Checkpoint& source, const convert::PlanOpti
   return plan_for(source, recipe, options);
 }
 
-// What a name says of the others: 1 for config and index, 2 for records, 3 for a manifest, and
-// those at the top after those of ranks.
+// The claim of a name about the others: 1 for config and index, 2 for records, 3 for a manifest,
+// and those at the top after those of ranks.
 int claim_of(const std::string& name) {
   const bool is_top = name.find('/') == std::string::npos;
   if (name.ends_with("ingot.json")) return is_top ? 5 : 3;

@@ -35,7 +35,7 @@ const formats::Family* with_whole_mtp_layers(const std::string& name) {
   return &entry->second;
 }
 
-/// What `scripts/engines/sharded_state.py fixture` was given.
+/// The input of `scripts/engines/sharded_state.py fixture`.
 fs::path model_of(const std::string& family, bool fp8, std::uint32_t mtp_layers = 0) {
   static const TempDir directory;
   const fs::path path =
@@ -216,7 +216,7 @@ TEST_F(VllmLayout, CheckFindsChangedPiecesAndConstants) {
     std::ofstream(path, std::ios::binary) << before;
     return findings;
   };
-  // Rows of up_proj stand below those of gate_proj, 256 x 256 bytes each.
+  // Rows of up_proj are below those of gate_proj, 256 x 256 bytes each.
   const auto piece = findings_with("model.layers.0.mlp.gate_up_proj.weight", 256 * 256);
   ASSERT_EQ(piece.size(), 1U);
   EXPECT_EQ(piece[0].tensor, "model.layers.0.mlp.up_proj.weight");
@@ -295,7 +295,7 @@ TEST_F(VllmLayout, RefusesWhatVllmDoesNotLoad) {
                                        "multiple of the block"});
     expect_refused(to(2, 2, dialect), {"vLLM 0.32 does not load it", "multiple of the block"});
   }
-  // For somebody else, and then check says so.
+  // Allowed for another engine, and then check says so.
   Conversion allowed = to_ranks(narrow, directory_ / "allowed", 1);
   to(1, 1, "deepseek")(allowed);
   allowed.recipe.allow.add("engine-refuses=*");

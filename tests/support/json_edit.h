@@ -7,7 +7,7 @@
 
 namespace ingot::testing {
 
-/// A change of a JSON document: what stands at a pointer (`/a/0/b`, or `/a/-` behind the last entry
+/// A change of a JSON document: the value at a pointer (`/a/0/b`, or `/a/-` behind the last entry
 /// of a list) becomes `value`; without one it is taken away.
 struct JsonEdit {
   std::string at;

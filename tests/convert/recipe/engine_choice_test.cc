@@ -47,7 +47,7 @@ TEST(ForAnEngine, EverySchemeThatItTakesLoads) {
       if (scheme.to_word.empty()) continue;
       SCOPED_TRACE(std::string(engine->name) + " " + std::string(scheme.name));
       Recipe recipe;
-      recipe.choices.input_scale = 1.0F;  // for those that take static activations alone
+      recipe.choices.input_scale = 1.0F;  // for those that take only static activations
       try {
         const Plan plan = plan_for_engine(source, engine->engine, scheme.id, recipe);
         const Loadable loadable = require_loadable(plan, 1);
@@ -177,7 +177,7 @@ TEST(ForAnEngine, AnOptionIsForOneSchemeAlone) {
               ::testing::HasSubstr("--quantization w8a8_int8"));
 }
 
-// What no rule chose is judged with the whole output.
+// Weights that no rule chose are judged with the whole output.
 TEST(ForAnEngine, RefusesWhatStaysBesideTheChoice) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const auto load = [&](const char* rule) {
@@ -215,7 +215,7 @@ TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
   EXPECT_EQ(plan.counts.copied, plan.tensors.size());
 }
 
-/// What is said of a tiny model that becomes `recipe`.
+/// The remarks on a tiny model that becomes `recipe`.
 Loadable loadable_of(const TinyCheckpoint& tiny, Recipe recipe) {
   const TempDir dir;
   tiny.write(dir.path());

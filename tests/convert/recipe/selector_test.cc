@@ -34,7 +34,7 @@ class ExampleSelector : public ::testing::Test {
     }
     return found;
   }
-  /// What all of some selectors find, by looking them up one by one.
+  /// The tensors that some selectors find, by looking them up one by one.
   [[nodiscard]] std::vector<std::string> in_all(const std::vector<std::string>& texts) const {
     std::vector<std::string> found = names(texts.front());
     for (const std::string& text : texts) {

@@ -1,5 +1,5 @@
-// What is read is what the formats mean, written here from the model reference: by trying every
-// code.
+// Values that are read have the meaning of the formats, written here from the model reference: by
+// trying every code.
 
 #include "inference/cache/kv_cache.h"
 
@@ -110,7 +110,7 @@ TEST_F(KvCachePages, KeepTheirValuesWhenOthersComeAndGo) {
     EXPECT_EQ(value_at(a, t), 1000 + static_cast<float>(t));
     EXPECT_EQ(value_at(c, t), 3000 + static_cast<float>(t));
   }
-  // What was kept by a truncation is still there, and what follows can be written anew.
+  // Tokens kept by a truncation are still there, and those after them can be written again.
   cache_.truncate(a, 70);
   cache_.reserve(a, 80);
   fill(a, 70, 10, 5000);

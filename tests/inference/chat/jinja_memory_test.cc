@@ -1,4 +1,4 @@
-// What a template may make in memory, measured at the allocator: this program counts every byte.
+// The memory that a template may use, measured at the allocator: this program counts every byte.
 
 #include <algorithm>
 #include <atomic>

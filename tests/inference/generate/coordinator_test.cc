@@ -6,7 +6,7 @@
 
 #include "inference/parallel/thread_comm.h"
 
-// What all ranks decide alike between two steps.
+// Decisions that all ranks make alike between two steps.
 
 namespace ingot::testing {
 namespace {

@@ -148,7 +148,7 @@ TEST(Drafts, NeedAnMtpLayerOfAKnownKind) {
                [&] { generate(other.model, prompts, greedy_options(1)); });
 }
 
-// What Drafter proposes, after a prompt that is fed as a whole.
+// The proposals of Drafter, after a prompt that is fed as a whole.
 class ProposedTokens : public ::testing::Test {
  protected:
   ProposedTokens()

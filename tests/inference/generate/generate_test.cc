@@ -1,5 +1,5 @@
-// Answers of the bundled model: the same alone, in a batch, on any number of threads and with
-// experts read on demand.
+// Answers of the bundled model: the same by themselves, in a batch, on any number of threads and
+// with experts read on demand.
 
 #include "inference/generate/generate.h"
 
@@ -210,7 +210,7 @@ TEST(Generate, TellsEachAnswerOnceAsItEnds) {
   EXPECT_EQ(ended.size(), 3U);
 }
 
-// Sequences that are put back are computed anew, whole and in pieces.
+// Sequences that are put back are computed again, whole and in pieces.
 TEST(Generate, ShortCachesChangeNoAnswer) {
   const OpenedModel opened(kExample);
   GenerateOptions options = greedy_options();

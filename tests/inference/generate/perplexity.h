@@ -11,7 +11,7 @@
 
 namespace ingot::testing {
 
-/// What a model thinks of some documents.
+/// A model's likelihood of some documents.
 struct Likelihood {
   double nll = 0;
   std::size_t tokens = 0;

@@ -60,7 +60,7 @@ TEST(Perplexity, QuantizedCachesBarelyMoveTheDistribution) {
   }
 }
 
-// What each scheme costs over all documents, weights exact and native: printed, and within a bound
+// The cost of each scheme over all documents, weights exact and native: printed, and within a bound
 // far above it.
 TEST(Perplexity, StaysCloseForQuantizedModelsSlow) {
   const auto documents = validation_documents();

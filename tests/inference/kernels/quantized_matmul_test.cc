@@ -126,7 +126,7 @@ TEST(QuantizeActivations, WhatIsNotFiniteGivesANanScale) {
   }
 }
 
-// What quantize's encoder of the same scheme stores.
+// The codes that quantize's encoder of the same scheme stores.
 TEST(QuantizeActivations, Mxfp4AgreesWithTheWeightsEncoder) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -207,7 +207,7 @@ double weight_scale(const WeightMatrix& w, std::size_t row, std::size_t col) {
 std::vector<StoredShape> quantized_shapes(std::size_t rows, std::size_t cols) {
   std::vector<StoredShape> shapes;
   for (const StoredShape& shape : stored_shapes(rows, cols)) {
-    if (shape.scheme == SchemeId::kInt4Group) continue;  // never beside quantized activations
+    if (shape.scheme == SchemeId::kInt4Group) continue;  // never with quantized activations
     if (formats::scheme_facts(shape.scheme).quantized) shapes.push_back(shape);
   }
   return shapes;

@@ -25,7 +25,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// What a matrix is to be.
+/// The matrix to make.
 struct StoredShape {
   formats::SchemeId scheme{};
   std::size_t rows = 0, cols = 0;

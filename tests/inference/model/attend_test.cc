@@ -139,7 +139,7 @@ TEST(Attend, WindowsHaveTheBitsOfTheirKeysAlone) {
   }
 }
 
-// The key that stands d before the last one that a query sees has the logit d of its row.
+// The key that is d before the last one that a query sees has the logit d of its row.
 TEST(Attend, AddsLogitsByDistance) {
   const Problem problem(70, 100);
   const Matrix logits = random_matrix(70, 9, 6);

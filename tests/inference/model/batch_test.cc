@@ -103,7 +103,7 @@ TEST_P(Batch, SequencesEqualEachAlone) {
   }
 }
 
-// A prompt of 50 tokens and an answer of 22: step by step, in chunks, and computed anew at once.
+// A prompt of 50 tokens and an answer of 22: step by step, in chunks, and computed again at once.
 TEST_P(Batch, AnswersIgnoreHowTheirRowsAreGrouped) {
   constexpr std::size_t kPrompt = 50;
   const OpenedModel opened(directory());
@@ -168,7 +168,7 @@ TEST_P(Batch, ForgetsWhatWasInTheCacheBefore) {
   EXPECT_TRUE(same_bits(again, fresh));
 }
 
-// As after a rejected draft: rows at positions that are taken replace what stood there.
+// As after a rejected draft: rows at positions that are taken replace the old ones.
 TEST_P(Batch, OverwritesPositionsThatAreFedAgain) {
   const OpenedModel opened(directory());
   const Recording straight = run(opened.model, prompts_[0], 30);

@@ -52,7 +52,7 @@ class CompressorEntries : public ::testing::TestWithParam<Compressed> {
     return {values.begin(), values.end()};
   }
 
-  /// What tokens give, straight from the definition: entry w of all tokens.
+  /// The compressed tokens, straight from the definition: entry w of all tokens.
   [[nodiscard]] std::vector<double> reference(std::size_t window) const {
     const auto& [ratio, overlap] = GetParam().spec;
     const std::size_t outputs = (overlap ? 2 : 1) * width_, hidden = spec_.hidden;

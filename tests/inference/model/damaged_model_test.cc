@@ -54,7 +54,7 @@ class DamagedFamily : public ::testing::TestWithParam<const char*> {
     for (std::size_t i = 0; i < tensors().size(); ++i) {
       const std::string& name = tensors()[i].name;
       const bool is_expert = name.find(".experts.") != std::string::npos;
-      // Of kinds that are not read.
+      // These kinds are not read.
       if (name.starts_with("mtp.") || name.starts_with("model.visual.")) continue;
       if (!is_expert || name.find("layers.2.mlp.experts.0.") != std::string::npos ||
           name.find("layers.2.mlp.experts.7.") != std::string::npos ||
@@ -117,7 +117,7 @@ class DamagedModel : public ::testing::Test {
       : copy_(INGOT_SOURCE_DIR "/examples/tiny-v32"),
         golden_(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/forward_fp8.safetensors") {}
 
-  /// What a forward pass over the first `n` tokens of a prompt of 185 says.
+  /// Expects the error of a forward pass over the first `n` tokens of a prompt of 185.
   void expect_step_fails(std::initializer_list<std::string> fragments, std::size_t n = 20) const {
     const OpenedModel opened(copy_.path());
     auto ids = golden_.integers("prompt4.input_ids");
@@ -327,7 +327,7 @@ TEST_F(BadStep, PositionsWithGapsAreRefused) {
   expect_refused(ErrorCode::kInvalidArgument, {"position 4294967295"}, last);
 }
 
-// A good sequence beside a bad one stays as it was, too.
+// A good sequence next to a bad one stays as it was, too.
 TEST_F(BadStep, NothingIsReservedForTheOthers) {
   expect_refused(ErrorCode::kInvalidArgument, {"position 2", "0 tokens"},
                  joined(rows(a_, 5, 10), rows(b_, 2, 1)));

@@ -253,8 +253,8 @@ class Native : public ::testing::Test {
     return directory_ / "converted";
   }
 
-  /// Every layer alone, from recorded states: close to the recorded ones and to FP32 with the same
-  /// weights, and yet not the latter.
+  /// Every layer by itself, from recorded states: close to the recorded ones and to FP32 with the
+  /// same weights, and yet not the latter.
   void expect_layers_close(const std::filesystem::path& directory, double least) const {
     const OpenedModel quantized(directory, native()), exact(directory);
     for (const std::size_t p : {3U, 4U}) {

@@ -133,7 +133,7 @@ class Layouts : public ::testing::TestWithParam<Target> {
       }
     }
     if (GetParam().dialect->name != "deepseek") return;
-    // DeepSeek's code loads FP8 and BF16; blocks of this small model fit one shard alone.
+    // DeepSeek's code loads FP8 and BF16; blocks of this small model fit only one shard.
     EXPECT_EQ(same_in_native_layout(directory / "hf", wanted, 1),
               GetParam().storage->scheme == SchemeId::kFp8Block);
   }
@@ -208,7 +208,8 @@ void expect_dialects_agree(const fs::path& source) {
       continue;
     }
     // Its global scale is stored as itself or as its inverse. Either is rounded, and quantizing
-    // anew follows it, so that values between two codes may go either way: the codes are kept here.
+    // again follows it, so that values between two codes may go either way: the codes are kept
+    // here.
     rewrap(target, directory / name, other / "hf");
     EXPECT_LE(relative_error(logits_of(other / "hf"), wanted), 1e-5) << target << " and " << name;
   }

@@ -9,7 +9,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// A text model inside a model of several modalities is computed as the text model alone.
+// A text model inside a model of several modalities is computed as the text model by itself.
 
 namespace ingot::testing {
 namespace {

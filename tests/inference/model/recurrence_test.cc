@@ -121,7 +121,7 @@ TEST(RecentRows, AreThoseBeforeThePosition) {
   std::vector<float> memory(3 * kValues);
   const Matrix x = normals(kTokens, kValues, 1);
   for (const std::size_t chunk : {1U, 2U, 5U, 9U}) {
-    std::ranges::fill(memory, 99.0F);  // what stood there before
+    std::ranges::fill(memory, 99.0F);  // old contents
     RecentRows recent(memory, kValues);
     for (std::size_t first = 0; first < kTokens; first += chunk) {
       const std::size_t n = std::min(chunk, kTokens - first);

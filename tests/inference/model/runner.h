@@ -34,7 +34,7 @@ inline inference::ModelOptions f32_options(
   return {.profile = inference::Profile::kF32, .form = form, .threads = threads};
 }
 
-/// An opened model with what it stands on.
+/// An opened model with its source and its one rank.
 struct OpenedModel {
   explicit OpenedModel(const std::filesystem::path& directory,
                        const inference::ModelOptions& options = f32_options())
@@ -118,7 +118,7 @@ inline Recording run(const inference::Model& model, std::span<const std::int64_t
   return recording;
 }
 
-/// Output of one layer alone for the hidden states of a sequence from its first token on.
+/// Output of a single layer for the hidden states of a sequence from its first token on.
 inline inference::Matrix isolated_layer(const inference::Model& model, std::size_t layer,
                                         inference::Matrix hidden) {
   inference::ModelCache cache = model.make_cache(inference::KvFormat::kF32, hidden.rows());

@@ -3,8 +3,8 @@
 #include "tests/inference/model/edited_copy.h"
 #include "tests/inference/model/runner.h"
 
-// tie_word_embeddings beside a head that is stored and is another matrix: vLLM and transformers 5
-// compute with the stored one.
+// tie_word_embeddings with a stored head that is another matrix: vLLM and transformers 5 compute
+// with the stored one.
 
 namespace ingot::testing {
 namespace {

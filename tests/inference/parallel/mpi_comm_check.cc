@@ -24,8 +24,8 @@ namespace {
 constexpr int kNoticed = 7;
 constexpr std::uint32_t kSteps = 60;
 
-// What a rank sends in a step, to a rank of the group: nothing, little, or more than any transport
-// copies before it is asked for.
+// The bytes that a rank sends in a step, to a rank of the group: none, few, or more than any
+// transport copies before it is asked for.
 Bytes letter(std::uint32_t step, std::uint32_t from, std::size_t to) {
   std::mt19937 random(step * 7919 + from * 104729 + static_cast<std::uint32_t>(to));
   constexpr std::size_t kMost[] = {0, 1, 60, 300'000};

@@ -18,8 +18,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-// Ranks that have nothing but their own directory of a sliced output, and meet in collectives
-// alone, compute what the whole model computes.
+// Ranks that have only their own directory of a sliced output, and meet only in collectives,
+// compute the same as the whole model.
 
 namespace ingot::testing {
 namespace {
@@ -44,7 +44,7 @@ std::string case_name(const ::testing::TestParamInfo<SliceCase>& suite) {
   return suite.param.name;
 }
 
-/// What a forward pass over a prompt and a greedy answer show.
+/// The results of a forward pass over a prompt and a greedy answer.
 struct Outcome {
   explicit Outcome(const Model& model) : recording(run(model, prompt(model))) {
     answer = greedy(model, prompt(model), 6, -1);
@@ -250,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(
         SliceCase{"fp8_ep32_by_map", tiny_v32_example(), {.ep = 32}, kTwice}),
     case_name);
 
-/// Every row of every dialect: what codes and scales of a slice stand for.
+/// Every row of every dialect: the decoded codes and scales of a slice.
 class RankDirectoriesOf : public ::testing::TestWithParam<Target> {};
 
 TEST_P(RankDirectoriesOf, AreTheirPartOfTheWhole) {

@@ -180,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"qwen3_tp4_ep8_dp2", kQwen, {.tp = 4, .ep = 8}}),
     [](const auto& suite) { return std::string(suite.param.name); });
 
-/// What is said when a model is opened for rank 0 of such a world.
+/// Expects the error when a model is opened for rank 0 of such a world.
 void expect_refused(const char* checkpoint, const shard::Topology& topology, ErrorCode code,
                     std::initializer_list<std::string> fragments) {
   const formats::Checkpoint source =

@@ -21,8 +21,8 @@
 #include "tests/inference/model/runner.h"
 
 // Data-parallel groups with prompts of their own, of any number and length, also none, whenever
-// they arrive, take their steps together: nobody hangs, and everybody gets the answers of one rank
-// that has room for everything.
+// they arrive, take their steps together: no rank hangs, and all get the answers of one rank that
+// has room for everything.
 
 namespace ingot::testing {
 namespace {
@@ -48,7 +48,7 @@ class Watchdog {
   std::jthread thread_;
 };
 
-/// What the ranks are asked.
+/// The requests to the ranks.
 struct Schedule {
   Schedule() = default;
   Prompts prompts;

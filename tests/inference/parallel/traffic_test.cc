@@ -11,8 +11,8 @@
 #include "inference/parallel/thread_comm.h"
 #include "tests/inference/model/runner.h"
 
-// What a step sends, collective by collective, is what arithmetic says: two groups of two ranks
-// with rows of their own, experts over all four.
+// The bytes that a step sends, collective by collective, agree with arithmetic: two groups of two
+// ranks with rows of their own, experts over all four.
 
 namespace ingot::testing {
 namespace {

@@ -61,7 +61,7 @@ Json model_json(const Tokens& tokens, Json merges) {
   return {{"vocab", vocab_of(tokens)}, {"merges", std::move(merges)}};
 }
 
-// The rule as it is stated, with no thought for time: again and again the pair that stands first in
+// The rule as it is stated, with no thought for time: again and again the pair that comes first in
 // the list, at its leftmost place.
 Tokens naive_bpe(const std::string& piece, const Merges& merges) {
   Tokens symbols;
@@ -243,7 +243,7 @@ TEST(Bpe, RefusesDropout) {
   testing::expect_error(ErrorCode::kUnsupported, {"dropout"}, [&] { Model{json}; });
 }
 
-/// What every push returns, then what the finish returns.
+/// The results of every push, then that of the finish.
 Tokens streamed(const Json& json, const Tokens& tokens) {
   const Decoder decoder = Decoder::parse(json.is_null() ? nullptr : &json);
   DecodeChain chain(decoder);
@@ -287,7 +287,7 @@ TEST(ByteLevelDecoder, KeepsTokensThatAreNoByteCharacters) {
 }
 
 TEST(LossyUtf8, ReplacesEveryMaximalPartOnce) {
-  // Table 3-8 of the Unicode standard, and the sequences beside the bounds of table 3-7.
+  // Table 3-8 of the Unicode standard, and the sequences next to the bounds of table 3-7.
   const auto lossy = [](const std::string& bytes) {
     LossyUtf8 utf8;
     std::string text;

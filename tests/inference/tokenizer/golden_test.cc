@@ -153,14 +153,14 @@ TEST(RoundTrip, ComposedTextComesBackFromQwensIds) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("cafe\u0301", false), false), "caf\u00E9");
   std::mt19937 random(12);
   for (int i = 0; i < 500; ++i) {
-    // What was composed once is left alone.
+    // A text that was composed once does not change again.
     const std::string once = tokenizer.decode(tokenizer.encode(random_text(random), false), false);
     ASSERT_EQ(tokenizer.decode(tokenizer.encode(once, false), false), once);
   }
 }
 
-/// The bytes of a text that is replaced where it is not UTF-8, by trying what is valid: an own way
-/// to the answer, beside LossyUtf8.
+/// The bytes of a text that is replaced where it is not UTF-8, by trying which are valid: another
+/// way to the answer than LossyUtf8.
 std::string lossy(const std::string& bytes) {
   std::string text;
   for (std::size_t i = 0; i < bytes.size();) {

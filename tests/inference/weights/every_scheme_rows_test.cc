@@ -8,7 +8,7 @@
 #include "tests/convert/program_decode.h"
 #include "tests/inference/weights/variants.h"
 
-// What is held in memory is what quantize decodes, bit for bit, of wholes and of parts.
+// The values held in memory are those that quantize decodes, bit for bit, of wholes and of parts.
 
 namespace ingot::inference {
 namespace {

@@ -199,7 +199,7 @@ class Experts : public ::testing::Test {
 
   ExpertStore with_room_for(std::size_t n) const { return {store_, shape_, n * one_, 1}; }
 
-  // What the checkpoint has, by the other decoder.
+  // The checkpoint's values, by the other decoder.
   std::vector<float> stored(std::uint32_t layer, std::uint32_t expert, const char* module) const {
     const std::string name =
         fmt::format("model.layers.{}.mlp.experts.{}.{}_proj.weight", layer, expert, module);
@@ -319,7 +319,7 @@ TEST_F(Experts, AreReadAheadWithinTheBudget) {
     EXPECT_LE(experts.bytes_held(), 4 * one_);
   }
   EXPECT_EQ(experts.counters().hits, 3U);
-  // What has been used makes room for the rest.
+  // Experts that have been used make room for the rest.
   wait_for([&] { return experts.counters().bytes_read == 6 * one_; });
   for (const std::uint32_t e : {8U, 9U}) expect_right(experts.get(2, e), 2, e);
   EXPECT_EQ(experts.counters().hits, 5U);
@@ -396,7 +396,7 @@ class BrokenExperts : public ::testing::Test {
     }
     FAIL() << name;
   }
-  // The expert weight that stands last in its file.
+  // The expert weight that comes last in its file.
   static formats::LogicalTensor last_expert(const formats::Checkpoint& source) {
     const formats::LogicalTensor* last = nullptr;
     std::uint64_t offset = 0;

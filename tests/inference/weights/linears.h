@@ -61,7 +61,7 @@ inline formats::MatrixView<const float> rows_of(const std::vector<float>& values
   return {values.data(), rows, cols, cols};
 }
 
-/// What the linear makes of rows of x.
+/// The linear applied to rows of x.
 inline std::vector<float> applied(const inference::Linear& linear, const std::vector<float>& x,
                                   std::size_t rows, bool unquantized = false) {
   std::vector<float> y(rows * linear.rows());

@@ -412,7 +412,7 @@ TEST_F(AsymmetricInput, ChangesNothingInOtherProfiles) {
   }
   EXPECT_LT(std::sqrt(error / reference), 0.2);
   EXPECT_NE(exact, quantized);
-  // What the static parts take is held in profile native only.
+  // The memory of static parts is held only in profile native.
   EXPECT_EQ(part(native, all(kK)).n_bytes(), part(f32, all(kK)).n_bytes() + 2 * 4 * kN);
 }
 

@@ -96,7 +96,7 @@ Rows attention_inputs(std::size_t layer) {
   return rows;
 }
 
-// What the MLP or the experts of a layer see: the attention is computed once more.
+// The input of the MLP or the experts of a layer: the attention is computed once more.
 Rows mlp_inputs(std::size_t layer) {
   const formats::Checkpoint& source = recorded().opened.source;
   const inference::ModelSpec& spec = recorded().opened.model.spec();

@@ -110,7 +110,7 @@ class SlowImportance : public CalibratedConversion {
  protected:
   static constexpr std::size_t kDraws = 6;
 
-  // The statistics with their mean squares times a random factor, or these factors alone.
+  // The statistics with their mean squares times a random factor, or only these factors.
   std::filesystem::path drawn(std::uint32_t draw, bool weighted) {
     std::filesystem::path path = directory_ / "drawn.safetensors";
     std::filesystem::copy_file(statistics(), path,

@@ -7,8 +7,8 @@
 #include "tests/verify/mutations/good_conversions.h"
 #include "verify/verification.h"
 
-// What the level draft sees of a spoiled MTP layer, and what it is too blunt for: there the levels
-// weights and layers must see it.
+// Faults of a spoiled MTP layer that the level draft finds, and those that it is too blunt for:
+// there the levels weights and layers must find them.
 
 namespace ingot::testing {
 namespace {
@@ -48,7 +48,7 @@ TEST(DraftFaults, GoodConversionPasses) {
   EXPECT_LT(report.draft->sure_loss(), 1);
 }
 
-// The state and the embedding change places: each alone is a plausible matrix.
+// The state and the embedding change places: each by itself is a plausible matrix.
 TEST(DraftFaults, ExchangedHalvesOfTheProjectionFailTheDrafts) {
   const Report report = report_of([](const Pair& pair) {
     edit_tensor(pair.output, kMtp + "eh_proj.weight", [](EditedTensor& tensor) {

@@ -39,10 +39,9 @@ struct EditedTensor {
   }
 };
 
-/// The weights files that stand directly in a directory, to be damaged. Written back by save(), and
-/// not through our writer; only files in which something was touched, each as a new file, so that
-/// what hard links share stays as it was elsewhere. A header stays the same bytes as long as it
-/// can.
+/// The weights files at the top of a directory, to be damaged. Written back by save(), and not
+/// through our writer; only files in which something was touched, each as a new file, so that hard
+/// links to the old one stay as they were. A header stays the same bytes as long as it can.
 class EditedWeights {
  public:
   explicit EditedWeights(std::filesystem::path directory);

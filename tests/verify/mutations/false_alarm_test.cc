@@ -16,7 +16,7 @@
 #include "verify/outputs/prompts.h"
 #include "verify/verification.h"
 
-// What ingot converts without complaint passes the default levels, with its manifest and without.
+// Outputs that ingot converts without complaint pass the default levels, with manifest and without.
 
 namespace ingot::testing {
 namespace {

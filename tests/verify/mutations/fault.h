@@ -10,7 +10,7 @@
 
 namespace ingot::testing {
 
-/// A way to spoil a conversion, and the name that must stand in what is said of it.
+/// A way to spoil a conversion, and the name that must be in the finding.
 struct Fault {
   std::string_view name;
   Good good;

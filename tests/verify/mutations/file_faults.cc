@@ -210,7 +210,7 @@ void multiply_scales(const Pair& pair, const char* suffix) {
   weights.save();
 }
 
-// Which of them stand among the worst is left open.
+// Which of them are among the worst is left open.
 constexpr std::string_view kAny = "model.layers.";
 
 }  // namespace
@@ -295,7 +295,7 @@ void bring_slice_of_other_topology(const Pair& pair) {
 constexpr const char* kShard0 = "model0-mp2.safetensors";
 constexpr const char* kShard1 = "model1-mp2.safetensors";
 
-// Names stand in every shard: each is edited where it stands alone.
+// Both shards have the same names: each is edited in a directory of its own.
 template <typename Change>
 void edit_shards(const Pair& pair, const Change& change) {
   const TempDir directory;

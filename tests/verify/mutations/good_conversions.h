@@ -5,7 +5,7 @@
 
 namespace ingot::testing {
 
-/// What faults are put into: small conversions that are good.
+/// The targets of faults: small conversions that are good.
 enum class Good {
   kBf16,  ///< of the example, which is FP8
   kFp8,   ///< as released, copied
@@ -41,9 +41,9 @@ Pair copy_of_good(Good good, const std::filesystem::path& directory);
 /// Cuts the example for another topology than kInt8Ranks has: tp 4.
 void convert_for_other_topology(const std::filesystem::path& output);
 
-/// Removes manifest, records and hashes: all that tells what the conversion wrote. Manifests
-/// of rank slices stay for topology, axes and offsets; hashes and sizes in them are made anew from
-/// what is there now, so that they vouch for nothing.
+/// Removes manifest, records and hashes: all traces of the conversion's own output. Manifests of
+/// rank slices stay for topology, axes and offsets; hashes and sizes in them are computed again
+/// from the present files, so that they prove nothing.
 void forget_the_conversion(const std::filesystem::path& output);
 
 }  // namespace ingot::testing

@@ -89,7 +89,7 @@ TEST_P(FaultInScheme, IsSeenInOneBitOfACode) {
   expect_rejected();
 }
 
-// Scales several times too large under codes that were rounded anew from the source: no value is
+// Scales several times too large under codes that were rounded again from the source: no value is
 // farther than half a step, which has grown.
 class CoarseScheme : public FaultInScheme {
  protected:
@@ -221,7 +221,7 @@ std::vector<Fault> other_faults() {
   return all_of({slice_faults(), file_faults(), config_faults()});
 }
 
-// What is said of a good conversion, with its manifest or without; asked once per process.
+// The verdict on a good conversion, with its manifest or without; computed once per process.
 const Verdict& verdict_on_good(Good good, bool forgets) {
   static std::map<std::pair<Good, bool>, Verdict> known;
   const auto [at, is_new] = known.try_emplace({good, forgets});
@@ -273,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(
     SlowFaults, MutationBesideManifest,
     ::testing::ValuesIn(all_of({scale_faults(), code_faults(), model_faults()})), fault_name);
 
-// What a report says of why values are misrounded.
+// The causes of misrounded values in a report.
 
 const std::string kUp = "model.layers.2.mlp.experts.3.up_proj";
 

@@ -5,10 +5,10 @@
 
 namespace ingot::testing {
 
-/// What the default levels say of an output.
+/// The verdict of the default levels on an output.
 struct Verdict {
   bool passed = true;
-  std::string text;  ///< what was found wrong, a line each
+  std::string text;  ///< the faults that were found, a line each
 };
 
 Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output);

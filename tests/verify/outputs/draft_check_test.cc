@@ -50,7 +50,7 @@ TEST(DraftCheck, AcceptanceOfRecordedAnswersIsTheMeasuredOne) {
               0.947, 0.02);
 }
 
-// What the models' own loop finds, token by token.
+// The findings of the models' own loop, token by token.
 TEST(DraftCheck, AnswersGoOnUntilThereAreEnough) {
   const Example example;
   const std::vector<DraftText> texts = answered_text(example.model, example.prompts, exact());
@@ -74,7 +74,7 @@ TEST(DraftCheck, EveryTokenOfAGivenTextCounts) {
 }
 
 TEST(DraftCheck, LossIsPairedAndInPoints) {
-  // 64 tokens: both hold 32, the source alone 16, the output alone none.
+  // 64 tokens: both hold 32, only the source 16, only the output none.
   std::vector<bool> source(64), output(64);
   for (std::size_t i = 0; i < 64; ++i) {
     source[i] = i % 4 != 0;

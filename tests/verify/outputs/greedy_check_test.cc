@@ -107,7 +107,7 @@ TEST(GreedyCheck, FailsOnTheWeightsOfAnotherModel) {
 TEST(GreedyCheck, JudgesAGapByTheDifferencesBeforeIt) {
   const Example example;
   const auto output = master();
-  // What Lily did in the end is a matter of rounding.
+  // Lily's decision at the end is a matter of rounding.
   const std::vector<Prompt> story = {example.prompts.at(0)};
   RunOptions options = exact(8);
   options.gap = 1e9;

@@ -35,7 +35,7 @@ TEST(BuiltInPrompts, BeginWithOneBosAndFitTheModel) {
   EXPECT_GT(longest, 64U);  // of the example's index_topk: there the indexer chooses
 }
 
-// What the golden prompt of this conversation is.
+// The golden prompt of this conversation.
 TEST(BuiltInPrompts, PutQuestionsInTheFormatOfTheModel) {
   const Example example;
   EXPECT_EQ(example.prompts.at(2).text,

@@ -13,8 +13,8 @@ namespace {
 using namespace ingot::testing;
 using namespace ::testing;
 
-// What is wrong with the nesting, attributes and entities of a page; stricter than a browser, which
-// mends everything. Empty when nothing is.
+// Faults in the nesting, attributes and entities of a page; stricter than a browser, which mends
+// everything. Empty when there are none.
 std::string markup_fault(std::string_view page) {
   std::vector<std::string> open;
   std::set<std::string> ids;
@@ -79,7 +79,7 @@ TEST(ReportHtml, HoldsEverySection) {
   }
 }
 
-// What stands before the first section for engineers.
+// The text before the first section for engineers.
 std::string opening(const std::string& page) {
   return page.substr(page.find("id=\"summary\""),
                      page.find("id=\"gates\"") - page.find("id=\"summary\""));

@@ -255,7 +255,7 @@ Report failing_report(std::size_t n_layers) {
   report.layers->layers[bad].router_overlap = 0.71;
   for (std::size_t i = bad; i < n_layers; ++i)
     report.layers->layers[i].accumulated = similarity(0.026 * wave(i, 0.1));
-  // What no cosine is made of.
+  // A mean of no cosines.
   report.layers->layers.back().accumulated.mean = std::nan("");
   GreedyPrompt& prompt = report.greedy->prompts[2];
   prompt.output = {41, 99};

@@ -12,7 +12,7 @@
 #include "tests/support/temp_dir.h"
 #include "verify/structure/structure_check.h"
 
-// What engines do with activations is said by the groups of a config alone.
+// Only the groups of a config decide engines' activations.
 
 namespace ingot::verify {
 namespace {

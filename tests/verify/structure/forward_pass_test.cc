@@ -73,7 +73,7 @@ TEST_P(ForwardPassOf, CannotLoseAKeyUnseen) {
   for (const auto& [pointer, value] : leaves.items()) {
     const Json::json_pointer at(pointer);
     const bool is_in_list = at.back().find_first_not_of("0123456789") == std::string::npos;
-    // What conversion decides.
+    // Keys that conversion decides.
     const bool is_other = pointer.find("num_nextn_predict_layers") != std::string::npos ||
                           pointer.find("quantization_config") != std::string::npos;
     if (is_in_list || is_other) continue;

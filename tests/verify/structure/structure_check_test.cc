@@ -18,8 +18,8 @@
 #include "tests/support/tiny_checkpoint.h"
 #include "verify/structure/structure_comparisons.h"
 
-// Level `structure` on models small enough to be written by hand. What faults in real conversions
-// come to is the mutation suite's matter.
+// Level `structure` on models small enough to be written by hand. The mutation suite tests faults
+// in real conversions.
 
 namespace ingot::verify {
 namespace {
@@ -72,7 +72,7 @@ class StructureCheck : public ::testing::Test {
     return texts;
   }
 
-  // What the rule found, as `file|tensor|message`.
+  // The rule's findings, as `file|tensor|message`.
   [[nodiscard]] std::vector<std::string> found(std::string_view rule,
                                                Severity severity = Severity::kError) const {
     std::vector<std::string> texts;
@@ -304,7 +304,7 @@ TEST_F(StructureCheck, ListsErrorsFirstWithoutLocalPaths) {
   EXPECT_TRUE(was_warning);
 }
 
-// What another program makes of a config without changing the model, and single changes of it.
+// Configs that another program writes without changing the model, and single changes of them.
 // tests/golden/PROVENANCE.md says where the files come from.
 
 Json golden(const std::string& name) {
@@ -350,7 +350,7 @@ TEST_P(SavedConfig, IsAnotherModelWithAnyNumberChanged) {
     Json changed = saved_;
     changed[key] = value.get<double>() + 1;
     if (value.is_number_unsigned()) changed[key] = value.get<std::uint64_t>() + 1;
-    // A prefix of dense layers beside a list of them.
+    // A prefix of dense layers together with a list of them.
     const std::vector<std::string> said = errors(released_, changed);
     const auto contradictions = formats::ConfigMeaning(changed).contradictions();
     EXPECT_TRUE(!said.empty() || !contradictions.empty()) << key;

@@ -10,8 +10,8 @@
 #include "verify/weights/element_sums.h"
 #include "verify/weights/weight_check.h"
 
-// Every code beside sources at, just before and just after the middle to either neighbour, judged
-// by a search through the table of codes.
+// Every code with sources at, just before and just after the middle to either neighbour, judged by
+// a search through the table of codes.
 
 namespace ingot::verify {
 namespace {

@@ -319,7 +319,7 @@ TEST(WeightCheck, ProgressEndsAtTheBytesOfBothSides) {
   EXPECT_EQ(total, done);
 }
 
-// The figures of real conversions. What faults in their scales do to them: mutations/.
+// The figures of real conversions. Faults in their scales are tested in mutations/.
 
 struct Case {
   std::string name;
