@@ -49,7 +49,8 @@ void count(const Checkpoint& checkpoint, CheckResult& result) {
   result.dialect = checkpoint.dialect().name;
 }
 
-// Opens what can be opened; every fault on the way becomes a finding. `config` is for a file alone.
+// Opens what can be opened; every fault on the way becomes a finding. `config` is for a single
+// file.
 std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, OpenOptions options,
                                              CheckResult& result,
                                              const std::filesystem::path& config = {}) {
@@ -110,9 +111,9 @@ void say_once(std::vector<Finding>& findings) {
   });
 }
 
-// The files model{i}-mp{N}.safetensors: one name stands in each of them, and the names are not the
-// hub's, so they are no checkpoint that could be opened. What each file says of itself, and what
-// the manifest says of it, can be compared all the same.
+// The files model{i}-mp{N}.safetensors: the same names are in each of them, and the names are not
+// the hub's, so they are no checkpoint that could be opened. Headers and contents of each file can be
+// compared with the manifest all the same.
 void check_shards(const std::filesystem::path& directory, const Manifest& manifest,
                   const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
   constexpr std::string_view kWeightsSuffix = ".safetensors";
@@ -148,7 +149,7 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
                            LinkedHashes& hashes, CheckResult result) {
   OpenOptions open;
   open.family = options.family;
-  // What was converted under a given family is read under it again.
+  // A checkpoint that was converted under a given family is read under it again.
   if (open.family.empty())
     open.family = formats::family_spec_of(directory, manifest ? manifest->family : "");
   open.threads = options.threads;

@@ -13,9 +13,9 @@ namespace ingot::check {
 struct CheckOptions {
   std::string family = {};  ///< as OpenOptions::family
   bool deep = false;        ///< read every FP8 weight for NaN codes
-  bool hashes = true;       ///< where a manifest lies beside the weights, hash every tensor
+  bool hashes = true;       ///< where there is a manifest next to the weights, hash every tensor
   bool values = true;       ///< as RuleOptions::values
-  bool manifest = true;     ///< without it the files are looked at as those of somebody else
+  bool manifest = true;     ///< without it the files are checked as those of another program
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
   HashLedger* ledger = nullptr;       ///< of hashes that are shared with other runs, or null
@@ -41,10 +41,9 @@ struct CheckResult {
   void count(std::span<const formats::SourceFile> files, std::size_t n_stored);
 };
 
-/// Everything that can be known to be wrong with a directory, all at once; throws only when it
-/// cannot be read at all (no such directory, permission). Where a checkpoint was cut for ranks,
-/// every rank's directory is checked too; where its layout has files of all ranks side by side,
-/// sizes and hashes alone.
+/// Finds all faults of a directory at once; throws only when it cannot be read at all (no such
+/// directory, permission). Where a checkpoint was cut for ranks, every rank's directory is checked
+/// too; where its layout has files of all ranks side by side, only sizes and hashes.
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options);
 
 /// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source
@@ -58,10 +57,10 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
 void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
                    CheckResult& whole);
 
-/// check_checkpoint of any directory, or weights file alone, that can be opened. Where it holds
+/// check_checkpoint of any directory, or single weights file, that can be opened. Where it holds
 /// slices, each directory that has a manifest is checked by itself, and then the model that they
-/// are together: how they contradict one another, and what loaders refuse of it. What was found in
-/// one directory is not said again. `config`: as SourceOptions has it.
+/// are together: how they contradict one another, and what loaders refuse of it. A finding of one
+/// directory is not repeated. `config`: as SourceOptions has it.
 CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
                             const std::filesystem::path& config);
 

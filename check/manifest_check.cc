@@ -91,7 +91,7 @@ std::vector<formats::StoredTensor> in_pieces(const StoredWeights& weights, const
   return split;
 }
 
-// What the files are, against what the manifest says.
+// The files, against the manifest.
 class ManifestCheck {
  public:
   ManifestCheck(const std::filesystem::path& directory, const Manifest& manifest,
@@ -154,7 +154,7 @@ class ManifestCheck {
   }
 
  private:
-  // By file and name: in files for several ranks one name stands in each.
+  // By file and name: files of several ranks have the same names.
   using Promised = std::unordered_map<std::string, const TensorHash*>;
   static std::string key_of(const std::string& file, const std::string& name) {
     return fmt::format("{}\n{}", file, name);

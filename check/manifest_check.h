@@ -14,9 +14,9 @@ namespace ingot::check {
 /// that is empty. kInterrupted is thrown on.
 void collect(CheckResult& result, const std::string& file, const std::function<void()>& body);
 
-/// Adds to `result` whatever in `directory` is not as its manifest says: sizes and, when
+/// Adds to `result` every difference between `directory` and its manifest: sizes and, when
 /// `options.hashes`, the bytes of every tensor, header and side file. `weights` may be null when
-/// they could not be opened, or stand in the directories of ranks. Tensors of one name may be in
+/// they could not be opened, or are in the directories of ranks. Tensors of one name may be in
 /// several files.
 void check_against_manifest(const std::filesystem::path& directory,
                             const formats::Manifest& manifest, const StoredWeights* weights,

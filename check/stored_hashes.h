@@ -41,8 +41,8 @@ struct WorkShare {
   [[nodiscard]] bool has(std::uint64_t before, std::uint64_t total) const;
 };
 
-/// Hashes of the stored tensors of a checkpoint, all its directories one after another. What is
-/// there already is taken over, and what is of the share is added.
+/// Hashes of the stored tensors of a checkpoint, all its directories one after another. Hashes that
+/// are there are taken over, and those of the share are added.
 struct HashLedger {
   WorkShare share;
   std::vector<std::optional<Hash128>> hashes;

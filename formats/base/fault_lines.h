@@ -28,7 +28,7 @@ struct ListedFault {
 };
 
 /// Lines for people. More than five faults that differ only by their tensor take one line with the
-/// first five names. Of more than five lines that differ only by names and numbers, the first five
+/// first five names. If more than five lines differ only by names and numbers, the first five
 /// are kept, and a sixth says how many more there are, in which files or of which kind of tensor.
 /// Printable.
 std::vector<std::string> fault_lines(std::span<const ListedFault> faults);
