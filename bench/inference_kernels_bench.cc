@@ -140,7 +140,7 @@ struct Contest {
   const Encoded* weights;
   /// One product of `rows` rows.
   std::function<void(const WeightMatrix& w, std::size_t rows, std::size_t threads)> multiply;
-  double asked;  ///< of the bandwidth; 0: nothing
+  double asked;  ///< of the bandwidth; 0: no demand
 };
 
 /// Activations, quantized in every way, and room for results.

@@ -12,8 +12,8 @@ namespace ingot::convert {
 /// The source's quantization_config, or the one that its manifest remembers; null without one.
 formats::JsonValue remembered_quantization(const formats::Checkpoint& source);
 
-/// Adds what an output of ours in `directory`, or ranks' directories below it, was allowed when it
-/// was made; nothing where there is no manifest.
+/// Adds the allowances that an output of ours in `directory`, or ranks' directories below it, was
+/// made with; none where there is no manifest.
 void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow);
 
 /// Reads the facts that a plan needs in addition to the opened checkpoint: the manifest, and of a

@@ -72,7 +72,7 @@ class AnswerPrinter {
   struct Stream {
     std::string waiting;
     bool ended = false, any = false;
-    std::optional<inference::StreamDecoder> decoder;  ///< nothing for ids
+    std::optional<inference::StreamDecoder> decoder;  ///< nullopt for ids
 
     void end() {
       if (ended) return;

@@ -87,7 +87,7 @@ std::string statistics_text(const TensorStatistics& statistics) {
   return text + histogram_text(statistics);
 }
 
-/// Statistics over the decoded values of one tensor, read in bands. Nothing when its dtype has no
+/// Statistics over the decoded values of one tensor, read in bands. Nullopt when its dtype has no
 /// arithmetic here.
 std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
                                                   const LogicalTensor& tensor,

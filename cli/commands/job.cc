@@ -110,7 +110,7 @@ std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan
   return std::nullopt;
 }
 
-// Nothing where it was not asked for, or where an earlier run, or each part, has made it.
+// Nullopt where it was not asked for, or where an earlier run, or each part, has made it.
 std::optional<convert::LosslessProof> proof_of(const JobFlags& flags, const convert::Plan& plan,
                                                const convert::Preflight& checked,
                                                const CheckStop& check_stop) {

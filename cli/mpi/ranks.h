@@ -72,7 +72,7 @@ class Ranks {
 };
 
 /// Where this process is a rank that has not ended: ends all ranks with this exit code, as the last
-/// thing before the process ends with it. Nothing otherwise.
+/// thing before the process ends with it. Does nothing otherwise.
 void end_all_ranks(int code);
 
 }  // namespace ingot::cli

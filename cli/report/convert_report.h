@@ -19,7 +19,7 @@ struct DryRun {
   const convert::Preflight& checked;
   std::string output;                                ///< its directory
   bool is_assumed = false;                           ///< the free disk, by --assume-disk
-  std::optional<convert::TimeEstimate> time = {};    ///< nothing: not measured
+  std::optional<convert::TimeEstimate> time = {};    ///< nullopt: not measured
   std::optional<convert::LosslessProof> proof = {};  ///< with --lossless-only
 };
 

@@ -39,7 +39,7 @@ struct Fit {
   /// Cache of all sequences that were asked for; 0 where none were.
   [[nodiscard]] std::uint64_t cache_bytes() const;
   [[nodiscard]] bool fits() const { return weight_bytes + cache_bytes() <= usable_bytes(); }
-  /// Tokens for which there is room in the cache; nothing where that is unknown.
+  /// Tokens for which there is room in the cache; nullopt where that is unknown.
   [[nodiscard]] std::optional<std::uint64_t> tokens() const;
 };
 

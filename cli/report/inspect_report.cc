@@ -76,7 +76,7 @@ struct Summary {
   std::uint64_t mtp_parameters = 0, table_parameters = 0, modality_parameters = 0;
   std::uint64_t n_cache_scales = 0;  ///< tensors, no parameters either
   /// The part of main_parameters that one token meets: everything but the routed experts, of which
-  /// num_experts_per_tok count. Nothing when the family's roles are unknown.
+  /// num_experts_per_tok count. Nullopt when the family's roles are unknown.
   std::optional<std::uint64_t> active_parameters;
   Breakdown by_dtype = {"dtype", "elements", {}};  ///< stored tensors: scales are no parameters
   Breakdown by_scheme = {"scheme", "parameters", {}}, by_role = {"role", "parameters", {}};

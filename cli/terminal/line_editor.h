@@ -13,7 +13,7 @@ class LineEditor {
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  /// The next line without its end; nothing at the end of input. An interrupt gives an empty line.
+  /// The next line without its end; nullopt at the end of input. An interrupt gives an empty line.
   std::optional<std::string> read();
 
  private:

@@ -15,8 +15,8 @@ namespace ingot::cli {
 
 /// Progress of a long job on stderr, one phase after the other. Mode `auto`: on a terminal a bar
 /// with rate and time left, as wide as the terminal has room; otherwise a line every 30 s;
-/// `always`: the bar; `never`, and --quiet: nothing. In every mode SIGUSR1 asks for a line. Throws
-/// kInvalidArgument for any other mode.
+/// `always`: the bar; `never`, and --quiet: no output. In every mode SIGUSR1 asks for a line.
+/// Throws kInvalidArgument for any other mode.
 class Progress {
  public:
   /// The unit that is counted.

@@ -53,7 +53,7 @@ class Journal {
   static Journal create(const std::filesystem::path& path, const formats::Json& identity);
   /// Continues one: cuts the torn tail off.
   static Journal append_to(const std::filesystem::path& path, const JournalContents& contents);
-  /// Reads up to the first damaged line. Nothing when there is no journal, or its first line is
+  /// Reads up to the first damaged line. Nullopt when there is no journal, or its first line is
   /// damaged.
   static std::optional<JournalContents> read(const std::filesystem::path& path);
 

@@ -30,7 +30,7 @@ std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPa
 /// and, collected, for weights files that have not the size and header that their parts gave them.
 JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
 
-/// The first run of parts, or of the whole, that asked for a verification; nothing when none did.
+/// The first run of parts, or of the whole, that asked for a verification; nullopt when none did.
 std::optional<RunRecord> gated_run(const OutputPaths& paths);
 
 /// The command line of a part's run that this output has; empty when there is none, or it was not

@@ -24,7 +24,7 @@ struct DiskNeed {
   std::uint64_t side_bytes = 0;  ///< of these, at most so many next to the weights
   std::uint64_t held_bytes = 0;  ///< of these, what the run that is resumed, or has finished, has
   std::uint64_t free_bytes = 0;  ///< for us, with what --force will remove
-  /// Peak with --consume-source; nothing where that is on already, or refused.
+  /// Peak with --consume-source; nullopt where that is on already, or refused.
   std::optional<std::uint64_t> consuming_bytes;
 
   [[nodiscard]] std::uint64_t missing() const {

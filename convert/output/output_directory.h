@@ -11,7 +11,7 @@ namespace ingot::convert {
 
 /// The state of the place of the output.
 enum class OutputState : std::uint8_t {
-  kEmpty,       ///< nothing, or an empty directory
+  kEmpty,       ///< no entry, or an empty directory
   kUnfinished,  ///< .ingot-partial holds more than a claim: another run was here, or is
   kFinished,    ///< holds a manifest
   kForeign,     ///< anything else

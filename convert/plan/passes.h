@@ -88,7 +88,7 @@ formats::IndexFrame index_frame(const Plan& plan);
 
 /// The functions of a layout's row for a conversion, by formats::LayoutId.
 struct LayoutFunctions {
-  /// Makes plain what the layout holds plain; null: nothing.
+  /// Makes plain the tensors that the layout holds plain; null: none.
   void (*make_plain)(Plan& plan) = nullptr;
   /// Throws, collected, for tensors that the layout cannot hold; null: it holds all.
   void (*require_holdable)(const Plan& plan) = nullptr;

@@ -130,7 +130,7 @@ struct PlannedFile {
 
 /// How logical tensors are assigned to files.
 struct ShardPolicy {
-  /// Nothing: file names and distribution of the source. A number: a new file is opened when a
+  /// Nullopt: file names and distribution of the source. A number: a new file is opened when a
   /// tensor would take the current one beyond so many bytes of data.
   std::optional<std::uint64_t> max_shard_bytes;
 };
@@ -158,7 +158,7 @@ struct PlanOptions {
   const formats::Layout* layout = formats::find_layout("hf");
   SlicingOptions slicing;            ///< of sliced layouts
   bool links = true;                 ///< files that several ranks load are hard links to one
-  std::optional<JobPart> part = {};  ///< nothing: this run writes every file
+  std::optional<JobPart> part = {};  ///< nullopt: this run writes every file
 };
 
 /// The options as manifest and journal have them, without `shards`.

@@ -31,7 +31,7 @@ enum class RuleOrigin : std::uint8_t {
 /// From tensors to a scheme.
 struct Rule {
   Selector selector;
-  std::optional<formats::SchemeId> scheme;  ///< nothing: keep what is there
+  std::optional<formats::SchemeId> scheme;  ///< nullopt: keep that of the source
   RuleOrigin origin = RuleOrigin::kRule;
   bool quantized_only = false;  ///< defaults of --to: only tensors that the source holds quantized
   std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
@@ -79,13 +79,13 @@ struct Choices {
   const engines::EngineRow* engine = nullptr;  ///< --for; null: none
   std::string dialect;                         ///< empty: by the schemes
   std::optional<formats::Activations> activations;
-  std::optional<quantize::Fp8Grid> fp8_grid;  ///< nothing: what the source says, else amax
+  std::optional<quantize::Fp8Grid> fp8_grid;  ///< nullopt: as the source, else amax
   quantize::ScaleSearch search = quantize::ScaleSearch::kMse;
-  /// Columns that share an INT4 scale, 0: all of a row; nothing: the source's, else 128.
+  /// Columns that share an INT4 scale, 0: all of a row; nullopt: the source's, else 128.
   std::optional<std::uint64_t> group_size;
   Via via = Via::kF32;
   bool quantize_attention = false;
-  std::optional<ExpertChoice> experts;  ///< --experts; nothing: what loaders of the target read
+  std::optional<ExpertChoice> experts;  ///< --experts; nullopt: as loaders of the target read them
   std::optional<float> input_scale;     ///< --input-scale
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales
   std::shared_ptr<const Importance> importance;               ///< --importance
@@ -102,7 +102,7 @@ struct Choices {
 struct Decision {
   const Rule* rule = nullptr;               ///< null: no rule fired
   const Rule* spared_by = nullptr;          ///< the first that matched, and spared it
-  std::optional<formats::SchemeId> scheme;  ///< nothing: keep
+  std::optional<formats::SchemeId> scheme;  ///< nullopt: keep
 };
 
 /// The only place where choices live: ordered rules from tensor to scheme; the first that matches
@@ -110,7 +110,7 @@ struct Decision {
 struct Recipe {
   std::vector<Rule> rules;
   std::optional<formats::SchemeId> to;  ///< --to: source of the default rules
-  std::optional<MtpPolicy> mtp;         ///< nothing: what the default recipe says
+  std::optional<MtpPolicy> mtp;         ///< nullopt: as in the default recipe
   Allowances allow;
   Choices choices;
   /// Options of `choices` that the user gave, as `--fp8-grid`: one without effect is refused.

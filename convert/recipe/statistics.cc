@@ -94,7 +94,7 @@ std::optional<float> read_float(const StatisticsFile& file,
   return file.values(*place).front();
 }
 
-// Nothing for modules of which other things are known.
+// Nullopt for modules of which only other statistics are known.
 std::optional<InputRange> range_of(const StatisticsFile& file, std::string_view module,
                                    const ModuleStatistics& statistics) {
   const auto refuse = [&](std::string_view what) {

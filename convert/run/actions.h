@@ -56,7 +56,7 @@ TensorResult rescale_blocks(const TensorTask& task);
 /// kCast with a fused kernel.
 TensorResult transcode(const TensorTask& task);
 
-/// kQuantize, and every other kCast. `amax` is that of the fused set; nothing without one. The
+/// kQuantize, and every other kCast. `amax` is that of the fused set; nullopt without one. The
 /// error is taken from the codes as they are written.
 TensorResult encode(const TensorTask& task, std::optional<float> amax);
 

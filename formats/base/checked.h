@@ -11,14 +11,14 @@
 
 namespace ingot {
 
-/// a*b of numbers from a file, or nothing when it does not fit 64 bits.
+/// a*b of numbers from a file, or nullopt when it does not fit 64 bits.
 [[nodiscard]] inline std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
   if (__builtin_mul_overflow(a, b, &result)) return std::nullopt;
   return result;
 }
 
-/// a+b of numbers from a file, or nothing when it does not fit 64 bits.
+/// a+b of numbers from a file, or nullopt when it does not fit 64 bits.
 [[nodiscard]] inline std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
   if (__builtin_add_overflow(a, b, &result)) return std::nullopt;

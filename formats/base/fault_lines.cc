@@ -43,7 +43,7 @@ class Places {
     ++at->second;
   }
   [[nodiscard]] std::size_t total() const { return total_; }
-  /// `: 40 in a, 35 in b and others`, or nothing.
+  /// `: 40 in a, 35 in b and others`, or empty.
   [[nodiscard]] std::string text() const {
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < order_.size() && i < kPlacesShown; ++i)

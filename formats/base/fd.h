@@ -29,7 +29,7 @@ struct FileStamp {
   }
 };
 
-/// The stamp of what a path leads to; nullopt when there is nothing.
+/// The stamp of what a path leads to; nullopt when it leads nowhere.
 std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
 
 /// Result of a request for a lock.

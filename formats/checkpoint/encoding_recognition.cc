@@ -91,7 +91,7 @@ class Recogniser {
     for (const auto& [n, block] : fits) blocks_.push_back(block);
   }
 
-  /// Rows and columns that share one of these scales; nothing where no block fits.
+  /// Rows and columns that share one of these scales; nullopt where no block fits.
   [[nodiscard]] std::optional<Block> block_of(const Shape& weight,
                                               const StoredTensor& scale) const {
     for (const Block& block : blocks_) {

@@ -39,7 +39,7 @@ const Json* per_layer_list(const JsonFields& config, const char* key) {
 
 /// A number, which may be written once per layer.
 struct LayerNumber {
-  std::optional<std::uint64_t> largest;  ///< nothing: the config does not say it
+  std::optional<std::uint64_t> largest;  ///< nullopt: the config does not have it
   std::vector<std::uint64_t> by_layer;   ///< empty: the same in all
 
   [[nodiscard]] std::uint64_t in(std::size_t layer) const {

@@ -36,7 +36,7 @@ Error corrupt(std::string message) {
   return Error(ErrorCode::kCorrupt, std::move(message));
 }
 
-/// A name that occurs more than once, or nothing. Sorting, unlike hashing, has no bad case to be
+/// A name that occurs more than once, or nullopt. Sorting, unlike hashing, has no bad case to be
 /// aimed at.
 template <typename Items, typename NameOf>
 std::optional<std::string> repeated_name(const Items& items, NameOf name_of) {

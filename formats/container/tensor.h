@@ -17,7 +17,7 @@ using Shape = std::vector<std::uint64_t>;
 /// `[7168, 2048]`, for messages.
 std::string shape_text(const Shape& shape);
 
-/// Product of the dimensions, or nothing when it does not fit 64 bits.
+/// Product of the dimensions, or nullopt when it does not fit 64 bits.
 std::optional<std::uint64_t> element_count(const Shape& shape);
 
 /// Bytes of a tensor in safetensors: elements x bits / 8. Nothing on overflow or when the bits do

@@ -24,7 +24,7 @@ struct InputMajorForm {
   std::uint32_t zero_bias = 0;  ///< added to a stored zero point: 1 in GPTQ's first format
   bool is_symmetric = false;    ///< the config says that every zero point is the middle code
   bool has_order = false;       ///< the config says that g_idx is no run of groups (desc_act)
-  /// Columns of a group as the config has it, 0 for a whole row; nothing: it does not say.
+  /// Columns of a group as the config has it, 0 for a whole row; nullopt: it does not say.
   std::optional<std::uint64_t> group_size;
   std::uint64_t bits = 4;  ///< of a code, as the config has it; 4 and 8 are read
 

@@ -28,7 +28,7 @@ struct CacheScaleName {
   CacheSide side{};
 };
 
-/// Nothing for names of other tensors.
+/// Nullopt for names of other tensors.
 std::optional<CacheScaleName> cache_scale_name(std::string_view name);
 
 /// The row of such tensors in every family: of any shape, whole on every rank.

@@ -210,7 +210,7 @@ class NameGrammar {
     std::optional<std::uint32_t> expert;
   };
   /// The one row that `name` matches, honouring scope (a dense layer has no experts, layer numbers
-  /// and expert numbers are within the config); nothing when no row does.
+  /// and expert numbers are within the config); nullopt when no row does.
   [[nodiscard]] std::optional<Match> match(std::string_view name) const;
 
  private:

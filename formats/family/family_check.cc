@@ -83,7 +83,7 @@ bool excludes(const LayerCondition& a, const LayerCondition& b) {
 
 /// Whether two rows of one pattern can hold in one layer.
 bool may_meet(const TensorRule& a, const TensorRule& b) {
-  // Nothing in the name tells what is outside the layers from what all MTP layers share.
+  // The name does not tell tensors outside the layers from those that all MTP layers share.
   if (!is_numbered(a.pattern)) return true;
   if ((kinds_of(a.scope) & kinds_of(b.scope)) == 0) return false;
   for (const LayerCondition& one : a.layers) {

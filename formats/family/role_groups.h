@@ -30,7 +30,7 @@ struct RoleGroup {
 };
 std::span<const RoleGroup> role_groups();
 
-/// The roles that a word names: those of a group, or one. Nothing for any other word.
+/// The roles that a word names: those of a group, or one. Nullopt for any other word.
 std::optional<RoleSet> find_roles(std::string_view word);
 
 }  // namespace ingot::formats

@@ -7,13 +7,13 @@
 
 namespace ingot::formats {
 
-/// What a config promises about one row of the grammar in one layer.
+/// Whether a config promises one row of the grammar in one layer.
 enum class Promise : std::uint8_t { kForbidden, kAccepted, kRequired };
 
 /// Main layers and MTP layers together.
 std::uint64_t layer_count(const ModelConfig& config);
 
-/// Whether rows of this scope occur in `layer`; `layer` is nothing outside the layers.
+/// Whether rows of this scope occur in `layer`; `layer` is nullopt outside the layers.
 bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint32_t> layer);
 
 /// Whether a row that is_in_layer() must, may or must not be there. The per-expert and the stacked

@@ -26,7 +26,7 @@ std::string find_text_prefix(std::span<const StoredTensor> stored);
 void count_mtp_layers(const Family& family, std::span<const StoredTensor> stored,
                       ModelConfig& config);
 
-/// How many MTP layers config.json itself promises, where names have more; nothing where it
+/// How many MTP layers config.json itself promises, where names have more; nullopt where it
 /// promises all, or has no key for their number and the family names them apart (Qwen3-Next).
 std::optional<std::uint64_t> understated_mtp(const Family& family, const ModelConfig& config);
 

@@ -28,9 +28,9 @@ class Folder {
   /// Opens a file that is here, to be written to. Throws kExists too when it has other names (hard
   /// links), which would be written to as well.
   [[nodiscard]] Fd open(const std::filesystem::path& name, int flags) const;
-  /// The stamp of what has this name, be it a link; nullopt when there is nothing.
+  /// The stamp of the entry of this name, be it a link; nullopt when there is none.
   [[nodiscard]] std::optional<FileStamp> stamp(const std::filesystem::path& name) const;
-  /// How many names (hard links) a file has, this one included; 0 when there is nothing.
+  /// How many names (hard links) a file has, this one included; 0 when there is no such file.
   [[nodiscard]] std::uint64_t n_links(const std::filesystem::path& name) const;
 
   void rename(const std::filesystem::path& from, const Folder& folder,

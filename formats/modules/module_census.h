@@ -28,7 +28,7 @@ struct LayeredName {
   std::string tail;
 };
 
-/// Nothing for a name without a component `layers` and a number behind it.
+/// Nullopt for a name without a component `layers` and a number behind it.
 std::optional<LayeredName> split_layer(std::string_view name);
 
 template <typename T>
@@ -52,7 +52,7 @@ class ModuleCensus {
   [[nodiscard]] std::uint32_t cell(std::size_t layer, std::size_t tail) const {
     return cells_[layer * tails_.size() + tail];
   }
-  /// layer * tails().size() + tail of a module, nothing when it is not in the table.
+  /// layer * tails().size() + tail of a module, nullopt when it is not in the table.
   [[nodiscard]] std::optional<std::size_t> cell_of(std::string_view module) const {
     const auto split = split_layer(module);
     return split ? cell_of(*split) : std::nullopt;

@@ -54,7 +54,7 @@ class InputMajorParts {
   [[nodiscard]] const OfWeight* find(const StoredTensor& tensor) const;
   /// Whether every part that the layout needs is here.
   [[nodiscard]] bool is_whole(const OfWeight& parts) const { return lacking(parts) == kKinds; }
-  /// The weight of these parts; nothing, and reported, where they make none: one is missing
+  /// The weight of these parts; nullopt, and reported, where they make none: one is missing
   /// (kMissingTensor), has another shape, group or number of bits than the config says
   /// (kShapeMismatch, kMismatch) or dtype (kDtypeMismatch), or bits that are not read
   /// (kUnsupported, once for each entry of the config).

@@ -17,18 +17,18 @@ inline bool is_in(std::span<const std::string_view> words, std::string_view word
   return std::ranges::find(words, word) != words.end();
 }
 
-/// The choice that a mistyped word most likely meant, or nothing when none is near: fewest edits,
+/// The choice that a mistyped word most likely meant, or empty when none is near: fewest edits,
 /// neighbouring letters swapped counting as one, at most a third of the word and at most
 /// kMostEdits; where several are as near, the one with the longest common beginning, and the first.
 /// Else the only choice that begins with the word, which has at least kShortestBeginning bytes
-/// then. Nothing for a word that is a choice: whoever refuses it has another reason. Nothing for
-/// words of more than kLongestSpelling bytes, whoever sent them.
+/// then. Empty for a word that is a choice, which is refused for another reason, and for words of
+/// more than kLongestSpelling bytes.
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
 inline constexpr std::size_t kMostEdits = 6;
 inline constexpr std::size_t kShortestBeginning = 4;
 inline constexpr std::size_t kLongestSpelling = 160;
 
-/// `; did you mean WORD?`, or nothing: for the end of a message.
+/// `; did you mean WORD?`, or empty: for the end of a message.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices);
 /// The same over the rows of a table, by the name of each.
 template <typename Rows, typename Name>

@@ -17,8 +17,8 @@ struct ChatOptions {
   /// Ends the text where the assistant's words begin. Formats whose generation prompt is part of
   /// the last message (deepseek-v3.2) write it always.
   bool add_generation_prompt = true;
-  /// Nothing: the format's own default; for a template the variables `thinking` and
-  /// `enable_thinking` are then not set, else both are. The built-in formats take nothing for
+  /// Nullopt: the format's own default; for a template the variables `thinking` and
+  /// `enable_thinking` are then not set, else both are. The built-in formats take nullopt for
   /// false.
   std::optional<bool> thinking;
   /// The answer of strftime_now in a template: `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.

@@ -31,7 +31,7 @@ void check_messages(const formats::Json& messages, std::string_view where);
 void check_tools(const formats::Json& tools, std::string_view where);
 
 /// The text of a message that check_messages accepts: its content, the texts of its parts in order,
-/// or nothing. kUnsupported for parts of another type; `index` names the message in the error.
+/// or empty. kUnsupported for parts of another type; `index` names the message in the error.
 std::string message_text(const formats::Json& message, std::size_t index);
 
 /// The value of a key that is there and not null; else null.

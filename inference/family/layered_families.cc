@@ -38,7 +38,7 @@ std::vector<bool> sliding_layers(const JsonFields& fields, std::size_t n_layers)
   return slides;
 }
 
-// The numbers of a list with an entry per layer, null as 0; nothing where it is no list.
+// The numbers of a list with an entry per layer, null as 0; empty where it is no list.
 std::vector<double> per_layer(const JsonFields& fields, const char* key, std::size_t n_layers) {
   std::vector<double> numbers;
   const formats::Json* list = fields.find(key);

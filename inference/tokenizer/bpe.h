@@ -71,7 +71,7 @@ class Bpe {
   static Bpe parse(const Component& model, const Vocabulary& vocabulary);
 
   /// Appends the ids of `piece`, which is valid UTF-8. A character that is no token becomes its
-  /// bytes (`byte_fallback`), or the unknown token, or nothing. Time: n log n in characters.
+  /// bytes (`byte_fallback`), or the unknown token, or is left out. Time: n log n in characters.
   void encode(std::string_view piece, BpeScratch& scratch, TextWork& work,
               std::vector<std::int32_t>& ids) const;
 

@@ -39,7 +39,7 @@ bool is_word_character(char32_t code_point);
 /// General category Mark (Mn, Mc, Me).
 bool is_mark(char32_t code_point);
 
-/// The byte at which the first sequence starts that is not UTF-8; nothing for valid text. As
+/// The byte at which the first sequence starts that is not UTF-8; nullopt for valid text. As
 /// everywhere, overlong forms, surrogates and code points beyond U+10FFFF are invalid.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 

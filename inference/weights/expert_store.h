@@ -53,7 +53,7 @@ struct ExpertCounters {
 /// used last (which go first: ExpertSlots), read when the router has chosen them. Held experts
 /// never go. Only when those that are held leave no room for one more that a caller asks for, the
 /// budget is exceeded, by as much as that one needs; as soon as something is released, by less or
-/// nothing. Safe from many threads.
+/// not at all. Safe from many threads.
 class ExpertStore {
  public:
   /// Bytes of all experts, and of the largest one.

@@ -9,8 +9,8 @@
 
 namespace ingot::inference {
 
-/// How profile kNative quantizes the input of a weight of whose activations the source says
-/// `activations`; nothing where it stays as it is: plain and weight-only weights, and NVFP4 without
+/// How profile kNative quantizes the input of a weight whose activations the source declares as
+/// `activations`; nullopt where it stays as it is: plain and weight-only weights, and NVFP4 without
 /// an input scale unless it is said to be static. Reads input scale and offset; of a stack those of
 /// `matrix`. Static activations need an input scale (kMissingTensor), and MX has no static form
 /// (kUnsupported); a scale must be finite and above zero (kBadScale), an offset a whole INT8 number

@@ -98,7 +98,7 @@ struct Linear::State {
   std::uint64_t n_bytes = 0;                ///< of this part
   ReadPart part;
   WeightRounding rounding = WeightRounding::kExact;
-  /// How rows of x are quantized first; nothing: not at all.
+  /// How rows of x are quantized first; nullopt: not at all.
   std::optional<ActivationFormat> activations;
   InputObserver* observer = nullptr;  ///< shown what the linear is applied to, as `name`, `matrix`
   std::string_view name;              ///< of the source's logical tensor

@@ -230,7 +230,7 @@ HWY_INLINE bool is_hopeless(const Best<Evenly>& best, Floats w_amax, Ints candid
   return hn::AllTrue(kFloats, hn::Or(cut_off, tried));
 }
 
-/// Not known where the largest value may count for nothing.
+/// Not known where the largest value may have no weight.
 HWY_INLINE bool is_hopeless(const Best<ByWeight>&, Floats, Ints, Ints) {
   return false;
 }

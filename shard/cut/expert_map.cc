@@ -94,7 +94,7 @@ class MapReader {
         "--uneven-experts)");
   }
 
-  /// The slots of each rank; empty after a fault. `layer` is nothing for all layers together.
+  /// The slots of each rank; empty after a fault. `layer` is nullopt for all layers together.
   ByRank read_slots(const Json& list, std::optional<std::uint32_t> layer) {
     layer_ = layer;
     if (!list.is_array()) {

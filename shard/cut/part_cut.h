@@ -95,7 +95,7 @@ class PartCut {
     }
   }
 
-  /// The run that begins at `offset`, cut off after n_bytes; nothing where no slice holds that
+  /// The run that begins at `offset`, cut off after n_bytes; nullopt where no slice holds that
   /// byte.
   [[nodiscard]] std::optional<Run> run_at(std::uint64_t offset, std::uint64_t n_bytes) const {
     Place at = locate(offset);

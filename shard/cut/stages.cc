@@ -39,7 +39,7 @@ std::vector<std::uint64_t> layer_bytes(const formats::TensorSource& source,
   return layers;
 }
 
-/// Fills stage after stage up to `limit` bytes, leaving a layer for each later one. Nothing when
+/// Fills stage after stage up to `limit` bytes, leaving a layer for each later one. Nullopt when
 /// the last stage would exceed it.
 std::optional<std::vector<std::uint32_t>> filled(std::span<const std::uint64_t> layers,
                                                  std::uint32_t pp, std::uint64_t limit) {

@@ -99,7 +99,7 @@ class PieceReader {
     return whole_.kinds[piece.kind].record;
   }
 
-  // Where a piece has a byte; nothing when it lacks the expert.
+  // The place of a byte in a piece; nullopt when the piece lacks the expert.
   [[nodiscard]] std::optional<std::uint64_t> offset_in(const JoinedPiece& piece,
                                                        std::uint32_t expert,
                                                        std::uint64_t offset) const {

@@ -29,7 +29,7 @@ inline bool ct_names(const std::string& entry, const std::string& module) {
   return std::regex_search(module, pattern->second, std::regex_constants::match_continuous);
 }
 
-/// The group of compressed-tensors that a linear layer falls into; nothing for ignored ones.
+/// The group of compressed-tensors that a linear layer falls into; nullopt for ignored ones.
 inline std::optional<formats::Json> ct_group(const formats::Json& block,
                                              const std::string& module) {
   for (const formats::Json& entry : block.at("ignore")) {

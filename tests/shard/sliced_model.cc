@@ -33,7 +33,7 @@ std::uint32_t expert_of(const std::string& name) {
   return static_cast<std::uint32_t>(std::stoul(name.substr(name.find(".experts.") + 9)));
 }
 
-// Nothing for tensors that every rank has whole.
+// Nullopt for tensors that every rank has whole.
 std::optional<std::size_t> cut_side(const std::string& name) {
   if (is_expert(name)) return std::nullopt;
   for (const char* part :

@@ -51,7 +51,7 @@ std::vector<Cut> fitted(const std::filesystem::path& model, Cut cut) {
 
 struct Case {
   std::string family;
-  std::optional<Target> target = {};  // nothing: as the fixture is
+  std::optional<Target> target = {};  // nullopt: as the fixture is
   std::size_t number = 0;             // among all cases
 };
 
@@ -86,7 +86,7 @@ std::string config_text(const std::filesystem::path& directory) {
 
 class SliceMerge : public ::testing::TestWithParam<Case> {
  protected:
-  // The unsliced model in the scheme at hand; nothing when the fixture cannot take it.
+  // The unsliced model in the scheme at hand; nullopt when the fixture cannot take it.
   std::optional<std::filesystem::path> whole() {
     Conversion conversion = keeping(fixture(GetParam().family), directory_ / "whole");
     if (GetParam().target) GetParam().target->apply(conversion.recipe);

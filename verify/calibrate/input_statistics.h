@@ -52,7 +52,7 @@ struct CalibratedModule {
   std::size_t matrix = 0;  ///< within a stack
   std::size_t width = 0;   ///< K
   formats::Role role{};
-  std::optional<std::uint32_t> layer;   ///< nothing: the head
+  std::optional<std::uint32_t> layer;   ///< nullopt: the head
   std::optional<std::uint32_t> expert;  ///< of routed ones
 };
 

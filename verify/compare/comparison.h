@@ -14,7 +14,7 @@ namespace ingot::verify {
 
 /// Two outputs of one source, A and B. Nothing in it is judged: reports have no gates.
 struct Comparison {
-  std::optional<Report> a;  ///< A against the reference; nothing without one
+  std::optional<Report> a;  ///< A against the reference; nullopt without one
   Report b;                 ///< B against the reference; without one, B against A
 };
 
@@ -31,7 +31,7 @@ enum class Closer : std::uint8_t {
 struct PairedFigure {
   std::string name;  ///< of the metric; "outputs.nll" of the prompts, "text.nll" of --text
   std::string_view summary;
-  std::optional<Bound> good = {};  ///< which side is closer to the reference; nothing: neither
+  std::optional<Bound> good = {};  ///< which side is closer to the reference; nullopt: neither
   std::uint64_t pairs = 0;         ///< values that both have: of tensors, layers, tokens
   double a = 0, b = 0;             ///< means over the pairs of which both are finite
   double difference = 0;           ///< b - a

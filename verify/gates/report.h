@@ -23,7 +23,7 @@ namespace ingot::verify {
 /// and options give the same report.
 struct Report {
   std::string tool_version;
-  std::optional<CheckpointFacts> source;  ///< nothing when a single checkpoint was looked at
+  std::optional<CheckpointFacts> source;  ///< nullopt when a single checkpoint was looked at
   CheckpointFacts output;
   std::vector<SchemeChange> changes;  ///< from the source's schemes to the output's
   std::vector<Level> levels;          ///< that were asked for
@@ -49,7 +49,7 @@ struct Report {
   [[nodiscard]] bool passed() const;
 };
 
-/// The first layer whose isolated cosine is below its gate, or nothing.
+/// The first layer whose isolated cosine is below its gate, or nullopt.
 std::optional<std::size_t> first_bad_layer(const Report& report);
 
 /// `weights.cosine[nvfp4] >= 0.996`.

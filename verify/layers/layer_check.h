@@ -30,7 +30,7 @@ struct LayerAgreement {
   Similarity isolated;     ///< both were given the source's hidden state
   Similarity accumulated;  ///< each continued its own
   /// Mean over tokens of the part of the source's chosen experts (isolated) that the output chose
-  /// too; nothing for layers without experts. Likewise positions of the indexer, over the rows
+  /// too; nullopt for layers without experts. Likewise positions of the indexer, over the rows
   /// where both chose.
   std::optional<double> router_overlap, indexer_overlap;
   friend bool operator==(const LayerAgreement&, const LayerAgreement&) = default;

@@ -34,10 +34,10 @@ class LayerChoices {
   /// Records one layer. This object must outlive them.
   [[nodiscard]] inference::Taps taps();
 
-  /// Mean over rows of the part of this side's experts that the other chose too; nothing for a
+  /// Mean over rows of the part of this side's experts that the other chose too; nullopt for a
   /// layer without experts.
   [[nodiscard]] std::optional<double> router_overlap(const LayerChoices& other) const;
-  /// The same of positions, over rows for which both had to choose; nothing without any.
+  /// The same of positions, over rows for which both had to choose; nullopt without any.
   [[nodiscard]] std::optional<double> indexer_overlap(const LayerChoices& other) const;
 
  private:

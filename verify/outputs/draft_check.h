@@ -45,7 +45,7 @@ struct DraftReport {
   std::uint64_t tokens = 0;  ///< drafts of each side
   std::uint64_t source_held = 0, output_held = 0;
   bool of_given_text = false;  ///< else of the source's answers
-  /// The 95% interval of the loss, over runs of kDraftRun tokens; nothing for fewer than two.
+  /// The 95% interval of the loss, over runs of kDraftRun tokens; nullopt for fewer than two.
   std::optional<Interval> interval = {};
 
   /// Parts of 1. 0 without tokens.

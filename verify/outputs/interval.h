@@ -20,7 +20,7 @@ struct Interval {
 
 /// The 95% interval of the mean over all samples, with clusters as what was drawn: sum / count of
 /// all, its variance C / (C - 1) times the sum of (sum_c - mean count_c)^2 over count^2, and
-/// Student's t of C - 1 degrees of freedom. Nothing for fewer than two clusters with samples, and
+/// Student's t of C - 1 degrees of freedom. Nullopt for fewer than two clusters with samples, and
 /// for sums that are no numbers.
 std::optional<Interval> mean_interval(std::span<const ClusterSum> clusters);
 

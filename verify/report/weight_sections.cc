@@ -16,7 +16,7 @@ namespace ingot::verify {
 
 namespace {
 
-// Nothing was lost.
+// True if no value changed.
 bool is_exact(const WeightGroup& group) {
   return group.sums.exact + group.sums.source_nonfinite == group.sums.elements;
 }

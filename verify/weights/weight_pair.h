@@ -57,7 +57,7 @@ class WeightPair {
   [[nodiscard]] Relation relation(const BandSums& whole) const;
   /// Names what loaders make of this weight and others, which may share a scale; or empty.
   [[nodiscard]] std::string fused_module() const;
-  /// The number over all scales of the output, or its one scale; nothing when there are many.
+  /// The number over all scales of the output, or its one scale; nullopt when there are many.
   [[nodiscard]] std::optional<float> one_scale() const;
   /// Why values are misrounded, by the first band that has some.
   [[nodiscard]] std::string cause(std::span<const OtherScale> others) const;

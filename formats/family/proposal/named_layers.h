@@ -38,7 +38,7 @@ class NamedLayers {
   /// `config` must outlive this.
   NamedLayers(const ModelConfig& config, std::span<const std::string_view> names);
 
-  /// Nothing for names that no family can have, and for those of towers that are known.
+  /// Nullopt for names that no family can have, and for those of towers that are known.
   [[nodiscard]] std::optional<NumberedWords> words_of(std::string_view name) const;
   /// Prefix of the names of the text model's layers.
   [[nodiscard]] const std::string& main() const { return main_; }

@@ -75,7 +75,7 @@ Value get_attribute(RenderState& state, const Value& object, std::string_view na
 /// undefined where nothing is. Negative indices count from the end, in code points for a string.
 Value get_item(RenderState& state, const Value& object, const Value& index);
 
-/// The bounds of `object[start:stop:step]`; nothing where none is written.
+/// The bounds of `object[start:stop:step]`; nullopt where none is written.
 struct SliceBounds {
   std::optional<std::int64_t> start, stop, step;
 };
