@@ -101,7 +101,7 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
   });
 }
 
-// Manifest and records are read by whoever needs them: what is wrong with them is said once.
+// Manifest and records are read several times: a fault of theirs is told once.
 void say_once(std::vector<Finding>& findings) {
   std::set<std::tuple<ErrorCode, std::string, std::string, std::string>> told;
   std::erase_if(findings, [&](const Finding& finding) {

@@ -196,7 +196,7 @@ std::string unexpected_words(const CLI::App& app) {
   return text;
 }
 
-// `ingot help CONVERT` is `ingot convert --help`; other topics are that command's own matter.
+// `ingot help CONVERT` is `ingot convert --help`; the help command handles all other topics.
 const Command* command_of_help(int argc, const char* const* argv) {
   if (argc != 3 || std::string_view(argv[1]) != "help") return nullptr;
   return find_command(lower_case(argv[2]));

@@ -84,7 +84,7 @@ int report_interrupted(const Call& call, const Error& error) {
   return kExitTrouble;
 }
 
-// Whoever read our output has gone, as `| head` does: not a failure of ours.
+// The reader of our output has gone, as `| head` does: not a failure of ours.
 bool reader_has_gone() {
   struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return ::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   // The same of a file that becomes longer than `ulimit -f` allows.
   std::signal(SIGXFSZ, SIG_IGN);
-  // Who asks how far a command is must not kill one that has nothing to say.
+  // A signal that asks how far a command is must not kill one that has no progress to show.
   ingot::cli::pass_over_status_signal();
   int exit_code = ingot::cli::kExitTrouble;
   {

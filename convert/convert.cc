@@ -136,8 +136,8 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
   // The claim comes before whatever looks into the output, so that no other run changes it.
   require_place(plan, output, options);
-  // Nobody else is kept from reading an output that is finished, unless a run that was killed in
-  // its last steps left a folder, which goes with the claim.
+  // A finished output is opened without a claim, so that others can read it; with one if a killed
+  // run left its folder, which goes with the claim.
   const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
                             !std::filesystem::exists(paths.partial) &&
                             !std::filesystem::exists(paths.swept);

@@ -141,7 +141,7 @@ double QualitySums::sqnr_db() const {
 }
 
 double QualitySums::cosine() const {
-  // From (v - d)^2 = v^2 - 2vd + d^2. Exactly 0 where nothing but zeros was decoded.
+  // From (v - d)^2 = v^2 - 2vd + d^2. Exactly 0 where only zeros were decoded.
   const double decoded2 = error2 - reference2 + 2 * product;
   if (reference2 == 0 && decoded2 <= 0) return 1;
   if (reference2 == 0 || decoded2 <= 0) return 0;

@@ -327,7 +327,7 @@ std::string index_text(const std::vector<SynthFile>& files) {
   return checkpoint_index_text(index, total);
 }
 
-// Before anything is reserved: a disk that is filled is everybody's.
+// Checks before reserving: a full disk harms every user.
 void require_space(const std::filesystem::path& directory, const std::vector<SynthFile>& files) {
   std::uint64_t needed = 0;
   for (const SynthFile& file : files)

@@ -26,8 +26,7 @@ struct SynthOptions {
   bool ue8m0 = false;  ///< power-of-two scales (and scale_fmt in the config)
   std::uint64_t seed = 0;
   /// config.json of a model to be made as it is, of any family: no size but kHeaders and none of
-  /// the numbers above, every weight as its row has it where nothing is quantized. Empty: the
-  /// family's own.
+  /// the numbers above, every weight as its row has it while plain. Empty: the family's own.
   std::string config;
   bool stacked = false;      ///< routed experts as stacks, in families that have them in both forms
   std::uint64_t shards = 1;  ///< tensors are dealt to files in order, balanced by bytes

@@ -127,7 +127,7 @@ class Verification {
   }
 
  private:
-  // Runs the levels; the output stays open for whoever judges.
+  // Runs the levels; the output stays open for its judgement.
   std::optional<ComparedCheckpoint> measure(const ComparedCheckpoint& from,
                                             const std::filesystem::path& given) {
     const std::filesystem::path output = formats::checkpoint_directory(given);

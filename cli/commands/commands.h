@@ -13,7 +13,7 @@
 
 namespace ingot::cli {
 
-/// Exit codes of the program. Whoever is stopped by a signal dies of it: a shell says 130 for
+/// Exit codes of the program. A command that a signal stops dies of it: a shell says 130 for
 /// Ctrl-C, 143 for SIGTERM.
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitBelowThreshold = 1;

@@ -26,8 +26,8 @@ struct FitFlags {
 void declare_fit(FlagTable& table, FitFlags& flags);
 
 /// Plans the conversion that was asked for, or none, cut for the ranks that were asked for, and
-/// writes nothing. Throws what a conversion with these options throws, and kInvalidArgument for
-/// words that are not understood.
+/// writes no file. Throws as a conversion with these options does, and kInvalidArgument for words
+/// that are not understood.
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source);
 
 }  // namespace ingot::cli

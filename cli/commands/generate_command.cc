@@ -283,7 +283,7 @@ constexpr std::size_t kContext = 8192;
 
 std::atomic<int> n_interrupts = 0;
 
-// Who presses Ctrl-C again and again wants out, whatever the turn is stuck in.
+// A user who presses Ctrl-C again and again wants out, even if the turn is stuck.
 void note_interrupt(int signal) {
   constexpr int kEnough = 3;
   if (++n_interrupts < kEnough) return;

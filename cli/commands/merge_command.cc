@@ -20,7 +20,7 @@ struct MergeFlags {
   JobFlags job;
 };
 
-// A conversion that changes nothing but the layout.
+// A conversion that changes only the layout.
 int run_merge(MergeFlags& flags) {
   const std::size_t threads = threads_of(flags.job.execute.threads);
   convert::require_apart({.folders = {flags.input}}, flags.job.output);

@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kLastWords{200};
 
 const MpiModule* running = nullptr;
 
-// Beside the program where it was built, else where it was installed.
+// Next to the program where it was built, else where it was installed.
 fs::path module_path() {
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
   const fs::path built = folder / inference::kMpiModuleFile;

@@ -27,9 +27,9 @@ bool is_launched(MpiUse use);
 /// others are and what their exit codes are, and tells them the one of all.
 class Ranks {
  public:
-  /// Loads the module, starts MPI and waits for all ranks. `words`: what this process was asked to
-  /// do. Throws kUnsupported when the module, or MPI, cannot be loaded, and kInvalidArgument on
-  /// rank 0 when ranks were asked different things.
+  /// Loads the module, starts MPI and waits for all ranks. `words`: the arguments of this process.
+  /// Throws kUnsupported when the module, or MPI, cannot be loaded, and kInvalidArgument on rank 0
+  /// when ranks have different arguments.
   explicit Ranks(std::string_view words);
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;

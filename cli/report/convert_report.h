@@ -44,7 +44,7 @@ std::string report_text(const convert::Plan& plan, const convert::ExecuteReport&
 formats::Json report_json(const convert::Plan& plan, const convert::ExecuteReport& report,
                           const std::string& output);
 
-/// The rule that fires for one tensor, and what becomes of it.
+/// The rule that fires for one tensor, and the action on it.
 std::string explain_text(const convert::Plan& plan, std::string_view tensor);
 
 }  // namespace ingot::cli

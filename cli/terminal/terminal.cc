@@ -96,7 +96,7 @@ bool status_was_asked() {
 void install_stop_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { received_signal = number; };
-  // Once: whoever presses Ctrl-C twice wants out now, and what is on disk can be resumed anyway.
+  // Once: a user who presses Ctrl-C twice wants out now, and what is on disk can be resumed anyway.
   action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);

@@ -168,7 +168,7 @@ Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
   renewed = file.stamp().modified_ns;
   const std::optional<RunName> other = read_claim(claim);
   if (other && other->boot == run.boot) {
-    // Who began it has locked it, unless there are no locks.
+    // The run that began it has locked it, unless there are no locks.
     const LockState state = lock_state(claim);
     if (state == LockState::kHeldElsewhere) return Life::kAlive;
     if (state == LockState::kLocked && says(claim, "locked")) return Life::kDead;
@@ -317,7 +317,7 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
   const std::optional<PartFile> last = last_claim(paths_, part);
   if (last && last->run >= number) return false;
   if (last) {
-    // Who does not ask for it gets no part that may still be at work.
+    // Without --resume a part that may still be at work is not taken.
     std::int64_t renewed = 0;
     const bool may_live = resume ? is_alive(last->path, run, renewal)
                                  : fs::exists(last->path) &&

@@ -21,7 +21,7 @@ struct CommandLine {
   std::vector<std::string> words;
 };
 
-/// Who runs a job: read in cli/, shown to a second run that wants the same output.
+/// The run of a job: read in cli/, shown to a second run that wants the same output.
 struct RunName {
   std::string host;
   std::string boot;  ///< the kernel's boot id: the same for all processes that see our locks

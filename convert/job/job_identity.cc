@@ -83,7 +83,7 @@ OptionTexts options_of(const Json& identity) {
   return texts;
 }
 
-// Whether a value is what identifies a file's content, which says nothing to a reader.
+// True if an option's value identifies the content of a file, which means nothing to a reader.
 bool names_content(const std::string& option) {
   return option == "--family-file" || option == "--activation-scales" || option == "--importance" ||
          option == "--scales-from";

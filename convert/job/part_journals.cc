@@ -48,8 +48,8 @@ bool is_item(const Plan& plan, std::uint32_t item) {
          plan.is_here(plan.tensors[item]);
 }
 
-// Adds what a journal says of the items of this plan's run. One that says nothing of them leaves no
-// trace: what its run read is of no concern here.
+// Adds a journal's results for the items of this plan's run. A journal without any leaves no trace:
+// the files that its run read do not matter here.
 void add_contents(const Plan& plan, const JournalContents& from, JournalContents& to,
                   std::set<std::uint32_t>& disputed) {
   bool is_of_use = !plan.options.part;

@@ -310,7 +310,7 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
   if (checked.state == OutputState::kUnfinished ||
       (options.join && checked.state != OutputState::kFinished))
     checked.earlier = earlier_of(plan, paths, options);
-  // Who joins the parts asks for what they were begun with.
+  // The join requires the verification that the parts were begun with.
   if (!plan.options.part) require_gate(checked.earlier, options);
   // State of the output before an unfinished conversion that is not continued.
   if (!checked.earlier) checked.state = state_beneath(output);

@@ -61,7 +61,7 @@ void add(const fs::path& folder, Folders& folders) {
   if (const auto identity = identity_of(folder)) folders.emplace(*identity, folder);
 }
 
-// A folder with every one below it that is no link. `on_link` is told of those, and of links to
+// A folder with every one below it that is no link. Calls `on_link` for those, and for links to
 // files.
 template <typename OnLink>
 Folders tree_of(const fs::path& top, const OnLink& on_link) {

@@ -47,7 +47,7 @@ std::vector<RankFile> files_of_directory(const Plan& plan, std::optional<std::ui
   return files;
 }
 
-// Files of which nothing but the headers is known.
+// Files of which only the headers are known.
 class PlannedBytes final : public formats::StoredBytes {
  public:
   PlannedBytes(const Plan& plan, std::vector<RankFile> files)

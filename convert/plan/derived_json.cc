@@ -151,7 +151,7 @@ void state_mtp_layers(const Checkpoint& source, Json& config) {
   }
 }
 
-// A config that says nothing of how its weights are quantized.
+// A config without a description of its quantization.
 formats::ModelConfig without_block(formats::ModelConfig config) {
   Json raw = *config.raw;
   if (raw.is_object()) formats::set_quantization_block(config, raw, Json());
@@ -236,7 +236,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   if (config.is_null()) return {};
   Json quantization =
       is_repair ? repaired_block(plan, model) : plan.target.dialect->quantization_config(model);
-  // Where nothing is said, vLLM takes experts for FP4.
+  // Without the key, vLLM takes experts for FP4.
   const bool is_needed = formats::is_native(*plan.target.dialect, source.family()) &&
                          !plan.is_copy() &&
                          formats::json_member(quantization, kExpertDtype).is_null();

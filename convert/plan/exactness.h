@@ -32,7 +32,7 @@ std::string exactness_text(const Exactness& exactness);
 /// Exactness of one tensor of the plan that is not dropped, by headers.
 Exactness exactness_of(const Plan& plan, const PlannedTensor& planned);
 
-/// The names of the roles by what is said of them and by the schemes of source and output.
+/// The names of roles by exactness and by the schemes of source and output.
 using RolesByExactness = std::map<std::tuple<Exactness, formats::SchemeId, formats::SchemeId>,
                                   std::set<std::string_view>>;
 RolesByExactness roles_by_exactness(const Plan& plan);

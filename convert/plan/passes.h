@@ -15,10 +15,9 @@
 
 namespace ingot::convert {
 
-/// Decides what becomes of every logical tensor: action, scheme, storage, fused sets, input
-/// scales. Fills the target and the tensors (in source order, without parts). Throws, collected,
-/// for what cannot be held or computed; adds a warning where rules narrow plain tensors or spare
-/// them.
+/// Decides for every logical tensor: action, scheme, storage, fused sets, input scales. Fills the
+/// target and the tensors (in source order, without parts). Throws, collected, for tensors that
+/// cannot be held or computed; adds a warning where rules narrow plain tensors or spare them.
 void decide(Plan& plan);
 
 /// Throws kInvalidArgument, collected, for options of `recipe.given` that have no effect on the
@@ -40,8 +39,8 @@ void keep_unread_codes(Plan& plan);
 bool keeps_caches(const Plan& plan);
 /// Puts the keys of a block or description that are about the cache into another.
 void take_over_caches(const formats::Json& source, formats::Json& block);
-/// Drops the scales of a cache that the output's config says nothing of any more, with a warning of
-/// how many there are and their range.
+/// Drops the scales of a cache that the output's config does not mention any more, with a warning
+/// of how many there are and their range.
 void drop_cache_scales(Plan& plan);
 
 /// Gives every tensor its parts: dtypes and sizes of the whole.
@@ -55,7 +54,7 @@ void assign_files(Plan& plan);
 void lay_out_files(Plan& plan);
 
 /// The module that loaders fuse the tensor into with others, which share a global scale; its own
-/// where nothing is fused with it.
+/// where it is not fused.
 std::string fused_module(const formats::LogicalTensor& tensor);
 
 /// Whether a row of static activations has just the parts for them that a stored weight has, each

@@ -185,7 +185,7 @@ struct PlannedJson {
   formats::JsonValue engine;
 };
 
-/// Tensors by what becomes of them, for people; of a part of a job, those in its files.
+/// Tensors by action, for people; of a part of a job, those in its files.
 struct PlanCounts {
   std::uint64_t copied = 0, repackaged = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;                 ///< of the cast ones

@@ -108,7 +108,7 @@ void refuse_options(const Plan& plan) {
         "that the release has");
   if (plan.options.shards.max_shard_bytes)
     refuse("layout vllm-sharded writes a file per rank (leave out --max-shard-size)");
-  // Nobody shall get another format than the one asked for.
+  // The output must not have another format than the one asked for.
   if (const auto to = plan.recipe.to; to == SchemeId::kF16 || to == SchemeId::kF32)
     refuse(
         fmt::format("layout vllm-sharded holds plain tensors as BF16, and --to asks for {} (--to "

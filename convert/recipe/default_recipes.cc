@@ -56,7 +56,7 @@ constexpr std::string_view kNativeExperts = "as DeepSeek-V4 is released, by Deep
 constexpr std::string_view kOfModelslim = "the recipes for Ascend leave it floating-point";
 constexpr std::string_view kIndexer = "no published recipe quantizes the indexer this way";
 
-// Beside these lines every recipe leaves kNever.
+// In addition to these lines every recipe leaves kNever.
 std::vector<DefaultRecipeLine> make_lines() {
   std::vector<DefaultRecipeLine> lines;
   using Groups = std::initializer_list<RoleGroup>;

@@ -97,7 +97,7 @@ class ActivationScales : public StatisticsTable<InputRange> {
 
 /// The scale of a symmetric input in FP32 with one rounding: amax / 448 for E4M3 codes, / 127 for
 /// INT8, / 2688 for NVFP4, or its reciprocal where the dialect's global scales divide; 1 for a
-/// range of nothing but 0.
+/// range of only 0.
 InputScale symmetric_input_scale(formats::CodeKind code, const InputRange& range, bool divides);
 
 /// Ascend's: scale = max((max - min) / 255, 2^-23), offset = round(-min / scale) - 128.

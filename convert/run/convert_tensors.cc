@@ -185,7 +185,7 @@ std::exception_ptr run_units(RunContext& context, const TensorRun& run,
 std::vector<WindowWriter::File> files_of(const Plan& plan) {
   std::vector<WindowWriter::File> files;
   for (const PlannedFile& file : plan.files) {
-    // Nothing is written into files of other parts of the job, not even opened.
+    // Files of other parts of the job are not written, not even opened.
     for (const PlannedFile::Member& member : file.members)
       files.push_back({.name = member.path, .n_bytes = file.is_here ? file.n_bytes : 0});
   }

@@ -57,7 +57,7 @@ bool OutputFiles::uses_direct() const {
 }
 
 // Folders, relative to the directory, are synced once, made or found: an earlier run may have been
-// killed in between. Who comes second waits until that is done.
+// killed in between. A second thread waits for the first.
 void OutputFiles::prepare_folders(const std::filesystem::path& folder) {
   if (folder.empty()) return;
   const std::lock_guard lock(folders_mutex_);

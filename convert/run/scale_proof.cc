@@ -108,7 +108,7 @@ bool ScaleProof::is_held(SchemeId to, const Bounds& under, double largest) const
   if (facts.code != CodeKind::kE4m3 || facts.scale_dtype != formats::DType::kF32 ||
       options.fp8_grid != quantize::Fp8Grid::kUe8m0)
     return false;
-  // The least power of two of which nothing is more than 448; that of a tensor has a floor.
+  // The least power of two under which no value is above 448; that of a tensor has a floor.
   int power = 0;
   if (std::frexp(largest / 448, &power) == 0.5) --power;
   power = std::max(power, -126);

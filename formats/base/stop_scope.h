@@ -11,9 +11,9 @@
 namespace ingot {
 
 /// Makes long work end early. While one lives, every loop of formats/base/parallel.h that its
-/// thread begins asks before each call of a body, on whichever thread, and so does whoever calls
-/// check(); the answer true throws kInterrupted, `stopped while {what}`. Loops inside a body ask as
-/// well. So nothing between a command and its innermost loop has to pass the question on.
+/// thread begins asks before each call of a body, on whichever thread, and so does check(); the
+/// answer true throws kInterrupted, `stopped while {what}`. Loops inside a body ask as well. So no
+/// code between a command and its innermost loop has to pass the question on.
 class StopScope {
  public:
   /// `stop_requested` is asked from many threads; empty: never stopped. Scopes around it are asked

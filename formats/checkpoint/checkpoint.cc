@@ -339,7 +339,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   state->file_names =
       model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
   std::sort(state->file_names.begin(), state->file_names.end());
-  // Whoever joined slices has looked for all that the model has.
+  // The join of slices has looked for all that the model has.
   state->has_index = !model.file_names || std::binary_search(state->file_names.begin(),
                                                              state->file_names.end(), kIndexName);
   Stage stage(options);
@@ -362,7 +362,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     state->block = fp8_block_size(state->config);
   });
   state->is_understood = stage.faults().empty();
-  // Whoever knows the tensors has them by their places in `stored`.
+  // A caller that knows the tensors has them by their places in `stored`.
   if (!model.tensors)
     settle_copies({}, state->bytes->files(), state->stored, state->remarks, stage.faults());
   const StoredNames names(state->stored);

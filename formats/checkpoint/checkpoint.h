@@ -127,7 +127,7 @@ class Checkpoint final : public TensorSource {
   /// otherwise, and for joined slices.
   [[nodiscard]] const SlicingRecord* slicing() const;
 
-  /// Where the stored tensors are read from; what follows is asked of it.
+  /// The bytes of the stored tensors.
   [[nodiscard]] const StoredBytes& bytes() const { return *state_->bytes; }
   /// For fingerprints and for --consume-source.
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const {

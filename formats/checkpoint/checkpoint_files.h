@@ -42,7 +42,7 @@ class CheckpointFiles final : public StoredBytes {
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override;
   [[nodiscard]] bool has_data(std::uint32_t file) const override;
   void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
-  /// Nobody may read it meanwhile.
+  /// It must not be read meanwhile.
   void close_file(std::uint32_t file) const override;
 
  private:

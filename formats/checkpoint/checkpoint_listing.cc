@@ -330,7 +330,7 @@ WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_
   if (options.ignores_index && !present.empty()) {
     listing.files = present;
   } else if (!read_index(directory, listing, faults)) {
-    // The index says nothing, but `check` may still look at what is there.
+    // The index has no list, but `check` may still look at the files.
     listing.files = present;
     listing.has_index = false;
   } else if (listing.has_index) {

@@ -379,7 +379,7 @@ class Recogniser {
   /// Looks for what the scheme needs besides codes and scale.
   bool has_what_it_needs(std::uint32_t i, const SchemeFacts& scheme) {
     const StoredParts& parts = found_[i].stored;
-    // Nothing but the config tells INT8 blocks from FP8 blocks under a wrong dtype.
+    // Only the config tells INT8 blocks from FP8 blocks under a wrong dtype.
     if (scheme.id == SchemeId::kInt8Block && is_fp8_) {
       fault(i, ErrorCode::kDtypeMismatch,
             "is I8 with a scale per block, but config.json says quant_method fp8 (INT8 blocks are "

@@ -69,7 +69,7 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                     turned == expected ? " (its matrices stand the other way round)" : ""));
 }
 
-// `may_allow`: whoever opens the checkpoint has --allow.
+// `may_allow`: the command that opens the checkpoint has --allow.
 Error unknown_tensors(std::string_view family, bool may_allow,
                       const std::vector<std::string>& unknown) {
   std::string text =

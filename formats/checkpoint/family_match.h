@@ -23,7 +23,7 @@ struct FamilyMatch {
   std::span<const StoredTensor> stored;
   std::span<const SourceFile> files;
   const std::vector<Pattern>* allow_unknown = nullptr;  ///< these may be outside the grammar
-  bool are_slices = false;  ///< of a rank: their shapes are match_slices' matter
+  bool are_slices = false;  ///< of a rank: match_slices checks their shapes
 };
 
 /// Gives every logical tensor its row, layer and expert. Reports tensors that have no row

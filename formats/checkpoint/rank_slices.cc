@@ -52,7 +52,7 @@ class Matcher {
         [&](Part, std::uint32_t i) { fits = part(tensor, with_.stored[i]) && fits; });
     if (!fits) return;
     if (scheme_facts(tensor.encoding.scheme).quantized) wholes(tensor);
-    // Outside the grammar nothing is promised.
+    // No shape is promised outside the grammar.
     if (tensor.rule != nullptr && !tensor.rule->any_shape) whole(tensor, weight);
   }
 

@@ -260,7 +260,7 @@ class ConfigMeaning::Reader {
            at("use_sliding_window") == false;
   }
 
-  // A number that follows from others; what is written must be that, and then says nothing.
+  // A number that follows from others; a written one must be equal, and then adds no fact.
   void derive(std::string_view key, std::optional<std::uint64_t> wanted, const std::string& why) {
     if (at(key).is_null()) return;
     if (!wanted) return say(std::string(key), {.value = at(key), .path = path(key)});

@@ -302,7 +302,7 @@ std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
   return std::nullopt;
 }
 
-/// Where faults go: into a list, or, those that leave no sense, to whoever asked for the groups.
+/// The receiver of faults: a list, or, for faults that leave no sense, the caller.
 class ConfigGroups::Faults {
  public:
   explicit Faults(std::vector<std::string>* list) : list_(list) {}
@@ -313,7 +313,7 @@ class ConfigGroups::Faults {
     if (list_ == nullptr) throw corrupt(fact);
     add(std::move(fact));
   }
-  /// Whether one more expression is taken. Who must know them all has no list of faults.
+  /// True if one more expression is taken. A reader without a list of faults takes all.
   bool takes_pattern() {
     if (list_ == nullptr || ++n_patterns_ <= kMaxPatterns) return true;
     if (n_patterns_ == kMaxPatterns + 1) {

@@ -15,7 +15,7 @@
 
 namespace ingot::formats {
 
-/// An entry of `config_groups`. Keys that say nothing are left out: older readers refuse a key that
+/// An entry of `config_groups`. Keys without a fact are left out: older readers refuse a key that
 /// they do not know, even a null.
 Json config_group(const QuantizationGroup& group, const std::vector<std::string>& targets);
 

@@ -165,7 +165,7 @@ const Json* kept_block(const WrittenModel& model, const NativeBlock& native) {
   return holds ? block : nullptr;
 }
 
-/// Kernels that find ue8m0 read nothing but a scale's exponent, so it must be true.
+/// Kernels that find ue8m0 read only a scale's exponent, so it must be true.
 void state_scale_format(Json& block, bool is_power_of_two) {
   if (!is_power_of_two) {
     block.erase(kScaleFormat);

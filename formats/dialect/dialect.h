@@ -69,7 +69,7 @@ struct StorageRow {
   bool global_divides = false;
   /// Why a user must choose the kind of activations, and the kinds; empty: no choice is needed.
   std::string_view activations_choice = {};
-  bool is_kept_only = false;  ///< read and kept as it is; nothing is newly written so
+  bool is_kept_only = false;  ///< read and kept as it is; never newly written
   ExpertForm experts = ExpertForm::kSeparate;
 };
 
@@ -111,7 +111,7 @@ struct Dialect {
   /// Schemes that it can hold. The first of several rows for a scheme has the default activations.
   std::span<const StorageRow> storage;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
-  bool is_read_only = false;    ///< nothing is written in it, and dialects() leaves it out
+  bool is_read_only = false;    ///< never written, and dialects() leaves it out
   Heads heads = Heads::kPlain;
   /// The file next to config.json that says which tensors are quantized, or empty.
   std::string_view description_file;
@@ -138,8 +138,8 @@ const Dialect& default_dialect(SchemeId scheme,
 
 /// Whether an engine of this dialect loads the weight of such a row quantized.
 bool can_be_quantized(const Dialect& dialect, const TensorRule& rule);
-/// Whether an engine of this dialect builds the module of such a row quantized when the config says
-/// nothing of it.
+/// True if an engine of this dialect builds the module of such a row quantized when the config does
+/// not mention it.
 bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule);
 
 /// The row of this part in a scheme's storage; null: it has none.
@@ -165,7 +165,7 @@ std::string_view module_name(std::string_view weight_name);
 
 /// Rows and columns that share a scale in the block-scaled weights of this checkpoint:
 /// `weight_block_size`, or the `block_structure` of compressed-tensors' config_groups; 128 x 128
-/// where the config says nothing. kUnsupported for blocks of several sizes.
+/// where the config has none. kUnsupported for blocks of several sizes.
 std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config);
 
 }  // namespace ingot::formats

@@ -118,7 +118,8 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   }
   derived.excluded =
       module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);
-  // SGLang takes an empty list for a missing one. A norm is no linear layer, so this says nothing.
+  // SGLang takes an empty list for a missing one. A norm is no linear layer, so this entry has no
+  // effect.
   if (derived.excluded.empty()) derived.excluded.emplace_back("model.norm");
   return derived;
 }

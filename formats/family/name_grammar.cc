@@ -93,7 +93,7 @@ NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
 
 std::optional<NameGrammar::Match> NameGrammar::match(std::string_view name) const {
   std::string text = text_model_name(name, config_->text);
-  // Beside names with the prefix those without it would be the same tensors once more.
+  // If names with the prefix exist, those without it would be the same tensors once more.
   const bool is_own_form = stored_text_name(text, config_->text) == name;
   if (auto found = is_own_form ? match_text(std::move(text)) : std::nullopt) return found;
   const TensorRule* rule = shared_rule(name);

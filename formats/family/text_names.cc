@@ -68,7 +68,7 @@ struct NumberedHead {
   auto operator<=>(const NumberedHead&) const = default;
 };
 
-// Beyond this many layers more than a config promises nothing is counted.
+// MTP layers beyond this many more than a config promises are not counted.
 constexpr std::uint64_t kMostUnsaid = 64;
 
 std::set<NumberedHead> mtp_heads(const Family& family) {

@@ -16,8 +16,8 @@ namespace {
 // Our own files stay far below these; a hostile file meets them before memory does.
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{4} << 30;
 constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;
-// Every tensor's line has hashes, which do not compress: ten times is usual. Below the first bytes
-// nothing is said, as short texts may be all alike.
+// Every tensor's line has hashes, which do not compress: ten times is usual. The first bytes have
+// no such limit, as short texts may be all alike.
 constexpr std::uint64_t kMaxExpansion = 64;
 constexpr std::uint64_t kFreeTextBytes = std::uint64_t{32} << 20;
 constexpr int kMaxWindowLog = 27;

@@ -236,7 +236,7 @@ class RelaidBytes final : public StoredBytes {
                             group, source.groups));
   }
 
-  /// Looks, once, whether what the view leaves out says nothing.
+  /// Checks, once, that the parts which the view leaves out have no effect.
   void prove(std::uint32_t index) const {
     if (is_proven_[index].load(std::memory_order_acquire)) return;
     const InputMajorWeight& source = sources_[index];

@@ -133,7 +133,7 @@ constexpr Row kR1 = {.name = "deepseek-r1",
                      .no_tools = kNoDeclarations,
                      .forgets_thoughts = true,
                      .prompt = "<｜Assistant｜><think>\n"};
-// Thinking is a matter of the prompt, tools are declared in the system text.
+// The prompt decides about thinking; tools are declared in the system text.
 constexpr Row kV31 = {.name = "deepseek-v3.1", .text = kWithThoughts};
 
 Json plain_messages(const Row& row, const Json& messages, std::string& system) {

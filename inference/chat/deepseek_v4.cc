@@ -121,7 +121,7 @@ class Encoder {
       }
       declare_tools(request.tools, *system);
     }
-    // Whoever may call tools remembers what it thought.
+    // A model that may call tools remembers its thoughts.
     drops_ = drops_thinking && std::ranges::none_of(messages, [](const Numbered& at) {
                const Json* tools = find_value(at.message, "tools");
                return tools != nullptr && !tools->empty();

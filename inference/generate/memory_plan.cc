@@ -241,7 +241,7 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);
-    // Beside the layer's own, keys of earlier ones that are still read.
+    // In addition to the layer's own, keys of earlier ones that are still read.
     std::uint64_t caches = cache_of(l);
     for (std::size_t before = 0; before < std::min(l, spec.layers); ++before) {
       if (spec.last_reader(before) >= l) caches += cache_of(before);

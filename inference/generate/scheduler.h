@@ -42,9 +42,9 @@ class Scheduler {
   };
   struct Step {
     std::vector<std::size_t> put_back, entered;  ///< in this order, before the shares
-    std::vector<Share> shares;                   ///< none when nothing is to be computed
+    std::vector<Share> shares;                   ///< none when there is no work
   };
-  /// The next step. Whoever takes it tells what became of each share (advance, finish).
+  /// The next step. The caller reports the result of each share (advance, finish).
   Step next();
 
   /// After a step: `cached` tokens of a sequence are in the caches, `known` are known, and so many

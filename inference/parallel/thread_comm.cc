@@ -55,7 +55,7 @@ class PostOffice {
     return received;
   }
 
-  /// Nobody is to wait here any more.
+  /// No rank waits here any more.
   void abandon() {
     const std::lock_guard lock(mutex_);
     is_abandoned_ = true;

@@ -60,7 +60,7 @@ struct BpeScratch {
 /// is in the list of merges, merges the pair that comes first there (the leftmost of equals).
 class Bpe {
  public:
-  /// Stands for a list of merges: any two tokens that together are one make it, the lowest id
+  /// In place of a list of merges: any two tokens that together are one make it, the lowest id
   /// first, as in tiktoken.
   static constexpr const char* kAllMerges = "all";
 

@@ -156,7 +156,7 @@ struct Tokenizer::Parts {
         decoder(Decoder::parse(root.find("decoder"))),
         added_tokens(
             AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
-    // Whoever looks ids up in an embedding relies on size().
+    // A caller that looks ids up in an embedding relies on size().
     for (const std::int32_t id : post_processed(post_processor, {})) {
       if (vocabulary.text(id) == nullptr && added_tokens.by_id(id) == nullptr) {
         throw Error(ErrorCode::kCorrupt,

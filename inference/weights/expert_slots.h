@@ -34,7 +34,7 @@ class ExpertSlots {
   [[nodiscard]] std::uint64_t bytes_used() const { return used_; }
   [[nodiscard]] std::uint64_t bytes_of(std::size_t i) const { return slots_[i].n_bytes; }
 
-  /// Somebody uses the expert, or waits for it, until release().
+  /// The expert is used, or waited for, until release().
   void hold(std::size_t i) { ++slots_[i].holders; }
   /// An expert above the budget that is not held any more goes at once.
   void release(std::size_t i);

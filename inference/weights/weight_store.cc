@@ -81,7 +81,7 @@ std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoi
                 "--experts separate)")
         .in_file(source.directory().string());
   }
-  // Whoever made the store keeps the source.
+  // The maker of the store keeps the source.
   std::shared_ptr<const formats::Checkpoint> seen(std::shared_ptr<void>(), &source);
   std::vector<std::uint32_t> turned;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {

@@ -36,8 +36,8 @@ class WeightStore {
   [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
   /// The name of the tensor with a role, of a layer and an expert where it is theirs; the first of
   /// the source where there are several. Where there is none, the name that the family has for it,
-  /// so that whoever reads it says what is missing; kMissingTensor naming the role where it has
-  /// none. A source without a grammar has the usual names of experts.
+  /// so that the reader's error names it; kMissingTensor naming the role where it has none. A
+  /// source without a grammar has the usual names of experts.
   [[nodiscard]] std::string name_of(formats::Role role, std::optional<std::uint32_t> layer = {},
                                     std::optional<std::uint32_t> expert = {}) const;
   [[nodiscard]] bool has(formats::Role role, std::optional<std::uint32_t> layer = {},
@@ -75,9 +75,9 @@ class WeightStore {
     return linear(name, rows, cols, {0, rows}, {0, cols});
   }
   /// The same of any part, also of one matrix of a stack (`mlp.experts.gate_up_proj`), on at most
-  /// `threads` threads instead of the store's.
-  /// Throws, naming the tensor, kMissingTensor; kShapeMismatch; kUnsupported for numbers that
-  /// nothing is computed with; kBadScale; in profile kNative what the activations need and lack.
+  /// `threads` threads instead of the store's. Throws, naming the tensor, kMissingTensor;
+  /// kShapeMismatch; kUnsupported for numbers without arithmetic; kBadScale; in profile kNative for
+  /// inputs that the activations need and lack.
   [[nodiscard]] Linear read(const LinearPart& part, std::size_t threads) const;
   /// The same of several parts, which share one run of memory for as long as one of them lives.
   [[nodiscard]] std::vector<Linear> read(std::span<const LinearPart> parts,

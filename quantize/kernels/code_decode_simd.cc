@@ -52,7 +52,7 @@ using Floats = hn::Vec<decltype(kFloats)>;
 using Words = hn::Vec<decltype(kWords)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
-/// Values of kLanes codes, and what is asked of them after a row.
+/// Values of kLanes codes, and checks of them after a row.
 struct E4m3Values {
   static constexpr float kNanAsNumber = 480.0F;
 

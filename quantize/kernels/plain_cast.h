@@ -16,7 +16,7 @@ enum class WordCast : std::uint8_t {
   kF32ToF32,  ///< a copy
 };
 
-/// Casts `n` contiguous values. No alignment is asked of either side.
+/// Casts `n` contiguous values. Neither side needs an alignment.
 void cast_words(WordCast cast, const std::byte* in, std::size_t n, std::byte* out);
 
 /// Rounds F32 values to BF16, in place.

@@ -64,7 +64,7 @@ AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape
   if (alignment.block[0] != 0 && part == Part::kScale) {
     const std::size_t rank = shape.size();
     INGOT_CHECK(rank >= 2 && weight.size() >= 2);
-    // Repeated as one: nothing is added between the sections, which may share a block.
+    // Repeated as one: no padding comes between the sections, which may share a block.
     aligned.sections = 1;
     aligned.repeat = {group[0] / alignment.block[0], group[1] / alignment.block[1]};
     aligned.shape[rank - 2] = ceil_div(weight[weight.size() - 2], alignment.block[0]);

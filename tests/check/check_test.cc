@@ -288,7 +288,7 @@ TEST_F(Check, StopsWhileSideFilesAreHashed) {
   };
   check_checkpoint(dir_.path(), {.stop_requested = count});
   const int all = polls;
-  // Side files come last, so the last question is asked of one.
+  // Side files come last, so the last poll is during one.
   const Manifest manifest = *read_manifest(dir_.path());
   ASSERT_FALSE(manifest.side_files.empty());
   fs::remove(dir_.path() / manifest.side_files.back().name);

@@ -177,7 +177,7 @@ TEST(LoaderRules, NameTheLargestDegreeThatCutsAtEdges) {
   EXPECT_THAT(messages.at(kMoe + "experts.0.gate_proj.weight"), ::testing::HasSubstr("at most 1;"));
   EXPECT_FALSE(messages.contains(kAttention + "q_a_proj.weight")) << "it is replicated";
 
-  // Rows of 16 columns do not mind, and INT8 minds nothing but whole parts.
+  // Rows of 16 columns are fine, and INT8 needs only whole parts.
   const auto nvfp4 =
       make_spelled({"compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly});
   EXPECT_EQ(text_of(run_rules(nvfp4, {.tensor_parallel = 8})), "");

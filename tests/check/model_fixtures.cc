@@ -119,7 +119,7 @@ std::vector<RuleFixture> engine_fixtures() {
        {"modelopt.algo-of-sglang"}},
       {"engine.refused-by-vllm", kUnsupported, spelled("deepseek", kInt8Block, kDynamic)},
       {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kMxfp4, kWeightOnly)},
-      // It loads with an option, whoever else refuses.
+      // It loads with an option, even if others refuse.
       {"engine.options-of-sglang", kUnsupported, spelled(kCt, kInt8Channel, kDynamic)},
       {"int8.plain-experts",
        kMismatch,
@@ -133,7 +133,7 @@ std::vector<RuleFixture> engine_fixtures() {
          quantization(c)["ignored_layers"].push_back("model.layers.1.mlp.experts");
        },
        {"engine.refused-by-vllm"}},
-      // Nobody takes linears of this kind, whatever the experts are.
+      // No engine takes linears of this kind, whatever the experts are.
       {"engine.refused-by-all", kUnsupported,
        [] {
          return make_with_plain_experts({kCt, kFp8Block, kWeightOnly});

@@ -166,7 +166,7 @@ void EveryScheme::expect_parts() const {
   EXPECT_EQ(seen.size(), output_.size()) << "nothing else is written";
 }
 
-// Nothing is NaN, and no scale is zero.
+// No value is NaN, and no scale is zero.
 void EveryScheme::expect_numbers() const {
   for (const auto& [name, tensor] : output_) {
     expect_no_nan(name, tensor);

@@ -15,7 +15,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// --importance: which columns matter, from a file, and what NVFP4 makes of it.
+// --importance: how much columns matter, from a file, and its effect on NVFP4.
 
 namespace ingot::convert {
 namespace {
@@ -96,7 +96,7 @@ TEST_F(ImportanceFile, IsRefusedWhenItIsNotOne) {
   refuse({{".input_mean_square", "F32", {1}}}, {"is none of"});
 }
 
-// A wide weight, and one of which nothing is known.
+// A wide weight, and one without statistics.
 class WeightedOutput : public ImportanceFile {
  protected:
   WeightedOutput() {

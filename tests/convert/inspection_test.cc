@@ -154,7 +154,7 @@ TEST_F(Gate, ThatIsLeftOutStandsInTheManifest) {
   EXPECT_EQ(formats::read_manifest(dir_ / "out")->unverified,
             "--verify weights --require 'weights.cosine>=0.999'");
   EXPECT_TRUE(check::check_checkpoint(dir_ / "out", {}).findings.empty());
-  // Where nothing was asked for, there is nothing to leave out.
+  // Without a verification there is none to leave out.
   expect_error(ErrorCode::kInvalidArgument, {"--no-verify"}, [&] { open.run(); });
 }
 

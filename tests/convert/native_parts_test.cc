@@ -160,7 +160,7 @@ TEST(NativeParts, StandBesidePlainWeightsToo) {
                                  {SchemeId::kNvfp4, "fp4"},
                                  {SchemeId::kFp8Block, "fp8"}}) {
     const Made made(plain.path, to);
-    // vLLM takes experts for FP4 where nothing is said.
+    // vLLM takes experts for FP4 without the key.
     EXPECT_EQ(made.config.at("expert_dtype"), word);
     EXPECT_EQ(errors_of(made.path), "");
   }

@@ -224,7 +224,7 @@ TEST_F(FusedGroupResume, JournalHoldsTheErrorOfATensor) {
     EXPECT_EQ(report.quality.worst[i].tensor, expected.quality.worst[i].tensor);
 }
 
-// For every scheme: nothing but the source and the choices decides a byte of the output.
+// For every scheme: only the source and the choices decide a byte of the output.
 
 class SameBytes : public ::testing::TestWithParam<Target> {
  protected:

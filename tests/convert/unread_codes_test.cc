@@ -78,7 +78,7 @@ TEST_F(UnreadCodes, CountWithoutAWordInTheConfig) {
   Conversion conversion = copy();
   conversion.recipe.to = formats::SchemeId::kBf16;
   expect_refused(conversion);
-  // Somebody knows better.
+  // The user knows better.
   conversion.recipe.allow.add(std::string("unknown-tensor=") + kName);
   conversion.run();
 }

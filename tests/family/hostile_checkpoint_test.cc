@@ -166,7 +166,7 @@ TinyCheckpoint tiny_in_shards(std::size_t n) {
   return tiny;
 }
 
-/// One fault for everybody, which names what mends an index.
+/// One fault for all, which names the remedy for an index.
 void refuse_index_once(const TinyCheckpoint& tiny, std::string_view fragment) {
   SCOPED_TRACE(fragment);
   TempDir dir;

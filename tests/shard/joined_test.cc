@@ -43,7 +43,7 @@ class Ranks {
     ranks_[rank].tensors.push_back({name, tensor.dtype, tensor.shape, tensor.data});
     ranks_[rank].records[name] = std::move(record);
   }
-  /// A slice of "w" on each of `n` ranks, and what became of the whole before it was cut.
+  /// A slice of "w" on each of `n` ranks, and how the whole was changed before it was cut.
   void hold_slices(const NaiveTensor& whole, std::size_t axis, std::uint64_t n,
                    std::uint32_t sections = 1, const formats::Shape& original = {},
                    const decltype(SliceRecord::repeat)& repeat = SliceRecord().repeat) {

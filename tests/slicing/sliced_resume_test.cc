@@ -91,7 +91,7 @@ TEST_P(SlicedJob, IgnoresThreadsAndBudget) {
   EXPECT_EQ(first_difference(tree(four.output), expected), "");
 }
 
-// A job of which every tensor is staged and in the journal, and nothing is published.
+// A job of which every tensor is staged and in the journal, and none is published.
 void run_to_the_last_tensor(Conversion conversion) {
   conversion.execute.log = [](const std::string& line) {
     if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");

@@ -27,13 +27,13 @@ struct CalibrationReport {
 };
 
 /// Runs the documents through the model in profile f32, layer by layer, each layer read once, and
-/// writes what goes into its linears to `out`, a file of activation statistics (docs/formats.md):
-/// the same bytes for any number of threads. The MTP layer is given every token's hidden state with
-/// the next token.
-/// Hidden states of all tokens stay in memory: kLimit with what would be enough when they and one
-/// layer do not fit into `mem_limit`. kInvalidArgument without documents, or for empty ones;
-/// kExists when `out` is there; kUnsupported when an MTP layer gets no token (documents of two and
-/// more are needed); kInterrupted when stopped. Nothing is left behind then.
+/// writes statistics of its linears' inputs to `out`, a file of activation statistics
+/// (docs/formats.md): the same bytes for any number of threads. The MTP layer is given every
+/// token's hidden state with the next token. Hidden states of all tokens stay in memory: throws
+/// kLimit, with the memory that would be enough, when they and one layer do not fit into
+/// `mem_limit`. kInvalidArgument without documents, or for empty ones; kExists when `out` is there;
+/// kUnsupported when an MTP layer gets no token (documents of two and more are needed);
+/// kInterrupted when stopped. Then no file is left behind.
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
                             const std::filesystem::path& out, const RunOptions& options);
 

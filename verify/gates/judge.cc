@@ -46,7 +46,7 @@ void see_value(GateResult& result, double value, const std::string& subject) {
   result.passed = result.passed && passed;
 }
 
-// The demands on one metric, and what became of each.
+// The demands on one metric, and the result of each.
 class MetricJudge {
  public:
   MetricJudge(std::string_view metric, const Thresholds& thresholds) {

@@ -19,8 +19,8 @@
 
 namespace ingot::verify {
 
-/// Everything that was compared and what came of it. Holds no time and no path: the same inputs
-/// and options give the same report.
+/// The parts that were compared, and the results. Holds no time and no path: the same inputs and
+/// options give the same report.
 struct Report {
   std::string tool_version;
   std::optional<CheckpointFacts> source;  ///< nullopt when a single checkpoint was looked at

@@ -15,8 +15,8 @@ namespace ingot::verify {
 struct ReferenceReport {
   std::string recorded_by;  ///< as the file says
   /// Source profile "recorded". Only layers whose output was recorded for some prompt are there;
-  /// where the state before a layer was not, `isolated` continues the model's own. Nothing is known
-  /// of routers and indexers.
+  /// where the state before a layer was not, `isolated` continues the model's own. Routers and
+  /// indexers are not compared.
   LayersReport layers;
   /// For prompts with recorded answers. A source's gap is that of the recorded logits for the first
   /// token; after it, where none are recorded, the model's own.

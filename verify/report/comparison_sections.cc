@@ -1,5 +1,5 @@
 // Two outputs in pairs: the sections of `ingot compare`. Without a reference they are those of a
-// verification in which nothing is judged.
+// verification without gates.
 #include "verify/report/comparison_sections.h"
 
 #include <algorithm>

@@ -126,7 +126,8 @@ std::string near_ties_text(std::string_view side, const inference::NearTies& nea
                      near.argmax);
 }
 
-// Whose choices other sums would make otherwise; empty where there are none.
+// Counts of choices near a tie, which sums in another order may make otherwise; empty where there
+// are none.
 std::string near_ties_text(const GreedyReport& greedy) {
   const std::string source = near_ties_text("source", greedy.source_near_ties);
   const std::string output = near_ties_text("output", greedy.output_near_ties);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kPageWorst = 20;
 
-// Nothing could be better: whoever was looked at first is not worth naming.
+// True for a perfect result: its subject, the first that was measured, is not worth naming.
 bool is_perfect(const GateResult& result) {
   return result.passed && result.worst == (result.gate.bound == Bound::kAtLeast ? 1 : 0);
 }

@@ -16,7 +16,7 @@ namespace ingot::verify {
 /// layers.
 class ForwardPass {
  public:
-  /// `family` must outlive this; null: nothing is known.
+  /// `family` must outlive this; null: it is unknown.
   ForwardPass(const formats::Family* family, const formats::Json& source,
               const formats::Json& output);
 

@@ -315,7 +315,7 @@ class StructureCheck {
     ErrorList faults;
     formats::OpenOptions open{.family = family_of(options_.family, output_, manifest),
                               .threads = options_.threads};
-    // Slices are joined from nothing but sound ones.
+    // Only undamaged slices are joined.
     if (!shard::is_sliced(output_)) open.faults = &faults;
     std::optional<Checkpoint> model;
     try {

@@ -21,7 +21,7 @@ namespace ingot::verify {
 /// Findings of the tests of level `structure`, in their order.
 class StructureFindings {
  public:
-  /// Files and messages are told without `directory`, which is where the output lies.
+  /// Paths in findings and messages are relative to `directory`, which holds the output.
   explicit StructureFindings(const std::filesystem::path& directory);
 
   /// `rule` must outlive the findings.
@@ -49,8 +49,8 @@ class StructureFindings {
 /// source does not have ("structure.extra"). Returns how many were looked for.
 ///
 /// MTP layers ("structure.mtp"): missing altogether they are one error where the output's config
-/// promises them. A config that promises none is a warning: dropping them is legitimate, and
-/// nothing is said where the output's manifest says that it was asked for (`--mtp drop`).
+/// promises them. A config that promises none is a warning: dropping them is legitimate, and there
+/// is no finding where the output's manifest records the request (`--mtp drop`).
 std::uint64_t compare_tensors(const formats::Checkpoint& source, const formats::Checkpoint& output,
                               const std::optional<formats::Manifest>& manifest,
                               StructureFindings& found);
@@ -103,8 +103,8 @@ std::uint64_t compare_input_scales(const formats::Checkpoint& output,
                                    StructureFindings& found);
 
 /// Reads every tensor of which slices hold bytes more than once, and finds those whose replicas
-/// differ ("structure.replica"). `output` was opened with shard::SourceOptions::compare_replicas;
-/// of a checkpoint that is no slices joined, nothing is read. kInterrupted when stopped.
+/// differ ("structure.replica"). `output` was opened with shard::SourceOptions::compare_replicas; a
+/// checkpoint that is not joined from slices is not read. kInterrupted when stopped.
 void compare_replicas(const formats::Checkpoint& output, std::size_t threads,
                       const std::function<bool()>& stop_requested, StructureFindings& found);
 

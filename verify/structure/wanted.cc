@@ -58,7 +58,7 @@ Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {
   Wanted wanted;
   if (!manifest) return wanted;
   const Json& recipe = manifest->recipe;
-  // Beside the rules, as convert::Recipe writes its choices.
+  // Outside of the rules, as convert::Recipe writes its choices.
   const Json& nested = json_member(recipe, "choices");
   const Json& choices = nested.is_null() ? recipe : nested;
   wanted.is_recorded = recipe.is_object() && !recipe.empty();

@@ -161,7 +161,7 @@ HWY_INLINE void compare(const RowPiece& piece, const StepGrid& grid, RowSums& su
       all.add(piece.source + c, piece.output + c, piece.inverse[c / kRowStep],
               piece.limit[c / kRowStep], unit);
     if (c >= whole && c < std::min(begin + kRowUnit, piece.n)) {
-      // The last columns, among zeros, which add nothing but to what is exact.
+      // The last columns, among zeros, which add only to exact sums.
       std::array<float, kRowStep> source{};
       std::array<float, kRowStep> output{};
       std::copy(piece.source + c, piece.source + piece.n, source.data());

@@ -241,7 +241,7 @@ void WeightPair::compare_values(const EncodedBand& source, const EncodedBand& ou
     scratch.source_values.resize(rows * cols);
     scratch.output_values.resize(rows * cols);
   }
-  // Codes that were kept follow the rule of whoever made them.
+  // Codes that were kept follow their maker's rule.
   const bool is_same = found.is_same;
   const bool is_cast_first = wanted_.via_bf16 && !is_same;
   if (is_cast_first) scratch.meant_values.resize(scratch.source_values.size());

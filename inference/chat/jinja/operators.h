@@ -45,8 +45,8 @@ enum class Operator : std::uint8_t {
   kNotIn,
 };
 
-/// Any operator between two values; whether `and` and `or` evaluate their right side at all is the
-/// caller's matter. Throws kLimit for an integer beyond 64 bits.
+/// Any operator between two values; the caller decides whether `and` and `or` evaluate their right
+/// side. Throws kLimit for an integer beyond 64 bits.
 Value binary_operation(RenderState& state, Operator op, const Value& left, const Value& right);
 Value negate(const RenderState& state, const Value& operand);
 
@@ -72,7 +72,7 @@ std::vector<Value> elements(RenderState& state, const Value& value);
 Value get_attribute(RenderState& state, const Value& object, std::string_view name);
 
 /// `object[index]`: the element or key first, then for a string the attribute of that name;
-/// undefined where nothing is. Negative indices count from the end, in code points for a string.
+/// undefined where there is none. Negative indices count from the end, in code points for a string.
 Value get_item(RenderState& state, const Value& object, const Value& index);
 
 /// The bounds of `object[start:stop:step]`; nullopt where none is written.

@@ -187,7 +187,7 @@ class RenderState : public Faults<RenderState> {
     charge(value.size() + kText);
     return Value::text(std::string(value));
   }
-  /// One behind the other. Gathering a conversation this way is common: nothing is charged twice.
+  /// One after the other. Gathering a conversation this way is common: no byte is charged twice.
   Value joined(std::string_view left, std::string_view right) {
     charge(left.size() + right.size() + kText);
     std::string text;

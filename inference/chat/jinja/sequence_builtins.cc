@@ -17,8 +17,8 @@ namespace {
 
 using Form = Sequence::Form;
 
-// The `attribute=` of filters: "a.b.0" is value['a']['b'][0], an integer is an index, and nothing
-// is the value itself.
+// The `attribute=` of filters: "a.b.0" is value['a']['b'][0], an integer is an index, and an empty
+// path is the value itself.
 class Path {
  public:
   Path(RenderState& state, const Value& attribute) : state_(state) {
@@ -148,8 +148,8 @@ Value sorted(RenderState& state, const std::vector<Value>& all, const Path& path
   state.reserve(keyed, 2 * all.size());  // as much again for sorting
   for (const Value& item : all) {
     Value key = comparable(state, path.follow(item), order.case_sensitive);
-    // Jinja compares attributes as lists of one, whose equality is asked first: what is undefined
-    // everywhere keeps its order, though undefined values themselves cannot be compared.
+    // Jinja compares attributes as lists of one, whose equality comes first: elements that are
+    // undefined everywhere keep their order, though undefined values themselves cannot be compared.
     std::vector<Value> compared;
     state.push(compared, std::move(key));
     keyed.emplace_back(state.sequence(Form::kList, std::move(compared)), item);

@@ -47,7 +47,7 @@ struct Token {
 /// kUnsupported for Jinja outside the subset, and kLimit for a number beyond 64 bits.
 std::vector<Token> tokenize(std::string_view source);
 
-/// Tokens one by one, and the errors of whoever reads them.
+/// Tokens one by one, and the errors of their readers.
 class TokenCursor : public Faults<TokenCursor> {
  public:
   /// REQUIRES: the last token is kEnd. It is never passed.

@@ -238,7 +238,7 @@ constexpr std::array kFilters = {
     Builtin{"tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, to_json},
     Builtin{"trim", {"chars"}, 0, strip_ends<Ends::kBoth>},
     Builtin{"string", {}, 0, own_text},
-    // Nothing is escaped here, so text that must not be is text.
+    // No text is escaped here, so text that must not be is plain text.
     Builtin{"safe", {}, 0, own_text},
     Builtin{"int", {"default", "base"}, 0, to_integer},
     Builtin{"upper", {}, 0, change_case<Case::kUpper>},

@@ -28,7 +28,7 @@ struct Simulated {
   bool runs = false;
 };
 
-/// Takes steps until nothing is left, and holds every one of them against the rules.
+/// Takes steps until no sequence is left, and checks every one of them against the rules.
 class Simulation {
  public:
   Simulation(const SchedulerLimits& limits, std::uint32_t seed)
@@ -43,7 +43,7 @@ class Simulation {
     scheduler_.add(id, prompt, most);
   }
 
-  /// False when nothing is left.
+  /// False when no sequence is left.
   bool step() {
     const Scheduler::Step step = scheduler_.next();
     for (const std::size_t id : step.put_back) {

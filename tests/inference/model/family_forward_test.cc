@@ -145,7 +145,7 @@ TEST_P(FamilyForward, BitsDependOnNeitherChunksNorThreadsNorBatch) {
   }
   const OpenedModel threaded(fixture(GetParam().name), f32_options(AttentionForm::kAuto, 4));
   EXPECT_EQ(run(threaded.model, ids_).logits, whole.logits);
-  // Beside a sequence that is elsewhere.
+  // Next to a sequence that is elsewhere.
   ModelCache cache = model().make_cache(KvFormat::kF32, 2 * ids_.size() + 64);
   const SequenceId first = cache.add(), second = cache.add();
   Recording other;

@@ -294,7 +294,7 @@ TEST_F(Native, Nvfp4LayersAreCloseToTheRecord) {
                       0.994);
 }
 
-// Weight-only means that nothing but the weights is quantized: BF16 between the operations.
+// Weight-only means that only the weights are quantized: BF16 between the operations.
 TEST_F(Native, WeightOnlyLayersLeaveTheActivationsInBf16) {
   const auto directory = convert_to(SchemeId::kNvfp4, "modelopt", Activations::kWeightOnly);
   const OpenedModel quantized(directory, native()), exact(directory);

@@ -120,7 +120,7 @@ TEST_P(Ranks, HaveTheLogitsOfOneRank) {
     ASSERT_EQ(is[rank].size(), wanted[group].size());
     EXPECT_LE(relative_error(is[rank], wanted[group]), 1e-5) << "rank " << rank;
     EXPECT_TRUE(same_bits(is[rank], is[group * topology.tp])) << "rank " << rank;
-    if (topology.tp == 1 && topology.etp == 1) {  // nothing is summed over ranks
+    if (topology.tp == 1 && topology.etp == 1) {  // no sum is over ranks
       EXPECT_TRUE(same_bits(is[rank], wanted[group])) << "rank " << rank;
     }
   }

@@ -28,7 +28,7 @@ TensorWeights tensor(std::string name, std::string to, double product) {
           .sums = {.elements = 4, .error2 = 1e-3, .source2 = 1, .output2 = 1, .product = product}};
 }
 
-// One value of every metric: nothing is wrong.
+// One value of every metric, without a fault.
 Report whole_report() {
   Report report;
   report.source.emplace();
@@ -86,7 +86,7 @@ TEST(Judge, CountsWhatFailsAndNamesTheWorst) {
   EXPECT_EQ(results[0].subject, "b");
 }
 
-// A scale that is 1% off where every value of the source is a code of the output: nothing is
+// A scale that is 1% off where every value of the source is a code of the output: no value is
 // misrounded, the cosine is 1.
 TEST(Judge, FactorExplainingAllErrorIsAFault) {
   const auto passes = [](double factor, double scatter, double rounding_shift = 0) {

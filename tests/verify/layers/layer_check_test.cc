@@ -316,7 +316,7 @@ TEST_P(SchemeFloors, HoldInEveryLayerAndForTheLogits) {
   EXPECT_LE(report.logits.mean_kl, scheme.kl);
 }
 
-// The MTP layer stays in BF16 in 4-bit conversions. Nothing is asked of the logits of BF16.
+// The MTP layer stays in BF16 in 4-bit conversions. The logits of BF16 have no limits.
 INSTANTIATE_TEST_SUITE_P(
     Kinds, SchemeFloors,
     ::testing::Values(

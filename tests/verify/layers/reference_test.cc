@@ -144,7 +144,7 @@ TEST_F(ReferenceFile, ShowsWhereAnswersPart) {
   own[2] = (own[2] + 1) % 512;
   const auto later = compare({prompt, ids("greedy", own), zeros("logits_last", {512})});
   EXPECT_EQ(later.greedy->prompts[0].first_difference, std::optional<std::size_t>(2));
-  // Zeros prefer token 0, which is not what the model said, so nothing was learned from them.
+  // Zeros prefer token 0, which the model did not choose, so they taught nothing.
   EXPECT_EQ(later.greedy->prompts[0].limit, 1.0);
 }
 

@@ -212,7 +212,7 @@ std::vector<Fault> all_of(std::initializer_list<std::vector<Fault>> tables) {
   return all;
 }
 
-// Other bytes in weights, which hashes tell without asking what became of the numbers.
+// Other bytes in weights, which hashes find whatever their values are.
 std::vector<Fault> weight_faults() {
   return all_of({scale_faults(), code_faults(), module_faults(), model_faults()});
 }

@@ -14,7 +14,7 @@
 #include "verify/gates/report.h"
 #include "verify/verification.h"
 
-// Outputs are judged by what was asked for, which their manifest says.
+// Outputs are judged by the requests to the conversion, which their manifest records.
 
 namespace ingot::verify {
 namespace {
