@@ -112,8 +112,8 @@ void say_once(std::vector<Finding>& findings) {
 }
 
 // The files model{i}-mp{N}.safetensors: the same names are in each of them, and the names are not
-// the hub's, so they are no checkpoint that could be opened. Headers and contents of each file can be
-// compared with the manifest all the same.
+// the hub's, so they are no checkpoint that could be opened. Headers and contents of each file can
+// be compared with the manifest all the same.
 void check_shards(const std::filesystem::path& directory, const Manifest& manifest,
                   const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
   constexpr std::string_view kWeightsSuffix = ".safetensors";

@@ -26,8 +26,7 @@ constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
 struct Field {
   std::string_view name;
   std::uint64_t ModelConfig::*number;
-  std::string_view keys =
-      {};  ///< its names in config.json, for messages; empty: its own name
+  std::string_view keys = {};  ///< its names in config.json, for messages; empty: its own name
 };
 
 constexpr std::array kFields = {

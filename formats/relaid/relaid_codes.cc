@@ -13,8 +13,8 @@
 namespace ingot::formats {
 namespace {
 
-/// Weights whose rows have one scale get no order: compressed-tensors would refuse it. Among weights
-/// of several groups they get one as these do, since engines want one form of experts.
+/// Weights whose rows have one scale get no order: compressed-tensors would refuse it. Among
+/// weights of several groups they get one as these do, since engines want one form of experts.
 bool has_order(std::span<const InputMajorWeight> sources) {
   return std::ranges::any_of(sources, [](const InputMajorWeight& source) {
     return source.form.has_order && source.groups > 1 && source.form.bits == 4;
