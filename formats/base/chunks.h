@@ -12,7 +12,7 @@
 
 namespace ingot {
 
-/// Bytes that a thread reads at a time: what stays in its cache until it has been looked at.
+/// Bytes that a thread reads at a time, which stay in its cache until they have been processed.
 inline constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
 /// A part of one run: at most kHashChunkBytes, at a multiple of that.

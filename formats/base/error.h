@@ -16,7 +16,7 @@ enum class ErrorCode : std::uint8_t {
   kNoSpace,          ///< the file system is, or would become, full
   kIo,               ///< any other failure of a read or write
   kCorrupt,          ///< bytes that violate their format
-  kLimit,            ///< a number beyond what the format or the memory budget allows
+  kLimit,            ///< a number beyond the format or the memory budget
   kDuplicate,        ///< two things of one name
   kUnknownTensor,    ///< a name that the family's grammar does not have
   kMissingTensor,    ///< a tensor that the family, index or config promises
@@ -26,7 +26,7 @@ enum class ErrorCode : std::uint8_t {
   kNonFinite,        ///< a NaN or infinite value where none may be
   kUnsupported,      ///< legal, but not something this version can do
   kExists,           ///< the target is in the way
-  kMismatch,         ///< resume or check: what is here is not what was promised
+  kMismatch,         ///< resume or check: contents differ from those that were promised
   kInterrupted,      ///< the user asked to stop
   kInternal,         ///< a bug of ours
 };

@@ -50,7 +50,7 @@ struct stat stat_or_throw(int fd, const std::string& path) {
   return info;
 }
 
-// 0, or what the file system says when it has no such writes.
+// 0, or the file system's error when it has no such writes.
 int write_all(int fd, const std::string& path, std::span<const std::byte> bytes,
               std::uint64_t offset) {
   while (!bytes.empty()) {
@@ -91,7 +91,7 @@ Fd& Fd::operator=(Fd&& other) noexcept {
 }
 
 Fd Fd::open_for_reading(const std::filesystem::path& path) {
-  // O_NONBLOCK: opening a FIFO must not hang before we can see what it is.
+  // O_NONBLOCK: opening a FIFO must not hang before its kind is known.
   Fd file(open_or_throw(path, O_RDONLY | O_NONBLOCK, "open for reading"), path.string());
   if (!S_ISREG(stat_or_throw(file.fd_, file.path_).st_mode)) {
     throw Error(ErrorCode::kInvalidArgument, "is not a regular file").in_file(file.path_);

@@ -29,7 +29,7 @@ struct FileStamp {
   }
 };
 
-/// The stamp of what a path leads to; nullopt when it leads nowhere.
+/// The stamp of a path's target; nullopt when it leads nowhere.
 std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
 
 /// Result of a request for a lock.
@@ -69,7 +69,7 @@ class Fd {
   /// opening, at the latest with the process.
   [[nodiscard]] LockState try_lock() const;
 
-  /// Reads what one call gives; less than `out` at the end of the file. nullopt when the file
+  /// Reads as much as one call gives; less than `out` at the end of the file. nullopt when the file
   /// system refuses direct I/O after all.
   [[nodiscard]] std::optional<std::size_t> read_direct(std::span<std::byte> out,
                                                        std::uint64_t offset) const;
@@ -102,7 +102,7 @@ class Fd {
 /// The whole file as text, refused with kLimit beyond `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// When what was written is on disk: at once, or when the caller syncs, many files at a time.
+/// When written bytes are on disk: at once, or when the caller syncs, many files at a time.
 enum class Durable : std::uint8_t { kNow, kLater };
 
 /// Writes `text` to `path` (create or replace, write, and fsync unless that is left to the caller).

@@ -20,8 +20,8 @@ std::filesystem::path checkpoint_directory(const std::filesystem::path& director
 /// files, and kInvalidArgument for the hub's cache itself.
 void require_own_format(const std::filesystem::path& directory);
 
-/// Whether a file that begins so (at least 8 bytes) is a Git LFS pointer: what a clone has in place
-/// of a large file.
+/// True if a file that begins so (at least 8 bytes) is a Git LFS pointer, which a clone has in
+/// place of a large file.
 bool is_lfs_pointer(std::string_view start);
 inline constexpr std::string_view kLfsPointerFact =
     "is a Git LFS pointer, not the file itself (run git lfs pull, or fetch the file from the hub)";

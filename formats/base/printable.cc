@@ -58,7 +58,7 @@ bool is_control(std::uint32_t value) {
   return value < 0x20 || (value >= 0x7F && value <= 0x9F);
 }
 
-// Line and paragraph separators, and what turns the direction of the text after it.
+// Line and paragraph separators, and characters that turn the direction of the text after them.
 bool moves_text(std::uint32_t value) {
   return value == 0x061C || value == 0x200E || value == 0x200F ||
          (value >= 0x2028 && value <= 0x202E) || (value >= 0x2066 && value <= 0x2069);

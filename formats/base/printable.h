@@ -10,14 +10,14 @@ bool is_utf8(std::string_view text);
 
 /// Text from a stranger as it may be shown on a terminal: control characters, bytes that are no
 /// UTF-8 and characters that turn the direction of text become `\n`, `\t`, `\x1b`, `\u009b`,
-/// `\u202e`. All else stays, so that escaping what was escaped before changes nothing.
+/// `\u202e`. All else stays, so that escaping a second time has no effect.
 std::string printable(std::string_view text);
 
 /// As printable(), but a line break before two spaces stays: messages show lists so.
 std::string printable_lines(std::string_view text);
 
-/// As printable(), but every line break and tab stays: what a program prints as a whole. JSON stays
-/// the same JSON.
+/// As printable(), but every line break and tab stays: for a program's whole output. JSON stays the
+/// same JSON.
 std::string printable_page(std::string_view text);
 
 /// The text as a document may hold it, lines and tabs included: other control characters, those

@@ -124,7 +124,7 @@ class Checkpoint::Stage {
     }
     faults_ = ErrorList();
   }
-  /// Runs what may throw; false when it did.
+  /// Runs code that may throw; false when it did.
   template <typename Body>
   bool attempt(const Body& body) {
     try {

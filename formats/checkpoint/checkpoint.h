@@ -37,8 +37,8 @@ struct OpenOptions {
   /// Directory with `NAME.header` files standing for weights files that were consumed (resume of
   /// --consume-source).
   std::filesystem::path consumed_headers;
-  /// Collect faults here instead of throwing them (`ingot check`); what could not be understood is
-  /// left out.
+  /// Collect faults here instead of throwing them (`ingot check`); parts that could not be
+  /// understood are left out.
   ErrorList* faults = nullptr;
   std::size_t threads = 1;
   /// Every weights file that is here belongs to the checkpoint, whatever an index says.
@@ -46,8 +46,8 @@ struct OpenOptions {
 };
 
 /// A file next to the weights, copied byte for byte on conversion: everything but weights, weight
-/// indices, what is derived again (configs, the dialects' description files), ingot's own files and
-/// files that are no part of a checkpoint (foreign_files.h); subfolders included.
+/// indices, derived files (configs, the dialects' description files), ingot's own files and files
+/// that are no part of a checkpoint (foreign_files.h); subfolders included.
 struct SideFile {
   std::string path;  ///< relative, '/'-separated
   std::uint64_t n_bytes = 0;
@@ -62,7 +62,7 @@ struct AssembledModel {
   ModelConfig config;                ///< of slices that are joined: of the unsliced checkpoint
   std::string config_text;           ///< of which `config` was made
   JsonValue description;             ///< null without one
-  const Dialect* dialect = nullptr;  ///< null: what the config says
+  const Dialect* dialect = nullptr;  ///< null: as the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
   /// Whole where slices are joined; `file` and `offset` are for reports only then.
   std::vector<StoredTensor> stored;
@@ -83,8 +83,8 @@ class Checkpoint final : public TensorSource {
   /// index that disagrees with the files, duplicate names, quantized weights that lack a part,
   /// parts without a weight or of the wrong shape or dtype, integers of 4 bits (kUnsupported),
   /// tensors outside the family's grammar (kUnknownTensor, with the list), a directory that still
-  /// holds .ingot-partial. A rank's directory is opened as what it is: tensors are compared with
-  /// its slices (rank_slices.h), and the shape of a logical tensor is that of the slice.
+  /// holds .ingot-partial. A rank's directory is opened as such: tensors are compared with its
+  /// slices (rank_slices.h), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
   /// The same over stored tensors that were found elsewhere: recognises encodings and matches the
   /// family's grammar and the slices of a rank, with the same faults.

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxOpen = 256;
 constexpr std::size_t kMinOpen = 4;
 
-/// Half of what the process may open is left to outputs, journals and logs.
+/// Half of the files that the process may open are left to outputs, journals and logs.
 std::size_t open_limit() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMinOpen;

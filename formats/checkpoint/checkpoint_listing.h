@@ -63,7 +63,7 @@ std::vector<std::string> list_file_names(const std::filesystem::path& directory)
 /// Files next to the weights, sorted by path.
 struct SideListing {
   std::vector<SideFile> files;
-  std::vector<LeftOut> left_out;  ///< weights in folders, and what left_out_reason() tells
+  std::vector<LeftOut> left_out;  ///< weights in folders, and files by left_out_reason()
 };
 
 /// Symbolic links to files count as files, links to directories are not entered; directories whose

@@ -36,7 +36,7 @@ constexpr DTypeSet kOtherFp8 = {DType::kF8E5M2, DType::kF8E4M3Fnuz, DType::kF8E5
 constexpr DTypeSet kCodes =
     kOtherFp8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
 
-/// Brings parts and weights together by their names, then finds out what each weight is.
+/// Brings parts and weights together by their names, then finds the encoding of each weight.
 class Recogniser {
  public:
   Recogniser(const RecognitionInput& input, ErrorList& faults)
@@ -145,7 +145,7 @@ class Recogniser {
     }
   }
 
-  /// `.scale` is what parameters are called too, but exponents are nothing else.
+  /// Parameters may be called `.scale` too, but exponents are always scales.
   [[nodiscard]] bool is_surely_scale(const StoredTensor& tensor, bool has_weight) const {
     return (input_.names_are_known && has_weight) || tensor.dtype == DType::kF8E8M0;
   }
@@ -313,7 +313,7 @@ class Recogniser {
     return nullptr;
   }
 
-  /// Whether what the parts are called, or the config, speaks against a scheme that fits the shape.
+  /// True if the names of the parts, or the config, rule out a scheme that fits the shape.
   [[nodiscard]] bool is_excluded(std::uint32_t i, const SchemeFacts& scheme) const {
     const StoredTensor& scale = input_.stored[found_[i].stored[Part::kScale]];
     const Shape& weight = input_.stored[i].shape;
@@ -376,7 +376,7 @@ class Recogniser {
     }
   }
 
-  /// Looks for what the scheme needs besides codes and scale.
+  /// Checks the parts that the scheme needs in addition to codes and scale.
   bool has_what_it_needs(std::uint32_t i, const SchemeFacts& scheme) {
     const StoredParts& parts = found_[i].stored;
     // Only the config tells INT8 blocks from FP8 blocks under a wrong dtype.

@@ -12,7 +12,7 @@
 
 namespace ingot::formats {
 
-/// Stored tensors of a checkpoint, and what its config says of them.
+/// Stored tensors of a checkpoint, and its config's words about them.
 struct RecognitionInput {
   std::span<const StoredTensor> stored;  ///< in source order
   const StoredNames& names;

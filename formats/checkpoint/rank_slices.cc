@@ -164,7 +164,7 @@ class Matcher {
     if (weight.size() < 2) return;
     auto group = std::array{encoding.block_rows, encoding.block_cols};
     if (encoding.stored.has(Part::kScale) && scheme_facts(encoding.scheme).chooses_cols) {
-      // A slice may be as wide as a group: the wholes say what one is.
+      // A slice may be as wide as a group: the wholes tell the difference.
       const Shape scale = whole_of(with_.stored[encoding.stored[Part::kScale]]);
       group[1] = scale.empty() || scale.back() == 0 ? 0 : weight.back() / scale.back();
     }

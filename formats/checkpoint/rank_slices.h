@@ -27,12 +27,12 @@ struct RankSlices {
 /// The slices that records of a rank name. Throws kDuplicate for a name that several records have.
 RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> records);
 
-/// Null unless the manifest is a rank's. Reads the records; reports what read_tensor_records and
-/// rank_slices throw.
+/// Null unless the manifest is a rank's. Reads the records; reports the errors of
+/// read_tensor_records and rank_slices.
 std::shared_ptr<const RankSlices> read_rank_slices(const std::filesystem::path& directory,
                                                    const Manifest& manifest, ErrorList& faults);
 
-/// Logical tensors of a rank, to be compared with what their records say.
+/// Logical tensors of a rank, to be compared with their records.
 struct SliceMatch {
   const RankSlices& slices;
   const ModelConfig& config;  ///< config.json of the rank

@@ -11,7 +11,7 @@
 
 namespace ingot::formats {
 
-/// A stored head, and the embedding that it is by what config.json says.
+/// A stored head, and the embedding that config.json calls the head.
 struct TiedHead {
   const LogicalTensor* head = nullptr;
   const LogicalTensor* embedding = nullptr;

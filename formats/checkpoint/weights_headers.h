@@ -47,8 +47,8 @@ void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
                    std::vector<StoredTensor>& stored, std::vector<std::string>& remarks,
                    ErrorList& faults);
 
-/// Reports what the index says and the files do not hold, and the other way round. Files that could
-/// not be read have been reported and are passed over. `files` are sorted by name.
+/// Reports tensors that the index names and the files lack, and the reverse. Files that could not
+/// be read have been reported and are passed over. `files` are sorted by name.
 void check_index(const CheckpointIndex& index, std::span<const StoredTensor> stored,
                  const StoredNames& names, std::span<const SourceFile> files, ErrorList& faults);
 

@@ -137,7 +137,7 @@ constexpr std::array<std::string_view, 16> kDerived = {"head_dim",
                                                        "rotary_dim",
                                                        "rope_theta"};
 
-// Two names of what is compared elsewhere.
+// Two names of meanings that are compared elsewhere.
 using Twins = std::pair<std::string_view, std::string_view>;
 constexpr std::array kTwins = {Twins{"dtype", "torch_dtype"},
                                Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
@@ -360,8 +360,8 @@ class ConfigMeaning::Reader {
     forget_if("mlp_layer_types", words_of(all, "sparse", "dense"));
   }
 
-  // One kind for all layers is what the model's code builds anyway, if it is the kind that goes
-  // with the rest.
+  // One kind for all layers is the default of the model's code, if it is the kind that goes with
+  // the rest.
   void read_layer_types() {
     const Json& types = at("layer_types");
     if (types.is_null()) return;

@@ -31,7 +31,7 @@ class ConfigMeaning {
   [[nodiscard]] const Values& known() const { return known_; }
   /// Keys that no row of the table knows.
   [[nodiscard]] const Values& unknown() const { return unknown_; }
-  /// Where two spellings of one meaning differ, or a derived key from what it is derived from: a
+  /// Two spellings of one meaning that differ, or a derived key that differs from its origin: a
   /// sentence each.
   [[nodiscard]] const std::vector<std::string>& contradictions() const { return contradictions_; }
 

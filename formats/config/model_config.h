@@ -45,13 +45,13 @@ struct TextNesting {
   /// The prefix of the text model's names: `language_model.`, or `model.language_model.` in place
   /// of `model.`. Found in the names of a checkpoint (text_names.h).
   std::string prefix;
-  /// Those of the text model, and of the whole what it lacks, in the words of the releases; null
-  /// where the file has just these.
+  /// Those of the text model, and those of the whole that it lacks, in the words of the releases;
+  /// null where the file has just these.
   JsonValue keys;
 };
 
-/// config.json with types. A field that the file lacks is 0, empty or nullopt; what a family
-/// requires, it checks. A number may be written as a list with an entry per layer: where these
+/// config.json with types. A field that the file lacks is 0, empty or nullopt; a family checks the
+/// fields that it requires. A number may be written as a list with an entry per layer: where these
 /// differ, it is the largest, and `by_layer` has them.
 struct ModelConfig {
   std::string model_type;    ///< of the whole model
@@ -107,7 +107,7 @@ struct ModelConfig {
   /// The place of the text model's keys; all other fields here are read from them.
   TextNesting text;
 
-  /// The file as it is, keys in order; what we do not understand is carried through.
+  /// The file as it is, keys in order; unknown keys are carried through.
   JsonValue raw;
 };
 

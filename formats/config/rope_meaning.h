@@ -12,7 +12,7 @@ namespace ingot::formats {
 /// Keys of config.json that hold the parameters of rope.
 inline constexpr std::array<std::string_view, 2> kRopeObjects = {"rope_parameters", "rope_scaling"};
 
-/// Receives what a config says of rope.
+/// Receives a config's facts about rope.
 struct RopeSink {
   std::function<void(const std::string& meaning, SaidValue said)> say;
   std::function<void(std::string sentence)> contradict;
@@ -22,8 +22,8 @@ struct RopeSink {
 /// only one of two objects has. `prefix` is put before each path.
 void read_rope(const Json& config, const std::string& prefix, const RopeSink& sink);
 
-/// Removes from what begins with `begin` what its absence means too, and the parameters of a
-/// scaling that there is not.
+/// Removes keys that begin with `begin` and equal what their absence means, and the parameters of a
+/// scaling that is not there.
 void forget_idle_rope(ConfigMeaning::Values& known, const std::string& begin);
 
 }  // namespace ingot::formats

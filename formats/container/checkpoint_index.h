@@ -21,7 +21,7 @@ struct IndexFrame {
   JsonForm form;
 };
 
-/// model.safetensors.index.json, or what another writer calls it. Tensors in the order of the file.
+/// model.safetensors.index.json, or the index of another writer. Tensors in the order of the file.
 struct CheckpointIndex {
   std::string name;                                             ///< of its file
   std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor name to bare file name

@@ -40,8 +40,8 @@ constexpr std::array<float, 256> make_e4m3_values() {
 inline constexpr std::array<float, 256> kE4m3Values = detail::make_e4m3_values();
 
 /// Rounds to the nearest E4M3FN code, ties to even, saturating at 448 (infinities too). A NaN
-/// becomes the NaN code of its sign; what rounds to zero keeps its sign. Source: docs/formats.md,
-/// "FP8".
+/// becomes the NaN code of its sign; values that round to zero keep their sign. Source:
+/// docs/formats.md, "FP8".
 constexpr std::uint8_t e4m3_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 24) & 0x80U;

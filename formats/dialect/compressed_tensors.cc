@@ -112,7 +112,7 @@ void name_heads(const WrittenModel& model, const QuantizationGroup& group,
 }
 
 /// compressed-tensors' own converter reads files, in which no weight has a class: `Linear` is every
-/// `X.weight` to it, norms too, and must have a scale. Engines do not ask for what is added here.
+/// `X.weight` to it, norms too, and must have a scale. Engines do not need these entries.
 void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignored) {
   constexpr const char* kNorms = "re:.*norm$";
   const ModuleList norms(std::vector<std::string>{kNorms}, PatternSyntax::kRegex);

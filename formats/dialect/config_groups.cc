@@ -18,7 +18,7 @@ constexpr std::string_view kRegexMark = "re:";
 constexpr std::size_t kMaxPatterns = 2'000;
 constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
 
-/// How compressed-tensors says what a scheme is.
+/// The form of a scheme in compressed-tensors.
 struct GroupForm {
   SchemeId scheme{};
   std::string_view type;
@@ -149,7 +149,7 @@ std::string text_or(const Json& value, std::string_view absent) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-// A strategy that is not named follows from what else there is.
+// A strategy that is not named follows from the other keys.
 std::string strategy_of(const Json& weights) {
   if (std::string named = text_or(json_member(weights, "strategy"), ""); !named.empty())
     return named;
@@ -270,7 +270,8 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
   std::optional<std::array<std::uint64_t, 2>> found;
   for (const auto& [name, group] : groups.items()) {
     const Json& weights = json_member(group, "weights");
-    // Other strategies need no numbers: a row, a tensor and a group of 16 or 32 are what they are.
+    // Other strategies need no numbers: the sizes of a row, a tensor and a group of 16 or 32 are
+    // fixed.
     if (!weights.is_object() || strategy_of(weights) != "block") continue;
     const std::array<std::uint64_t, 2> size = block_structure(weights);
     for (const std::uint64_t side : size) {

@@ -362,7 +362,7 @@ Json quantization_config(const WrittenModel& model) {
       with_joined_experts(silent_modules(model.tensors, kDeepseekDialect), model.tensors);
   const auto of_drafts = names_of_drafts(model.source, native.group.scheme, added);
   added.insert(added.end(), of_drafts.begin(), of_drafts.end());
-  // Engines hand the config to these as well; what a source says of its own holds.
+  // Engines hand the config to these as well; a source's own values hold.
   if (kept == nullptr) {
     const std::vector<std::string> unlisted = unlisted_modules(model.tensors);
     added.insert(added.end(), unlisted.begin(), unlisted.end());

@@ -11,8 +11,8 @@
 #include "formats/dialect/dialect.h"
 #include "formats/modules/module_patterns.h"
 
-// The rows that dialects.cc lists, one per file of this folder, and what their functions have in
-// common.
+// The rows that dialects.cc lists, one per file of this folder, and the common parts of their
+// functions.
 
 namespace ingot::formats {
 
@@ -69,7 +69,7 @@ struct QuantizationGroup {
 /// The group of a quantized tensor.
 QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source);
 
-/// The modules of an output by what holds their weights.
+/// The modules of an output by the form of their weights.
 struct WrittenGroups {
   std::vector<QuantizationGroup> groups;  ///< sorted; groups[i] is class i + 1
   /// Everything quantized, and as class 0 the plain weights of two dimensions: linear layers, the
@@ -88,7 +88,7 @@ bool any_quantized(std::span<const WrittenTensor> written);
 /// something else.
 std::vector<std::string> string_list(const Json& block, const char* key);
 
-/// `key` becomes the union of what it holds and `modules`, sorted.
+/// `key` becomes the union of its entries and `modules`, sorted.
 void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules);
 
 }  // namespace ingot::formats

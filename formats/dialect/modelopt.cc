@@ -124,7 +124,7 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   return derived;
 }
 
-/// Whether the source's block says of every module what is written.
+/// True if the source's block gives the written form for every module.
 bool describes(const Json& block, const WrittenGroups& written,
                std::span<const std::string> unquantized) {
   const ModeloptBlock source(block);

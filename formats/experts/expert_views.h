@@ -34,7 +34,7 @@ std::string stacking_fault(const Checkpoint& source);
 /// only stacks). Throws kUnsupported with separation_fault().
 Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source);
 /// The same with stacks in place of single experts, output-major, gate and up in the order of the
-/// family. Throws kUnsupported for what stacking_fault() says.
+/// family. Throws kUnsupported with stacking_fault().
 Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source);
 /// The same with the matrices of these stacks, indices into tensors(), the other way round. Codes
 /// and scales are turned alike: a group of 1 x 32 becomes one of 32 x 1.

@@ -14,7 +14,7 @@
 
 namespace ingot::formats {
 
-/// A stack, and what each expert gives to it, in the order of its outputs.
+/// A stack, and the tensors that each expert gives to it, in the order of its outputs.
 struct StackMembers {
   Role stack{};
   std::array<Role, 2> members{};
@@ -47,7 +47,7 @@ class Sight {
  public:
   explicit Sight(const Checkpoint& source) : source_(source) {}
 
-  /// A stored tensor of this name and shape; the rest is that of what its first piece is from.
+  /// A stored tensor of this name and shape; all else is that of the origin of its first piece.
   std::uint32_t add(std::string name, Shape shape, View view);
   /// A stored tensor as it is.
   std::uint32_t keep(std::uint32_t stored);

@@ -10,9 +10,9 @@
 namespace ingot::formats {
 namespace {
 
-/// Memory for what is read together.
+/// Memory for rows that are read together.
 constexpr std::uint64_t kSlabBytes = std::uint64_t{4} << 20;
-/// Rows this many times their own length apart are read with what lies between them.
+/// Rows this many times their own length apart are read with the bytes between them.
 constexpr std::uint64_t kMostWaste = 4;
 
 bool is_range(const View& view) {

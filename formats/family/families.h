@@ -28,7 +28,7 @@ std::span<const FamilyEntry> family_entries();
 std::span<const Family* const> families();
 
 /// By name, or by `file:PATH`: the family of that file, which is read and kept. Null for a name
-/// that no family has; throws what parse_family() does for the file.
+/// that no family has; throws as parse_family() does for the file.
 const Family* find_family(std::string_view spec);
 /// The family of a text, which is kept: its spec finds it in this run of the program.
 const Family& add_family(std::string_view yaml, std::string_view where);

@@ -55,7 +55,7 @@ enum class Silence : std::uint8_t {
   kPlain,      ///< every engine builds it plain
   kHead,       ///< it is a head of the model: that depends on the dialect, Dialect::heads
   kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
-  kListed,     ///< the same; yet releases leave it out of their lists, so only what is written is
+  kListed,     ///< the same; yet releases leave it out of their lists, so only written ones are
                ///< judged
 };
 
@@ -164,7 +164,7 @@ constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
   return is_turned ? StackOrder::kOutputMajor : rule.stack;
 }
 
-/// Whether what is cut of such a row's tensor are heads of keys and values. There may be fewer of
+/// True if the cut side of such a row's tensor has heads of keys and values. There may be fewer of
 /// them than ranks, which then share them.
 bool has_kv_heads(const TensorRule& rule);
 
@@ -195,8 +195,8 @@ struct ExpectedTensor {
 void for_each_expected(const Family& family, const ModelConfig& config, bool stacked,
                        const std::function<void(const ExpectedTensor&)>& visit);
 
-/// The row of tensors whose names say what they are whatever the family: towers and projectors for
-/// images and sound, and tables of n-grams. Null for other names.
+/// The row of tensors whose names mean the same in every family: towers and projectors for images
+/// and sound, and tables of n-grams. Null for other names.
 const TensorRule* shared_rule(std::string_view name);
 
 /// Recognises names of one family under one config, which must outlive it. Names are those of a

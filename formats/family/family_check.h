@@ -19,7 +19,7 @@ inline bool has_mark(std::string_view pattern, std::string_view mark) {
   return pattern.find(mark) != std::string_view::npos;
 }
 
-/// A row, and what the file said of it.
+/// A row, and its values in the file.
 struct FamilyRow {
   TensorRule rule = {};
   int line = 0;  ///< 0: of the family that this one is like

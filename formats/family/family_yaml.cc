@@ -453,7 +453,7 @@ class Table final : public FamilyTable {
   std::string yaml_, name_, summary_, architecture_, dialect_, mtp_layers_, main_layers_;
   std::vector<std::string> model_types_;
   const Family* base_ = nullptr;
-  // Rows point to what these hold.
+  // Rows point to these.
   NamedWidths widths_;
   std::vector<NameAlias> aliases_;
   std::deque<std::string> patterns_;

@@ -14,7 +14,7 @@ struct NameAlias {
   std::string stored, meant;
 };
 
-/// A family that was read, with what its rows point to.
+/// A family that was read, with the objects that its rows point to.
 class FamilyTable {
  public:
   virtual ~FamilyTable() = default;

@@ -28,8 +28,8 @@ enum class Role : std::uint8_t {
   kOProj,
   kAttentionBias,
   kAttentionSinks,     ///< a logit per head that no key has
-  kAttentionGate,      ///< makes a factor per head of what attention gives
-  kLinearAttentionIn,  ///< linear attention: what makes keys, values and gates
+  kAttentionGate,      ///< makes a factor per head of attention's output
+  kLinearAttentionIn,  ///< linear attention: makes keys, values and gates
   kLinearAttentionOut,
   kLinearAttentionState,  ///< decays, convolution, norm: parameters that stay as they are
   kIndexerQ,

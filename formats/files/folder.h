@@ -23,7 +23,7 @@ class Folder {
 
   /// Makes a file; an invalid Fd when something of this name is there.
   [[nodiscard]] Fd create(const std::filesystem::path& name, int flags) const;
-  /// Makes a file in place of what has this name: what is written goes to nothing that was there.
+  /// Makes a file in place of any of this name: no write reaches the old one.
   [[nodiscard]] Fd replace(const std::filesystem::path& name, int flags) const;
   /// Opens a file that is here, to be written to. Throws kExists too when it has other names (hard
   /// links), which would be written to as well.
@@ -37,7 +37,7 @@ class Folder {
               const std::filesystem::path& to) const;
   /// Removes a file, a link or an empty folder, if there is one.
   void remove(const std::filesystem::path& name) const;
-  /// Removes what has this name with everything in it, if there is anything.
+  /// Removes the entry of this name with everything in it, if there is one.
   void remove_all(const std::filesystem::path& name) const;
 
   [[nodiscard]] const std::string& path() const { return fd_.path(); }

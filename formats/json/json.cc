@@ -164,7 +164,7 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
   }
   if (is_lfs_pointer(text))
     throw Error(ErrorCode::kCorrupt, std::string(kLfsPointerFact)).in_file(where);
-  // The library takes a NUL byte for the end of the text and would ignore what follows.
+  // The library takes a NUL byte for the end of the text and would ignore the rest.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     throw Error(ErrorCode::kCorrupt, "is not valid JSON: holds a NUL byte")
         .in_file(where)

@@ -30,7 +30,7 @@ class ZstdLineWriter {
   struct Free {
     void operator()(ZSTD_CCtx_s* context) const;
   };
-  /// Compresses what `text` holds; with `is_end` what is left of the stream.
+  /// Compresses `text`; with `is_end` also the rest of the stream.
   void feed(std::string_view text, bool is_end);
 
   Fd file_;

@@ -6,8 +6,8 @@
 
 #include "formats/family/family.h"
 
-// Which weights loaders make one module of: those of one name here. All that asks this asks it
-// here; what an engine calls such a module is in engines/modules/.
+// The weights that loaders fuse into one module: those of one name here. All code that needs this
+// asks it here; engines' own names of such modules are in engines/modules/.
 
 namespace ingot::formats {
 

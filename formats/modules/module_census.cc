@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kLayers = "layers.";
 constexpr std::string_view kExperts = "experts.";
 
-/// The number at the start of `text` that ends at a dot, and what is behind that.
+/// The number at the start of `text` that ends at a dot; removes it and the dot.
 std::optional<std::uint32_t> take_number(std::string_view& text) {
   std::uint32_t value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);

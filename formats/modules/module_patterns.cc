@@ -42,8 +42,8 @@ struct NameTree {
     below[std::string(word)].add(name.substr(std::min(name.size(), word.size() + 1)), cls);
   }
 
-  /// Paths of what is `cls`: of a module, or with a star of all that is below. `path` is this
-  /// one's.
+  /// Paths of the modules of `cls`: of a module, or with a star of all that is below. `path` is
+  /// this one's.
   void append(const std::string& path, std::uint32_t cls, std::vector<std::string>& paths) const {
     if (!classes.contains(cls)) return;
     const bool is_whole = below.size() != 1 || below.contains("#");

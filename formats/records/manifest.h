@@ -32,8 +32,8 @@ struct ManifestFile {
   std::string sha256;  ///< plain SHA-256, when asked for
 };
 
-/// `ingot.json`: what was made, of what, and how. Holds no time, host or path: two runs give the
-/// same bytes.
+/// `ingot.json`: the output, its source, and how it was made. Holds no time, host or path: two runs
+/// give the same bytes.
 struct Manifest {
   std::string tool_version;
   std::string family, dialect, layout;

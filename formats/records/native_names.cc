@@ -9,8 +9,8 @@
 #include "formats/family/rule_scope.h"
 
 // DeepSeek's converter replaces texts anywhere in a name. For the tensors that its model has, that
-// is the same as giving each module a name of its own, which is what the table below does; unlike
-// the replacements it can be read in both directions.
+// is the same as giving each module a name of its own, as the table below does; unlike the
+// replacements it can be read in both directions.
 //
 // A multi-token prediction layer is dropped by that converter. Here it keeps its number
 // (`layers.61.`), its ordinary tensors the names of every layer, and its own ones those of the rows

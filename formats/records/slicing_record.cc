@@ -174,7 +174,7 @@ std::vector<RankEntry> parse_ranks(const Json& array, std::string_view where) {
   throw Error(ErrorCode::kMismatch, "the topology contradicts itself: " + message).in_file(where);
 }
 
-/// lcm(tp, ep x etp), which is bounded by what the numbers are.
+/// lcm(tp, ep x etp); the limits of these numbers bound it.
 std::uint64_t ranks_per_stage(const SlicingRecord& slicing) {
   return std::lcm<std::uint64_t, std::uint64_t>(slicing.tp,
                                                 std::uint64_t{slicing.ep} * slicing.etp);

@@ -74,7 +74,7 @@ class InputMajorParts {
   const Input in_;
   std::unordered_map<std::string_view, OfWeight> parts_;  // by stem
   std::unordered_map<std::string_view, const StoredTensor*> names_;
-  /// Bits that have been reported, by what the config says of them.
+  /// Bits that have been reported, by the config's entry.
   std::set<std::pair<const InputMajorOverride*, std::uint64_t>> told_bits_;
 };
 

@@ -247,8 +247,7 @@ class RelaidBytes final : public StoredBytes {
   }
 
   void prove_zeros(const InputMajorWeight& source) const {
-    // In each field of a word: what means the middle code, and what it becomes by the other
-    // checkpoint_format.
+    // In each field of a word: the middle code, and its value in the other checkpoint_format.
     const InputMajorForm& form = source.form;
     const std::uint32_t number = 1U << (form.bits - 1);
     const std::uint32_t middle = in_each_field(number, form.bits);

@@ -25,14 +25,14 @@ struct GlobalScale {
 void widen_scales(DType dtype, std::span<const std::byte> bytes,
                   const std::optional<GlobalScale>& global, std::span<float> out);
 
-/// The scales of one logical tensor, and what else undoes its codes, read a run of scale rows at a
-/// time. Every scale and the global must be finite and above zero, INT4's not zero (kBadScale with
-/// position and value); a weight offset must be zero (kUnsupported); the dimensions that INT4
+/// The scales of one logical tensor, and all else that decodes its codes, read a run of scale rows
+/// at a time. Every scale and the global must be finite and above zero, INT4's not zero (kBadScale
+/// with position and value); a weight offset must be zero (kUnsupported); the dimensions that INT4
 /// states must be those of the weight, and an order of groups name groups that there are
 /// (kCorrupt).
 class ScaleReader {
  public:
-  /// `source` and `tensor` must outlive this. Reads what is there once per tensor.
+  /// `source` and `tensor` must outlive this. Reads the parts that there is one of per tensor.
   ScaleReader(const TensorSource& source, const LogicalTensor& tensor,
               const ScalePolicy& policy = {});
 
@@ -96,8 +96,8 @@ void require_good_input_scales(const TensorSource& source, const LogicalTensor& 
 bool has_scale_beyond_powers_of_two(const TensorSource& source);
 
 /// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that
-/// could hold other numbers: they were made so, which is what `scale_fmt` is about. Reads them, to
-/// the first that is none.
+/// could hold other numbers: they were made so, and `scale_fmt` says that. Reads them, to the first
+/// that is none.
 bool all_scales_are_powers_of_two(const TensorSource& source);
 
 }  // namespace ingot::formats

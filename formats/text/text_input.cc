@@ -15,7 +15,7 @@
 namespace ingot {
 namespace {
 
-// Closes what it opened; the standard input stays open.
+// Closes files that it opened; the standard input stays open.
 class Input {
  public:
   explicit Input(const std::filesystem::path& path) : path_(path.string()) {

@@ -16,8 +16,8 @@ inline constexpr const char* kStandardInput = "/dev/stdin";
 /// (`/dev/fd/63`, a FIFO) are read to their end.
 std::string read_text_input(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// Whether the path is that of an open file (`/dev/stdin`, `/dev/fd/63`), whose name does not tell
-/// what is in it.
+/// True for the path of an open file (`/dev/stdin`, `/dev/fd/63`), whose name does not tell its
+/// kind.
 bool is_nameless_input(const std::filesystem::path& path);
 
 }  // namespace ingot

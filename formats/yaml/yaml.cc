@@ -29,8 +29,8 @@ int line_of(const YAML::Mark& mark) {
 
 }  // namespace
 
-// Builds the tree as the parser goes over the text, so that nothing is ever larger than what was
-// read. yaml-cpp itself limits its recursion.
+// Builds the tree as the parser goes over the text, so that it is never larger than the text that
+// was read. yaml-cpp itself limits its recursion.
 class YamlBuilder final : public YAML::EventHandler {
  public:
   explicit YamlBuilder(std::size_t max_depth) : max_depth_(max_depth) {}

@@ -13,7 +13,7 @@
 #include "formats/base/error.h"
 
 // YAML that people write: recipes, families. A text is read into a tree of texts, lists and maps;
-// what each of them means, the reader of it decides.
+// its reader gives each a meaning.
 
 namespace ingot::formats {
 
@@ -63,7 +63,7 @@ class Yaml {
 
   /// Throws kInvalidArgument: `line N: FACT`.
   [[noreturn]] void refuse(std::string_view fact) const;
-  /// Runs what may refuse this value and knows no line, and adds the line to what it throws.
+  /// Runs a reader that may refuse this value and knows no line, and adds the line to its errors.
   template <std::invocable Body>
   decltype(auto) at_line(const Body& body) const {
     try {

@@ -443,7 +443,7 @@ bool leave_out_refused(std::string& yaml, std::string_view refusal) {
 std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights) {
   constexpr int kMostLeftOut = 256;
   std::string yaml = Proposal(config, weights).text();
-  // Names of one checkpoint may contradict each other in what their numbers mean.
+  // Names of one checkpoint may contradict each other in the meaning of their numbers.
   for (int i = 0; i < kMostLeftOut; ++i) {
     try {
       static_cast<void>(parse_family(yaml, {}));
