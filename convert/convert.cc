@@ -101,7 +101,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   decide(plan);
   refuse_idle_options(plan);
   mend_tensors(plan);
-  // Cut: before there are parts, since --tp-fit may change what a tensor becomes.
+  // Cut: before there are parts, since --tp-fit may change the scheme of a tensor.
   slice_tensors(plan);
   keep_unread_codes(plan);
   // Place: sizes, then files, then offsets; only then is it known in which order the files fill.
@@ -112,7 +112,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   keep_whole_files(plan);
   order_for_execution(plan);
   measure_plan(plan);
-  // The JSON describes what is placed, so it comes last.
+  // The JSON describes placed tensors, so it comes last.
   derive_json(plan);
   warn_of_side_files(plan);
   return plan;
@@ -133,8 +133,8 @@ Claim take_claim(const Plan& plan, const OutputPaths& paths, const ExecuteOption
 ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& output,
                               const ExecuteOptions& options) {
   const OutputPaths paths(output);
-  // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
-  // The claim comes before whatever looks into the output, so that no other run changes it.
+  // Check: all refusals come before the first byte, by the same code as in a dry run. The claim
+  // comes before any look into the output, so that no other run changes it.
   require_place(plan, output, options);
   // A finished output is opened without a claim, so that others can read it; with one if a killed
   // run left its folder, which goes with the claim.
@@ -153,7 +153,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
     report.already_done = true;
     return report;
   }
-  // Another run has replaced what was finished a moment ago.
+  // Another run has replaced the output that was finished a moment ago.
   if (!claim) claim.emplace(take_claim(plan, paths, options));
   // Files of other parts are left to them.
   if (!checked.earlier && !plan.options.part) clear_partial(paths);
@@ -161,12 +161,12 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
 
   Execution execution(plan, *claim, options, std::move(checked));
   if (execution.is_complete()) return execution.publish_again();
-  // Execute: the weights, and then what has their hashes.
+  // Execute: the weights, and then the files with their hashes.
   execution.begin();
   if (!options.join) execution.convert_weights();
   if (plan.options.part) return execution.finish_part();
   execution.stage_beside_weights();
-  // Judge: what is judged is what will be published, byte for byte, and nothing else.
+  // Judge: exactly the bytes that will be published are judged.
   if (!execution.passes_inspection()) return execution.report();
   // Publish: last of all, when neither the source nor the claim has changed meanwhile.
   return execution.publish();

@@ -21,9 +21,9 @@ void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow
 SourceFacts read_source_facts(const formats::Checkpoint& source);
 
 /// Reads the facts that a plan needs in addition to the opened checkpoint, and makes the plan in
-/// the dialect that the recipe asks for. A copy is allowed what its source was. Throws, collected:
-/// rules that match nothing (kInvalidArgument), what cannot be computed or held (kUnsupported, with
-/// the tensors).
+/// the dialect that the recipe asks for. A copy has the allowances of its source. Throws,
+/// collected: rules that match nothing (kInvalidArgument), tensors that cannot be computed or held
+/// (kUnsupported).
 Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options);
 
 /// Makes only the plan, of a recipe with its default rules: opens no file.

@@ -113,7 +113,7 @@ std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source,
 }
 
 /// Whether each tensor of the output is quantized, with every stack output-major: shapes decide
-/// what can be quantized.
+/// whether a tensor can be quantized.
 std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
                                       const PlanOptions& options) {
   const auto always = [](std::uint32_t) { return true; };

@@ -48,8 +48,8 @@ struct Renewal {
 ///
 /// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`. A run that
 /// takes over a dead one makes the claim of the next RUN, which only one process can. A run that
-/// was thought dead, and was asleep, stops when it sees that; what it wrote meanwhile has the bytes
-/// that were to be written. Claims of parts and of the whole exclude one another.
+/// was thought dead, and was asleep, stops when it sees that; its writes until then have the right
+/// bytes. Claims of parts and of the whole exclude one another.
 class Claim {
  public:
   /// Makes the folders that are missing, and claims the output. Throws kExists, naming the other

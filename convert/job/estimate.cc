@@ -58,7 +58,7 @@ double rate_of(std::size_t threads, double seconds, const Step& step) {
       } while (seconds_since(start) < seconds);
     });
   } catch (const Error&) {
-    return 0;  // a run will say what is wrong with the disk
+    return 0;  // a run will report the fault of the disk
   }
   return static_cast<double>(n_bytes.load()) / std::max(seconds_since(start), 1e-9);
 }
@@ -132,7 +132,7 @@ WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size
   return work;
 }
 
-/// A tile of one pair of schemes: what an action does to each, without reading and writing.
+/// A tile of one pair of schemes: the work of an action on each, without reading and writing.
 class Tile {
  public:
   Tile(SchemeId from, SchemeId to, const quantize::EncodeOptions& options)

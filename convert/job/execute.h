@@ -32,7 +32,8 @@ struct ExecuteOptions {
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   bool resume = false;
   bool force = false;
-  /// Publishes what all parts of the job have made (PlanOptions::part), of a plan of the whole.
+  /// Publishes the files that all parts of the job have made (PlanOptions::part), of a plan of the
+  /// whole.
   bool join = false;
   bool consume_source = false;
   bool sha256 = false;
@@ -42,7 +43,7 @@ struct ExecuteOptions {
   std::size_t n_worst = 20;   ///< tensors in QualityReport::worst
   /// Called once when nothing refuses the job any more, before its first byte.
   std::function<void()> accepted;
-  /// Told what begins, e.g. "reading back".
+  /// Called with each phase that begins, e.g. "reading back".
   std::function<void(std::string_view)> phase;
   /// (bytes done, bytes in all) of the output; called from several threads.
   std::function<void(std::uint64_t, std::uint64_t)> progress;
@@ -75,7 +76,7 @@ struct ExecuteReport {
   std::uint64_t tensors_resumed = 0;  ///< taken over from an earlier run
   std::uint64_t tensors_redone = 0;   ///< in the journal, but their bytes had not survived
   double elapsed_seconds = 0;
-  TensorRunReport tensors;  ///< of what this run converted
+  TensorRunReport tensors;  ///< of the tensors that this run converted
   MemoryPlan memory;
   QualityReport quality;
   std::vector<std::string> warnings;            ///< of the loader rules, and of the file system

@@ -142,7 +142,8 @@ void Execution::open_journal() {
   }
   journal_->add_run(run);
   if (!is_part) return;
-  // Each run of a part has a journal of its own. It holds what earlier ones left, which end here.
+  // Each run of a part has a journal of its own. It holds the results of earlier runs, which end
+  // here.
   std::map<std::uint32_t, TensorResult> taken;
   for (std::uint32_t index = 0; index < done_.size(); ++index) {
     if (done_[index] != 0) taken[index] = results_[index];

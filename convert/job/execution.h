@@ -28,15 +28,15 @@ class Execution {
   /// Goes on with the publication of such a run.
   ExecuteReport publish_again();
 
-  /// Starts a journal, or takes over what earlier runs have made and their journals claim; what
-  /// parts have made, when they are joined, without reading it again.
+  /// Starts a journal, or takes over the results of earlier runs that their journals claim; those
+  /// of parts, when they are joined, without reading the files again.
   void begin();
   void convert_weights();
   /// The end of a part: says that its files are complete.
   ExecuteReport finish_part();
   /// Writes side files, JSON, records and manifests, and reads all back if that was asked for.
   void stage_beside_weights();
-  /// False when the inspection refuses what is staged.
+  /// False when the inspection refuses the staged files.
   bool passes_inspection();
   ExecuteReport publish();
   ExecuteReport report();

@@ -89,10 +89,11 @@ bool names_content(const std::string& option) {
          option == "--scales-from";
 }
 
-// Whether what the options of a command leave open is known.
+// Whether values that the options of a command leave open are known.
 enum class Now : std::uint8_t { kWhole, kAsGiven };
 
-// `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`.
+// `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`, in
+// words.
 std::string differing_options(const Json& earlier, const Json& now, Now what = Now::kWhole) {
   const OptionTexts before = options_of(earlier);
   OptionTexts after = options_of(now);
@@ -183,7 +184,7 @@ Json job_identity(const Plan& plan) {
 }
 
 // A run with the options of `now` may continue the job `earlier`. `may_allow_more`: further --allow
-// change nothing of what passed without them.
+// do not change tensors that passed without them.
 void require_same_options(const Json& earlier, const Json& now, bool may_allow_more) {
   if (earlier.at("version") != now.at("version")) {
     refuse(fmt::format("it was begun by version {}, this is {}",

@@ -22,7 +22,7 @@ constexpr std::size_t kHashDigits = 32;
 
 // `<hash of the text> <text>\n`: a line that was cut or garbled by a crash does not match its hash.
 std::string line_of(const Json& fact) {
-  // Words for people may hold any bytes; what is read again is escaped.
+  // Words for people may hold any bytes; facts that are read again are escaped.
   const std::string text = fact.dump(-1, ' ', false, Json::error_handler_t::replace);
   return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";
 }

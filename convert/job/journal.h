@@ -46,7 +46,7 @@ struct JournalContents {
 };
 
 /// The append-only record of a conversion, one checksummed line per fact, so that a killed job can
-/// continue. A line is written only when what it says is on disk.
+/// continue. A line is written only when its fact is on disk.
 class Journal {
  public:
   /// Starts a new journal whose first line is the identity.

@@ -22,7 +22,7 @@ namespace {
 // More are not listed one by one.
 constexpr std::size_t kMaxNamed = 8;
 
-// A job, without what a run may add to it.
+// A job, without the facts that a run may add to it.
 Json job_of(const JournalContents& contents) {
   Json identity = *contents.identity;
   identity["recipe"].erase("allow");

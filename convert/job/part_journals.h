@@ -11,7 +11,7 @@
 namespace ingot::convert {
 
 /// The journals of the runs that parts of a job have had. That of a run holds everything that the
-/// part has, once it has taken over what earlier runs left.
+/// part has, once it has taken over the results of earlier runs.
 struct PartJournal {
   PartFile file;
   JournalContents contents;

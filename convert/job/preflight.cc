@@ -196,7 +196,7 @@ DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOpti
   DiskNeed need{.peak_bytes = peak_disk_bytes(plan, options.consume_source && !options.read_back),
                 .side_bytes = plan.options.part ? 0 : side_bytes(plan),
                 .free_bytes = free_bytes(paths.output)};
-  // Links lie on the file system of what they lead to.
+  // Links are on the file system of their targets.
   const auto home = stamp_of(plan.source.directory()),
              there = stamp_of(existing_parent(paths.output));
   const bool has_links = home && there && home->device == there->device;

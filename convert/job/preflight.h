@@ -22,8 +22,9 @@ namespace ingot::convert {
 struct DiskNeed {
   std::uint64_t peak_bytes = 0;  ///< of the whole output, at the peak
   std::uint64_t side_bytes = 0;  ///< of these, at most so many next to the weights
-  std::uint64_t held_bytes = 0;  ///< of these, what the run that is resumed, or has finished, has
-  std::uint64_t free_bytes = 0;  ///< for us, with what --force will remove
+  std::uint64_t held_bytes = 0;  ///< of these, the bytes of the run that is resumed, or has
+                                 ///< finished
+  std::uint64_t free_bytes = 0;  ///< for us, with the bytes that --force will remove
   /// Peak with --consume-source; nullopt where that is on already, or refused.
   std::optional<std::uint64_t> consuming_bytes;
 
@@ -55,16 +56,16 @@ void require_own_side_files(const formats::Checkpoint& source);
 void require_place(const Plan& plan, const std::filesystem::path& output,
                    const ExecuteOptions& options);
 
-/// Refuses what a run would refuse, by the same code in a dry run and a real one: too little
-/// memory (kLimit), a source and output that contain one another (kInvalidArgument), a source that
-/// cannot be consumed or has side files elsewhere (kUnsupported), an output that is in the way
-/// (kExists) or may not be written (kPermission), a verification that the earlier run asked for and
-/// this one does not (kMismatch), a checkpoint that loader rules refuse. Then come require_space()
-/// and require_resumable(). Writes nothing and reads no weights.
+/// Throws the refusals of a run, by the same code in a dry run and a real one: too little memory
+/// (kLimit), a source and output that contain one another (kInvalidArgument), a source that cannot
+/// be consumed or has side files elsewhere (kUnsupported), an output that is in the way (kExists)
+/// or may not be written (kPermission), a verification that the earlier run asked for and this one
+/// does not (kMismatch), a checkpoint that loader rules refuse. Then come require_space() and
+/// require_resumable(). Writes nothing and reads no weights.
 Preflight preflight(const Plan& plan, const std::filesystem::path& output,
                     const ExecuteOptions& options);
 
-/// Throws kNoSpace, with what is missing and what would help, when the disk is too small.
+/// Throws kNoSpace, with the missing bytes and remedies, when the disk is too small.
 void require_space(const Plan& plan, const Preflight& checked, const std::filesystem::path& output);
 
 /// Bytes of all weights files with a copy for each rank that loads one. Exact.

@@ -20,7 +20,7 @@ Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin, st
   });
 }
 
-// Whether the parts of a tensor are what an earlier run read.
+// True if the parts of a tensor are those that an earlier run read.
 bool has_same_source(const Plan& plan, const PlannedTensor& planned, const TensorResult& record,
                      const CheckStop& check_stop) {
   const std::vector<std::uint32_t> all = plan.stored_of(planned);

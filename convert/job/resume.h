@@ -12,10 +12,10 @@
 namespace ingot::convert {
 
 /// The items of an earlier run that this one takes over, ascending: those whose bytes in the staged
-/// files still hash to what the journal claims. Left out is what reads a file in
-/// `changed.of_source` and has not the same source any more; and, where a file that an option names
-/// has changed, what can be made again, since no source file of it was consumed. Tensors of a fused
-/// set have their sources in common.
+/// files still hash to what the journal claims. Left out are items that read a file in
+/// `changed.of_source` and have not the same source any more; and, where a file that an option
+/// names has changed, items that can be made again, since no source file of theirs was consumed.
+/// Tensors of a fused set have their sources in common.
 std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& paths,
                                            const JournalContents& earlier,
                                            const SourceStamps::Changes& changed,

@@ -14,11 +14,11 @@
 
 namespace ingot::convert {
 
-/// Throws kUnsupported when a weights file is a symbolic link, as in the hub's cache, and for what
-/// could not go on without its source: slices, dialects that are only read, repairs.
+/// Throws kUnsupported when a weights file is a symbolic link, as in the hub's cache, and for jobs
+/// that could not go on without their source: slices, dialects that are only read, repairs.
 void require_consumable(const Plan& plan);
 
-/// When --consume-source deletes what was read.
+/// When --consume-source deletes source files.
 enum class Consume : std::uint8_t {
   kOnTheWay,  ///< a file when every item that reads it is durable, was read and matches its hash
   kAtTheEnd,  ///< everything, when the output was read back from the disk (--read-back)
@@ -34,11 +34,11 @@ class SourceConsumer {
 
   /// Saves every header, so that a resumed run can plan without the files. Before the first item.
   void save_headers() const;
-  /// These items are durable; deletes what is now free. `hashes` by item.
+  /// These items are durable; deletes the source files that are free now. `hashes` by item.
   void tensors_done(const std::vector<std::uint32_t>& items,
                     const std::vector<TensorResult>& hashes, Journal& journal);
-  /// Deletes what is left: everything, or files that no item reads (their tensors were dropped).
-  /// When all files of the output have their names.
+  /// Deletes the rest: everything, or files that no item reads (their tensors were dropped). When
+  /// all files of the output have their names.
   void finish(Journal& journal);
 
  private:

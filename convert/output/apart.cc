@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kProbe = ".ingot-probe-";
-// Runs on other hosts remove what they find of these.
+// Runs on other hosts remove such files when they find them.
 constexpr int kAttempts = 100;
 
 // Device and inode.

@@ -154,7 +154,7 @@ Hash128 write_manifest(StagedFiles& staged, const std::string& folder, Manifest&
   return text_hash(text);
 }
 
-// A record per tensor of the source, without what was written.
+// A record per tensor of the source, without the written tensors.
 std::vector<TensorRecord> records_of_sources(const Plan& plan,
                                              const std::vector<TensorResult>& hashes) {
   std::vector<TensorRecord> records;
@@ -256,7 +256,7 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
     for (const std::string& folder : plan.json.config_folders)
       files.emplace_back(folder + "/config.json", plan.json.config);
   }
-  // So that the output is read as what it was made of.
+  // So that the output is read under the family of its source.
   if (const formats::Family& family = plan.source.family(); !family.file_hash.empty())
     files.emplace_back(formats::kFamilyFileName, family.yaml);
   return files;

@@ -64,8 +64,8 @@ int publish_step(const fs::path& name) {
   return bare == "config.json" || bare.ends_with(".safetensors.index.json") ? 1 : 0;
 }
 
-// False for a folder that is not there (another run may have removed it at this moment), and for
-// what is none.
+// False for a folder that is not there (another run may have removed it at this moment), and for an
+// entry that is no folder.
 bool holds_more_than(const fs::path& folder, const fs::path& entry) {
   std::error_code failure;
   fs::directory_iterator at(folder, failure);

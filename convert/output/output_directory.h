@@ -39,8 +39,7 @@ struct OutputPaths {
 /// another mount: those of an unfinished output, and those of ranks and of the files `names`.
 void require_own_folders(const OutputPaths& paths, const std::vector<std::string>& names = {});
 
-/// Removes everything of an unfinished output but the claim, and what a publication has swept
-/// aside.
+/// Removes everything of an unfinished output but the claim, and the leftovers of a publication.
 void clear_partial(const OutputPaths& paths);
 
 /// Every file of the output in the order in which it gets its final name: weights and side files,
@@ -48,8 +47,8 @@ void clear_partial(const OutputPaths& paths);
 /// ranks at once, and above them after all of them.
 std::vector<std::string> publish_order(const Plan& plan);
 
-/// Removes what an earlier checkpoint left in `output` (weights, indices, config.json, manifest)
-/// and `names` does not replace; the manifest goes first, so that no moment looks finished. For
+/// Removes the files of an earlier checkpoint in `output` (weights, indices, config.json, manifest)
+/// that `names` does not replace; the manifest goes first, so that no moment looks finished. For
 /// --force.
 void remove_stale(const OutputPaths& paths, const std::vector<std::string>& names);
 
@@ -59,8 +58,8 @@ void remove_stale(const OutputPaths& paths, const std::vector<std::string>& name
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,
              const StagedFiles* staged);
 
-/// Makes the output a finished one, by the rename of .ingot-partial: what may be needed until then,
-/// as headers of consumed source files, is whole until then. Then removes the folder.
+/// Makes the output a finished one, by the rename of .ingot-partial, which keeps files that may be
+/// needed until then, as headers of consumed source files, whole. Then removes the folder.
 void sweep(const OutputPaths& paths);
 
 }  // namespace ingot::convert

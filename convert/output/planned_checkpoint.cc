@@ -263,7 +263,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
       if (!rank) told.insert(finding.rule);
       if (rank && told.contains(finding.rule)) continue;
-      // No words about a weight mend what loaders refuse of the weight itself.
+      // No words about a weight mend a form of the weight itself that loaders refuse.
       const bool is_beyond_repair =
           is_repair && check::find_loader_rule(finding.rule)->is_allowable;
       const bool is_inherited = known.contains(key_of(finding)) && !is_beyond_repair;

@@ -26,11 +26,11 @@ std::string rank_index_text(const Plan& plan, std::uint32_t rank);
 /// How the model was cut, as every manifest of the output says it; `job` identifies the conversion.
 formats::SlicingRecord slicing_record(const Plan& plan, Hash128 job);
 
-/// The same for one rank: what it is and what it holds.
+/// The same for one rank: its place and its contents.
 formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::SlicingRecord& slicing,
                                            std::uint32_t rank);
 
-/// Per-tensor records of what a rank holds, in plan order. `done` by item.
+/// Per-tensor records of a rank's tensors, in plan order. `done` by item.
 std::vector<formats::TensorRecord> rank_records(const Plan& plan, std::uint32_t rank,
                                                 const std::vector<TensorResult>& done);
 

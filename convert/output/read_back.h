@@ -9,9 +9,9 @@
 
 namespace ingot::convert {
 
-/// Reads everything that is staged again, from the disk and not from the page cache as far as the
-/// file system lets us, and compares it with the hashes of what was to be written: `hashes` by
-/// item, and `manifest`, that of the top manifest. Throws kMismatch, naming file and tensor.
+/// Reads all staged files again, from the disk and not from the page cache as far as the file
+/// system lets us, and compares them with the hashes of the intended bytes: `hashes` by item, and
+/// `manifest`, that of the top manifest. Throws kMismatch, naming file and tensor.
 void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
                const Hash128& manifest, const JobThreads& threads);
 

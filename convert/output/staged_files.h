@@ -20,7 +20,7 @@ namespace ingot::convert {
 /// has other names (hard links), or through a link. Safe from many threads.
 class StagedFiles {
  public:
-  /// Takes over what is in `folder`. Throws kExists for symbolic links.
+  /// Takes over the files in `folder`. Throws kExists for symbolic links.
   explicit StagedFiles(Folder folder);
 
   /// Opens a file for reading and writing; creates it when it is not one of ours. One that has
@@ -29,7 +29,7 @@ class StagedFiles {
   /// Opens one of ours again, with further open(2) flags. Throws kMismatch when another file is in
   /// its place.
   Fd reopen(const std::string& name, int flags) const;
-  /// Makes an empty file, which is ours, in place of what has this name; returns its path.
+  /// Makes an empty file, which is ours, in place of any of this name; returns its path.
   std::filesystem::path make(const std::string& name);
   /// Puts a file that lies at `from` here as well: a hard link, or a copy, and false, where none is
   /// wanted or can be made.

@@ -15,7 +15,7 @@ namespace ingot::convert {
 /// The results for one finished tensor: for its record, and for the others of its fused set.
 struct TensorResult {
   std::vector<Hash128> source;  ///< of its stored parts, in their order
-  /// Hashes of what was written, by part, and by slice where parts are cut (PartWriter::finish).
+  /// Hashes of the written bytes, by part, and by slice where parts are cut (PartWriter::finish).
   std::vector<std::vector<Hash128>> output;
   /// The amax over the whole fused set.
   std::optional<float> amax = {};

@@ -103,7 +103,7 @@ class Decider {
     return tensor.layer && *tensor.layer >= source_.config().num_hidden_layers;
   }
 
-  // Whether a default would quantize what the makers of the source left plain.
+  // True if a default would quantize a tensor that the makers of the source left plain.
   bool stays_plain(const LogicalTensor& tensor, const Decision& decision) const {
     if (listed_.empty() || is_quantized(tensor.encoding.scheme) || !decision.scheme ||
         !is_quantized(*decision.scheme) || decision.rule->origin != RuleOrigin::kDefault)
@@ -330,7 +330,7 @@ class Decider {
     const StorageRow* row = row_of_kept_inputs(planned, tensor);
     planned.keeps_input = row != nullptr;
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
-    // Tensors that merely stay take what their scheme has.
+    // A tensor that is only kept may have any row of its scheme.
     if (row == nullptr && planned.action == Action::kRepackage)
       row = formats::find_storage(dialect_, family, planned.to);
     if (row != nullptr && row->is_kept_only && planned.action == Action::kQuantize) row = nullptr;

@@ -8,7 +8,8 @@
 #include "formats/json/json.h"
 #include "formats/records/native_names.h"
 
-// Layout deepseek-mp: what DeepSeek's inference code loads, a file per rank under names of its own.
+// Layout deepseek-mp, which DeepSeek's inference code loads: a file per rank under names of its
+// own.
 
 namespace ingot::convert {
 

@@ -37,7 +37,7 @@ bool has_power_of_two_scales(const Plan& plan, const LogicalTensor& tensor) {
 }
 
 /// Decoded values are F32. Fewer bits hold a code times a power of two unless the product is below
-/// what they count in: E2M1 codes go down to 2^-1, E4M3 codes to 2^-9, BF16 to 2^-133.
+/// their least step: E2M1 codes go down to 2^-1, E4M3 codes to 2^-9, BF16 to 2^-133.
 Exactness of_cast(const Plan& plan, const LogicalTensor& tensor, SchemeId to) {
   const SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
   if (to == SchemeId::kF32 || from.id == to) return {};
@@ -53,7 +53,7 @@ Exactness of_cast(const Plan& plan, const LogicalTensor& tensor, SchemeId to) {
   return from.code == CodeKind::kE2m1 ? Exactness{} : where("scales are at least 2^-124");
 }
 
-/// "a block", for what shares a scale of a scheme.
+/// "a block", for the values that share a scale of a scheme.
 std::string_view group_text(const SchemeFacts& facts) {
   if (facts.group_rows > 1) return "a block";
   return facts.group_rows == 1 ? "a row" : "weights that are fused";

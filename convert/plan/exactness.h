@@ -12,7 +12,7 @@
 namespace ingot::convert {
 
 /// Whether the output holds every value of a planned tensor, as far as headers tell. A value of a
-/// quantized source is what its codes and scales decode to, in F32.
+/// quantized source is that of its codes and scales, decoded in F32.
 struct Exactness {
   enum class Kind : std::uint8_t {
     kAlways,   ///< every value, whatever the codes and scales are

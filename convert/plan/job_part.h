@@ -19,7 +19,7 @@ struct JobPart {
 
 /// `1/4`.
 std::string text_of(const JobPart& part);
-/// Throws kInvalidArgument for what is not I/N with I below N.
+/// Throws kInvalidArgument for a text other than I/N with I below N.
 JobPart parse_job_part(std::string_view text);
 
 /// The part of `n` that writes each entry of Plan::files: the largest file first, each to the part

@@ -21,20 +21,20 @@ namespace ingot::convert {
 void decide(Plan& plan);
 
 /// Throws kInvalidArgument, collected, for options of `recipe.given` that have no effect on the
-/// plan, each with what it belongs to.
+/// plan, each with the option or scheme that it belongs to.
 void refuse_idle_options(const Plan& plan);
 
 /// Decides how every tensor is cut: resolves the experts and the stages, sets Plan::slicing and
 /// Plan::alignments, and each tensor's cut and alignment; tensors that cannot be cut between blocks
-/// become what --tp-fit says. Throws, collected, for what cannot be cut, and kUnsupported for what
-/// the layout cannot hold.
+/// are treated as --tp-fit says. Throws, collected, for tensors that cannot be cut, and
+/// kUnsupported for those that the layout cannot hold.
 void slice_tensors(Plan& plan);
 
 /// For a source with codes that no reader knows: sets Plan::is_whole_copy, and throws kUnsupported
 /// for a plan that would do anything but copy.
 void keep_unread_codes(Plan& plan);
 
-/// Whether what the source says of a quantized cache of keys and values holds for the output: in
+/// True if the source's words about a quantized cache of keys and values hold for the output: in
 /// the same dialect, unless the source's weights are quantized and the output's are not.
 bool keeps_caches(const Plan& plan);
 /// Puts the keys of a block or description that are about the cache into another.
@@ -74,8 +74,8 @@ void measure_plan(Plan& plan);
 /// Fills Plan::json, and adds warnings about promises of the source's config that its tensors do
 /// not keep. quantization_config and num_nextn_predict_layers are derived; everything else of
 /// config.json is carried through. Ranks get the config of the whole model, with the blocks that
-/// were retiled and the widths that were padded. A file that says what the source's says is that of
-/// the source to the byte, any other has its form.
+/// were retiled and the widths that were padded. A file with the meaning of the source's is the
+/// source's to the byte; any other has its form.
 void derive_json(Plan& plan);
 
 /// The source's, for an index of the output. Metadata are about the source's tensors, as
@@ -91,13 +91,13 @@ struct LayoutFunctions {
   void (*make_plain)(Plan& plan) = nullptr;
   /// Throws, collected, for tensors that the layout cannot hold; null: it holds all.
   void (*require_holdable)(const Plan& plan) = nullptr;
-  /// The same for what --tp-fit has made of them.
+  /// The same for tensors that --tp-fit changed.
   void (*require_fits)(const Plan& plan) = nullptr;
   /// Rows to which a tensor is padded, whatever --tp-fit says; 0: it is not; null: none is.
   std::uint64_t (*padded_rows)(const Plan& plan, const PlannedTensor& planned) = nullptr;
   /// First layers of the stages, where the engine divides the layers itself; null: by bytes.
   std::vector<std::uint32_t> (*stages)(std::uint32_t n_layers, std::uint32_t pp) = nullptr;
-  /// Whether a part is not in the files, since what they are read by knows it anyway; null: no.
+  /// True if a part is not in the files, since their readers know it anyway; null: no.
   bool (*leaves_out)(formats::Part part) = nullptr;
   /// Assigns parts to files and names these.
   void (*assign_files)(Plan& plan);
@@ -146,7 +146,7 @@ class Refusals {
     errors_.add(std::move(error));
   }
 
-  /// Throws what was added.
+  /// Throws the added refusals.
   void throw_if_any() const { errors_.throw_if_any(); }
 
  private:
@@ -163,7 +163,7 @@ std::vector<std::string> modules_left_plain(const Plan& plan);
 void require_sound_mtp(const Plan& plan, Refusals& refusals);
 
 /// Refuses weights in forms that every engine that is judged refuses. One engine that loads
-/// everything is enough: what another refuses, the loader rules report.
+/// everything is enough: loader rules report the refusals of others.
 void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals);
 
 // The steps of decide(), apart from the rules and the dialect.

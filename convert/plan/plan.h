@@ -76,7 +76,7 @@ struct PlannedTensor {
   const formats::StorageRow* storage = nullptr;  ///< of kRepackage and kQuantize
   std::array<std::uint64_t, 2> block = {0, 0};   ///< rows and columns that share a scale
   InputScale input;                              ///< of static activations
-  bool keeps_input = false;  ///< of a kRepackage: what is stored of static activations is kept
+  bool keeps_input = false;  ///< of a kRepackage: stored scales of static activations are kept
   shard::TensorCut cut;
   shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};
@@ -231,7 +231,7 @@ struct Plan {
   std::vector<PlannedFile> files;
   std::uint32_t n_members = 0;            ///< files on disk
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
-  shard::Alignments alignments;           ///< of those: what was retiled or padded; tensors empty
+  shard::Alignments alignments;           ///< of those: the retiled or padded widths; tensors empty
   /// For sliced layouts with a limit for files: the files of layout `hf` with the same limit.
   std::optional<SizedFiles> unsliced_files;
   PlannedJson json;
@@ -301,7 +301,7 @@ std::array<std::uint64_t, 2> scale_block_of(const formats::LogicalTensor& tensor
 struct PlannedSlice {
   std::uint32_t member = 0;  ///< among all members of all files
   std::uint64_t offset = 0, n_bytes = 0;
-  std::size_t hash = 0;     ///< its position in what PartWriter::finish() gives
+  std::size_t hash = 0;     ///< its position in the result of PartWriter::finish()
   std::uint32_t place = 0;  ///< index into Plan::places
   std::uint32_t slice = 0;
 };

@@ -35,10 +35,10 @@ RepairFacts read_repair_facts(const formats::Checkpoint& source);
 /// they are still normal numbers of E4M3, from 2^-6, with all bits of their fraction.
 inline constexpr float kFarthestGlobals = 4096;
 
-/// The dialect in which a checkpoint is repaired: the one that its files say, if it holds what they
-/// hold. Where they say none, the one whose names the parts have; else one that holds them. Throws
-/// kUnsupported for weights under DeepSeek's native names in a scheme of which its config must
-/// tell, and does not.
+/// The dialect in which a checkpoint is repaired: the one that its files name, if it holds their
+/// tensors. Where they name none, the one whose names the parts have; else one that holds them.
+/// Throws kUnsupported for weights under DeepSeek's native names in a scheme that its config must
+/// name, and does not.
 const formats::Dialect& repaired_dialect(const formats::Checkpoint& source);
 
 /// How engines treat the activations of a weight: static where it has a scale for them, and only

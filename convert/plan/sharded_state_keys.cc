@@ -158,7 +158,7 @@ void add_layer_constants(const Plan& plan, const std::set<std::uint32_t>& layers
   }
 }
 
-// vLLM was not tried with what other schemes make of static activations.
+// vLLM was not tried with static activations of other schemes.
 void require_no_input(const Plan& plan, const PartRef& at, ErrorList& faults) {
   const PlannedTensor& planned = plan.tensors[at.tensor];
   if (planned.parts[at.part].part != formats::Part::kInputScale || planned.to == SchemeId::kNvfp4)

@@ -13,9 +13,8 @@
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 
-// Layout vllm-sharded: what `vllm serve DIR --load-format sharded_state` loads, a file per rank
-// with the tensors that vLLM's modules hold. Their names are rows of
-// engines/versions/sharded_state.cc.
+// Layout vllm-sharded, for `vllm serve DIR --load-format sharded_state`: a file per rank with the
+// tensors that vLLM's modules hold. Their names are rows of engines/versions/sharded_state.cc.
 
 namespace ingot::convert {
 

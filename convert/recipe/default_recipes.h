@@ -48,8 +48,8 @@ const formats::Dialect& require_dialect(std::string_view name, std::string_view 
 /// kInvalidArgument for a name that no dialect has.
 const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Checkpoint& source);
 
-/// Appends the rules of last resort: what `recipe.mtp` and `recipe.to` mean for this model in this
-/// dialect. Plain targets take in what the source holds quantized; so does any target for the
+/// Appends the rules of last resort: the meaning of `recipe.mtp` and `recipe.to` for this model in
+/// this dialect. Plain targets take in the source's quantized tensors; so does any target for the
 /// generic family, which has no roles.
 void add_default_rules(Recipe& recipe, const formats::Family& family,
                        const formats::ModelConfig& config, const formats::Dialect& dialect);

@@ -39,7 +39,7 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
                                     Allowance{"underflow", &Allowances::underflow},
                                     Allowance{"engine-refuses", &Allowances::engine_refuses}};
 
-// The words of options, in the order of what they mean.
+// The words of options, in the order of their values.
 constexpr std::array<std::string_view, 4> kMtpPolicies = {"convert", "bf16", "keep", "drop"};
 constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
 constexpr std::array<std::string_view, 4> kSearches = {"amax", "4over6", "mse", "signed"};

@@ -116,7 +116,7 @@ struct Recipe {
   /// Options of `choices` that the user gave, as `--fp8-grid`: one without effect is refused.
   std::vector<std::string> given;
 
-  /// Says what `layers:last` and `layers:mtp` mean in its rules.
+  /// Sets the layers that `layers:last` and `layers:mtp` mean in its rules.
   void set_layers(std::uint64_t num_hidden_layers);
   [[nodiscard]] Decision decide(const formats::LogicalTensor& tensor) const;
   /// Throws kInvalidArgument, collected, for rules of the user that match no tensor at all.

@@ -22,7 +22,7 @@ class Selector {
   /// a list of layers that is none.
   explicit Selector(std::string_view text);
 
-  /// Says what `last` and `mtp` are. Until then these match nothing.
+  /// Sets the layers of `last` and `mtp`. Until then these match no layer.
   void set_layers(std::uint64_t num_hidden_layers) { n_layers_ = num_hidden_layers; }
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;

@@ -10,7 +10,7 @@
 
 namespace ingot::convert {
 
-/// A file and what it looked like when it was opened.
+/// A file and its stamp when it was opened.
 struct StampedFile {
   std::filesystem::path path;
   FileStamp stamp;
@@ -25,7 +25,7 @@ enum class ReadFor : std::uint8_t { kSource, kOption };
 class SourceStamps {
  public:
   /// Stamps every file below a directory; links are followed, hidden folders left out. Folders that
-  /// cannot be read are none: opening the source says what is wrong with them.
+  /// cannot be read are none: opening the source reports their faults.
   void add(const std::filesystem::path& directory, ReadFor reader = ReadFor::kSource);
   /// A file that an option names.
   void add(const StampedFile& file) { files_[file.path] = {file.stamp, ReadFor::kOption}; }

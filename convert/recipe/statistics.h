@@ -44,7 +44,7 @@ class StatisticsFile {
 
  protected:
   /// Calls take(module, statistics) for every module. Throws kCorrupt, collected, for other names,
-  /// dtypes or shapes, for a negative number of tokens, and for what `take` throws; whatever
+  /// dtypes or shapes, for a negative number of tokens, and for errors of `take`; also throws as
   /// read_safetensors_header does.
   void open(const std::filesystem::path& path,
             const std::function<void(const std::string&, const ModuleStatistics&)>& take);
@@ -103,14 +103,13 @@ InputScale symmetric_input_scale(formats::CodeKind code, const InputRange& range
 /// Ascend's: scale = max((max - min) / 255, 2^-23), offset = round(-min / scale) - 128.
 InputScale asymmetric_input_scale(const InputRange& range);
 
-/// How much the columns of weights matter: mean squares of what they are multiplied with, from a
-/// file of activation statistics. The values stay in the file, which for a large model is larger
-/// than memory should be.
+/// How much the columns of weights matter: mean squares of the inputs that they are multiplied
+/// with, from a file of activation statistics. The values stay in the file, which for a large model
+/// is larger than memory should be.
 class Importance : public StatisticsTable<StatisticPlace> {
  public:
-  /// Looks at every value once. Throws kCorrupt, collected, for what StatisticsFile refuses
-  /// and for mean squares that are negative or not finite. A module has one per column of its
-  /// weight.
+  /// Looks at every value once. Throws kCorrupt, collected, as StatisticsFile does and for mean
+  /// squares that are negative or not finite. A module has one per column of its weight.
   static Importance read(const std::filesystem::path& path);
 };
 

@@ -207,7 +207,7 @@ void BandEncoder::replace_nonfinite(const Band& band, const Tile& tile) {
                     tile_values.data[*found], band.first_row + tile.row + *found / tile.cols,
                     tile.col + *found % tile.cols, facts_.name, tensor_.name));
   }
-  // A tile is a part of what shares a scale over a whole tensor.
+  // A tile is only a part of the tensor that shares a scale.
   if (facts_.group_rows == 0 && amax_) {
     quantize::settle_nonfinite(tile_values, *amax_);
   } else {

@@ -15,7 +15,7 @@
 
 namespace ingot::convert {
 
-/// A tensor of the plan, and what the recipe allows of its values.
+/// A tensor of the plan, and the recipe's allowances for its values.
 struct PlannedValues {
   const Plan& plan;
   const PlannedTensor& planned;
@@ -52,14 +52,14 @@ struct TileBuffers {
   std::vector<float> values, decoded;
 };
 
-/// Whether a plain dtype holds anything of a tensor: what is below its range becomes zero.
+/// Whether a plain dtype holds any value of a tensor: values below its range become zero.
 class HeldValues {
  public:
   /// Nothing that was seen is held yet. Few tensors are open behind their first value.
   [[nodiscard]] bool is_open() const { return !is_held_; }
   /// Looks at words of `width` bytes as they are written.
   void see_words(std::span<const std::byte> words, std::size_t width);
-  /// While is_open(): counts what became zero of these values.
+  /// While is_open(): counts those of these values that became zero.
   void count(std::span<const float> values);
   /// Throws kUnsupported where all numbers of the tensor other than zero became zero, and no
   /// `allowed` pattern covers it.
@@ -88,7 +88,7 @@ class BandEncoder {
   /// Whether codes of MXFP4 are kept, since those of all that is fused can be.
   [[nodiscard]] bool repacks() const { return repacks_; }
 
-  /// Called for every tile of a quantized target: its values, and what its codes decode to.
+  /// Called for every tile of a quantized target: its values, and those that its codes decode to.
   using Look = std::function<void(const Band& band, const Tile& tile,
                                   formats::MatrixView<const float> values,
                                   formats::MatrixView<const float> decoded)>;

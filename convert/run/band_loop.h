@@ -11,8 +11,8 @@
 
 namespace ingot::convert {
 
-/// The one loop over the bytes of a conversion: reads a stored tensor band by band, has a step make
-/// of each band what is written, and writes that. One for each thread, whose buffers it has.
+/// The one loop over the bytes of a conversion: reads a stored tensor band by band, has a step
+/// encode each band, and writes the result. One for each thread, whose buffers it has.
 class BandLoop {
  public:
   explicit BandLoop(RunContext& context);
@@ -22,16 +22,16 @@ class BandLoop {
   using Recode = std::function<void(const Band& band, std::span<const std::byte> values,
                                     std::span<std::byte> out)>;
 
-  /// Hashes of a part that was copied: of what was read, and of what was written, by slice.
+  /// Hashes of a part that was copied: of the bytes read, and of the bytes written, by slice.
   struct Copied {
     Hash128 source;
     std::vector<Hash128> output;
   };
   /// Copies a stored tensor, which is the whole of `part`; `look` sees every band, in order.
   Copied copy(std::uint32_t stored, PartWriter part, const Look& look = {});
-  /// Writes what `recode` makes of a stored tensor, and returns the hash of what was read.
+  /// Writes the result of `recode` on a stored tensor, and returns the hash of the bytes read.
   /// `written` is called when a band has left the buffers: only then may other parts be written,
-  /// since who waits for memory must hold none.
+  /// since a thread that waits for memory must hold none.
   Hash128 recode(std::uint32_t stored, const BandPlan& bands, PartWriter& part,
                  const Recode& recode, const std::function<void()>& written = {});
   /// Reads a stored tensor and writes nothing.

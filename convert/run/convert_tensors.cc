@@ -28,7 +28,7 @@ struct WorkUnit {
   std::vector<std::uint32_t> tensors;
 };
 
-// Units in plan order, without what is done; each file's header before the first tensor in it.
+// Units in plan order, without finished ones; each file's header before the first tensor in it.
 std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done) {
   std::vector<WorkUnit> units;
   std::vector<char> has_header(plan.files.size(), 0);
@@ -78,7 +78,7 @@ class Worker {
   }
 
  private:
-  // Names file and tensor in what `act` throws.
+  // Names file and tensor in errors of `act`.
   template <typename Act>
   std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index,
                                                                 const Act& act) {
@@ -204,7 +204,7 @@ WindowWriter::Options writer_options(const TensorRun& run) {
           .sync_interval = kSyncInterval * syncs};
 }
 
-// Tells the writer what earlier runs have written, and returns how many bytes that is.
+// Tells the writer about bytes that earlier runs have written, and returns how many there are.
 std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
   std::uint64_t n_bytes = 0;
   for (std::uint32_t index = 0; index < run.plan.tensors.size(); ++index) {

@@ -13,7 +13,7 @@
 
 namespace ingot::convert {
 
-/// The tensors of a plan that are still to be converted, and what converts them.
+/// The tensors of a plan that are still to be converted, and the means to convert them.
 struct TensorRun {
   const Plan& plan;
   StagedFiles& staged;
@@ -43,7 +43,7 @@ struct TensorRunReport {
 /// Writes every weights file: fused sets and single tensors in the order of the plan, each file's
 /// header before the first tensor in it. The result is the same bytes for any number of threads,
 /// any budget and any tensors in `done`. Throws the failure that is first in plan order, naming
-/// file and tensor; what is complete is durable then.
+/// file and tensor; complete tensors are durable then.
 TensorRunReport convert_tensors(const TensorRun& run);
 
 }  // namespace ingot::convert

@@ -52,7 +52,8 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_
                                                mem_limit, threads, least));
   }
   std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
-  // Reading a fused set once is worth up to half of what is left; the windows need the rest.
+  // Reading a fused set once is worth up to half of the remaining memory; the windows need the
+  // rest.
   std::vector<std::uint64_t> sizes;
   for (std::size_t set = 0; set < plan.fused_sets.size(); ++set) {
     if (plan.is_read(plan.tensors[plan.fused_sets[set].front()]))

@@ -56,7 +56,7 @@ class OutputFiles {
   /// to it that a crash cannot take it out of them. Waits while as many files as may be are in use.
   [[nodiscard]] Use use(std::uint32_t file);
 
-  /// Makes durable what was written so far through whatever descriptor.
+  /// Makes all earlier writes durable, through any descriptor.
   void sync_data(std::uint32_t file);
   /// Closes a file of which nothing more will be written.
   void close(std::uint32_t file);

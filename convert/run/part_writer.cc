@@ -52,7 +52,7 @@ bool PartWriter::lease(std::uint64_t n_bytes) {
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   const auto run = target.cut.run_at(written_, n_bytes);
   if (!run || run->n_bytes != n_bytes || kind == PartCut::Kind::kFirstOnly) return false;
-  // Every member has what is not cut. A slice below the first wraps around.
+  // Every member has a part that is not cut. A slice below the first wraps around.
   if (kind == PartCut::Kind::kWhole && n_members != 1) return false;
   const std::uint32_t member =
       kind == PartCut::Kind::kCut ? run->slice - target.place->first_slice : 0;

@@ -47,7 +47,7 @@ class PartWriter {
   /// Memory for the next bytes of the whole, to be filled and committed before the next call: the
   /// output's own where they go to one place in one stretch, else of `spare`, which may grow.
   std::span<std::byte> prepare(std::uint64_t n_bytes, std::vector<std::byte>& spare);
-  /// Hashes what was prepared, while it is in cache, and hands it over.
+  /// Hashes the prepared bytes, while they are in cache, and hands them over.
   void commit();
 
   /// Takes the next bytes of the whole.
@@ -84,7 +84,7 @@ class PartWriter {
   std::optional<shard::PartAligner> aligner_;
   std::uint64_t written_ = 0;                 // of the whole, as it comes
   std::uint64_t scattered_ = 0;               // of the aligned whole
-  std::optional<WindowWriter::Lease> lease_;  // of what is prepared
+  std::optional<WindowWriter::Lease> lease_;  // of the prepared bytes
   std::size_t leased_hasher_ = 0;
   std::span<std::byte> prepared_;
   std::vector<std::vector<shard::PartCut::Run>> runs_;  // by slice, of the bytes at hand

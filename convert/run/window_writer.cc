@@ -168,7 +168,7 @@ void WindowWriter::finish_item(std::uint32_t item) {
   }
 }
 
-// Frees the buffer that was idle longest by writing what it holds. False when the caller must wait
+// Frees the buffer that was idle longest by writing its bytes. False when the caller must wait
 // instead: a buffer is on its way to disk, or all are being filled.
 bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
   if (!queue_.empty() || writing_ > 0 || idle_.empty()) return false;
@@ -279,8 +279,7 @@ void WindowWriter::run_writer() {
   }
 }
 
-// Durability in batches: what was written before the fdatasync is on disk after it, and only then
-// reported.
+// Durability in batches: writes before the fdatasync are on disk after it, and only then reported.
 void WindowWriter::sync_if_due(bool force) {
   std::unique_lock sync_lock(sync_mutex_, std::defer_lock);
   if (force) {

@@ -24,7 +24,7 @@
 
 namespace ingot::convert {
 
-/// Time spent by all threads together in one stage, and what it moved.
+/// Time spent by all threads together in one stage, and the bytes it moved.
 struct StageTime {
   std::atomic<std::uint64_t> ns = 0, n_bytes = 0;
 };
@@ -54,7 +54,7 @@ class StageTimer {
 ///
 /// A window is complete when as many bytes as it has were committed; the plan guarantees that
 /// ranges are disjoint and cover the file. When every buffer is taken and none is on its way to
-/// disk, the window that was idle longest is spilled: what it holds is written buffered, and its
+/// disk, the window that was idle longest is spilled: its bytes are written buffered, and its
 /// buffer freed. So any number of files works in any budget, and with any number of them open.
 ///
 /// Work is attributed to items; `durable` is called with items whose every byte has been written
@@ -119,7 +119,7 @@ class WindowWriter {
 
   /// Makes everything committed durable and closes the files. Every range must have been committed.
   void finish();
-  /// Makes durable what is complete and stops; for interruption. Throws nothing.
+  /// Makes complete items durable and stops; for interruption. Never throws.
   void abandon() noexcept;
 
   [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
