@@ -47,7 +47,7 @@ std::array<std::uint64_t, 2> indivisible(const TensorToAlign& tensor) {
 /// A cut's demand on the side that it cuts.
 struct CutNeed {
   bool along_rows = false;
-  std::uint64_t width = 0;  ///< rows of a section, or what divides all of them, or columns
+  std::uint64_t width = 0;  ///< rows of a section, or a divisor of all of them, or columns
   std::uint64_t n = 1;      ///< slices
   std::uint64_t unit = 1;   ///< elements that may not be torn apart
 
@@ -300,8 +300,8 @@ class AlignmentRefusals {
 };
 
 // The ways of align_blocks, one per TpFit that changes something. Each fills in
-// Alignments::tensors, which has an entry per tensor already, and adds what it cannot help to the
-// refusals.
+// Alignments::tensors, which has an entry per tensor already, and adds tensors that it cannot help
+// to the refusals.
 
 /// A block that divides the blocks of all FP8 tensors: the block of a released model, unless it has
 /// several.
@@ -329,7 +329,7 @@ void align_by_retiling(std::span<const TensorToAlign> tensors, Alignments& align
       refusals.add(tensor);
       continue;
     }
-    // It still divides what was halved for earlier tensors.
+    // It still divides the sides that were halved for earlier tensors.
     side = halved;
     is_needed = true;
   }

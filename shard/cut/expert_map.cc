@@ -42,7 +42,7 @@ std::optional<std::uint32_t> whole(const Json& json) {
 }
 
 /// Reads the JSON of an expert map and shares its slots out to ranks. Faults of single lists are
-/// collected; what makes the file useless is thrown.
+/// collected; faults that make the file useless are thrown.
 class MapReader {
  public:
   /// `limits` must outlive it.

@@ -111,7 +111,8 @@ class PartCut {
     Run run;                  // slice and its offset
     std::uint64_t left = 0;   // bytes to the end of the piece
     std::uint64_t piece = 0;  // bytes of it
-    std::uint64_t row = 0;    // offset in every slice of what this stretch of pieces gives it
+    std::uint64_t row = 0;    // offset in every slice of the bytes that this stretch of pieces
+                              // gives it
     std::uint64_t end = 0;    // in the whole, of the stretch with pieces of this length, or of one
                               // that no slice holds
     bool is_held = true;

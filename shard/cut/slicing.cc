@@ -74,8 +74,8 @@ Kind kind_of(const TensorRule& rule) {
   }
 }
 
-/// The side of the tensor that holds what the row says is cut: outputs, or inputs. Rows of a stack
-/// may be either; a stack of biases has outputs along its columns.
+/// The side of the tensor that holds the cut dimension of the row: outputs, or inputs. Rows of a
+/// stack may be either; a stack of biases has outputs along its columns.
 Axis axis_of(const LogicalTensor& tensor) {
   const TensorRule& rule = *tensor.rule;
   if (rule.cut == Cut::kReplicated) return Axis::kNone;

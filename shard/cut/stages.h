@@ -24,8 +24,8 @@ struct Stages {
 
 /// Balances the stages by bytes: the largest stage is as small as contiguous ranges allow,
 /// embedding counted with the first stage, norm, head and MTP layers with the last; ties give
-/// earlier stages more layers. `n_bytes` is parallel to source.tensors(): what each tensor takes in
-/// the output. Throws kInvalidArgument for more stages than layers.
+/// earlier stages more layers. `n_bytes` is parallel to source.tensors(): the bytes of each tensor
+/// in the output. Throws kInvalidArgument for more stages than layers.
 Stages balanced_stages(const formats::TensorSource& source, std::span<const std::uint64_t> n_bytes,
                        std::uint32_t pp);
 

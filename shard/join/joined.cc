@@ -22,7 +22,7 @@ using formats::StoredTensor;
 
 namespace {
 
-/// Memory that is written before it is read; it grows to the largest of what is taken of it.
+/// Memory that is written before it is read; it grows to the largest request.
 class Scratch {
  public:
   std::span<std::byte> take(std::uint64_t n_bytes) {

@@ -37,7 +37,7 @@ struct JoinedSlices {
   std::vector<JoinedPiece> pieces;
   std::vector<JoinedTensor> tensors;
   std::vector<std::string> homes;  ///< weights files of the unsliced checkpoint; the first is empty
-  /// By index into `tensors`: what tells the shape of a weight, of which slices have their own.
+  /// By index into `tensors`: the shapes of weights whose slices have their own.
   std::unordered_map<std::uint32_t, formats::Shape> dimensions;
 };
 
@@ -46,7 +46,7 @@ struct JoinedSlices {
 /// repeated scales out; at most a few MiB at a time, whatever the size of the read.
 class JoinedBytes final : public formats::StoredBytes {
  public:
-  /// With `compare_replicas` every other holder of what is read is read too, and a difference is
+  /// With `compare_replicas` every other holder of the bytes is read too, and a difference is
   /// kMismatch naming tensor and holders.
   JoinedBytes(JoinedSlices slices, bool compare_replicas);
   ~JoinedBytes() override;

@@ -9,7 +9,7 @@
 
 namespace ingot::shard {
 
-/// A stored tensor of one file as part of a whole: its record, and what follows from both.
+/// A stored tensor of one file as part of a whole: its record, and facts that follow from both.
 struct PlacedSlice {
   formats::DType dtype{};
   /// A tensor without a record is all of `whole`. `original` is empty where nothing was changed.

@@ -68,7 +68,7 @@ class RecordEvents final : public formats::JsonEvents {
 
   std::vector<Entry> entries;
   std::string home_file;
-  bool is_record = true;  ///< an object, of which what is kept has the kinds that it should
+  bool is_record = true;  ///< an object whose kept members have the right kinds
 
  private:
   [[nodiscard]] bool is_in_entry() const { return depth_ == kEntry && field_ == "output"; }
@@ -180,7 +180,7 @@ class Placing {
     found_.clear();
   }
 
-  /// Reports what no record has told of.
+  /// Reports tensors without a record.
   void report_rest() {
     for (const auto& [name, open] : files_) {
       for (std::size_t i = 0; i < open.stored.size(); ++i) {

@@ -32,8 +32,8 @@ struct RecordedSlice {
 
 /// Reads the per-tensor records of one directory as a stream, so that memory does not grow with
 /// them, and calls `take` for every stored tensor that they promise, in their order. Other fields
-/// are passed over. Throws kCorrupt for what no record is, kMismatch when the content hash differs
-/// from `expected` (by then `take` has had them all).
+/// are passed over. Throws kCorrupt for a line that is no record, kMismatch when the content hash
+/// differs from `expected` (by then `take` has had them all).
 void read_recorded_slices(const std::filesystem::path& records, const Hash128& expected,
                           const std::function<void(const RecordedSlice&)>& take);
 
@@ -51,14 +51,14 @@ std::vector<formats::StoredTensor> read_stored(SliceJoin& join, std::uint32_t fi
 
 /// Adds the stored tensors of some files of one directory, each at the place that the directory's
 /// records give it. Reports to `faults`: files that cannot be read, tensors without a record and
-/// records without a tensor (kMismatch), what place_slice refuses. `constants` are stored tensors
+/// records without a tensor (kMismatch), refusals of place_slice. `constants` are stored tensors
 /// that belong to no tensor of the model.
 void add_recorded(SliceJoin& join, std::span<const SliceFile> files,
                   const std::filesystem::path& directory, const Hash128& records_hash,
                   const WholeName& whole_name, ErrorList& faults,
                   const std::set<std::string, std::less<>>& constants = {});
 
-/// parallel_for, with what each call throws or adds to its list collected in order.
+/// parallel_for, with errors that each call throws or adds to its list collected in order.
 void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,
                       const std::function<void(std::size_t, ErrorList&)>& body);
 

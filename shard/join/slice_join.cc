@@ -77,7 +77,7 @@ std::vector<std::uint64_t> absent_below(std::uint64_t n, std::vector<std::uint32
 
 constexpr auto kInt4 = formats::SchemeId::kInt4Group;
 
-// How the codes of INT4 weights are stored, and what tells the shape of one.
+// How the codes of INT4 weights are stored, and the part that tells their shape.
 std::pair<const formats::PartRow&, const formats::PartRow&> int4_parts() {
   const formats::StorageRow& storage =
       *formats::find_storage(formats::default_dialect(kInt4), kInt4);

@@ -96,7 +96,7 @@ bool is_sliced(const fs::path& given) {
   try {
     manifest = formats::read_manifest(directory);
   } catch (const Error&) {
-    // Opening says what is wrong with it; until then the names tell.
+    // Opening reports the fault; until then the names tell.
   }
   return kind_of(directory, manifest ? &*manifest : nullptr) != Kind::kWhole;
 }
