@@ -5,14 +5,14 @@
 
 namespace ingot::cli {
 
-/// Parses the words of a call whose first word is `command` (empty: there is none). Returns what
-/// runs the command; prints what --help and --version ask for and returns null. Throws
-/// kInvalidArgument for words that are not understood.
+/// Parses the words of a call whose first word is `command` (empty: there is none). Returns the
+/// function that runs the command; for --help and --version prints the text and returns null.
+/// Throws kInvalidArgument for words that are not understood.
 std::function<int()> parse_command_line(int argc, const char* const* argv,
                                         const std::string& command);
 
-/// The text of `ingot --version`: ingot, what it links (versions of the libraries loaded, where
-/// they can be asked), and the SIMD targets that this CPU can run. No newline at the end.
+/// The text of `ingot --version`: ingot, its libraries (versions of those loaded, where they tell
+/// them), and the SIMD targets that this CPU can run. No newline at the end.
 std::string versions_text();
 
 }  // namespace ingot::cli

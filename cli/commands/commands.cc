@@ -108,7 +108,7 @@ DeclaredCommand declare_command(const Command& command) {
   std::function<int()> action = command.declare(*table);
   table->add(FlagGroup::kReport,
              {{"--quiet", quiet.get(), "print the result and errors, and nothing else"}});
-  // The table lives as long as what runs: commands ask it which flags were given.
+  // The table lives as long as the function: commands ask it which flags were given.
   return {table, [table, quiet, action = std::move(action)] {
             if (*quiet) be_quiet();
             return action();

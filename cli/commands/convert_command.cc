@@ -113,8 +113,8 @@ void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, JobFlag
   declare_gates(table, flags.thresholds, flags.requirements);
 }
 
-/// Compares what was made with `input`, what it was made of, before anything is published, and
-/// prints the report on stderr; null when that was not asked for. The flags must outlive it.
+/// Compares the output with `input`, its source, before anything is published, and prints the
+/// report on stderr; null without --verify. The flags must outlive it.
 std::function<convert::Inspection(const std::filesystem::path& staged)> inspection_of(
     const ConvertVerifyFlags& flags, const std::string& input, const std::string& family,
     const JobFlags& job) {
@@ -147,7 +147,7 @@ struct ConvertFlags {
   ConvertVerifyFlags verify;
 };
 
-// The value of --part that publishes what all parts have made.
+// The value of --part that publishes the files of all parts.
 constexpr std::string_view kJoin = "join";
 
 convert::PlanOptions plan_options(const ConvertFlags& flags) {

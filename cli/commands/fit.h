@@ -12,8 +12,8 @@ namespace ingot::cli {
 
 struct FlagTable;
 
-/// The flags of `inspect --gpu-memory`: whether a checkpoint, or what a conversion would make of
-/// it, fits the memory of devices.
+/// The flags of `inspect --gpu-memory`: whether a checkpoint, or an output of it, fits the memory
+/// of devices.
 struct FitFlags {
   std::string device_memory, kv_cache, context;
   std::optional<std::uint64_t> sequences;

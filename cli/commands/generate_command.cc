@@ -62,7 +62,7 @@ class AnswerPrinter {
     flush();
   }
 
-  /// Ends what has not ended.
+  /// Ends the streams that are still open.
   void finish() {
     for (Stream& stream : streams_) stream.end();
     flush();
@@ -178,7 +178,7 @@ Json generate_json(const inference::GenerateResult& result, const std::vector<Gi
             {"bytes_read", experts.bytes_read}}}};
 }
 
-/// Speeds, time to the first token, peak memory, and what was read of experts, in one line.
+/// Speeds, time to the first token, peak memory, and bytes read of experts, in one line.
 std::string generate_summary(const inference::GenerateResult& result,
                              const inference::Model& model) {
   const inference::GenerateTimes& times = result.times;

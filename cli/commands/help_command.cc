@@ -37,7 +37,7 @@ std::size_t page_width() {
 }
 
 std::string overview() {
-  constexpr std::size_t kNames = 19;  // columns of the longest, and what parts it from its summary
+  constexpr std::size_t kNames = 19;  // columns of the longest, and the gap before its summary
   std::string text;
   const auto line = [&](std::string_view name, std::string_view summary) {
     const auto lines = filled_lines(summary, std::max(page_width(), 2 * kNames) - kNames);

@@ -39,7 +39,7 @@ namespace {
 // Enough to know a command by.
 constexpr std::size_t kMaxCommandBytes = 200;
 
-// Files of /proc have no length; what cannot be read is empty.
+// Files of /proc have no length; a file that cannot be read is empty.
 std::string text_of(const char* path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -15,7 +15,7 @@ namespace ingot::cli {
 
 struct FlagTable;
 
-/// Flags that say how a job runs, not what it makes.
+/// Flags for how a job runs, not for its output.
 struct JobFlags {
   /// Set by the flags; threads: 0 for every processor. The command adds stamps, the inspection
   /// before anything is published, and other receivers of progress.
@@ -46,7 +46,7 @@ std::vector<std::string> words_without(const std::vector<std::string>& words,
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
-/// With what a comparison is judged: --thresholds, --require.
+/// The gates of a comparison: --thresholds, --require.
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
                    std::vector<std::string>& requirements);
 

@@ -27,7 +27,7 @@ namespace {
 
 const std::string kJoined = "joined", kThreads = "threads";
 
-// How long other ranks leave it to the first to say what is wrong.
+// The time that other ranks leave the first to report a fault.
 constexpr std::chrono::seconds kTimeOfTheFirst{2};
 
 // The arguments of this process, which are the same on all ranks; the program may have another
@@ -143,7 +143,7 @@ int run_launched(const std::string& mpi, const std::function<int()>& alone,
     try {
       code = together(ranks);
     } catch (const Error&) {
-      // All ranks find the same fault in what all are given: one of them says it, and ends the
+      // All ranks find the same fault in the common arguments: one of them says it, and ends the
       // rest.
       if (ranks.rank() != 0) std::this_thread::sleep_for(kTimeOfTheFirst);
       throw;

@@ -42,7 +42,7 @@ struct RunningRank {
   std::size_t n_sharing_given = 1, n_sharing_found = 1;
   bool is_rank = true;
 
-  /// Whether it is the one that reads what the user says, and prints.
+  /// True for the rank that reads the user's input, and prints.
   [[nodiscard]] bool is_first() const { return comm.rank(inference::Group::kWorld) == 0; }
   /// The part of an amount that is this rank's, at least 1.
   [[nodiscard]] std::uint64_t share(std::uint64_t amount, bool is_given) const;

@@ -84,7 +84,7 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
   become("verify", command.words, own);
 }
 
-// Throws for what a part cannot do.
+// Throws for options that a part cannot take.
 void require_shareable(const verify::VerificationOptions& options, bool is_pair) {
   const bool is_shared = std::ranges::all_of(options.levels, [](verify::Level level) {
     return level == verify::Level::kStructure || level == verify::Level::kWeights;
@@ -95,7 +95,7 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
               "run other levels, and --text, by themselves");
 }
 
-// Refuses flags that would change nothing in what is compared.
+// Refuses flags without an effect on the comparison.
 void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
   const bool is_pair = !flags.output.empty();
   const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {

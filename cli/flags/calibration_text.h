@@ -11,7 +11,7 @@
 
 namespace ingot::cli {
 
-/// A model that reads a text while something in it is counted: what the commands for that share.
+/// Flags shared by the commands that count something while a model reads a text.
 struct CalibrationFlags {
   std::string directory, text, family, mem_limit = "4GiB", progress = "auto";
   std::size_t max_tokens = 0;  ///< of the text; 0: all
@@ -29,8 +29,8 @@ formats::Checkpoint open_source(const CalibrationFlags& flags);
 
 /// Calls `count` with the documents of --text, in windows of the model's context, and with options
 /// that show `phase` as progress and stop at signals. Notes how many windows the documents take,
-/// and how long it took. Throws kMissingTensor for a model without a tokenizer, and what
-/// shard::require_all_ranks() throws.
+/// and how long it took. Throws kMissingTensor for a model without a tokenizer, and as
+/// shard::require_all_ranks() does.
 void read_text(const CalibrationFlags& flags, const formats::Checkpoint& source, const char* phase,
                const std::function<void(std::span<const verify::Prompt> documents,
                                         const verify::RunOptions& options)>& count);

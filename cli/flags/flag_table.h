@@ -103,7 +103,7 @@ bool takes_value(const Flag& flag);
 /// The values to be offered: its choices, or words.
 const std::vector<std::string>& offered_values(const Flag& flag);
 
-/// A command as its words: what --help, completions and manual pages are made of.
+/// A command as its words: the source of --help, completions and manual pages.
 struct CommandWords {
   std::string name, summary;
   const FlagTable* table = nullptr;
@@ -119,7 +119,8 @@ struct IdleFlag {
   std::string_view belongs_to;
 };
 
-/// kInvalidArgument for the first that is given and does not act, naming what it belongs to.
+/// Throws kInvalidArgument for the first flag that is given without effect, naming the option that
+/// it belongs to.
 void refuse_idle_flags(std::span<const IdleFlag> flags);
 
 /// A flag, or a word at its place, that must be given.

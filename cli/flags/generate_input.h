@@ -67,7 +67,7 @@ struct GivenPrompt {
   std::optional<double> arrives = {};  ///< seconds after the start (--arrivals)
 };
 
-/// Turns what the user gave into token ids.
+/// Turns the user's input into token ids.
 class PromptReader {
  public:
   /// Opens tokenizer and chat format as far as the flags need them.

@@ -20,8 +20,8 @@ struct SlicingFlags {
 
 void declare_slicing(FlagTable& table, SlicingFlags& flags);
 
-/// Puts what they mean into the options. Throws kInvalidArgument for flags that contradict one
-/// another, and what make_topology says of the numbers.
+/// Puts the flags into the options. Throws kInvalidArgument for flags that contradict one another,
+/// and as make_topology does.
 void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options);
 
 }  // namespace ingot::cli

@@ -9,7 +9,7 @@
 
 namespace ingot::cli {
 
-/// The flags that say what a conversion makes of each tensor, as given.
+/// The flags that decide how a conversion treats each tensor, as given.
 struct TargetFlags {
   std::string to, recipe_file, mtp, engine, dialect, activations, activation_scales, importance;
   std::string scales_from, fp8_grid, search, nvfp4_search, group_size, via, input_scale;
@@ -17,7 +17,7 @@ struct TargetFlags {
   bool quantize_attention = false;
 };
 
-/// --to, --for, --dialect: what most conversions need.
+/// --to, --for, --dialect: the flags of most conversions.
 std::vector<Flag> scheme_flags(TargetFlags& flags);
 /// The others, without --allow.
 std::vector<Flag> choice_flags(TargetFlags& flags);

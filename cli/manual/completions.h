@@ -9,8 +9,8 @@
 
 namespace ingot::cli {
 
-/// A shell, and what makes it complete the words of `ingot`: commands, options, the values of those
-/// that have a list of them, folders and files.
+/// A shell, and the script that completes the words of `ingot`: commands, options, the values of
+/// those that have a list of them, folders and files.
 struct Shell {
   std::string_view name;
   std::string (*completions)(std::span<const CommandWords> commands);

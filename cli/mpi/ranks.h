@@ -24,7 +24,7 @@ MpiUse parse_mpi_use(std::string_view word);
 bool is_launched(MpiUse use);
 
 /// The processes of one launch, of which this one is a rank. Rank 0 leads: it hears how far the
-/// others are and what their exit codes are, and tells them the one of all.
+/// others are and what their exit codes are, and tells them the common one.
 class Ranks {
  public:
   /// Loads the module, starts MPI and waits for all ranks. `words`: the arguments of this process.
@@ -39,7 +39,8 @@ class Ranks {
   [[nodiscard]] std::uint32_t rank() const { return rank_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(last_.size()); }
 
-  /// How far this rank is, safe from many threads. Rank 0 shows the sum of what it knows of all.
+  /// How far this rank is, safe from many threads. Rank 0 shows the sum over all ranks, as far as
+  /// it knows.
   void tell(std::uint64_t done, std::uint64_t total);
   /// Called on rank 0 with the sums, by one thread at a time.
   std::function<void(std::uint64_t done, std::uint64_t total)> show;
@@ -67,7 +68,7 @@ class Ranks {
   const inference::MpiModule* module_ = nullptr;
   std::uint32_t rank_ = 0;
   std::uint64_t words_;  // a hash
-  std::mutex mutex_;     // guards what follows, and every call of the module
+  std::mutex mutex_;     // guards the members below, and every call of the module
   std::vector<Last> last_;
 };
 

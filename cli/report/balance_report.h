@@ -30,7 +30,7 @@ struct Balance {
   std::vector<std::uint32_t> uncounted;  ///< layers without counts: as if all experts were alike
 };
 
-/// Balances each of the layers, which have so many experts. Throws what shard::require_even throws.
+/// Balances each of the layers, which have so many experts. Throws as shard::require_even does.
 Balance balanced(const verify::ExpertLoads& loads, const std::set<std::uint32_t>& layers,
                  std::uint32_t n_experts, const shard::BalanceShape& shape);
 

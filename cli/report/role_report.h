@@ -5,7 +5,7 @@
 
 namespace ingot::cli {
 
-/// Roles and groups of roles as rules take them: a row per selector, with what it means.
+/// Roles and groups of roles as rules take them: a row per selector, with its meaning.
 formats::Json role_rows();
 /// Rows of the tensors that each selector, and each run of layers, selects in a checkpoint:
 /// tensors, bytes, schemes, and the first tensor. Selectors that match nothing are left out.

@@ -14,7 +14,7 @@ namespace ingot::cli {
 /// that exchanges took was hidden by work, in one line.
 std::string traffic_summary(const inference::TrafficByCollective& traffic);
 
-/// Steps, sequences at once and what was put back, in a part of a line.
+/// Steps, sequences at once and sequences put back, in a part of a line.
 std::string steps_text(const inference::StepTotals& steps);
 /// The same and more, in a document.
 formats::Json steps_json(const inference::StepTotals& steps);
@@ -25,7 +25,7 @@ class StepLog {
  public:
   /// Throws system_error naming the file when it cannot be written; so do the others.
   explicit StepLog(std::filesystem::path path);
-  /// `traffic`: of this rank since the start, of which the line gets what is new; empty for one
+  /// `traffic`: of this rank since the start, of which the line gets the growth; empty for one
   /// process.
   void write(const inference::StepFigures& figures, const inference::TrafficByCollective& traffic);
   void write(const inference::StepTotals& steps);

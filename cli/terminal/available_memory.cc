@@ -73,7 +73,7 @@ std::optional<std::string> own_group(const fs::path& proc, const Version& versio
 }
 
 // The group's folder below a place where its hierarchy is mounted; that place itself where the
-// group is not below what is mounted there, as seen from inside of a container.
+// group is not below the mount, as seen from inside of a container.
 fs::path folder_of(const std::string& group, const std::string& root, const fs::path& place) {
   if (group.find("/..") != std::string::npos) return place;
   if (root == "/") return place / fs::path(group).relative_path();
@@ -84,7 +84,7 @@ fs::path folder_of(const std::string& group, const std::string& root, const fs::
 std::uint64_t number_in(const fs::path& file) {
   std::ifstream text(file);
   std::uint64_t n = 0;
-  // `max`, and what cannot be read.
+  // `max`, and a file that cannot be read.
   return text >> n ? n : kNoLimit;
 }
 

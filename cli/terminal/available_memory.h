@@ -5,9 +5,9 @@
 
 namespace ingot::cli {
 
-/// Bytes that this process may still take: what the system has available, or what is left of the
-/// least limit of the control groups (of either version) that it is in, from its own up to the
-/// root. Pages of files that can be dropped count as free.
+/// Bytes that this process may still take: the system's available memory, or the rest of the least
+/// limit of the control groups (of either version) that it is in, from its own up to the root.
+/// Pages of files that can be dropped count as free.
 std::uint64_t available_memory(const std::filesystem::path& proc = "/proc");
 
 }  // namespace ingot::cli

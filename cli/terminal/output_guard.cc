@@ -71,7 +71,7 @@ GuardedBuffer::int_type GuardedBuffer::overflow(int_type c) {
   return xsputn(&byte, 1) == 1 ? c : traits_type::eof();
 }
 
-// A flush waits for no character: what is open is none.
+// A flush does not wait for the rest of a character: an open one is not shown.
 int GuardedBuffer::sync() {
   const std::lock_guard lock(mutex_);
   return put_open() ? to_.pubsync() : -1;

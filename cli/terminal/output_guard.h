@@ -12,8 +12,8 @@ namespace ingot::cli {
 /// printable() leaves none of them in a stranger's text.
 inline constexpr std::string_view kBoldOn = "\xfe", kBoldOff = "\xff";
 
-/// Passes text on as printable_page() has it, so that names and messages of a checkpoint, and what
-/// a model writes, cannot steer a terminal. A character may come in several writes. Writes are safe
+/// Passes text on as printable_page() has it, so that names and messages of a checkpoint, and a
+/// model's text, cannot steer a terminal. A character may come in several writes. Writes are safe
 /// from many threads.
 class GuardedBuffer final : public std::streambuf {
  public:
@@ -60,7 +60,7 @@ class OutputGuard {
   Stream out_, err_;
 };
 
-/// Writes what a model wrote to stdout: byte for byte into a file or pipe, guarded on a terminal.
+/// Writes a model's text to stdout: byte for byte into a file or pipe, guarded on a terminal.
 void write_model_text(std::string_view text);
 
 /// Writes to stderr past the guard: a progress bar is drawn with control sequences of our own.

@@ -35,9 +35,9 @@ class Progress {
   void update(std::uint64_t done, std::uint64_t total);
   /// Removes the bar; nothing is shown afterwards.
   void finish();
-  /// A line for each phase: time, amount, rate, and what limited it with so many threads. After
-  /// finish(). Empty with mode `never`, --quiet, and for jobs of less than a second, unless the
-  /// mode is `always`.
+  /// A line for each phase: time, amount, rate, and the resource that limited it with so many
+  /// threads. After finish(). Empty with mode `never`, --quiet, and for jobs of less than a second,
+  /// unless the mode is `always`.
   [[nodiscard]] std::string summary(std::size_t threads) const;
 
  private:
@@ -46,7 +46,7 @@ class Progress {
   struct Phase {
     std::string name;
     Unit unit = Unit::kBytes;
-    ResourceUse use = {};  ///< until it ended, of what it took
+    ResourceUse use = {};  ///< until it ended: its use of resources
     std::uint64_t first = 0, done = 0, total = 0;
     bool has_first = false;
 
@@ -62,7 +62,7 @@ class Progress {
 
   Style style_;
   bool is_asked_for_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   Clock::time_point began_, shown_;
   ResourceUse used_;  // when the phase began
   ThreadWatch threads_;

@@ -96,7 +96,7 @@ ResourceUse ThreadWatch::take() {
 }
 
 std::string limit_text(const ResourceUse& use, std::size_t threads) {
-  // Beyond these shares a thing is what there is too little of.
+  // Above these shares a resource is the limit.
   constexpr double kWantedCores = 0.75, kWantedCore = 0.75, kWaitingThreads = 0.5;
   constexpr double kFaultsPerSecond = 200, kDiskBytesPerSecond = 20e6;
   if (use.seconds <= 0) return "-";

@@ -20,7 +20,7 @@ struct ResourceUse {
   friend ResourceUse operator-(const ResourceUse& later, const ResourceUse& earlier);
 };
 
-/// Until now; what threads wanted is not in it.
+/// Until now; without the demands of threads.
 ResourceUse resource_use();
 
 /// Samples the threads of this process to learn which resource they wait for: CPU time does not
