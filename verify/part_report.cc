@@ -27,8 +27,8 @@ namespace {
 constexpr std::uint64_t kMaxReportBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMaxParts = std::uint64_t{1} << 16;
 
-// Visits every number of `values` as 64 bits, in one order. Sums are kept bit by bit: what is made
-// of them is what one run would make.
+// Visits every number of `values` as 64 bits, in one order. Sums are kept bit by bit, so that their
+// joint results are those of one run.
 template <typename Values, typename Visit>
 void for_each_word(Values& values, const Visit& visit) {
   auto& sums = values.sums;

@@ -28,7 +28,7 @@ struct JoinedParts {
   CommandWords command;  ///< of the first of them
   std::string subject;   ///< the parts of the model that were compared, and how
 
-  /// Throws kMismatch unless the parts are of what this report is of.
+  /// Throws kMismatch unless the parts are of the same verification as this report.
   void require_of(const Report& report, const VerificationOptions& options) const;
 };
 

@@ -58,7 +58,7 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source,
   try {
     held = formats::experts_held(open_with(options, output, options.output_config).model);
   } catch (const Error&) {
-    return from;  // the levels say what is wrong with the output
+    return from;  // the levels report the faults of the output
   }
   from.model = formats::with_experts_as_in(std::move(from.model), held);
   return from;
@@ -85,7 +85,7 @@ struct SourceInputs {
   DraftOutcomes drafts;  // of the source on those
 };
 
-// One verification: what every level shares, and the report in the making.
+// One verification: the state that all levels share, and the report in the making.
 class Verification {
  public:
   explicit Verification(const VerificationOptions& options) : options_(options) {
@@ -102,7 +102,7 @@ class Verification {
     return std::move(report_);
   }
 
-  // Without gates. `side`: what the output is called in what is being done.
+  // Without gates. `side`: the name of the output in progress and errors.
   Report unjudged(const ComparedCheckpoint& from, const std::filesystem::path& output,
                   std::string side, SourceInputs& inputs) {
     keeps_faults_ = false;

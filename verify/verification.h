@@ -44,7 +44,7 @@ struct VerificationOptions {
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   std::string tool_version = {};
-  /// (what is being done, done, of how much); bytes of weights, layers, tokens.
+  /// (phase, done, total); bytes of weights, layers, tokens.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
   std::function<bool()> stop_requested = {};
   /// The output is run by ranks, of which this process is one and the first leads; null: by this
@@ -78,8 +78,8 @@ struct ComparedDirectories {
 
 /// Compares two outputs of one source: each against the reference, which is opened, and its text
 /// read, once, at the same levels, over the same prompts; without one, B against A, both computed
-/// with output_profile. Judges nothing: gates and names in the options have no effect. Throws what
-/// verify_pair() throws, and whatever keeps a side from being opened or a level from being run.
+/// with output_profile. Judges nothing: gates and names in the options have no effect. Throws as
+/// verify_pair() does, and all errors that keep a side from being opened or a level from being run.
 Comparison compare_outputs(const ComparedDirectories& directories,
                            const VerificationOptions& options);
 

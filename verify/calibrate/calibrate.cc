@@ -224,7 +224,7 @@ class Calibration {
     std::uint64_t widest = 0;
     for (std::uint32_t l = 0; l <= spec_.layers; ++l)
       widest = std::max(widest, LayerStatistics::memory(modules_of(l)));
-    // The hidden states, and what the MTP layer makes of them.
+    // The hidden states, and the states of the MTP layer.
     need.scratch += 3 * rows_.size() * spec_.stream_width() * sizeof(float) + widest +
                     modules_.size() * kBytesPerModule;
     return inference::weight_limit(need, options_.mem_limit);
@@ -256,7 +256,7 @@ class Calibration {
     if (options_.progress) options_.progress(l + 1, n_layers_);
   }
 
-  // The product is not needed, only what would go into it.
+  // The product is not needed, only its input.
   void see_head(Role role, const Matrix& x) {
     for (const CalibratedModule* module : current_) {
       if (module->role == role) statistics_.see(module->weight, module->matrix, x.view());

@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::uint64_t kMaxJsonBytes = std::uint64_t{64} << 20;
 
-/// Counts what the router of a layer chooses.
+/// Counts the choices of a layer's router.
 inference::Taps counting(std::vector<std::uint64_t>& tokens) {
   return {
       .hidden = {},
@@ -134,7 +134,7 @@ ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<cons
   const std::vector<Row> rows = rows_of(spans, 1);
   inference::RunMemory need = inference::stream_memory(source, inference::Profile::kF32,
                                                        lengths_of(spans), options.threads);
-  // The hidden states, and what the MTP layer makes of them.
+  // The hidden states, and the states of the MTP layer.
   need.scratch += 3 * rows.size() * spec.stream_width() * sizeof(float);
   inference::LayerStream stream(source,
                                 {.profile = inference::Profile::kF32,

@@ -14,11 +14,11 @@ namespace ingot::verify {
 /// Tokens that each routed expert was given, by layer with experts.
 using ExpertLoads = std::map<std::uint32_t, std::vector<std::uint64_t>>;
 
-/// Runs the documents through the model in profile f32, each layer read once, and counts what its
-/// routers choose; the MTP layer is given every token's hidden state with the next token. The same
-/// for any number of threads. kInvalidArgument without documents, or for empty ones; kUnsupported
-/// for a model without experts, or without a forward pass; kLimit when hidden states and one layer
-/// do not fit into `mem_limit`; kInterrupted when stopped.
+/// Runs the documents through the model in profile f32, each layer read once, and counts the
+/// choices of its routers; the MTP layer is given every token's hidden state with the next token.
+/// The same for any number of threads. kInvalidArgument without documents, or for empty ones;
+/// kUnsupported for a model without experts, or without a forward pass; kLimit when hidden states
+/// and one layer do not fit into `mem_limit`; kInterrupted when stopped.
 ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<const Prompt> documents,
                                const RunOptions& options);
 

@@ -71,7 +71,7 @@ class LayerStatistics final : public inference::InputObserver {
   void begin(std::span<const CalibratedModule* const> modules, std::size_t n_experts);
   void see(std::string_view weight, std::size_t matrix,
            formats::MatrixView<const float> x) override;
-  /// Counts what the router chose.
+  /// Counts the router's choices.
   [[nodiscard]] inference::Taps taps();
 
   [[nodiscard]] std::span<const std::int64_t> expert_tokens() const { return expert_tokens_; }

@@ -61,7 +61,7 @@ struct PairedTensor {
 /// In the order of A's report; tensors of only one side are left out.
 std::vector<PairedTensor> paired_tensors(const Report& a, const Report& b);
 
-/// Tensors of both with what they have in common.
+/// Tensors of both with their common properties.
 struct PairedGroup {
   std::string role;                                       ///< empty where the grouping is not by it
   std::optional<std::uint32_t> layer;                     ///< likewise

@@ -114,7 +114,7 @@ struct Sample {
 
 struct Sampled {
   std::string_view name, drawn;
-  std::string_view summary = {};  // of what is no metric
+  std::string_view summary = {};  // of a figure that is no metric
 };
 
 // Attaches the interval to the metric's figure; a likelihood becomes a figure.

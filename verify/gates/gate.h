@@ -55,18 +55,16 @@ struct Thresholds {
   double greedy_gap = 1.0;
 };
 
-/// The measured floors of docs/verify.md. `search`: what the manifest says, or empty.
+/// The measured floors of docs/verify.md. `search`: as the manifest has it, or empty.
 Thresholds default_thresholds(std::string_view search);
-/// Adds what a YAML file says; it replaces defaults of the same metric (and group, where given).
-/// A scalar is a limit on the metric's good side, or `">= 0.999"`; a map is by group:
-///   weights.cosine: {int8: 0.9999, nvfp4: 0.996}
-///   layers.cosine: ">= 0.999"
-///   greedy.gap: 0.5
-/// kInvalidArgument, naming file and key, for what is not understood.
+/// Adds the gates of a YAML file; they replace defaults of the same metric (and group, where
+/// given). A scalar is a limit on the metric's good side, or `">= 0.999"`; a map is by group:
+///   weights.cosine: {int8: 0.9999, nvfp4: 0.996} layers.cosine: ">= 0.999" greedy.gap: 0.5
+///   kInvalidArgument, naming file and key, for entries that are not understood.
 void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds);
 /// `--require "layers.cosine>=0.999"`, `--require "weights.cosine[nvfp4]>=0.996"`.
 void add_requirement(std::string_view text, Thresholds& thresholds);
-/// The defaults, what a file says (an empty path: none), and the requirements; the later counts.
+/// The defaults, those of a file (an empty path: none), and the requirements; the later counts.
 Thresholds make_thresholds(std::string_view search, const std::filesystem::path& file,
                            std::span<const std::string> requirements);
 
@@ -74,11 +72,11 @@ Thresholds make_thresholds(std::string_view search, const std::filesystem::path&
 /// that was made by hand and meets nothing fails (`checked` 0).
 std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds);
 
-/// For Report::warnings: what to say when more than a third of the greedy prompts are inconclusive.
+/// For Report::warnings: the text when more than a third of the greedy prompts are inconclusive.
 std::optional<std::string> inconclusive_warning(const Report& report);
 
-/// Whether the word is a group of the metric's values, or of several: schemes and what they begin
-/// with for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the model.
+/// Whether the word is a group of the metric's values, or of several: schemes and their beginnings
+/// for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the model.
 bool is_group(std::string_view metric, std::string_view group);
 
 }  // namespace ingot::verify

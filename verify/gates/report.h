@@ -42,7 +42,7 @@ struct Report {
   /// recorded; empty: nothing out of the ordinary, or weights were not compared.
   std::string wanted;
   std::vector<GateResult> gates;
-  /// Neither side is what the other should be: both are outputs, and what differs is no fault.
+  /// Neither side is the reference: both are outputs, and a difference is no fault.
   bool is_difference = false;
 
   /// Every gate passed, and every level ran.
@@ -65,8 +65,8 @@ Coverage coverage_of(const Report& report);
 
 /// "PASS", "FAIL", or "NOT JUDGED" when no gate applied to anything.
 std::string_view verdict_word(const Report& report);
-/// One sentence: what fails first, or what was compared and held, what was only measured, and what
-/// these levels cannot judge.
+/// One sentence: the first failure, or the parts that were compared and hold, those only measured,
+/// and those that these levels cannot judge.
 std::string verdict_sentence(const Report& report);
 /// The two sides of the comparison: "source against output", with names and schemes.
 std::string compared_sentence(const Report& report);

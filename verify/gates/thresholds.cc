@@ -126,7 +126,7 @@ constexpr std::array kDefaults{
     Row{"weights.lone_factor", "", 1e-5},
     Row{"layers.nonfinite", "", 0},
     // Cosines that rounding to the grid cannot go below on weights that are spread like a trained
-    // model's; docs/verify.md has what was measured. Tensors that keep their scheme have 1 exactly.
+    // model's; docs/verify.md has the measurements. Tensors that keep their scheme have 1 exactly.
     Row{"weights.cosine", "bf16", 0.99999},
     Row{"weights.cosine", "f16", 0.99999},
     Row{"weights.cosine", "f32", 0.99999},

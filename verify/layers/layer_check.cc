@@ -70,7 +70,7 @@ RunMemory need_of(const LockstepModel& side, std::span<const std::size_t> length
   return inference::stream_memory(side.model, side.profile, sequences, threads);
 }
 
-// The program, and what it knows of the checkpoint.
+// The program, and its facts about the checkpoint.
 std::uint64_t idle_memory(const LockstepModel& side, std::size_t threads) {
   return inference::stream_memory(side.model, side.profile, {}, threads).scratch;
 }
@@ -101,8 +101,8 @@ std::uint64_t head_bytes(const formats::Checkpoint& model) {
   return n_bytes > 0 ? n_bytes : bytes_of(formats::Role::kEmbedding);
 }
 
-/// `lengths` are those of the prompts. Hidden states of all of them are held: the source's own, and
-/// of the output as many copies as it runs. kLimit, with what would be enough.
+/// `lengths` are those of the prompts. Keeps the hidden states of all prompts: one copy for the
+/// source, one per run of the output. Throws kLimit and names the memory that would suffice.
 LockstepMemory share_memory(const LockstepModel& source, const LockstepModel& output,
                             const inference::ModelSpec& spec, std::span<const std::size_t> lengths,
                             std::size_t threads, std::uint64_t limit) {

@@ -52,8 +52,9 @@ struct LayersReport {
 
 /// Runs both models over the prompts layer by layer. A layer's weights are in memory while it runs,
 /// its experts are read once for all tokens of all prompts and both modes, so memory stays within
-/// `mem_limit` for models that do not: kLimit, with what would be enough, when one layer, two
-/// experts and the hidden states do not fit. kMismatch when the models have other shapes.
+/// `mem_limit` for models that do not: throws kLimit and names the memory that would suffice when
+/// one layer, two experts and the hidden states do not fit. kMismatch when the models have other
+/// shapes.
 LayersReport compare_layers(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options);
 

@@ -100,7 +100,7 @@ struct RecordedPrompt {
 /// Activations are F32, ids I64 or I32. Other names are ignored.
 class RecordedActivations {
  public:
-  /// Reads ids; of the rest the header. kCorrupt naming the tensor for what is no such file,
+  /// Reads ids; of the rest the header. kCorrupt naming the tensor for another kind of file,
   /// kShapeMismatch for shapes that contradict `input_ids` or the model.
   RecordedActivations(const std::filesystem::path& path, const inference::ModelSpec& spec)
       : file_(Fd::open_for_reading(path)), spec_(spec) {
@@ -275,7 +275,7 @@ class LayersBeside {
     lengths.insert(lengths.end(), lengths.begin(), lengths.end());
     RunMemory need =
         inference::stream_memory(model, options_.output_profile, lengths, options_.threads);
-    // Both sets, what was recorded after a layer, and logits of both sides.
+    // Both sets, the recorded states after a layer, and logits of both sides.
     need.scratch +=
         (4 * n_rows() * spec.stream_width() + 2 * kHeadRows * spec.vocab) * sizeof(float);
     return need;

@@ -23,11 +23,11 @@ struct ReferenceReport {
   std::optional<GreedyReport> greedy;
 };
 
-/// Compares a checkpoint with activations recorded elsewhere (docs/verify.md has the form of
-/// the file). Layers are streamed as in compare_layers, in `output_profile`. Where answers part at
+/// Compares a checkpoint with activations recorded elsewhere (docs/verify.md has the form of the
+/// file). Layers are streamed as in compare_layers, in `output_profile`. Where answers part at
 /// token n > 0, the limit is the smaller of `gap` and twice the largest difference of logits for
 /// the first token, over prompts that agree there. kCorrupt, kShapeMismatch and kNonFinite naming
-/// the tensor of a bad file; kLimit with what would be enough.
+/// the tensor of a bad file; kLimit, with the memory that would suffice.
 ReferenceReport compare_reference(const formats::Checkpoint& model,
                                   const std::filesystem::path& recorded, const RunOptions& options);
 

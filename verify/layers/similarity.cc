@@ -32,7 +32,7 @@ void compare_token(const float* source, const float* output, std::size_t width, 
   }
   sums.finite = std::isfinite(sums.source2) && std::isfinite(output2);
   if (sums.error2 == 0) {
-    sums.cosine = 1;  // not what rounding makes of it
+    sums.cosine = 1;  // exactly, without rounding
   } else if (sums.source2 == 0 || output2 == 0) {
     sums.cosine = 0;
   } else {

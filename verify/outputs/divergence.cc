@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kTop = 5;
 
-// ln of the sum of exponentials: what turns logits into logarithms of probabilities.
+// ln of the sum of exponentials, which turns logits into logarithms of probabilities.
 double log_sum(std::span<const float> logits) {
   double top = -std::numeric_limits<double>::infinity(), sum = 0;
   for (const float value : logits) top = std::max(top, double{value});

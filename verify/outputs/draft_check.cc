@@ -130,7 +130,7 @@ DraftOutcomes measure_drafts(const Checkpoint& model, std::span<const DraftText>
     }
     INGOT_CHECK(at == drafts.size());
   };
-  constexpr std::size_t kStates = 3;  // normed, and what the MTP layer is given and makes
+  constexpr std::size_t kStates = 3;  // normed, and the input and output of the MTP layer
   pass_documents(model, documents, options, kStates, take);
   return outcomes;
 }

@@ -26,16 +26,16 @@ bool has_mtp_layer(const formats::Checkpoint& model);
 
 /// The source's greedy answers to prompts, in source_profile, of equal lengths that are together at
 /// least kDraftTokens, or as long as the model's context lets them be. They do not end where the
-/// model ends them: few answers are as long, and what follows is the model's own, too.
+/// model ends them: few answers are as long, and the tokens after the end are the model's own, too.
 std::vector<DraftText> answered_text(const formats::Checkpoint& source,
                                      std::span<const Prompt> prompts, const RunOptions& options);
 /// Texts of which all tokens count.
 std::vector<DraftText> whole_text(std::span<const Prompt> documents);
 
 /// For every text and every token of it that counts, in order: whether the MTP layer, given the
-/// state before that token, drafts for the token after it what the model itself takes for likeliest
-/// there. In output_profile. All tokens are those of the text, so that two models are compared on
-/// the same ones.
+/// state before that token, drafts for the token after it the one that the model itself finds
+/// likeliest. In output_profile. All tokens are those of the text, so that two models are compared
+/// on the same ones.
 using DraftOutcomes = std::vector<std::vector<bool>>;
 DraftOutcomes measure_drafts(const formats::Checkpoint& model, std::span<const DraftText> texts,
                              const RunOptions& options);

@@ -54,7 +54,7 @@ class AnsweringModel {
  public:
   // `ranks`: over which a rank's directory runs; null: `source` is whole. `most[i]` tokens are the
   // most that prompt i and its answer have together; an answer ends with one of `eos`. All must
-  // outlive this. Throws what Model does.
+  // outlive this. Throws as Model does.
   AnsweringModel(const Checkpoint& source, const inference::ModelOptions& options,
                  std::span<const Ids> prompts, std::span<const std::size_t> most,
                  std::span<const std::int32_t> eos, inference::Comm* ranks)

@@ -38,7 +38,7 @@ struct GreedyPrompt {
 struct GreedyReport {
   std::vector<GreedyPrompt> prompts;
   std::size_t equal = 0, inconclusive = 0, different = 0;
-  /// Over all tokens of all prompts; 0 for what another program answered.
+  /// Over all tokens of all prompts; 0 for answers of another program.
   inference::NearTies source_near_ties, output_near_ties;
 };
 /// Counts outcomes, and decodes the answers where there is a tokenizer.

@@ -69,7 +69,7 @@ std::optional<std::string> in_chat_format(const Checkpoint& source, const Conver
     options.date = kDate;
     return format->render(messages, nullptr, options);
   } catch (const Error&) {
-    return std::nullopt;  // no template, or none that we can render: not what is verified here
+    return std::nullopt;  // no template, or none that we can render: that is not verified here
   }
 }
 

@@ -42,13 +42,13 @@ struct RunOptions {
 
 /// The built-in prompts: two stories to be continued and some questions, in English and Chinese,
 /// some dozens of tokens each, BOS once. Questions are put in the model's own chat format where it
-/// has one that can be rendered. All are of a kind that small models know as well: what a model has
-/// never seen, it answers at random, and every quantization differently. Without a tokenizer: fixed
+/// has one that can be rendered. All are of a kind that small models know as well: a model answers
+/// unfamiliar questions at random, and every quantization differently. Without a tokenizer: fixed
 /// pseudo-random ids of the model's vocabulary.
 std::vector<Prompt> built_in_prompts(const formats::Checkpoint& source,
                                      const inference::Tokenizer* tokenizer);
 
-/// Returns nullopt when the checkpoint has no tokenizer; throws what Tokenizer::open throws.
+/// Returns nullopt when the checkpoint has no tokenizer; throws as Tokenizer::open does.
 std::optional<inference::Tokenizer> open_tokenizer(const formats::Checkpoint& source);
 
 /// The functions below read files, pipes and the standard input (formats/text/text_input.h), where

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kHeight = 240;
 
-// A layer, with what the levels that ran say of it.
+// A layer, with its results of the levels that ran.
 struct LayerRow {
   std::string title;
   std::optional<PairedGroup> weights;

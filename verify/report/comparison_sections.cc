@@ -84,7 +84,7 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
   return section;
 }
 
-// First what decides about the error of the whole.
+// First the groups that decide about the error of the whole.
 std::vector<PairedGroup> weightiest_first(std::vector<PairedGroup> groups) {
   const auto weight = [](const PairedGroup& group) {
     return std::abs(group.b.error2 - group.a.error2);

@@ -12,8 +12,8 @@ namespace ingot::verify {
 /// "+1.25", or which side is exact where the difference is infinite.
 std::string signed_decibels(double value);
 
-/// Layers with what the levels that ran say of both: on a page all, with curves, else `n_worst`
-/// that are farthest apart. The comparison has a reference.
+/// Layers with the results of the levels that ran, of both: on a page all, with curves, else
+/// `n_worst` that are farthest apart. The comparison has a reference.
 Section paired_layers_section(const Comparison& comparison,
                               const std::vector<PairedTensor>& tensors, Form form,
                               std::size_t n_worst);

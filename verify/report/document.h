@@ -84,11 +84,10 @@ struct Section {
   std::vector<Block> blocks;
 };
 
-/// A report for people. Texts in it are as they were found; each writer escapes what its form
-/// needs.
+/// A report for people. Texts in it are as they were found; each writer escapes them for its form.
 struct Document {
   std::string title = {};
-  std::string verdict = {};  ///< "PASS"; a document without one begins with what it found
+  std::string verdict = {};  ///< "PASS"; a document without one begins with its findings
   bool is_good = true;
   std::string finding = {}, subject = {};  ///< a sentence each, without full stop
   Remarks remarks = {};

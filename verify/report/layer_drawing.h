@@ -26,7 +26,7 @@ struct DecadeAxis {
   int low = 0, high = 0;
   [[nodiscard]] double part(double cosine) const;
 };
-/// The decades around these cosines; what is no number is left out.
+/// The decades around these cosines; values that are no numbers are left out.
 DecadeAxis decade_axis(std::span<const double> cosines);
 
 inline constexpr double kHiddenHeight = 340;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kMostRows = 20;  // a model card is read, not searched
 
-// A name in code style, where only what ends it, or a cell, matters.
+// A name in code style, where only characters that end it, or a cell, matter.
 std::string code(std::string_view text) {
   std::string out;
   for (const char c : valid_text(text)) out += c == '`' || c == '\n' ? ' ' : c == '|' ? '/' : c;

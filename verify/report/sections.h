@@ -13,8 +13,8 @@ namespace ingot::verify {
 
 /// For whom a report is written.
 enum class Form : std::uint8_t {
-  kText,  ///< a terminal: what is wrong, and a summary of the rest
-  kCard,  ///< a model card: the same, with every gate and what was compared
+  kText,  ///< a terminal: faults, and a summary of the rest
+  kCard,  ///< a model card: the same, with every gate and the parts that were compared
   kPage,  ///< every figure, drawn and in tables
 };
 
@@ -45,7 +45,7 @@ std::string answers_html(const std::vector<Answer>& answers);
 /// marked; `outputs` are of the same prompt.
 std::string prompt_html(std::size_t number, const std::vector<std::string_view>& titles,
                         const std::vector<const GreedyPrompt*>& outputs);
-/// The members of report_json() that hold what was measured.
+/// The members of report_json() that hold measurements.
 formats::Json measured_json(const Report& report, std::size_t n_worst);
 formats::Json side_json(const CheckpointFacts& facts);
 

@@ -6,8 +6,8 @@
 #include "formats/text/figures.h"
 #include "verify/report/document.h"
 
-// A text of a given length: what may be shortened are tables and lists of remarks, whose first rows
-// are the most important. The longest gives up a row at a time, so that short ones stay whole.
+// A text of a given length: tables and lists of remarks may be shortened, whose first rows are the
+// most important. The longest gives up a row at a time, so that short ones stay whole.
 
 namespace ingot::verify {
 

@@ -49,7 +49,7 @@ Cell faults(std::uint64_t count) {
   return {count_text(count), count == 0 ? Style::kPlain : Style::kFault};
 }
 
-// Neither of two outputs is what the other was rounded from.
+// Leaves out columns about rounding: neither of two outputs was rounded from the other.
 void leave_out_rounding(const Report& report, std::vector<std::size_t>& columns,
                         std::initializer_list<std::size_t> rounding) {
   if (!report.is_difference) return;
@@ -199,7 +199,7 @@ struct SchemeErrors {
   }
 };
 
-// Errors of what was rounded to a grid: by the output's scheme, in order of first appearance.
+// Errors of values rounded to a grid: by the output's scheme, in order of first appearance.
 std::vector<SchemeErrors> errors_by_scheme(const WeightsReport& weights) {
   std::vector<SchemeErrors> all;
   for (const TensorWeights& tensor : weights.tensors) {

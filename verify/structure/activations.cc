@@ -47,7 +47,7 @@ void compare_activations(const Checkpoint& source, const Checkpoint& output, con
     if (change.first == nullptr) change.first = &tensor;
     ++change.tensors;
   }
-  // Another dialect may not have what was said, and engines then do what it has; a repair names
+  // Another dialect may lack the source's activations, and engines then use its own; a repair names
   // what it changes.
   const bool is_fault = &source.dialect() == &output.dialect() && !wanted.is_repair;
   for (const auto& [words, change] : changes) {

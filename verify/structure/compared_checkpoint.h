@@ -28,8 +28,7 @@ struct ComparedCheckpoint {
 std::string family_of(std::string_view given, const std::filesystem::path& directory,
                       const std::optional<formats::Manifest>& manifest);
 
-/// Opens it under family_of(the one in the options). Throws what
-/// shard::open_source throws.
+/// Opens it under family_of(the one in the options). Throws as shard::open_source does.
 ComparedCheckpoint open_compared(const std::filesystem::path& directory,
                                  shard::SourceOptions options);
 

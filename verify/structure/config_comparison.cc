@@ -88,7 +88,7 @@ const SaidValue* said_of(const ConfigMeaning::Values& side, std::string_view nam
   return said == side.end() ? nullptr : &said->second;
 }
 
-// The same model, by what a config.json says of it.
+// Compares the model parameters of two config.json.
 class ParameterComparison {
  public:
   using Severity = check::Severity;

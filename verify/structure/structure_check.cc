@@ -68,7 +68,7 @@ constexpr std::array<std::string_view, 4> kPaperNames = {"README", "LICENSE", "N
 constexpr std::array<std::string_view, 7> kPaperSuffixes = {".md",  ".pdf", ".png", ".jpg",
                                                             ".svg", ".gif", ".webp"};
 
-// For people: what loads the model does not open it.
+// For people: loaders of the model do not open it.
 bool is_paper(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
   return std::any_of(kPaperNames.begin(), kPaperNames.end(),
@@ -373,7 +373,7 @@ void StructureFindings::add(Finding finding) {
 std::vector<Finding> StructureFindings::take() {
   std::set<std::tuple<std::string_view, std::string, std::string>> told;
   std::erase_if(findings_, [&](const Finding& finding) {
-    // Without a tensor, the file is what it is about.
+    // Without a tensor, the file is its subject.
     const std::string& subject = finding.tensor.empty() ? finding.file : finding.tensor;
     return !told.emplace(finding.rule, subject, finding.message).second;
   });

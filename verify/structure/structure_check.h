@@ -37,12 +37,12 @@ struct StructureReport {
 };
 
 /// Level `structure`: the output holds every logical tensor of the source once, in its shape, with
-/// scales that are each used once; model parameters of config.json are the source's; what config,
-/// index, ignore lists and description files say is what the tensors are; MTP layers are there as
+/// scales that are each used once; model parameters of config.json are the source's; config, index,
+/// ignore lists and description files describe the tensors rightly; MTP layers are there as
 /// promised; side files are the same bytes; replicas of slices are equal; the manifest's sizes and
-/// hashes hold; loaders accept it. Reads no weights but for hashes and replicas.
-/// An output of which opening fails gives findings as well, as far as its faults can be told apart;
-/// only a directory that cannot be read at all throws.
+/// hashes hold; loaders accept it. Reads no weights but for hashes and replicas. An output of which
+/// opening fails gives findings as well, as far as its faults can be told apart; only a directory
+/// that cannot be read at all throws.
 StructureReport check_structure(const ComparedCheckpoint& source,
                                 const std::filesystem::path& output,
                                 const StructureOptions& options);

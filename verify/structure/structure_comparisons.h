@@ -35,8 +35,8 @@ class StructureFindings {
   /// A finding of a loader rule, or without a rule.
   void add(check::Finding finding);
 
-  /// Errors first, otherwise in the order added; what was found twice, by one rule at one tensor in
-  /// the same words, once. Leaves this empty.
+  /// Errors first, otherwise in the order added; a finding that two places made, by one rule at one
+  /// tensor in the same words, once. Leaves this empty.
   std::vector<check::Finding> take();
 
  private:
@@ -82,9 +82,9 @@ struct OutputConfig {
 void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
                               StructureFindings& found);
 
-/// Finds ("structure.config") what a config.json of the output says of how numbers are held and
-/// computed with that neither the source says nor the output's tensors show: a dtype, a quantized
-/// cache of keys and values, a `scale_fmt` that was lost.
+/// Finds ("structure.config") statements of an output's config.json about number formats that
+/// neither the source makes nor the output's tensors show: a dtype, a quantized cache of keys and
+/// values, a `scale_fmt` that was lost.
 void compare_number_formats(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             const OutputConfig& config, StructureFindings& found);
 

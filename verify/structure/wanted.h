@@ -27,8 +27,8 @@ struct Wanted {
 
   /// Whether a rule names the tensor or its role, and asks for this plain scheme.
   [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
-  /// For a report: the options that weights are judged by, or that none was known and what is
-  /// assumed.
+  /// For a report: the options that weights are judged by, or that none was known, and the
+  /// assumption.
   [[nodiscard]] std::string sentence() const;
 };
 

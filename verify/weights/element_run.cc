@@ -292,7 +292,7 @@ constexpr float kLimit = 0.5001F;
 constexpr float kSlack = 1 + 0x1p-12F;
 
 constexpr StepGrid kE4m3{0x1p-6F, 0x1p-3F, kLimit, 448, kSlack};
-/// All steps are 1; -128 is as far as 127 for what was cut off.
+/// All steps are 1; -128 is as far as 127 for values that were cut off.
 constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kSlack};
 constexpr StepGrid kE2m1{1, 0x1p-1F, kLimit, 6, kSlack};
 /// All steps are 1, up to the 15 that a zero point leaves.

@@ -11,7 +11,7 @@ namespace ingot::verify {
 /// everything from 1.5 on.
 inline constexpr std::size_t kStepBins = 25;
 /// Errors are shortened by this before they are binned, so that ties at half a step are not beyond
-/// it: what limit is for counting misrounded values.
+/// it, as `limit` does when misrounded values are counted.
 inline constexpr float kBinFactor = 1 - 0x1p-11F;
 
 /// The result of comparing values one by one. Exact counts; sums in double over a fixed order (see

@@ -18,10 +18,10 @@ namespace ingot::verify {
 /// values on a needlessly coarse grid are not misrounded: their largest code tells.
 struct GroupReach {
   std::uint64_t groups = 0;  ///< that lost something to rounding; others do well with any scale
-  std::uint64_t coarse = 0;  ///< of them, those whose largest code is below what rules reach
+  std::uint64_t coarse = 0;  ///< of them, those whose largest code is below the reach of rules
   double least = 1;          ///< their least reach: the largest code over the one that rules reach
   float scale = 0;           ///< of a tensor with one scale
-  bool fills = false;        ///< the codes of such a tensor reach what rules reach
+  bool fills = false;        ///< the codes of such a tensor reach as far as rules do
 
   void add(const GroupReach& next);
   friend bool operator==(const GroupReach&, const GroupReach&) = default;
@@ -52,7 +52,7 @@ class GroupCodes {
   formats::SchemeId scheme_;
   bool is_judged_ = false;
   bool is_within_tiles_ = false;
-  // By scale, of groups that several tiles hold: the largest code over what rules reach, and
+  // By scale, of groups that several tiles hold: the largest code over the reach of rules, and
   // whether any value was rounded. Atomic, since the largest is the same in any order.
   std::size_t shared_ = 0;  ///< how many
   std::once_flag begun_;

@@ -1,4 +1,4 @@
-// Each cause is an experiment: what the writer may have done is done to the scales, or to the
+// Each cause is an experiment: the writer's possible mistake is made with the scales, or to the
 // quotient that it rounded, and the codes are held against the source again.
 
 #include <optional>
@@ -110,7 +110,7 @@ class Experiments {
     return sums;
   }
 
-  // Least squares are off by what rounding scatters, which the last codes of a row show.
+  // Least squares are off by the scatter of rounding, which the last codes of a row show.
   float best_factor(double fitted) {
     auto best = static_cast<float>(fitted);
     std::uint64_t least = ~std::uint64_t{0};

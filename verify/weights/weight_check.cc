@@ -285,7 +285,8 @@ void add_to_group(WeightGroup& group, const TensorWeights& tensor) {
   group.sums.add(tensor.sums);
 }
 
-/// Groups by key(tensor), in order of first appearance; name(group, tensor) says what they share.
+/// Groups by key(tensor), in order of first appearance; name(group, tensor) names their common
+/// property.
 template <typename Key, typename Name>
 std::vector<WeightGroup> group_by(const WeightsReport& report, const Key& key, const Name& name) {
   std::vector<WeightGroup> groups;

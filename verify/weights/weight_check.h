@@ -79,12 +79,12 @@ struct WeightsReport {
 };
 
 /// Streams both sides in row bands within `mem_limit`, decodes, and compares every pair of logical
-/// tensors of one name; with a ledger, only those that are of its share and not in it. Throws what
-/// reading throws; kInterrupted when stopped.
+/// tensors of one name; with a ledger, only those that are of its share and not in it. Throws as
+/// reading does; kInterrupted when stopped.
 WeightsReport compare_weights(const formats::Checkpoint& source, const formats::Checkpoint& output,
                               const WeightsOptions& options);
 
-/// Sums of several tensors with what they have in common.
+/// Sums of several tensors with their common properties.
 struct WeightGroup {
   std::string from, to, role;          ///< empty where the grouping is not by it
   std::optional<std::uint32_t> layer;  ///< likewise

@@ -187,7 +187,8 @@ bool WeightPair::zeros_agree(const EncodedBand& source, const EncodedBand& outpu
   return std::ranges::equal(source.run.group_order, output.run.group_order);
 }
 
-// Whether stored as F32 or BF16, as a factor or a divisor: what codes are multiplied with counts.
+// True if the effective factors of the codes agree, whether stored as F32 or BF16, as factor or
+// divisor.
 bool WeightPair::scales_agree(const EncodedBand& source, const EncodedBand& output,
                               const WeightBand& band) const {
   const std::uint32_t ulps =

@@ -28,7 +28,7 @@ struct BandSums {
   ElementSums sums;
   GroupReach reach;     ///< of groups that the band holds
   bool is_same = true;  ///< codes and scales, of one coding on both sides
-  /// The same codes under another global scale, block scales the nearest to what they were.
+  /// The same codes under another global scale, block scales the nearest to the old ones.
   bool is_rescaled = true;
   bool has_powers_of_two = true;  ///< all scales of the output are
   void add(const BandSums& next);
@@ -55,7 +55,7 @@ class WeightPair {
   [[nodiscard]] std::uint64_t scratch_bytes() const;
   [[nodiscard]] BandSums compare(const WeightBand& band, WeightScratch& scratch) const;
   [[nodiscard]] Relation relation(const BandSums& whole) const;
-  /// Names what loaders make of this weight and others, which may share a scale; or empty.
+  /// The module into which loaders fuse this weight with others, which may share a scale; or empty.
   [[nodiscard]] std::string fused_module() const;
   /// The number over all scales of the output, or its one scale; nullopt when there are many.
   [[nodiscard]] std::optional<float> one_scale() const;
