@@ -9,8 +9,8 @@ namespace ingot::inference {
 
 /// The arithmetic of a forward pass.
 enum class Profile : std::uint8_t {
-  /// Per tensor what its scheme and declared activations mean on the target hardware; between
-  /// operations as kBf16.
+  /// Per tensor the arithmetic of its scheme and declared activations on the target hardware;
+  /// between operations as kBf16.
   kNative,
   /// Rounds to BF16 between operations as transformers does in BF16 eager mode.
   kBf16,

@@ -11,7 +11,7 @@
 
 namespace ingot::inference {
 
-/// In what numbers cached values are held (`--kv-cache`).
+/// The number format of cached values (`--kv-cache`).
 enum class KvFormat : std::uint8_t { kF32, kBf16, kFp8, kInt8 };
 std::span<const KvFormat> kv_formats();
 std::string_view kv_format_name(KvFormat format);
@@ -63,7 +63,7 @@ class KvCache {
   /// Forgets tokens from n on; their pages are free again.
   void truncate(SequenceId sequence, std::size_t n);
   void free(SequenceId sequence);
-  /// Tokens for which there is room: what reserve and truncate said last.
+  /// Tokens for which there is room, by the last reserve or truncate.
   [[nodiscard]] std::size_t length(SequenceId sequence) const { return living(sequence).length; }
   /// Pages in use and free, of all streams and layers together.
   [[nodiscard]] std::size_t pages_used() const { return slabs_used() * n_streams_; }

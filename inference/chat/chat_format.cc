@@ -128,9 +128,9 @@ Templates parse_templates(const Json& value, const std::string& where) {
   return templates;
 }
 
-/// The chat template among a model's files, null when they have none. Templates see what
-/// transformers gives them: messages, tools, documents, add_generation_prompt, the special tokens
-/// of tokenizer_config.json that are set, and the options.
+/// The chat template among a model's files, null when they have none. Templates get the variables
+/// of transformers: messages, tools, documents, add_generation_prompt, the special tokens of
+/// tokenizer_config.json that are set, and the options.
 std::unique_ptr<ChatFormat> open_template_format(const std::filesystem::path& directory) {
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
   const std::filesystem::path template_path = directory / "chat_template.jinja";

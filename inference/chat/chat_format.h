@@ -50,7 +50,7 @@ class ChatFormat {
   [[nodiscard]] std::string_view name() const { return name_; }
   /// `messages` is an array as parse_messages gives it, `tools` null or an array. Throws
   /// kInvalidArgument for messages that the format cannot hold, naming the message, and
-  /// kUnsupported for roles, tools and modes that it does not have; a template throws what
+  /// kUnsupported for roles, tools and modes that it does not have; a template throws as
   /// jinja::Template::render does.
   [[nodiscard]] std::string render(const formats::Json& messages, const formats::Json& tools,
                                    const ChatOptions& options) const;

@@ -152,7 +152,7 @@ Json plain_messages(const Row& row, const Json& messages, std::string& system) {
     if (!is_known) refuse_in_format(row.name, fmt::format("role '{}'", role));
     const std::string content = message_text(message, i);
     if (role == "system") system += (std::exchange(has_system, true) ? "\n\n" : "") + content;
-    // A prefix is what the answer begins with, so it is the last message.
+    // A prefix is the beginning of the answer, so it is the last message.
     plain.push_back({{"role", role},
                      {"content", content},
                      {"calls", std::move(calls)},

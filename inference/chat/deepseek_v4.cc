@@ -84,7 +84,7 @@ std::string_view effort_text(const Json* extra) {
   throw Error(ErrorCode::kInvalidArgument, "'reasoning_effort' is none of low, high and max");
 }
 
-/// A message, or what a run of users' and tools' messages says together.
+/// A message, or the joint text of a run of users' and tools' messages.
 struct Turn {
   Numbered first;
   std::string role;

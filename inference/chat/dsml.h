@@ -28,7 +28,7 @@ struct Numbered {
   [[nodiscard]] const std::string& role() const;
 };
 std::vector<Numbered> numbered(const formats::Json& messages);
-/// kInvalidArgument: `messages[INDEX]` and then what is wrong.
+/// Throws kInvalidArgument: `messages[INDEX]` and then the fault.
 [[noreturn]] void refuse(const Numbered& at, std::string_view message);
 
 /// The request's tools become those of a system message; kInvalidArgument where it has its own.
@@ -48,7 +48,7 @@ struct EncoderFlags {
   bool drop_thinking = true, add_bos = true;
 };
 /// `drop_thinking` and `add_default_bos_token`; those called `others` are left to the caller.
-/// kInvalidArgument for what is no boolean, and for other variables.
+/// kInvalidArgument for a value that is no boolean, and for other variables.
 EncoderFlags read_flags(std::string_view format, const formats::Json* extra,
                         std::string_view others = {});
 

@@ -19,7 +19,7 @@ struct Conversation {
 };
 
 /// Parses a JSON array of messages, or an object {"messages": [...], "tools": [...]}. `where` names
-/// the file in errors. Throws kCorrupt for what is no JSON, else what check_messages throws.
+/// the file in errors. Throws kCorrupt for a text that is no JSON, and as check_messages does.
 Conversation parse_messages(std::string_view json, std::string_view where);
 
 /// kInvalidArgument, naming message and key, unless there is at least one message, each with a

@@ -71,7 +71,7 @@ struct PythonJsonStyle {
   /// Empty means the default: ", " or, with an indent, ",".
   std::string item_separator;
   std::string key_separator = ": ";
-  /// kLimit beyond it: an indentation multiplies what is written.
+  /// kLimit beyond it: an indentation multiplies the text.
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
 };
 

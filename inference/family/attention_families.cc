@@ -175,7 +175,7 @@ ModelSpec longcat_flash(const ModelConfig& config) {
   return spec;
 }
 
-// A.X K1: DeepSeek-V3 with a norm of what a mixture gives.
+// A.X K1: DeepSeek-V3 with a norm of a mixture's output.
 ModelSpec axk1(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
   add_latent_attention(config, spec);

@@ -140,7 +140,7 @@ ModelSpec mimo_v2_flash(const ModelConfig& config) {
   return spec;
 }
 
-// Llama 4: layers with rope see the tokens of their chunk and normalize what they rotated; layers
+// Llama 4: layers with rope see the tokens of their chunk and normalize rotated values; layers
 // without see all, and their queries may grow. Experts take their input times the gate.
 ModelSpec llama4(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);

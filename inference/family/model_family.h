@@ -25,7 +25,7 @@ std::span<const ModelFamily> model_families();
 /// experts per token than experts, groups that do not divide them).
 ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& config);
 /// The same of a source. A rank's widths are as it stores them, but the vocabulary is that of the
-/// unsliced model: what was padded is no token.
+/// unsliced model: padding is no token.
 ModelSpec model_spec(const formats::Checkpoint& source);
 
 /// Facts about scaled rope that families of grouped attention may state in addition to RopeConfig.
@@ -34,7 +34,8 @@ struct RopeBands {
   /// llama3: waves that turn fewer than `low` times in the original context are stretched, those
   /// that turn more than `high` times stay.
   double low = 1, high = 4;
-  std::optional<double> magnitude;  ///< YaRN: on cos and sin, in place of what the factor gives
+  std::optional<double> magnitude;  ///< YaRN: on cos and sin, in place of the one that the factor
+                                    ///< gives
 };
 /// Those of `rope_parameters` or `rope_scaling`.
 RopeBands rope_bands(const formats::ModelConfig& config);

@@ -128,7 +128,7 @@ RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool inte
     return spec;
   }
   // Without mscale the whole effect is on cos and sin; with mscale_all_dim it is in the softmax
-  // scale, and what is left here is the quotient.
+  // scale, and the quotient remains here.
   const bool has_mscales = config.mscale.value_or(0) != 0 && config.mscale_all_dim.value_or(0) != 0;
   spec.magnitude = static_cast<float>(has_mscales ? magnitude(factor, *config.mscale) /
                                                         magnitude(factor, *config.mscale_all_dim)

@@ -58,8 +58,8 @@ struct GroupedRope {
 /// Grouped-query attention with a norm per head; values are as wide as keys.
 void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec,
                            const GroupedRope& rope = {});
-/// The first values of a head that are rotated: `rotary_dim`, or what `partial_rotary_factor`, else
-/// `if_missing`, makes of head_dim.
+/// The first values of a head that are rotated: `rotary_dim`, or head_dim times
+/// `partial_rotary_factor`, else `if_missing`.
 std::size_t rotated_dim(const formats::ModelConfig& config, double if_missing = 1);
 /// `llama_4_scaling_beta` of the rope parameters.
 std::optional<GrowthSpec> query_growth(const formats::ModelConfig& config);

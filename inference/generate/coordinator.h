@@ -36,7 +36,7 @@ struct StepFigures : StepCounts {
   double waiting_seconds = 0;   ///< before it, for other ranks and for requests
 };
 
-/// Between two steps all ranks meet here: each tells the others what it did and what is left, so
+/// Between two steps all ranks meet here: each tells the others its finished and remaining work, so
 /// that all decide alike whether there is another step, and which group of ranks gets a request
 /// that has arrived: the one with the fewest tokens outstanding, the first of equals.
 class Coordinator {

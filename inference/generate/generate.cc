@@ -171,7 +171,7 @@ class Batch {
     if (options_.on_step) options_.on_step(figures);
   }
 
-  // Every rank gets the answers of all groups, and what they have counted.
+  // Every rank gets the answers and counts of all groups.
   void share_answers() {
     Comm& comm = model_.comm();
     if (comm.size(Group::kWorld) == 1) return;
@@ -333,8 +333,8 @@ class Batch {
                                                            : counts_.answer_tokens);
   }
 
-  // Takes what rows of a step decide, up to the first proposal that does not hold. `logits` from
-  // row `at` on are its own; `at` becomes that of the next sequence.
+  // Takes the tokens that rows of a step decide, up to the first proposal that does not hold.
+  // `logits` from row `at` on are its own; `at` becomes that of the next sequence.
   void take_rows(const Scheduler::Share& share, const Matrix& logits, std::size_t& at,
                  FedRows& held) {
     const std::size_t i = share.id, known = n_known(i), end = share.first + share.count;

@@ -22,7 +22,7 @@ std::string megabytes(std::uint64_t n_bytes) {
   return fmt::format("{} MB", (n_bytes + 999'999) / 1'000'000);
 }
 
-// The program itself, tokenizer included, and what it knows of each stored tensor.
+// The program itself, tokenizer included, and its facts about each stored tensor.
 constexpr std::uint64_t kProgram = std::uint64_t{48} << 20U;
 constexpr std::uint64_t kBytesPerStoredTensor = 1024;
 

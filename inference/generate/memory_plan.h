@@ -48,8 +48,8 @@ struct MemoryShare {
 MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> final_lengths,
                          std::size_t batch_tokens, std::uint64_t limit);
 
-/// Bytes that `limit` leaves for weights. kLimit with the figures, and with what would be enough,
-/// when they do not suffice.
+/// Bytes that `limit` leaves for weights. Throws kLimit, with the figures and a limit that would be
+/// enough, when they do not suffice.
 std::uint64_t weight_limit(const RunMemory& need, std::uint64_t limit);
 
 }  // namespace ingot::inference

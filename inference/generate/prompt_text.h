@@ -38,15 +38,15 @@ struct PromptLine {
 
 /// JSON lines: each is a string, or an object with one of "text", "prompt" (strings) and "messages"
 /// (with "tools" as parse_messages has them), and perhaps an "id"; other keys are passed over, and
-/// so are blank lines. `where` names the file in errors, which have the line: kCorrupt for what is
-/// no JSON, kInvalidArgument for any other value, an empty text, and what check_messages refuses.
+/// so are blank lines. `where` names the file in errors, which have the line: kCorrupt for a text
+/// that is no JSON, kInvalidArgument for any other value, an empty text, and messages that
+/// check_messages refuses.
 std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where);
 /// The same of requests that arrive one after the other: each line has "seconds", not fewer than
 /// the line before. kInvalidArgument naming file and line.
 std::vector<PromptLine> parse_arrivals(std::string_view text, std::string_view where);
-/// Whether what was read from `path` is JSON lines: the name ends in `.jsonl`, or it is the
-/// standard input or a pipe, which has none, and the first line is one that parse_prompt_lines
-/// takes.
+/// True if the text of `path` is JSON lines: the name ends in `.jsonl`, or it is the standard input
+/// or a pipe, which has none, and the first line is one that parse_prompt_lines takes.
 bool has_prompt_lines(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace ingot::inference

@@ -14,7 +14,7 @@ namespace ingot::inference {
 /// How a token is chosen from logits.
 struct SamplingOptions {
   float temperature = 1.0F;  ///< 0: the largest logit
-  std::size_t top_k = 0;     ///< keep the k largest, and what equals the k-th; 0: all
+  std::size_t top_k = 0;     ///< keep the k largest, and those equal to the k-th; 0: all
   float top_p = 1.0F;        ///< then the fewest whose probabilities reach p, at least one
   std::uint64_t seed = 0;
 };

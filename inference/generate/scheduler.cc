@@ -68,7 +68,7 @@ std::size_t Scheduler::pages_with(std::span<const Share> shares) const {
   return n_pages;
 }
 
-// With room for what is known of it and for the tokens of a page beyond, it does not go at once.
+// With room for its known tokens and for those of a page beyond, it does not go at once.
 bool Scheduler::enter_next() {
   if (waiting_.empty()) return false;
   const std::size_t id = waiting_.front();

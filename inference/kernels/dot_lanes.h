@@ -34,8 +34,8 @@ inline void add_products(const float* a, const float* b, std::size_t n, DotLanes
   }
 }
 
-/// x[i] = exp_f32(x[i] - shift), each added to lane i % kDotLanes: what of a softmax fills no
-/// vector.
+/// x[i] = exp_f32(x[i] - shift), each added to lane i % kDotLanes: the rest of a softmax that fills
+/// no vector.
 void exponentials(float* x, std::size_t n, float shift, DotLanes& lanes);
 
 // e^x = 2^n x e^r with n = rint(x / ln 2) and r = x - n ln 2. ln 2 comes in two parts, the first so

@@ -1,6 +1,6 @@
 // The sixteen lanes of a dot product in registers: one vector of 512 bits, or several shorter ones;
-// and stored codes to sixteen lanes of FP32 weights: what all decoders share, plain numbers, INT8.
-// Included once per target, inside nothing.
+// and stored codes to sixteen lanes of FP32 weights: the common part of all decoders, plain
+// numbers, INT8. Included once per target, outside of any namespace.
 //
 // A decoder reads one row. `begin` takes the scale of a column of the grid, where kGrouped says
 // that it has to be told, and says whether it can work with that; `load` fetches kVectors x 16

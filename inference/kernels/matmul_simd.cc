@@ -1,6 +1,6 @@
 // Products of one to three rows of x (decoding) and stored weights, in the lanes of dot_lanes.h:
 // weights are used once, so they stay in registers between decoding and multiplication; four rows
-// of w at a time share what is loaded of x and hide the latency of additions.
+// of w at a time share the loaded values of x and hide the latency of additions.
 //
 // Multiplications and additions are not fused, so that every target gives the same bits.
 
@@ -36,7 +36,7 @@ HWY_INLINE void for_each_sum(const Visit& visit) {
   }
 }
 
-/// Adds what whole lines leave of a segment, or all of it where the decoder cannot work, to the
+/// Adds the rest of a segment after whole lines, or all of it where the decoder cannot work, to the
 /// lanes [kM, 16] of one row of w.
 template <class Decoder, std::size_t kM>
 HWY_NOINLINE void add_rest(const MatmulTask& task, const typename Decoder::Shared& shared,

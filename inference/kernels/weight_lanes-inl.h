@@ -1,5 +1,5 @@
-// E4M3 codes, and the walk over the rows of a stored matrix: which decoder reads its
-// scheme, where its scales change, and the twin for what fills no vector.
+// E4M3 codes, and the walk over the rows of a stored matrix: which decoder reads its scheme, where
+// its scales change, and the twin for the rest that fills no vector.
 
 #if defined(INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_

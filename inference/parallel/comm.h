@@ -68,8 +68,8 @@ class Comm {
   /// Begins an exchange: send[r] goes to rank r of the group. A group has at most one exchange
   /// under way; those of other groups may overlap with it.
   void start(const Collective& what, std::vector<Bytes> send);
-  /// Waits for the exchange that start() began with the same `what`, and returns what came from
-  /// each rank of the group. kInterrupted on every rank that waits when another rank has failed.
+  /// Waits for the exchange that start() began with the same `what`, and returns the bytes of each
+  /// rank of the group. kInterrupted on every rank that waits when another rank has failed.
   std::vector<Bytes> finish(const Collective& what);
 
   /// Sums over the ranks of a group, added in rank order: the same bits on all of them, in every
@@ -81,8 +81,7 @@ class Comm {
   void clear_traffic() { traffic_.clear(); }
 
  protected:
-  /// The two halves. `what` is for messages, and to notice ranks that have come for different
-  /// things.
+  /// The two halves. `what` is for messages, and to notice ranks in different collectives.
   virtual void begin_exchange(const Collective& what, std::vector<Bytes> send) = 0;
   virtual std::vector<Bytes> end_exchange(const Collective& what) = 0;
   /// For collectives that are no exchange.

@@ -4,7 +4,7 @@
 
 #include <mpi.h>
 
-// Errors of MPI end all ranks with MPI's own words: its default, and what is wanted.
+// Errors of MPI end all ranks with MPI's own words: its default, which is wanted here.
 
 namespace ingot::inference {
 namespace {

@@ -37,7 +37,7 @@ struct MpiModule {
   /// calls it the same number of times, and it waits for all.
   std::uint32_t (*split)(std::uint32_t colour, std::uint32_t place);
   /// Starts to send at most kMostMpiBytes to a rank of a group; they stay where they are until
-  /// is_done(group). `tag`: below kMpiTags, what the message is.
+  /// is_done(group). `tag`: below kMpiTags, the kind of the message.
   void (*start_send)(std::uint32_t group, std::uint32_t to, std::uint32_t tag, const void* bytes,
                      std::uint64_t n_bytes);
   /// Whether a message of this rank of the group has come, its tag and its size.

@@ -50,7 +50,7 @@ struct AddedToken {
   bool special = false;      ///< left out when decoding without special tokens
 };
 
-/// A part of a text: an added token, or what is left for the model.
+/// A part of a text: an added token, or a text for the model.
 struct Stretch {
   std::string_view text;
   std::optional<std::int32_t> id;

@@ -110,7 +110,8 @@ Sequence first_sequence(std::string_view text) {
   if (lead < 0x80) return {.n_bytes = 1, .length = 1};
   if (lead < 0xC2 || lead > 0xF4) return {};
   Sequence first{.n_bytes = 1, .length = lead < 0xE0 ? 2U : lead < 0xF0 ? 3U : 4U};
-  // The second byte tells shorter forms (E0, F0), surrogates (ED) and what is beyond U+10FFFF (F4).
+  // The second byte tells shorter forms (E0, F0), surrogates (ED) and code points beyond U+10FFFF
+  // (F4).
   unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (; first.n_bytes < std::min(first.length, text.size()); ++first.n_bytes) {

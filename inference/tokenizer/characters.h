@@ -22,7 +22,7 @@ CodePoint code_point_before(std::string_view text, std::size_t position);
 /// Appends the UTF-8 of a code point up to U+10FFFF.
 void append_utf8(std::string& text, char32_t code_point);
 
-/// Unicode White_Space: what \s means.
+/// Unicode White_Space, the meaning of \s.
 bool is_white_space(char32_t code_point);
 
 /// The text without white space at its left end, its right end or both.

@@ -33,7 +33,7 @@ class WholeTokenStage : public DecodeStage {
   std::string token_;
 };
 
-/// Every token's bytes make up one text; what is not UTF-8 in it becomes U+FFFD.
+/// Every token's bytes make up one text; invalid UTF-8 in it becomes U+FFFD.
 class ByteLevelStage final : public WholeTokenStage {
  public:
   void finish() override {
@@ -138,7 +138,7 @@ class StripStage final : public DecodeStage {
   std::uint64_t n_held_ = 0;  // that will be taken if the token ends here
 };
 
-/// Every token becomes what a function makes of it.
+/// Every token becomes the result of a function.
 class MapStage final : public WholeTokenStage {
  public:
   using Map = std::function<std::string(const std::string&)>;

@@ -20,7 +20,7 @@ class DecodeStage {
   /// Where results go; set before the first push, and outlives this.
   void set_next(DecodeStage* next) { next_ = next; }
   virtual void push(std::string_view chunk, bool ends_token) = 0;
-  /// No more comes: sends on what is held back.
+  /// No more comes: sends on the text that is held back.
   virtual void finish() {}
 
  protected:
@@ -38,7 +38,7 @@ class Decoder {
   static Decoder parse(const formats::Json* value);
 
   using MakeStage = std::function<std::unique_ptr<DecodeStage>(TextWork& work)>;
-  /// How to make the stages of a chain, in order; what they do is part of its work.
+  /// How to make the stages of a chain, in order; their work counts as that of `work`.
   [[nodiscard]] const std::vector<MakeStage>& stages() const { return stages_; }
 
  private:
@@ -50,7 +50,7 @@ class DecodeChain {
  public:
   explicit DecodeChain(const Decoder& decoder);
 
-  /// The text that this token completes, which is valid UTF-8. Throws what TextWork does for all
+  /// The text that this token completes, which is valid UTF-8. Throws as TextWork does for all
   /// tokens together.
   std::string push(std::string_view token);
   /// The text that was held back; the chain is at its end.

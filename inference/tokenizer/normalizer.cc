@@ -57,7 +57,7 @@ Step make_normal_form(const Component& /*component*/) {
       [](std::string text, TextWork& /*work*/) { return normal_form(std::move(text), kOptions); };
 }
 
-/// Appends for every character what `write(character, out)` makes of it.
+/// Appends for every character the output of `write(character, out)`.
 template <class Write>
 Step character_step(Write write) {
   return [write](const std::string& text, TextWork& /*work*/) {

@@ -79,8 +79,8 @@ void merge(std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& 
   if (is_backward) std::ranges::reverse(pieces);
 }
 
-/// Cuts every piece at the matches of a pattern, which sees one piece at a time. With `invert` what
-/// lies between the matches counts as matches and the other way round.
+/// Cuts every piece at the matches of a pattern, which sees one piece at a time. With `invert` the
+/// texts between the matches count as matches and the reverse.
 void split_pieces(SplitText& split, TextWork& work, const SplitPattern& pattern,
                   SplitBehavior behavior, bool invert) {
   std::vector<Span> result;

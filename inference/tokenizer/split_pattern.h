@@ -21,8 +21,8 @@ struct Span {
 class SplitPattern {
  public:
   /// In Oniguruma's own syntax, as in Hugging Face's tokenizers, without callouts. Throws kCorrupt
-  /// for an unclosed group or class and the like, kUnsupported for what Oniguruma does not know or
-  /// allow, kLimit for long patterns; all name the pattern.
+  /// for an unclosed group or class and the like, kUnsupported for constructs that Oniguruma does
+  /// not know or allow, kLimit for long patterns; all name the pattern.
   static SplitPattern regex(std::string_view pattern);
   /// Matches the text literally. Empty, it matches between any two characters.
   static SplitPattern literal(std::string_view text);
@@ -31,7 +31,7 @@ class SplitPattern {
 
   /// Replaces `matches` by all that do not overlap, left to right; anchors and lookarounds see
   /// `text` only. REQUIRES: valid UTF-8. A search that takes many times more steps than `text` has
-  /// bytes, or too much memory, is kLimit naming the pattern; and so is what `work` does not allow.
+  /// bytes, or too much memory, is kLimit naming the pattern; and so is work beyond `work`.
   void find_all(std::string_view text, TextWork& work, std::vector<Span>& matches) const;
 
  private:

@@ -20,7 +20,7 @@ namespace ingot::inference {
 /// copies share it.
 class Tokenizer {
  public:
-  /// Throws kCorrupt or kLimit for what violates the format, kUnsupported for components that this
+  /// Throws kCorrupt or kLimit for violations of the format, kUnsupported for components that this
   /// program does not have, naming the component and its type. `where` names the file in errors.
   static Tokenizer parse(std::string_view json, std::string_view where);
 

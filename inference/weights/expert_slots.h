@@ -46,8 +46,9 @@ class ExpertSlots {
   void forget(std::size_t i) { slots_[i].wanted_in = 0; }
   [[nodiscard]] bool is_wanted(std::size_t i) const;
 
-  /// For whom room is made: what is needed now may drive out what is wanted, what is read ahead may
-  /// not; nor, while there is work before it, what the latest visits of other layers have used.
+  /// The reader that needs room: one that needs an expert now may drive out announced ones, one
+  /// that reads ahead may not; nor, while there is work before it, those that the latest visits of
+  /// other layers have used.
   enum class Claim : std::uint8_t { kNow, kAhead };
   [[nodiscard]] bool can_make_room(std::size_t i, Claim claim) const;
   /// Drops experts until this one fits, or there is none left to drop, and counts it from here on:

@@ -251,8 +251,8 @@ void ExpertStore::State::read_all() {
   for (const auto& expert : resident) resident_bytes += expert->n_bytes();
 }
 
-// Reads an expert that is absent while others may take the lock. Returns what went wrong: then the
-// slot is still being read.
+// Reads an expert that is absent while others may take the lock. Returns the error, if any: then
+// the slot is still being read.
 std::exception_ptr ExpertStore::State::read_unlocked(std::unique_lock<std::mutex>& lock,
                                                      std::size_t slot, Claim claim) {
   shared->slots.begin_read(slot, claim);

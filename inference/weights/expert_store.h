@@ -28,7 +28,7 @@ struct ExpertId {
   auto operator<=>(const ExpertId&) const = default;
 };
 
-/// Which experts a rank holds, and what of each.
+/// The experts that a rank holds, and its part of each.
 struct ExpertShape {
   std::vector<ExpertId> experts;  ///< ascending; MTP layers included
   std::size_t n_experts = 0;      ///< of a layer, over all ranks
@@ -62,8 +62,8 @@ class ExpertStore {
   };
   static Need need(const WeightStore& store, const ExpertShape& shape);
 
-  /// `budget` bytes; kLimit with what would be enough when it is less than two of the largest.
-  /// `store` must outlive this. `threads` read at a time.
+  /// `budget` bytes; kLimit, with a budget that would be enough, when it is less than two of the
+  /// largest. `store` must outlive this. `threads` read at a time.
   ExpertStore(const WeightStore& store, ExpertShape shape, std::uint64_t budget,
               std::size_t threads);
   ~ExpertStore();

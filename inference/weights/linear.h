@@ -17,18 +17,18 @@ struct Range {
   std::size_t count = 0;
 };
 
-/// Is shown what goes into the linears of a model, for calibration.
+/// Called with the inputs of a model's linears, for calibration.
 class InputObserver {
  public:
   virtual ~InputObserver() = default;
   /// Rows [tokens, K] that a linear is about to be applied to. `weight` is its canonical name;
   /// `matrix` says which one of a stack it is. A linear that is applied run of rows by run of rows
-  /// shows what the first run sees. Calls come one after the other.
+  /// shows the input of the first run. Calls come one after the other.
   virtual void see(std::string_view weight, std::size_t matrix, MatrixView<const float> x) = 0;
 };
 
 /// A linear layer y = x W^T, or the rows and columns of it that a rank holds, in memory in its
-/// stored encoding. Knows from the profile what its scheme and activations mean. Copies share the
+/// stored encoding. Computes as the profile says for its scheme and activations. Copies share the
 /// bytes.
 class Linear {
  public:
@@ -38,9 +38,9 @@ class Linear {
   [[nodiscard]] std::size_t rows() const { return weight_.rows; }  ///< of the part: width of y
   [[nodiscard]] std::size_t cols() const { return weight_.cols; }  ///< of the part: width of x
 
-  /// y = x W^T as FP32 sums; what they are rounded to is the caller's affair. In profile kNative
-  /// rows of x are quantized first where the weight's scheme and activations ask for it, and a
-  /// static quant_bias is added by the part that holds column 0.
+  /// y = x W^T as FP32 sums, which the caller rounds. In profile kNative rows of x are quantized
+  /// first where the weight's scheme and activations ask for it, and a static quant_bias is added
+  /// by the part that holds column 0.
   void apply(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
   /// The same of a matrix of `n` runs of rows, each of which is applied to columns of its own:
   /// x [rows, n x cols()]. Columns are shown for every run.

@@ -1,7 +1,7 @@
 // Rows of a matrix follow each other in the file. Whole rows are read into place in bands, several
-// at once, which is what a fast disk needs. For some columns the rows are read whole all the same
-// and cut in memory: a request per row would cost more than the bytes that it saves, until rows are
-// longer than any model's.
+// at once, as a fast disk needs it. For some columns the rows are read whole all the same and cut
+// in memory: a request per row would cost more than the bytes that it saves, until rows are longer
+// than any model's.
 
 #include "inference/weights/part_reader.h"
 
@@ -37,7 +37,7 @@ using formats::TensorSource;
 namespace {
 
 constexpr std::size_t kBandBytes = std::size_t{4} << 20;
-/// The band of rows that are cut: what a processor's cache still holds when they are copied.
+/// The band of rows that are cut: as much as a processor's cache still holds when they are copied.
 constexpr std::size_t kCutBandBytes = std::size_t{1} << 20;
 
 /// body(i, scratch) for every band, on threads that may wait for the disk, each with so many bytes
@@ -219,7 +219,7 @@ class PartReader {
     return exponents.data();
   }
 
-  // ScaleReader knows how to say what is wrong, so a row with a bad scale is read again by it.
+  // ScaleReader can name the fault, so it reads a row with a bad scale again.
   void require_good(const ScaleReader& reader, DType dtype) const {
     std::array<bool, 256> is_good;
     for (std::size_t code = 0; code < is_good.size(); ++code) {
@@ -330,7 +330,7 @@ void lay_out_scales(const Encoding& encoding, PartLayout& layout) {
     layout.scale_cols = {.first = 0, .count = end_col};
     return;
   }
-  // Scale columns in front are dropped only where what remains still begins at a multiple of 16.
+  // Scale columns in front are dropped only where the rest still begins at a multiple of 16.
   const std::size_t first_col = block_cols % kDotLanes == 0 ? range.cols.first / block_cols : 0;
   layout.scale_cols = {.first = first_col, .count = end_col - first_col};
   layout.first_col = range.cols.first - first_col * block_cols;

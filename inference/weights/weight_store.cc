@@ -100,7 +100,7 @@ struct Linear::State {
   WeightRounding rounding = WeightRounding::kExact;
   /// How rows of x are quantized first; nullopt: not at all.
   std::optional<ActivationFormat> activations;
-  InputObserver* observer = nullptr;  ///< shown what the linear is applied to, as `name`, `matrix`
+  InputObserver* observer = nullptr;  ///< called with the linear's input, as `name`, `matrix`
   std::string_view name;              ///< of the source's logical tensor
   std::size_t matrix = 0;
 };

@@ -42,8 +42,8 @@ class WeightStore {
                                     std::optional<std::uint32_t> expert = {}) const;
   [[nodiscard]] bool has(formats::Role role, std::optional<std::uint32_t> layer = {},
                          std::optional<std::uint32_t> expert = {}) const;
-  /// Whether the tensor is there, or the family says of `layer` that it must be: where tensors tell
-  /// of what kind a module is, one that was lost does not make it another.
+  /// True if the tensor is there, or the family requires it in `layer`: where tensors tell the kind
+  /// of a module, a lost one does not make it another.
   [[nodiscard]] bool expects(std::string_view name, std::uint32_t layer) const;
   [[nodiscard]] bool expects(formats::Role role, std::uint32_t layer) const;
   /// Whether a weight holds gate and up, their rows in turn: gate's first, up's first, gate's
@@ -54,7 +54,7 @@ class WeightStore {
     return find(name).shape;
   }
 
-  /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is what it must be.
+  /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is the required one.
   /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
   [[nodiscard]] std::vector<float> vector(std::string_view name, const formats::Shape& shape) const;
   /// Values `mine` of a vector of `n`; in a rank's directory also of one that holds only these.

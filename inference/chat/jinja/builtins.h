@@ -19,7 +19,7 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-/// The parameters of what is called.
+/// The parameters of a function.
 struct Signature {
   std::span<const std::string_view> names;
   std::size_t n_required = 0;
@@ -45,11 +45,11 @@ struct Invocation {
   }
 };
 
-/// Sets what dict(), namespace() and update() may be given: the entries of one mapping, any names.
+/// Sets the arguments of dict(), namespace() and update(): the entries of one mapping, any names.
 void update_mapping(Invocation& call, std::string_view callee, Mapping& mapping);
 
-/// One row of a table of what templates may apply or call: the filters and tests of Jinja 3.1,
-/// tojson as transformers has it, methods as Python has them.
+/// One row of the filters, tests and functions of templates: those of Jinja 3.1, tojson as
+/// transformers has it, methods as Python has them.
 struct Builtin {
   std::string_view name;
   std::array<std::string_view, 4> parameters{};

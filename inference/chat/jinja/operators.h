@@ -21,7 +21,7 @@ bool truth(const Value& value);
 /// The name of its type for messages: "string", "list", "mapping", ...
 std::string_view type_name(const Value& value);
 
-/// The value as what it must be; a fault naming `what` otherwise.
+/// The value as an integer; a fault naming `what` for another kind.
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what);
 const std::string& as_text(const RenderState& state, const Value& value, std::string_view what);
 
@@ -64,7 +64,7 @@ const Value* find_entry(RenderState& state, const Mapping& mapping, std::string_
 void set_entry(RenderState& state, Mapping& mapping, const Value& key, const Value& value);
 
 /// The elements that a loop would see: keys of a mapping, characters of a string, none of
-/// undefined. An iterator is empty afterwards. A fault for what cannot be iterated.
+/// undefined. An iterator is empty afterwards. A fault for a value that cannot be iterated.
 std::vector<Value> elements(RenderState& state, const Value& value);
 
 /// `object.name`: a method of Python first, then the key of a mapping; undefined where neither is.

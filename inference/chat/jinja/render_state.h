@@ -31,7 +31,7 @@ template <typename... Arguments>
 template <class Derived>
 class Faults {
  public:
-  /// kInvalidArgument: the template does what Python would refuse.
+  /// kInvalidArgument: the template does something that Python would refuse.
   template <typename... Arguments>
   [[noreturn]] void fault(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
     fail_at(ErrorCode::kInvalidArgument, at(), format, std::forward<Arguments>(arguments)...);
@@ -103,7 +103,7 @@ class Scope {
 /// line, its remaining limits, and the objects it made.
 class RenderState : public Faults<RenderState> {
  public:
-  /// `now` is what strftime_now tells, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
+  /// `now` is the answer of strftime_now, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
   RenderState(const RenderLimits& limits, std::string_view now) : limits_(limits), now_(now) {}
 
   /// Sets the line of the template that is at work, for messages; returns the one before.
@@ -112,7 +112,7 @@ class RenderState : public Faults<RenderState> {
   [[nodiscard]] std::string_view now() const { return now_; }
   [[nodiscard]] const RenderLimits& limits() const { return limits_; }
 
-  /// Appends to `out`; kLimit beyond what may be written.
+  /// Appends to `out`; kLimit beyond its limit.
   void write(std::string_view text) {
     scan(text.size());
     if (text.size() > limits_.max_output_bytes - out.size()) {
@@ -205,7 +205,7 @@ class RenderState : public Faults<RenderState> {
     made.items = std::move(items);
     return Value::sequence(made);
   }
-  /// A function or method; `self` is what a method belongs to.
+  /// A function or method; `self` is the value that a method belongs to.
   Value callable(const Builtin& builtin, Value self = {}) {
     auto& made = make<Callable>();
     made.builtin = &builtin;

@@ -43,8 +43,8 @@ struct Token {
 /// A template as tokens, the last of kind kEnd. White space as transformers sets Jinja up:
 /// trim_blocks (the newline after a block tag or comment goes), lstrip_blocks (blanks before one
 /// that starts its line go), and the newline at the end of the template goes; `-` and `+` in tags
-/// as in Jinja. Line ends become "\n". Throws kCorrupt with the line for what is no template,
-/// kUnsupported for Jinja outside the subset, and kLimit for a number beyond 64 bits.
+/// as in Jinja. Line ends become "\n". Throws kCorrupt with the line for a text that is no
+/// template, kUnsupported for Jinja outside the subset, and kLimit for a number beyond 64 bits.
 std::vector<Token> tokenize(std::string_view source);
 
 /// Tokens one by one, and the errors of their readers.

@@ -160,7 +160,7 @@ struct Mapping final : Object {
   std::vector<std::pair<Value, Value>> entries;
 };
 
-/// namespace(): what a template assigns to from inside a loop. Its keys are strings.
+/// namespace(): the target of assignments from inside a loop. Its keys are strings.
 struct Namespace final : Object {
   Mapping attributes;
 };
