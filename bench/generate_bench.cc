@@ -152,8 +152,8 @@ void sparse(const Setting& setting) {
       median(seconds) * 1e3, median(ratios));
 }
 
-// Answer tokens of n sequences in a step, against reading once what any of them multiplies: of E
-// experts, k a token, evenly and independently chosen, n tokens need E (1 - (1 - k/E)^n).
+// Answer tokens of n sequences in a step, against one read of the weights that any of them needs:
+// of E experts, k a token, evenly and independently chosen, n tokens need E (1 - (1 - k/E)^n).
 void batches(const Setting& setting) {
   inference::OneRank comm;
   const auto model =

@@ -13,7 +13,7 @@
 namespace ingot::bench {
 
 /// The weights files of directories, read by several threads into memory that stays in the cache:
-/// what no pass over them can beat.
+/// the speed that no pass over them can beat.
 class Reading {
  public:
   void add(const std::filesystem::path& directory) {

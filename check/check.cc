@@ -86,7 +86,8 @@ RuleOptions rule_options(const CheckOptions& options) {
           .tensor_parallel = options.tensor_parallel};
 }
 
-// A rule often sees what the structure already told: the same code at the same tensor is said once.
+// A rule often finds a fault that the structure has found: the same code at the same tensor is said
+// once.
 void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options,
                        CheckResult& result) {
   std::set<std::pair<ErrorCode, std::string>> told;

@@ -28,8 +28,8 @@ struct CheckResult {
       findings;  ///< in stable order: structure, then loader rules in table order, then hashes
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
   bool has_manifest = false;
-  /// Weights are quantized in a form that this version does not read: what engines make of them is
-  /// not known.
+  /// Weights are quantized in a form that this version does not read: how engines read them is
+  /// unknown.
   bool has_unread_form = false;
   std::string family, dialect;
 
@@ -52,15 +52,15 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
                                const std::filesystem::path& converted,
                                const HashingOptions& options);
 
-/// Adds what was found in `path`, the directory `name` of a whole: its findings with that name
-/// before their files, and its counts.
+/// Adds the result of `path`, the directory `name` of a whole: its findings with that name before
+/// their files, and its counts.
 void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
                    CheckResult& whole);
 
 /// check_checkpoint of any directory, or single weights file, that can be opened. Where it holds
 /// slices, each directory that has a manifest is checked by itself, and then the model that they
-/// are together: how they contradict one another, and what loaders refuse of it. A finding of one
-/// directory is not repeated. `config`: as SourceOptions has it.
+/// are together: contradictions between them, and refusals of loaders. A finding of one directory
+/// is not repeated. `config`: as SourceOptions has it.
 CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
                             const std::filesystem::path& config);
 

@@ -58,7 +58,7 @@ Pieces recorded_pieces(std::span<const TensorRecord> records) {
   return pieces;
 }
 
-// Appends the pieces of a stored tensor; false: they are not what fills it.
+// Appends the pieces of a stored tensor; false: they do not fill it.
 bool append_pieces(const formats::StoredTensor& stored,
                    const std::map<std::uint64_t, const TensorHash*>& of_tensor,
                    std::vector<formats::StoredTensor>& out) {
@@ -253,7 +253,7 @@ std::string reason(const std::filesystem::path& path, const SlicingRecord& slici
                          manifest->slicing->rank->rank);
     }
   } catch (const Error&) {
-    // The check of the rank says what is wrong with it.
+    // The check of the rank reports the fault.
   }
   return "changed since it was written: copy this directory again";
 }

@@ -27,7 +27,7 @@ void check_against_manifest(const std::filesystem::path& directory,
 void admit_allowed(const formats::Manifest& manifest, CheckResult& result);
 
 /// Checks the directories that the top manifest of a sliced checkpoint lists, in its order: that
-/// each is there, that its manifest has the hash that is known, and what `check_rank` finds in it.
+/// each is there, and that its manifest has the known hash; adds the findings of `check_rank`.
 /// Reports other directories that look like a rank's. Findings go to `result`, their files behind
 /// the directory's name; counts are added up.
 void check_ranks(const std::filesystem::path& directory, const formats::SlicingRecord& slicing,

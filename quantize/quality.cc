@@ -18,7 +18,7 @@ using MeasureRow = void (*)(const float*, const float*, std::size_t, const float
 // Values whose nearest code is the largest one may lie half a step away, and a rounding more.
 constexpr float kBeyondHalf = 1 + 0x1p-10F;
 
-/// Rows that share scales, and what is known of their columns, eight at a time.
+/// Rows that share scales, and facts about their columns, eight at a time.
 class Panel {
  public:
   Panel(const QualityRun& run, std::size_t block_cols)

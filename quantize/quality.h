@@ -23,7 +23,7 @@ struct QualitySums {
   double product = 0;        ///< sum of value x decoded
   double max_error = 0;      ///< of the differences in FP32
 
-  /// Adds the sums of what follows.
+  /// Adds the sums of the next part.
   void add(const QualitySums& next);
 
   [[nodiscard]] double relative_error() const;  ///< Frobenius; 0 for no error, even of zeros
@@ -33,7 +33,7 @@ struct QualitySums {
   friend bool operator==(const QualitySums&, const QualitySums&) = default;
 };
 
-/// The values of a run and what the stored codes decode to.
+/// The values of a run and those that the stored codes decode to.
 struct QualityRun {
   formats::MatrixView<const float> values, decoded;
   std::span<const float> scales{};  ///< effective, row-major over the groups of the run

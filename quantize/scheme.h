@@ -67,7 +67,7 @@ struct EncodeOptions {
 struct EncodeInput {
   formats::MatrixView<const float> values;
   std::uint64_t block_rows = 0, block_cols = 0;
-  /// For schemes with Scheme::global: what it returned.
+  /// For schemes with Scheme::global: its result.
   float global = 0;
   bool global_divides = false;
   /// Schemes with Scheme::takes_scales: scales to use instead of computed ones, row-major over the

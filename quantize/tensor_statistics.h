@@ -16,7 +16,7 @@ class TensorStatistics {
 
   /// Adds values, in any order and division.
   void accumulate(std::span<const float> values);
-  /// Adds what another instance has seen.
+  /// Adds the values of another instance.
   void merge(const TensorStatistics& other);
 
   [[nodiscard]] std::uint64_t count() const { return count_; }

@@ -130,8 +130,8 @@ void set_dense_layers(Json& config, std::uint64_t dense) {
 void set_experts(Json& config, std::uint64_t experts) {
   if (experts == 0) refuse("a mixture needs at least one expert (--experts)");
   set_where_present(config, {"n_routed_experts", "num_experts", "num_local_experts"}, experts);
-  // Routing must still be possible: groups divide the experts and hold two each, and what is chosen
-  // exists.
+  // Routing must still be possible: groups divide the experts and hold two each, and the chosen
+  // experts exist.
   if (std::uint64_t groups = number_or_zero(config, "n_group"); groups != 0) {
     groups = std::min(groups, std::max<std::uint64_t>(experts / 2, 1));
     while (experts % groups != 0) --groups;

@@ -20,7 +20,7 @@ struct ScaledGroups {
 /// to even, saturating. `stride` counts bytes from row to row. Pure; the bytes are those of the
 /// scalar twins on every SIMD target.
 
-/// E4M3: at most 448 in magnitude; what rounds to zero, and -0, keeps its sign.
+/// E4M3: at most 448 in magnitude; values that round to zero, and -0, keep their sign.
 void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 /// INT8: -127 to 127.
 void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride);

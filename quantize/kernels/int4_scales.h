@@ -7,7 +7,7 @@
 
 namespace ingot::quantize {
 
-/// Consecutive groups of one row, and what decides their scales.
+/// Consecutive groups of one row, and all that decides their scales.
 struct Int4Groups {
   const float* values = nullptr;  ///< finite, n_groups x group_cols
   std::size_t n_groups = 0;
@@ -20,10 +20,11 @@ struct Int4Groups {
 /// Chooses a scale per group, a BF16 number; 1 for a group of zeros. All arithmetic is FP32.
 ///
 /// The amax scale is amax / 7 rounded to BF16, and at least the smallest BF16 number. kMse takes
-/// what has the smallest error of amax / d for d from 7 to 12 in steps of 1/8, each rounded to
-/// BF16; kSigned of the same and their negatives, each behind its positive: the codes reach one
-/// step farther on that side. On a tie the earlier wins. Then the scale that fits the codes under
-/// the winner best, sum of x q / sum of q^2 rounded to BF16, is taken if its error is smaller.
+/// the one with the smallest error among amax / d for d from 7 to 12 in steps of 1/8, each rounded
+/// to BF16; kSigned among the same and their negatives, each behind its positive: the codes reach
+/// one step farther on that side. On a tie the earlier wins. Then the scale that fits the codes
+/// under the winner best, sum of x q / sum of q^2 rounded to BF16, is taken if its error is
+/// smaller.
 ///
 /// The error of a scale s is the sum of (x - q s)^2 over the group, with q = x (1 / s), rounded to
 /// an integer with ties to even, from -8 to 7; x and s are first multiplied by a power of two that

@@ -24,7 +24,7 @@ struct Int4Group {
   const float* values = nullptr;
   const float* weights = nullptr;  ///< null: all 1
   std::size_t n = 0;
-  float unit = 1;  ///< a power of two: what values are multiplied by
+  float unit = 1;  ///< a power of two, the factor of the values
 };
 
 /// Sums over a group, under a scale in its units.
@@ -78,7 +78,7 @@ struct Sums {
   Floats part[kParts];
 };
 
-/// Calls visit(part, x, q, weigh) for vectors of the group; what lies behind its end is zero.
+/// Calls visit(part, x, q, weigh) for vectors of the group; values behind its end are zero.
 template <typename Visit>
 HWY_INLINE void for_each_vector(const Int4Group& group, float scale, const Visit& visit) {
   const Floats unit = hn::Set(kFloats, group.unit);

@@ -11,7 +11,7 @@ namespace ingot::quantize {
 /// Columns that share an E4M3 scale.
 inline constexpr std::size_t kNvfp4Block = 16;
 
-/// Consecutive blocks of one row, and what decides their scales.
+/// Consecutive blocks of one row, and all that decides their scales.
 struct Nvfp4Blocks {
   const float* values = nullptr;  ///< finite, n_blocks x kNvfp4Block
   std::size_t n_blocks = 0;

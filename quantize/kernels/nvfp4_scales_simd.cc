@@ -158,7 +158,7 @@ struct Lanes {
   Floats values[kNvfp4Block];
 };
 
-/// The square of what E2M1 under a scale of `v` leaves of `w`.
+/// The square of the error of `w` in E2M1 under a scale of `v`.
 HWY_INLINE Floats square_of_rest(Floats w, Floats v, Floats reciprocal) {
   const Floats y = hn::Min(hn::Mul(w, reciprocal), hn::Set(kFloats, 6.0F));
   const Floats own = hn::And(y, hn::BitCast(kFloats, hn::Set(kInts, 0x7F800000)));

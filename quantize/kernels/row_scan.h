@@ -19,7 +19,7 @@ float finite_amax(const float* values, std::size_t n);
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
                 std::uint64_t block_cols, std::span<float> out);
 
-/// The same of what E4M3 codes decode to, NaN apart. One product per piece of a row that lies in
+/// The same of the values of E4M3 codes, except NaN. One product per piece of a row that lies in
 /// one group, since products grow with codes. False where such a product is not finite: then a
 /// smaller code might be the answer, and `largest` is not.
 bool e4m3_amax(const EncodedRows& in, float& largest);
