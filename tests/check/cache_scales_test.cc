@@ -9,7 +9,7 @@
 
 #include "tests/check/rule_fixture.h"
 
-// Scales of a quantized cache of keys and values: names, and what loader rules say of them.
+// Scales of a quantized cache of keys and values: names, and the findings of loader rules.
 
 namespace ingot::testing {
 namespace {

@@ -1,4 +1,4 @@
-// Loader rules on what dialects write: every row, mixtures, and any JSON in their place.
+// Loader rules on the outputs of dialects: every row, mixtures, and any JSON in their place.
 
 #include <map>
 #include <set>

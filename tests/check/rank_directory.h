@@ -48,7 +48,7 @@ struct RankDirectory {
 
   /// Weights, config.json and descriptions, then records and manifest that agree with them.
   void write(const std::filesystem::path& directory) const;
-  /// The same, without the manifest: what a test may bend before.
+  /// The same, without the manifest, so that a test may change the files first.
   void write_weights(const std::filesystem::path& directory) const { model.write(directory); }
 };
 

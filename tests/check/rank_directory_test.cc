@@ -74,7 +74,7 @@ TEST_P(EveryModel, IsAcceptedRankByRank) {
   const TempDir unsliced;
   whole.write(unsliced.path());
   std::set<std::string_view> inherited = rules_of(check_checkpoint(unsliced.path(), {}));
-  // Engines load no rank's directory, so it does not say what they refuse.
+  // Engines load no rank's directory, so their refusals are not among the findings.
   std::erase_if(inherited, [](std::string_view rule) { return rule.starts_with("engine."); });
   EXPECT_THAT(inherited, ::testing::Each("modelopt.algo-of-sglang"));
 

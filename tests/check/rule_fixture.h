@@ -20,7 +20,8 @@ struct RuleFixture {
   std::string_view rule;
   ErrorCode code{};
   std::function<EditableCheckpoint()> make;
-  std::function<void(EditableCheckpoint&)> damage = {};  ///< none: what `make` gives violates it
+  std::function<void(EditableCheckpoint&)> damage = {};  ///< none: the checkpoint of `make`
+                                                         ///< violates it
   std::set<std::string_view> also = {};                  ///< rows that cannot but complain too
   std::uint64_t tensor_parallel = 1;
 };

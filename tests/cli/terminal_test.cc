@@ -72,7 +72,7 @@ class Groups : public testing::InTempDir {
     std::filesystem::create_directories((dir_ / name).parent_path());
     write_text_file(dir_ / name, text);
   }
-  // Mounted at `place`: what is below `root` of the hierarchy.
+  // Mounted at `place`: the groups below `root` of the hierarchy.
   [[nodiscard]] std::string mounted(const std::string& root, const std::string& place,
                                     const std::string& type) const {
     return fmt::format("30 23 0:26 {} {}/{} rw,nosuid shared:4 - {} {} rw,{}\n", root,
@@ -118,7 +118,7 @@ TEST_F(Groups, OfVersion1AreLookedAtToo) {
   put("memory/memory.limit_in_bytes", "300000\n");
   put("memory/memory.usage_in_bytes", "100000\n");
   EXPECT_EQ(available(), 200'000U);
-  // A limit above what is mounted here.
+  // The limit of a group above the mount.
   put("memory/job/memory.stat", "cache 5\nhierarchical_memory_limit 51000\n");
   EXPECT_EQ(available(), 50'000U);
 }

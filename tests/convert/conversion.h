@@ -96,8 +96,8 @@ inline void expect_unpublished(const std::filesystem::path& output) {
   EXPECT_EQ(top_level(output), std::vector<std::string>{std::string(formats::kPartialName)});
 }
 
-/// Stops a conversion, and stages in place of its files those that another has finished: what is
-/// left is to publish them, and to say so in the journal.
+/// Stops a conversion, and stages in place of its files those that another has finished, so that
+/// only publishing them and the journal's entry remain.
 inline convert::OutputPaths stage_finished(const Conversion& conversion,
                                            const std::filesystem::path& finished) {
   EXPECT_TRUE(run_stopped(conversion, 100));

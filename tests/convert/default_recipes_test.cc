@@ -25,7 +25,7 @@ using namespace ingot::testing;
 using Schemes = std::set<SchemeId>;
 using formats::SchemeId;
 
-// The scheme of every tensor of the plan, and what happens to it.
+// The scheme of every tensor of the plan, and its action.
 struct Planned {
   Plan plan;
   std::map<std::string, SchemeId> scheme;

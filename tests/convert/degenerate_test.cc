@@ -71,7 +71,7 @@ class Degenerate : public ::testing::TestWithParam<Target> {
     return conversion;
   }
 
-  // Converts, looks for what must not be there, and decodes.
+  // Converts, checks that numbers are finite and scales above zero, and decodes.
   std::vector<float> converted(Conversion conversion) {
     conversion.run();
     output_ = read_output(conversion.output);
@@ -171,7 +171,7 @@ TEST_P(Degenerate, AllowedNonfiniteValuesDoNotReachTheOutput) {
   EXPECT_GT(values[131 * 256 + 42], 0);
   EXPECT_LT(values[255 * 256 + 255], 0);
   for (std::uint64_t c = 0; c < 256; ++c) EXPECT_EQ(values[9 * 256 + c], 0);
-  // The others are what they would be without: as far as their groups hold nothing of it.
+  // The others decode as they would without: as far as their groups hold none of it.
   Matrix clean = matrix;
   for (float& value : clean.values) value = std::isfinite(value) ? value : 0;
   const std::vector<float> expected = converted(clean);

@@ -196,7 +196,7 @@ void EveryScheme::expect_untouched() const {
   EXPECT_GT(n_same, 50U);
 }
 
-// The JSON around it says of every module what it is.
+// The JSON around it names the form of every module.
 void EveryScheme::expect_json() const {
   const formats::Json config = json("config.json");
   const formats::Json block = config.value("quantization_config", formats::Json());

@@ -20,7 +20,7 @@
 #include "tests/support/tiny_checkpoint.h"
 
 // Small checkpoints of released families (tests/golden/PROVENANCE.md): read by headers, decoded
-// values against hashes from other people's code, and what is written of nested configs.
+// values against hashes from other people's code, and the output's nested configs.
 
 namespace ingot::convert {
 namespace {
@@ -69,7 +69,7 @@ std::set<std::string> rules_found(const std::filesystem::path& directory,
   return rules;
 }
 
-/// `name` is that of a folder; the family is what `--family` says.
+/// `name` is that of a folder; `family` is the value of `--family`.
 struct Fixture {
   const char* name;
   const char* family;

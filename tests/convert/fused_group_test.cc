@@ -25,7 +25,7 @@ std::string partner_of(const std::string& weight) {
   return "";
 }
 
-// Largest magnitude of a weight and of what it is fused with.
+// Largest magnitude of a weight and of the weights fused with it.
 float group_amax(const OutputTensors& source, const std::string& weight) {
   float amax = largest_magnitude(released_values(source, weight));
   const std::string partner = partner_of(weight);

@@ -74,8 +74,7 @@ TEST_F(ExamplePlan, PartsFillFilesInOrderWithoutHoles) {
                                            plan.part_name(plan.tensors[item], part)));
       }
       EXPECT_EQ(next, file.n_bytes);
-      // The derived header is what our own reader accepts, byte for byte in agreement with the
-      // plan.
+      // Our own reader accepts the derived header, byte for byte in agreement with the plan.
       const std::string header = plan.header(f);
       const auto parsed = formats::parse_safetensors_header(std::as_bytes(std::span(header)),
                                                             file.n_bytes, file.name);

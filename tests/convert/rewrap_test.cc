@@ -379,8 +379,8 @@ TEST_F(Rewrap, DialectWithoutTheSchemeGetsBf16) {
   }
 }
 
-// The output decoded by the formula of its dialect, as docs/formats.md has it, is what the program
-// decodes, bit for bit, and close to what was there before.
+// The output decoded by the formula of its dialect, as docs/formats.md has it, equals the program's
+// own decoding, bit for bit, and is close to the source.
 
 std::uint32_t bits(float value) {
   return std::bit_cast<std::uint32_t>(value);

@@ -58,7 +58,7 @@ TEST_F(Staged, SymbolicLinksAreRefused) {
   expect_error(ErrorCode::kExists, {"files/sub", "symbolic link"}, [&] { (void)staged(); });
 }
 
-// Links in the place of what a run writes, empties or removes.
+// Links in the place of files that a run writes, empties or removes.
 struct Planted {
   const char* name;
   bool is_folder;

@@ -214,7 +214,7 @@ TEST(EngineView, ModuleListedInPartIsRefused) {
   }
 }
 
-// SGLang's DeepSeek does not say what gate_up_proj is made of: models/deepseek_v2.py:3250.
+// SGLang's DeepSeek does not name the parts of gate_up_proj: models/deepseek_v2.py:3250.
 TEST(EngineView, SglangKnowsNoGateOfCompressedTensors) {
   EditableCheckpoint edited = make_channel();
   ignore(edited, {kDense + "gate_proj", kDense + "up_proj"});

@@ -222,7 +222,7 @@ TEST(QuantizationConfig, IsKeptWherePlainModulesAreListed) {
         R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["lm_head",")" +
         entry + R"("]})";
     EXPECT_EQ(derived("deepseek", config_with(source), {kPlainUp, next}).dump(), source);
-    // An entry above what is quantized is replaced by those that hold.
+    // An entry above quantized modules is replaced by those that hold.
     const Json made = derived("deepseek", config_with(source), {kPlainUp, kDown});
     EXPECT_EQ(made["modules_to_not_convert"], Json({"lm_head", "model.layers.0.mlp.up_proj"}));
   }

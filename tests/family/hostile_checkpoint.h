@@ -11,7 +11,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// Small checkpoints with faults, for the tests of what is refused.
+// Small checkpoints with faults, for the tests of refusals.
 
 namespace ingot::testing {
 

@@ -6,7 +6,7 @@
 
 #include "tests/family/hostile_checkpoint.h"
 
-// Scales and weights that cannot be what they seem to be.
+// Scales and weights that are not the parts that they seem to be.
 
 namespace ingot::formats {
 namespace {

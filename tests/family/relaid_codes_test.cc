@@ -116,8 +116,8 @@ TEST(ZeroPoints, OfTheOtherFormatNameTheFormat) {
   }
 }
 
-// Weights of 8 bits: two rows of words and more, two groups of 32 columns. Words are made here,
-// from what AutoGPTQ and compressed-tensors say of them.
+// Weights of 8 bits: two rows of words and more, two groups of 32 columns. Words are made here, by
+// the descriptions of AutoGPTQ and compressed-tensors.
 constexpr std::uint64_t kRows = 8, kCols = 64, kGroups = 2;
 
 std::uint8_t code_at(std::uint64_t row, std::uint64_t col) {

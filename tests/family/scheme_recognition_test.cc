@@ -10,8 +10,8 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// Every scheme in every dialect, written by hand and read back. The tables say what there is to
-// test; what it looks like on disk is said again here.
+// Every scheme in every dialect, written by hand and read back. The tables give the cases; their
+// form on disk is written here a second time.
 
 namespace ingot::formats {
 namespace {

@@ -36,7 +36,7 @@ TEST(SharedNames, V4IsKnownUnderTheNameOfItsOwnCode) {
             find_family("deepseek_v4"));
 }
 
-// The config of DeepSeek-OCR-2, as far as it says what the model is.
+// The config of DeepSeek-OCR-2, as far as it describes the model.
 constexpr const char* kOcr = R"({"model_type": "deepseek_vl_v2",
   "architectures": ["DeepseekOCR2ForCausalLM"],
   "language_config": {"architectures": ["DeepseekV2ForCausalLM"], "first_k_dense_replace": 1,

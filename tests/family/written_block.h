@@ -50,7 +50,7 @@ inline const WrittenTensor kPlainDown = tensor(kDownName, SchemeId::kBf16, &kQua
 inline const WrittenTensor kNorm = tensor("model.norm.weight", SchemeId::kF32, nullptr);
 inline const WrittenTensor kHead = tensor("lm_head.weight", SchemeId::kBf16, nullptr);
 
-/// The block for what is written; the scales of `kReleased` are powers of two.
+/// The block for the written tensors; the scales of `kReleased` are powers of two.
 inline Json derived(std::string_view dialect, const ModelConfig& source,
                     const std::vector<WrittenTensor>& written, bool power_of_two_scales = false) {
   return dialect_named(dialect).quantization_config(

@@ -228,7 +228,8 @@ void expect_same(const Json& actual, const char* expected) {
   EXPECT_EQ(nlohmann::json::parse(actual.dump()), nlohmann::json::parse(expected));
 }
 
-// DeepSeek's config_671B.json, and what its ModelArgs has for the keys that this file leaves out.
+// DeepSeek's config_671B.json, and the defaults of its ModelArgs for the keys that this file leaves
+// out.
 TEST(NativeConfig, EqualsDeepseeksForReleasedV3) {
   expect_same(native_config(reference("deepseek_v3"), true), R"({
     "vocab_size": 129280, "dim": 7168, "inter_dim": 18432, "moe_inter_dim": 2048, "n_layers": 61,

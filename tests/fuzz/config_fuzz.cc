@@ -19,7 +19,7 @@ bool accepts(std::span<const std::byte> input) {
   }
   if (config.layer_is_moe.size() < config.num_hidden_layers)
     throw std::logic_error("a layer has no kind");
-  // The document goes back to disk; what is written must be readable and mean the same.
+  // The document goes back to disk; the new text must be readable and mean the same.
   const auto again = formats::parse_model_config(formats::json_text(config.raw), "written");
   if (*again.raw != *config.raw) throw std::logic_error("the document changed in writing");
   return true;

@@ -12,8 +12,8 @@
 #include "tests/fuzz/target.h"
 
 // Runs every file of a corpus through one parser, without libFuzzer. The first word of a file's
-// name says what must become of it: `valid-...` is accepted, `hostile-...` is refused, anything
-// else (findings) only must not crash.
+// name says the result: `valid-...` is accepted, `hostile-...` is refused, anything else (findings)
+// only must not crash.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Every SIMD target must give what the scalar twins give, bit for bit.
+// Every SIMD target must give the bits of the scalar twins.
 
 #include <bit>
 #include <cstdint>

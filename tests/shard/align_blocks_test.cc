@@ -22,7 +22,7 @@ using namespace ::testing;
 /// Chooses the scheme of a tensor.
 using SchemeChoice = std::function<formats::SchemeId(const formats::LogicalTensor&)>;
 
-/// `scheme` for what a release quantizes, BF16 for the rest.
+/// `scheme` for tensors that a release quantizes, BF16 for the rest.
 SchemeChoice released_as(formats::SchemeId scheme) {
   return [scheme](const formats::LogicalTensor& tensor) {
     return tensor.rule->fp8_by_default ? scheme : formats::SchemeId::kBf16;

@@ -53,7 +53,7 @@ struct OneWeight {
   TensorToAlign to_fit;
 };
 
-/// Weight and block after what a fit changes.
+/// Weight and block after the changes of a fit.
 struct Cuttable {
   Shape weight;
   std::array<std::uint64_t, 2> block;

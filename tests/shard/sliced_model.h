@@ -43,7 +43,7 @@ inline NaiveTensor random_tensor(std::string dtype, std::size_t element_bytes,
   return tensor;
 }
 
-/// The tensor of `shape` whose element at each place is what `pick` takes from that place.
+/// The tensor of `shape` whose element at each place is that of `pick` for this place.
 template <typename Pick>
 NaiveTensor build(const NaiveTensor& like, std::vector<std::uint64_t> shape, const Pick& pick) {
   NaiveTensor made{like.dtype, like.element_bytes, std::move(shape), {}};

@@ -15,7 +15,7 @@
 #include "tests/slicing/sliced.h"
 
 // Which numbers of a model a rank has, by the names of its tensors: the rules of Megatron written
-// down once more, for comparison with what the program cuts.
+// down once more, for comparison with the program's cuts.
 
 namespace ingot::testing {
 
@@ -171,8 +171,8 @@ inline std::string first_unlike(const Values& is, const Values& wanted) {
   return {};
 }
 
-/// Compares every rank of a sliced directory with what the rules cut out of the whole: the tensors
-/// that it has, and all their numbers.
+/// Compares every rank of a sliced directory with the rules' cut of the whole: the tensors that it
+/// has, and all their numbers.
 inline void expect_cut_from(const ValuesByName& whole, const std::filesystem::path& sliced,
                             const Cut& cut) {
   const shard::Topology topology = cut.options().slicing.topology;

@@ -7,7 +7,7 @@
 #include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 
-// Layout deepseek-mp, against what DeepSeek's own converter wrote (tests/golden/PROVENANCE.md).
+// Layout deepseek-mp, against outputs of DeepSeek's own converter (tests/golden/PROVENANCE.md).
 
 namespace ingot::testing {
 namespace {

@@ -109,7 +109,7 @@ class SliceMerge : public ::testing::TestWithParam<Case> {
     std::filesystem::remove_all(directory_ / "merged");
   }
 
-  // Replaces the slices at hand by others, which must not depend on what they are made of.
+  // Replaces the slices at hand by others, which must not depend on their source.
   void expect_cut_anew(const std::filesystem::path& model, const Cut& cut) {
     SCOPED_TRACE("to " + cut.name());
     slicing(directory_ / "sliced", directory_ / "across", cut).run();

@@ -83,7 +83,7 @@ inline std::map<std::string, std::string> payload(const std::filesystem::path& d
   return files;
 }
 
-/// The same with the names of what differs, for messages.
+/// The same with the names of differing entries, for messages.
 inline std::string first_difference(const std::map<std::string, std::string>& a,
                                     const std::map<std::string, std::string>& b) {
   for (const auto& [name, text] : a) {

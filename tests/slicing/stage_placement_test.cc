@@ -154,8 +154,8 @@ TEST_F(StagePlacement, EmbeddingWithoutMtpIsOnTheFirstStage) {
   EXPECT_THAT(ends_of(2), UnorderedElementsAre("lm_head.weight", "model.norm.weight"));
 }
 
-// Which experts a rank has, and what its manifest says of its slots. The model has 8 experts in
-// layers 1 and 2, and one shared expert.
+// The experts of a rank, and its slots in its manifest. The model has 8 experts in layers 1 and 2,
+// and one shared expert.
 
 const std::filesystem::path& model() {
   static const std::filesystem::path path = arch_fixture("glm_moe_dsa");

@@ -307,7 +307,7 @@ TEST_F(VllmLayout, RefusesWhatVllmDoesNotLoad) {
   }));
 }
 
-// qwen3_moe.py:468-580; "Missing keys" is what its loader says of others.
+// qwen3_moe.py:468-580; its loader reports others as "Missing keys".
 TEST_F(VllmLayout, HasTheEndsOnEveryStageThatBuildsThem) {
   const std::set<std::string> ends = {"model.embed_tokens.weight", "model.norm.weight",
                                       "lm_head.weight"};

@@ -7,7 +7,7 @@
 
 namespace ingot::testing {
 
-/// Whether a text holds what an expression matches. gmock's ContainsRegex calls regcomp of the C
+/// Whether a text holds a match of an expression. gmock's ContainsRegex calls regcomp of the C
 /// library, in whose place libonig puts its own, which reads the flags otherwise.
 MATCHER_P(ContainsPattern, expression, "holds what '" + std::string(expression) + "' matches") {
   return std::regex_search(std::string(arg), std::regex(expression));

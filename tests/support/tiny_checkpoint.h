@@ -30,7 +30,7 @@ struct TinyCheckpoint {
   std::map<std::string, std::vector<TinyTensor>> files;  ///< by file name
   std::map<std::string, std::string> weight_map;         ///< the index; not written when empty
 
-  /// weight_map := what the files hold.
+  /// weight_map := the tensors of the files.
   void index_files();
   void write(const std::filesystem::path& directory) const;
 };

@@ -187,7 +187,7 @@ TEST(ForAnEngine, RefusesWhatStaysBesideTheChoice) {
     return verdict_of(require_loadable(plan, 1), Engine::kSglang).loads;
   };
   EXPECT_TRUE(load("role:experts=int4"));
-  // It joins what MLA makes latents with.
+  // It joins the projections that make MLA's latents.
   expect_error(ErrorCode::kUnsupported, {"SGLang", "weight_shape", "--rule"},
                [&] { load("role:attention=int4"); });
   expect_error(ErrorCode::kUnsupported, {"SGLang", "Kimi-K3"}, [&] { load("role:experts=mxfp4"); });

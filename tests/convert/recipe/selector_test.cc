@@ -69,7 +69,7 @@ TEST_F(ExampleSelector, ExpertsAreThoseOfTheirNames) {
 }
 
 // A release may quantize a projection of the MTP layer too, which engines of others want plain, its
-// tables, and what has no role of its own.
+// tables, and tensors without a role of their own.
 TEST(RoleGroups, LinearIsWhatReleasesQuantize) {
   const formats::RoleSet linear = *formats::find_roles("linear");
   const std::set<Role> others = {Role::kMtpProj, Role::kLookupTable, Role::kOther};

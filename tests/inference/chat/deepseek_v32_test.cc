@@ -49,7 +49,7 @@ const ChatOptions& thinking() {
   return options;
 }
 
-// The protocol constant, byte for byte; what follows are the schemas, one per line.
+// The protocol constant, byte for byte; then come the schemas, one per line.
 constexpr const char* kTools = R"(## Tools
 
 You have access to a set of tools you can use to answer the user's question.

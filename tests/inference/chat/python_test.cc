@@ -1,4 +1,4 @@
-// Every expected text is what CPython 3.11 printed: repr() of the float, json.dumps of the value.
+// Every expected text was printed by CPython 3.11: repr() of the float, json.dumps of the value.
 
 #include <limits>
 #include <string>

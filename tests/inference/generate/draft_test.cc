@@ -228,8 +228,8 @@ TEST_F(ProposedTokens, AreRepeatableAndExtendable) {
   EXPECT_TRUE(proposed(5, 0).empty());
 }
 
-// 20,000 draws from a vocabulary of six: what is answered has the main model's distribution,
-// however wrong the layer's is, and the two agree about as often as they can.
+// 20,000 draws from a vocabulary of six: the answers have the main model's distribution, however
+// wrong the layer's is, and the two agree about as often as they can.
 TEST(DraftedDraws, KeepTheMainModelsDistribution) {
   constexpr int kDraws = 20'000;
   constexpr std::size_t kWords = 6;

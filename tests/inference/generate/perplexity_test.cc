@@ -1,5 +1,5 @@
-// Perplexity over documents that the model was not trained on, against what an independent program
-// found, and what quantized weights and caches make of it.
+// Perplexity over documents that the model was not trained on, against the result of an independent
+// program, and the effect of quantized weights and caches.
 
 #include "tests/inference/generate/perplexity.h"
 

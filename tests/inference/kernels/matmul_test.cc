@@ -1,5 +1,5 @@
-// Products with stored weights: every SIMD target gives the bits of the twin, and the twin what
-// double arithmetic over quantize's decoded weights gives.
+// Products with stored weights: every SIMD target gives the bits of the twin, and the twin the
+// result of double arithmetic over quantize's decoded weights.
 
 #include "inference/kernels/matmul.h"
 
@@ -254,8 +254,8 @@ TEST(Matmul, EmptySidesAreLegal) {
 
 }  // namespace
 
-// Sums down columns: every SIMD target gives the bits of the twin, and the twin what double
-// arithmetic gives.
+// Sums down columns: every SIMD target gives the bits of the twin, and the twin the result of
+// double arithmetic.
 
 namespace {
 

@@ -1,5 +1,5 @@
-// Products of quantized activations: every SIMD target gives the bits of the specification, and
-// that what integers and doubles give from the same codes.
+// Products of quantized activations: every SIMD target gives the bits of the specification, and the
+// specification the result of integers and doubles from the same codes.
 
 #include "inference/kernels/quantized/quantized_matmul.h"
 

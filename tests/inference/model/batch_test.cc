@@ -5,7 +5,8 @@
 #include "tests/inference/model/runner.h"
 #include "tests/support/expect_error.h"
 
-// A sequence's result does not depend on what else is in the step or was in the cache.
+// A sequence's result does not depend on other sequences of the step or on old contents of the
+// cache.
 
 namespace ingot::testing {
 namespace {

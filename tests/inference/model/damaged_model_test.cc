@@ -1,4 +1,4 @@
-// Checkpoints that lack something, contradict their config or hold NaN: what is wrong is named.
+// Checkpoints that lack something, contradict their config or hold NaN: the error names the fault.
 
 #include <regex>
 
@@ -135,7 +135,7 @@ class DamagedModel : public ::testing::Test {
   GoldenFile golden_;
 };
 
-/// A NaN in a weight, and what the forward pass says of it.
+/// A NaN in a weight, and the error of the forward pass.
 struct Nan {
   const char* name;
   std::string weight;

@@ -16,8 +16,7 @@
 
 namespace ingot::testing {
 
-/// A copy of a checkpoint in which a test changes what it wants. Files are links until they are
-/// changed.
+/// A copy of a checkpoint that a test may change. Files are links until they are changed.
 class EditedCopy {
  public:
   explicit EditedCopy(const std::filesystem::path& from) {

@@ -17,8 +17,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-// Small checkpoints of whole families in FP32 against what Hugging Face transformers recorded of
-// them (tests/golden/PROVENANCE.md).
+// Small checkpoints of whole families in FP32 against recordings of Hugging Face transformers
+// (tests/golden/PROVENANCE.md).
 
 namespace ingot::testing {
 namespace {
@@ -49,7 +49,7 @@ constexpr FamilyCase kFamilyCases[] = {
     {"inkling", 1e-5},        {"mistral_large4", 1e-5},
 };
 
-/// A small checkpoint in the layout of a release, and what was recorded of it.
+/// A small checkpoint in the layout of a release, and its recordings.
 std::filesystem::path fixture(const std::string& name) {
   const std::filesystem::path golden = std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden";
   const std::filesystem::path own = golden / "forward" / name / "checkpoint";

@@ -306,7 +306,7 @@ TEST_F(Native, WeightOnlyLayersLeaveTheActivationsInBf16) {
   }
 }
 
-// Rows are quantized each on its own, so what else is in the step changes nothing.
+// Rows are quantized each on its own, so other rows of the step change nothing.
 TEST_F(Native, ResultsDoNotDependOnChunksOrThreads) {
   auto ids = golden_.integers("prompt4.input_ids");
   ids.resize(70);

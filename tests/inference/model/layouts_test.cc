@@ -48,7 +48,7 @@ std::vector<float> logits_of(const fs::path& directory) {
   return all;
 }
 
-/// The random model without FP8 in it: what no rule selects is the same in every dialect.
+/// The random model without FP8 in it: tensors that no rule selects are the same in every dialect.
 const fs::path& plain_synth() {
   static const TempDir directory;
   static const fs::path path = [] {

@@ -147,7 +147,7 @@ TEST(PooledWindow, EveryColumnHasItsSoftmax) {
   const Matrix early = normals(3, kValues, 1), early_logits = normals(3, kValues, 2);
   const Matrix late = normals(5, kValues, 3);
   Matrix late_logits = normals(5, kValues, 4);
-  late_logits.row(2)[0] = 90;  // beyond what e^x holds in FP32
+  late_logits.row(2)[0] = 90;  // beyond the range of e^x in FP32
   std::vector<float> out(kValues);
   const WindowPart parts[] = {{early.view(), early_logits.view()},
                               {late.view(), late_logits.view()}};

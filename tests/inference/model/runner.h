@@ -80,7 +80,7 @@ struct Recording {
   }
 };
 
-/// Feeds tokens [from, tokens.size()) in chunks and adds what it sees to `recording`. The answer
+/// Feeds tokens [from, tokens.size()) in chunks and adds the results to `recording`. The answer
 /// begins at token `answer`.
 inline void feed_from(std::size_t from, const inference::Model& model, inference::ModelCache& cache,
                       inference::SequenceId sequence, std::span<const std::int64_t> tokens,

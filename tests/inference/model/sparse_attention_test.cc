@@ -1,4 +1,4 @@
-// The lightning indexer as part of the model: where it must change nothing, what it chooses between
+// The lightning indexer as part of the model: where it must change nothing, its choice between
 // equals, and layers that share a choice.
 
 #include <numeric>

@@ -45,7 +45,8 @@ TEST(Groups, AreTheRanksThatMeet) {
   EXPECT_EQ(place(19, Group::kWorld), (Numbers{0, 19, 24}));
 }
 
-// 2^24 swallows what is added to it one by one, so any other order gives another sum.
+// 2^24 swallows small numbers that are added to it one by one, so any other order gives another
+// sum.
 TEST(AllReduce, AddsInRankOrder) {
   const std::vector<float> given = {16777216.0F, 1.0F, 1.0F, -16777216.0F};
   std::vector<float> sums(4);

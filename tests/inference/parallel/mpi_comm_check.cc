@@ -13,10 +13,9 @@
 #include "inference/parallel/thread_comm.h"
 
 // mpirun -n R mpi_comm_check TP EP ETP PP: whether ranks that are processes get from each
-// collective what ranks that are threads get, and count the same. The first rank says what differs;
-// exit code 0 where nothing does.
-// mpirun -n 2 mpi_comm_check mismatch: two ranks come for different things; exit code 7 where one
-// of them notices.
+// collective the same as ranks that are threads, and count the same. The first rank prints
+// differences; exit code 0 without any. mpirun -n 2 mpi_comm_check mismatch: two ranks meet in
+// different collectives; exit code 7 where one of them notices.
 
 namespace ingot::inference {
 namespace {

@@ -50,7 +50,7 @@ struct Outcome {
     answer = greedy(model, prompt(model), 6, -1);
   }
 
-  // Longer than what the indexers of the fixtures choose.
+  // Longer than the choice of the fixtures' indexers.
   static std::vector<std::int64_t> prompt(const Model& model) {
     std::vector<std::int64_t> ids;
     for (std::size_t i = 0; i < 70; ++i)

@@ -164,7 +164,7 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
     if (schedule.stopping_rank) return;
     EXPECT_EQ(is.times.prefill_tokens, wanted.times.prefill_tokens);
     EXPECT_EQ(is.times.decode_tokens, wanted.times.decode_tokens);
-    // Sums over slices may differ in their last bits, and so may what is near.
+    // Sums over slices may differ in their last bits, and so may logits that are close.
     const shard::Topology& topology = GetParam();
     if (topology.tp > 1 || topology.etp > 1 || schedule.drafts > 0 || is.steps.put_back > 0) return;
     EXPECT_TRUE(is.near_ties == wanted.near_ties);

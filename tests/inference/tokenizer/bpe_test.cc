@@ -25,7 +25,7 @@ using Merges = std::vector<std::pair<std::string, std::string>>;
 using Tokens = std::vector<std::string>;
 using formats::Json;
 
-/// A model with what it refers to.
+/// A model with the objects that it refers to.
 class Model {
  public:
   explicit Model(Json json)

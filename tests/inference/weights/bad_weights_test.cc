@@ -203,7 +203,7 @@ std::vector<float> scales(std::size_t n, std::uint32_t seed) {
   return values;
 }
 
-// A stack [E, n, k] of a scheme and what each matrix decodes to.
+// A stack [E, n, k] of a scheme and the decoded values of each matrix.
 struct Stack {
   std::vector<TinyTensor> tensors;
   std::vector<float> values;

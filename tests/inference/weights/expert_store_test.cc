@@ -126,7 +126,7 @@ TEST_F(Slots, HeldExpertsStayWithinOneOverrun) {
   read(3);
   EXPECT_EQ(slots_.bytes_used(), 40U);
   slots_.hold(3);
-  // Released, it goes at once: the budget is exceeded by what is held only.
+  // Released, it goes at once: only held experts exceed the budget.
   slots_.release(1);
   EXPECT_THAT(present(), ::testing::ElementsAre(0, 2, 3));
   EXPECT_EQ(slots_.bytes_used(), 30U);

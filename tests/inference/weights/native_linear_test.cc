@@ -10,8 +10,8 @@
 #include "tests/inference/weights/variants.h"
 #include "tests/support/tiny_checkpoint.h"
 
-// Profile native against the stored bytes, in double, by the formulas of the model reference: what
-// is quantized how is written here a second time.
+// Profile native against the stored bytes, in double, by the formulas of the model reference: the
+// rules of quantization are written here a second time.
 
 namespace ingot::inference {
 namespace {

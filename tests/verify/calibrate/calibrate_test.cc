@@ -13,8 +13,8 @@
 #include "tests/verify/calibrate/calibration.h"
 #include "verify/calibrate/expert_loads.h"
 
-// Statistics of tiny-v32 against what follows from the hidden states that another pass over the
-// model shows.
+// Statistics of tiny-v32 against those that follow from the hidden states of another pass over the
+// model.
 
 namespace ingot::verify {
 namespace {
@@ -262,8 +262,7 @@ TEST(Calibrate, KnowsEveryModuleThatMayBeQuantized) {
   EXPECT_GE(calibrated().report.modules, modules.size());
 }
 
-// The indexer's queries are made from what q_b_proj sees, even of documents too short for it to
-// run.
+// The indexer's queries are made from q_b_proj's input, even of documents too short for it to run.
 TEST(Calibrate, GivesAnIdleIndexerWhatItsTwinSaw) {
   const Calibrated brief(random_documents({40}));
   for (const Calibrated* file : {&brief, &calibrated()}) {
@@ -360,7 +359,7 @@ TEST(Calibrate, NamesEveryExpertOfAStack) {
   EXPECT_EQ(report.unvisited.size(), 1U) << "all tokens are alike to a router of zeros";
 }
 
-// Calibrations that cannot be, and what they leave behind.
+// Calibrations that cannot be done, and their leftovers.
 
 class BadCalibration : public ::testing::Test {
  protected:

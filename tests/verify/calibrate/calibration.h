@@ -59,7 +59,7 @@ struct NaiveStatistics {
     }
   }
 
-  /// Within what FP32 sums of another order differ by.
+  /// Within the differences of FP32 sums in another order.
   void expect_equal(const OutputTensors& statistics, const std::string& module) const {
     const auto number = [&](const char* suffix) {
       return double{statistics.at(module + suffix).as<float>().at(0)};

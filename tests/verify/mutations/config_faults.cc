@@ -30,7 +30,7 @@ Fault with_key(std::string_view name, Good good, std::string_view key, const Jso
   return in_config(name, good, key, {{"/" + std::string(key), value}});
 }
 
-// Adds what transformers 5 writes instead of two keys, and rightly.
+// Adds the keys that transformers 5 writes, rightly, in place of two others.
 void add_rope_parameters(Json& config) {
   Json rope = config.at("rope_scaling");
   rope["rope_theta"] = config.at("rope_theta");

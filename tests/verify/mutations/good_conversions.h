@@ -34,7 +34,7 @@ struct Pair {
 /// A good conversion, which is made once per process and not to be changed.
 const Pair& good_conversion(Good good);
 
-/// Its output below `directory`, which is empty, to be spoiled: hard links, so that what changes a
+/// Its output below `directory`, which is empty, to be spoiled: hard links, so that a change of a
 /// file must make a new one.
 Pair copy_of_good(Good good, const std::filesystem::path& directory);
 

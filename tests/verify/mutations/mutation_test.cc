@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(EveryScheme, NeighbourInScheme, ::testing::ValuesIn(fin
                          target_name);
 
 // Every fault of the tables is put into a good conversion, which is then compared with its source
-// at the default levels: as the conversion left it, and without anything that tells what it wrote.
+// at the default levels: as the conversion left it, and without any record of its outputs.
 
 std::vector<Fault> all_of(std::initializer_list<std::vector<Fault>> tables) {
   std::vector<Fault> all;

@@ -17,7 +17,7 @@ constexpr std::string_view kO = "model.layers.3.self_attn.o_proj";
 // Has two scales of the four that differ from the others, side by side.
 constexpr std::string_view kKvA = "model.layers.5.self_attn.kv_a_proj_with_mqa";
 
-// Each row begins with what was its second entry.
+// Each row begins with its former second entry.
 void rotate_rows(EditedTensor& scale, std::size_t n_columns) {
   for (std::size_t row = 0; row < scale.bytes.size(); row += n_columns) {
     const auto begin = scale.bytes.begin() + static_cast<std::ptrdiff_t>(row);

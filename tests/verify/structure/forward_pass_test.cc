@@ -16,8 +16,8 @@
 #include "verify/structure/structure_check.h"
 #include "verify/structure/structure_comparisons.h"
 
-// Configs are compared by what they mean to the runtime. tests/golden/PROVENANCE.md says where
-// those of the families come from.
+// Configs are compared by their meaning to the runtime. tests/golden/PROVENANCE.md says where those
+// of the families come from.
 
 namespace ingot::verify {
 namespace {
@@ -39,7 +39,7 @@ const formats::Family& family_of(const Json& config) {
   return *formats::family_of(formats::parse_model_config(formats::json_text(config), "config"));
 }
 
-// By the family of `source`, as is what the next one finds.
+// By the family of `source`, as the function below.
 std::optional<inference::ModelSpec> spec_of(const Json& source, const Json& config) {
   try {
     return inference::model_spec(family_of(source),

@@ -8,7 +8,7 @@
 #include "tests/support/tiny_checkpoint.h"
 #include "verify/structure/structure_check.h"
 
-// Rank slices of the example: what each rank has for itself must be what the others have.
+// Rank slices of the example: each rank's own files must agree with those of the others.
 
 namespace ingot::verify {
 namespace {
@@ -25,7 +25,7 @@ class SlicedStructure : public ::testing::Test {
         ingot::testing::slicing(ingot::testing::tiny_v32(), top(), {.tp = 2, .ep = 2});
     conversion.recipe.to = formats::SchemeId::kInt8Channel;
     conversion.run();
-    // Gathered: only what the ranks say of themselves.
+    // Gathered: only the ranks' own records.
     fs::remove(top() / formats::kManifestName);
     fs::remove(top() / formats::kRecordsName);
   }

@@ -45,7 +45,7 @@ class StructureCheck : public ::testing::Test {
     write_output();
   }
 
-  // As the source, but for what a test has done to it.
+  // As the source, but for the test's changes to it.
   void write_output() {
     fs::remove_all(directory_ / "output");
     output_.write(directory_ / "output");

@@ -104,7 +104,7 @@ TEST(ElementRun, RandomMatricesAgreeWithNaiveDoubles) {
           quantize::random_matrix(19, seed == 1 ? 160 : 2080, quantize::Shape::kHeavy, seed, 0.02F);
       const Coded coded = quantize::encode(scheme, source);
       const Matrix output = quantize::decode(coded);
-      Matrix moved = source;  // the output has only its codes; the source is what can be anywhere
+      Matrix moved = source;  // the output has only its codes; the source may be anywhere
       disturb(moved);
       for (const Matrix* side : std::initializer_list<const Matrix*>{&source, &moved}) {
         SCOPED_TRACE(formats::scheme_facts(scheme).name);
@@ -268,7 +268,7 @@ TEST(ElementRun, HistogramCountsSixteenthsOfAStep) {
                                .block_rows = 1,
                                .block_cols = 16};
   const ElementSums sums = compare(run_of(source, output, stored, SchemeId::kInt8Channel));
-  // One row: 0, 4/16, 8/16, ... 60/16; what is on the border of two bins is in the lower one.
+  // One row: 0, 4/16, 8/16, ... 60/16; a value on the border of two bins is in the lower one.
   EXPECT_EQ(sums.step_histogram[0], 1U);
   EXPECT_EQ(sums.step_histogram[3], 1U);
   EXPECT_EQ(sums.step_histogram[7], 1U);

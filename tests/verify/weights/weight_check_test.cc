@@ -173,7 +173,7 @@ TEST(WeightCheck, NonfiniteValuesNameTheirSide) {
 }
 
 /// Experts stacked: E4M3 codes [3, 130, 150] under a scale per block, every matrix with a grid of
-/// its own, and what they decode to.
+/// its own, and their decoded values.
 struct Stack {
   std::vector<TinyTensor> fp8;
   std::vector<float> values;
@@ -238,8 +238,8 @@ TEST(WeightCheck, EmptyTensorsAreIdentical) {
 }
 
 TEST(WeightCheck, LargeTensorIsComparedToItsLastValue) {
-  // More than what one thread takes at a time, of rows longer than a band, and of no round number
-  // of either.
+  // More than one thread takes at a time, of rows longer than a band, and of no round number of
+  // either.
   const auto values = numbers(1300003);
   for (const std::vector<std::uint64_t>& shape :
        {std::vector<std::uint64_t>{1300003}, {100003, 13}, {13, 100003}, {1, 1300003}}) {
