@@ -59,8 +59,10 @@ struct Thresholds {
 Thresholds default_thresholds(std::string_view search);
 /// Adds the gates of a YAML file; they replace defaults of the same metric (and group, where
 /// given). A scalar is a limit on the metric's good side, or `">= 0.999"`; a map is by group:
-///   weights.cosine: {int8: 0.9999, nvfp4: 0.996} layers.cosine: ">= 0.999" greedy.gap: 0.5
-///   kInvalidArgument, naming file and key, for entries that are not understood.
+///   weights.cosine: {int8: 0.9999, nvfp4: 0.996}
+///   layers.cosine: ">= 0.999"
+///   greedy.gap: 0.5
+/// kInvalidArgument, naming file and key, for entries that are not understood.
 void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds);
 /// `--require "layers.cosine>=0.999"`, `--require "weights.cosine[nvfp4]>=0.996"`.
 void add_requirement(std::string_view text, Thresholds& thresholds);

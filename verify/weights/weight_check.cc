@@ -36,10 +36,10 @@ constexpr std::size_t kMaxCauses = 8;
 /// number is at most u |x| away from x, u = half a step at 1 (2^-8 in BF16, 2^-11 in F16), and
 /// where steps no longer shrink at most h, half of the least. Least squares' a in
 /// output = a x source is then off 1 by
-///   |sum x e| / sum x^2 <= u + h sum |x| / sum x^2 <= u + h sqrt(n / sum x^2) (Cauchy and
-///   Schwarz). The bound is reached: values under one scale are few numbers times powers of two,
-///   and each of these is rounded alike at every place. Whether every value is the nearest is for
-///   `misrounded` to say; below the bound a factor tells nothing more.
+///   |sum x e| / sum x^2  <=  u + h sum |x| / sum x^2  <=  u + h sqrt(n / sum x^2)
+/// (Cauchy and Schwarz). The bound is reached: values under one scale are few numbers times powers
+/// of two, and each of these is rounded alike at every place. `misrounded` tells whether every
+/// value is the nearest; below the bound a factor tells nothing more.
 double shift_of_rounding(formats::SchemeId plain, const ElementSums& sums) {
   const StepGrid& grid = step_grid(plain);
   const double half_step = static_cast<double>(grid.step_factor) / 2;

@@ -14,8 +14,9 @@
 
 // mpirun -n R mpi_comm_check TP EP ETP PP: whether ranks that are processes get from each
 // collective the same as ranks that are threads, and count the same. The first rank prints
-// differences; exit code 0 without any. mpirun -n 2 mpi_comm_check mismatch: two ranks meet in
-// different collectives; exit code 7 where one of them notices.
+// differences; exit code 0 without any.
+// mpirun -n 2 mpi_comm_check mismatch: two ranks meet in different collectives; exit code 7 where
+// one of them notices.
 
 namespace ingot::inference {
 namespace {
