@@ -105,8 +105,8 @@ std::function<int()> declare_balance(FlagTable& table) {
         {.is_positive = true}},
        {"--nodes",
         &flags->nodes,
-        "machines that the ranks stand on: groups of experts stay within one where the "
-        "router has as many groups, or a multiple (default: 1)",
+        "machines that the ranks run on: groups of experts stay within one where the router has as "
+        "many groups, or a multiple (default: 1)",
         {.is_positive = true}},
        required("--out", &flags->out,
                 "expert map to write, for convert --expert-map; must be "

@@ -232,8 +232,8 @@ std::function<int()> declare_check(FlagTable& table) {
               {.range = NumberRange{1, 1024}}},
              {"--engine",
               &flags->engine,
-              fmt::format("what this engine makes of every linear layer, by headers and JSON only: "
-                          "{}; ENGINE:VERSION insists on a version",
+              fmt::format("show how this engine builds every linear layer, by headers and JSON "
+                          "only: {}; ENGINE:VERSION insists on a version",
                           names_of(engines::engines(), &engines::EngineRow::word)),
               {.excludes = {"--deep", "--no-hashes", "--source-of"}, .value_name = "ENGINE"}},
              {"--source-of",

@@ -57,7 +57,7 @@ std::function<int()> declare_compare(FlagTable& table) {
              family_file_flag(&flags->options.family),
              {"--a-config",
               &directories.a_config,
-              "config.json of A, for shards that have none beside them",
+              "config.json of A, for shards without one",
               {.kind = ValueKind::kFile}},
              {"--b-config", &directories.b_config, "the same of B", {.kind = ValueKind::kFile}},
              {"--reference-config",

@@ -269,8 +269,8 @@ std::function<int()> declare_convert(FlagTable& table) {
         {.words = {"keep", "stacked", "separate"}}},
        {"--max-shard-size",
         &flags->max_shard_size,
-        "deal tensors anew to files of at most this size (default: keep the source's files "
-        "and their contents)",
+        "re-shard into files of at most this size (default: keep the source's files and their "
+        "contents)",
         {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print which rule fires for TENSOR and what becomes of it"}});
@@ -278,8 +278,8 @@ std::function<int()> declare_convert(FlagTable& table) {
       FlagGroup::kJob,
       {{"--part",
         &flags->part,
-        "write the files of part I of N alone, I from 0; all parts share the output's "
-        "directory, and publish nothing; join: publish what they have made (ingot join)",
+        "write only the files of part I of N, I from 0; all parts share the output's directory, "
+        "and publish nothing; join: publish what they have made (ingot join)",
         {.words = {std::string(kJoin)}, .value_name = "I/N|join"}},
        mpi_flag(&flags->mpi,
                 "a part for each process that mpirun, or srun with PMIx, has started, and the join "

@@ -56,7 +56,7 @@ int run_join(const JoinFlags& flags) {
         .in_file(paths.output.string());
   }
   if (line.words.size() < 2 || line.words[1] != "convert") {
-    throw Error(ErrorCode::kCorrupt, "holds a journal whose words are not those of a conversion")
+    throw Error(ErrorCode::kCorrupt, "its journal does not record an ingot convert command")
         .in_file(paths.output.string());
   }
   const std::string log_file =

@@ -158,10 +158,10 @@ void declare_rank_flags(FlagTable& table, RankFlags& flags) {
             {{"--ranks",
               &flags.ranks,
               "how a sliced checkpoint runs: joined (slices seen as one model), or threads (each "
-              "rank by itself with its slice alone, all in this process)",
+              "rank by itself with only its slice, all in this process)",
               {.choices = {kJoined, kThreads}}},
              mpi_flag(&flags.mpi,
-                      "a rank of a sliced checkpoint, with its slice alone, in each process that "
+                      "a rank of a sliced checkpoint, with only its slice, in each process that "
                       "mpirun, or srun with PMIx, has started"),
              {"--mpi-sums", &flags.mpi_sums,
               "sums over processes by MPI's own reduction: fewer bytes, but an order, and so last "

@@ -124,7 +124,7 @@ std::vector<std::string> changes_of(const Json& before, const Json& after) {
 std::string mended_text(const convert::Plan& plan, const Opened& opened) {
   std::vector<std::string> lines;
   if (!opened.index_fault.empty())
-    lines.push_back(fmt::format("the index is made anew: {}", opened.index_fault));
+    lines.push_back(fmt::format("the index is rebuilt: {}", opened.index_fault));
   const Checkpoint& source = plan.source;
   if (plan.json.config != source.config_text()) {
     const formats::ModelConfig written =
@@ -140,7 +140,7 @@ std::string mended_text(const convert::Plan& plan, const Opened& opened) {
   if (!plan.json.description.empty() &&
       (source.description().is_null() ||
        formats::parse_json(plan.json.description, "") != source.description()))
-    lines.push_back(fmt::format("{} is made anew", plan.target.dialect->description_file));
+    lines.push_back(fmt::format("{} is rebuilt", plan.target.dialect->description_file));
   if (plan.counts.rescaled > 0) {
     lines.push_back(
         fmt::format("{} tensors get the global scale of those with which loaders fuse them",

@@ -52,7 +52,7 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
   verify::CommandWords command = verify::join_parts(reports).command;
   // A report may come from anywhere: it makes no other command run, and names no file to write.
   if (command.words.size() < 2 || command.words[1] != "verify") {
-    throw Error(ErrorCode::kCorrupt, "its part.words are not those of a verification")
+    throw Error(ErrorCode::kCorrupt, "its part.words do not record an ingot verify command")
         .in_file(reports.front().string());
   }
   command.words = words_without(command.words, kOwnOptions);
@@ -200,12 +200,12 @@ std::function<int()> declare_verify(FlagTable& table) {
   table.add(FlagGroup::kJob,
             {{"--part",
               &flags->part,
-              "compare part I of N of the weights alone, I from 0, and print a report of the part, "
+              "compare only part I of N of the weights, I from 0, and print a report of the part, "
               "which is to be joined",
               {.value_name = "I/N"}},
              {"--join", &flags->join,
-              "join the reports of all parts, which stand in place of the checkpoints, to the one "
-              "report of an undivided run, and judge it"},
+              "join the reports of all parts, given in place of the checkpoints, to the one report "
+              "of an undivided run, and judge it"},
              {"--reports",
               &flags->reports,
               "the report of a part, for a command that is given whole; may be repeated",
@@ -215,11 +215,11 @@ std::function<int()> declare_verify(FlagTable& table) {
              family_file_flag(&options.family),
              {"--source-config",
               &options.source_config,
-              "config.json of the source, for shards that have none beside them, or one file",
+              "config.json of the source, for shards without one, or one file",
               {.kind = ValueKind::kFile}},
              {"--config",
               &options.output_config,
-              "config.json of the output, for shards that have none beside them, or one file",
+              "config.json of the output, for shards without one, or one file",
               {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
   declare_measurement(table, *flags);

@@ -49,7 +49,7 @@ std::vector<verify::Prompt> read_documents(const CalibrationFlags& flags,
 Flag text_flag(CalibrationFlags& flags) {
   return {"--text",
           &flags.text,
-          "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
+          "text to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
           "(.jsonl); - is stdin",
           {.is_required = true, .kind = ValueKind::kFile, .takes_stdin = true}};
 }

@@ -161,8 +161,7 @@ inline constexpr const char* kPathHelp =
 inline constexpr const char* kOutputHelp = "directory to write; must be absent or empty";
 inline constexpr const char* kFamilyHelp =
     "model family instead of config.json's; generic accepts any names";
-inline constexpr const char* kConfigHelp =
-    "config.json of the model, for shards that have none beside them";
+inline constexpr const char* kConfigHelp = "config.json of the model, for shards without one";
 
 /// Bytes of `5GB`, `4GiB`, `500M`, `1048576`: decimal and binary units, a fraction allowed before
 /// one. Throws kInvalidArgument naming the option.

@@ -167,7 +167,7 @@ void GenerateFlags::require_one_source() const {
 void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
   table.add(FlagGroup::kCommon,
             {required("directory", &flags.directory, kDirectoryHelp, ValueKind::kFolder),
-             {"--prompt", &flags.prompt, "what the user says; - is stdin", {.takes_stdin = true}},
+             {"--prompt", &flags.prompt, "message of the user; - is stdin", {.takes_stdin = true}},
              {"--interactive", &flags.interactive, "a conversation; /clear forgets it, /exit ends"},
              {"--greedy", &flags.greedy, "take the likeliest token, whatever the files say"},
              {"--profile",

@@ -158,8 +158,8 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        "nvfp4, mxfp4, int4: attention projections too"},
       {"--activations",
        &flags.activations,
-       "what the engine does with activations: weight-only, dynamic or static (default: by "
-       "dialect and scheme)",
+       "how the engine treats activations: weight-only, dynamic or static (default: by dialect and "
+       "scheme)",
        {.words = {"weight-only", "dynamic", "static"}}},
       {"--activation-scales",
        &flags.activation_scales,

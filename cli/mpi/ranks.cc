@@ -119,9 +119,9 @@ void Ranks::take(std::uint32_t from, const RankMessage& message) {
     case kAsked:
       if (first != words_) {
         throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("rank {} of this launch was given other words than rank 0: one "
-                                "launch has the same words on all ranks (--mpi never lets each "
-                                "process work by itself)",
+                    fmt::format("rank {} of this launch has other command-line arguments than rank "
+                                "0; all ranks need the same (--mpi never lets each process work by "
+                                "itself)",
                                 from));
       }
       last.is_here = true;

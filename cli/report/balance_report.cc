@@ -168,7 +168,7 @@ verify::Document balance_document(const Balance& balance) {
     document.remarks.push_back(
         {.style = verify::Style::kMild,
          .kind = "warning",
-         .text = fmt::format("no tokens were counted in layer{} {}, so the experts there stand as "
+         .text = fmt::format("no tokens were counted in layer{} {}, so its experts are placed as "
                              "if all had as many",
                              balance.uncounted.size() == 1 ? "" : "s",
                              fmt::join(balance.uncounted, ", "))});

@@ -254,7 +254,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
     line(
         "demoted",
         fmt::format("{} quantized tensors that no rule selects become BF16: dialect {} cannot hold "
-                    "their scheme beside the others ({}{})",
+                    "their scheme together with the others ({}{})",
                     count_text(plan.counts.demoted), plan.target.dialect->name, names.front(),
                     names.size() > 1 ? " to " + names.back() : ""));
   }
@@ -273,7 +273,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   const convert::DiskNeed& disk = run.checked.disk;
   line("disk",
        fmt::format(
-           "{} needed at the peak with at most {} beside the weights, {} {}{}",
+           "{} needed at the peak with at most {} for files other than weights, {} {}{}",
            bytes_text(disk.peak_bytes), bytes_text(disk.side_bytes), bytes_text(disk.free_bytes),
            run.is_assumed ? "assumed" : "free",
            disk.missing() > 0 ? fmt::format(": {} MISSING", bytes_text(disk.missing())) : ""));

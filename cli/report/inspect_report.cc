@@ -346,14 +346,14 @@ std::string summary_text(std::string_view directory, const Checkpoint& checkpoin
                           ? parameters_text(*summary.active_parameters) + " per token"
                           : std::string("unknown"));
   if (summary.mtp_parameters > 0) {
-    text += fmt::format("MTP           {} beside them\n", parameters_text(summary.mtp_parameters));
+    text += fmt::format("MTP           {} in addition\n", parameters_text(summary.mtp_parameters));
   } else if (checkpoint.lacks_promised_mtp()) {
     text += fmt::format("MTP           {} layer(s) promised by config.json, none here\n",
                         checkpoint.config().num_nextn_predict_layers);
   }
   const auto tell_apart = [&](std::string_view label, std::uint64_t n_parameters) {
     if (n_parameters > 0)
-      text += fmt::format("{:14}{} beside them\n", label, parameters_text(n_parameters));
+      text += fmt::format("{:14}{} in addition\n", label, parameters_text(n_parameters));
   };
   tell_apart("tables", summary.table_parameters);
   tell_apart("other media", summary.modality_parameters);

@@ -78,7 +78,7 @@ Json role_rows() {
                   {"meaning", "layers; last is the last before the MTP layers, mtp is these"},
                   {"roles", Json::array()}});
   rows.push_back({{"selector", "A & B"},
-                  {"meaning", "what both match, globs and re:EXPR among them"},
+                  {"meaning", "tensors that both match; globs and re:EXPR too"},
                   {"roles", Json::array()}});
   return rows;
 }

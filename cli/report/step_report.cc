@@ -58,8 +58,8 @@ std::string steps_text(const inference::StepTotals& steps) {
   std::string text =
       fmt::format("{} steps, at most {} answered at once", steps.steps, steps.most_sequences);
   if (steps.put_back > 0) {
-    text +=
-        fmt::format(", {} put back and {} tokens computed anew", steps.put_back, steps.tokens_anew);
+    text += fmt::format(", {} put back and {} tokens computed again", steps.put_back,
+                        steps.tokens_anew);
   }
   if (steps.dummy > 0) text += fmt::format(", {} dummy steps of idle groups", steps.dummy);
   if (steps.imbalance > 1)

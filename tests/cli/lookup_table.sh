@@ -55,7 +55,7 @@ for name, (dtype, (rows, cols), data) in source.items():
 EOF2
 }
 
-expect 0 "tables        128,000,000 (128.00 M) beside them" "$ingot" inspect "$work/in"
+expect 0 "tables        128,000,000 (128.00 M) in addition" "$ingot" inspect "$work/in"
 expect 0 '"lookup_table_parameters": 128000000' "$ingot" inspect "$work/in" --json
 
 to_bf16=("$ingot" convert "$work/in" "$work/out" --to bf16 --mem-limit $limit --threads 1 --progress never)

@@ -48,7 +48,7 @@ diff -r "$work/whole" "$work/out" >&2 || fail "what was resumed differs"
 
 # Ranks with different words are no launch of one conversion.
 # shellcheck disable=SC2016
-judge 2 "other words" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" convert "$2" "$3$OMPI_COMM_WORLD_RANK" --to bf16' rank "$ingot" "$example" "$work/none"
+judge 2 "other command-line arguments" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" convert "$2" "$3$OMPI_COMM_WORLD_RANK" --to bf16' rank "$ingot" "$example" "$work/none"
 judge 0 "loaded by:" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" convert "$2" "$3$OMPI_COMM_WORLD_RANK" --to bf16 --mpi never' rank "$ingot" "$example" "$work/own"
 diff -r "$work/own0" "$work/own1" >&2 || fail "each by itself"
 

@@ -75,11 +75,11 @@ expect 0 "0 errors, 0 warnings" "$ingot" check "$work/told"
 # No index, and one that names another file.
 cp -r "$work/lists" "$work/unindexed"
 rm "$work/unindexed/model.safetensors.index.json"
-expect 0 "the index is made anew" "$ingot" repair "$work/unindexed" "$work/indexed"
+expect 0 "the index is rebuilt" "$ingot" repair "$work/unindexed" "$work/indexed"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/indexed"
 cp "$work/lists/model.safetensors.index.json" "$work/unindexed"
 sed -i 's/00001-of-00002/00007-of-00002/' "$work/unindexed/model.safetensors.index.json"
-expect 0 "the index is made anew" "$ingot" repair "$work/unindexed" "$work/indexed2"
+expect 0 "the index is rebuilt" "$ingot" repair "$work/unindexed" "$work/indexed2"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/indexed2"
 
 # A file that is missing is no fault of the index.

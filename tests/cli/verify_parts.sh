@@ -73,7 +73,7 @@ for i in range(2):
         report["part"]["words"] = changed
         json.dump(report, open(f"{sys.argv[3]}/{name}{i}", "w"))
 END
-judge 2 "not those of a verification" "$ingot" verify --join "$work/convert0" "$work/convert1"
+judge 2 "do not record an ingot verify command" "$ingot" verify --join "$work/convert0" "$work/convert1"
 judge 0 "PASS" "$ingot" verify --join "$work/page0" "$work/page1"
 [ ! -e "$work/stolen.html" ] || fail "a report made the join write a file"
 head -c 1000 "$work/part0" >"$work/hostile"
