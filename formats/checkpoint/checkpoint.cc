@@ -55,11 +55,10 @@ void remark_on_family(const Family& family, const ModelConfig& config,
   const Family* hidden = family_of(config);
   remarks.push_back(
       hidden == nullptr
-          ? fmt::format("read as family {} of {}, which stands beside the weights", family.name,
+          ? fmt::format("read as family {} of {}, which is next to the weights", family.name,
                         kFamilyFileName)
-          : fmt::format("read as family {} of {}, which stands beside the weights and so comes "
-                        "before the program's own family {} for model_type '{}' (--family {} "
-                        "takes that)",
+          : fmt::format("read as family {} of {}, which is next to the weights and so comes before "
+                        "the program's own family {} for model_type '{}' (--family {} takes that)",
                         family.name, kFamilyFileName, hidden->name, config.model_type,
                         hidden->name));
 }

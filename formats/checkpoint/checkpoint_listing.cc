@@ -206,8 +206,8 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
   const std::string others =
       shards.size() == 1 ? std::string() : fmt::format(", and so do {} more", shards.size() - 1);
   faults.add(Error(ErrorCode::kMissingTensor,
-                   fmt::format("stands beside {} without an index{} (fetch {}, or move the file "
-                               "away; {})",
+                   fmt::format("is next to {} without an index{} (fetch {}, or move the file away; "
+                               "{})",
                                kSingleFile, others, kIndexName, kIndexRemedy))
                  .in_file(shards.front()));
 }

@@ -189,7 +189,8 @@ class Recogniser {
     tensor.shape = stored.shape;
     if (tensor.name != stored.name && input_.names.find(tensor.name)) {
       fault(i, ErrorCode::kDuplicate,
-            fmt::format("stands beside '{}' (which one is meant? remove the other)", tensor.name));
+            fmt::format("is here as well as '{}' (which one is meant? remove the other)",
+                        tensor.name));
       return std::nullopt;
     }
     const bool has_parts = count_parts(i) > 0;
@@ -335,8 +336,8 @@ class Recogniser {
     if (!parts.has(Part::kScale) && !is_static_int8) {
       if (input_.is_complete) {
         fault(i, ErrorCode::kMissingTensor,
-              fmt::format("is {} without a scale (no weight_scale, weight_scale_inv or scale "
-                          "beside it)",
+              fmt::format("is {} without a scale (there is no weight_scale, weight_scale_inv or "
+                          "scale)",
                           dtype_name(weight.dtype)));
       }
       return false;
@@ -391,8 +392,8 @@ class Recogniser {
     if ((lacks_global || lacks_input) && input_.is_complete) {
       fault(i, ErrorCode::kMissingTensor,
             lacks_global
-                ? fmt::format("is {} without a global scale (no weight_scale_2 or "
-                              "weight_global_scale beside it)",
+                ? fmt::format("is {} without a global scale (there is no weight_scale_2 or "
+                              "weight_global_scale)",
                               scheme.name)
                 : "has a deq_scale, which is its scale times that of the activations, but no "
                   "input_scale (a file missing? fetch it again)");
@@ -400,8 +401,8 @@ class Recogniser {
     const bool lacks_dimensions = scheme.has_dimensions && !parts.has(Part::kDimensions);
     if (lacks_dimensions && input_.is_complete) {
       fault(i, ErrorCode::kMissingTensor,
-            fmt::format("is {} without its dimensions (no weight_shape beside it; loaders unpack "
-                        "by it)",
+            fmt::format("is {} without its dimensions (there is no weight_shape; loaders unpack by "
+                        "it)",
                         scheme.name));
     }
     return !lacks_global && !lacks_input && !lacks_dimensions;

@@ -66,7 +66,7 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
   fault(ErrorCode::kShapeMismatch,
         fmt::format("has shape {}, by config.json it should have {}{}", shape_text(tensor.shape),
                     shape_text(expected),
-                    turned == expected ? " (its matrices stand the other way round)" : ""));
+                    turned == expected ? " (its matrices are transposed)" : ""));
 }
 
 // `may_allow`: the command that opens the checkpoint has --allow.

@@ -262,7 +262,7 @@ RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> reco
   for (const TensorRecord& record : records) {
     for (const TensorHash& output : record.output) {
       if (!output.slice || slices.by_name.try_emplace(output.name, *output.slice).second) continue;
-      throw Error(ErrorCode::kDuplicate, "stands in several records").in_tensor(output.name);
+      throw Error(ErrorCode::kDuplicate, "is in several records").in_tensor(output.name);
     }
   }
   return slices;

@@ -287,7 +287,7 @@ Error refusal(const StrayCheck& check, const std::vector<LostFile>& lost) {
   const std::string& tensor = lost.front().tensor;
   const std::string fact =
       check.index_name.empty()
-          ? fmt::format("stands beside the weights without an index, and holds '{}'", tensor)
+          ? fmt::format("is next to the weights without an index, and holds '{}'", tensor)
           : fmt::format("is not named by {}, nor is its tensor '{}'", check.index_name, tensor);
   return Error(ErrorCode::kMissingTensor, fmt::format("{}{} (fetch {}, or move the file away; {})",
                                                       fact, others, kIndexName, kIndexRemedy))

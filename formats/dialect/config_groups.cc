@@ -126,7 +126,7 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   const std::string_view strategy = is_dynamic ? form.at_run_time : form.beforehand;
   if (strategy.empty()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("compressed-tensors has no {} activations beside {}",
+                fmt::format("compressed-tensors has no {} activations for {}",
                             activations_name(group.activations), scheme_facts(group.scheme).name));
   }
   const bool is_as_weights = form.input_bits == 0;

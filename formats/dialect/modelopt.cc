@@ -114,7 +114,7 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
                             "fp8-tensor (static), fp8-channel and fp8-block (dynamic), not {} with "
                             "{} activations{}",
                             scheme_facts(group.scheme).name, activations_name(group.activations),
-                            written.groups.size() > 1 ? " beside others" : ""));
+                            written.groups.size() > 1 ? " together with others" : ""));
   }
   derived.excluded =
       module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);

@@ -101,8 +101,8 @@ Json description(const WrittenModel& model) {
 const Dialect kModelslimDialect = {
     .name = "modelslim",
     .summary =
-        "quant_model_description.json beside INT8 weights with weight_scale and "
-        "weight_offset, or with deq_scale",
+        "quant_model_description.json, and INT8 weights with weight_scale and weight_offset, or "
+        "with deq_scale",
     .storage = kStorage,
     .description_file = "quant_model_description.json",
     .quantization_config = quantization_config,

@@ -31,9 +31,9 @@ constexpr std::array kForms = {
     Form{"hqq", "HQQ's codes and zero points"},
     Form{"mlx", "MLX's packed groups"},
     Form{"quanto", "Quanto's tensors"},
-    Form{"quark", "what AMD Quark exports"},
+    Form{"quark", "AMD Quark's exports"},
     Form{"quip", "QuIP#'s lattice codes"},
-    Form{"spqr", "SpQR's codes with outliers beside them"},
+    Form{"spqr", "SpQR's codes with separate outliers"},
     Form{"torchao", "TorchAO's tensors, each flattened into parts"},
     Form{"vptq", "VPTQ's codebook entries"},
 };

@@ -99,7 +99,7 @@ std::string Stacking::fault_of(const Gathered& gathered) const {
   if (!odd.empty() || gathered.n_members == 1) return odd;
   const std::uint64_t rows = first.shape[0], block = first.encoding.block_rows;
   if (gathered.row->gate_up == GateUpOrder::kInterleaved)
-    return block == 1 ? "" : "gate and up have scales of their own, their rows stand in turn";
+    return block == 1 ? "" : "gate and up have scales of their own, their rows alternate";
   return rows % block == 0 || block >= rows
              ? ""
              : fmt::format("blocks of {} rows do not divide {} rows", block, rows);

@@ -151,7 +151,7 @@ void require_sound(const FamilyRow& row) {
                         rule.role == Role::kExpertsUp || rule.role == Role::kExpertsDown;
   if (is_stack && rule.stack == StackOrder::kNone)
     refuse(row,
-           "is a stack of experts (say how its matrices stand: `stack: output-major` or "
+           "is a stack of experts (say how its matrices are stored: `stack: output-major` or "
            "`stack: input-major`)");
   if (rule.stack != StackOrder::kNone && n_dimensions != 3)
     refuse(row, "is a stack of experts and has not three dimensions (say which in `shape`)");
@@ -180,8 +180,8 @@ void require_marks(const FamilyRow& row) {
           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                  c == '_' || c == '-';
         })) {
-      refuse(row, fmt::format("has '{}': between dots stand letters, digits, _ and -, or one of "
-                              "{{layer}}, {{mtp}} and {{expert}}",
+      refuse(row, fmt::format("has '{}': a word between dots has letters, digits, _ and -, or is "
+                              "one of {{layer}}, {{mtp}} and {{expert}}",
                               word));
     }
     if (is_mark && before.empty()) refuse(row, "begins with a number");
@@ -226,7 +226,7 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
     if (row.rule.pattern.starts_with(mtp_layers)) {
       refuse(row,
              "is in an MTP layer under its own name (write it as a row of the main layers: "
-             "mtp_layers stands for what they begin with)");
+             "mtp_layers replaces their beginning)");
     }
     if (has_mark(row.rule.pattern, kMtpMark))
       root.refuse("has both mtp_layers and {mtp}: choose one");
@@ -236,7 +236,7 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
     if (main_layers.empty()) main_layers = begin;
     if (main_layers != begin) {
       refuse(row, fmt::format("does not begin with {} as the layers of other rows do, which "
-                              "mtp_layers stands for",
+                              "mtp_layers replaces",
                               main_layers));
     }
   }

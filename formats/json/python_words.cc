@@ -75,7 +75,7 @@ Json parse_python_json(std::string_view text, std::string_view where) {
   if (changed.empty()) return parse_json(text, where);
   if (text.find("\\u000") != std::string_view::npos) {
     throw Error(ErrorCode::kUnsupported,
-                "holds Infinity or NaN, which JSON does not have, beside strings with control "
+                "holds Infinity or NaN, which JSON does not have, and also strings with control "
                 "characters (write null or a number)")
         .in_file(where);
   }

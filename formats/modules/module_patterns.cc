@@ -175,9 +175,9 @@ void require_exact(std::span<const ClassedModule> modules, std::uint32_t cls,
     const bool is_wanted = module.cls == cls;
     if (is_wanted ? list.covers_for_all(module.name) : !list.covers_for_any(module.name)) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("this dialect has no list of modules that {} '{}' and is right for the "
-                            "others (give it the scheme of its neighbours)",
-                            is_wanted ? "names" : "leaves out", module.name));
+                fmt::format("no list of this dialect can {} '{}' without a change for others (give "
+                            "it the scheme of its neighbours)",
+                            is_wanted ? "name" : "leave out", module.name));
   }
 }
 

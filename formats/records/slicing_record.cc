@@ -116,8 +116,7 @@ RankRecord::Experts parse_experts(const Json& json, std::string_view where,
   std::vector<std::uint32_t> in_slots = experts.slots;
   std::sort(in_slots.begin(), in_slots.end());
   in_slots.erase(std::unique(in_slots.begin(), in_slots.end()), in_slots.end());
-  if (in_slots != experts.held)
-    fail_json(where, path + " holds other experts than stand in its slots");
+  if (in_slots != experts.held) fail_json(where, path + " holds other experts than its slots");
   return experts;
 }
 
@@ -160,7 +159,7 @@ std::vector<RankEntry> parse_ranks(const Json& array, std::string_view where) {
     entry.manifest_hash = fields.hash("manifest_hash");
     fields.expect_no_more();
     if (entry.directory.find('/') != std::string::npos)
-      fail_json(where, fmt::format("'{}' is no directory beside the manifest", entry.directory));
+      fail_json(where, fmt::format("'{}' is no directory next to the manifest", entry.directory));
     if (!names.insert(entry.directory).second) {
       throw Error(ErrorCode::kDuplicate, fmt::format("lists '{}' twice", entry.directory))
           .in_file(where);

@@ -73,8 +73,8 @@ void InputMajorParts::require_free(const StoredTensor& made_of, const std::strin
   const auto found = names_.find(name);
   if (found == names_.end()) return;
   fault(*found->second, ErrorCode::kDuplicate,
-        fmt::format("stands beside '{}', which is the same part (which one is meant? remove the "
-                    "other)",
+        fmt::format("is here as well as '{}', which is the same part (which one is meant? remove "
+                    "the other)",
                     made_of.name));
 }
 
@@ -149,7 +149,7 @@ bool InputMajorParts::has_shapes(InputMajorWeight& weight) {
     if (tensor.shape == wanted) return;
     fits = false;
     fault(tensor, ErrorCode::kShapeMismatch,
-          fmt::format("has shape {}, beside scales of {} it must have {}", shape_text(tensor.shape),
+          fmt::format("has shape {}, with scales of {} it must have {}", shape_text(tensor.shape),
                       shape_text(weight.scales.shape), shape_text(wanted)));
   };
   const auto refuse_scales = [&](std::string message) {

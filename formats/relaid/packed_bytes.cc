@@ -107,7 +107,7 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
                               DTypeSet dtypes) {
       if (!at || (at->shape == shape && dtypes.has(at->dtype))) return true;
       fault(*at, ErrorCode::kShapeMismatch,
-            fmt::format("is {} of shape {}, beside codes of 8 bits it must be {} of shape {}",
+            fmt::format("is {} of shape {}, with codes of 8 bits it must be {} of shape {}",
                         dtype_name(at->dtype), shape_text(at->shape), dtypes.text(),
                         shape_text(shape)));
       return false;
@@ -117,7 +117,7 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
       continue;
     if (!names.find(stem + ".weight_shape") && model.is_complete) {
       fault(tensor, ErrorCode::kMissingTensor,
-            "is packed without its dimensions (no weight_shape beside it; loaders unpack by it)");
+            "is packed without its dimensions (there is no weight_shape; loaders unpack by it)");
     }
     for (const char* suffix : {".weight_packed", ".weight_zero_point", ".weight_g_idx"}) {
       if (const auto found = names.find(stem + suffix))
@@ -125,7 +125,8 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
     }
     if (const auto taken = names.find(stem + ".weight")) {
       fault(model.stored[*taken], ErrorCode::kDuplicate,
-            fmt::format("stands beside '{}' (which one is meant? remove the other)", tensor.name));
+            fmt::format("is here as well as '{}' (which one is meant? remove the other)",
+                        tensor.name));
     }
     sources.push_back(std::move(source));
   }

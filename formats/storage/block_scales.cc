@@ -38,7 +38,7 @@ Error number_for_each(const TensorSource& source, std::uint32_t index) {
   const StoredTensor& stored = source.stored()[index];
   return Error(ErrorCode::kUnsupported,
                fmt::format("has shape {}, a number for each expert of a stack, which is taken over "
-                           "expert by expert alone (--experts separate)",
+                           "only expert by expert (--experts separate)",
                            shape_text(stored.shape)))
       .in_file(source.files()[stored.file].name)
       .in_tensor(stored.name);

@@ -90,7 +90,7 @@ cp -r "$golden/qwen3_moe_gptq" "$work/twice"
 chmod -R u+w "$work/twice"
 python3 "$here/edit_checkpoint.py" "$work/twice" \
   'e = "model.layers.0.mlp.experts.0.up_proj."; t[e + "weight_scale"] = t[e + "scales"]'
-expect 2 "stands beside 'model.layers.0.mlp.experts.0.up_proj.scales', which is the same part" "$ingot" check "$work/twice"
+expect 2 "is here as well as 'model.layers.0.mlp.experts.0.up_proj.scales', which is the same part" "$ingot" check "$work/twice"
 
 # vLLM no longer takes an order of groups; and a weight of GPTQ is proved by tensors of several files.
 expect 2 "it no longer takes weights with an order of groups" \
@@ -208,7 +208,7 @@ damage "a weight of shape [64, 96] needs [8, 3]" 'put("model.layers.1.mlp.expert
 damage "in equal groups of whole words" 'put("model.layers.1.mlp.experts.0.up_proj.weight_scale", "BF16", [64, 5], bytes(640))'
 gptq=$golden/qwen3_moe_gptq_asym_actorder
 damage "but config.json says group_size 32" 'c["quantization_config"]["group_size"] = 32' "$gptq"
-damage "beside scales of [2, 64] it must have [2, 8]" 'put("model.layers.0.mlp.experts.0.up_proj.qzeros", "I32", [8, 2], bytes(64))' "$gptq"
+damage "with scales of [2, 64] it must have [2, 8]" 'put("model.layers.0.mlp.experts.0.up_proj.qzeros", "I32", [8, 2], bytes(64))' "$gptq"
 damage "is F32, must be I32" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "F32", [128], bytes(512))' "$gptq"
 damage "into group 7, of 2" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "I32", [128], struct.pack("<128i", *[7] * 128))' "$gptq"
 damage "there is no 'model.layers.0.mlp.experts.0.up_proj.g_idx'" 'del t["model.layers.0.mlp.experts.0.up_proj.g_idx"]' "$gptq"

@@ -427,7 +427,7 @@ TEST(Stacks, TurnedAreFoundByTheirShape) {
   std::ofstream(directory / "turned/config.json") << formats::json_text(config);
   bool is_told = false;
   for (const check::Finding& finding : check::check_checkpoint(directory / "turned", {}).findings)
-    is_told = is_told || finding.message.find("the other way round") != std::string::npos;
+    is_told = is_told || finding.message.find("are transposed") != std::string::npos;
   EXPECT_TRUE(is_told);
 }
 

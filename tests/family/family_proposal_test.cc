@@ -129,7 +129,7 @@ TEST(ProposedStack, IsLeftOutWhereShapesDoNotTell) {
       stacks_of(R"("moe_intermediate_size": 24)", {4, 48, 64}, {4, 24, 64});
   for (const std::string& yaml : {untold, contrary}) {
     EXPECT_EQ(count_of(yaml, "\n- {"), 0U) << yaml;
-    EXPECT_EQ(count_of(yaml, "# left out: which way round the stack stands"), 2U) << yaml;
+    EXPECT_EQ(count_of(yaml, "# left out: shapes do not tell the order of the stack"), 2U) << yaml;
   }
 }
 
@@ -230,7 +230,7 @@ TEST(ProposedMatrix, IsNotQuantizedAlongItsInputs) {
   model.add("model.layers.0.mlp.up_proj.weight", {64, 96});
   model.add("model.layers.0.mlp.experts.gate_proj", {4, 96, 64});
   const std::string yaml = propose_family(model.config, model.weights);
-  EXPECT_EQ(count_of(yaml, "# left out: its shape says that inputs stand before outputs"), 1U)
+  EXPECT_EQ(count_of(yaml, "# left out: its shape says that inputs come before outputs"), 1U)
       << yaml;
   EXPECT_EQ(count_of(yaml, "role: other"), 1U) << "single matrices in a stack of no known kind";
   EXPECT_EQ(count_of(yaml, "\n- {"), 1U) << yaml;

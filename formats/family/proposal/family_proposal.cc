@@ -234,7 +234,7 @@ class Proposal {
     std::vector<std::string> sides;
     if (order != StackOrder::kNone && shape.size() == 3) {
       if (told_by_shape(kind, usual) == StackOrder::kNone)
-        guesses += "; which way round it stands, what is beside it tells";
+        guesses += "; its order is that of its neighbours";
       const bool is_turned = order == StackOrder::kInputMajor;
       traits += is_turned ? ", stack: input-major" : ", stack: output-major";
       sides = {side(shape[0], "n_routed_experts", guesses),
@@ -399,11 +399,11 @@ class Proposal {
     std::string question;
     if (is_turned)
       question =
-          "its shape says that inputs stand before outputs; put its role as `other`, to copy it";
+          "its shape says that inputs come before outputs; put its role as `other`, to copy it";
     if (stacks && order == StackOrder::kNone && n_sides == 3)
       question =
-          "which way round the stack stands, shapes do not tell; add `stack: output-major` for "
-          "[experts, outputs, inputs], or `stack: input-major`";
+          "shapes do not tell the order of the stack; add `stack: output-major` for [experts, "
+          "outputs, inputs], or `stack: input-major`";
     const std::string text = fmt::format(
         "- {{name: \"{}\", role: {}{}{}{}}}{}\n", pattern, role_name(spelling.role), layers, shape,
         traits, guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
