@@ -392,8 +392,8 @@ bool Claim::try_take(const RunName& run, const Renewal& renewal) {
   if (!is_file(file, paths_.claim)) return false;
   if (!is_new && state == LockState::kUnsupported) {
     refuse_unprovable(paths_.output, paths_.claim,
-                      "this file system has no locks (flock), so nobody can see whether it still "
-                      "runs");
+                      "this file system has no locks (flock), so it cannot be known whether it "
+                      "still runs");
   }
   if (const auto other = is_new ? std::nullopt : read_claim(paths_.claim);
       other && other->boot != run.boot && other->host != run.host) {

@@ -109,9 +109,9 @@ void Execution::join(const JournalContents& parts) {
       if (found.contains(item)) continue;
       throw Error(
           ErrorCode::kMismatch,
-          "was written by its part, but is not in the staged files: a run in another number "
-          "of parts, or without --part, has begun them anew (finish that run, or run every "
-          "part again with --resume)")
+          "was written by its part, but is not in the staged files: a run in another number of "
+          "parts, or without --part, has begun them again (finish that run, or run every part "
+          "again with --resume)")
           .in_tensor(plan_.tensor_of(plan_.tensors[item]).name);
     }
   }

@@ -339,8 +339,8 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
     remedies.emplace_back("--links yes, which writes what several ranks load once");
   remedies.emplace_back("--to a scheme of fewer bits");
   if (disk.side_bytes >= disk.missing()) {
-    remedies.push_back(fmt::format("a source without the files beside the weights, which take {}",
-                                   disk.side_bytes));
+    remedies.push_back(
+        fmt::format("a source without its other files, which take {}", disk.side_bytes));
   }
   throw Error(
       ErrorCode::kNoSpace,

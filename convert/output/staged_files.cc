@@ -16,8 +16,8 @@ constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
 
 [[noreturn]] void refuse_stranger(const fs::path& path) {
   throw Error(ErrorCode::kMismatch,
-              "is not the file that this run has written: somebody has put another in its place "
-              "(start again with --force)")
+              "is not the file that this run has written: another process has replaced it (start "
+              "again with --force)")
       .in_file(path.string());
 }
 
@@ -56,8 +56,8 @@ Fd StagedFiles::open(const std::string& name) {
   Fd file = folder_.create(name, O_RDWR);
   if (!file.valid()) {
     throw Error(ErrorCode::kExists,
-                "was made by somebody else while this run was at work (stop that, and start again "
-                "with --force)")
+                "was made by another process while this run was at work (stop that, and start "
+                "again with --force)")
         .in_file(file.path());
   }
   const std::lock_guard lock(mutex_);
@@ -96,7 +96,8 @@ bool StagedFiles::share(const fs::path& from, const std::string& name, bool link
 void StagedFiles::take(const std::string& name) {
   const auto stamp = folder_.stamp(name);
   if (!stamp) {
-    throw Error(ErrorCode::kNotFound, "is gone: somebody removed it while this run was at work")
+    throw Error(ErrorCode::kNotFound,
+                "is gone: another process removed it while this run was at work")
         .in_file((directory() / name).string());
   }
   const std::lock_guard lock(mutex_);

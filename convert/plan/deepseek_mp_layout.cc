@@ -54,7 +54,7 @@ void require_holdable(const Plan& plan) {
       refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
     } else if (!has_deepseek_names(plan, planned)) {
       refusals.add(ErrorCode::kUnsupported,
-                   "layout deepseek-mp knows scales by the names of dialect deepseek alone (add "
+                   "layout deepseek-mp knows scales only by the names of dialect deepseek (add "
                    "--dialect deepseek)",
                    tensor.name);
     }

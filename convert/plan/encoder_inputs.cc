@@ -261,8 +261,8 @@ std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned) {
   if (row->experts == formats::ExpertForm::kStacked) {
     if (is_stack) return {};
     return fmt::format(
-        "dialect {} holds {} in stacks of experts alone (--experts stacked, or "
-        "--dialect compressed-tensors)",
+        "dialect {} holds {} only in stacks of experts (--experts stacked, or --dialect "
+        "compressed-tensors)",
         dialect.name, facts.name);
   }
   // A number for all of a matrix would be one for all experts; INT4 packs only matrices.

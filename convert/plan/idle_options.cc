@@ -130,7 +130,7 @@ constexpr OptionScope kScopes[] = {
      "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
     {"--group-size", "says how many columns share an int4-group scale",
      "no tensor is encoded as int4-group", "use --to int4", nullptr, takes_group_size},
-    {"--via", "is what values pass through before they are encoded", "no tensor is encoded anew",
+    {"--via", "is what values pass through before they are encoded", "no tensor is encoded",
      "use --to with a quantized scheme",
      [](const PlannedTensor& planned, const LogicalTensor& tensor) {
        return goes_through_bands(tensor, planned);

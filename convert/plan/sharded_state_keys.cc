@@ -62,16 +62,16 @@ void require_whole(std::span<const Piece> pieces, ErrorList& faults) {
   const std::size_t n = first.place.n_places;
   if (n != 0 ? n != pieces.size() : pieces.size() % first.place.per_expert != 0)
     return refuse(
-        fmt::format("vLLM fuses it of more tensors than the {} that are here", pieces.size()));
+        fmt::format("vLLM needs more tensors for this key than the {} found", pieces.size()));
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     const bool is_alike =
         piece.dtype == first.dtype && piece.shape.size() == first.shape.size() &&
         std::equal(piece.shape.begin() + (piece.shape.empty() ? 0 : 1), piece.shape.end(),
                    first.shape.begin() + (first.shape.empty() ? 0 : 1));
-    if (!is_alike) return refuse("vLLM fuses it of tensors that are not alike");
+    if (!is_alike) return refuse("the tensors that vLLM fuses for this key are not alike");
     if (piece.place.place != first.place.place + i)
-      return refuse("vLLM fuses it of tensors of which some are missing");
+      return refuse("some tensors that vLLM fuses for this key are missing");
   }
 }
 
@@ -164,7 +164,7 @@ void require_no_input(const Plan& plan, const PartRef& at, ErrorList& faults) {
   if (planned.parts[at.part].part != formats::Part::kInputScale || planned.to == SchemeId::kNvfp4)
     return;
   faults.add(Error(ErrorCode::kUnsupported,
-                   "layout vllm-sharded holds scales of activations for nvfp4 alone (use dynamic "
+                   "layout vllm-sharded holds scales of activations only for nvfp4 (use dynamic "
                    "activations or --activations weight-only)")
                  .in_tensor(plan.part_name(planned, at.part)));
 }

@@ -183,7 +183,7 @@ void require_draft(const Plan& plan) {
   };
   if (plan.options.slicing.topology.pp > 1) {
     refuse(
-        "layout vllm-sharded has MTP layers on one stage alone, and nothing says how vLLM loads "
+        "layout vllm-sharded has MTP layers on only one stage, and it is not known how vLLM loads "
         "its draft model with --pp");
   }
   if (const auto n = plan.source.config().num_nextn_predict_layers; n > 1) {
@@ -244,8 +244,8 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& ref
   for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {
     if (!stored.has(part)) continue;
     refusals.add(ErrorCode::kUnsupported,
-                 "has zero points or an order of groups, and layout vllm-sharded holds symmetric "
-                 "int4 alone (convert it anew with --to int4, or use --layout hf)",
+                 "has zero points or an order of groups, and layout vllm-sharded holds only "
+                 "symmetric int4 (convert it again with --to int4, or use --layout hf)",
                  tensor.name);
   }
   if (planned.to == SchemeId::kNvfp4 || !stored.has(formats::Part::kScale)) return;

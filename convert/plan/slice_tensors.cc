@@ -68,8 +68,8 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& 
                          formats::stack_order(*tensor.rule, false) != tensor.stack;
   if (is_turned) {
     refusals.add(ErrorCode::kUnsupported,
-                 "cannot be cut between blocks, and as BF16 the family's stacks stand the other "
-                 "way round (choose bf16 for them with --rule, or --experts separate)",
+                 "cannot be cut between blocks, and as BF16 the family's stacks are transposed "
+                 "(choose bf16 for them with --rule, or --experts separate)",
                  tensor.name);
   }
   become_plain(tensor, planned, SchemeId::kBf16);
@@ -167,8 +167,8 @@ void slice_tensors(Plan& plan) {
     }
     if (planned.alignment != shard::Alignment{} && has_spread_scales(plan, planned)) {
       refusals.add(ErrorCode::kUnsupported,
-                   "has scales of blocks as ModelOpt spreads them, which are cut between blocks "
-                   "alone (--dialect deepseek, or another number of ranks)",
+                   "has scales of blocks as ModelOpt spreads them, which are cut only between "
+                   "blocks (--dialect deepseek, or another number of ranks)",
                    plan.tensor_of(planned).name);
     }
   }

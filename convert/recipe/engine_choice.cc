@@ -173,8 +173,8 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
     asked += fmt::format(" --activations {}", activations_name(*choices.activations));
   if (asked.empty()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} loads {} beside no other quantized scheme (one scheme for all, or "
-                            "bf16 for the others)",
+                fmt::format("{} does not load {} together with another quantized scheme (one "
+                            "scheme for all, or bf16 for the others)",
                             engine.name, scheme_name(scheme)));
   }
   throw Error(ErrorCode::kInvalidArgument,

@@ -110,7 +110,7 @@ std::optional<InputRange> range_of(const StatisticsFile& file, std::string_view 
   }
   if (!min || !max) {
     throw refuse(fmt::format("needs both input_min and input_max{}",
-                             amax ? " beside its input_amax, or neither" : ""));
+                             amax ? " in addition to its input_amax, or neither" : ""));
   }
   if (!std::isfinite(*min) || !std::isfinite(*max) || *min > *max)
     throw refuse(fmt::format("has an input from {} to {}", *min, *max));

@@ -201,9 +201,9 @@ void BandEncoder::replace_nonfinite(const Band& band, const Tile& tile) {
   if (!nonfinite_allowed_ && !nan_allowed_) {
     throw Error(
         ErrorCode::kNonFinite,
-        fmt::format("holds {} at row {}, column {}, which {} cannot hold (accept it with "
-                    "--allow 'nonfinite={}': NaN becomes 0, an infinity the largest value "
-                    "beside it)",
+        fmt::format("holds {} at row {}, column {}, which {} cannot hold (accept it with --allow "
+                    "'nonfinite={}': NaN becomes 0, an infinity the largest value of its scale "
+                    "group)",
                     tile_values.data[*found], band.first_row + tile.row + *found / tile.cols,
                     tile.col + *found % tile.cols, facts_.name, tensor_.name));
   }

@@ -126,7 +126,7 @@ mv "$lost" "$work/lost"
 INGOT_FAULTS="pwrite:ENOSPC:4" LD_PRELOAD=$library judge 2 "No space left" convert "$work/out" "${quantized[@]}" --resume --mem-limit 64MiB
 mv "$work/lost" "$lost"
 printf 'not yet written' | dd of="$lost" bs=1 seek=$(($(stat -c %s "$lost") - 15)) conv=notrunc status=none
-judge 2 "has begun them anew" "$ingot" join "$work/out" --progress never
+judge 2 "has begun them again" "$ingot" join "$work/out" --progress never
 expect_unpublished "$work/out"
 for i in 0 1; do quiet part $i/2 "${quantized[@]}" --resume; done
 joins_as "$whole"

@@ -396,7 +396,7 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
         conversion.input = model_of("deepseek_v3", true, 1);
         conversion.plan.slicing.topology = shard::make_topology(1, 1, std::nullopt, 2);
       },
-      {"MTP layers on one stage", "--mtp drop"});
+      {"MTP layers on only one stage", "--mtp drop"});
   expect_refused(
       [&](Conversion& conversion) { conversion.input = model_of("deepseek_v3", true, 2); },
       {"has 2 with an embedding each", "--mtp drop"});
@@ -407,7 +407,7 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
   config["torch_dtype"] = "bfloat16";
   std::ofstream(asymmetric / "config.json") << config;
   expect_refused([&](Conversion& conversion) { conversion.input = asymmetric; },
-                 {"symmetric int4 alone"});
+                 {"only symmetric int4"});
   expect_refused(
       [&](Conversion& conversion) {
         conversion.input = INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_block";
