@@ -152,7 +152,7 @@ ModelSpec longcat_flash(const ModelConfig& config) {
   for (const char* key : {"router_bias", "norm_topk_prob"}) {
     if (fields.boolean(key, false)) {
       refuse(ErrorCode::kUnsupported,
-             fmt::format("'{}' is true; the forward pass of this family knows false alone", key));
+             fmt::format("'{}' is true; the forward pass of this family knows only false", key));
     }
   }
   add_latent_attention(config, spec);

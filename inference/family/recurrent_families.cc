@@ -165,7 +165,7 @@ ModelSpec glm5_next(const ModelConfig& config) {
   }
   if (!fields.boolean("index_kpool_always_select_tail", true)) {
     refuse(ErrorCode::kUnsupported,
-           "'index_kpool_always_select_tail' is false; the forward pass knows true alone");
+           "'index_kpool_always_select_tail' is false; the forward pass knows only true");
   }
   const JsonFields linear = fields.child("linear_attn_config");
   DeltaNetSpec net =

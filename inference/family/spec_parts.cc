@@ -92,7 +92,7 @@ void require_text(const JsonFields& fields, const char* key, std::string_view on
   const std::string value = fields.text(key, only);
   if (value == only) return;
   refuse(ErrorCode::kUnsupported,
-         fmt::format("'{}' is '{}'; the forward pass knows '{}' alone", key, value, only));
+         fmt::format("'{}' is '{}'; the forward pass knows only '{}'", key, value, only));
 }
 
 float routed_scale(const JsonFields& fields) {

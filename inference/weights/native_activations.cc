@@ -87,7 +87,7 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
   if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
   if (scheme.code == CodeKind::kInt4) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("has quantized activations beside {}, which this version does not "
+                fmt::format("has quantized activations with {}, which this version does not "
                             "compute (run it with --profile bf16)",
                             scheme.name))
         .in_tensor(tensor.name);

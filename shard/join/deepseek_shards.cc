@@ -69,7 +69,7 @@ std::uint32_t count_shards(const fs::path& directory, const Manifest* manifest) 
   for (std::uint32_t i = 0; i < n; ++i) {
     if (is_here[i]) continue;
     faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("is missing, one of {} shards (put it beside the others)", n))
+                     fmt::format("is missing, one of {} shards (put it next to the others)", n))
                    .in_file((directory / shard_name(i, n)).string()));
   }
   faults.throw_if_any();
@@ -167,7 +167,7 @@ class ForeignShards {
     if (block_[axis] == 0 || tensor.shape[axis] % block_[axis] == 0) return;
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("was cut into {} {} per shard, its scales by blocks of {}: which scale "
-                            "a {} has is lost (convert the original anew)",
+                            "a {} has is lost (convert the original again)",
                             tensor.shape[axis], axis == 0 ? "rows" : "columns", block_[axis],
                             axis == 0 ? "row" : "column"));
   }

@@ -58,7 +58,7 @@ void require_present(const fs::path& directory, const std::vector<std::string>& 
     if (fs::is_directory(directory / name, failure)) continue;
     faults.add(
         Error(ErrorCode::kNotFound,
-              fmt::format("is missing, one of {} ranks (put its directory beside the others)",
+              fmt::format("is missing, one of {} ranks (put its directory next to the others)",
                           names.size()))
             .in_file((directory / name).string()));
   }

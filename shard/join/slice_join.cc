@@ -255,7 +255,8 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
   }
   if (present.empty()) return "every rank holds zeros in its place";
   if (const auto absent = absent_below(any.n, std::move(present)); !absent.empty())
-    return fmt::format("of {} slices, nobody has {}", any.n, numbers_text(absent));
+    return fmt::format("no file has slice{} {} of {}", absent.size() == 1 ? "" : "s",
+                       numbers_text(absent), any.n);
   for (std::size_t begin = 0; begin < whole.pieces.size();) {
     std::vector<std::uint32_t> experts;
     const PlacedSlice& first = kind_of(whole.pieces[begin]);
@@ -272,8 +273,9 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
     if (has_every) continue;
     const std::uint64_t n_experts = any.record.whole[0];
     if (const auto absent = absent_below(n_experts, std::move(experts)); !absent.empty()) {
-      return fmt::format("of {} experts, nobody has {}{}", n_experts, numbers_text(absent),
-                         any.n > 1 ? fmt::format(" of slice {}", first.slice) : "");
+      return fmt::format("no file has expert{} {} of {}{}", absent.size() == 1 ? "" : "s",
+                         numbers_text(absent), n_experts,
+                         any.n > 1 ? fmt::format(" in slice {}", first.slice) : "");
     }
   }
   return "";

@@ -51,8 +51,8 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
   const Kind kind = kind_of(directory, known);
   if (kind != Kind::kDeepseekShards && !options.config.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--config is for model{i}-mp{N}.safetensors that have no config.json beside them; "
-                "this checkpoint has its own")
+                "--config is for model{i}-mp{N}.safetensors that have no config.json; this "
+                "checkpoint has its own")
         .in_file(directory.string());
   }
   if (kind == Kind::kWhole) return Checkpoint::open(directory, options.open);
@@ -82,8 +82,7 @@ void require_all_ranks(const Checkpoint& source) {
   if (slicing == nullptr) return;
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("holds the slices of rank {} alone (give the directory above, with all {} "
-                  "ranks)",
+      fmt::format("holds only the slices of rank {} (give the directory above, with all {} ranks)",
                   slicing->rank->rank, slicing->n_ranks))
       .in_file(source.directory().string());
 }

@@ -35,10 +35,10 @@ printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$
 expect 2 "Git LFS pointer" "$ingot" inspect "$work/hub/models--o--m"
 "$ingot" convert "$example" "$work/ranks" --tp 2 --ep 4 --tp-fit retile --progress never >/dev/null 2>&1 || fail "ranks"
 rank=$work/ranks/rank-00000-of-00004
-expect 2 "holds the slices of rank 0 alone" "$ingot" generate "$rank" --prompt hi --greedy
+expect 2 "holds only the slices of rank 0" "$ingot" generate "$rank" --prompt hi --greedy
 echo text >"$work/text.txt"
-expect 2 "holds the slices of rank 0 alone" "$ingot" calibrate "$rank" --text "$work/text.txt" --out "$work/none"
-expect 2 "holds the slices of rank 0 alone" "$ingot" verify "$rank" --text "$work/text.txt"
+expect 2 "holds only the slices of rank 0" "$ingot" calibrate "$rank" --text "$work/text.txt" --out "$work/none"
+expect 2 "holds only the slices of rank 0" "$ingot" verify "$rank" --text "$work/text.txt"
 
 # One cause, few messages; --json has all.
 truncate -s -1000 "$work/m/model-00002-of-00002.safetensors"

@@ -349,7 +349,7 @@ TEST(Joined, RefusesSlicesThatDoNotAddUp) {
     for (const std::uint64_t r : {0U, 1U, 3U})
       ranks.hold(r == 3 ? 2 : r, "w", naive_slice(whole, 0, r, 4), record_of(whole, 0, 2 * r));
     ranks.write();
-    expect_error(ErrorCode::kMismatch, {"'w'", "of 4 slices, nobody has 2"}, [&] { ranks.join(); });
+    expect_error(ErrorCode::kMismatch, {"'w'", "no file has slice 2 of 4"}, [&] { ranks.join(); });
   }
   {
     Ranks ranks;
@@ -358,7 +358,7 @@ TEST(Joined, RefusesSlicesThatDoNotAddUp) {
     ranks.hold(1, "w", naive_slice(whole, 1, 0, 1, 1, {2, 3, 5, 7}),
                record_of(whole, -1, 0, 1, {2, 3, 5, 7}));
     ranks.write();
-    expect_error(ErrorCode::kMismatch, {"of 8 experts, nobody has 4, 6"}, [&] { ranks.join(); });
+    expect_error(ErrorCode::kMismatch, {"no file has experts 4, 6 of 8"}, [&] { ranks.join(); });
   }
   {
     SliceRecord record = record_of(whole, -1, 0);

@@ -133,7 +133,7 @@ TEST_F(NativeShards, RefusesAShardThatLacksATensor) {
   write_native(model, 2, false, dir_.path());
   fs::rename(dir_ / "kept", dir_ / "model1-mp2.safetensors");
   write_bytes(dir_ / "config.json", model.config.dump());
-  expect_error(ErrorCode::kMismatch, {"'lm_head.weight'", "of 2 slices, nobody has 1"},
+  expect_error(ErrorCode::kMismatch, {"'lm_head.weight'", "no file has slice 1 of 2"},
                [&] { open_source(dir_.path()); });
 }
 

@@ -41,7 +41,7 @@ std::string over_text(const PairedFigure& figure) {
 // The meaning of each figure, and where the sides are farthest apart.
 Table meanings_table(const std::vector<PairedFigure>& figures) {
   Table table{.columns = {"figure", "meaning", name("farthest apart at")},
-              .summary = "What they mean, and where A and B are farthest apart"};
+              .summary = "Their meaning, and where A and B are farthest apart"};
   for (const PairedFigure& figure : figures)
     table.rows.push_back({Cell(figure.name, Style::kCode), figure.summary, figure.farthest});
   return table;

@@ -141,7 +141,7 @@ class SourceSideFiles {
       const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
       found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
                  Error(ErrorCode::kMismatch,
-                       fmt::format("stands beside the weights, but not in the source{}",
+                       fmt::format("is next to the weights, but not in the source{}",
                                    counts ? ": loaders read it (remove it)" : ""))
                      .in_file(label + path));
     }
