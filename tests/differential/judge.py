@@ -41,6 +41,7 @@ V4 = re.compile(r"^(?:layers|mtp)\.\d+\.(?:attn|ffn)\.")
 # Tables of n-grams are copied, whatever the target.
 TABLE = "ngram_embedding"
 PLAIN = ("bf16", "f16", "f32")
+DEEPSEEK_METHODS = ("fp8", "blockwise_int8")
 ACTIVATIONS = {"input_scale", "input_offset", "input_global_scale", "activation_scale"}
 
 
@@ -202,6 +203,16 @@ def is_mtp(name, n_layers):
     return re.search(r"(?:^|\.)mtp", name) is not None or (layer is not None and int(layer[1]) >= n_layers)
 
 
+def is_left_plain(name, before, source, choices):
+    """Whether the source's own list names a plain tensor or a module that holds it: no default quantizes that."""
+    said = quantization_config(source.config)
+    if before not in PLAIN or choices.get("dialect") != "deepseek" or said.get("quant_method") not in DEEPSEEK_METHODS:
+        return False
+    listed = {entry for key in ("modules_to_not_convert", "ignored_layers") for entry in said.get(key) or []}
+    module = name.removesuffix(".weight").split(".")
+    return any(".".join(module[:n]) in listed for n in range(1, len(module) + 1))
+
+
 def judge_schemes(output, source, choices):
     """Which tensors have which scheme, as far as every family has to agree."""
     n_layers, to = first_mtp_layer(source.config), choices.get("to")
@@ -218,7 +229,10 @@ def judge_schemes(output, source, choices):
         elif is_all_plain and output.origin[name].is_quantized and choices.get("mtp") != "keep" and TABLE not in name:
             yield name, f"is {scheme}, everything was to become {to}"
         elif to and to not in PLAIN and ROUTED.search(name) and not rule:
-            if (
+            if is_left_plain(name, before, source, choices):
+                if scheme != before:
+                    yield name, f"is {scheme}, the source's own list leaves it {before}"
+            elif (
                 scheme != to
                 and not is_mtp(name, n_layers)
                 and not choices.get("may_be_plain")
