@@ -120,12 +120,18 @@ def judge_kept(weight, values, origin):
     ]
 
 
-def judge_parts(weight, choices):
+def default_grid(source):
+    """The grid of FP8 scales where none is asked for: powers of two if the source has them or says so."""
+    has_mx = any(weight.scheme in ("mxfp4", "mxfp8") for weight in source.stored.values())
+    return "ue8m0" if has_mx or quantization_config(source.config).get("scale_fmt") == "ue8m0" else "amax"
+
+
+def judge_parts(weight, source, choices):
     """The stored tensors that the dialect says, and no others."""
     key = (choices["dialect"], weight.scheme)
     wanted = WRITTEN.get(key + (choices.get("activations"),)) or WRITTEN.get(key)
     if V4.search(weight.name) and (choices["dialect"] == "deepseek" or not choices.get("dialect_is_asked")):
-        grid = "F32" if choices.get("fp8_grid") == "amax" else "F8_E8M0"
+        grid = "F32" if (choices.get("fp8_grid") or default_grid(source)) == "amax" else "F8_E8M0"
         wanted = {"fp8-block": {"scale": grid}, "mxfp4": {"scale": "F8_E8M0"}}.get(weight.scheme, wanted)
     if wanted is None:
         return [f"dialect {choices['dialect']} has no {weight.scheme}"]
@@ -183,7 +189,7 @@ def judge_weight(weight, source, choices):
     values = grids.finite(weight, values, peers)
     if choices.get("via") == "bf16":
         values, peers = round_bf16(values), [round_bf16(F32(amax)) for amax in peers]
-    complaints = judge_parts(weight, choices)
+    complaints = judge_parts(weight, source, choices)
     if "released" in choices:
         return complaints + judge_released(weight, values, choices["released"])
     return complaints + grids.judge_encoding(weight, values, choices, peers, origin.scheme)
