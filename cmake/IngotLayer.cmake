@@ -15,18 +15,34 @@ endif()
 # What ccache needs to find a file that was compiled with precompiled headers again (see scripts/build.sh).
 set(INGOT_CACHEABLE_PCH "$<IF:$<CXX_COMPILER_ID:GNU>,-fpch-preprocess,SHELL:-Xclang -fno-pch-timestamp>")
 
+# With 100 MB of precompiled headers in memory, GCC's collector walks over all of them again and again, and frees little.
+set(INGOT_RARE_COLLECTION "$<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>")
+
 function(ingot_compile_options target)
-  target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off ${INGOT_CACHEABLE_PCH})
+  target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off ${INGOT_CACHEABLE_PCH}
+    ${INGOT_RARE_COLLECTION})
+endfunction()
+
+# ingot_quick_build(LAYER [FOLDER...]): the files of these folders of the layer, or all of it, are words, rules and plans
+# without a loop over weights. At -O1 they compile in four fifths of the time; loops over weights keep -O3.
+function(ingot_quick_build layer)
+  get_target_property(sources ingot_${layer} SOURCES)
+  list(JOIN ARGN "/|" folders)
+  if(folders)
+    list(FILTER sources INCLUDE REGEX "(^|/${layer}/)(${folders}/)")
+  endif()
+  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 # What most files include, parsed once for all layers. A file still includes what it uses.
 add_library(ingot_headers OBJECT ${CMAKE_CURRENT_LIST_DIR}/ingot_headers.cc)
 ingot_compile_options(ingot_headers)
 target_link_libraries(ingot_headers PRIVATE fmt::fmt)
+target_include_directories(ingot_headers PRIVATE ${PROJECT_SOURCE_DIR})
 target_precompile_headers(ingot_headers PRIVATE
   <algorithm> <array> <bit> <charconv> <cmath> <cstddef> <cstdint> <cstring> <filesystem> <functional> <limits> <map>
   <memory> <optional> <set> <span> <string> <string_view> <tuple> <unordered_map> <utility> <vector>
-  <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>)
+  <fmt/format.h> <fmt/ranges.h> <formats/json/nlohmann.h>)
 
 function(ingot_layer name)
   cmake_parse_arguments(LAYER "" "" "SOURCES;HEADERS;USES;PUBLIC;PRIVATE" ${ARGN})

@@ -8,9 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/json/json_fwd.h"
+#include "formats/json/nlohmann.h"
 
 namespace ingot::formats {
 
