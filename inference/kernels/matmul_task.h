@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "inference/kernels/matmul.h"
@@ -45,8 +46,30 @@ inline bool has_regular_groups(const WeightMatrix& w) {
   return (w.block_cols % kDotLanes == 0 && w.first_col % kDotLanes == 0) || is_one_group(w);
 }
 
-/// Rows of x that are multiplied without a copy while weights are decoded in registers. For more,
-/// weights are decoded into tiles.
+/// The decoders that a matrix can need, by families that are compiled apart.
+enum class WeightFamily : std::uint8_t {
+  kPlain,    ///< BF16, F16 and F32, and what has no regular groups
+  kBytes,    ///< FP8 and INT8
+  kNibbles,  ///< FP4 and INT4
+};
+
+inline WeightFamily weight_family(const WeightMatrix& w) {
+  if (!has_regular_groups(w)) return WeightFamily::kPlain;
+  switch (formats::scheme_facts(w.scheme).code) {
+    case formats::CodeKind::kPlain:
+      return WeightFamily::kPlain;
+    case formats::CodeKind::kE4m3:
+    case formats::CodeKind::kInt8:
+      return WeightFamily::kBytes;
+    case formats::CodeKind::kE2m1:
+    case formats::CodeKind::kInt4:
+      return WeightFamily::kNibbles;
+  }
+  return WeightFamily::kPlain;
+}
+
+/// Rows of x that are multiplied as they stand while weights are decoded in registers. For
+/// more, weights are decoded into tiles.
 inline constexpr std::size_t kMostDirectRows = 3;
 
 /// Sides of a register tile: rows of x times rows of w.
@@ -84,6 +107,9 @@ std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding);
 
 /// Columns [begin, end) of y, that is, rows of w.
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
+/// The same for up to kMostDirectRows rows of x and the weights of a family.
+void run_matmul_bytes(const MatmulTask& task, std::size_t begin, std::size_t end);
+void run_matmul_nibbles(const MatmulTask& task, std::size_t begin, std::size_t end);
 /// The same for more rows of x than kMostDirectRows.
 void run_matmul_tiles(const MatmulTask& task, std::size_t begin, std::size_t end);
 

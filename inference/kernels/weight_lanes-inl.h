@@ -228,45 +228,60 @@ HWY_INLINE void for_each_segment(const WeightMatrix& w, std::size_t begin, std::
   }
 }
 
-/// Calls body(Decoder()) with the decoder for a matrix.
+/// Calls body(Decoder()) with one of two decoders, by what is wanted of the weights.
+template <class Exact, class Rounded, class Body>
+HWY_INLINE void with_either(WeightRounding rounding, const Body& body) {
+  rounding == WeightRounding::kBf16 ? body(Rounded()) : body(Exact());
+}
+
+/// Calls body(Decoder()) with the decoder for a matrix of the family.
+template <class Body>
+HWY_INLINE void with_plain_decoder(const WeightMatrix& w, WeightRounding rounding,
+                                   const Body& body) {
+  using formats::SchemeId;
+  if (!has_regular_groups(w)) return body(NoDecoder());
+  if (w.scheme == SchemeId::kBf16) return body(Bf16Decoder());
+  if (w.scheme == SchemeId::kF16)
+    return with_either<F16Decoder<false>, F16Decoder<true>>(rounding, body);
+  INGOT_CHECK(w.scheme == SchemeId::kF32);
+  with_either<F32Decoder<false>, F32Decoder<true>>(rounding, body);
+}
+
+template <class Body>
+HWY_INLINE void with_byte_decoder(const WeightMatrix& w, WeightRounding rounding,
+                                  const Body& body) {
+  if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kE4m3)
+    return with_either<E4m3Decoder<false>, E4m3Decoder<true>>(rounding, body);
+  with_either<Int8Decoder<false>, Int8Decoder<true>>(rounding, body);
+}
+
+template <class Body>
+HWY_INLINE void with_nibble_decoder(const WeightMatrix& w, WeightRounding rounding,
+                                    const Body& body) {
+  if (has_e2m1_codes(w)) {
+    if (w.block_cols == 16)
+      return with_either<E2m1Decoder<false, 4>, E2m1Decoder<true, 4>>(rounding, body);
+    return with_either<E2m1Decoder<false, 5>, E2m1Decoder<true, 5>>(rounding, body);
+  }
+  const auto shares = [&](std::size_t cols) {
+    return is_one_group(w) || (w.block_cols % cols == 0 && w.first_col % cols == 0);
+  };
+  if (shares(128)) return with_either<Int4Decoder<false, 7>, Int4Decoder<true, 7>>(rounding, body);
+  if (shares(32)) return with_either<Int4Decoder<false, 5>, Int4Decoder<true, 5>>(rounding, body);
+  with_either<Int4Decoder<false, 4>, Int4Decoder<true, 4>>(rounding, body);
+}
+
+/// The same for a matrix of any family.
 template <class Body>
 HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, const Body& body) {
-  using formats::CodeKind;
-  using formats::SchemeId;
-  const bool round = rounding == WeightRounding::kBf16;
-  const auto choose = [&](auto exact, auto rounded)
-                          HWY_ATTR { round ? body(rounded) : body(exact); };
-  if (!has_regular_groups(w)) return body(NoDecoder());
-  switch (w.scheme) {
-    case SchemeId::kBf16:
-      return body(Bf16Decoder());
-    case SchemeId::kF16:
-      return choose(F16Decoder<false>(), F16Decoder<true>());
-    case SchemeId::kF32:
-      return choose(F32Decoder<false>(), F32Decoder<true>());
-    default:
-      break;
+  switch (weight_family(w)) {
+    case WeightFamily::kPlain:
+      return with_plain_decoder(w, rounding, body);
+    case WeightFamily::kBytes:
+      return with_byte_decoder(w, rounding, body);
+    case WeightFamily::kNibbles:
+      return with_nibble_decoder(w, rounding, body);
   }
-  switch (formats::scheme_facts(w.scheme).code) {
-    case CodeKind::kE4m3:
-      return choose(E4m3Decoder<false>(), E4m3Decoder<true>());
-    case CodeKind::kInt8:
-      return choose(Int8Decoder<false>(), Int8Decoder<true>());
-    case CodeKind::kE2m1:
-      return w.block_cols == 16 ? choose(E2m1Decoder<false, 4>(), E2m1Decoder<true, 4>())
-                                : choose(E2m1Decoder<false, 5>(), E2m1Decoder<true, 5>());
-    case CodeKind::kInt4: {
-      const auto shares = [&](std::size_t cols) {
-        return is_one_group(w) || (w.block_cols % cols == 0 && w.first_col % cols == 0);
-      };
-      if (shares(128)) return choose(Int4Decoder<false, 7>(), Int4Decoder<true, 7>());
-      if (shares(32)) return choose(Int4Decoder<false, 5>(), Int4Decoder<true, 5>());
-      return choose(Int4Decoder<false, 4>(), Int4Decoder<true, 4>());
-    }
-    case CodeKind::kPlain:
-      break;
-  }
-  INGOT_CHECK(false);
 }
 
 }  // namespace
