@@ -133,9 +133,11 @@ double step_at(const Element& element, const StepGrid& grid) {
   if (!std::isfinite(element.scale) || element.scale <= 0) return 0;
   const double code = std::min(std::fabs(element.source), std::fabs(element.output)) /
                       element.scale * static_cast<double>(grid.slack);
-  int exponent = 0;
-  std::frexp(std::max(code, static_cast<double>(grid.floor)), &exponent);
-  return std::ldexp(static_cast<double>(grid.step_factor) * element.scale, exponent - 1);
+  // The power of two below: `code` is finite, and the floor is normal.
+  const double power = std::bit_cast<double>(
+      std::bit_cast<std::uint64_t>(std::max(code, static_cast<double>(grid.floor))) &
+      0x7FF0'0000'0000'0000U);
+  return static_cast<double>(grid.step_factor) * element.scale * power;
 }
 
 void judge(const Element& element, const StepGrid& grid, double step, ElementSums& sums) {
