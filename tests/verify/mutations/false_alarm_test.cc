@@ -243,10 +243,13 @@ TEST_P(EveryLevelOfSlices, IsPassed) {
   expect_passed();
 }
 
-INSTANTIATE_TEST_SUITE_P(FirstTargets, EveryLevelOfSlices, ::testing::ValuesIn(dialect_targets()),
-                         target_name);
+// By default of one target: the first of everything is compared in slices at the default levels
+// above, and whole at every level.
+INSTANTIATE_TEST_SUITE_P(FirstTarget, EveryLevelOfSlices,
+                         ::testing::Values(dialect_targets().front()), target_name);
 INSTANTIATE_TEST_SUITE_P(SlowTargets, EveryLevelOfSlices,
-                         ::testing::ValuesIn(all_targets_but(dialect_targets())), target_name);
+                         ::testing::ValuesIn(all_targets_but({dialect_targets().front()})),
+                         target_name);
 
 }  // namespace
 }  // namespace ingot::testing
