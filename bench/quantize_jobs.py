@@ -16,9 +16,9 @@ from jobs import Jobs, add_options, files_of, median_ratio, rotated, spread
 
 TARGETS = {
     "int8": ["--to", "int8"],
-    "nvfp4 amax": ["--to", "nvfp4", "--nvfp4-search", "amax"],
-    "nvfp4 4over6": ["--to", "nvfp4", "--nvfp4-search", "4over6"],
-    "nvfp4 mse": ["--to", "nvfp4", "--nvfp4-search", "mse"],
+    "nvfp4 amax": ["--to", "nvfp4", "--search", "amax"],
+    "nvfp4 4over6": ["--to", "nvfp4", "--search", "4over6"],
+    "nvfp4 mse": ["--to", "nvfp4", "--search", "mse"],
     "int4 amax": ["--to", "int4", "--search", "amax"],
     "int4 mse": ["--to", "int4", "--search", "mse"],
     "int4 signed": ["--to", "int4", "--search", "signed"],

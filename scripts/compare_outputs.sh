@@ -14,7 +14,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-compare-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 # Keys of manifests and records that a later build calls otherwise: {"old_key": "new_key"}.
-renamed_keys='{}'
+renamed_keys='{"nvfp4_search": "search"}'
 # A manifest without what depends on the tool's version.
 readonly manifest_filter='
   walk(if type == "object" then with_entries(.key |= ($renamed[.] // .)) else . end)
@@ -92,7 +92,7 @@ done >>"$cases"
 
 # Choices of the encoders, and what passes through them.
 "$old" calibrate "$example" --text "$example/PROVENANCE.md" --out "$work/statistics.safetensors" >/dev/null
-for options in "--to nvfp4 --nvfp4-search amax" "--to nvfp4 --nvfp4-search 4over6" "--to nvfp4 --quantize-attention" \
+for options in "--to nvfp4 --search amax" "--to nvfp4 --search 4over6" "--to nvfp4 --quantize-attention" \
   "--to nvfp4 --importance $work/statistics.safetensors" "--to fp8 --fp8-grid amax" "--to fp8 --fp8-grid ue8m0" \
   "--to int8 --via bf16" "--to fp8 --scales-from $example" "--to bf16 --mtp drop" "--to nvfp4 --mtp keep" \
   "--rule *.experts.*=mxfp4 --dialect compressed-tensors" "--rule role:norm=f32" "--to f16 --hash sha256" \

@@ -72,14 +72,7 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
   if (is_given("--fp8-grid", flags.fp8_grid))
     choices.fp8_grid = convert::parse_fp8_grid(flags.fp8_grid);
   is_given("--scales-from", flags.scales_from);
-  if (!flags.search.empty() && !flags.nvfp4_search.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--nvfp4-search is --search by its former name (give one of them)");
-  }
-  for (const auto& [option, word] :
-       {std::pair{"--search", &flags.search}, {"--nvfp4-search", &flags.nvfp4_search}}) {
-    if (is_given(option, *word)) choices.search = convert::parse_scale_search(*word, option);
-  }
+  if (is_given("--search", flags.search)) choices.search = convert::parse_scale_search(flags.search);
   if (is_given("--group-size", flags.group_size))
     choices.group_size = convert::parse_group_size(flags.group_size);
   if (is_given("--importance", flags.importance)) {
@@ -181,10 +174,6 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
        "(default) or signed (mse, and negative scales too)",
        {.words = {"amax", "4over6", "mse", "signed"}}},
-      {"--nvfp4-search",
-       &flags.nvfp4_search,
-       "the same, by its former name",
-       {.words = {"amax", "4over6", "mse"}}},
       {"--group-size",
        &flags.group_size,
        "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "

@@ -12,7 +12,7 @@ namespace ingot::cli {
 /// The flags that decide how a conversion treats each tensor, as given.
 struct TargetFlags {
   std::string to, recipe_file, mtp, engine, dialect, activations, activation_scales, importance;
-  std::string scales_from, fp8_grid, search, nvfp4_search, group_size, via, input_scale;
+  std::string scales_from, fp8_grid, search, group_size, via, input_scale;
   std::vector<std::string> rules, allow;
   bool quantize_attention = false;
 };

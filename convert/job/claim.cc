@@ -33,8 +33,7 @@ constexpr std::chrono::milliseconds kPause{10};
 
 std::string text_of(const RunName& run, bool is_locked) {
   const Json json = {{"host", run.host},       {"boot", run.boot},    {"pid", run.pid},
-                     {"started", run.started}, {"locked", is_locked}, {"renewed", true},
-                     {"command", run.command}};
+                     {"started", run.started}, {"locked", is_locked}, {"command", run.command}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -54,11 +53,11 @@ std::optional<RunName> read_claim(const fs::path& path) {
   }
 }
 
-// A flag in a claim, as its run wrote it: false for a claim that is not written yet.
-bool says(const fs::path& path, const char* what) {
+// Whether the run that wrote it has a lock on it; false for one that is not written yet.
+bool says_locked(const fs::path& path) {
   try {
     return formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string())
-        .value(what, false);
+        .value("locked", false);
   } catch (const Error&) {
     return false;
   } catch (const Json::exception&) {
@@ -171,7 +170,7 @@ Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
     // The run that began it has locked it, unless there are no locks.
     const LockState state = lock_state(claim);
     if (state == LockState::kHeldElsewhere) return Life::kAlive;
-    if (state == LockState::kLocked && says(claim, "locked")) return Life::kDead;
+    if (state == LockState::kLocked && says_locked(claim)) return Life::kDead;
   }
   const std::chrono::nanoseconds age(file_system_now(claim.parent_path()) - renewed);
   return age > renewal.dead ? Life::kDead : Life::kUnknown;
@@ -238,13 +237,8 @@ void require_no_part(const OutputPaths& paths, const RunName& run, const Renewal
   }
 }
 
-// Throws when the run of another host that has the claim of the whole is at work, or may be:
-// versions before this one did not renew that claim. Returns when it has gone.
+// Throws when the run of another host that has the claim of the whole is at work.
 void require_dead_elsewhere(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
-  if (!says(paths.claim, "renewed") && fs::exists(paths.claim)) {
-    refuse_unprovable(paths.output, paths.claim,
-                      "its host is another, whose locks may not show here");
-  }
   if (is_alive(paths.claim, run, renewal)) refuse(paths.output, read_claim(paths.claim));
 }
 
@@ -255,7 +249,7 @@ void require_no_whole(const OutputPaths& paths, const RunName& run, const Renewa
     const LockState state = lock_state(paths.claim);
     if (state == LockState::kHeldElsewhere) refuse(paths.output, other);
     if (state == LockState::kLocked && other && other->boot == run.boot) return;
-    if (state == LockState::kLocked && other && says(paths.claim, "renewed")) {
+    if (state == LockState::kLocked && other) {
       require_dead_elsewhere(paths, run, renewal);
       // A join that was only asleep finds that it has lost its claim.
       std::error_code ignored;

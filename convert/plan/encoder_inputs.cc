@@ -178,8 +178,8 @@ void set_importance(Plan& plan, Refusals& refusals) {
   if (choices.importance == nullptr) return;
   if (choices.search == quantize::ScaleSearch::kAmax) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--importance weights a search of scales, and --search amax (or --nvfp4-search "
-                "amax) is none (use mse)");
+                "--importance weights a search of scales, and --search amax is none (use "
+                "mse)");
   }
   for (PlannedTensor& planned : plan.tensors) {
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);

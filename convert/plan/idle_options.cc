@@ -124,8 +124,6 @@ constexpr OptionScope kScopes[] = {
      }},
     {"--search", "chooses the scales of nvfp4 and int4-group",
      "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
-    {"--nvfp4-search", "chooses the scales of nvfp4", "no tensor is encoded as nvfp4",
-     "use --to nvfp4", searches_scales},
     {"--importance", "weights the search of nvfp4 and int4-group scales",
      "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
     {"--group-size", "says how many columns share an int4-group scale",

@@ -245,8 +245,8 @@ quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
   return parse_word<quantize::Fp8Grid>(kGrids, word, "--fp8-grid");
 }
 
-quantize::ScaleSearch parse_scale_search(std::string_view word, std::string_view where) {
-  return parse_word<quantize::ScaleSearch>(kSearches, word, where);
+quantize::ScaleSearch parse_scale_search(std::string_view word) {
+  return parse_word<quantize::ScaleSearch>(kSearches, word, "--search");
 }
 
 std::string_view scale_search_name(quantize::ScaleSearch search) {
@@ -310,8 +310,7 @@ Json Choices::to_json() const {
                {"activations",
                 activations ? Json(std::string(activations_name(*activations))) : Json(nullptr)},
                {"fp8_grid", fp8_grid ? Json(word_of(kGrids, *fp8_grid)) : Json()},
-               // The key is from when only nvfp4 was searched.
-               {"nvfp4_search", word_of(kSearches, search)},
+               {"search", word_of(kSearches, search)},
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
   if (group_size) json["group_size"] = *group_size;

@@ -136,7 +136,7 @@ formats::SchemeId parse_scheme_word(std::string_view word, std::string_view wher
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where);
 
 quantize::Fp8Grid parse_fp8_grid(std::string_view word);
-quantize::ScaleSearch parse_scale_search(std::string_view word, std::string_view where);
+quantize::ScaleSearch parse_scale_search(std::string_view word);
 std::string_view scale_search_name(quantize::ScaleSearch search);
 /// 32, 64, 128 or `row`, which is 0.
 std::uint64_t parse_group_size(std::string_view word);
@@ -148,7 +148,7 @@ float parse_input_scale(std::string_view word);
 
 /// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
 /// a list of patterns) and the choices `for`, `dialect`, `activations`, `fp8-grid`, `search` (or
-/// `nvfp4-search`), `group-size`, `via`, `quantize-attention`, `input-scale`. At most 1 MiB and
+/// `group-size`, `via`, `quantize-attention`, `input-scale`. At most 1 MiB and
 /// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxRules = 10'000;
 
-constexpr std::array<std::string_view, 14> kKeys = {"to",
+constexpr std::array<std::string_view, 13> kKeys = {"to",
                                                     "mtp",
                                                     "rules",
                                                     "allow",
@@ -26,7 +26,6 @@ constexpr std::array<std::string_view, 14> kKeys = {"to",
                                                     "activations",
                                                     "fp8-grid",
                                                     "search",
-                                                    "nvfp4-search",
                                                     "group-size",
                                                     "via",
                                                     "quantize-attention",
@@ -80,11 +79,7 @@ void read_choices(const Yaml& root, Recipe& recipe) {
   read("activations",
        [&](const std::string& text) { choices.activations = parse_activations(text); });
   read("fp8-grid", [&](const std::string& text) { choices.fp8_grid = parse_fp8_grid(text); });
-  for (const char* key : {"search", "nvfp4-search"}) {
-    read(key, [&](const std::string& text) {
-      choices.search = parse_scale_search(text, fmt::format("--{}", key));
-    });
-  }
+  read("search", [&](const std::string& text) { choices.search = parse_scale_search(text); });
   read("group-size", [&](const std::string& text) { choices.group_size = parse_group_size(text); });
   read("via", [&](const std::string& text) { choices.via = parse_via(text); });
   if (const Yaml* value = root.find("quantize-attention")) {

@@ -22,7 +22,7 @@ expect 2 "did you mean zero-scale?" "$ingot" convert "$example" "$work/none" --t
 printf 'to: int8\nruels: []\n' >"$work/recipe.yaml"
 expect 2 "did you mean rules?" "$ingot" convert "$example" "$work/none" --recipe "$work/recipe.yaml"
 expect 2 "did you mean retile?" "$ingot" convert "$example" "$work/none" --tp 2 --tp-fit retiel
-expect 2 "did you mean 4over6?" "$ingot" convert "$example" "$work/none" --to nvfp4 --nvfp4-search 4over6x
+expect 2 "did you mean 4over6?" "$ingot" convert "$example" "$work/none" --to nvfp4 --search 4over6x
 expect 2 "did you mean weights?" "$ingot" verify "$example" "$example" --levels structure,weihgts
 expect 2 "did you mean weights.cosine?" "$ingot" verify "$example" "$example" --require 'weights.cosin>=1'
 expect 2 "did you mean native?" "$ingot" generate "$example" --prompt x --profile nativ

@@ -10,7 +10,7 @@ holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); assert 
 
 for to in int8 nvfp4 mxfp4; do
   search=()
-  [ $to != nvfp4 ] || search=(--nvfp4-search amax)
+  [ $to != nvfp4 ] || search=(--search amax)
   json "$ingot" convert "$example" "$work/$to" --to $to "${search[@]}" --progress never
   holds "d['schema'] == 1 and d['quality']['rows']"
   holds "all(row['sqnr_db'] > 15 and row['cosine'] > 0.98 and 0 < row['relative_error'] < 0.2 for row in d['quality']['rows'])"
@@ -63,7 +63,7 @@ done
 expect 2 "nvfp4" "$ingot" convert "$example" "$work/none" --to nvpf4
 expect 2 "modelslim" "$ingot" convert "$example" "$work/none" --to int8 --dialect ascend
 expect 2 "weight-only" "$ingot" convert "$example" "$work/none" --to int8 --activations lazy
-expect 2 "4over6" "$ingot" convert "$example" "$work/none" --to nvfp4 --nvfp4-search best
+expect 2 "4over6" "$ingot" convert "$example" "$work/none" --to nvfp4 --search best
 expect 2 "ue8m0" "$ingot" convert "$example" "$work/none" --to fp8 --fp8-grid e8m0
 expect 2 "bf16" "$ingot" convert "$example" "$work/none" --to fp8 --via f16
 expect 2 "keep" "$ingot" convert "$example" "$work/none" --to nvfp4 --mtp forget

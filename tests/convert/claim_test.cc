@@ -78,19 +78,6 @@ TEST_F(Claims, TakesOverThatOfADeadRun) {
   EXPECT_NO_THROW(Claim::take(paths_, kSecond));
 }
 
-TEST_F(Claims, LeavesThatOfAnotherHostToItsUser) {
-  // As versions wrote it that did not renew it.
-  std::filesystem::create_directories(paths_.partial);
-  write_text_file(paths_.claim, R"({"host":"here","boot":"b1","pid":123,"started":"then",)"
-                                R"("locked":true,"command":"ingot join"})");
-  expect_error(ErrorCode::kExists,
-               {"process 123 on here", "If it has ended, remove " + paths_.claim.string()},
-               [&] { Claim::take(paths_, kElsewhere, kSoonDead); });
-  EXPECT_TRUE(std::filesystem::exists(paths_.claim));
-  std::filesystem::remove(paths_.claim);
-  EXPECT_NO_THROW(Claim::take(paths_, kElsewhere));
-}
-
 TEST_F(Claims, ReplacesAnotherHostsThatNobodyRenews) {
   leave_claim(paths_, kFirst);
   const Fd left = Fd::open_for_reading(paths_.claim);
@@ -191,7 +178,7 @@ TEST_F(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
 TEST_F(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
   Conversion first(tiny_v32(), dir_ / "out");
   first.execute.inspect = [&](const std::filesystem::path&) {
-    // The effect of --force of an older version.
+    // As a user may remove it by hand.
     std::filesystem::remove_all(OutputPaths(dir_ / "out").partial);
     Conversion other(tiny_v32(), dir_ / "out");
     EXPECT_TRUE(run_stopped(other, 300));

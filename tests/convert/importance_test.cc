@@ -207,7 +207,7 @@ TEST_F(WeightedOutput, IsRefusedWhereNothingCanBeWeighted) {
   const auto importance = write(statistics());
   auto run = conversion("out", importance);
   run.recipe.choices.search = quantize::ScaleSearch::kAmax;
-  refuse(ErrorCode::kInvalidArgument, {"--importance", "--nvfp4-search amax", "mse"}, run);
+  refuse(ErrorCode::kInvalidArgument, {"--importance", "--search amax", "mse"}, run);
   run = conversion("out", importance);
   run.recipe.rules = {parse_rule("*=bf16")};
   refuse(ErrorCode::kInvalidArgument, {"--importance", "no tensor", "nvfp4"}, run);

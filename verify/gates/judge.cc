@@ -109,7 +109,7 @@ class MetricJudge {
 };
 
 constexpr std::array<std::string_view, 6> kKinds = {"plain", "int8",          "int8-static",
-                                                    "fp8",   "nvfp4-experts", "fp4"};
+                                                    "fp8",   "nvfp4-experts", "4-bit"};
 
 }  // namespace
 

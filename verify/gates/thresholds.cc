@@ -143,7 +143,7 @@ constexpr std::array kDefaults{
     Row{"layers.cosine", "int8", 0.999},
     Row{"layers.cosine", "fp8", 0.999},
     Row{"layers.cosine", "nvfp4-experts", 0.997},
-    Row{"layers.cosine", "fp4", 0.994},
+    Row{"layers.cosine", "4-bit", 0.994},
     // A scale that must do for every token leaves most of them few codes.
     Row{"layers.cosine", "int8-static", 0.996},
     // No residual stream passes through an MTP layer: one expert that is chosen differently costs a
@@ -152,13 +152,13 @@ constexpr std::array kDefaults{
     Row{"mtp.cosine", "int8", 0.998},
     Row{"mtp.cosine", "fp8", 0.998},
     Row{"mtp.cosine", "nvfp4-experts", 0.985},
-    Row{"mtp.cosine", "fp4", 0.985},
+    Row{"mtp.cosine", "4-bit", 0.985},
     Row{"mtp.cosine", "int8-static", 0.99},
     Row{"draft.acceptance", "plain", 2},
     Row{"draft.acceptance", "int8", 2},
     Row{"draft.acceptance", "fp8", 2},
     Row{"draft.acceptance", "nvfp4-experts", 5},
-    Row{"draft.acceptance", "fp4", 5},
+    Row{"draft.acceptance", "4-bit", 5},
 };
 
 // Answers of four-bit models are only reported.

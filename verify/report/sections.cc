@@ -70,9 +70,7 @@ Section compared_section(const Report& report) {
                        count_text(facts.files), bytes_text(facts.bytes));
   });
   add("schemes", schemes_text);
-  // The key of thresholds is from when all coarse schemes were FP4.
-  add("layers gated as",
-      [](const CheckpointFacts& facts) { return facts.kind == "fp4" ? "4-bit" : facts.kind; });
+  add("layers gated as", [](const CheckpointFacts& facts) { return facts.kind; });
   add(
       "fingerprint", [](const CheckpointFacts& facts) { return facts.fingerprint; }, Style::kCode);
   Section section{"sides", "What was compared", {std::move(table)}};

@@ -102,7 +102,7 @@ std::string kind_of(const Checkpoint& model) {
         break;
     }
   }
-  if (has_coarser) return "fp4";
+  if (has_coarser) return "4-bit";
   if (has_nvfp4) return "nvfp4-experts";
   if (has_static_int8) return "int8-static";
   if (has_int8) return "int8";

@@ -52,9 +52,9 @@ struct CheckpointFacts {
   std::uint64_t tensors = 0, files = 0, bytes = 0;
   std::uint64_t static_inputs = 0;   ///< weights with a stored scale of their activations
   std::vector<SchemeShare> schemes;  ///< by bytes, descending
-  /// The kind that decides the demands on its layers, by its coarsest linears: "plain", "int8",
-  /// "int8-static" (one scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 only in
-  /// MLPs and experts, activations not quantized) or "fp4".
+  /// What is expected of its layers, by its coarsest linears: "plain", "int8", "int8-static" (one
+  /// scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 in MLPs and experts alone,
+  /// activations not quantized) or "4-bit".
   std::string kind;
   friend bool operator==(const CheckpointFacts&, const CheckpointFacts&) = default;
 };

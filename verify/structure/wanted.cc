@@ -58,13 +58,10 @@ Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {
   Wanted wanted;
   if (!manifest) return wanted;
   const Json& recipe = manifest->recipe;
-  // Outside of the rules, as convert::Recipe writes its choices.
-  const Json& nested = json_member(recipe, "choices");
-  const Json& choices = nested.is_null() ? recipe : nested;
+  const Json& choices = json_member(recipe, "choices");
   wanted.is_recorded = recipe.is_object() && !recipe.empty();
-  // The key is from when only nvfp4 was searched.
   const bool is_weighted = !json_member(choices, "importance").is_null();
-  wanted.search = is_weighted ? "weighted" : text_at(choices, "nvfp4_search");
+  wanted.search = is_weighted ? "weighted" : text_at(choices, "search");
   wanted.fp8_grid = text_at(choices, "fp8_grid");
   wanted.activations = text_at(choices, "activations");
   wanted.is_repair = !json_member(choices, "repair").is_null();

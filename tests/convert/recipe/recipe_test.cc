@@ -207,7 +207,7 @@ TEST(Recipe, JsonEqualsThatOfTheManifest) {
   add_generic_rules(recipe);
   EXPECT_EQ(recipe.to_json().dump(),
             R"({"to":"bf16","mtp":"drop",)"
-            R"("choices":{"dialect":"","activations":null,"fp8_grid":null,"nvfp4_search":"mse",)"
+            R"("choices":{"dialect":"","activations":null,"fp8_grid":null,"search":"mse",)"
             R"("via":"f32","quantize_attention":false},"rules":[)"
             R"({"match":"b","scheme":"fp8-block","origin":"--rule"},)"
             R"({"match":"role:head","scheme":"keep","origin":"--recipe"},)"

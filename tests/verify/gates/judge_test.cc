@@ -163,7 +163,7 @@ TEST(Judge, ADemandThatMeetsNothingFails) {
 
 TEST(Judge, AFileMayHaveLimitsForOtherKinds) {
   const std::vector<Gate> by_kind = {gate("outputs.kl", "int8", 0.1, "gates.yaml"),
-                                     gate("outputs.kl", "fp4", 0.1, "gates.yaml")};
+                                     gate("outputs.kl", "4-bit", 0.1, "gates.yaml")};
   const auto results = judge(whole_report(), {by_kind});
   ASSERT_EQ(results.size(), 1U);
   EXPECT_EQ(results[0].gate.group, "int8");

@@ -101,7 +101,7 @@ TEST(Requirement, SaysWhatIsNotUnderstood) {
   refused("outputs.kl>=1", "write <=");
   refused("layer.cosine>=0.9", "'layer.cosine' is not something that can be gated");
   refused("weights.cosine[nvfp5]>=0.9", "'nvfp5' is not a group");
-  refused("weights.cosine[fp4]>=0.9", "'fp4' is not a group");
+  refused("weights.cosine[4-bit]>=0.9", "'4-bit' is not a group");
   refused("layers.cosine[bf16]>=0.9", "'bf16' is not a group");
   refused("structure.errors[int8]<=0", "'int8' is not a group");
   refused("weights.cosine[]>=0.9", "empty group");
@@ -159,17 +159,17 @@ TEST(DefaultGates, LayersHaveTheFloorOfTheirKind) {
   EXPECT_EQ(limit_of("layers.cosine", "int8"), 0.999);
   EXPECT_EQ(limit_of("layers.cosine", "fp8"), 0.999);
   EXPECT_EQ(limit_of("layers.cosine", "nvfp4-experts"), 0.997);
-  EXPECT_EQ(limit_of("layers.cosine", "fp4"), 0.994);
+  EXPECT_EQ(limit_of("layers.cosine", "4-bit"), 0.994);
 }
 
 TEST(DefaultGates, FourBitAnswersHaveNoDefaultGate) {
-  for (const char* kind : {"plain", "int8", "fp8", "nvfp4-experts", "fp4"}) {
+  for (const char* kind : {"plain", "int8", "fp8", "nvfp4-experts", "4-bit"}) {
     EXPECT_EQ(limit_of("outputs.kl", kind), std::nullopt);
     EXPECT_EQ(limit_of("outputs.perplexity", kind), std::nullopt);
   }
   EXPECT_EQ(limit_of("greedy.different", "fp8"), 0);
   EXPECT_EQ(limit_of("greedy.inconclusive", "plain"), 0.5);
-  EXPECT_EQ(limit_of("greedy.different", "fp4"), std::nullopt);
+  EXPECT_EQ(limit_of("greedy.different", "4-bit"), std::nullopt);
   EXPECT_EQ(limit_of("greedy.inconclusive", "nvfp4-experts"), std::nullopt);
 }
 
