@@ -46,8 +46,8 @@ struct ConvertVerifyFlags {
   std::filesystem::path thresholds;
   std::vector<std::string> requirements;
 
-  /// What --lossless-only has proven of the source is then seen in what was written: a gate over
-  /// every value of both sides.
+  /// What is written with --lossless-only is compared with the source before it is published: a
+  /// gate over every value of both sides.
   void demand_no_loss() {
     const std::vector<verify::Level> asked =
         levels.empty() ? std::vector<verify::Level>() : verify::parse_levels(levels);
@@ -100,10 +100,9 @@ void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, JobFlag
                           "published, and the exit code is 1",
                           names_of(verify::levels(), &verify::LevelFacts::name)),
               {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
-             {"--lossless-only", &job.lossless_only,
-              "convert only if the output will hold every value of the source exactly, proven on "
-              "scales and codes before a byte is written (with --dry-run: say so); else name the "
-              "blocks that would lose, and exit with 1"},
+             {"--lossless-only", &job.execute.lossless_only,
+              "publish only an output that holds every value of the source exactly; else name the "
+              "first tensor that loses one, and exit with 1"},
              {"--no-verify",
               &job.execute.no_verify,
               "with --resume: publish without the verification that the "
@@ -165,7 +164,7 @@ convert::PlanOptions plan_options(const ConvertFlags& flags) {
 int run_convert(ConvertFlags& flags) {
   convert::ExecuteOptions& execute = flags.job.execute;
   const std::size_t threads = threads_of(execute.threads);
-  if (flags.job.lossless_only) flags.verify.demand_no_loss();
+  if (execute.lossless_only) flags.verify.demand_no_loss();
   flags.verify.require_valid(flags.job);
   Recipe recipe = make_recipe(flags.target);
   if (!flags.experts.empty()) recipe.choices.experts = convert::parse_experts(flags.experts);

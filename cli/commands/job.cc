@@ -19,7 +19,6 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/convert_report.h"
-#include "cli/report/lossless_report.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
@@ -27,7 +26,7 @@
 #include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
-#include "convert/run/lossless_proof.h"
+#include "convert/run/band_encoder.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
@@ -110,16 +109,6 @@ std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan
   return std::nullopt;
 }
 
-// Nullopt where it was not asked for, or where an earlier run, or each part, has made it.
-std::optional<convert::LosslessProof> proof_of(const JobFlags& flags, const convert::Plan& plan,
-                                               const convert::Preflight& checked,
-                                               const CheckStop& check_stop) {
-  const bool is_complete = checked.is_finished || (checked.earlier && checked.earlier->publishing);
-  if (!flags.lossless_only || is_complete || flags.execute.join) return std::nullopt;
-  return convert::prove_lossless(
-      plan, {.n = threads_of(flags.execute.threads), .check_stop = check_stop});
-}
-
 int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   convert::Preflight checked = convert::preflight(plan, flags.output, execution(flags));
   if (!flags.assume_disk.empty())
@@ -129,25 +118,21 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   std::optional<convert::TimeEstimate> time;
   if (!flags.json && !refusal && !checked.is_finished)
     time = convert::estimate_time(plan, flags.output, threads_of(flags.execute.threads));
-  std::optional<convert::LosslessProof> proof;
-  if (!refusal) proof = proof_of(flags, plan, checked, [] {});
-  const int status = proof && !proof->holds() ? kExitBelowThreshold : kExitDone;
   const DryRun dry_run{.plan = plan,
                        .checked = checked,
                        .output = flags.output,
                        .is_assumed = !flags.assume_disk.empty(),
-                       .time = time,
-                       .proof = std::move(proof)};
+                       .time = time};
   if (flags.json) {
     formats::Json document = dry_run_json(dry_run);
     document["refused"] = refusal.has_value();
     if (refusal) document["error"] = error_json(*refusal);
     std::cout << formats::json_text(document);
-    return refusal ? kExitTrouble : status;
+    return refusal ? kExitTrouble : kExitDone;
   }
   std::cout << dry_run_text(dry_run, flags.n_worst.has_value());
   if (refusal) throw Error(*refusal);
-  return status;
+  return kExitDone;
 }
 
 }  // namespace
@@ -288,19 +273,15 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   execute.log = [&](const std::string& line) {
     if (log) log->info(line);
   };
-  if (flags.lossless_only) {
-    progress.begin("proving");
-    const auto proof = proof_of(flags, plan, convert::preflight(plan, flags.output, execute),
-                                [&] { execute.check_stop(); });
-    if (proof && !proof->holds()) {
-      progress.finish();
-      std::cerr << loss_text(plan, *proof, flags.n_worst.has_value()) << "nothing was written\n";
-      return kExitBelowThreshold;
-    }
-    if (proof) notes() << "lossless: " << proof_text(*proof) << "\n";
-    progress.begin(verb);
+  convert::ExecuteReport report;
+  try {
+    report = convert::execute(plan, flags.output, execute);
+  } catch (const convert::ValueLost& lost) {
+    progress.finish();
+    std::cerr << fmt::format("{}\nnothing was published; what was made is in {} (remove it)\n",
+                             lost.what(), convert::OutputPaths(flags.output).partial.string());
+    return kExitBelowThreshold;
   }
-  const convert::ExecuteReport report = convert::execute(plan, flags.output, execute);
   progress.finish();
   notes() << progress.summary(execute.threads);
   if (report.refused && (report.already_done || report.only_published)) {

@@ -24,8 +24,7 @@ struct JobFlags {
   std::string assume_disk;
   std::optional<std::size_t> n_worst;
   bool dry_run = false, buffered = false, json = false;
-  bool is_of_launch = false;   ///< a part that another process, or a later job, speaks for
-  bool lossless_only = false;  ///< proven before the first byte is written; declared by `convert`
+  bool is_of_launch = false;  ///< a part that another process, or a later job, speaks for
 };
 
 /// The words that this process was started with, and where; empty where that folder is gone.

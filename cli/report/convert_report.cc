@@ -234,10 +234,6 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   }
   section.blocks.push_back(std::move(actions));
   section.blocks.push_back(exactness_table(plan));
-  if (run.proof) {
-    line("lossless", proof_text(*run.proof));
-    section.blocks.push_back(loss_table(plan, *run.proof));
-  }
   line("output",
        fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
                    plan.n_members_here(), bytes_text(plan.sizes.bytes_out)));
@@ -316,7 +312,6 @@ Json dry_run_json(const DryRun& run) {
           {{"name", member.path}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
     }
   }
-  if (run.proof) json["lossless"] = proof_json(plan, *run.proof);
   if (plan.is_sliced()) json["slicing"] = slicing_report_json(plan);
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   json["bytes_in"] = plan.sizes.bytes_in;
@@ -345,11 +340,6 @@ std::string remarks_text(const Plan& plan, bool is_whole) {
                     {verify::remarks_of("warning", plan.warnings),
                      verify::remarks_of("note", alignment_notes(plan))}}}};
   return verify::write_text(document, is_whole ? 0 : kFewLines);
-}
-
-std::string loss_text(const Plan& plan, const convert::LosslessProof& proof, bool is_whole) {
-  return text_of({"", "", {Paragraph{"lossless: " + proof_text(proof)}, loss_table(plan, proof)}},
-                 is_whole);
 }
 
 std::string report_text(const Plan& plan, const ExecuteReport& report, const std::string& output,

@@ -8,7 +8,6 @@
 #include "convert/job/execute.h"
 #include "convert/job/preflight.h"
 #include "convert/plan/plan.h"
-#include "convert/run/lossless_proof.h"
 #include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
@@ -17,10 +16,9 @@ namespace ingot::cli {
 struct DryRun {
   const convert::Plan& plan;
   const convert::Preflight& checked;
-  std::string output;                                ///< its directory
-  bool is_assumed = false;                           ///< the free disk, by --assume-disk
-  std::optional<convert::TimeEstimate> time = {};    ///< nullopt: not measured
-  std::optional<convert::LosslessProof> proof = {};  ///< with --lossless-only
+  std::string output;                              ///< its directory
+  bool is_assumed = false;                         ///< the free disk, by --assume-disk
+  std::optional<convert::TimeEstimate> time = {};  ///< nullopt: not measured
 };
 
 inline constexpr std::string_view kAlreadyFinished =
@@ -30,11 +28,7 @@ inline constexpr std::string_view kAlreadyFinished =
 std::string dry_run_text(const DryRun& dry_run, bool is_whole);
 formats::Json dry_run_json(const DryRun& dry_run);
 
-/// What a proof that failed has found, in as many lines.
-std::string loss_text(const convert::Plan& plan, const convert::LosslessProof& proof,
-                      bool is_whole);
-
-/// Facts that a user must know before the work: a few lines, unless it `is_whole`.
+/// What has to be known before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);
 
 /// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors

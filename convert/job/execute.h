@@ -40,7 +40,9 @@ struct ExecuteOptions {
   bool direct_io = true;
   bool read_back = false;     ///< read the staged files again, past the page cache
   bool follow_links = false;  ///< of side files, to outside the source
-  std::size_t n_worst = 20;   ///< tensors in QualityReport::worst
+  /// Stops at the first tensor of which the output would not hold every value (ValueLost).
+  bool lossless_only = false;
+  std::size_t n_worst = 20;  ///< tensors in QualityReport::worst
   /// Called once when nothing refuses the job any more, before its first byte.
   std::function<void()> accepted;
   /// Called with each phase that begins, e.g. "reading back".

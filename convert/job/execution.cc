@@ -175,6 +175,7 @@ void Execution::convert_weights() {
        .memory = report_.memory,
        .threads = threads_,
        .direct_io = options_.direct_io,
+       .lossless_only = options_.lossless_only,
        .done = done_,
        .results = results_,
        .progress = options_.progress,

@@ -34,16 +34,19 @@ TensorResult transcode(const TensorTask& task) {
   const BandPlan bands = BandPlan::to_cast(tensor, task.planned.to);
   PartWriter part = task.part(0);
   const quantize::Scheme& from = *quantize::find_scheme(tensor.encoding.scheme);
+  const quantize::Scheme& to = *quantize::find_scheme(task.planned.to);
   HeldValues held;
-  std::vector<float> values_of_row;
-  // Row by row, since hardly any tensor comes here.
-  const auto count_lost = [&](quantize::EncodedRows row, std::uint64_t source_bits) {
+  std::vector<float> values_of_row, became;
+  // Row by row, since hardly any tensor comes here: visit(row of the band, its values).
+  const auto decode_rows = [&](quantize::EncodedRows row, const auto& visit) {
     values_of_row.resize(row.cols);
-    for (std::size_t left = std::exchange(row.rows, 1); left > 0; --left, ++row.first_row) {
-      from.decode(row,
-                  {.data = values_of_row.data(), .rows = 1, .cols = row.cols, .stride = row.cols});
-      held.count(values_of_row);
-      row.weight += row.cols * source_bits / 8;
+    const std::size_t n_rows = std::exchange(row.rows, 1);
+    for (std::size_t r = 0; r < n_rows; ++r, ++row.first_row) {
+      const formats::MatrixView<float> values{
+          .data = values_of_row.data(), .rows = 1, .cols = row.cols, .stride = row.cols};
+      from.decode(row, values);
+      visit(r, values);
+      row.weight += row.cols * bands.source_bits / 8;
     }
   };
   const Hash128 weight = task.loop.recode(
@@ -57,7 +60,19 @@ TensorResult transcode(const TensorTask& task) {
                               band.first_col + faults.first_nan % band.cols);
         }
         if (held.is_open()) held.see_words(out, bands.output_bits / 8);
-        if (held.is_open()) count_lost(rows, bands.source_bits);
+        if (held.is_open())
+          decode_rows(rows, [&](std::size_t, const auto&) { held.count(values_of_row); });
+        if (!task.lossless_only) return;
+        decode_rows(rows, [&](std::size_t row, const formats::MatrixView<float>& before) {
+          became.resize(band.cols);
+          const formats::MatrixView<float> after{
+              .data = became.data(), .rows = 1, .cols = band.cols, .stride = band.cols};
+          to.decode({.weight = out.data() + row * band.cols * bands.output_bits / 8,
+                     .rows = 1,
+                     .cols = band.cols},
+                    after);
+          task.require_held(band.first_row + row, band.first_col, before, after);
+        });
       });
   held.require_some(tensor, task.planned.to, task.plan.recipe.allow.underflow);
   return {.source = task.source_hashes({{Part::kWeight, weight}}), .output = {part.finish()}};

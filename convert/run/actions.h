@@ -22,7 +22,9 @@ namespace ingot::convert {
 /// A tensor whose action runs on a thread.
 struct TensorTask : PlannedValues {
   TensorTask(RunContext& run, BandLoop& bands, TileBuffers& buffers, std::uint32_t of)
-      : PlannedValues{.plan = run.plan, .planned = run.plan.tensors[of]},
+      : PlannedValues{.plan = run.plan,
+                      .planned = run.plan.tensors[of],
+                      .lossless_only = run.lossless_only},
         context(run),
         loop(bands),
         tiles(buffers),
@@ -39,7 +41,8 @@ struct TensorTask : PlannedValues {
       const std::map<formats::Part, Hash128>& known) const;
 };
 
-// Actions on tensors. All throw kBadScale or kNonFinite for values that no allowance covers.
+// What becomes of a tensor, by action. All throw kBadScale or kNonFinite for values that no
+// allowance covers, and ValueLost for those that change although the job is to be lossless.
 
 /// kCopy and kRepackage: codes byte for byte, and scales where the dialects agree on their dtype;
 /// else widened exactly. A global scale becomes its reciprocal where one dialect multiplies and the

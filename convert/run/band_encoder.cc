@@ -41,6 +41,24 @@ Error PlannedValues::nan_code(std::uint64_t row, std::uint64_t col) const {
                            row, col, tensor.name));
 }
 
+void PlannedValues::require_held(std::uint64_t first_row, std::uint64_t first_col,
+                                 formats::MatrixView<const float> values,
+                                 formats::MatrixView<const float> became) const {
+  if (!lossless_only) return;
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    for (std::size_t c = 0; c < values.cols; ++c) {
+      const float before = values.row(r)[c], after = became.row(r)[c];
+      if (before == after || (std::isnan(before) && std::isnan(after))) continue;
+      throw ValueLost(ErrorCode::kMismatch,
+                      fmt::format("would lose values as {}: {:.9g} at row {}, column {} becomes "
+                                  "{:.9g} (keep it with --rule '{}=keep', or choose another "
+                                  "scheme)",
+                                  formats::scheme_facts(planned.to).name, before, first_row + r,
+                                  first_col + c, after, tensor.name));
+    }
+  }
+}
+
 quantize::EncodedRows PlannedValues::rows_of(const BandPlan& bands, const Band& band,
                                              std::span<const std::byte> values) const {
   const formats::Encoding& encoding = tensor.encoding;
@@ -136,7 +154,7 @@ float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) c
 }
 
 void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
-                         std::span<std::byte> out, const Look& look) {
+                         std::span<std::byte> out) {
   const BandScales read(scales_, scales_.range_of(band.first_row, band.rows));
   const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
   const std::uint64_t scale_rows =
@@ -156,7 +174,6 @@ void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
                       .col = col,
                       .cols = std::min(bands_.tile_cols, bands_.cols - col)};
       encode_tile(source, band, tile);
-      if (look && facts_.quantized) look(band, tile, values(tile), decoded(tile));
     }
   }
 }
@@ -187,7 +204,10 @@ void BandEncoder::decode_tile(const EncodedRows& source, const Band& band, const
                        tile.col + faults.first_nan % tile.cols);
   }
   if (plan_.target.via == Via::kBf16) {
+    if (of_.lossless_only)
+      std::copy_n(values(tile).data, tile.rows * tile.cols, decoded(tile).data);
     quantize::round_to_bf16(values(tile));
+    of_.require_held(band.first_row + tile.row, tile.col, decoded(tile), values(tile));
   }
   if (facts_.quantized && (!values_are_finite_ || faults.nan_codes > 0))
     replace_nonfinite(band, tile);
@@ -268,9 +288,15 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
                       tensor_.name));
     }
   }
-  if (facts_.quantized) return measure_tile(tile, out);
+  if (facts_.quantized) {
+    measure_tile(tile, out);
+  } else if (of_.lossless_only) {
+    to_.decode({.weight = out.weight, .rows = tile.rows, .cols = tile.cols, .stride = bands_.cols},
+               decoded(tile));
+  }
+  of_.require_held(band.first_row + tile.row, tile.col, values(tile), decoded(tile));
   const std::size_t word = bands_.output_bits / 8;
-  for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row) {
+  for (std::size_t row = 0; !facts_.quantized && row < tile.rows && held_.is_open(); ++row) {
     held_.see_words({out.weight + row * out.weight_stride, tile.cols * word}, word);
     if (held_.is_open()) held_.count({values(tile).row(row), tile.cols});
   }

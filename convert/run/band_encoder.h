@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -15,10 +14,18 @@
 
 namespace ingot::convert {
 
-/// A tensor of the plan, and the recipe's allowances for its values.
+/// A value of the source that the output would not hold, where ExecuteOptions::lossless_only
+/// demands it.
+class ValueLost : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A tensor of the plan, and what the recipe allows of its values.
 struct PlannedValues {
   const Plan& plan;
   const PlannedTensor& planned;
+  bool lossless_only = false;
   const formats::LogicalTensor& tensor = plan.tensor_of(planned);
 
   [[nodiscard]] formats::ScalePolicy scale_policy() const;
@@ -27,6 +34,11 @@ struct PlannedValues {
                                               std::span<const std::byte> values) const;
   [[nodiscard]] bool allows_nan() const;
   [[nodiscard]] Error nan_code(std::uint64_t row, std::uint64_t col) const;
+  /// With `lossless_only`: throws ValueLost for the first value that became another one. The views
+  /// begin at this row and column of the flattened tensor.
+  void require_held(std::uint64_t first_row, std::uint64_t first_col,
+                    formats::MatrixView<const float> values,
+                    formats::MatrixView<const float> became) const;
 };
 
 /// The scales and zero points that decode a band of the source.
@@ -85,17 +97,9 @@ class BandEncoder {
   /// bands.
   float largest(const Band& band, std::span<const std::byte> codes) const;
 
-  /// Whether codes of MXFP4 are kept, since those of all that is fused can be.
-  [[nodiscard]] bool repacks() const { return repacks_; }
-
-  /// Called for every tile of a quantized target: its values, and those that its codes decode to.
-  using Look = std::function<void(const Band& band, const Tile& tile,
-                                  formats::MatrixView<const float> values,
-                                  formats::MatrixView<const float> decoded)>;
   /// Encodes a band. The error is taken from the codes as they are written.
-  void encode(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out,
-              const Look& look = {});
-  /// Scales of the band that was encoded last, row-major, as written; empty where one is over all.
+  void encode(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out);
+  /// Of the band that was encoded last, row-major, as written; empty where one is over all.
   [[nodiscard]] std::span<const std::byte> scales() const { return band_scales_; }
   /// The scale over all of the tensor; 1 without one.
   [[nodiscard]] const float& global() const { return global_; }

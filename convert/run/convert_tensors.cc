@@ -236,7 +236,8 @@ TensorRunReport convert_tensors(const TensorRun& run) {
   RunContext context{.plan = run.plan,
                      .writer = writer,
                      .check_stop = {},
-                     .original_globals = original_globals(run.plan)};
+                     .original_globals = original_globals(run.plan),
+                     .lossless_only = run.lossless_only};
   context.done_bytes = mark_written(run, writer);
   context.check_stop = [&] {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);

@@ -20,6 +20,7 @@ struct TensorRun {
   MemoryPlan memory;
   JobThreads threads;
   bool direct_io = true;
+  bool lossless_only = false;          ///< throws ValueLost for the first value that is not held
   const std::vector<char>& done;       ///< by tensor: an earlier run has written it
   std::vector<TensorResult>& results;  ///< by tensor: of those that are done, and to be filled
   /// (bytes done, bytes in all) of the output; called from several threads.

@@ -125,10 +125,52 @@ float target_global(const PlannedValues& of, const OriginalGlobals& originals,
   return reciprocal;
 }
 
+namespace {
+
+// With `lossless_only`: codes are kept, but the scales that they will be multiplied with may be
+// others. Looks at them in bands of rows.
+void require_scales_held(const TensorTask& task, const formats::ScaleReader& scales) {
+  const bool turns = scales.global() && task.planned.storage != nullptr && is_turned(task);
+  const bool is_divided = task.planned.find(Part::kDeqScale) != nullptr;
+  if (!task.lossless_only || !(turns || is_divided)) return;
+  const formats::Checkpoint& source = task.context.plan.source;
+  const std::uint64_t n_rows = std::max<std::uint64_t>(1, kScalesAtOnce / scales.cols());
+  for (std::uint64_t row = 0; row < scales.rows(); row += n_rows) {
+    const formats::ScaleReader::Range range{.first = row,
+                                            .n = std::min(n_rows, scales.rows() - row)};
+    const std::vector<float> before = scales.read(range);
+    std::vector<float> after = before;
+    if (turns) {
+      const std::uint32_t stored = task.tensor.encoding.stored[Part::kScale];
+      const DType dtype = source.stored()[stored].dtype;
+      const std::uint64_t width = formats::dtype_bits(dtype) / 8;
+      std::vector<std::byte> bytes(before.size() * width);
+      source.read(stored, row * scales.cols() * width, bytes);
+      const formats::GlobalScale turned{
+          .value = target_global(task, task.context.original_globals, *scales.global()),
+          .divides = task.planned.storage->global_divides};
+      formats::widen_scales(dtype, bytes, turned, after);
+    } else {
+      const float input = task.planned.input.scale;
+      for (float& scale : after) scale = input * scale / input;
+    }
+    const auto [was, is] = std::ranges::mismatch(before, after);
+    if (was == before.end()) continue;
+    const auto at = static_cast<std::uint64_t>(was - before.begin());
+    throw ValueLost(ErrorCode::kMismatch,
+                    fmt::format("would lose values: in row {} and column {} of its scales {:.9g} "
+                                "becomes {:.9g} (keep its dialect)",
+                                row + at / scales.cols(), at % scales.cols(), *was, *is));
+  }
+}
+
+}  // namespace
+
 TensorResult keep_codes(const TensorTask& task) {
   if (task.planned.joint_global) return rescale_blocks(task);
   const formats::ScaleReader scales(task.context.plan.source, task.tensor, task.scale_policy());
   judge_scales(task, scales);
+  require_scales_held(task, scales);
   TensorResult result;
   std::map<Part, Hash128> read;
   std::vector<std::int64_t> row_sums;

@@ -34,6 +34,7 @@ struct RunContext {
   /// Global scales as first written, by tensor; for conversions back (docs/formats.md, "Global
   /// scales").
   std::map<std::string, formats::GlobalScale> original_globals;
+  bool lossless_only = false;  ///< ExecuteOptions::lossless_only
 };
 
 /// Writes one part of one tensor: takes the bytes of the whole, in order, and puts them wherever
