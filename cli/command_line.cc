@@ -17,6 +17,7 @@
 #include "cli/manual/markdown_text.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/text/spelling.h"
 #include "formats/text/text_input.h"
 
@@ -45,12 +46,6 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
     }
     return option;
   }
-}
-
-std::string lower_case(std::string_view word) {
-  std::string text(word);
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
 }
 
 // As CLI::IsMember, with the choice that was meant.

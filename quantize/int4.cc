@@ -79,8 +79,8 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
                               .scales = scales};
       std::byte* codes = out.weight + r * out.weight_stride + col / 2;
       encode_int4(part, codes, out.weight_stride);
-      const bool may_overflow = std::ranges::any_of(
-          scales, [](float scale) { return std::isinf(scale * value_of(0)); });
+      const bool may_overflow =
+          std::ranges::any_of(scales, [](float scale) { return std::isinf(scale * value_of(0)); });
       if (may_overflow) settle_infinite_codes(part, kCodes, codes, out.weight_stride);
     }
   }

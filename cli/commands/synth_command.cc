@@ -14,6 +14,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
+#include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
@@ -35,8 +36,6 @@ struct SizeWord {
 constexpr std::array kSizes = {
     SizeWord{"tiny", SynthSize::kTiny}, SizeWord{"layer", SynthSize::kLayer},
     SizeWord{"headers", SynthSize::kHeaders}, SizeWord{"671b-headers", SynthSize::kHeaders}};
-
-constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
 
 // The flags as given; numbers go straight to the options.
 struct SynthFlags {
@@ -66,7 +65,7 @@ SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
         "--intermediate", "--vocab", "--heads", "--scheme"})
     idle.push_back({option, table.is_given(option), !has_config, "models without --config"});
   refuse_idle_flags(idle);
-  if (has_config) options.config = read_text_file(flags.config, kMaxConfigBytes);
+  if (has_config) options.config = read_text_file(flags.config, formats::kMaxConfigBytes);
   options.family =
       has_config && flags.family.empty()
           ? formats::family_of(formats::parse_model_config(options.config, flags.config))

@@ -72,7 +72,8 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
   if (is_given("--fp8-grid", flags.fp8_grid))
     choices.fp8_grid = convert::parse_fp8_grid(flags.fp8_grid);
   is_given("--scales-from", flags.scales_from);
-  if (is_given("--search", flags.search)) choices.search = convert::parse_scale_search(flags.search);
+  if (is_given("--search", flags.search))
+    choices.search = convert::parse_scale_search(flags.search);
   if (is_given("--group-size", flags.group_size))
     choices.group_size = convert::parse_group_size(flags.group_size);
   if (is_given("--importance", flags.importance)) {

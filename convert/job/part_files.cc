@@ -1,32 +1,17 @@
 #include "convert/job/part_files.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 
 namespace ingot::convert {
 
 namespace fs = std::filesystem;
-
-namespace {
-
-// Takes a number, and then `after`, from the front of a name.
-std::optional<std::uint32_t> take_number(std::string_view& name, std::string_view after) {
-  std::uint32_t number = 0;
-  const auto [end, failure] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (failure != std::errc()) return std::nullopt;
-  name.remove_prefix(static_cast<std::size_t>(end - name.data()));
-  if (!name.starts_with(after)) return std::nullopt;
-  name.remove_prefix(after.size());
-  return number;
-}
-
-}  // namespace
 
 fs::path part_file(const OutputPaths& paths, const JobPart& part, std::uint32_t run,
                    std::string_view suffix) {

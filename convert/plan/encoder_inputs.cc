@@ -7,8 +7,8 @@
 
 #include "convert/plan/passes.h"
 #include "convert/recipe/statistics.h"
-#include "formats/modules/joined_module.h"
 #include "formats/experts/separation.h"
+#include "formats/modules/joined_module.h"
 
 namespace ingot::convert {
 

@@ -11,6 +11,7 @@
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
 #include "formats/storage/meant_tensor.h"
@@ -65,12 +66,6 @@ std::string word_of(std::span<const std::string_view> words, Value value) {
 
 std::string scheme_word(const std::optional<SchemeId>& scheme) {
   return std::string(scheme ? formats::scheme_facts(*scheme).name : kKeep);
-}
-
-std::string lower_case(std::string_view word) {
-  std::string text(word);
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
 }
 
 std::string_view origin_name(RuleOrigin origin) {

@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/words.h"
 
 namespace ingot::formats {
 namespace fs = std::filesystem;
@@ -62,14 +63,8 @@ constexpr std::array kEndings = {
     ForeignEnding{".svg", kPictures},
 };
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 const ForeignEnding* find_ending(std::string_view path) {
-  const std::string name = lower(path);
+  const std::string name = lower_case(path);
   const auto row = std::find_if(kEndings.begin(), kEndings.end(), [&](const ForeignEnding& entry) {
     return name.ends_with(entry.ending);
   });

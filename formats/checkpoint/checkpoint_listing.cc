@@ -27,7 +27,6 @@ constexpr std::string_view kModelslimIndexPrefix = "quant_model_weight";
 constexpr std::string_view kShardKind = "model-*-of-*.safetensors";
 // The published index of 92,425 tensors has 9 MB.
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 // One line per stored tensor: of the largest released model 20 MB.
 constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
 

@@ -11,8 +11,8 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
-#include "formats/relaid/input_major_parts.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/relaid/input_major_parts.h"
 #include "formats/storage/stored_names.h"
 
 namespace ingot::formats {
@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::string_view kWeightsSuffix = ".safetensors";
 constexpr std::string_view kAnyFamily = "generic";
-constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 
 // By stored tensor: whether it is a part of a weight whose other parts are elsewhere. That is a
 // fault of a whole checkpoint, and none of one file of it.

@@ -1,18 +1,11 @@
 #include <algorithm>
 
+#include "formats/base/words.h"
 #include "formats/dialect/config_groups.h"
 
 // Which group a module falls to.
 
 namespace ingot::formats {
-namespace {
-
-// ASCII only, as names of classes are.
-char lower(char letter) {
-  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-}
-
-}  // namespace
 
 std::size_t ConfigGroups::Entries::find(std::string_view module) const {
   const auto name = places.find(std::string(module));
@@ -30,7 +23,7 @@ const ConfigGroup* ConfigGroups::named_target(std::string_view module) const {
 }
 
 const ConfigGroup* ConfigGroups::class_target(std::string_view name) const {
-  const auto is_same = [](char a, char b) { return lower(a) == lower(b); };
+  const auto is_same = [](char a, char b) { return lower_case(a) == lower_case(b); };
   for (std::size_t place = 0; place < targets_.texts.size(); ++place) {
     const std::string& text = targets_.texts[place];
     if (text.starts_with("re:")) continue;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 
 namespace ingot::formats {
 namespace {
@@ -18,17 +19,6 @@ constexpr std::array kMarks = {kLayerMark, kMtpMark, kExpertMark};
   throw Error(ErrorCode::kInvalidArgument,
               row.line > 0 ? fmt::format("line {}: '{}' {}", row.line, row.rule.pattern, fact)
                            : fmt::format("'{}' {}", row.rule.pattern, fact));
-}
-
-/// A name between its dots.
-std::vector<std::string_view> words_of(std::string_view pattern) {
-  std::vector<std::string_view> words;
-  while (true) {
-    const std::size_t dot = pattern.find('.');
-    words.push_back(pattern.substr(0, dot));
-    if (dot == std::string_view::npos) return words;
-    pattern.remove_prefix(dot + 1);
-  }
 }
 
 bool is_number(std::string_view word) {
@@ -171,7 +161,7 @@ bool is_same_place(const TensorRule& a, const TensorRule& b) {
 void require_marks(const FamilyRow& row) {
   std::set<std::string_view> seen;
   std::string_view before;
-  for (const std::string_view word : words_of(row.rule.pattern)) {
+  for (const std::string_view word : name_words(row.rule.pattern)) {
     if (word.empty())
       refuse(row, "has nothing between two dots, before the first or after the last");
     const auto mark = std::ranges::find(kMarks, word);
@@ -199,7 +189,7 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
   for (const FamilyRow& row : rows) {
     require_sound(row);
     std::string_view before;
-    for (const std::string_view word : words_of(row.rule.pattern)) {
+    for (const std::string_view word : name_words(row.rule.pattern)) {
       if (std::ranges::find(kMarks, word) != kMarks.end()) {
         const auto [known, is_new] = meaning.emplace(before, word);
         if (!is_new && known->second != word) {
@@ -215,7 +205,7 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
   std::string main_layers;
   for (const FamilyRow& row : rows) {
     std::string_view before;
-    for (const std::string_view word : words_of(row.rule.pattern)) {
+    for (const std::string_view word : name_words(row.rule.pattern)) {
       if (is_number(word) && meaning.contains(before)) {
         refuse(row, fmt::format("has a number where other rows have {} (it would never match)",
                                 meaning.at(before)));

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "formats/base/words.h"
 #include "formats/family/families.h"
 #include "formats/family/family_check.h"
 
@@ -187,16 +188,6 @@ constexpr std::array kTreatments = {
     Treatment{Role::kDenseDown, linear(kHidden, kDense, Cut::kRow)},
 };
 
-std::vector<std::string_view> words_of(std::string_view pattern) {
-  std::vector<std::string_view> words;
-  while (true) {
-    const std::size_t dot = pattern.find('.');
-    words.push_back(pattern.substr(0, dot));
-    if (dot == std::string_view::npos) return words;
-    pattern.remove_prefix(dot + 1);
-  }
-}
-
 Place place_of(std::string_view pattern, const std::vector<std::string_view>& words) {
   const auto any = [&](const auto& is) { return std::ranges::any_of(words, is); };
   const auto has = [](std::string_view part) {
@@ -238,7 +229,7 @@ std::string_view behind_layer(std::string_view pattern) {
 }  // namespace
 
 UsualSpelling usual_spelling(std::string_view pattern) {
-  std::vector<std::string_view> words = words_of(pattern);
+  std::vector<std::string_view> words = name_words(pattern);
   const bool is_bias = words.back() == "bias";
   if (words.size() > 1 && (is_bias || words.back() == "weight")) words.pop_back();
   const Place place = place_of(pattern, words);

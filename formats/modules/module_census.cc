@@ -1,6 +1,6 @@
 #include "formats/modules/module_census.h"
 
-#include <charconv>
+#include "formats/base/words.h"
 
 namespace ingot::formats {
 
@@ -8,16 +8,6 @@ namespace {
 
 constexpr std::string_view kLayers = "layers.";
 constexpr std::string_view kExperts = "experts.";
-
-/// The number at the start of `text` that ends at a dot; removes it and the dot.
-std::optional<std::uint32_t> take_number(std::string_view& text) {
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const auto n = static_cast<std::size_t>(end - text.data());
-  if (failure != std::errc() || n == text.size() || *end != '.') return std::nullopt;
-  text.remove_prefix(n + 1);
-  return value;
-}
 
 /// Where a component that begins with `word` starts, or npos.
 std::size_t find_component(std::string_view name, std::string_view word) {
@@ -32,7 +22,7 @@ std::string without_expert(std::string_view rest) {
   const std::size_t at = find_component(rest, kExperts);
   if (at == std::string_view::npos) return std::string(rest);
   std::string_view behind = rest.substr(at + kExperts.size());
-  if (!take_number(behind)) return std::string(rest);
+  if (!take_number(behind, ".")) return std::string(rest);
   return std::string(rest.substr(0, at + kExperts.size())).append("#.").append(behind);
 }
 
@@ -43,7 +33,7 @@ std::optional<LayeredName> split_layer(std::string_view name) {
   if (at == std::string_view::npos) return std::nullopt;
   const std::size_t end = at + kLayers.size();
   std::string_view rest = name.substr(end);
-  const auto layer = take_number(rest);
+  const auto layer = take_number(rest, ".");
   if (!layer) return std::nullopt;
   return LayeredName{.prefix = name.substr(0, end), .layer = *layer, .tail = without_expert(rest)};
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 
+#include "formats/base/words.h"
 #include "formats/family/families.h"
 #include "formats/family/rule_scope.h"
 
@@ -94,15 +94,9 @@ constexpr Naming kHub = {&ModuleName::hub, &ParameterName::hub, "model."};
 constexpr Naming kNative = {&ModuleName::native, &ParameterName::native, ""};
 
 // Takes a decimal number without leading zeros, and the dot behind it, off the front of a text.
-std::optional<std::uint32_t> take_number(std::string_view& text) {
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const auto n_digits = static_cast<std::size_t>(end - text.data());
-  if (failure != std::errc() || n_digits == text.size() || text[n_digits] != '.')
-    return std::nullopt;
-  if (n_digits > 1 && text.front() == '0') return std::nullopt;
-  text.remove_prefix(n_digits + 1);
-  return value;
+std::optional<std::uint32_t> take_index(std::string_view& text) {
+  if (text.starts_with('0') && !text.starts_with("0.")) return std::nullopt;
+  return take_number(text, ".");
 }
 
 struct NameParts {
@@ -118,7 +112,7 @@ std::optional<NameParts> split(std::string_view name, const Naming& naming) {
   const std::string layers = std::string(naming.root) + std::string(kLayers);
   if (name.starts_with(layers)) {
     name.remove_prefix(layers.size());
-    parts.layer = take_number(name);
+    parts.layer = take_index(name);
     if (!parts.layer) return std::nullopt;
   }
   const std::size_t dot = name.rfind('.');
@@ -129,7 +123,7 @@ std::optional<NameParts> split(std::string_view name, const Naming& naming) {
   if (const std::size_t at = parts.module.find(kExperts); at != std::string::npos) {
     const std::size_t begin = at + kExperts.size();
     std::string_view rest = std::string_view(parts.module).substr(begin);
-    parts.expert = take_number(rest);
+    parts.expert = take_index(rest);
     if (!parts.expert) return std::nullopt;
     parts.module.replace(begin, parts.module.size() - begin - rest.size() - 1, kExpertMark);
   }

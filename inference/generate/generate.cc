@@ -171,24 +171,28 @@ class Batch {
     if (options_.on_step) options_.on_step(figures);
   }
 
-  // Every rank gets the answers and counts of all groups.
+  // Counters of the answers: of layers, and of tokens, which the first stage counts for all stages.
+  std::vector<std::uint64_t*> layer_counters() {
+    return {&result_.near_ties.router, &result_.near_ties.indexer};
+  }
+  std::vector<std::uint64_t*> token_counters() {
+    std::vector<std::uint64_t*> counters = {
+        &result_.near_ties.argmax, &result_.times.prefill_tokens, &result_.times.decode_tokens,
+        &result_.drafts.passes, &result_.drafts.tokens};
+    for (std::vector<std::uint64_t>* by_place : {&result_.drafts.proposed, &result_.drafts.held})
+      for (std::uint64_t& count : *by_place) counters.push_back(&count);
+    return counters;
+  }
+
+  // Every rank gets the answers of all groups, and what they have counted.
   void share_answers() {
     Comm& comm = model_.comm();
     if (comm.size(Group::kWorld) == 1) return;
     Numbers mine;
     const bool first = model_.rank().stage() == 0;
     if (model_.rank().tp_rank() == 0) {
-      mine.put(result_.near_ties.router);
-      mine.put(result_.near_ties.indexer);
-      mine.put(first ? result_.near_ties.argmax : 0);
-      mine.put(first ? result_.times.prefill_tokens : 0);
-      mine.put(first ? result_.times.decode_tokens : 0);
-      mine.put(first ? result_.drafts.passes : 0);
-      mine.put(first ? result_.drafts.tokens : 0);
-      for (std::size_t k = 0; k < options_.drafts; ++k) {
-        mine.put(first ? result_.drafts.proposed[k] : 0);
-        mine.put(first ? result_.drafts.held[k] : 0);
-      }
+      for (const std::uint64_t* counter : layer_counters()) mine.put(*counter);
+      for (const std::uint64_t* counter : token_counters()) mine.put(first ? *counter : 0);
       for (std::size_t i = 0; first && i < sequences_.size(); ++i) {
         if (!is_ours(i)) continue;
         const Answer& answer = result_.answers[i];
@@ -203,27 +207,16 @@ class Batch {
     const std::vector<Bytes> all =
         exchange(comm, {.group = Group::kWorld, .name = "answers"},
                  std::vector<Bytes>(comm.size(Group::kWorld), mine.bytes()));
-    result_.times.prefill_tokens = result_.times.decode_tokens = 0;
-    result_.near_ties = {};
-    result_.drafts = {.proposed = std::vector<std::uint64_t>(options_.drafts),
-                      .held = std::vector<std::uint64_t>(options_.drafts)};
+    for (std::uint64_t* counter : layer_counters()) *counter = 0;
+    for (std::uint64_t* counter : token_counters()) *counter = 0;
     for (const Bytes& bytes : all) {
       if (!bytes.empty()) take_answers(Numbers(bytes));
     }
   }
 
   void take_answers(Numbers from) {
-    result_.near_ties.router += from.take();
-    result_.near_ties.indexer += from.take();
-    result_.near_ties.argmax += from.take();
-    result_.times.prefill_tokens += from.take();
-    result_.times.decode_tokens += from.take();
-    result_.drafts.passes += from.take();
-    result_.drafts.tokens += from.take();
-    for (std::size_t k = 0; k < options_.drafts; ++k) {
-      result_.drafts.proposed[k] += from.take();
-      result_.drafts.held[k] += from.take();
-    }
+    for (std::uint64_t* counter : layer_counters()) *counter += from.take();
+    for (std::uint64_t* counter : token_counters()) *counter += from.take();
     while (!from.is_at_end()) {
       const std::size_t i = from.take();
       INGOT_CHECK(i < result_.answers.size());

@@ -5,23 +5,19 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/json/json.h"
 #include "formats/text/text_input.h"
 
 namespace ingot::inference {
-namespace {
 
 using formats::Json;
-
-constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{64} << 20U;
-
-}  // namespace
 
 std::optional<std::int32_t> bos_before_text(const std::filesystem::path& directory,
                                             const Tokenizer& tokenizer) {
   const std::filesystem::path path = directory / "tokenizer_config.json";
   if (!std::filesystem::exists(path)) return std::nullopt;
-  const Json config = formats::read_json_file(path, kMaxConfigBytes);
+  const Json config = formats::read_json_file(path, formats::kMaxConfigBytes);
   const auto asked = config.find("add_bos_token"), token = config.find("bos_token");
   if (asked == config.end() || !asked->is_boolean() || !asked->get<bool>()) return std::nullopt;
   if (token == config.end()) return std::nullopt;

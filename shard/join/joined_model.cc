@@ -10,8 +10,6 @@ namespace ingot::shard {
 
 namespace {
 
-constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
-
 WholeConfig parsed(std::string text, const std::filesystem::path& where) {
   WholeConfig whole{.config = formats::parse_model_config(text, where.string()), .text = {}};
   whole.text = std::move(text);
@@ -21,7 +19,7 @@ WholeConfig parsed(std::string text, const std::filesystem::path& where) {
 }  // namespace
 
 WholeConfig read_whole_config(const std::filesystem::path& path) {
-  return parsed(read_text_file(path, kMaxConfigBytes), path);
+  return parsed(read_text_file(path, formats::kMaxConfigBytes), path);
 }
 
 WholeConfig whole_config(const std::filesystem::path& directory,
@@ -32,7 +30,8 @@ WholeConfig whole_config(const std::filesystem::path& directory,
     // The manifest keeps the values of the original file; the file next to it shows the form of its
     // text.
     formats::JsonForm form;
-    if (stamp_of(path)) form = formats::json_form_of(read_text_file(path, kMaxConfigBytes));
+    if (stamp_of(path))
+      form = formats::json_form_of(read_text_file(path, formats::kMaxConfigBytes));
     return parsed(formats::json_text(slicing->rank->whole_config, form),
                   directory / formats::kManifestName);
   }

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "formats/text/text_input.h"
+
+#include <gtest/gtest.h>
 
 namespace ingot {
 namespace {

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include <gtest/gtest.h>
-
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 

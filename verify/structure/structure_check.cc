@@ -38,8 +38,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
-
 constexpr std::string_view kSideFileRule = "structure.side-file";
 // Files that engines, tokenizers and transformers look for by name, and obey.
 constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
@@ -82,9 +80,9 @@ bool is_read(const std::string& path) {
 }
 
 // A member of a JSON file; null where there is no such file or member.
-formats::Json json_member(const std::filesystem::path& path, std::string_view key) {
+formats::Json member_of_file(const std::filesystem::path& path, std::string_view key) {
   try {
-    return formats::json_member(formats::read_json_file(path, kMaxConfigBytes), key);
+    return formats::json_member(formats::read_json_file(path, formats::kMaxConfigBytes), key);
   } catch (const Error&) {
     return nullptr;
   }
@@ -94,10 +92,10 @@ formats::Json json_member(const std::filesystem::path& path, std::string_view ke
 // a file of its own, and a generation config that repeats config.json.
 bool repeats_source(const std::filesystem::path& source, const std::filesystem::path& directory,
                     const std::string& path) {
-  if (path == kGeneration) return json_member(directory / path, "_from_model_config") == true;
+  if (path == kGeneration) return member_of_file(directory / path, "_from_model_config") == true;
   if (path != kTemplate) return false;
-  const formats::Json known = json_member(source / "tokenizer_config.json", "chat_template");
-  return known.is_string() && known == read_text_file(directory / path, kMaxConfigBytes);
+  const formats::Json known = member_of_file(source / "tokenizer_config.json", "chat_template");
+  return known.is_string() && known == read_text_file(directory / path, formats::kMaxConfigBytes);
 }
 
 // The side files of the source (tokenizer, chat template, generation_config.json, ...), read once
@@ -256,7 +254,7 @@ class StructureCheck {
 
   std::optional<Json> read_config(const fs::path& path, const std::string& file) {
     try {
-      return formats::read_json_file(path, kMaxConfigBytes);
+      return formats::read_json_file(path, formats::kMaxConfigBytes);
     } catch (const Error& error) {
       found_.error("structure.config", Error(error.code(), error.message()).in_file(file));
       return std::nullopt;

@@ -47,8 +47,8 @@ inline std::vector<double> code_values(formats::SchemeId scheme) {
 enum class Verdict { kGood, kMisrounded, kSaturated };
 
 /// By search: how far is code `index` x scale from the source, in steps to the neighbour on the
-/// source's side? Beyond the last code a step is as long as the one before it. INT4's -7 is as far as
-/// 7: encoders of symmetric scales stop there, though there is a -8.
+/// source's side? Beyond the last code a step is as long as the one before it. INT4's -7 is as far
+/// as 7: encoders of symmetric scales stop there, though there is a -8.
 inline Verdict judge(const std::vector<double>& codes, std::size_t index, double scale,
                      double source) {
   const double code = codes[index];
