@@ -1,3 +1,27 @@
+// Who may write into an output.
+//
+// The problem: several runs, maybe on several hosts, may be started on one output, and each of them
+// may be killed at any time. Two that write together must be impossible; one that is killed must
+// not keep others out for long. The only thing that all hosts share is the file system of the
+// output, whose clock is not theirs, and which may have no locks.
+//
+// The choice: a claim is a file with the name of its run. A lock (flock) on it decides between runs
+// of one kernel: the system gives it back with the process. Elsewhere a lease decides: the run
+// touches its claim every few seconds, and a claim is dead when it is older than a file that is
+// made next to it now (both times are the file system's), or when it was watched for as long
+// without a change. Who takes over a dead claim of another host makes another file, by a new name
+// or by removing the old one first; a run that was only asleep finds that its file is not the one
+// at the path, and stops before it notes or publishes anything (require_held). What it wrote until
+// then are the same bytes, since bytes depend only on the source and the options.
+//
+// Rejected: a lock without a lease (many network file systems have none, or none between hosts); a
+// process id (says nothing on another host, and is given again); times by the clock of a host (they
+// differ by minutes); a server (one more thing to run, and to fail).
+//
+// The cost: a touch every few seconds, and up to the length of a lease before a run that was killed
+// on another host is replaced. Where the file system has no locks, the claim of a killed run of the
+// whole output is removed by hand.
+
 #include "convert/job/claim.h"
 
 #include <algorithm>

@@ -1,3 +1,23 @@
+// From the bytes of a whole tensor to the files of many ranks.
+//
+// The problem: a source is read once, front to back, whatever the number of ranks. A run of its
+// bytes may belong to one file as it is, to each of several files (replicas), or in pieces of a few
+// bytes to a slice per rank, in other blocks than it has (aligned); and each slice needs a hash of
+// its own bytes in their own order.
+//
+// The choice: a list of targets, one per place of the plan, each with the cut that turns a range of
+// the whole into runs of slices. Bytes come in order, so the runs of each slice come in order too:
+// a slice is hashed as it is written, and no slice is ever in memory as a whole. When a band goes
+// to one stretch of one file, which is the case without ranks, its memory is leased from the window
+// of the output and filled in place by whoever makes the bytes (prepare, commit); else it is copied
+// run by run into the windows (scatter). Replicas are hashed once. Slices in files that another
+// part of the job writes are hashed and not written, since the record of the tensor has all hashes.
+//
+// Rejected: a reader per rank (reads the source as many times as there are ranks); whole slices in
+// memory (as large as the tensor); hashing what was written (one more pass over the disk).
+//
+// The cost: one copy of each byte that is cut or replicated, and a list of runs per band.
+
 #include "convert/run/part_writer.h"
 
 #include <algorithm>

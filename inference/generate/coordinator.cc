@@ -1,3 +1,23 @@
+// How ranks agree on the next step without one that commands.
+//
+// The problem: in a step the ranks meet in collectives, so all of them must take it, those without
+// tokens as well (a dummy step), and all must end with the same step. Requests arrive while they
+// compute, each must go to exactly one group of ranks, and a rank may be asked to stop.
+//
+// The choice: before every step all ranks exchange a report of a fixed size: tokens outstanding,
+// counters of the last step, the wish to stop, and, from the first rank, how many requests have
+// arrived. Each then computes the decision by itself. It is a function of those reports and of what
+// was decided before, so it is the same everywhere: a request goes to the group with the fewest
+// tokens outstanding, the first of equals. Only the first rank reads a clock, since others would
+// see another number of requests.
+//
+// Rejected: a rank that decides and tells the others (a second message before each step, and state
+// that only that rank has); requests dealt out at the start (groups that end early would take dummy
+// steps to the end).
+//
+// The cost: one small exchange per step. A rank that is late makes the others wait, as they would
+// in the first collective of the step.
+
 #include "inference/generate/coordinator.h"
 
 #include <algorithm>

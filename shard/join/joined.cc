@@ -1,3 +1,22 @@
+// Slices of many ranks, read as one tensor.
+//
+// The problem: bytes of the whole lie in as many files as there are slices, in runs that may be a
+// few bytes long where columns were cut; experts of a stack are held by different ranks; slices may
+// have been padded or given other blocks; and what several ranks hold must be equal.
+//
+// The choice: a range of the whole is put together in blocks of some megabytes. In each, the cut
+// says which stretch of each slice is needed. A stretch that is one run, or whose runs are long, is
+// read to its place; short runs are read as one stretch into a buffer and copied from there, so
+// that no read is smaller than it must be. In a stack a block ends where other ranks hold the next
+// expert. Of each slice the first holder is read; with `compare_replicas` the others are read too
+// and compared byte by byte. Cuts are computed once per kind of slices, not once per tensor: a
+// model has hundreds of thousands of slices of some hundred kinds.
+//
+// Rejected: a read per run (millions of small reads for one matrix); whole slices in memory (their
+// size is bounded by nothing); a file of the whole, to be read afterwards (twice the disk).
+//
+// The cost: two passes over the runs of a block, and a buffer as large as its short stretches.
+
 #include "shard/join/joined.h"
 
 #include <algorithm>
