@@ -221,6 +221,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
       note_given(*sub, *declared.table);
       take_stdin(*declared.table);
       mark_values(*declared.table);
+      refuse_idle_flags(*declared.table);
       body = declared.run;
     });
   }

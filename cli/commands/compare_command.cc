@@ -16,11 +16,7 @@ struct CompareFlags : MeasurementFlags {
   verify::ComparedDirectories directories;
 };
 
-int run_compare(const CompareFlags& flags, const FlagTable& table) {
-  std::vector<IdleFlag> idle = idle_measurement(flags, table, true);
-  idle.push_back({"--reference-config", table.is_given("--reference-config"),
-                  !flags.directories.reference.empty(), "--reference"});
-  refuse_idle_flags(idle);
+int run_compare(const CompareFlags& flags) {
   verify::VerificationOptions options = measurement_options(flags);
   install_stop_signals();
   Progress progress(flags.progress, "headers and structure");
@@ -63,8 +59,10 @@ std::function<int()> declare_compare(FlagTable& table) {
              {"--reference-config",
               &directories.reference_config,
               "the same of the reference",
-              {.kind = ValueKind::kFile}}});
-  declare_measurement(table, *flags);
+              {.kind = ValueKind::kFile, .idle = belongs_to("--reference", [flags = flags.get()] {
+                                           return !flags->directories.reference.empty();
+                                         })}}});
+  declare_measurement(table, *flags, [] { return true; });
   table.footer =
       "Examples:\n"
       "  ingot compare OUT-int8 OUT-nvfp4 --reference DeepSeek-V3.2          whose weights are "
@@ -76,7 +74,7 @@ std::function<int()> declare_compare(FlagTable& table) {
       "apart\n"
       "Nothing is judged: exit code 0 when both were compared, 2 when something could not be done. "
       "The gate is ingot verify.";
-  return [flags, &table] { return run_compare(*flags, table); };
+  return [flags] { return run_compare(*flags); };
 }
 
 }  // namespace ingot::cli

@@ -175,7 +175,6 @@ int run_convert(ConvertFlags& flags) {
   execute.resume = execute.resume || execute.join;
   if (is_done_without_source(flags.job, flags.input, recipe, shard_options)) return kExitDone;
   execute.stamps.add(flags.input);
-  require_proposal(flags.proposal, flags.family);
   if (!flags.target.scales_from.empty())
     execute.stamps.add(flags.target.scales_from, convert::ReadFor::kOption);
   const auto open = [&](const std::string& family) {
@@ -256,7 +255,7 @@ std::function<int()> declare_convert(FlagTable& table) {
   table.add(FlagGroup::kCommon, scheme_flags(flags->target));
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kAutoFamilyHelp), family_file_flag(&flags->family)});
-  table.add(FlagGroup::kSource, proposal_flags(flags->proposal));
+  table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
   table.add(FlagGroup::kSource, {allow_flag(flags->target)});
   table.add(FlagGroup::kTarget, choice_flags(flags->target));
   table.add(

@@ -223,7 +223,6 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
 // A pattern asks for tensors: one is shown with its values, several are listed.
 int run_inspect(const InspectFlags& flags) {
   const std::size_t threads = available_processors();
-  require_proposal(flags.proposal, flags.family);
   const auto open = [&](const std::string& family) {
     return shard::open_source(flags.directory, {.open = {.family = family, .threads = threads},
                                                 .may_be_file = true,
@@ -293,7 +292,7 @@ std::function<int()> declare_inspect(FlagTable& table) {
             {family_flag(&flags->family, kAutoFamilyHelp),
              family_file_flag(&flags->family),
              {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
-  table.add(FlagGroup::kSource, proposal_flags(flags->proposal));
+  table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
   declare_fit(table, flags->fit);
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
   table.footer =

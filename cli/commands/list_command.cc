@@ -252,9 +252,8 @@ int run_list(const ListFlags& flags) {
                             table_names(), did_you_mean(what, kTables, &Table::name)));
   }
   const bool has_directory = !flags.directory.empty();
-  refuse_idle_flags(std::array{
-      IdleFlag{"a directory", has_directory, table->rows_of != nullptr, "ingot list roles"},
-      IdleFlag{"--family", !flags.family.empty(), has_directory, "a directory"}});
+  if (has_directory && table->rows_of == nullptr) refuse_idle("a directory", "ingot list roles");
+  if (!flags.family.empty() && !has_directory) refuse_idle("--family", "a directory");
   const Json rows = rows_of(*table, flags);
   if (flags.json) {
     std::cout << formats::json_text({{"schema", 1}, {"command", "list"}, {what, rows}});

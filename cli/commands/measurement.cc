@@ -34,19 +34,35 @@ Flag levels_flag(MeasurementFlags& flags) {
       {.words = std::move(words)}};
 }
 
-void declare_measurement(FlagTable& table, MeasurementFlags& flags) {
+void declare_measurement(FlagTable& table, MeasurementFlags& flags,
+                         const std::function<bool()>& is_pair) {
   verify::VerificationOptions& options = flags.options;
+  // Whether one of these levels is run.
+  const auto runs = [&flags, is_pair](std::initializer_list<verify::Level> wanted) {
+    const std::vector<verify::Level> levels = verify::parse_levels(flags.levels);
+    return is_pair() && std::ranges::any_of(levels, [&](verify::Level level) {
+             return std::ranges::find(wanted, level) != wanted.end();
+           });
+  };
+  using enum verify::Level;
   table.add(
       FlagGroup::kComparison,
       {{"--prompts",
         &options.prompts,
         "texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) "
         "(default: built in); - is stdin",
-        {.kind = ValueKind::kFile, .takes_stdin = true}},
+        {.kind = ValueKind::kFile,
+         .takes_stdin = true,
+         .idle = belongs_to(
+             "--levels layers and greedy, and draft without --text",
+             [runs, &options] {
+               return runs({kLayers, kGreedy}) || (runs({kDraft}) && options.text.empty());
+             })}},
        {"--tokens",
         &options.greedy_tokens,
         "tokens that greedy generates per prompt",
-        {.range = NumberRange{1, 4096}}},
+        {.range = NumberRange{1, 4096},
+         .idle = belongs_to("--levels greedy", [runs] { return runs({kGreedy}); })}},
        {"--text",
         &options.text,
         "measure the perplexity of this text, and drafts on it: .txt, .json {\"docs\": [...]}, "
@@ -55,12 +71,21 @@ void declare_measurement(FlagTable& table, MeasurementFlags& flags) {
        {"--sample",
         &options.sample,
         "part of every tensor's rows that weights looks at",
-        {.range = NumberRange{0, 1}}},
+        {.range = NumberRange{0, 1},
+         .idle = belongs_to("--levels weights", [runs] { return runs({kWeights}); })}},
        {"--profile",
         &flags.profile,
         "arithmetic of the output: native, bf16, f32 (the source's is f32)",
-        {.words = words_of(inference::profiles(), inference::profile_name)}},
-       {"--no-hashes", &flags.no_hashes, "compare sizes with the manifest, not bytes"}});
+        {.words = words_of(inference::profiles(), inference::profile_name),
+         .idle = belongs_to("--levels layers, greedy and draft, --text and --reference",
+                            [runs, &options] {
+                              return runs({kLayers, kGreedy, kDraft}) || !options.text.empty() ||
+                                     !options.reference.empty();
+                            })}},
+       {"--no-hashes",
+        &flags.no_hashes,
+        "compare sizes with the manifest, not bytes",
+        {.idle = belongs_to("--levels structure", [runs] { return runs({kStructure}); })}}});
   table.add(FlagGroup::kJob, {mem_limit_flag(&flags.mem_limit), threads_flag(&options.threads),
                               progress_flag(&flags.progress)});
   declare_worst(table, flags.n_worst);
@@ -73,30 +98,6 @@ void declare_measurement(FlagTable& table, MeasurementFlags& flags) {
                                   "write the report for a model card",
                                   {.kind = ValueKind::kFile}},
                                  json_flag(&flags.json)});
-}
-
-std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
-                                       bool is_pair) {
-  const std::vector<verify::Level> levels = verify::parse_levels(flags.levels);
-  const auto has = [&](verify::Level level) {
-    return is_pair && std::find(levels.begin(), levels.end(), level) != levels.end();
-  };
-  const bool generates = has(verify::Level::kGreedy);
-  const bool drafts = has(verify::Level::kDraft);
-  const bool computes = generates || has(verify::Level::kLayers);
-  const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {
-    return IdleFlag{option, table.is_given(option), acts, belongs_to};
-  };
-  return {
-      word("--prompts", computes || (drafts && flags.options.text.empty()),
-           "--levels layers and greedy, and draft without --text"),
-      word("--tokens", generates, "--levels greedy"),
-      word("--sample", has(verify::Level::kWeights), "--levels weights"),
-      word("--profile",
-           computes || drafts || !flags.options.text.empty() || !flags.options.reference.empty(),
-           "--levels layers, greedy and draft, --text and --reference"),
-      word("--no-hashes", has(verify::Level::kStructure), "--levels structure"),
-  };
 }
 
 verify::VerificationOptions measurement_options(const MeasurementFlags& flags) {

@@ -26,12 +26,10 @@ struct MeasurementFlags {
 
 /// --levels.
 Flag levels_flag(MeasurementFlags& flags);
-/// Declares flags for the measurements, how the job runs, and the reports that are written.
-void declare_measurement(FlagTable& table, MeasurementFlags& flags);
-
-/// Flags that may change nothing; `is_pair`: whether two checkpoints are compared.
-std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
-                                       bool is_pair);
+/// What is measured, how the job runs, and which reports are written; `is_pair()`: whether two
+/// checkpoints are compared.
+void declare_measurement(FlagTable& table, MeasurementFlags& flags,
+                         const std::function<bool()>& is_pair);
 
 /// The options of the flags. Throws for faults in them, and kNotFound for a page that could not be
 /// written: before the work.

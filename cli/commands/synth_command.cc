@@ -45,26 +45,21 @@ struct SynthFlags {
   bool json = false;
 };
 
-SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
+SynthSize size_of(const SynthFlags& flags) {
+  return std::ranges::find(kSizes, flags.like, &SizeWord::word)->size;
+}
+
+bool is_fp8(const SynthFlags& flags) {
+  return flags.config.empty() &&
+         convert::parse_scheme_word(flags.scheme, "--scheme") == formats::SchemeId::kFp8Block;
+}
+
+SynthOptions make_options(const SynthFlags& flags) {
   const bool has_config = !flags.config.empty();
   if (!has_config && flags.family.empty())
     throw Error(ErrorCode::kInvalidArgument, "--family or --config says which model to make");
   SynthOptions options = flags.options;
-  const bool is_fp8 = !has_config && convert::parse_scheme_word(flags.scheme, "--scheme") ==
-                                         formats::SchemeId::kFp8Block;
-  std::vector<IdleFlag> idle = {
-      {"--fp8-grid", table.is_given("--fp8-grid"), is_fp8, "--scheme fp8-block"}};
-  for (const SizeWord& row : kSizes) {
-    if (row.word == flags.like) options.size = row.size;
-  }
-  idle.push_back({"--like", table.is_given("--like"),
-                  !has_config || options.size == SynthSize::kHeaders,
-                  "models without --config (--like headers: to all)"});
-  for (const char* option :
-       {"--layers", "--dense-layers", "--mtp-layers", "--experts", "--hidden", "--moe-intermediate",
-        "--intermediate", "--vocab", "--heads", "--scheme"})
-    idle.push_back({option, table.is_given(option), !has_config, "models without --config"});
-  refuse_idle_flags(idle);
+  options.size = size_of(flags);
   if (has_config) options.config = read_text_file(flags.config, formats::kMaxConfigBytes);
   options.family =
       has_config && flags.family.empty()
@@ -82,15 +77,15 @@ SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
                 "--family-file)")
         .in_file(flags.config);
   }
-  options.fp8 = is_fp8;
+  options.fp8 = is_fp8(flags);
   options.ue8m0 = flags.grid == "ue8m0";
   options.threads = threads_of(flags.threads);
   return options;
 }
 
-int run_synth(const SynthFlags& flags, const FlagTable& table) {
+int run_synth(const SynthFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
-  const SynthOptions options = make_options(flags, table);
+  const SynthOptions options = make_options(flags);
   const formats::SynthReport report = formats::write_synthetic_checkpoint(flags.output, options);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -130,6 +125,9 @@ std::vector<std::string> size_words() {
 std::function<int()> declare_synth(FlagTable& table) {
   auto flags = std::make_shared<SynthFlags>();
   SynthOptions& options = flags->options;
+  const FlagRule of_family{.idle = belongs_to("models without --config", [flags = flags.get()] {
+                             return flags->config.empty();
+                           })};
   table.add(FlagGroup::kCommon,
             {required("output", &flags->output, kOutputHelp, ValueKind::kFolder),
              {"--family",
@@ -147,28 +145,36 @@ std::function<int()> declare_synth(FlagTable& table) {
               &flags->like,
               "widths: a tiny model for tests, few layers of the real one, or the whole model, "
               "released or of --config, as sparse files (headers; 671b-headers is the same)",
-              {.choices = size_words()}},
+              {.choices = size_words(),
+               .idle = belongs_to("models without --config (--like headers: to all)",
+                                  [flags = flags.get()] {
+                                    return flags->config.empty() ||
+                                           size_of(*flags) == SynthSize::kHeaders;
+                                  })}},
              {"--seed", &options.seed, "decides every byte, with the options below (default 0)"}});
   table.add(
       FlagGroup::kTarget,
-      {{"--layers", &options.layers, "decoder layers (default 2; released number with headers)"},
+      {{"--layers", &options.layers, "decoder layers (default 2; released number with headers)",
+        of_family},
        {"--dense-layers", &options.dense_layers,
-        "how many of them, from the first, have a dense MLP"},
-       {"--mtp-layers", &options.mtp_layers, "multi-token prediction layers after them"},
-       {"--experts", &options.experts, "routed experts of a layer"},
-       {"--hidden", &options.hidden, "hidden width"},
-       {"--moe-intermediate", &options.moe_intermediate, "width of an expert"},
-       {"--intermediate", &options.intermediate, "width of a dense MLP"},
-       {"--vocab", &options.vocab, "tokens in the vocabulary"},
-       {"--heads", &options.heads, "attention heads"},
+        "how many of them, from the first, have a dense MLP", of_family},
+       {"--mtp-layers", &options.mtp_layers, "multi-token prediction layers after them", of_family},
+       {"--experts", &options.experts, "routed experts of a layer", of_family},
+       {"--hidden", &options.hidden, "hidden width", of_family},
+       {"--moe-intermediate", &options.moe_intermediate, "width of an expert", of_family},
+       {"--intermediate", &options.intermediate, "width of a dense MLP", of_family},
+       {"--vocab", &options.vocab, "tokens in the vocabulary", of_family},
+       {"--heads", &options.heads, "attention heads", of_family},
        {"--scheme",
         &flags->scheme,
         "how the weights are held that the family's FP8 release quantizes",
-        {.choices = {"fp8-block", "fp8", "bf16"}, .ignores_case = true}},
+        {.choices = {"fp8-block", "fp8", "bf16"}, .ignores_case = true, .idle = of_family.idle}},
        {"--fp8-grid",
         &flags->grid,
         "scales: any F32 (amax), or powers of two (ue8m0)",
-        {.choices = {"amax", "ue8m0"}}},
+        {.choices = {"amax", "ue8m0"},
+         .idle =
+             belongs_to("--scheme fp8-block", [flags = flags.get()] { return is_fp8(*flags); })}},
        {"--stacked", &options.stacked,
         "routed experts as stacks, in families that have them in both forms"},
        {"--shards", &options.shards, "weights files (default 1; released number with headers)"},
@@ -186,7 +192,7 @@ std::function<int()> declare_synth(FlagTable& table) {
       "any family, in BF16\n"
       "  ingot synth /tmp/671b --family deepseek_v32 --like headers                        all "
       "92,425 tensors, as holes";
-  return [flags, &table] { return run_synth(*flags, table); };
+  return [flags] { return run_synth(*flags); };
 }
 
 }  // namespace ingot::cli

@@ -40,11 +40,9 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
 
 // Becomes the command that the parts were begun with, and gives it their reports.
 [[noreturn]] void run_join(const VerifyFlags& flags, const FlagTable& table) {
-  std::vector<IdleFlag> idle;
   for (const char* option : {"--levels", "--sample", "--no-hashes", "--thresholds", "--require",
                              "--family", "--family-file", "--source-config", "--config"})
-    idle.push_back({option, table.is_given(option), false, "the command of the parts"});
-  refuse_idle_flags(idle);
+    if (table.is_given(option)) refuse_idle(option, "the command of the parts");
   std::vector<std::filesystem::path> reports = {flags.source};
   if (!flags.output.empty()) reports.emplace_back(flags.output);
   reports.insert(reports.end(), flags.others.begin(), flags.others.end());
@@ -93,21 +91,6 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
   throw Error(ErrorCode::kInvalidArgument,
               "parts share the comparison of two checkpoints at the levels structure and weights; "
               "run other levels, and --text, by themselves");
-}
-
-// Refuses flags without an effect on the comparison.
-void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
-  const bool is_pair = !flags.output.empty();
-  const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {
-    return IdleFlag{option, table.is_given(option), acts, belongs_to};
-  };
-  std::vector<IdleFlag> idle = {
-      word("--levels", is_pair, "the comparison of two checkpoints"),
-      word("--reference", !is_pair, "one checkpoint; give either it or a second directory"),
-      word("--source-config", is_pair, "the comparison of two checkpoints"),
-  };
-  for (const IdleFlag& flag : idle_measurement(flags, table, is_pair)) idle.push_back(flag);
-  refuse_idle_flags(idle);
 }
 
 // Compares the whole output, or is one of the ranks that run it.
@@ -173,7 +156,6 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   if (flags.join) run_join(flags, table);
   if (!flags.others.empty())
     throw Error(ErrorCode::kInvalidArgument, "more than two checkpoints (reports go with --join)");
-  refuse_idle(flags, table);
   return run_ranks(flags.ranks, flags.output.empty() ? flags.source : flags.output,
                    [&](const RunningRank& self) { return run_comparison(flags, self); });
 }
@@ -183,6 +165,10 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
 std::function<int()> declare_verify(FlagTable& table) {
   auto flags = std::make_shared<VerifyFlags>();
   verify::VerificationOptions& options = flags->options;
+  const auto is_pair = [flags = flags.get()] { return !flags->output.empty() || flags->join; };
+  const auto of_pair = belongs_to("the comparison of two checkpoints", is_pair);
+  Flag levels = levels_flag(*flags);
+  levels.rule.idle = of_pair;
   table.add(
       FlagGroup::kCommon,
       {required("source", &flags->source,
@@ -196,7 +182,7 @@ std::function<int()> declare_verify(FlagTable& table) {
         &flags->others,
         "with --join: more reports of parts",
         {.kind = ValueKind::kFile}},
-       levels_flag(*flags)});
+       std::move(levels)});
   table.add(FlagGroup::kJob,
             {{"--part",
               &flags->part,
@@ -215,20 +201,22 @@ std::function<int()> declare_verify(FlagTable& table) {
              family_file_flag(&options.family),
              {"--source-config",
               &options.source_config,
-              "config.json of the source, for shards without one, or one file",
-              {.kind = ValueKind::kFile}},
+              "config.json of the source, for shards that have none beside them, or one file",
+              {.kind = ValueKind::kFile, .idle = of_pair}},
              {"--config",
               &options.output_config,
               "config.json of the output, for shards without one, or one file",
               {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
-  declare_measurement(table, *flags);
+  declare_measurement(table, *flags, is_pair);
   declare_rank_flags(table, flags->ranks);
   table.add(FlagGroup::kComparison,
             {{"--reference",
               &options.reference,
               "compare one checkpoint with activations recorded elsewhere (safetensors)",
-              {.kind = ValueKind::kFile}},
+              {.kind = ValueKind::kFile,
+               .idle = belongs_to("one checkpoint; give either it or a second directory",
+                                  [is_pair] { return !is_pair(); })}},
              {"--activation-scales",
               &options.activation_scales,
               "file of ingot calibrate that static scales are compared with, by structure",

@@ -39,19 +39,16 @@ void write_proposal(const std::string& path, const std::string& yaml) {
 
 }  // namespace
 
-std::vector<Flag> proposal_flags(ProposalFlags& flags) {
-  return {
-      {"--write-family",
-       &flags.file,
-       "--family auto: the file for the proposal",
-       {.kind = ValueKind::kFile}},
-      {"--accept-family", &flags.accept, "--family auto: take the proposal without a look at it"}};
-}
-
-void require_proposal(const ProposalFlags& flags, const std::string& family) {
-  refuse_idle_flags(std::array{
-      IdleFlag{"--write-family", !flags.file.empty(), family == kAutoFamily, "--family auto"},
-      IdleFlag{"--accept-family", flags.accept, family == kAutoFamily, "--family auto"}});
+std::vector<Flag> proposal_flags(ProposalFlags& flags, const std::string& family) {
+  const auto idle = belongs_to("--family auto", [&family] { return family == kAutoFamily; });
+  return {{"--write-family",
+           &flags.file,
+           "--family auto: the file for the proposal",
+           {.kind = ValueKind::kFile, .idle = idle}},
+          {"--accept-family",
+           &flags.accept,
+           "--family auto: take the proposal without a look at it",
+           {.idle = idle}}};
 }
 
 std::string proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags) {

@@ -20,10 +20,8 @@ struct ProposalFlags {
   std::string file;     ///< --write-family
   bool accept = false;  ///< --accept-family
 };
-std::vector<Flag> proposal_flags(ProposalFlags& flags);
-
-/// Throws kInvalidArgument for these flags without `--family auto`.
-void require_proposal(const ProposalFlags& flags, const std::string& family);
+/// They belong to `--family auto`.
+std::vector<Flag> proposal_flags(ProposalFlags& flags, const std::string& family);
 
 /// The YAML proposed for a checkpoint, opened under the family `generic`. Written to --write-family
 /// where that is given; kExists for a file that is there.

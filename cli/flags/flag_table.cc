@@ -70,11 +70,16 @@ const std::vector<std::string>& offered_values(const Flag& flag) {
   return flag.rule.choices.empty() ? flag.rule.words : flag.rule.choices;
 }
 
-void refuse_idle_flags(std::span<const IdleFlag> flags) {
-  for (const IdleFlag& flag : flags) {
-    if (!flag.is_given || flag.acts) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} has no effect here: it belongs to {}", flag.flag, flag.belongs_to));
+void refuse_idle(std::string_view flag, std::string_view belongs_to) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} has no effect here: it belongs to {}", flag, belongs_to));
+}
+
+void refuse_idle_flags(const FlagTable& table) {
+  for (const FlagTable::Row& row : table.rows) {
+    if (!row.flag.rule.idle || !table.is_given(row.flag.name)) continue;
+    const std::string_view belongs_to = row.flag.rule.idle();
+    if (!belongs_to.empty()) refuse_idle(row.flag.name, belongs_to);
   }
 }
 

@@ -70,7 +70,16 @@ struct FlagRule {
   std::string mark = {};
   /// The value - is the standard input. A flag that names a file gets its path instead.
   bool takes_stdin = false;
+  /// What the flag belongs to, where it would change nothing; empty where it acts. Asked when all
+  /// flags are known and this one was given.
+  std::function<std::string_view()> idle = {};
 };
+
+/// FlagRule::idle: the flag belongs to `what`, and acts where `acts()` is true.
+template <typename Acts>
+std::function<std::string_view()> belongs_to(std::string_view what, Acts acts) {
+  return [what, acts] { return acts() ? std::string_view() : what; };
+}
 
 /// A flag of a command, or, without leading dashes, a word at its place. --help shows the value of
 /// the variable as the default, unless that is empty or 0.
@@ -111,17 +120,10 @@ struct CommandWords {
 /// The heading of a group in --help.
 std::string_view heading_of(FlagGroup group);
 
-/// A flag of the command line that may change nothing.
-struct IdleFlag {
-  std::string_view flag;
-  bool is_given = false;
-  bool acts = false;
-  std::string_view belongs_to;
-};
-
-/// Throws kInvalidArgument for the first flag that is given without effect, naming the option that
-/// it belongs to.
-void refuse_idle_flags(std::span<const IdleFlag> flags);
+/// Throws kInvalidArgument: the flag is given, and would change nothing here.
+[[noreturn]] void refuse_idle(std::string_view flag, std::string_view belongs_to);
+/// The same for the first given flag that FlagRule::idle finds idle.
+void refuse_idle_flags(const FlagTable& table);
 
 /// A flag, or a word at its place, that must be given.
 Flag required(std::string name, FlagTarget target, std::string help,

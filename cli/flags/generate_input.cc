@@ -135,18 +135,6 @@ void GenerateFlags::require_one_source() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "--interactive takes neither --raw nor --json nor --jsonl");
   }
-  const bool is_chat = !raw && !tokens;
-  const IdleFlag idle[] = {
-      {"--raw", raw, !tokens && messages_file.empty(), "--prompt, --prompts and --arrivals"},
-      {"--chat-format", !chat_format.empty(), is_chat, "prompts in a chat format"},
-      {"--thinking", thinking.has_value(), is_chat, "prompts in a chat format"},
-      {"--context", context.has_value(), interactive, "--interactive"},
-      {"--temperature", temperature.has_value(), !greedy, "sampling, not --greedy"},
-      {"--top-p", top_p.has_value(), !greedy, "sampling, not --greedy"},
-      {"--top-k", top_k.has_value(), !greedy, "sampling, not --greedy"},
-      {"--seed", seed.has_value(), !greedy, "sampling, not --greedy"},
-  };
-  refuse_idle_flags(idle);
   const auto between = [](const std::optional<double>& value, double most) {
     return !value || (*value >= 0 && *value <= most);
   };
@@ -165,6 +153,10 @@ void GenerateFlags::require_one_source() const {
 }
 
 void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
+  const FlagRule sampled{
+      .idle = belongs_to("sampling, not --greedy", [&flags] { return !flags.greedy; })};
+  const auto of_chat =
+      belongs_to("prompts in a chat format", [&flags] { return !flags.raw && !flags.tokens; });
   table.add(FlagGroup::kCommon,
             {required("directory", &flags.directory, kDirectoryHelp, ValueKind::kFolder),
              {"--prompt", &flags.prompt, "message of the user; - is stdin", {.takes_stdin = true}},
@@ -202,21 +194,29 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
         &flags.chat_format,
         fmt::format("how messages become text, instead of what the checkpoint's files say: {}",
                     fmt::join(inference::chat_formats(), ", ")),
-        {.words = words_of(inference::chat_formats(), std::identity())}},
-       {"--raw", &flags.raw, "the prompt as it is, without chat format"},
-       {"--thinking", &flags.thinking,
+        {.words = words_of(inference::chat_formats(), std::identity()), .idle = of_chat}},
+       {"--raw",
+        &flags.raw,
+        "the prompt as it is, without chat format",
+        {.idle = belongs_to("--prompt, --prompts and --arrivals",
+                            [&flags] { return !flags.tokens && flags.messages_file.empty(); })}},
+       {"--thinking",
+        &flags.thinking,
         "ask chat formats that can for a reasoned answer, or for none (default: as the format has "
-        "it)"},
-       {"--context", &flags.context,
-        "tokens that a conversation of --interactive may have (default 8192)"}});
+        "it)",
+        {.idle = of_chat}},
+       {"--context",
+        &flags.context,
+        "tokens that a conversation of --interactive may have (default 8192)",
+        {.idle = belongs_to("--interactive", [&flags] { return flags.interactive; })}}});
   table.add(FlagGroup::kAnswers,
             {{"--max-new-tokens", &flags.max_new_tokens,
               "longest answer (generation_config.json, else 512)"},
-             {"--temperature", &flags.temperature, "0 takes the likeliest token"},
-             {"--top-p", &flags.top_p, "keep the likeliest tokens up to this probability"},
-             {"--top-k", &flags.top_k, "keep this many tokens; 0: all"},
+             {"--temperature", &flags.temperature, "0 takes the likeliest token", sampled},
+             {"--top-p", &flags.top_p, "keep the likeliest tokens up to this probability", sampled},
+             {"--top-k", &flags.top_k, "keep this many tokens; 0: all", sampled},
              {"--seed", &flags.seed,
-              "the same seed (default 0), prompt and options give the same answer"}});
+              "the same seed (default 0), prompt and options give the same answer", sampled}});
   table.add(
       FlagGroup::kJob,
       {{"--draft", &flags.drafts,

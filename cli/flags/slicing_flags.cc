@@ -58,31 +58,22 @@ shard::Topology native_topology(const SlicingFlags& flags) {
   return shard::make_topology(*flags.mp, *flags.mp, 1, 1);
 }
 
-void refuse_idle(const SlicingFlags& flags, const formats::Layout& layout) {
-  const bool is_sliced = layout.is_sliced;
-  const IdleFlag rows[] = {
-      {"--expert-map", !flags.expert_map.empty(), is_sliced, "a topology (--ep)"},
-      {"--redundant-experts", flags.redundant_experts, !flags.expert_map.empty(), "--expert-map"},
-      {"--uneven-experts", flags.uneven_experts, !flags.expert_map.empty(), "--expert-map"},
-      {"--shared-experts", flags.shared.has_value(), is_sliced, "a topology (--tp)"},
-      {"--tp-fit", flags.fit.has_value(), is_sliced, "a topology (--tp)"},
-      {"--links", flags.links.has_value(), is_sliced, "a topology (--tp, --ep)"},
-      {"--pp-layers", !flags.stages.empty(), flags.pp.has_value(), "--pp"},
-  };
-  refuse_idle_flags(rows);
-}
-
 }  // namespace
 
 void declare_slicing(FlagTable& table, SlicingFlags& flags) {
+  const auto is_sliced = [&flags] { return layout_of(flags)->is_sliced; };
+  const FlagRule of_map{
+      .idle = belongs_to("--expert-map", [&flags] { return !flags.expert_map.empty(); })};
   table.add(
       FlagGroup::kSlicing,
       {{"--tp", &flags.tp, "tensor parallelism: ranks that cut attention, MLPs, vocabulary"},
        {"--ep", &flags.ep, "expert parallelism: groups that share out the experts"},
        {"--etp", &flags.etp, "ranks that cut each expert (default: --tp without --ep, else 1)"},
        {"--pp", &flags.pp, "pipeline stages"},
-       {"--pp-layers", &flags.stages,
-        "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)"},
+       {"--pp-layers",
+        &flags.stages,
+        "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)",
+        {.idle = belongs_to("--pp", [&flags] { return flags.pp.has_value(); })}},
        {"--layout",
         &flags.layout,
         fmt::format("{} (default: hf, or ranks when a topology is given)", layout_names()),
@@ -92,28 +83,29 @@ void declare_slicing(FlagTable& table, SlicingFlags& flags) {
         &flags.fit,
         "where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad "
         "(wider MLPs and vocabulary) or bf16",
-        {.words = words_of(kFits, shard::tp_fit_name)}},
+        {.words = words_of(kFits, shard::tp_fit_name),
+         .idle = belongs_to("a topology (--tp)", is_sliced)}},
        {"--shared-experts",
         &flags.shared,
         "tp (default): cut by --tp; replicated: whole everywhere",
-        {.words = words_of(kSharedExperts, shard::shared_experts_name)}},
+        {.words = words_of(kSharedExperts, shard::shared_experts_name),
+         .idle = belongs_to("a topology (--tp)", is_sliced)}},
        {"--expert-map",
         &flags.expert_map,
         "JSON: logical expert by physical slot (default: contiguous blocks)",
-        {.kind = ValueKind::kFile}},
+        {.kind = ValueKind::kFile, .idle = belongs_to("a topology (--ep)", is_sliced)}},
        {"--redundant-experts", &flags.redundant_experts,
-        "let --expert-map give an expert several slots"},
+        "let --expert-map give an expert several slots", of_map},
        {"--uneven-experts", &flags.uneven_experts,
-        "let --expert-map give ranks different numbers of slots"},
+        "let --expert-map give ranks different numbers of slots", of_map},
        {"--links",
         &flags.links,
         "yes (default): files that several ranks load are hard links to one; no: copies",
-        {.choices = {"yes", "no"}}}});
+        {.choices = {"yes", "no"}, .idle = belongs_to("a topology (--tp, --ep)", is_sliced)}}});
 }
 
 void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options) {
   options.layout = layout_of(flags);
-  refuse_idle(flags, *options.layout);
   options.links = flags.links.value_or("yes") == "yes";
   convert::SlicingOptions& slicing = options.slicing;
   const bool is_native = options.layout->takes_mp;
