@@ -42,8 +42,7 @@ enum class Presence : std::uint8_t {
   kCorrected,  ///< required if topk_method is noaux_tc or absent from the config
   kPerExpert,  ///< required unless the layer holds the stacked form
   kStacked,    ///< the stacked form of transformers 5
-  /// Required in layers with an indexer of their own (all, unless `indexer_types` or
-  /// `index_topk_freq` says that some share that of an earlier layer), else accepted.
+  /// Required in layers with an indexer of their own (own_indexer()), else accepted.
   kOwnIndexer,
   kWhen,    ///< required if TensorRule::condition is not 0, else forbidden
   kUnless,  ///< required if it is 0, else forbidden

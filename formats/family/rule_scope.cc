@@ -22,19 +22,6 @@ bool is_linear_layer(const ModelConfig& config, std::uint32_t layer) {
   return layer < config.layer_is_linear.size() && config.layer_is_linear[layer];
 }
 
-/// Main layers may reuse the selection of an earlier one and then need no indexer of their own. An
-/// MTP layer is a model by itself, with nothing before it.
-bool has_own_indexer(const ModelConfig& config, std::uint32_t layer) {
-  if (layer >= config.num_hidden_layers) return true;
-  const Json& raw = text_keys(config);
-  if (!raw.is_object()) return true;
-  if (const auto types = raw.find("indexer_types"); types != raw.end() && types->is_array()) {
-    return layer < types->size() && (*types)[layer] == "full";
-  }
-  const auto every = raw.find("index_topk_freq");
-  return every == raw.end() || *every == 1;
-}
-
 /// An entry of a config as families write it.
 std::string word_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
@@ -82,6 +69,11 @@ bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint
   });
 }
 
+std::uint64_t number_or(const ModelConfig& config, const char* key, std::uint64_t usual) {
+  const Json& number = config_value(config, key);
+  return number.is_null() ? usual : number.get<std::uint64_t>();
+}
+
 Promise required_if(bool condition, Promise otherwise) {
   return condition ? Promise::kRequired : otherwise;
 }
@@ -90,6 +82,27 @@ Promise required_if(bool condition, Promise otherwise) {
 
 std::uint64_t layer_count(const ModelConfig& config) {
   return config.num_hidden_layers + config.num_nextn_predict_layers;
+}
+
+OwnIndexer own_indexer(const ModelConfig& config, std::uint64_t layer) {
+  // An MTP layer is a model by itself, with nothing before it.
+  if (layer >= config.num_hidden_layers) return {};
+  const auto by_entry = [&](const char* key, std::string_view own, std::string_view shared) {
+    const std::string entry = entry_of(config_value(config, key), layer);
+    const bool is_known = entry == own || entry == shared;
+    return OwnIndexer{key, is_known ? std::optional(entry == own) : std::nullopt};
+  };
+  if (!config_value(config, "indexer_types").is_null())
+    return by_entry("indexer_types", "full", "shared");
+  const Json& pattern = config_value(config, "index_topk_pattern");
+  if (!pattern.is_null() && pattern != "") return by_entry("index_topk_pattern", "F", "S");
+  for (const char* key : {"index_topk_freq", "index_skip_topk_offset"}) {
+    const Json& number = config_value(config, key);
+    if (!number.is_null() && !number.is_number_unsigned()) return {key, std::nullopt};
+  }
+  const std::uint64_t every = number_or(config, "index_topk_freq", 1);
+  const std::uint64_t offset = number_or(config, "index_skip_topk_offset", 2);
+  return {"index_topk_freq", every <= 1 || layer < offset || (layer + 1 - offset) % every == 0};
 }
 
 bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint32_t> layer) {
@@ -139,7 +152,8 @@ Promise promise_of(const TensorRule& rule, const ModelConfig& config,
       return required_if(config.topk_method.empty() || config.topk_method == "noaux_tc",
                          Promise::kAccepted);
     case Presence::kOwnIndexer:
-      return required_if(layer && has_own_indexer(config, *layer), Promise::kAccepted);
+      return required_if(layer && own_indexer(config, *layer).is_own.value_or(false),
+                         Promise::kAccepted);
     case Presence::kWhen:
       return required_if(rule.condition->size(config, layer) != 0, Promise::kForbidden);
     case Presence::kUnless:

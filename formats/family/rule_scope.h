@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "formats/family/family.h"
 
@@ -13,7 +14,16 @@ enum class Promise : std::uint8_t { kForbidden, kAccepted, kRequired };
 /// Main layers and MTP layers together.
 std::uint64_t layer_count(const ModelConfig& config);
 
-/// Whether rows of this scope occur in `layer`; `layer` is nullopt outside the layers.
+/// Whether a layer has a lightning indexer of its own, or takes the choice of an earlier layer, and
+/// the key of config.json that says so: `indexer_types`, else `index_topk_pattern`, else
+/// `index_topk_freq`. nullopt where that key has no such word or number for the layer.
+struct OwnIndexer {
+  std::string_view key = {};
+  std::optional<bool> is_own = true;
+};
+OwnIndexer own_indexer(const ModelConfig& config, std::uint64_t layer);
+
+/// Whether rows of this scope occur in `layer`; `layer` is nothing outside the layers.
 bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint32_t> layer);
 
 /// Whether a row that is_in_layer() must, may or must not be there. The per-expert and the stacked

@@ -5,6 +5,7 @@
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/routing.h"
+#include "formats/family/rule_scope.h"
 #include "formats/json/json.h"
 
 namespace ingot::inference {
@@ -45,38 +46,15 @@ RouterSpec router_spec(const ModelConfig& config) {
   return router;
 }
 
-// Layers with an indexer of their own: by `indexer_types`, or by the pattern or pair that older
-// configs have.
-std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
-  std::vector<bool> own(n_layers, true);
-  if (const formats::Json* types = fields.optional_array("indexer_types")) {
-    if (types->size() < n_layers) {
-      refuse(fmt::format("'indexer_types' is not a list for {} layers", n_layers));
+std::vector<bool> own_indexers(const ModelConfig& config, std::size_t n_layers) {
+  std::vector<bool> own;
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    const auto [key, is_own] = formats::own_indexer(config, l);
+    if (!is_own) {
+      refuse(fmt::format("'{}' does not say of layer {}, of {} layers, whether it has an indexer",
+                         key, l, n_layers));
     }
-    for (std::size_t i = 0; i < n_layers; ++i) {
-      const formats::Json& entry = (*types)[i];
-      const std::string type = entry.is_string() ? entry.get<std::string>() : std::string();
-      own[i] = type == "full";
-      if (!own[i] && type != "shared") {
-        refuse(
-            fmt::format("'indexer_types' has an entry for layer {} that is neither full nor "
-                        "shared",
-                        i));
-      }
-    }
-  } else if (const std::string pattern = fields.text("index_topk_pattern", ""); !pattern.empty()) {
-    if (pattern.size() < n_layers || pattern.find_first_not_of("FS") != std::string::npos) {
-      refuse(fmt::format("'index_topk_pattern' has no F or S for each of {} layers", n_layers));
-    }
-    for (std::size_t i = 0; i < n_layers; ++i) own[i] = pattern[i] == 'F';
-  } else if (const std::size_t every =
-                 fields.optional_number("index_topk_freq", kMaxCount).value_or(1);
-             every > 1) {
-    const std::size_t offset =
-        fields.optional_number("index_skip_topk_offset", kMaxCount).value_or(2);
-    for (std::size_t i = 0; i < n_layers; ++i) {
-      own[i] = (i + 1 > offset ? i + 1 - offset : 0) % every == 0;
-    }
+    own.push_back(*is_own);
   }
   if (!own.empty() && !own[0]) refuse("the first layer shares an indexer, but none is before it");
   return own;
@@ -192,7 +170,7 @@ void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec, b
   if (spec.mla->q_lora == 0 && !from_input) refuse("an indexer needs 'q_lora_rank'");
   indexer.rope = spec.rope;
   indexer.rope.interleaved = fields.boolean("indexer_rope_interleave", interleaved);
-  indexer.own = own_indexers(fields, spec.layers);
+  indexer.own = own_indexers(config, spec.layers);
   indexer.own.resize(spec.layers + spec.mtp_layers, true);
   indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
   spec.indexer = std::move(indexer);

@@ -359,11 +359,16 @@ TEST(Expected, GlmMissesOnlyIndexersThatTheConfigPromises) {
     return layers;
   };
   EXPECT_EQ(indexers(reference(family)).size(), 79U);
-  const Json keys = {{"num_hidden_layers", 4},
-                     {"indexer_types", {"full", "shared", "shared", "full"}}};
-  const ModelConfig config = changed(family, keys);
+  const ModelConfig config = changed(
+      family,
+      {{"num_hidden_layers", 4}, {"indexer_types", {"full", "shared", "shared", "full"}}});
   EXPECT_EQ(indexers(config), (std::set<std::uint32_t>{0, 3, 4}))
       << "layer 4 predicts, and shares with none";
+  const Json by_letters = {{"num_hidden_layers", 4}, {"index_topk_pattern", "FSSF"}};
+  EXPECT_EQ(indexers(changed(family, by_letters)), (std::set<std::uint32_t>{0, 3, 4}));
+  const Json by_distance = {
+      {"num_hidden_layers", 4}, {"index_topk_freq", 2}, {"index_skip_topk_offset", 1}};
+  EXPECT_EQ(indexers(changed(family, by_distance)), (std::set<std::uint32_t>{0, 2, 4}));
   EXPECT_TRUE(NameGrammar(family, config).match("model.layers.1.self_attn.indexer.wk.weight"))
       << "one that is there all the same is accepted";
 }
