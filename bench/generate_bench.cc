@@ -49,8 +49,8 @@ std::uint64_t active_bytes(const Setting& setting, const inference::ModelSpec& s
                                                     .whole = {spec.vocab, spec.hidden},
                                                     .rows = {0, spec.vocab},
                                                     .cols = {0, spec.hidden}});
-  if (!spec.router) return need.resident - embedding;
-  return need.resident - embedding + need.experts / shape.n_experts * spec.router->topk;
+  if (spec.router() == nullptr) return need.resident - embedding;
+  return need.resident - embedding + need.experts / shape.n_experts * spec.router()->topk;
 }
 
 inference::Lists some_prompts(const inference::ModelSpec& spec, std::size_t n) {
@@ -120,13 +120,15 @@ double sparse_attention(const inference::MlaAttention& attention,
 void sparse(const Setting& setting) {
   constexpr std::size_t kFew = 4096, kMany = 16384;
   auto spec = inference::model_spec(setting.source.family(), setting.source.config());
-  if (!spec.indexer) return;
-  spec.indexer->own[1] = false;  // the choice is given
+  if (spec.indexer() == nullptr) return;
+  auto& latent = std::get<inference::LatentSpec>(spec.layers[1].blocks.front().body);
+  latent.indexer.reset();  // the choice is given
+  latent.takes_earlier_choice = true;
   inference::OneRank comm;
   const inference::StepContext context{
       .spec = spec, .profile = inference::Profile::kF32, .threads = setting.threads, .comm = comm};
   const inference::WeightStore weights(setting.source, context.profile, setting.threads);
-  const inference::MlaAttention attention(weights, context, 1, "model.layers.1.self_attn.");
+  const inference::MlaAttention attention(weights, context, 1, "model.layers.1.self_attn.", latent);
   inference::KvCache cache(
       {inference::cache_streams(spec, {}, context.profile, inference::KvFormat::kBf16, 1)}, kMany);
   const auto sequence = cache.add();
@@ -159,12 +161,12 @@ void batches(const Setting& setting) {
   const auto model =
       inference::Model(setting.source, {}, comm, {.threads = setting.threads, .without_mtp = true});
   const inference::ModelSpec& spec = model.spec();
-  if (!spec.router) return;
+  if (spec.router() == nullptr) return;
   const inference::WeightStore weights(setting.source, inference::Profile::kNative, 1);
   const auto need =
       inference::need_of_weights(weights, inference::expert_shape(spec, {}, false), false, spec);
   const double share =
-      static_cast<double>(spec.router->topk) / static_cast<double>(spec.router->experts);
+      static_cast<double>(spec.router()->topk) / static_cast<double>(spec.router()->experts);
   const double expert_bytes = static_cast<double>(need.experts);
   const double others = static_cast<double>(active_bytes(setting, spec)) - share * expert_bytes;
   for (const std::size_t n : {1U, 8U, 32U}) {

@@ -26,7 +26,7 @@ set(rooms_check facts rules)
 set(rooms_convert recipe plan output run job)
 set(rooms_verify structure weights outputs layers calibrate gates compare report)
 set(rooms_cli terminal mpi flags manual report commands)
-set(rooms_inference base kernels kernels/quantized weights cache parallel model/step family model/attention model/recurrent
+set(rooms_inference base kernels kernels/quantized weights cache parallel model/spec model/step family model/attention model/recurrent
   model/feed_forward model tokenizer chat generate)
 
 # The floor of a folder of a layer: its own, or that of the room around it; -1 for no room.

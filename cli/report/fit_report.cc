@@ -66,9 +66,8 @@ std::vector<Weights> weights_of_ranks(const Plan& plan) {
 std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
   try {
     inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-    // A sequence may have a state in addition to its tokens, which each engine holds in its own
-    // way.
-    if (!spec.mixers.empty() || spec.short_convolution > 0) return std::nullopt;
+    // What a sequence takes beside its tokens, engines hold each in its own way.
+    if (spec.keeps_states()) return std::nullopt;
     return spec;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
@@ -81,7 +80,7 @@ std::uint64_t cache_per_token(const Plan& plan, const inference::ModelSpec& spec
   const shard::Slicing& slicing = *plan.slicing;
   const inference::RankView view = {.topology = slicing.topology, .rank = rank};
   std::vector<std::vector<inference::CacheStream>> layers;
-  for (std::size_t layer = 0; layer < spec.layers; ++layer) {
+  for (std::size_t layer = 0; layer < spec.n_main; ++layer) {
     if (slicing.stages.stage_of(static_cast<std::uint32_t>(layer)) != view.stage()) continue;
     layers.push_back(
         inference::cache_streams(spec, view, inference::Profile::kNative, format, layer));

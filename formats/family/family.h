@@ -116,6 +116,8 @@ struct TensorRule {
   bool any_shape = false;
   StackOrder stack = StackOrder::kNone;  ///< of stacked experts; `shape` is that of a plain stack
   GateUpOrder gate_up = GateUpOrder::kHalves;
+  /// Which of the modules of a layer whose rows have the same roles it is of.
+  std::uint8_t block = 0;
 };
 
 /// A model family. `rules` is empty for `generic`, which accepts any name.

@@ -27,6 +27,7 @@ constexpr std::size_t kMaxWidths = 256;
 constexpr std::size_t kMaxValues = 256;
 constexpr std::size_t kMaxName = 256;
 constexpr std::size_t kMaxAliases = 16;
+constexpr std::uint8_t kMaxBlocks = 64;
 constexpr std::uint64_t kMaxFirstLayer = 1;
 
 template <typename Enum>
@@ -265,23 +266,30 @@ class Table final : public FamilyTable {
       const Yaml* group = entry.find("tensors");
       if (group == nullptr) {
         entry.require_keys(traits_and({"name"}));
-        add_row(entry, {}, nullptr);
+        add_row(entry, {}, nullptr, 0);
         continue;
       }
-      entry.require_keys(traits_and({"under", "tensors"}));
+      entry.require_keys(traits_and({"under", "tensors", "blocks"}));
       const Yaml* under = entry.find("under");
       if (under == nullptr) entry.refuse("a group of rows lacks what its names begin with (under)");
+      const Yaml* blocks = entry.find("blocks");
+      const bool has_blocks = blocks != nullptr && blocks->boolean("blocks");
+      std::uint8_t block = 0;
       for (const std::string& prefix : under->texts("under")) {
+        if (block == kMaxBlocks)
+          under->refuse(fmt::format("under has more than {} names", kMaxBlocks));
         for (const Yaml& row : group->list("tensors")) {
           if (!row.is_map()) row.refuse("a row is not a map of name, role and so on");
           row.require_keys(traits_and({"name"}));
-          add_row(row, prefix, &entry);
+          add_row(row, prefix, &entry, has_blocks ? block : 0);
         }
+        ++block;
       }
     }
   }
 
-  void add_row(const Yaml& entry, const std::string& prefix, const Yaml* group) {
+  void add_row(const Yaml& entry, const std::string& prefix, const Yaml* group,
+               std::uint8_t block) {
     if (rows_.size() == kMaxRows) entry.refuse(fmt::format("is row {}", kMaxRows + 1));
     const Yaml* name = entry.find("name");
     if (name == nullptr) entry.refuse("a row lacks the name of its tensor");
@@ -291,6 +299,7 @@ class Table final : public FamilyTable {
     FamilyRow row{.line = entry.line()};
     row.rule.pattern = pattern;
     row.rule.any_shape = true;
+    row.rule.block = block;
     if (group != nullptr) take_traits(*group, row);
     take_traits(entry, row);
     if (!row.has_role) entry.refuse(fmt::format("'{}' lacks a role", pattern));

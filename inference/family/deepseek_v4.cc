@@ -13,13 +13,13 @@ using formats::ModelConfig;
 // of which a row sees all, or the choice of an indexer. Layers with a compressor have other,
 // stretched frequencies, without an effect on magnitudes.
 ModelSpec deepseek_v4(const ModelConfig& config) {
-  ModelSpec spec = decoder_spec(config);
-  leave_out_mtp(spec);
-  const JsonFields fields = spec_fields(config);
+  Decoder model(config);
+  model.leave_out_mtp();
+  const JsonFields& fields = model.fields;
+  const std::size_t n_layers = model.spec.n_main;
   const std::vector<std::uint64_t> ratios = fields.optional_numbers("compress_ratios");
-  if (ratios.size() < spec.layers) {
-    refuse(
-        fmt::format("'compress_ratios' has {} entries for {} layers", ratios.size(), spec.layers));
+  if (ratios.size() < n_layers) {
+    refuse(fmt::format("'compress_ratios' has {} entries for {} layers", ratios.size(), n_layers));
   }
   CompressedSpec base;
   base.heads = of_heads(config.num_attention_heads, "num_attention_heads");
@@ -35,7 +35,14 @@ ModelSpec deepseek_v4(const ModelConfig& config) {
                     "attention",
                     base.heads, base.head_dim, base.rope_dim, base.out_groups));
   }
-  for (std::size_t l = 0; l < spec.layers; ++l) {
+  formats::RopeConfig plain;
+  plain.theta = config.rope.theta;
+  base.rope = rope_spec(plain, base.rope_dim, /*interleaved=*/true);
+  formats::RopeConfig stretched = config.rope;
+  stretched.theta = fields.optional_real("compress_rope_theta", 0, 1e12).value_or(160000.0);
+  RopeSpec compressed_rope = rope_spec(stretched, base.rope_dim, /*interleaved=*/true);
+  compressed_rope.magnitude = 1.0F;
+  const auto mixer = [&](std::size_t l) -> BodySpec {
     CompressedSpec layer = base;
     // Short windows overlap and have an indexer, long ones neither.
     constexpr std::uint64_t kShort = 4, kLong = 128;
@@ -45,33 +52,25 @@ ModelSpec deepseek_v4(const ModelConfig& config) {
           fmt::format("'compress_ratios' has {} for layer {}; the forward pass knows 0, {} and {}",
                       ratios[l], l, kShort, kLong));
     }
-    if (ratios[l] != 0) layer.compressor = {ratios[l], ratios[l] == kShort};
-    if (ratios[l] == kShort) {
-      layer.topk = required(config.index_topk, "index_topk");
-      layer.index_heads = of_heads(config.index_n_heads, "index_n_heads");
-      layer.index_head_dim = of_heads(config.index_head_dim, "index_head_dim");
-      if (layer.index_head_dim < base.rope_dim) {
-        refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
-                           layer.index_head_dim, base.rope_dim));
-      }
+    if (ratios[l] == 0) return layer;
+    layer.compressor = {ratios[l], ratios[l] == kShort};
+    layer.rope = compressed_rope;
+    if (ratios[l] != kShort) return layer;
+    layer.topk = required(config.index_topk, "index_topk");
+    layer.index_heads = of_heads(config.index_n_heads, "index_n_heads");
+    layer.index_head_dim = of_heads(config.index_head_dim, "index_head_dim");
+    if (layer.index_head_dim < base.rope_dim) {
+      refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
+                         layer.index_head_dim, base.rope_dim));
     }
-    spec.mixers.emplace_back(layer);
-  }
-  formats::RopeConfig plain;
-  plain.theta = config.rope.theta;
-  spec.rope = rope_spec(plain, base.rope_dim, /*interleaved=*/true);
-  formats::RopeConfig stretched = config.rope;
-  stretched.theta = fields.optional_real("compress_rope_theta", 0, 1e12).value_or(160000.0);
-  spec.compressed_rope = rope_spec(stretched, base.rope_dim, /*interleaved=*/true);
-  spec.compressed_rope.magnitude = 1.0F;
+    return layer;
+  };
 
-  spec.hyper = hyper_spec(fields, spec);
-  if (const auto limit = fields.optional_real("swiglu_limit", 0, 1e9)) {
-    spec.gate.limit = static_cast<float>(*limit);
-  }
-  spec.is_moe.assign(spec.layers, true);
-  if (!spec.router) refuse("'n_routed_experts' is missing or 0");
-  RouterSpec& router = *spec.router;
+  model.spec.ends.hyper = hyper_spec(fields, model.spec.norm);
+  if (const auto limit = fields.optional_real("swiglu_limit", 0, 1e9))
+    model.gate({.limit = static_cast<float>(*limit)});
+  model.is_moe.assign(n_layers, true);
+  RouterSpec& router = model.router("n_routed_experts");
   const std::string score = fields.text("scoring_func", "sqrtsoftplus");
   if (score == "sqrtsoftplus") {
     router.score = GateScore::kSqrtSoftplus;
@@ -91,7 +90,10 @@ ModelSpec deepseek_v4(const ModelConfig& config) {
   router.correction_bias = true;
   router.normalize = true;
   router.scale = routed_scale(fields);
-  router.table_layers = fields.optional_number("num_hash_layers", kMaxCount).value_or(3);
+  const std::uint64_t n_tables = fields.optional_number("num_hash_layers", kMaxCount).value_or(3);
+  ModelSpec spec = model.with(mixer);
+  for (std::size_t l = 0; l < n_layers; ++l)
+    std::get<MixtureSpec>(spec.layers[l].blocks.back().body).router.has_table = l < n_tables;
   return spec;
 }
 

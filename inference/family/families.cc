@@ -13,7 +13,6 @@
 
 namespace ingot::inference {
 
-using formats::JsonFields;
 using formats::ModelConfig;
 
 namespace {
@@ -21,73 +20,75 @@ namespace {
 // DeepSeek-V2: softmax gate without correction bias, groups by their best expert, and queries
 // without low rank in the Lite model.
 ModelSpec deepseek_v2(const ModelConfig& config) {
-  ModelSpec spec = decoder_spec(config);
-  add_latent_attention(config, spec);
-  if (!spec.router) return spec;
-  const JsonFields fields = spec_fields(config);
-  require_text(fields, "scoring_func", "softmax");
-  const std::string method = fields.text("topk_method", "greedy");
+  Decoder model(config);
+  const LatentSpec attention = latent_attention(config);
+  if (!model.mixture) return model.with(attention);
+  RouterSpec& router = model.mixture->router;
+  require_text(model.fields, "scoring_func", "softmax");
+  const std::string method = model.fields.text("topk_method", "greedy");
   if (method == "greedy") {
-    spec.router->groups = 1;
-    spec.router->topk_groups = 1;
+    router.groups = router.topk_groups = 1;
   } else if (method != "group_limited_greedy") {
     refuse(ErrorCode::kUnsupported,
            fmt::format("'topk_method' is '{}'; this family knows greedy and group_limited_greedy",
                        method));
   }
-  spec.router->score = GateScore::kSoftmax;
+  router.score = GateScore::kSoftmax;
   // Its code either normalizes or scales, never both.
-  spec.router->normalize = fields.boolean("norm_topk_prob", false) && spec.router->topk > 1;
-  spec.router->scale = spec.router->normalize ? 1.0F : routed_scale(fields);
-  return spec;
+  router.normalize = model.fields.boolean("norm_topk_prob", false) && router.topk > 1;
+  router.scale = router.normalize ? 1.0F : routed_scale(model.fields);
+  return model.with(attention);
 }
 
 // DeepSeek-V3, R1 and V3.1; Kimi-K2 is the same model with other numbers.
 ModelSpec deepseek_v3(const ModelConfig& config) {
-  ModelSpec spec = decoder_spec(config);
-  add_latent_attention(config, spec);
-  set_sigmoid_router(config, spec);
-  return spec;
+  Decoder model(config);
+  set_sigmoid_router(model);
+  return model.with(latent_attention(config));
+}
+
+ModelSpec sparse_v3(const ModelConfig& config, const LatentSpec& latent,
+                    const IndexerSpec& indexer) {
+  Decoder model(config);
+  set_sigmoid_router(model);
+  return model.with([&](std::size_t l) { return with_indexer(config, latent, indexer, l); });
 }
 
 // DeepSeek-V3.2: V3 with sparse attention. Its indexer rotates half-split pairs although latent
 // attention rotates interleaved ones, and its reference code scores with FP8 keys after a Hadamard
 // transform.
 ModelSpec deepseek_v32(const ModelConfig& config) {
-  ModelSpec spec = deepseek_v3(config);
-  add_indexer(config, /*interleaved=*/false, spec);
-  if (!std::has_single_bit(spec.indexer->head_dim)) {
+  const LatentSpec latent = latent_attention(config);
+  IndexerSpec indexer = lightning_indexer(config, latent, /*interleaved=*/false);
+  if (!std::has_single_bit(indexer.head_dim)) {
     refuse(ErrorCode::kUnsupported,
            "'index_head_dim' is no power of two, as the Hadamard transform needs");
   }
-  spec.indexer->hadamard_fp8 = true;
-  return spec;
+  indexer.hadamard_fp8 = true;
+  return sparse_v3(config, latent, indexer);
 }
 
 // GLM-5: DeepSeek-V3.2's layers with plain rope, interleaved in the indexer too. The norms of the
 // latents keep 1e-6 whatever rms_norm_eps says, as transformers has it.
 ModelSpec glm_moe_dsa(const ModelConfig& config) {
-  ModelSpec spec = deepseek_v3(config);
-  add_indexer(config, /*interleaved=*/true, spec);
-  return spec;
+  const LatentSpec latent = latent_attention(config);
+  return sparse_v3(config, latent, lightning_indexer(config, latent, /*interleaved=*/true));
 }
 
 // Qwen3-MoE: grouped-query attention with norms on queries and keys, half-split rope over the whole
 // head, a softmax gate over all experts whose chosen weights are normalized, no shared experts.
 ModelSpec qwen3_moe(const ModelConfig& config) {
-  ModelSpec spec = decoder_spec(config);
-  const JsonFields fields = spec_fields(config);
-  if (fields.boolean("use_sliding_window", false)) {
+  Decoder model(config);
+  if (model.fields.boolean("use_sliding_window", false)) {
     refuse(ErrorCode::kUnsupported, "'use_sliding_window' is true; only full attention is known");
   }
-  add_grouped_attention(config, spec);
-  if (spec.router) {
-    spec.router->groups = 1;
-    spec.router->topk_groups = 1;
-    spec.router->score = GateScore::kSoftmax;
-    spec.router->normalize = fields.boolean("norm_topk_prob", false);
+  if (model.mixture) {
+    RouterSpec& router = model.mixture->router;
+    router.groups = router.topk_groups = 1;
+    router.score = GateScore::kSoftmax;
+    router.normalize = model.fields.boolean("norm_topk_prob", false);
   }
-  return spec;
+  return model.with(grouped_attention(config));
 }
 
 constexpr std::array kFamilies = {

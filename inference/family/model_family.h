@@ -8,7 +8,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/config/model_config.h"
 #include "formats/family/family.h"
-#include "inference/model/step/step.h"
+#include "inference/model/spec/layer_spec.h"
 
 namespace ingot::inference {
 

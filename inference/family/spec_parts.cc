@@ -1,6 +1,7 @@
 #include "inference/family/spec_parts.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
@@ -34,6 +35,9 @@ std::size_t of_heads(std::uint64_t value, std::string_view key) {
 
 namespace {
 
+// Each has a spec of its own.
+constexpr std::size_t kMaxLayers = std::size_t{1} << 16;
+
 RouterSpec router_spec(const ModelConfig& config) {
   required(config.n_routed_experts, "n_routed_experts");
   required(config.num_experts_per_tok, "num_experts_per_tok");
@@ -46,18 +50,11 @@ RouterSpec router_spec(const ModelConfig& config) {
   return router;
 }
 
-std::vector<bool> own_indexers(const ModelConfig& config, std::size_t n_layers) {
-  std::vector<bool> own;
-  for (std::size_t l = 0; l < n_layers; ++l) {
-    const auto [key, is_own] = formats::own_indexer(config, l);
-    if (!is_own) {
-      refuse(fmt::format("'{}' does not say of layer {}, of {} layers, whether it has an indexer",
-                         key, l, n_layers));
-    }
-    own.push_back(*is_own);
-  }
-  if (!own.empty() && !own[0]) refuse("the first layer shares an indexer, but none is before it");
-  return own;
+bool has_own_indexer(const ModelConfig& config, std::size_t layer) {
+  const auto [key, is_own] = formats::own_indexer(config, layer);
+  if (is_own) return *is_own;
+  refuse(fmt::format("'{}' does not say of layer {}, of {} layers, whether it has an indexer", key,
+                     layer, config.num_hidden_layers));
 }
 
 }  // namespace
@@ -77,23 +74,25 @@ float routed_scale(const JsonFields& fields) {
   return static_cast<float>(fields.optional_real("routed_scaling_factor", -1e9, 1e9).value_or(1.0));
 }
 
-ModelSpec decoder_spec(const ModelConfig& config, std::string_view activation) {
-  const JsonFields fields = spec_fields(config);
+Decoder::Decoder(const ModelConfig& given, std::string_view activation)
+    : config(given), fields(spec_fields(given)) {
   if (!config.by_layer.empty()) {
     refuse(ErrorCode::kUnsupported,
            fmt::format("'{}' is not the same in all layers; the forward pass has one",
                        config.by_layer.begin()->first));
   }
   require_text(fields, "hidden_act", activation);
-  ModelSpec spec;
   spec.vocab = spec.stored_vocab = required(config.vocab_size, "vocab_size");
   spec.hidden = required(config.hidden_size, "hidden_size");
-  spec.layers = required(config.num_hidden_layers, "num_hidden_layers");
-  spec.mtp_layers = static_cast<std::size_t>(config.num_nextn_predict_layers);
-  spec.dense_intermediate = static_cast<std::size_t>(config.intermediate_size);
-  spec.moe_intermediate = static_cast<std::size_t>(config.moe_intermediate_size);
-  spec.shared_intermediate =
-      static_cast<std::size_t>(config.n_shared_experts) * spec.moe_intermediate;
+  spec.n_main = required(config.num_hidden_layers, "num_hidden_layers");
+  const std::size_t n_layers =
+      spec.n_main + static_cast<std::size_t>(config.num_nextn_predict_layers);
+  if (n_layers > kMaxLayers) {
+    refuse(
+        fmt::format("'num_hidden_layers' and 'num_nextn_predict_layers' are {} together, at "
+                    "most {} is plausible",
+                    n_layers, kMaxLayers));
+  }
   spec.max_positions = static_cast<std::size_t>(config.max_position_embeddings);
   const double eps =
       config.rms_norm_eps != 0
@@ -101,79 +100,127 @@ ModelSpec decoder_spec(const ModelConfig& config, std::string_view activation) {
           : fields.optional_real("layer_norm_epsilon", 0, 1)
                 .value_or(fields.optional_real("layernorm_epsilon", 0, 1).value_or(0));
   if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
-  spec.norm_eps = static_cast<float>(eps);
-  spec.tied_head = config.tie_word_embeddings;
-  spec.is_moe = config.layer_is_moe;
-  spec.is_moe.resize(spec.layers, false);
+  spec.norm.eps = static_cast<float>(eps);
+  spec.ends.tied_head = config.tie_word_embeddings;
+  dense.width = static_cast<std::size_t>(config.intermediate_size);
+  is_moe = config.layer_is_moe;
+  is_moe.resize(spec.n_main, false);
   // Layers for multi-token prediction are like the last kind of layer: with experts, if there are
   // any.
-  spec.is_moe.resize(spec.layers + spec.mtp_layers, config.n_routed_experts > 0);
-  if (std::find(spec.is_moe.begin(), spec.is_moe.end(), true) != spec.is_moe.end()) {
-    spec.router = router_spec(config);
-    required(config.moe_intermediate_size, "moe_intermediate_size");
-  }
-  return spec;
+  is_moe.resize(n_layers, config.n_routed_experts > 0);
+  if (std::find(is_moe.begin(), is_moe.end(), true) == is_moe.end()) return;
+  mixture = {.router = router_spec(config),
+             .expert = {.width = required(config.moe_intermediate_size, "moe_intermediate_size")}};
+  share(config.n_shared_experts * config.moe_intermediate_size);
 }
 
-void add_latent_attention(const ModelConfig& config, ModelSpec& spec, bool has_positions) {
+RouterSpec& Decoder::router(const char* key) {
+  if (!mixture) refuse(fmt::format("'{}' is missing or 0", key));
+  return mixture->router;
+}
+
+void Decoder::share(std::uint64_t width) {
+  if (!mixture) return;
+  mixture->shared.reset();
+  if (width > 0) mixture->shared = MlpSpec{.width = static_cast<std::size_t>(width)};
+}
+
+void Decoder::gate(const GateForm& form) {
+  dense.gate = form;
+  if (!mixture) return;
+  mixture->expert.gate = form;
+  if (mixture->shared) mixture->shared->gate = form;
+}
+
+void Decoder::leave_out_mtp() {
+  spec.leaves_out_mtp = is_moe.size() > spec.n_main;
+  is_moe.resize(spec.n_main);
+}
+
+BodySpec Decoder::feed_forward(std::size_t layer) const {
+  return is_moe[layer] ? BodySpec(*mixture) : BodySpec(dense);
+}
+
+ModelSpec Decoder::with(const std::function<BodySpec(std::size_t layer)>& mixer) {
+  for (std::size_t l = 0; l < is_moe.size(); ++l) {
+    spec.layers.push_back({.blocks = {{.body = mixer(l)}, {.body = feed_forward(l)}}});
+  }
+  return std::move(spec);
+}
+
+LatentSpec latent_attention(const ModelConfig& config, bool has_positions) {
   if (config.attention_bias) {
     refuse(ErrorCode::kUnsupported,
            "'attention_bias' is true; the forward pass knows none in latent attention");
   }
-  MlaSpec mla;
-  mla.heads = of_heads(config.num_attention_heads, "num_attention_heads");
-  mla.q_lora = static_cast<std::size_t>(config.q_lora_rank);
-  mla.kv_lora = required(config.kv_lora_rank, "kv_lora_rank");
-  mla.nope = of_heads(config.qk_nope_head_dim, "qk_nope_head_dim");
+  LatentSpec spec;
+  spec.heads = of_heads(config.num_attention_heads, "num_attention_heads");
+  spec.q_lora = static_cast<std::size_t>(config.q_lora_rank);
+  spec.kv_lora = required(config.kv_lora_rank, "kv_lora_rank");
+  spec.nope = of_heads(config.qk_nope_head_dim, "qk_nope_head_dim");
   if (has_positions || config.qk_rope_head_dim != 0)
-    mla.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
-  mla.v = of_heads(config.v_head_dim, "v_head_dim");
-  spec.mla = mla;
+    spec.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
+  spec.v = of_heads(config.v_head_dim, "v_head_dim");
   if (has_positions) {
-    spec.rope = rope_spec(config.rope, mla.rope_dim,
+    spec.rope = rope_spec(config.rope, spec.rope_dim,
                           spec_fields(config).boolean("rope_interleave", true), rope_bands(config));
   }
-  spec.softmax_scale = static_cast<float>(yarn_softmax_factor(config.rope) /
-                                          std::sqrt(static_cast<double>(mla.nope + mla.rope_dim)));
+  spec.softmax_scale = static_cast<float>(
+      yarn_softmax_factor(config.rope) / std::sqrt(static_cast<double>(spec.nope + spec.rope_dim)));
+  return spec;
 }
 
-void add_grouped_attention(const ModelConfig& config, ModelSpec& spec, const GroupedRope& form) {
-  GqaSpec gqa;
-  gqa.heads = static_cast<std::size_t>(config.num_attention_heads);
-  gqa.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
-  gqa.head_dim = static_cast<std::size_t>(config.head_dim);
+GroupedSpec grouped_attention(const ModelConfig& config, const GroupedRope& form) {
+  GroupedSpec spec;
+  spec.heads = static_cast<std::size_t>(config.num_attention_heads);
+  spec.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
+  spec.head_dim = static_cast<std::size_t>(config.head_dim);
   constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
-  if (gqa.heads == 0 || gqa.kv_heads == 0 || gqa.head_dim == 0 || gqa.heads > kMost ||
-      gqa.head_dim > kMost || gqa.heads % gqa.kv_heads != 0) {
+  if (spec.heads == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.heads > kMost ||
+      spec.head_dim > kMost || spec.heads % spec.kv_heads != 0) {
     refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
-                                            gqa.heads, gqa.head_dim, gqa.kv_heads));
+                                            spec.heads, spec.head_dim, spec.kv_heads));
   }
-  gqa.value_dim = gqa.head_dim;
-  gqa.biases = config.attention_bias;
-  const std::size_t rotated = form.dim.value_or(gqa.head_dim);
-  if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved, rope_bands(config));
-  gqa.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
-  spec.gqa = gqa;
+  spec.value_dim = spec.head_dim;
+  spec.biases = config.attention_bias;
+  const std::size_t rotated = form.dim.value_or(spec.head_dim);
+  if (rotated > 0)
+    spec.rope = rope_spec(config.rope, rotated, form.interleaved, rope_bands(config));
+  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  return spec;
 }
 
-void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec, bool from_input) {
-  const JsonFields fields = spec_fields(config);
+void require_shared_keys(const GroupedSpec& spec) {
+  if (spec.heads % spec.kv_heads != 0) {
+    refuse(fmt::format("{} heads over {} key heads make no attention", spec.heads, spec.kv_heads));
+  }
+}
+
+IndexerSpec lightning_indexer(const ModelConfig& config, const LatentSpec& latent, bool interleaved,
+                              bool from_input) {
   IndexerSpec indexer;
   indexer.heads = of_heads(config.index_n_heads, "index_n_heads");
   indexer.head_dim = of_heads(config.index_head_dim, "index_head_dim");
   indexer.topk = required(config.index_topk, "index_topk");
-  if (indexer.head_dim < spec.rope.dim) {
+  if (indexer.head_dim < latent.rope.dim) {
     refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
-                       indexer.head_dim, spec.rope.dim));
+                       indexer.head_dim, latent.rope.dim));
   }
   indexer.from_input = from_input;
-  if (spec.mla->q_lora == 0 && !from_input) refuse("an indexer needs 'q_lora_rank'");
-  indexer.rope = spec.rope;
-  indexer.rope.interleaved = fields.boolean("indexer_rope_interleave", interleaved);
-  indexer.own = own_indexers(config, spec.layers);
-  indexer.own.resize(spec.layers + spec.mtp_layers, true);
+  if (latent.q_lora == 0 && !from_input) refuse("an indexer needs 'q_lora_rank'");
+  indexer.rope = latent.rope;
+  indexer.rope.interleaved = spec_fields(config).boolean("indexer_rope_interleave", interleaved);
+  if (!has_own_indexer(config, 0))
+    refuse("the first layer shares an indexer, but none is before it");
   indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
-  spec.indexer = std::move(indexer);
+  return indexer;
+}
+
+LatentSpec with_indexer(const ModelConfig& config, LatentSpec latent, const IndexerSpec& indexer,
+                        std::size_t layer) {
+  latent.takes_earlier_choice = !has_own_indexer(config, layer);
+  if (!latent.takes_earlier_choice) latent.indexer = indexer;
+  return latent;
 }
 
 std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
@@ -186,12 +233,12 @@ std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
   return static_cast<std::size_t>(part * static_cast<double>(config.head_dim));
 }
 
-void set_biased_router(ModelSpec& spec, const JsonFields& fields, const char* normalizes) {
-  if (!spec.router) refuse("'num_experts' is missing or 0");
-  spec.router->score = GateScore::kSigmoid;
-  spec.router->correction_bias = true;
-  spec.router->normalize = fields.boolean(normalizes, true);
-  spec.router->scale = routed_scale(fields);
+void set_biased_router(Decoder& model, const char* normalizes) {
+  RouterSpec& router = model.router();
+  router.score = GateScore::kSigmoid;
+  router.correction_bias = true;
+  router.normalize = model.fields.boolean(normalizes, true);
+  router.scale = routed_scale(model.fields);
 }
 
 std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
@@ -220,43 +267,32 @@ std::vector<bool> rope_layers(const JsonFields& fields, std::size_t n_layers) {
   return has_rope;
 }
 
-void set_softmax_router(ModelSpec& spec) {
-  if (!spec.router) refuse("'num_experts' is missing or 0");
-  spec.router->score = GateScore::kSoftmax;
-  spec.router->normalize = true;
+void set_softmax_router(Decoder& model) {
+  model.router().score = GateScore::kSoftmax;
+  model.router().normalize = true;
 }
 
-void require_one_group(const ModelSpec& spec) {
-  if (spec.router && spec.router->groups > 1) {
+void require_one_group(const Decoder& model) {
+  if (model.mixture && model.mixture->router.groups > 1) {
     refuse(ErrorCode::kUnsupported,
-           fmt::format("'n_group' is {}; this family has one group", spec.router->groups));
+           fmt::format("'n_group' is {}; this family has one group", model.mixture->router.groups));
   }
 }
 
-void set_sigmoid_router(const ModelConfig& config, ModelSpec& spec) {
-  if (!spec.router) return;
-  const JsonFields fields = spec_fields(config);
-  require_text(fields, "scoring_func", "sigmoid");
-  require_text(fields, "topk_method", "noaux_tc");
-  spec.router->score = GateScore::kSigmoid;
-  spec.router->correction_bias = true;
-  spec.router->normalize = fields.boolean("norm_topk_prob", true);
-  spec.router->scale = routed_scale(fields);
+void set_sigmoid_router(Decoder& model) {
+  if (!model.mixture) return;
+  require_text(model.fields, "scoring_func", "sigmoid");
+  require_text(model.fields, "topk_method", "noaux_tc");
+  set_biased_router(model, "norm_topk_prob");
 }
 
-HyperSpec hyper_spec(const JsonFields& fields, const ModelSpec& spec) {
-  HyperSpec hyper{.norm_eps = spec.norm_eps};
+HyperSpec hyper_spec(const JsonFields& fields, const NormSpec& norm) {
+  HyperSpec hyper{.norm_eps = norm.eps};
   hyper.streams = of_heads(fields.optional_number("hc_mult", 64).value_or(4), "hc_mult");
   hyper.rounds =
       required(fields.optional_number("hc_sinkhorn_iters", 1000).value_or(20), "hc_sinkhorn_iters");
   hyper.eps = static_cast<float>(fields.optional_real("hc_eps", 0, 1).value_or(1e-6));
   return hyper;
-}
-
-void leave_out_mtp(ModelSpec& spec) {
-  spec.leaves_out_mtp = spec.mtp_layers > 0;
-  spec.mtp_layers = 0;
-  spec.is_moe.resize(spec.layers);
 }
 
 std::optional<JsonFields> rope_fields(const ModelConfig& config) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,45 +44,74 @@ void require_text(const formats::JsonFields& fields, const char* key, std::strin
 /// The factor of experts' weights; 1 where the config has none.
 float routed_scale(const formats::JsonFields& fields);
 
-/// The parts of every family: widths, layers, norms, router sizes.
-/// `activation` is the one that the family computes; configs without the key have it too.
-ModelSpec decoder_spec(const formats::ModelConfig& config, std::string_view activation = "silu");
+/// What every family begins with: widths, ends, norms, and the feed-forward parts of its layers. It
+/// adds what mixes tokens.
+struct Decoder {
+  /// `activation` is the one that the family computes; configs without the key have it too.
+  /// `config` must outlive this.
+  explicit Decoder(const formats::ModelConfig& config, std::string_view activation = "silu");
+
+  const formats::ModelConfig& config;
+  formats::JsonFields fields;  ///< as spec_fields()
+  ModelSpec spec;              ///< without layers
+  std::vector<bool> is_moe;    ///< per layer, MTP layers included
+  MlpSpec dense;
+  std::optional<MixtureSpec> mixture;  ///< where any layer has one
+
+  /// kCorrupt, naming `key`, where no layer has experts.
+  RouterSpec& router(const char* key = "num_experts");
+  /// Shared experts as wide as this together; none where it is 0.
+  void share(std::uint64_t width);
+  /// What the gates of all MLPs and experts are.
+  void gate(const GateForm& form);
+  /// For families whose layers for prediction are not of the kind that MtpLayer computes.
+  void leave_out_mtp();
+  /// The dense MLP or the mixture of a layer.
+  [[nodiscard]] BodySpec feed_forward(std::size_t layer) const;
+  /// The model whose layers mix tokens with this, then feed forward. REQUIRES: it is the last call.
+  ModelSpec with(const std::function<BodySpec(std::size_t layer)>& mixer);
+  ModelSpec with(const BodySpec& mixer) {
+    return with([&](std::size_t) { return mixer; });
+  }
+};
+
 /// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
 /// the slice that would be rotated is not, and may be empty.
-void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec,
-                          bool has_positions = true);
+LatentSpec latent_attention(const formats::ModelConfig& config, bool has_positions = true);
 /// How many of a head's values are rotated, and how they are paired.
 struct GroupedRope {
   std::optional<std::size_t> dim = {};  ///< the first so many; without: all
   bool interleaved = false;
 };
 /// Grouped-query attention with a norm per head; values are as wide as keys.
-void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec,
-                           const GroupedRope& rope = {});
-/// The first values of a head that are rotated: `rotary_dim`, or head_dim times
-/// `partial_rotary_factor`, else `if_missing`.
+GroupedSpec grouped_attention(const formats::ModelConfig& config, const GroupedRope& rope = {});
+/// kCorrupt unless as many heads read each key head.
+void require_shared_keys(const GroupedSpec& spec);
+/// The first values of a head that are rotated: `rotary_dim`, or what `partial_rotary_factor`, else
+/// `if_missing`, makes of head_dim.
 std::size_t rotated_dim(const formats::ModelConfig& config, double if_missing = 1);
 /// `llama_4_scaling_beta` of the rope parameters.
 std::optional<GrowthSpec> query_growth(const formats::ModelConfig& config);
 /// Whether each layer has rope: `no_rope_layers`, which has 1 for those, or all but every n-th.
 std::vector<bool> rope_layers(const formats::JsonFields& fields, std::size_t n_layers);
 /// `interleaved` is its rope layout where the config does not say; `from_input` as in IndexerSpec.
-void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec,
-                 bool from_input = false);
+IndexerSpec lightning_indexer(const formats::ModelConfig& config, const LatentSpec& latent,
+                              bool interleaved, bool from_input = false);
+/// Latent attention of a layer: with the indexer where that is the layer's own.
+LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
+                        const IndexerSpec& indexer, std::size_t layer);
 /// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
 /// weights normalized and scaled.
-void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec);
+void set_sigmoid_router(Decoder& model);
 /// A sigmoid gate with correction bias, whatever `scoring_func` says; `normalizes` is the key that
 /// tells whether weights are normalized, which they are where it is missing.
-void set_biased_router(ModelSpec& spec, const formats::JsonFields& fields, const char* normalizes);
+void set_biased_router(Decoder& model, const char* normalizes);
 /// A softmax gate whose chosen weights are normalized.
-void set_softmax_router(ModelSpec& spec);
+void set_softmax_router(Decoder& model);
 /// kUnsupported for experts in groups.
-void require_one_group(const ModelSpec& spec);
+void require_one_group(const Decoder& model);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
-HyperSpec hyper_spec(const formats::JsonFields& fields, const ModelSpec& spec);
-/// For families whose layers for prediction are not of the kind that MtpLayer computes.
-void leave_out_mtp(ModelSpec& spec);
+HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
 /// Families in other files.
 ModelSpec glm4_moe(const formats::ModelConfig& config);

@@ -26,52 +26,23 @@ std::string megabytes(std::uint64_t n_bytes) {
 constexpr std::uint64_t kProgram = std::uint64_t{48} << 20U;
 constexpr std::uint64_t kBytesPerStoredTensor = 1024;
 
-// Latent attention as wide as that of any layer.
-MlaSpec widest_latent(const ModelSpec& spec) {
-  MlaSpec widest = *spec.mla;
-  for (const MlaSpec& mla : spec.mla_by_layer) {
-    widest.nope = std::max(widest.nope, mla.nope);
-    widest.rope_dim = std::max(widest.rope_dim, mla.rope_dim);
-  }
-  return widest;
-}
-
-// Expanded values of a head and token.
-std::uint64_t per_head(const ModelSpec& spec) {
-  const MlaSpec mla = widest_latent(spec);
-  return mla.nope + mla.v;
-}
-
-// The most that grouped attention of any layer needs.
-std::size_t most_of(const ModelSpec& spec, const std::function<std::size_t(const GqaSpec&)>& need) {
-  std::size_t most = need(*spec.gqa);
-  for (const GqaSpec& gqa : spec.gqa_by_layer) most = std::max(most, need(gqa));
-  return most;
-}
-
-// Values alive at once in a mixer, per row of a step.
+// Values alive at once in a block, per row of a step.
 struct ValuesPerRow {
-  const ModelSpec& model;
   std::size_t threads;
 
-  std::size_t operator()(const ModelAttention&) const {
-    const std::size_t indexer = model.indexer ? model.indexer->heads * model.indexer->head_dim : 0;
-    if (!model.mla) {
-      return most_of(model, [&](const GqaSpec& gqa) {
-        // Layers that choose blocks: index heads, and which tokens each of them chose.
-        const BlockIndexSpec blocks = gqa.blocks.value_or(BlockIndexSpec());
-        // Logits by distance of the heads that are computed at once.
-        const DistanceSpec distances = gqa.distances.value_or(DistanceSpec());
-        return 2 * (gqa.heads + gqa.kv_heads) * std::max(gqa.head_dim, gqa.value_dim) +
-               blocks.heads * (blocks.head_dim + blocks.topk * blocks.size) +
-               gqa.heads * distances.values + std::min(threads, gqa.heads) * distances.extent +
-               (model.short_convolution > 0 ? 2 * model.hidden : 0);
-      });
-    }
-    const MlaSpec mla = widest_latent(model);
-    return mla.heads * (mla.nope + mla.rope_dim + mla.v + 2 * mla.kv_lora) + indexer;
+  std::size_t operator()(const LatentSpec& spec) const {
+    return spec.heads * (spec.nope + spec.rope_dim + spec.v + 2 * spec.kv_lora) +
+           (spec.indexer ? spec.indexer->heads * spec.indexer->head_dim : 0);
   }
-  std::size_t operator()(const NoMixer&) const { return 0; }
+  std::size_t operator()(const GroupedSpec& spec) const {
+    // Layers that choose blocks: index heads, and which tokens each of them chose.
+    const BlockIndexSpec blocks = spec.blocks.value_or(BlockIndexSpec());
+    // Logits by distance of the heads that are computed at once.
+    const DistanceSpec distances = spec.distances.value_or(DistanceSpec());
+    return 2 * (spec.heads + spec.kv_heads) * std::max(spec.head_dim, spec.value_dim) +
+           blocks.heads * (blocks.head_dim + blocks.topk * blocks.size) +
+           spec.heads * distances.values + std::min(threads, spec.heads) * distances.extent;
+  }
   std::size_t operator()(const CompressedSpec& spec) const {
     const std::size_t series = spec.compressor && spec.compressor->overlap ? 2 : 1;
     const std::size_t entry = spec.head_dim + spec.index_head_dim;
@@ -85,24 +56,25 @@ struct ValuesPerRow {
   std::size_t operator()(const StateSpaceSpec& spec) const {
     return 6 * (spec.heads * (spec.head_dim + 1) + spec.groups * spec.state);
   }
+  std::size_t operator()(const MlpSpec& spec) const { return 3 * spec.width; }
+  std::size_t operator()(const MixtureSpec& spec) const {
+    return 3 * std::max(spec.expert.width * spec.router.topk, spec.shared ? spec.shared->width : 0);
+  }
 };
 
 // The same per cached token of the longest sequence.
 struct ValuesPerToken {
-  const ModelSpec& model;
   std::size_t threads;
 
-  std::size_t operator()(const ModelAttention&) const {
-    if (!model.mla) {
-      return most_of(model, [&](const GqaSpec& gqa) {
-        const std::size_t index = gqa.blocks ? gqa.blocks->head_dim + threads : 0;
-        return gqa.kv_heads * (gqa.head_dim + gqa.value_dim) + 1 + index;
-      });
-    }
-    const MlaSpec mla = widest_latent(model);
+  std::size_t operator()(const LatentSpec& spec) const {
     const std::size_t indexer =
-        model.indexer ? model.indexer->head_dim + threads * (model.indexer->heads + 1) : 0;
-    return indexer + 2 * (mla.kv_lora + mla.rope_dim) + threads * (mla.nope + mla.rope_dim + mla.v);
+        spec.indexer ? spec.indexer->head_dim + threads * (spec.indexer->heads + 1) : 0;
+    return indexer + 2 * (spec.kv_lora + spec.rope_dim) +
+           threads * (spec.nope + spec.rope_dim + spec.v);
+  }
+  std::size_t operator()(const GroupedSpec& spec) const {
+    const std::size_t index = spec.blocks ? spec.blocks->head_dim + threads : 0;
+    return spec.kv_heads * (spec.head_dim + spec.value_dim) + 1 + index;
   }
   // Keys of the rows that are computed at once, all entries, and the indexer's products.
   std::size_t operator()(const CompressedSpec& spec) const {
@@ -111,33 +83,40 @@ struct ValuesPerToken {
                                   threads * (spec.index_heads + 2 * spec.heads);
     return ceil_div(per_entry, spec.compressor->ratio);
   }
-  template <typename Mixer>
-  std::size_t operator()(const Mixer&) const {
+  template <typename Body>
+  std::size_t operator()(const Body&) const {
     return 0;
   }
 };
 
-// The most that any layer needs.
+// The most that any block needs.
 template <typename Values>
-std::size_t of_mixers(const ModelSpec& spec, const Values& values) {
-  std::size_t most = spec.mixers.empty() ? values(ModelAttention()) : 0;
-  for (const MixerSpec& mixer : spec.mixers) most = std::max(most, std::visit(values, mixer));
+std::size_t most_of_blocks(const ModelSpec& spec, const Values& values) {
+  std::size_t most = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    for (const BlockSpec& block : layer.blocks)
+      most = std::max(most, std::visit(values, block.body));
+  }
   return most;
 }
 
 // Values alive at once in a layer, per row of a step.
 std::size_t values_per_row(const ModelSpec& spec, std::size_t threads) {
-  const std::size_t widest =
-      std::max({spec.dense_intermediate, spec.shared_intermediate,
-                spec.moe_intermediate * (spec.router ? spec.router->topk : 1)});
-  return (spec.is_twofold ? 6 : 4) * spec.hidden + 4 * spec.stream_width() +
-         std::max(of_mixers(spec, ValuesPerRow{spec, threads}), 3 * widest);
+  // The residual and its norm, and what blocks keep for others.
+  std::size_t states = 4;
+  for (const LayerSpec& layer : spec.layers) {
+    const bool keeps = std::ranges::any_of(
+        layer.blocks, [](const BlockSpec& block) { return block.input_of.has_value(); });
+    states = std::max<std::size_t>(states, keeps || layer.short_convolution > 0 ? 6 : 4);
+  }
+  return states * spec.hidden + 4 * spec.stream_width() +
+         most_of_blocks(spec, ValuesPerRow{threads});
 }
 
 // Values alive at once per cached token of the longest sequence.
 std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
   constexpr std::size_t kQueryBlock = 32;
-  return 2 * kQueryBlock * threads + of_mixers(spec, ValuesPerToken{spec, threads});
+  return 2 * kQueryBlock * threads + most_of_blocks(spec, ValuesPerToken{threads});
 }
 
 // The memory of a step of so many rows, without weights, caches and logits.
@@ -145,14 +124,13 @@ std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64
                           std::size_t threads) {
   // Keys and values of as many heads as are expanded at once.
   constexpr std::uint64_t kExpanded = std::uint64_t{64} << 20U;
-  const std::uint64_t expanded =
-      spec.mla ? std::max<std::uint64_t>(
-                     std::min(longest * spec.mla->heads, kExpanded / 4 / per_head(spec)), longest) *
-                     per_head(spec) * sizeof(float)
-               : 0;
-  std::uint64_t windows = 0;
-  for (const MixerSpec& mixer : spec.mixers) {
-    if (const auto* compressed = std::get_if<CompressedSpec>(&mixer)) {
+  std::uint64_t expanded = 0, windows = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (const auto* latent = layer.find<LatentSpec>()) {
+      const std::uint64_t per_head = latent->nope + latent->v;
+      const std::uint64_t at_once = std::min(longest * latent->heads, kExpanded / 4 / per_head);
+      expanded = std::max(expanded, std::max(at_once, longest) * per_head * sizeof(float));
+    } else if (const auto* compressed = layer.find<CompressedSpec>()) {
       windows = std::max<std::uint64_t>(
           windows, (2 + 2 * threads) * compressed->window * compressed->head_dim);
     }
@@ -192,11 +170,11 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
   const bool with_mtp = drafts > 0 && rank.is_last_stage() && MtpLayer::is_in(weights, spec);
   RunMemory need{need_of_weights(weights, expert_shape(spec, rank, with_mtp), with_mtp, spec)};
   std::vector<std::vector<CacheStream>> streams;
-  const Range stage = stage_part(rank, spec.layers);
+  const Range stage = stage_part(rank, spec.n_main);
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
     streams.push_back(cache_streams(spec, rank, profile, format, l));
   }
-  if (with_mtp) streams.push_back(cache_streams(spec, rank, profile, format, spec.layers));
+  if (with_mtp) streams.push_back(cache_streams(spec, rank, profile, format, spec.n_main));
   const auto [n_tokens, longest] = count_tokens(final_lengths);
   need.sequence = KvCache::bytes_per_sequence(streams);
   need.cache = n_tokens * KvCache::bytes_per_token(streams) + final_lengths.size() * need.sequence;
@@ -231,7 +209,7 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     return tokens.in_pages * KvCache::bytes_per_token(streams) +
            lengths.size() * KvCache::bytes_per_sequence(streams);
   };
-  for (std::size_t l = 0; l < spec.is_moe.size(); ++l) {
+  for (std::size_t l = 0; l < spec.layers.size(); ++l) {
     const bool is_there =
         std::any_of(source.tensors().begin(), source.tensors().end(),
                     [&](const formats::LogicalTensor& tensor) { return tensor.layer == l; });
@@ -243,7 +221,7 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.two_experts = std::max(need.two_experts, layer.two_experts);
     // In addition to the layer's own, keys of earlier ones that are still read.
     std::uint64_t caches = cache_of(l);
-    for (std::size_t before = 0; before < std::min(l, spec.layers); ++before) {
+    for (std::size_t before = 0; before < std::min(l, spec.n_main); ++before) {
       if (spec.last_reader(before) >= l) caches += cache_of(before);
     }
     need.cache = std::max(need.cache, caches);

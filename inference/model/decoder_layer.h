@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,14 +14,12 @@
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
-#include "inference/model/twofold_layer.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
-/// One pre-norm block: a = x + Mixer(norm(x)), y = a + Ffn(norm(a)), or the same with
-/// hyper-connections in place of the sums. The kind of mixer and whether the feed-forward part is
-/// dense or a mixture are the spec's.
+/// A layer: its residual blocks one after the other, each x + body(norm(x)), or the same with
+/// hyper-connections in place of the sum (LayerSpec).
 class DecoderLayer {
  public:
   /// Layer `layer` of the checkpoint, kept as layer `cache_layer` of its cache.
@@ -33,23 +32,24 @@ class DecoderLayer {
                Selection& selection, const Taps& taps, KvCache* keys = nullptr) const;
 
  private:
-  static HyperWeights hyper_weights(const WeightStore& weights, const StepContext& context,
-                                    const std::string& prefix);
-  void load_mixer(const WeightStore& weights, const StepContext& context);
+  using Body = std::variant<MlaAttention, GqaAttention, CompressedAttention, DeltaNet, StateSpace,
+                            Mlp, Mixture>;
+  struct Block {
+    Body body;
+    std::vector<float> norm;         ///< of what it takes; empty where that is another block's
+    std::vector<float> output_norm;  ///< empty: none
+    std::optional<std::uint8_t> input_of;
+    std::size_t first_stream = 0;  ///< in the cache layer
+    HyperWeights streams;
+    ShortConvolution convolution;
+  };
+  [[nodiscard]] Body load(const WeightStore& weights, const StepContext& context,
+                          const BlockSpec& spec, ExpertStore* experts) const;
+  static Matrix run(const Block& block, const LayerStep& step, const Matrix& x);
 
   std::uint32_t layer_;
   std::size_t cache_layer_;
-  std::vector<float> input_norm_, post_norm_;
-  std::vector<float> mixture_norm_;  ///< of what the mixture gives; empty: none
-  std::variant<std::monostate, MlaAttention, GqaAttention, CompressedAttention, DeltaNet,
-               StateSpace>
-      mixer_;
-  HyperWeights mixer_streams_, ffn_streams_;
-  ShortConvolution mixer_convolution_, ffn_convolution_;
-  std::optional<Mlp> dense_;
-  float dense_scale_ = 1.0F;  ///< of its output
-  std::optional<Mixture> mixture_;
-  std::optional<TwofoldLayer> twofold_;  ///< in place of all that
+  std::vector<Block> blocks_;
 };
 
 /// The layer for multi-token prediction: a decoder layer over the embedding of the next token and

@@ -20,13 +20,13 @@ LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOpt
                .comm = options.comm != nullptr ? *options.comm : alone_},
       weight_limit_(options.weight_limit),
       weights_(source, options.profile, options.threads, options.observer) {
-  require_keys_in_stage(spec_, stage_part(options.rank, spec_.layers));
+  require_keys_in_stage(spec_, stage_part(options.rank, spec_.n_main));
   has_mtp_ = is_in_last_stage(context_, MtpLayer::is_in(weights_, spec_));
 }
 
 // Experts of one layer; null where it has none.
 std::unique_ptr<ExpertStore> LayerStream::experts_of(std::uint32_t l) const {
-  if (!spec_.is_moe[l]) return nullptr;
+  if (!spec_.is_moe(l)) return nullptr;
   const ExpertShape shape = expert_shape(spec_, context_.rank, true).of_layer(l);
   const WeightNeed need = need_of_layer(weights_, shape, l);
   return std::make_unique<ExpertStore>(weights_, shape, expert_budget(need, weight_limit_),
@@ -81,7 +81,7 @@ void LayerStream::in_stage(std::size_t stage, std::size_t l, Matrix& out, const 
     };
     compute(shown);
     result.states = std::move(out);
-    if (spec_.indexer) result.selection = selection_;
+    if (spec_.indexer() != nullptr) result.selection = selection_;
   }
   result = share_result(context_.comm, l, stage, is_here ? &result : nullptr);
   out = std::move(result.states);
@@ -95,7 +95,7 @@ void LayerStream::in_stage(std::size_t stage, std::size_t l, Matrix& out, const 
 
 void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows,
                         const Taps& taps) {
-  INGOT_CHECK(l < spec_.layers && hidden.rows() == rows.size());
+  INGOT_CHECK(l < spec_.n_main && hidden.rows() == rows.size());
   tell_task(context_.comm, StreamTask::Kind::kLayer, l, rows, &hidden);
   head_.reset();
   const auto at = static_cast<std::uint32_t>(l);
@@ -132,11 +132,11 @@ Matrix LayerStream::mtp(const Matrix& normed, std::span<const Row> rows, const T
   INGOT_CHECK(normed.rows() == rows.size());
   tell_task(context_.comm, StreamTask::Kind::kMtp, 0, rows, &normed);
   Matrix out;
-  in_stage(context_.rank.n_stages() - 1, spec_.layers, out, taps, [&](const Taps& shown) {
+  in_stage(context_.rank.n_stages() - 1, spec_.n_main, out, taps, [&](const Taps& shown) {
     const Matrix tokens = embedded(rows);
     const StepRows grouped(rows);
-    KvCache cache = cache_of(spec_.layers, grouped);
-    const auto experts = experts_of(static_cast<std::uint32_t>(spec_.layers));
+    KvCache cache = cache_of(spec_.n_main, grouped);
+    const auto experts = experts_of(static_cast<std::uint32_t>(spec_.n_main));
     const MtpLayer layer(weights_, context_, experts.get());
     out = layer.forward(context_, tokens, normed, grouped, cache, selection_, shown);
   });

@@ -19,7 +19,7 @@ Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm
                .threads = options.threads,
                .rank = rank,
                .comm = comm},
-      stage_(stage_part(rank, spec_.layers)),
+      stage_(stage_part(rank, spec_.n_main)),
       weights_(source, options.profile, options.threads) {
   require_keys_in_stage(spec_, stage_);
   const bool is_first = rank.stage() == 0, is_last = rank.is_last_stage();
@@ -50,7 +50,7 @@ std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, Range laye
 }
 
 Range Model::mtp_layers() const {
-  return {.first = spec_.layers, .count = mtp_ ? std::size_t{1} : 0};
+  return {.first = spec_.n_main, .count = mtp_ ? std::size_t{1} : 0};
 }
 
 std::uint64_t Model::cache_bytes_per_token(KvFormat format) const {
@@ -68,7 +68,14 @@ void Model::hand_on(std::size_t from, Matrix& hidden, Selection& selection) cons
   const bool gives = context_.rank.stage() == from;
   const bool takes = context_.rank.stage() == from + 1;
   const std::size_t next = context_.rank.stages.first[from + 1];
-  const bool with_selection = spec_.indexer && !spec_.indexer->own[next];
+  // The first attention that asks tells whether the choice is read.
+  bool with_selection = false;
+  for (std::size_t l = next; l < spec_.n_main; ++l) {
+    const auto* latent = spec_.layers[l].find<LatentSpec>();
+    if (latent == nullptr) continue;
+    with_selection = latent->takes_earlier_choice;
+    break;
+  }
   Bytes bytes;
   if (gives) {
     std::vector<std::uint32_t> numbers;

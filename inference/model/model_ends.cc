@@ -23,7 +23,7 @@ Linear read_vocabulary(const WeightStore& weights, const ModelSpec& spec, std::s
 }
 
 Linear read_embedding(const WeightStore& weights, const ModelSpec& spec, Range vocab) {
-  const auto mtp = static_cast<std::uint32_t>(spec.layers);
+  const auto mtp = static_cast<std::uint32_t>(spec.n_main);
   const bool has_copy_alone =
       !weights.has(Role::kEmbedding) && weights.has(Role::kMtpEmbedding, mtp);
   return read_vocabulary(weights, spec,
@@ -49,7 +49,7 @@ void require_tokens(const ModelSpec& spec, std::span<const Row> rows) {
 
 TokenEmbedding::TokenEmbedding(const WeightStore& weights, const StepContext& context)
     : vocab_(vocabulary_part(context)), weight_(read_embedding(weights, context.spec, vocab_)) {
-  if (!context.spec.norms_embedding) return;
+  if (!context.spec.ends.norms_embedding) return;
   norm_ =
       norm_weights(weights, context.spec, weights.name_of(Role::kInputNorm), context.spec.hidden);
 }
@@ -66,14 +66,14 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   context.comm.all_reduce({.group = Group::kTensor, .name = "embedding sum"}, hidden.values());
   round_between(context.profile, hidden.values());
   if (!norm_.empty()) hidden = rms_normed(context, hidden, norm_);
-  return context.spec.hyper ? hyper_streams(*context.spec.hyper, hidden) : hidden;
+  return context.spec.ends.hyper ? hyper_streams(*context.spec.ends.hyper, hidden) : hidden;
 }
 
 OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
                        const TokenEmbedding* embedding)
     : vocab_(vocabulary_part(context)) {
   // A head that is stored counts, whatever the config says of it.
-  if (!context.spec.tied_head || weights.has(Role::kHead)) {
+  if (!context.spec.ends.tied_head || weights.has(Role::kHead)) {
     weight_ = read_vocabulary(weights, context.spec, weights.name_of(Role::kHead), vocab_);
   } else if (embedding != nullptr) {
     weight_ = embedding->weight();
@@ -82,7 +82,7 @@ OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
   }
   norm_ =
       norm_weights(weights, context.spec, weights.name_of(Role::kFinalNorm), context.spec.hidden);
-  const std::optional<HyperSpec>& hyper = context.spec.hyper;
+  const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
   streams_ = {.fn = weights.vector("hc_head_fn", {n, n * context.spec.hidden}),
@@ -91,30 +91,31 @@ OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
 }
 
 Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {
-  if (!context.spec.hyper) return rms_normed(context, hidden, norm_);
+  if (!context.spec.ends.hyper) return rms_normed(context, hidden, norm_);
   return rms_normed(
-      context, hyper_head(context.profile, *context.spec.hyper, streams_, hidden, context.threads),
+      context,
+      hyper_head(context.profile, *context.spec.ends.hyper, streams_, hidden, context.threads),
       norm_);
 }
 
 Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) const {
   Matrix mine(normed.rows(), vocab_.count);
   Matrix divided;
-  if (context.spec.logit_divisor != 1.0F) {
+  if (context.spec.ends.logit_divisor != 1.0F) {
     divided = normed;
-    for (float& value : divided.values()) value /= context.spec.logit_divisor;
+    for (float& value : divided.values()) value /= context.spec.ends.logit_divisor;
     round_between(context.profile, divided.values());
   }
   weight_.apply((divided.values().empty() ? normed : divided).view(), mine.view(), context.threads);
   const std::size_t vocab = context.spec.vocab;
-  if (context.spec.logit_cap) {
-    const float cap = *context.spec.logit_cap;
+  if (context.spec.ends.logit_cap) {
+    const float cap = *context.spec.ends.logit_cap;
     for (float& logit : mine.values()) {
       logit = static_cast<float>(std::tanh(static_cast<double>(logit / cap))) * cap;
     }
   }
   if (vocab_.count == vocab) {
-    require_finite(mine, context.spec.layers, "the head");
+    require_finite(mine, context.spec.n_main, "the head");
     return mine;
   }
   const std::vector<float> all =
@@ -127,7 +128,7 @@ Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) cons
       std::copy_n(at, std::min(vocab_.count, vocab - first), logits.row(r).data() + first);
     }
   }
-  require_finite(logits, context.spec.layers, "the head");
+  require_finite(logits, context.spec.n_main, "the head");
   return logits;
 }
 

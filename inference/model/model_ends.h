@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
+#include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"

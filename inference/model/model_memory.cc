@@ -22,7 +22,7 @@ bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool w
   if (tensor.rule == nullptr) return false;
   if (tensor.rule->role == Role::kMtpEmbedding && has_embedding) return false;
   if (tensor.rule->role == Role::kMtpHead) return false;
-  return !tensor.layer || *tensor.layer < spec.layers || with_mtp;
+  return !tensor.layer || *tensor.layer < spec.n_main || with_mtp;
 }
 
 // The bytes of the tensors for which `counts` is true, and of the experts.
@@ -46,21 +46,19 @@ WeightNeed need_of(const WeightStore& weights, const ExpertShape& experts, const
 }  // namespace
 
 ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_mtp) {
-  ExpertShape shape{.experts = {},
-                    .n_experts = 0,
-                    .hidden = spec.hidden,
-                    .intermediate = spec.moe_intermediate,
-                    .has_gate = spec.has_mlp_gate,
-                    .inner = {},
-                    .has_biases = spec.expert_biases};
-  if (!spec.router) return shape;
-  shape.n_experts = spec.router->experts;
+  ExpertShape shape{.experts = {}, .n_experts = 0, .hidden = spec.hidden, .inner = {}};
+  const auto* mixture = spec.find<MixtureSpec>();
+  if (mixture == nullptr) return shape;
+  shape.intermediate = mixture->expert.width;
+  shape.has_gate = mixture->expert.has_gate;
+  shape.has_biases = mixture->has_biases;
+  shape.n_experts = mixture->router.experts;
   shape.inner = expert_part(rank, shape.intermediate);
   const shard::ExpertMap places = expert_places(rank, shape.n_experts);
-  const Range stage = stage_part(rank, spec.layers);
+  const Range stage = stage_part(rank, spec.n_main);
   const std::size_t end = stage.first + stage.count + (with_mtp && rank.is_last_stage() ? 1 : 0);
-  for (std::size_t l = stage.first; l < std::min(end, spec.is_moe.size()); ++l) {
-    if (!spec.is_moe[l]) continue;
+  for (std::size_t l = stage.first; l < std::min(end, spec.layers.size()); ++l) {
+    if (!spec.is_moe(l)) continue;
     const auto layer = static_cast<std::uint32_t>(l);
     for (const std::uint32_t expert : places.experts_of(layer, rank.at().ep_rank)) {
       // What stands behind the last routed expert is the shared one.

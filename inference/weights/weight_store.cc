@@ -173,16 +173,19 @@ WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std
     const auto [at, is_new] =
         by_name_.emplace(formats::text_model_name(tensor.name, source_.config().text), &tensor);
     if (tensor.rule != nullptr)
-      by_role_.emplace(Place{tensor.rule->role, tensor.layer, tensor.expert}, at->first);
+      by_role_.emplace(Place{tensor.rule->role, tensor.layer, tensor.expert, tensor.rule->block},
+                       at->first);
   }
 }
 
 std::string WeightStore::name_of(formats::Role role, std::optional<std::uint32_t> layer,
-                                 std::optional<std::uint32_t> expert) const {
-  const auto found = by_role_.find(Place{role, layer, expert});
+                                 std::optional<std::uint32_t> expert, std::uint8_t block) const {
+  const auto found = by_role_.find(Place{role, layer, expert, block});
   if (found != by_role_.end()) return found->second;
   for (const formats::TensorRule& rule : source_.family().rules) {
-    if (rule.role != role || !formats::is_in_layer(rule, source_.config(), layer)) continue;
+    if (rule.role != role || rule.block != block ||
+        !formats::is_in_layer(rule, source_.config(), layer))
+      continue;
     if (rule.pattern.find("{mtp}") != std::string_view::npos) continue;
     return numbered(rule.pattern, layer, expert);
   }
@@ -199,7 +202,7 @@ std::string WeightStore::name_of(formats::Role role, std::optional<std::uint32_t
 
 bool WeightStore::has(formats::Role role, std::optional<std::uint32_t> layer,
                       std::optional<std::uint32_t> expert) const {
-  if (!source_.family().rules.empty()) return by_role_.contains(Place{role, layer, expert});
+  if (!source_.family().rules.empty()) return by_role_.contains(Place{role, layer, expert, 0});
   return std::ranges::find(kUsualNames, role, &UsualName::role) != kUsualNames.end() &&
          has(name_of(role, layer, expert));
 }

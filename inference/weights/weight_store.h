@@ -34,12 +34,13 @@ class WeightStore {
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
   [[nodiscard]] Profile profile() const { return profile_; }
   [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
-  /// The name of the tensor with a role, of a layer and an expert where it is theirs; the first of
-  /// the source where there are several. Where there is none, the name that the family has for it,
-  /// so that the reader's error names it; kMissingTensor naming the role where it has none. A
-  /// source without a grammar has the usual names of experts.
+  /// The name of the tensor with a role, of a layer, an expert and a block (TensorRule::block)
+  /// where it is theirs; the first of the source where there are several. Where there is none, the
+  /// name that the family has for it, so that whoever reads it says what is missing; kMissingTensor
+  /// naming the role where it has none. A source without a grammar has the usual names of experts.
   [[nodiscard]] std::string name_of(formats::Role role, std::optional<std::uint32_t> layer = {},
-                                    std::optional<std::uint32_t> expert = {}) const;
+                                    std::optional<std::uint32_t> expert = {},
+                                    std::uint8_t block = 0) const;
   [[nodiscard]] bool has(formats::Role role, std::optional<std::uint32_t> layer = {},
                          std::optional<std::uint32_t> expert = {}) const;
   /// True if the tensor is there, or the family requires it in `layer`: where tensors tell the kind
@@ -104,8 +105,8 @@ class WeightStore {
   formats::SourceActivations activations_;
   /// By the name that the family has for it, without the prefix of a nested text model.
   std::map<std::string, const formats::LogicalTensor*, std::less<>> by_name_;
-  using Place =
-      std::tuple<formats::Role, std::optional<std::uint32_t>, std::optional<std::uint32_t>>;
+  using Place = std::tuple<formats::Role, std::optional<std::uint32_t>,
+                           std::optional<std::uint32_t>, std::uint8_t>;
   std::map<Place, std::string> by_role_;
   mutable std::atomic<std::uint64_t> bytes_read_ = 0;
 };

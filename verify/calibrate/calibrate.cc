@@ -172,7 +172,7 @@ class Calibration {
                          .threads = options.threads,
                          .weight_limit = weight_limit(),
                          .observer = &statistics_}),
-        n_layers_(spec_.layers + (stream_.has_mtp() ? 1 : 0)),
+        n_layers_(spec_.n_main + (stream_.has_mtp() ? 1 : 0)),
         file_(out, modules_, moe_layers(), n_experts(), documents.size(), rows_.size()) {
     report_ = {.documents = documents.size(),
                .tokens = rows_.size(),
@@ -182,7 +182,7 @@ class Calibration {
 
   CalibrationReport run() {
     Matrix hidden = stream_.embed(rows_);
-    for (std::uint32_t l = 0; l < spec_.layers; ++l) {
+    for (std::uint32_t l = 0; l < spec_.n_main; ++l) {
       begin_layer(l);
       stream_.layer(l, hidden, rows_, statistics_.taps());
       finish_layer(l);
@@ -207,12 +207,14 @@ class Calibration {
     return modules;
   }
 
-  [[nodiscard]] std::size_t n_experts() const { return spec_.router ? spec_.router->experts : 0; }
+  [[nodiscard]] std::size_t n_experts() const {
+    return spec_.router() != nullptr ? spec_.router()->experts : 0;
+  }
 
   [[nodiscard]] std::vector<std::uint32_t> moe_layers() const {
     std::vector<std::uint32_t> layers;
     for (std::uint32_t l = 0; l < n_layers_; ++l) {
-      if (spec_.is_moe[l]) layers.push_back(l);
+      if (spec_.is_moe(l)) layers.push_back(l);
     }
     return layers;
   }
@@ -222,7 +224,7 @@ class Calibration {
     inference::RunMemory need = inference::stream_memory(source_, inference::Profile::kF32,
                                                          lengths_of(spans_), options_.threads);
     std::uint64_t widest = 0;
-    for (std::uint32_t l = 0; l <= spec_.layers; ++l)
+    for (std::uint32_t l = 0; l <= spec_.n_main; ++l)
       widest = std::max(widest, LayerStatistics::memory(modules_of(l)));
     // The hidden states, and the states of the MTP layer.
     need.scratch += 3 * rows_.size() * spec_.stream_width() * sizeof(float) + widest +
@@ -240,11 +242,11 @@ class Calibration {
     for (std::size_t i = 0; i < current_.size(); ++i) file_.write(*current_[i], summaries[i]);
   }
 
-  void begin_layer(std::uint32_t l) { begin(modules_of(l), spec_.is_moe[l] ? n_experts() : 0); }
+  void begin_layer(std::uint32_t l) { begin(modules_of(l), spec_.is_moe(l) ? n_experts() : 0); }
 
   void finish_layer(std::uint32_t l) {
     finish();
-    if (spec_.is_moe[l]) {
+    if (spec_.is_moe(l)) {
       const auto tokens = statistics_.expert_tokens();
       file_.write_expert_tokens(l, tokens);
       UnvisitedExperts unvisited{.layer = l, .experts = {}};
@@ -264,7 +266,7 @@ class Calibration {
   }
 
   void run_mtp(const Matrix& normed) {
-    const auto l = static_cast<std::uint32_t>(spec_.layers);
+    const auto l = static_cast<std::uint32_t>(spec_.n_main);
     const std::vector<PromptSpan> next = next_token_spans(spans_);
     if (next.empty()) {
       throw Error(

@@ -125,7 +125,7 @@ ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<cons
                                const RunOptions& options) {
   const StopScope stop(options.stop_requested, "tokens were counted");
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-  if (!spec.router)
+  if (spec.router() == nullptr)
     throw Error(ErrorCode::kUnsupported, "has no experts to balance")
         .in_file(source.directory().string());
   if (documents.empty())
@@ -142,17 +142,17 @@ ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<cons
                                  .weight_limit = inference::weight_limit(need, options.mem_limit)});
   ExpertLoads loads;
   const auto tokens_of = [&](std::uint32_t l) -> std::vector<std::uint64_t>& {
-    return loads.try_emplace(l, spec.router->experts, 0).first->second;
+    return loads.try_emplace(l, spec.router()->experts, 0).first->second;
   };
   Matrix hidden = stream.embed(rows);
-  const std::uint64_t n_layers = spec.layers + (stream.has_mtp() ? 1 : 0);
-  for (std::uint32_t l = 0; l < spec.layers; ++l) {
-    stream.layer(l, hidden, rows, spec.is_moe[l] ? counting(tokens_of(l)) : inference::Taps());
+  const std::uint64_t n_layers = spec.n_main + (stream.has_mtp() ? 1 : 0);
+  for (std::uint32_t l = 0; l < spec.n_main; ++l) {
+    stream.layer(l, hidden, rows, spec.is_moe(l) ? counting(tokens_of(l)) : inference::Taps());
     if (options.progress) options.progress(l + 1, n_layers);
   }
   const std::vector<PromptSpan> next = next_token_spans(spans);
   if (stream.has_mtp() && !next.empty()) {
-    const auto l = static_cast<std::uint32_t>(spec.layers);
+    const auto l = static_cast<std::uint32_t>(spec.n_main);
     const Matrix paired = states_before(stream.final_norm(hidden).view(), spans, next);
     static_cast<void>(stream.mtp(paired, rows_of(next, 1), counting(tokens_of(l))));
   }

@@ -91,7 +91,7 @@ class StackModules {
 
 // Only the first of several MTP layers is run.
 bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
-  return !tensor.layer || *tensor.layer < spec.layers + std::min<std::size_t>(spec.mtp_layers, 1);
+  return !tensor.layer || *tensor.layer < std::min(spec.layers.size(), spec.n_main + 1);
 }
 
 InputSummary summary_of(const CalibratedModule& module, const InputStatistics& statistics) {

@@ -80,9 +80,9 @@ std::uint64_t idle_memory(const LockstepModel& side, std::size_t threads) {
 std::uint64_t held_memory(const inference::ModelSpec& spec, std::size_t copies,
                           std::uint64_t rows) {
   const std::uint64_t states = 2 * (1 + copies) * spec.stream_width() * sizeof(float);
-  const std::uint64_t choices =
-      2 * sizeof(std::uint32_t) *
-      ((spec.router ? spec.router->topk : 0) + (spec.indexer ? spec.indexer->topk : 0));
+  const std::uint64_t choices = 2 * sizeof(std::uint32_t) *
+                                ((spec.router() != nullptr ? spec.router()->topk : 0) +
+                                 (spec.indexer() != nullptr ? spec.indexer()->topk : 0));
   return rows * (states + choices);
 }
 
@@ -155,7 +155,7 @@ void require_same_shape(const ModelSpec& source, const ModelSpec& output) {
                 fmt::format("the source has {} {}, the output {}: they are not the same model", a,
                             what, b));
   };
-  require("layers", source.layers, output.layers);
+  require("layers", source.n_main, output.n_main);
   require("values per hidden state", source.hidden, output.hidden);
   require("values per token between layers", source.stream_width(), output.stream_width());
   require("words in its vocabulary", source.vocab, output.vocab);
@@ -198,7 +198,7 @@ class Lockstep {
   }
 
   LayersReport run() {
-    const std::size_t n_layers = source_.spec().layers;
+    const std::size_t n_layers = source_.spec().n_main;
     const bool with_mtp = source_.has_mtp() && output_.has_mtp();
     const auto passed = [&](std::uint64_t n) {
       if (options_.progress) options_.progress(n, n_layers + (with_mtp ? 1 : 0));
@@ -242,7 +242,7 @@ class Lockstep {
       }
     };
     report_.layers.push_back({.layer = l,
-                              .is_mtp = l == source_.spec().layers,
+                              .is_mtp = l == source_.spec().n_main,
                               .isolated = compare(half_of(both, 0)),
                               .accumulated = compare(half_of(both, 1))});
   }
@@ -280,7 +280,7 @@ class Lockstep {
     LayerChoices output_choices(rows.size(), rows_twice.size());
     states = on_side("source", [&] { return source_.mtp(states, rows, source_choices.taps()); });
     both = on_side("output", [&] { return output_.mtp(both, rows_twice, output_choices.taps()); });
-    add_agreement(source_.spec().layers, states, both, next);
+    add_agreement(source_.spec().n_main, states, both, next);
     add_overlaps(source_choices, output_choices);
     report_.tokens_of_mtp = logits(states, half_of(both, 1), next);
     report_.mtp_logits = logit_agreement(report_.tokens_of_mtp);

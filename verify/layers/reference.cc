@@ -193,12 +193,12 @@ class RecordedActivations {
   void take(RecordedPrompt& prompt, std::string_view name, const StoredTensor& tensor) {
     const std::uint64_t n_tokens = prompt.ids.size();
     if (const auto index = hidden_index(name)) {
-      if (*index > spec_.layers) {
+      if (*index > spec_.n_main) {
         wrong(ErrorCode::kShapeMismatch, tensor,
-              fmt::format("is beyond the {} layers of the model", spec_.layers));
+              fmt::format("is beyond the {} layers of the model", spec_.n_main));
       }
-      if (*index > 0 && spec_.hyper) {
-        require_shape(tensor, {n_tokens, spec_.hyper->streams, spec_.hidden},
+      if (*index > 0 && spec_.ends.hyper) {
+        require_shape(tensor, {n_tokens, spec_.ends.hyper->streams, spec_.hidden},
                       "tokens of input_ids, streams, hidden size");
       } else {
         require_shape(tensor, {n_tokens, spec_.hidden}, "tokens of input_ids, hidden size");
@@ -256,7 +256,7 @@ class LayersBeside {
                             both.values().last(embedded.values().size())}) {
       std::ranges::copy(embedded.values(), half.begin());
     }
-    const std::size_t n_layers = stream_.spec().layers;
+    const std::size_t n_layers = stream_.spec().n_main;
     for (std::size_t l = 0; l < n_layers; ++l) {
       isolate(l, both);
       stream_.layer(l, both, rows_);

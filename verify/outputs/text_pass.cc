@@ -71,9 +71,9 @@ void pass_documents(const formats::Checkpoint& model, std::span<const Prompt> do
                                .threads = options.threads,
                                .weight_limit = batch.weight_limit});
     Matrix hidden = stream.embed(rows);
-    for (std::size_t l = 0; l < spec.layers; ++l) {
+    for (std::size_t l = 0; l < spec.n_main; ++l) {
       stream.layer(l, hidden, rows);
-      if (options.progress) options.progress(++done, batches.size() * spec.layers);
+      if (options.progress) options.progress(++done, batches.size() * spec.n_main);
     }
     take(stream, hidden, spans);
   }

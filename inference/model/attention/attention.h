@@ -29,7 +29,7 @@ namespace ingot::inference {
 /// all heads. All ranks compute all of it.
 class Indexer {
  public:
-  Indexer(const WeightStore& weights, const StepContext& context, std::size_t layer,
+  Indexer(const WeightStore& weights, const StepContext& context, const LatentSpec& latent,
           const std::string& prefix);
 
   /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
@@ -46,6 +46,7 @@ class Indexer {
   void prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const;
   void pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const;
 
+  IndexerSpec spec_;
   RopeSpec rope_;
   Linear queries_, keys_, weights_, pool_logits_;
   std::vector<float> key_norm_, key_bias_;
@@ -62,7 +63,7 @@ class MlaAttention {
  public:
   /// Names are those of the layer's roles, in the module `prefix`.
   MlaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-               const std::string& prefix);
+               const std::string& prefix, const LatentSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -76,7 +77,7 @@ class MlaAttention {
   void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                 Matrix& out) const;
 
-  MlaSpec spec_;
+  LatentSpec spec_;
   RopeSpec rope_;          ///< nothing is rotated where it has no frequencies
   std::size_t heads_ = 0;  ///< of this rank
   HeadGrowth growth_;
@@ -91,7 +92,7 @@ class MlaAttention {
 class GqaAttention {
  public:
   GqaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-               const std::string& prefix);
+               const std::string& prefix, const GroupedSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -109,7 +110,7 @@ class GqaAttention {
                   const Matrix& distances, const BlockChooser::Chosen& chosen,
                   Matrix& attended) const;
 
-  GqaSpec spec_;
+  GroupedSpec spec_;
   std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
   std::optional<BlockChooser> blocks_;
   Linear q_, k_, v_, o_, gate_, distances_;

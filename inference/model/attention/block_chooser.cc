@@ -28,7 +28,7 @@ void BlockChooser::finish(const StepContext& context, const std::vector<float>& 
                           const RopeAngles& angles, Matrix& heads) const {
   for (std::size_t first = 0; first < heads.cols(); first += spec_.head_dim) {
     const auto head = heads.columns(first, spec_.head_dim);
-    rms_norm(context.profile, head, norm, context.spec.norm_eps, head);
+    rms_norm(context.profile, head, norm, context.spec.norm.eps, head);
     for (std::size_t r = 0; r < heads.rows(); ++r) {
       angles.rotate(r, heads.row(r).subspan(first, rope_.dim));
     }

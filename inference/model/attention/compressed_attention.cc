@@ -14,9 +14,8 @@ namespace ingot::inference {
 using formats::MatrixView;
 
 CompressedAttention::CompressedAttention(const WeightStore& weights, const StepContext& context,
-                                         const std::string& prefix, const CompressedSpec& spec,
-                                         const RopeSpec& rope)
-    : spec_(spec), rope_(rope) {
+                                         const std::string& prefix, const CompressedSpec& spec)
+    : spec_(spec) {
   const std::size_t hidden = context.spec.hidden, width = spec.head_dim;
   const std::size_t per_group = spec.heads / spec.out_groups;
   const Range groups = tensor_part(context.rank, spec.out_groups, "groups of heads");
@@ -56,9 +55,10 @@ Matrix CompressedAttention::queries(const StepContext& context, const Matrix& la
   const std::vector<float> ones(spec_.head_dim, 1.0F);
   for (std::size_t h = 0; h < heads_; ++h) {
     const auto head = heads.columns(h * spec_.head_dim, spec_.head_dim);
-    rms_norm(context.profile, head, ones, context.spec.norm_eps, head);
+    rms_norm(context.profile, head, ones, context.spec.norm.eps, head);
     for (std::size_t r = 0; r < heads.rows(); ++r) {
-      angles.rotate(r, heads.row(r).subspan((h + 1) * spec_.head_dim - rope_.dim, rope_.dim));
+      angles.rotate(
+          r, heads.row(r).subspan((h + 1) * spec_.head_dim - spec_.rope.dim, spec_.rope.dim));
     }
   }
   return heads;
@@ -67,9 +67,9 @@ Matrix CompressedAttention::queries(const StepContext& context, const Matrix& la
 Matrix CompressedAttention::keys(const LayerStep& step, const Matrix& x,
                                  const RopeAngles& angles) const {
   Matrix keys = rounded_product(step.context, kv_, x);
-  rms_norm(step.context.profile, keys.view(), kv_norm_, step.context.spec.norm_eps, keys.view());
+  rms_norm(step.context.profile, keys.view(), kv_norm_, step.context.spec.norm.eps, keys.view());
   for (std::size_t r = 0; r < x.rows(); ++r) {
-    angles.rotate(r, keys.row(r).subspan(spec_.head_dim - rope_.dim));
+    angles.rotate(r, keys.row(r).subspan(spec_.head_dim - spec_.rope.dim));
   }
   require_finite(keys, step.layer, "the key");
   return keys;
@@ -79,7 +79,7 @@ void CompressedAttention::compress(const LayerStep& step, const SequenceRun& run
                                    const Matrix& projected, const Matrix& index_projected,
                                    std::span<float> state) const {
   if (!compressor_) return;
-  const std::size_t plain = spec_.head_dim - rope_.dim;
+  const std::size_t plain = spec_.head_dim - spec_.rope.dim;
   const std::size_t own = state_of(spec_).windows;
   const std::size_t first = run.first_position / spec_.compressor->ratio;
   const auto write = [&](std::size_t stream, MatrixView<const float> entries) {
@@ -89,13 +89,13 @@ void CompressedAttention::compress(const LayerStep& step, const SequenceRun& run
     }
   };
   const Matrix entries =
-      compressor_->entries(step.context, rope_, run, projected, state.first(own));
+      compressor_->entries(step.context, spec_.rope, run, projected, state.first(own));
   require_finite(entries, step.layer, "a compressed entry");
   write(kEntryStream, entries.columns(0, plain));
-  write(kEntryRopeStream, entries.columns(plain, rope_.dim));
+  write(kEntryRopeStream, entries.columns(plain, spec_.rope.dim));
   if (!index_compressor_) return;
-  const Matrix index_entries =
-      index_compressor_->entries(step.context, rope_, run, index_projected, state.subspan(own));
+  const Matrix index_entries = index_compressor_->entries(step.context, spec_.rope, run,
+                                                          index_projected, state.subspan(own));
   require_finite(index_entries, step.layer, "an index entry");
   write(kEntryIndexStream, index_entries.view());
 }
@@ -112,7 +112,8 @@ CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, c
   Matrix queries = rounded_product(context, index_queries_, latent);
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 1; h <= spec_.index_heads; ++h) {
-      angles.rotate(r, queries.row(r).subspan(h * spec_.index_head_dim - rope_.dim, rope_.dim));
+      angles.rotate(
+          r, queries.row(r).subspan(h * spec_.index_head_dim - spec_.rope.dim, spec_.rope.dim));
     }
   }
   Matrix weights(x.rows(), spec_.index_heads);
@@ -151,7 +152,7 @@ void CompressedAttention::attend_run(const LayerStep& step, const SequenceRun& r
                                      const Matrix& queries, const Matrix& window,
                                      const Chosen& chosen, Matrix& out) const {
   const StepContext& context = step.context;
-  const std::size_t width = spec_.head_dim, plain = width - rope_.dim, past = spec_.window - 1;
+  const std::size_t width = spec_.head_dim, plain = width - spec_.rope.dim, past = spec_.window - 1;
   const float scale = 1.0F / std::sqrt(static_cast<float>(width));
   const auto entries = [&](std::span<const std::uint32_t> which) {
     Matrix keys(which.size(), width);
@@ -193,9 +194,9 @@ void CompressedAttention::attend_run(const LayerStep& step, const SequenceRun& r
 
 Matrix CompressedAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
-  const RopeAngles angles(context.profile, rope_, step.rows.positions);
+  const RopeAngles angles(context.profile, spec_.rope, step.rows.positions);
   Matrix latent = rounded_product(context, q_a_, x);
-  rms_norm(context.profile, latent.view(), q_norm_, context.spec.norm_eps, latent.view());
+  rms_norm(context.profile, latent.view(), q_norm_, context.spec.norm.eps, latent.view());
   const Matrix queries = this->queries(context, latent, angles);
   const Matrix keys = this->keys(step, x, angles);
   const Matrix projected = compressor_ ? compressor_->project(context, step.rows, x) : Matrix();
@@ -221,7 +222,8 @@ Matrix CompressedAttention::partial(const LayerStep& step, const Matrix& x) cons
   }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 1; h <= heads_; ++h) {
-      angles.rotate_back(r, attended.row(r).subspan(h * spec_.head_dim - rope_.dim, rope_.dim));
+      angles.rotate_back(
+          r, attended.row(r).subspan(h * spec_.head_dim - spec_.rope.dim, spec_.rope.dim));
     }
   }
   require_finite(attended, step.layer, "attention");

@@ -8,7 +8,7 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/attention/compressor.h"
-#include "inference/model/step/mixer_specs.h"
+#include "inference/model/spec/mixer_specs.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
@@ -31,7 +31,7 @@ class CompressedAttention {
  public:
   /// `prefix` as in `layers.3.attn.`.
   CompressedAttention(const WeightStore& weights, const StepContext& context,
-                      const std::string& prefix, const CompressedSpec& spec, const RopeSpec& rope);
+                      const std::string& prefix, const CompressedSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -51,7 +51,6 @@ class CompressedAttention {
   [[nodiscard]] std::size_t seen_entries(std::size_t position) const;
 
   CompressedSpec spec_;
-  const RopeSpec& rope_;
   std::size_t heads_ = 0, groups_ = 0;  ///< of this rank
   Linear q_a_, q_b_, kv_, o_a_, o_b_;
   std::vector<float> q_norm_, kv_norm_, sinks_;

@@ -72,7 +72,7 @@ Matrix Compressor::entries(const StepContext& context, const RopeSpec& rope, con
     positions.push_back(static_cast<std::uint32_t>(window * spec_.ratio));
   }
   round_between(context.profile, made.values());
-  rms_norm(context.profile, made.view(), norm_, context.spec.norm_eps, made.view());
+  rms_norm(context.profile, made.view(), norm_, context.spec.norm.eps, made.view());
   const RopeAngles angles(context.profile, rope, positions);
   for (std::size_t i = 0; i < n; ++i) {
     angles.rotate(i, made.row(i).subspan(width_ - rope.dim));

@@ -15,8 +15,8 @@ namespace ingot::inference {
 using formats::Role;
 
 GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& context,
-                           std::uint32_t layer, const std::string& prefix)
-    : spec_(context.spec.grouped(layer)) {
+                           std::uint32_t layer, const std::string& prefix, const GroupedSpec& spec)
+    : spec_(spec) {
   const std::size_t hidden = context.spec.hidden, width = spec_.head_dim;
   const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
   const Range kv_heads = key_head_part(context.rank, spec_.kv_heads);
@@ -64,7 +64,7 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
                                 rows_of(heads, values), all);
     distance_table_ = weights.vector(prefix + "rel_logits_proj.proj", {values, extent});
   }
-  if (context.spec.short_convolution > 0) {
+  if (context.spec.layers[layer].short_convolution > 0) {
     const auto convolution = [&](const char* name, Convolved what) {
       return ShortConvolution(weights, context, layer, prefix + name, what);
     };
@@ -91,7 +91,7 @@ void GqaAttention::load_norms(const WeightStore& weights, const StepContext& con
         std::vector<float> values =
             weights.vector_part(weights.name_of(role, layer), n_heads * width,
                                 {mine.first * width, mine.count * width});
-        for (float& value : values) value += context.spec.norm_offset;
+        for (float& value : values) value += context.spec.norm.adds;
         return values;
       };
       q_norm_ = load_part(Role::kQNorm, spec_.heads, {first_head_, heads_});
@@ -117,13 +117,13 @@ void GqaAttention::finish_heads(const LayerStep& step, std::span<const float> no
           {.group = Group::kTensor, .name = "squares of heads", .layer = step.layer}, squares);
       // Ranks that share a key head count its squares each.
       const std::size_t width = heads.cols() * context.rank.tp_size();
-      rms_norm_of_part(context.profile, heads.view(), squares, width, norm, context.spec.norm_eps,
+      rms_norm_of_part(context.profile, heads.view(), squares, width, norm, context.spec.norm.eps,
                        heads.view());
       return;
     }
     for (std::size_t first = 0; !norm.empty() && first < heads.cols(); first += norm.size()) {
       const auto part = heads.columns(first, norm.size());
-      rms_norm(context.profile, part, norm, context.spec.norm_eps, part);
+      rms_norm(context.profile, part, norm, context.spec.norm.eps, part);
     }
   };
   if (!spec_.norms_after_rope) normalize();

@@ -71,14 +71,14 @@ std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::si
   return order;
 }
 
-Indexer::Indexer(const WeightStore& weights, const StepContext& context, std::size_t layer,
-                 const std::string& prefix) {
-  const IndexerSpec& spec = *context.spec.indexer;
-  const MlaSpec& mla = context.spec.latent(layer);
+Indexer::Indexer(const WeightStore& weights, const StepContext& context, const LatentSpec& latent,
+                 const std::string& prefix)
+    : spec_(*latent.indexer) {
+  const IndexerSpec& spec = spec_;
   const std::size_t hidden = context.spec.hidden;
-  if (mla.rope_dim > 0) rope_ = with_learned_frequencies(weights, spec.rope);
+  if (latent.rope_dim > 0) rope_ = with_learned_frequencies(weights, spec.rope);
   queries_ = weights.linear(prefix + "wq_b.weight", spec.heads * spec.head_dim,
-                            spec.from_input ? hidden : mla.q_lora);
+                            spec.from_input ? hidden : latent.q_lora);
   if (spec.from_input) {
     input_norm_ = weights.vector(prefix + "q_input_norm.weight", {hidden});
     input_bias_ = weights.vector(prefix + "q_input_norm.bias", {hidden});
@@ -95,7 +95,7 @@ Indexer::Indexer(const WeightStore& weights, const StepContext& context, std::si
 
 // One key for the tokens of every pool that the rows complete.
 void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const {
-  const std::size_t pool = step.context.spec.indexer->pool, width = keys.cols();
+  const std::size_t pool = spec_.pool, width = keys.cols();
   Matrix both(x.rows(), 2 * width);
   pool_logits_.apply(x.view(), both.columns(width, width), step.context.threads);
   round_between(step.context.profile, both.values());
@@ -124,7 +124,7 @@ void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& ke
 
 // Rotates the first values of every head; then what the reference code does before FP8.
 void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const {
-  const IndexerSpec& spec = *context.spec.indexer;
+  const IndexerSpec& spec = spec_;
   const RopeAngles angles(context.profile, rope_, rows.positions);
   const bool transformed = context.profile == Profile::kNative && spec.hadamard_fp8;
   for (std::size_t r = 0; r < heads.rows(); ++r) {
@@ -141,7 +141,7 @@ void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& 
 Matrix Indexer::project_queries(const StepContext& context, const StepRows& rows, const Matrix& x,
                                 const Matrix& latent_queries) const {
   Matrix queries;
-  if (context.spec.indexer->from_input) {
+  if (spec_.from_input) {
     Matrix normed(x.rows(), x.cols());
     layer_norm(context.profile, x.view(), input_norm_, input_bias_, kNormEps, normed.view());
     queries = rounded_product(context, queries_, normed);
@@ -157,7 +157,7 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   const StepContext& context = step.context;
   const StepRows& rows = step.rows;
   Selection& selection = step.selection;
-  const IndexerSpec& spec = *context.spec.indexer;
+  const IndexerSpec& spec = spec_;
   const bool fp8 = context.profile == Profile::kNative && spec.hadamard_fp8;
   Matrix keys = rounded_product(context, keys_, x);
   layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kNormEps, keys.view());

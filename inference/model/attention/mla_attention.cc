@@ -19,8 +19,8 @@ struct MlaAttention::Queries {
 };
 
 MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& context,
-                           std::uint32_t layer, const std::string& prefix)
-    : spec_(context.spec.latent(layer)) {
+                           std::uint32_t layer, const std::string& prefix, const LatentSpec& spec)
+    : spec_(spec) {
   const std::size_t hidden = context.spec.hidden;
   const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
   const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
@@ -33,7 +33,7 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
     const std::string first = weights.name_of(role, layer);
     return prefix + first.substr(module_prefix(first).size());
   };
-  if (spec_.rope_dim > 0) rope_ = with_learned_frequencies(weights, context.spec.rope);
+  if (spec_.rope_dim > 0) rope_ = with_learned_frequencies(weights, spec_.rope);
   if (spec_.q_lora > 0) {
     q_a_ = weights.linear(name(Role::kQaProj), spec_.q_lora, hidden);
     q_norm_ = weights.vector(name(Role::kQaNorm), {spec_.q_lora});
@@ -57,8 +57,7 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
     gate_ = weights.linear(prefix + "g_proj.weight", spec_.heads, hidden, heads, {0, hidden});
   }
   if (spec_.heads_grow) growth_ = HeadGrowth(weights, prefix, spec_.heads, heads);
-  if (context.spec.indexer && context.spec.indexer->own[layer])
-    indexer_.emplace(weights, context, layer, prefix + "indexer.");
+  if (spec_.indexer) indexer_.emplace(weights, context, spec_, prefix + "indexer.");
 }
 
 MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, const Matrix& x,
@@ -104,7 +103,7 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
   cache_rows(step, x, angles);
   if (indexer_) {
     indexer_->select(step, x, queries.latent);
-  } else if (!context.spec.indexer) {
+  } else if (!spec_.takes_earlier_choice) {
     step.selection.assign(x.rows(), {});
   }
   INGOT_CHECK(step.selection.size() == x.rows());
@@ -162,7 +161,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
       const std::size_t head = first + i;
       const auto all_keys = expanded.columns(i * per_latent, spec_.nope);
       const auto all_values = expanded.columns(i * per_latent + spec_.nope, spec_.v);
-      const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, 1};
+      const AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1};
       const auto query = [&](std::size_t row, std::size_t rows, std::size_t offset,
                              std::size_t width) {
         return queries.block(run.first_row + row, rows, head * per_query + offset, width);
@@ -199,7 +198,7 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
                             Matrix& out) const {
   const StepContext& context = step.context;
   const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
-  const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, context.threads};
+  const AttentionNumbers numbers{context.profile, spec_.softmax_scale, context.threads};
 
   // [rows, heads x latent]: every head's query, times the transposed key rows of kv_b_proj.
   Matrix absorbed_queries(run.count, heads_ * spec_.kv_lora);

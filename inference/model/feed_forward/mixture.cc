@@ -15,9 +15,9 @@ namespace ingot::inference {
 using formats::Role;
 
 Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-              const Roles& roles, std::size_t intermediate, Range mine,
+              const Roles& roles, const MlpSpec& spec, Range mine, std::uint8_t number,
               std::optional<InStack> stack) {
-  const std::size_t hidden = context.spec.hidden;
+  const std::size_t hidden = context.spec.hidden, intermediate = spec.width;
   const Range all{0, hidden};
   const auto read = [&](const std::string& name, std::size_t n_rows, std::size_t n_cols,
                         const Range& rows, const Range& cols) {
@@ -28,10 +28,10 @@ Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint3
     }
     return weights.read(part, context.threads);
   };
-  Mlp mlp{.form = context.spec.gate_of(layer, /*is_expert=*/false)};
-  mlp.down = read(weights.name_of(roles.down, layer), hidden, intermediate, all, mine);
-  if (context.spec.has_mlp_gate) {
-    const std::string gate = weights.name_of(roles.gate, layer);
+  Mlp mlp{.form = spec.gate};
+  mlp.down = read(weights.name_of(roles.down, layer, {}, number), hidden, intermediate, all, mine);
+  if (spec.has_gate) {
+    const std::string gate = weights.name_of(roles.gate, layer, {}, number);
     if (weights.has_rows_in_turn(gate)) {
       const Range pairs{2 * mine.first, 2 * mine.count};
       mlp.gate = read(gate, 2 * intermediate, hidden, pairs, all);
@@ -39,7 +39,7 @@ Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint3
     }
     mlp.gate = read(gate, intermediate, hidden, mine, all);
   }
-  mlp.up = read(weights.name_of(roles.up, layer), intermediate, hidden, mine, all);
+  mlp.up = read(weights.name_of(roles.up, layer, {}, number), intermediate, hidden, mine, all);
   return mlp;
 }
 
@@ -110,11 +110,12 @@ Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
 }
 
 Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-                 ExpertStore& experts)
+                 const MixtureSpec& mixture, ExpertStore& experts)
     : layer_(layer),
-      places_(context.rank, context.spec.router->experts, layer),
+      spec_(mixture),
+      places_(context.rank, mixture.router.experts, layer),
       experts_(&experts) {
-  const RouterSpec& spec = *context.spec.router;
+  const RouterSpec& spec = spec_.router;
   const RankView& rank = context.rank;
   if ((spec.scales_input || spec.identity_experts > 0) && !rank.experts_meet_in_tensor_group()) {
     throw Error(ErrorCode::kUnsupported,
@@ -128,7 +129,7 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
   const std::string module = router.substr(0, router.rfind('.') + 1);
   if (weights.expects(module + "global_scale", layer))
     router_scale_ = weights.vector(module + "global_scale", {1}).front();
-  if (layer < spec.table_layers) {
+  if (spec.has_table) {
     token_experts_ =
         weights.indices(module + "tid2eid", {context.spec.stored_vocab, spec.topk}, spec.experts);
   } else if (spec.bias_of_logits) {
@@ -139,21 +140,22 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
     bias_ = weights.vector(
         name, is_row ? formats::Shape{1, spec.choices()} : formats::Shape{spec.choices()});
   }
-  if (context.spec.shared_intermediate > 0) load_shared(weights, context);
+  if (spec_.shared) load_shared(weights, context);
 }
 
 void Mixture::load_shared(const WeightStore& weights, const StepContext& context) {
-  const RouterSpec& spec = *context.spec.router;
   const RankView& rank = context.rank;
-  const std::size_t n_weighed = spec.weighed_shared;
-  const std::size_t width = context.spec.shared_intermediate / std::max<std::size_t>(n_weighed, 1);
+  const std::size_t n_weighed = spec_.router.weighed_shared;
+  MlpSpec one = *spec_.shared;
+  one.width /= std::max<std::size_t>(n_weighed, 1);
+  const std::size_t width = one.width;
   const auto load = [&](const Range& mine) {
     for (std::size_t i = 0; i < n_weighed; ++i) {
-      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, width, mine,
+      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, one, mine, 0,
                                   Mlp::InStack{.matrix = i, .count = n_weighed}));
     }
     if (n_weighed == 0)
-      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, width, mine));
+      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, one, mine));
   };
   const std::string module = module_prefix(weights.name_of(Role::kSharedDown, layer_));
   if (weights.expects(Role::kSharedRouter, layer_)) {
@@ -170,7 +172,7 @@ void Mixture::load_shared(const WeightStore& weights, const StepContext& context
                 "shared experts that the router weighs are not computed in slots of an expert map");
   }
   shared_in_ = Shared::kSlot;
-  const auto id = static_cast<std::uint32_t>(spec.experts);
+  const auto id = static_cast<std::uint32_t>(spec_.router.experts);
   if (places_.holds(rank.at().ep_rank, id)) load(expert_part(rank, width));
 }
 
@@ -181,12 +183,12 @@ Routing Mixture::choose(const StepContext& context, const Matrix& x,
   add_bias(logit_bias_, logits);
   require_finite(logits, layer_, "the router");
   std::vector<std::uint32_t> given;
-  const std::size_t topk = context.spec.router->topk;
+  const std::size_t topk = spec_.router.topk;
   for (std::size_t r = 0; !token_experts_.empty() && r < x.rows(); ++r) {
     const auto at = token_experts_.begin() + static_cast<std::ptrdiff_t>(topk) * tokens[r];
     given.insert(given.end(), at, at + static_cast<std::ptrdiff_t>(topk));
   }
-  Routing routing = route(*context.spec.router, logits.view(), bias_, given);
+  Routing routing = route(spec_.router, logits.view(), bias_, given);
   for (std::vector<float>* scaled : {&routing.weights, &routing.shared_weights}) {
     for (float& weight : *scaled) weight *= router_scale_;
   }
@@ -215,7 +217,7 @@ Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert, con
   const Mlp mlp{.gate = held->gate,
                 .up = held->up,
                 .down = held->down,
-                .form = context.spec.gate_of(layer_, /*is_expert=*/true),
+                .form = spec_.expert.gate,
                 .gate_bias = held->gate_bias,
                 .up_bias = held->up_bias,
                 .down_bias = held->down_bias};
@@ -250,16 +252,14 @@ void Mixture::prefetch(std::span<const std::uint32_t> experts) const {
   experts_->prefetch(layer_, routed);
 }
 
-bool Mixture::is_identity(const StepContext& context, std::uint32_t expert) {
-  const RouterSpec& spec = *context.spec.router;
-  return spec.identity_experts > 0 && expert >= spec.experts;
+bool Mixture::is_identity(std::uint32_t expert) const {
+  return spec_.router.identity_experts > 0 && expert >= spec_.router.experts;
 }
 
 // They stand behind the others, so that the order of the sum is that of ids.
-void Mixture::add_identity_experts(const StepContext& context, const Matrix& x,
-                                   const Routing& routing, Matrix& sums) {
+void Mixture::add_identity_experts(const Matrix& x, const Routing& routing, Matrix& sums) const {
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
-    if (!is_identity(context, routing.experts[i])) continue;
+    if (!is_identity(routing.experts[i])) continue;
     const auto from = x.row(i / routing.topk);
     const auto to = sums.row(i / routing.topk);
     for (std::size_t c = 0; c < to.size(); ++c) to[c] += routing.weights[i] * from[c];
@@ -274,7 +274,7 @@ ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x, con
   std::vector<std::size_t> uses_of_tensors;
   std::vector<std::uint32_t> with_tensors;
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
-    if (is_identity(context, routing.experts[i])) continue;
+    if (is_identity(routing.experts[i])) continue;
     uses_of_tensors.push_back(i);
     with_tensors.push_back(routing.experts[i]);
   }
@@ -293,7 +293,7 @@ ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x, con
       std::ranges::copy(x.row(uses[i] / routing.topk), rows.row(i).begin());
     }
     // Input that is weighed gives output that is not.
-    const bool weighs_input = context.spec.router->scales_input && places_.is_routed(expert);
+    const bool weighs_input = spec_.router.scales_input && places_.is_routed(expert);
     for (std::size_t i = 0; weighs_input && i < uses.size(); ++i) {
       for (float& value : rows.row(i)) value *= routing.weights[uses[i]];
     }
@@ -353,7 +353,7 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x,
       reduce("shared expert sum", sums.shared);
     }
     reduce("expert sum", sums.routed);
-    add_identity_experts(context, x, routing, sums.routed);
+    add_identity_experts(x, routing, sums.routed);
   }
   if (context.profile == Profile::kBf16) {
     round_between(context.profile, sums.routed.values());

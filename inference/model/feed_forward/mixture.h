@@ -21,11 +21,12 @@ namespace ingot::inference {
 /// with the gate's, in `gate`. GateForm says what else may become of gate and up.
 struct Mlp {
   Linear gate, up, down;
-  GateForm form;
+  GateForm form = {};
   std::span<const float> gate_bias = {}, up_bias = {}, down_bias = {};
+  float scale = 1.0F;  ///< of its output, which partial() leaves to whoever adds it up
 
-  /// Those of a layer's tensors with these roles; `intermediate` of the whole, of which `mine` is
-  /// read.
+  /// Those of a layer's tensors with these roles; `spec` of the whole, of which the inner values
+  /// `mine` are read; `number` as in BlockSpec.
   struct Roles {
     formats::Role gate, up, down;
   };
@@ -38,7 +39,7 @@ struct Mlp {
     std::size_t matrix = 0, count = 0;
   };
   static Mlp load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-                  const Roles& roles, std::size_t intermediate, Range mine,
+                  const Roles& roles, const MlpSpec& spec, Range mine, std::uint8_t number = 0,
                   std::optional<InStack> stack = {});
 
   /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
@@ -52,7 +53,7 @@ class Mixture {
  public:
   /// `experts` must outlive this.
   Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-          ExpertStore& experts);
+          const MixtureSpec& spec, ExpertStore& experts);
 
   /// The layer's output for normalized input `x`, reduced. Where the ranks that share out the
   /// experts are those that share the tokens, every rank runs its experts on all of them and one
@@ -85,12 +86,12 @@ class Mixture {
   /// FP32 sums of one expert for some rows, of an expert in slices this rank's share.
   Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows,
                     const Taps& taps) const;
-  static bool is_identity(const StepContext& context, std::uint32_t expert);
-  static void add_identity_experts(const StepContext& context, const Matrix& x,
-                                   const Routing& routing, Matrix& sums);
+  [[nodiscard]] bool is_identity(std::uint32_t expert) const;
+  void add_identity_experts(const Matrix& x, const Routing& routing, Matrix& sums) const;
   void prefetch(std::span<const std::uint32_t> experts) const;
 
   std::uint32_t layer_ = 0;
+  MixtureSpec spec_;
   ExpertPlaces places_;
   Linear router_;
   float router_scale_ = 1.0F;  ///< of all weights

@@ -236,7 +236,7 @@ Matrix DeltaNet::partial(const LayerStep& step, const Matrix& x) const {
       const auto head = out.row(r).subspan(h * dv, dv);
       const auto gate = std::as_const(in.gate).row(r).subspan(h * dv, dv);
       const float mean = sum_of_squares(head) / static_cast<float>(dv);
-      const float factor = 1.0F / std::sqrt(mean + context.spec.norm_eps);
+      const float factor = 1.0F / std::sqrt(mean + context.spec.norm.eps);
       for (std::size_t j = 0; j < dv; ++j) {
         head[j] = norm_[j] * (head[j] * factor) *
                   (spec_.silu_gate ? silu_f32(gate[j]) : sigmoid_f32(gate[j]));

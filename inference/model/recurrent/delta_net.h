@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/step/mixer_specs.h"
+#include "inference/model/spec/mixer_specs.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"

@@ -80,7 +80,7 @@ void StateSpace::finish(const StepContext& context, const Matrix& projected, Mat
     for (std::size_t first = 0; first < row.size(); first += width) {
       const auto group = row.subspan(first, width);
       const float mean = sum_of_squares(group) / static_cast<float>(width);
-      const float factor = 1.0F / std::sqrt(mean + context.spec.norm_eps);
+      const float factor = 1.0F / std::sqrt(mean + context.spec.norm.eps);
       for (std::size_t c = 0; c < width; ++c) group[c] = norm_[first + c] * (group[c] * factor);
     }
   }

@@ -6,6 +6,7 @@
 
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
+#include "inference/model/spec/layer_spec.h"
 
 // Manifold-constrained hyper-connections: the residual of a token is n streams of `hidden` values
 // instead of one, side by side in a row of n x hidden. A block (attention, feed-forward) reads one
@@ -24,17 +25,6 @@
 // columns, so that both sum to about one.
 
 namespace ingot::inference {
-
-/// The numbers of a model's hyper-connections.
-struct HyperSpec {
-  std::size_t streams = 1;  ///< n
-  std::size_t rounds = 1;   ///< of sinkhorn
-  float eps = 1e-6F;
-  float norm_eps = 1e-6F;
-  bool learned_head =
-      true;  ///< weights collapse the streams before the final norm; else their mean
-  bool operator==(const HyperSpec&) const = default;
-};
 
 /// The weights of one: fn [(2 + n) n, n x hidden] row-major, base [(2 + n) n], scale [3]. Of the
 /// head, which has the part `pre` alone: fn [n, n x hidden], base [n], scale [1].

@@ -47,13 +47,13 @@ void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
 std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
                                 const std::string& name, std::size_t n) {
   std::vector<float> values = weights.vector(name, {n});
-  for (float& value : values) value += spec.norm_offset;
+  for (float& value : values) value += spec.norm.adds;
   return values;
 }
 
 Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight) {
   Matrix out(x.rows(), x.cols());
-  rms_norm(context.profile, x.view(), weight, context.spec.norm_eps, out.view());
+  rms_norm(context.profile, x.view(), weight, context.spec.norm.eps, out.view());
   return out;
 }
 

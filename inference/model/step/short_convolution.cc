@@ -24,16 +24,17 @@ void convolve(formats::MatrixView<const float> weights, std::span<const float> b
 
 ShortConvolution::ShortConvolution(const WeightStore& weights, const StepContext& context,
                                    std::size_t layer, const std::string& name, Convolved what)
-    : kernel_(context.spec.short_convolution) {
+    : kernel_(context.spec.layers[layer].short_convolution) {
   const auto all = convolved_columns(context.spec, context.rank, layer);
   const auto place = static_cast<std::size_t>(what);
   for (std::size_t i = 0; i < place; ++i) first_ += (kernel_ - 1) * all[i].count;
   const Range mine = all[place];
   const bool is_output = what == Convolved::kAttention || what == Convolved::kFeedForward;
-  const GqaSpec& gqa = context.spec.grouped(layer);
+  const GroupedSpec& grouped = *context.spec.layers[layer].find<GroupedSpec>();
   const std::size_t channels =
-      is_output ? context.spec.hidden
-                : gqa.kv_heads * (what == Convolved::kKeys ? gqa.head_dim : gqa.value_dim);
+      is_output
+          ? context.spec.hidden
+          : grouped.kv_heads * (what == Convolved::kKeys ? grouped.head_dim : grouped.value_dim);
   columns_ = {.first = is_output ? mine.first : 0, .count = mine.count};
   is_shared_out_ = is_output && mine.count < channels;
   const formats::Shape slice = {mine.count, 1, kernel_};

@@ -102,14 +102,6 @@ Matrix LayerStep::cached_keys(Profile profile, SequenceId sequence, std::size_t 
   return gathered_from(key_cache, key_layer, profile, sequence, first_stream + stream, positions);
 }
 
-std::size_t ModelSpec::last_reader(std::size_t layer) const {
-  std::size_t last = layer;
-  for (std::size_t l = layer + 1; l < layers; ++l) {
-    if (keys_of(l) == layer) last = l;
-  }
-  return last;
-}
-
 void require_keys_in_stage(const ModelSpec& spec, const Range& stage) {
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
     if (spec.keys_of(l) >= stage.first) continue;
@@ -206,78 +198,6 @@ void require_finite(const Matrix& values, std::size_t layer, std::string_view op
                               layer, operation, r));
     }
   }
-}
-
-namespace {
-
-std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, KvFormat format,
-                                        std::size_t layer) {
-  const MlaSpec& mla = spec.latent(layer);
-  const bool has_keys = !mla.keys_of;
-  std::vector<CacheStream> streams = {
-      {.width = has_keys ? mla.kv_lora : 0,
-       .format = format,
-       .group = format == KvFormat::kFp8 ? std::size_t{128} : mla.kv_lora},
-      {.width = has_keys ? mla.rope_dim : 0, .format = unquantized(format), .group = mla.rope_dim}};
-  if (spec.indexer && spec.indexer->own[layer]) {
-    const IndexerSpec& indexer = *spec.indexer;
-    const bool fp8 = profile == Profile::kNative && indexer.hadamard_fp8;
-    streams.push_back({.width = indexer.head_dim,
-                       .format = fp8 ? KvFormat::kFp8 : unquantized(format),
-                       .group = indexer.head_dim,
-                       .power_of_two = fp8 && indexer.power_of_two_keys,
-                       .every = indexer.pool});
-    if (indexer.pool > 1) {
-      // Keys of an unfinished pool, and their logits.
-      streams.push_back({.width = (indexer.pool - 1) * 2 * indexer.head_dim, .is_state = true});
-    }
-  }
-  return streams;
-}
-
-}  // namespace
-
-KvFormat plain_kv_format(Profile profile) {
-  return profile == Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
-}
-
-std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
-                                       KvFormat format, std::size_t layer) {
-  const MixerSpec mixer = spec.mixer(layer);
-  if (!std::holds_alternative<ModelAttention>(mixer)) return mixer_streams(mixer, format);
-  if (spec.mla) {
-    std::vector<CacheStream> streams = latent_streams(spec, profile, format, layer);
-    const std::vector<CacheStream> first = streams;
-    if (spec.is_twofold) streams.insert(streams.end(), first.begin(), first.end());
-    return streams;
-  }
-  const GqaSpec& gqa = spec.grouped(layer);
-  const std::size_t heads = key_head_part(rank, gqa.kv_heads).count;
-  const auto per_head = [&](std::size_t width) {
-    return CacheStream{.width = heads * width, .format = format, .group = width};
-  };
-  std::vector<CacheStream> streams = {per_head(gqa.head_dim), per_head(gqa.value_dim)};
-  if (gqa.blocks) {
-    const std::size_t width = gqa.blocks->head_dim;
-    streams.push_back({.width = width, .format = unquantized(format), .group = width});
-  }
-  if (spec.short_convolution > 0) {
-    std::size_t columns = 0;
-    for (const Range& convolved : convolved_columns(spec, rank, layer)) columns += convolved.count;
-    streams.push_back({.width = (spec.short_convolution - 1) * columns, .is_state = true});
-  }
-  return streams;
-}
-
-std::array<Range, 4> convolved_columns(const ModelSpec& spec, const RankView& rank,
-                                       std::size_t layer) {
-  const GqaSpec& gqa = spec.grouped(layer);
-  const Range heads = key_head_part(rank, gqa.kv_heads);
-  const Range hidden = tensor_part(rank, spec.hidden, "columns of short convolutions");
-  const auto columns = [&](std::size_t width) {
-    return Range{heads.first * width, heads.count * width};
-  };
-  return {columns(gqa.head_dim), columns(gqa.value_dim), hidden, hidden};
 }
 
 SequenceId ModelCache::add() {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,131 +8,16 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/config/model_config.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
-#include "inference/model/step/attention_specs.h"
-#include "inference/model/step/hyper_connection.h"
-#include "inference/model/step/mixer_specs.h"
+#include "inference/model/spec/layer_cache.h"
+#include "inference/model/spec/layer_spec.h"
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
-
-/// What becomes of gate and up of an MLP before down: silu(gate) * up, changed by what is said
-/// here.
-struct GateForm {
-  /// Gates are at most this, and what they are multiplied with is within +- this.
-  std::optional<float> limit;
-  bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
-  float alpha = 1.0F;        ///< gate * sigmoid(alpha * gate) in place of silu
-  float up_offset = 0;       ///< is added to up
-  bool operator==(const GateForm&) const = default;
-};
-
-enum class GateScore : std::uint8_t {
-  kSigmoid,
-  kSoftmax,
-  kSqrtSoftplus,  ///< sqrt(log(1 + e^x))
-};
-
-struct RouterSpec {
-  std::size_t experts = 0, topk = 0, groups = 1, topk_groups = 1;
-  GateScore score = GateScore::kSoftmax;
-  bool correction_bias = false;
-  bool bias_of_logits = false;  ///< the router's bias is added to its logits
-  bool scales_input = false;    ///< weights are those of an expert's input, not of its output
-  bool normalize = false;
-  float scale = 1.0F;
-  /// So many layers, from the first on, have a table from token to experts (`tid2eid`); the router
-  /// scores those.
-  std::size_t table_layers = 0;
-  /// Experts behind the others that have no tensors: they give their input back.
-  std::size_t identity_experts = 0;
-  /// Shared experts, whose logits stand behind the others: each is weighed as if it was chosen.
-  std::size_t weighed_shared = 0;
-  bool operator==(const RouterSpec&) const = default;
-
-  /// What the router chooses from.
-  [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
-  /// What the router scores.
-  [[nodiscard]] std::size_t scored() const { return choices() + weighed_shared; }
-};
-
-/// All numbers that the forward pass needs, read once from config.json.
-struct ModelSpec {
-  std::string_view family;
-  std::size_t vocab = 0, hidden = 0, layers = 0, mtp_layers = 0;
-  /// The config has layers for multi-token prediction that are not of the kind that MtpLayer
-  /// computes: mtp_layers is 0.
-  bool leaves_out_mtp = false;
-  std::size_t stored_vocab = 0;  ///< rows of embedding and head: more where they were padded
-  std::size_t dense_intermediate = 0, moe_intermediate = 0, shared_intermediate = 0;
-  std::size_t max_positions = 0;
-  float norm_eps = 1e-6F;
-  float norm_offset = 0;   ///< is added to the weights of norms of hidden states, queries and keys
-  bool tied_head = false;  ///< the embedding is the head, unless one is stored
-  std::optional<MlaSpec> mla;
-  std::vector<MlaSpec> mla_by_layer;  ///< of main layers; empty: `mla` in all
-  std::optional<GqaSpec> gqa;
-  std::vector<GqaSpec> gqa_by_layer;  ///< MTP layers included; empty: `gqa` in all
-  RopeSpec rope;                      ///< of latent and compressed attention, as is the next
-  float softmax_scale = 1.0F;
-  std::optional<IndexerSpec> indexer;
-  std::optional<RouterSpec> router;
-  std::vector<bool> is_moe;  ///< per layer, MTP layers included
-  GateForm gate;
-  /// Per layer where they differ: of experts, and of dense MLPs and shared experts.
-  std::vector<GateForm> expert_gates, mlp_gates;
-  bool expert_biases = false;  ///< each projection of a routed expert has one
-  bool is_twofold = false;     ///< layers are TwofoldLayers
-  bool norms_mixture = false;  ///< a norm of what a mixture of experts gives
-  bool norms_embedding = false;
-  float logit_divisor = 1.0F;      ///< of normed states before the head
-  std::optional<float> logit_cap;  ///< logits are cap tanh(logits / cap)
-  /// Tokens of the short convolutions of every layer, the row's own too: over keys, values, what
-  /// attention gives and what feed-forward gives. 0: there are none.
-  std::size_t short_convolution = 0;
-  bool has_mlp_gate = true;  ///< else feed-forward is down(relu(up x)^2)
-  /// Per layer, MTP layers included: whether it has a feed-forward part; empty: all have.
-  std::vector<bool> has_feed_forward;
-  /// Per layer, MTP layers included; empty: ModelAttention in all.
-  std::vector<MixerSpec> mixers;
-  RopeSpec compressed_rope;  ///< of layers with a compressor
-  std::optional<HyperSpec> hyper;
-
-  /// Whether two configs mean the same forward pass.
-  bool operator==(const ModelSpec&) const = default;
-
-  [[nodiscard]] bool feeds_forward(std::size_t layer) const {
-    return has_feed_forward.empty() || has_feed_forward[layer];
-  }
-  [[nodiscard]] const GateForm& gate_of(std::size_t layer, bool is_expert) const {
-    const std::vector<GateForm>& own = is_expert ? expert_gates : mlp_gates;
-    return own.empty() ? gate : own[layer];
-  }
-  /// REQUIRES: the model has grouped-query attention.
-  [[nodiscard]] const GqaSpec& grouped(std::size_t layer) const {
-    return gqa_by_layer.empty() ? *gqa : gqa_by_layer[layer];
-  }
-  /// REQUIRES: the model has latent attention.
-  [[nodiscard]] const MlaSpec& latent(std::size_t layer) const {
-    return mla_by_layer.empty() ? *mla : mla_by_layer[layer];
-  }
-  /// The layer whose keys a layer reads: itself or an earlier one.
-  [[nodiscard]] std::size_t keys_of(std::size_t layer) const {
-    return mla ? latent(layer).keys_of.value_or(layer) : layer;
-  }
-  /// The last main layer that reads the keys of a layer.
-  [[nodiscard]] std::size_t last_reader(std::size_t layer) const;
-  [[nodiscard]] MixerSpec mixer(std::size_t layer) const {
-    return mixers.empty() ? MixerSpec(ModelAttention()) : mixers[layer];
-  }
-  /// Values of a token between two layers.
-  [[nodiscard]] std::size_t stream_width() const { return hidden * (hyper ? hyper->streams : 1); }
-};
 
 /// How many choices were near a tie: the first of what was left out stood within kNearTie,
 /// relative, of the last that was chosen. There sums that are added in another order may choose
@@ -234,7 +118,7 @@ struct LayerStep {
   std::size_t key_layer = 0;
   Selection& selection;
   const Taps& taps;
-  std::size_t first_stream = 0;  ///< of the cache layer: a TwofoldLayer's halves have their own
+  std::size_t first_stream = 0;  ///< of the cache layer: those of the block
   /// What the short convolutions of the layer keep of each run's sequence; empty without any.
   std::vector<std::span<float>> recent = {};
 
@@ -284,31 +168,6 @@ void add_rounded(Profile profile, Matrix& to, const Matrix& what);
 
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation);
-
-/// Streams of a latent-attention layer in a KvCache, in this order.
-inline constexpr std::size_t kLatentStream = 0;
-inline constexpr std::size_t kRopeKeyStream = 1;
-inline constexpr std::size_t kLatentStreams = 2;
-inline constexpr std::size_t kIndexKeyStream = 2;  ///< of layers with an indexer, grouped ones too
-/// Streams of a grouped-query layer.
-inline constexpr std::size_t kKeyStream = 0;
-inline constexpr std::size_t kValueStream = 1;
-
-/// The numbers of a cache that quantizes nothing: F32 in profile kF32, else BF16.
-KvFormat plain_kv_format(Profile profile);
-
-/// What a layer caches per token. FP8 and INT8 quantize the latent (E4M3 per 128 values, INT8 per
-/// token) and leave the rope key in BF16; of grouped-query attention every head of keys and values
-/// has its scale. Index keys are FP8 where the indexer scores with FP8 in this profile, else F32 or
-/// BF16.
-std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
-                                       KvFormat format, std::size_t layer);
-
-/// The columns that a rank convolves of a layer's keys, values, attention output and feed-forward
-/// output (ModelSpec::short_convolution): of keys and values those of its heads, of outputs a share
-/// of the whole.
-std::array<Range, 4> convolved_columns(const ModelSpec& spec, const RankView& rank,
-                                       std::size_t layer);
 
 /// Keys and values of the sequences in flight: of the main layers, and of the MTP layers, whose
 /// sequences have lengths of their own. A SequenceId means the same in both.

@@ -213,7 +213,7 @@ class ChunkedPrompt : public ::testing::TestWithParam<std::size_t> {
   }
 
   void expect_golden(const Recording& is, const inference::ModelSpec& spec) const {
-    for (std::size_t l = 0; l <= spec.layers; ++l) {
+    for (std::size_t l = 0; l <= spec.n_main; ++l) {
       EXPECT_LE(
           relative_error(is.hidden.at(l), golden_.floats(fmt::format("{}hidden.{}", prompt_, l))),
           1e-5)

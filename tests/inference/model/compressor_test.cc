@@ -38,7 +38,7 @@ class CompressorEntries : public ::testing::TestWithParam<Compressed> {
                                    "tests/golden/families/deepseek_v4")),
         spec_(model_spec(source_)),
         weights_(source_, Profile::kF32, 1),
-        width_(std::get<CompressedSpec>(spec_.mixer(GetParam().layer)).head_dim),
+        width_(spec_.layers[GetParam().layer].find<CompressedSpec>()->head_dim),
         prefix_("layers." + std::to_string(GetParam().layer) + ".attn.compressor."),
         x_(kTokens, spec_.hidden) {
     std::mt19937 random(7);
@@ -52,7 +52,11 @@ class CompressorEntries : public ::testing::TestWithParam<Compressed> {
     return {values.begin(), values.end()};
   }
 
-  /// The compressed tokens, straight from the definition: entry w of all tokens.
+  [[nodiscard]] const RopeSpec& rope() const {
+    return spec_.layers[GetParam().layer].find<CompressedSpec>()->rope;
+  }
+
+  /// What tokens give, straight from the definition: entry w of all tokens.
   [[nodiscard]] std::vector<double> reference(std::size_t window) const {
     const auto& [ratio, overlap] = GetParam().spec;
     const std::size_t outputs = (overlap ? 2 : 1) * width_, hidden = spec_.hidden;
@@ -82,9 +86,9 @@ class CompressorEntries : public ::testing::TestWithParam<Compressed> {
       entry[c] = sum / weight;
       squares += entry[c] * entry[c];
     }
-    const double root = std::sqrt(squares / static_cast<double>(width_) + spec_.norm_eps);
+    const double root = std::sqrt(squares / static_cast<double>(width_) + spec_.norm.eps);
     for (std::size_t c = 0; c < width_; ++c) entry[c] *= norm[c] / root;
-    const RopeSpec& rope = spec_.compressed_rope;
+    const RopeSpec& rope = this->rope();
     for (std::size_t i = 0; i < rope.dim / 2; ++i) {
       double& a = entry[width_ - rope.dim + 2 * i];
       double& b = entry[width_ - rope.dim + 2 * i + 1];
@@ -120,7 +124,7 @@ TEST_P(CompressorEntries, AgreeWithThePlainReference) {
     }
     at += count;
     const StepRows grouped(rows);
-    const Matrix entries = compressor.entries(context, spec_.compressed_rope, grouped.runs[0],
+    const Matrix entries = compressor.entries(context, rope(), grouped.runs[0],
                                               compressor.project(context, grouped, part), state);
     for (std::size_t i = 0; i < entries.rows(); ++i, ++n_entries) {
       const std::vector<double> wanted = reference(n_entries);

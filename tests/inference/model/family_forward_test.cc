@@ -94,8 +94,8 @@ TEST_P(FamilyForward, EveryLayerAndTheLogitsAgree) {
   } else {
     for (std::size_t i = 0; i < ids_.size(); ++i) rows.push_back(static_cast<std::int64_t>(i));
   }
-  const std::size_t n_streams = model().spec().hyper ? model().spec().hyper->streams : 1;
-  for (std::size_t l = 0; l <= model().spec().layers; ++l) {
+  const std::size_t n_streams = model().spec().ends.hyper ? model().spec().ends.hyper->streams : 1;
+  for (std::size_t l = 0; l <= model().spec().n_main; ++l) {
     const std::vector<float> hidden = rows_of(is.hidden.at(l), ids_.size(), rows);
     const std::vector<float> golden = golden_.floats(fmt::format("hidden.{}", l));
     std::vector<float> wanted;
@@ -179,7 +179,7 @@ TEST_P(FamilyForward, AStreamOfLayersHasTheSameBits) {
         {.position = static_cast<std::uint32_t>(i), .token = static_cast<std::int32_t>(ids_[i])});
   }
   Matrix hidden = stream.embed(rows);
-  for (std::size_t l = 0; l < model().spec().layers; ++l) stream.layer(l, hidden, rows, {});
+  for (std::size_t l = 0; l < model().spec().n_main; ++l) stream.layer(l, hidden, rows, {});
   const Matrix logits = stream.head(stream.final_norm(hidden));
   EXPECT_TRUE(std::ranges::equal(logits.values(), run(model(), ids_).logits));
 }
@@ -209,7 +209,7 @@ TEST_P(FamilyForward, SequencesBeginAgainButDoNotGoBack) {
   feed(model(), cache, sequence, ids_, SIZE_MAX / 2, first);
   cache.main().truncate(sequence, ids_.size() - 3);
   const auto go_on = [&] { feed(model(), cache, sequence, ids_, SIZE_MAX / 2, second); };
-  if (model().spec().mixers.empty() && model().spec().short_convolution == 0) {
+  if (!model().spec().keeps_states()) {
     go_on();
   } else {
     expect_error(ErrorCode::kUnsupported, {"layer", "begin the sequence again"}, go_on);

@@ -53,7 +53,7 @@ TEST_P(ForwardGolden, EveryLayerAndTheLogitsAgreeWithinRounding) {
     SCOPED_TRACE(prompt);
     const auto ids = golden_.integers(prompt + "input_ids");
     const Recording is = run(model(), ids);
-    for (std::size_t l = 0; l <= model().spec().layers; ++l) {
+    for (std::size_t l = 0; l <= model().spec().n_main; ++l) {
       EXPECT_LE(
           relative_error(is.hidden.at(l), golden_.floats(fmt::format("{}hidden.{}", prompt, l))),
           1e-5)
@@ -74,7 +74,7 @@ TEST_P(ForwardGolden, EveryLayerAndTheLogitsAgreeWithinRounding) {
         EXPECT_EQ(argmax(logits), best[i]) << i;
       }
     }
-    EXPECT_EQ(is.n_selected > 0, ids.size() > model().spec().indexer->topk);
+    EXPECT_EQ(is.n_selected > 0, ids.size() > model().spec().indexer()->topk);
   }
 }
 
@@ -145,7 +145,7 @@ TEST_P(FamilyGolden, EveryLayerAllLogitsAndGreedyTokensAgree) {
   const GoldenFile golden(directory + "/golden.safetensors");
   const auto ids = golden.integers("input_ids");
   const Recording is = run(opened.model, ids);
-  for (std::size_t l = 0; l <= opened.model.spec().layers; ++l) {
+  for (std::size_t l = 0; l <= opened.model.spec().n_main; ++l) {
     EXPECT_LE(relative_error(is.hidden.at(l), golden.floats(fmt::format("hidden.{}", l))), 1e-5)
         << "hidden " << l;
   }
@@ -172,7 +172,7 @@ class Bf16 : public ForwardGolden {
 
 TEST_P(Bf16, LayersAloneAreCloseToTheRecordedOnes) {
   for (const std::size_t p : {3U, 4U}) {
-    for (std::size_t l = 0; l < opened_.model.spec().layers; ++l) {
+    for (std::size_t l = 0; l < opened_.model.spec().n_main; ++l) {
       const auto hidden = [&](std::size_t i) {
         return golden_.matrix(fmt::format("prompt{}.hidden.{}", p, i));
       };
@@ -258,7 +258,7 @@ class Native : public ::testing::Test {
   void expect_layers_close(const std::filesystem::path& directory, double least) const {
     const OpenedModel quantized(directory, native()), exact(directory);
     for (const std::size_t p : {3U, 4U}) {
-      for (std::size_t l = 0; l < quantized.model.spec().layers; ++l) {
+      for (std::size_t l = 0; l < quantized.model.spec().n_main; ++l) {
         const auto hidden = [&](std::size_t i) {
           return golden_.matrix(fmt::format("prompt{}.hidden.{}", p, i));
         };
@@ -298,7 +298,7 @@ TEST_F(Native, Nvfp4LayersAreCloseToTheRecord) {
 TEST_F(Native, WeightOnlyLayersLeaveTheActivationsInBf16) {
   const auto directory = convert_to(SchemeId::kNvfp4, "modelopt", Activations::kWeightOnly);
   const OpenedModel quantized(directory, native()), exact(directory);
-  for (std::size_t l = 0; l < exact.model.spec().layers; ++l) {
+  for (std::size_t l = 0; l < exact.model.spec().n_main; ++l) {
     const Matrix hidden = golden_.matrix(fmt::format("prompt3.hidden.{}", l));
     const auto cosines = row_cosines(isolated_layer(quantized.model, l, hidden),
                                      isolated_layer(exact.model, l, hidden));

@@ -52,7 +52,7 @@ Streamed stream(const formats::Checkpoint& source, const std::vector<Tokens>& pr
   Streamed is;
   Matrix hidden = stream.embed(rows);
   is.recording.taps().hidden(0, hidden);
-  for (std::size_t l = 0; l < stream.spec().layers; ++l) {
+  for (std::size_t l = 0; l < stream.spec().n_main; ++l) {
     stream.layer(l, hidden, rows, is.recording.taps());
   }
   const Matrix normed = stream.final_norm(hidden);

@@ -26,7 +26,7 @@ std::vector<float> logits_of(const fs::path& directory) {
   const OpenedModel opened(directory);
   const inference::Model& model = opened.model;
   EXPECT_TRUE(model.has_mtp());
-  const std::size_t topk = model.spec().indexer->topk;
+  const std::size_t topk = model.spec().indexer()->topk;
   std::vector<float> all;
   const auto add = [&](const Matrix& values) {
     all.insert(all.end(), values.values().begin(), values.values().end());

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,6 +25,28 @@ using namespace ingot::testing;
 using ::testing::ElementsAre;
 
 using Edits = std::vector<JsonEdit>;
+
+template <typename Kind>
+const Kind& body(const ModelSpec& spec, std::size_t layer = 0) {
+  const Kind* found = spec.layers.at(layer).find<Kind>();
+  if (found == nullptr) throw std::runtime_error("no such block");
+  return *found;
+}
+
+std::vector<bool> mixtures(const ModelSpec& spec) {
+  std::vector<bool> is_moe;
+  for (std::size_t l = 0; l < spec.layers.size(); ++l) is_moe.push_back(spec.is_moe(l));
+  return is_moe;
+}
+
+std::vector<bool> indexers(const ModelSpec& spec) {
+  std::vector<bool> own;
+  for (std::size_t l = 0; l < spec.layers.size(); ++l) {
+    own.push_back(body<LatentSpec>(spec, l).indexer.has_value());
+    EXPECT_EQ(body<LatentSpec>(spec, l).takes_earlier_choice, !own.back());
+  }
+  return own;
+}
 
 /// A config of the tree, edited.
 ModelConfig config_of(const std::string& path, const Edits& edits = {}) {
@@ -51,55 +75,55 @@ void expect_tiny_refused(ErrorCode code, std::initializer_list<std::string> frag
 TEST(ModelSpec, ReadsTheNumbersOfTheExample) {
   const ModelSpec spec = tiny();
   EXPECT_EQ(spec.family, "deepseek_v32");
-  EXPECT_EQ(spec.layers, 5U);
-  EXPECT_EQ(spec.mtp_layers, 1U);
-  EXPECT_THAT(spec.is_moe, ElementsAre(false, true, true, true, true, true));
-  EXPECT_EQ(spec.mla->heads, 8U);
-  EXPECT_EQ(spec.mla->latent_norm_eps, 1e-6F);
-  EXPECT_TRUE(spec.rope.interleaved);
-  EXPECT_FALSE(spec.indexer->rope.interleaved);
-  EXPECT_TRUE(spec.indexer->hadamard_fp8);
-  EXPECT_TRUE(spec.indexer->power_of_two_keys);
-  EXPECT_EQ(spec.router->groups, 4U);
-  EXPECT_EQ(spec.router->topk_groups, 2U);
-  EXPECT_EQ(spec.router->scale, 2.5F);
-  EXPECT_TRUE(spec.router->normalize);
+  EXPECT_EQ(spec.n_main, 5U);
+  EXPECT_THAT(mixtures(spec), ElementsAre(false, true, true, true, true, true));
+  const LatentSpec& latent = body<LatentSpec>(spec);
+  EXPECT_EQ(latent.heads, 8U);
+  EXPECT_EQ(latent.latent_norm_eps, 1e-6F);
+  EXPECT_TRUE(latent.rope.interleaved);
+  EXPECT_FALSE(spec.indexer()->rope.interleaved);
+  EXPECT_TRUE(spec.indexer()->hadamard_fp8);
+  EXPECT_TRUE(spec.indexer()->power_of_two_keys);
+  EXPECT_EQ(spec.router()->groups, 4U);
+  EXPECT_EQ(spec.router()->topk_groups, 2U);
+  EXPECT_EQ(spec.router()->scale, 2.5F);
+  EXPECT_TRUE(spec.router()->normalize);
   const double g = 0.1 * std::log(4.0) + 1;
-  EXPECT_NEAR(spec.softmax_scale, g * g / std::sqrt(48.0), 1e-8);
+  EXPECT_NEAR(latent.softmax_scale, g * g / std::sqrt(48.0), 1e-8);
 }
 
 // The table of the model reference, 4.5.
 TEST(ModelSpec, HasTheSoftmaxScaleOfThePublishedModels) {
   const auto scale = [](double factor, double mscale) {
-    return tiny({{"/qk_nope_head_dim", 128},
-                 {"/qk_rope_head_dim", 64},
-                 {"/index_head_dim", 128},
-                 {"/rope_scaling/factor", factor},
-                 {"/rope_scaling/mscale", mscale},
-                 {"/rope_scaling/mscale_all_dim", mscale}})
+    return body<LatentSpec>(tiny({{"/qk_nope_head_dim", 128},
+                                  {"/qk_rope_head_dim", 64},
+                                  {"/index_head_dim", 128},
+                                  {"/rope_scaling/factor", factor},
+                                  {"/rope_scaling/mscale", mscale},
+                                  {"/rope_scaling/mscale_all_dim", mscale}}))
         .softmax_scale;
   };
   EXPECT_NEAR(scale(40, 1.0), 0.1352337789, 1e-8);
   EXPECT_NEAR(scale(40, 0.707), 0.1147213868, 1e-8);
   EXPECT_NEAR(scale(32, 1.0), 0.1308607999, 1e-8);
   EXPECT_NEAR(scale(64, 1.0), 0.1446796256, 1e-8);
-  EXPECT_NEAR(tiny({{"/qk_nope_head_dim", 128}, {"/qk_rope_head_dim", 64}, {"/rope_scaling"}})
-                  .softmax_scale,
-              0.0721687836, 1e-8);
+  const ModelSpec plain =
+      tiny({{"/qk_nope_head_dim", 128}, {"/qk_rope_head_dim", 64}, {"/rope_scaling"}});
+  EXPECT_NEAR(body<LatentSpec>(plain).softmax_scale, 0.0721687836, 1e-8);
 }
 
 TEST(ModelSpec, GlmInterleavesRopeAndKeepsLatentEps) {
   const ModelSpec spec = arch("glm_moe_dsa");
-  EXPECT_TRUE(spec.rope.interleaved);
-  EXPECT_TRUE(spec.indexer->rope.interleaved);
-  EXPECT_FALSE(spec.indexer->hadamard_fp8);
-  EXPECT_EQ(spec.norm_eps, 1e-5F);
-  EXPECT_EQ(spec.mla->latent_norm_eps, 1e-6F);
+  EXPECT_TRUE(body<LatentSpec>(spec).rope.interleaved);
+  EXPECT_TRUE(spec.indexer()->rope.interleaved);
+  EXPECT_FALSE(spec.indexer()->hadamard_fp8);
+  EXPECT_EQ(spec.norm.eps, 1e-5F);
+  EXPECT_EQ(body<LatentSpec>(spec).latent_norm_eps, 1e-6F);
   const ModelSpec flagged =
       arch("glm_moe_dsa", {{"/rope_interleave", false}, {"/indexer_rope_interleave", false}});
-  EXPECT_FALSE(flagged.rope.interleaved);
-  EXPECT_FALSE(flagged.indexer->rope.interleaved);
-  EXPECT_TRUE(tiny({{"/indexer_rope_interleave", true}}).indexer->rope.interleaved);
+  EXPECT_FALSE(body<LatentSpec>(flagged).rope.interleaved);
+  EXPECT_FALSE(flagged.indexer()->rope.interleaved);
+  EXPECT_TRUE(tiny({{"/indexer_rope_interleave", true}}).indexer()->rope.interleaved);
 }
 
 TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
@@ -107,7 +131,7 @@ TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
     return *arch("deepseek_v2", {{"/routed_scaling_factor", 16.0},
                                  {"/norm_topk_prob", normalize},
                                  {"/num_experts_per_tok", topk}})
-                .router;
+                .router();
   };
   EXPECT_FALSE(router(false, 3).normalize);
   EXPECT_EQ(router(false, 3).scale, 16.0F);
@@ -122,7 +146,8 @@ TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
 TEST(ModelSpec, SecondGenerationLimitsGroupsByMethod) {
   const auto groups = [](const char* method) {
     return arch("deepseek_v2", {{"/topk_method", method}, {"/n_group", 4}, {"/topk_group", 2}})
-        .router->groups;
+        .router()
+        ->groups;
   };
   EXPECT_EQ(groups("greedy"), 1U);
   EXPECT_EQ(groups("group_limited_greedy"), 4U);
@@ -132,16 +157,17 @@ TEST(ModelSpec, SecondGenerationLimitsGroupsByMethod) {
 
 TEST(ModelSpec, QwenHasNoGroupsOrSharedExperts) {
   const ModelSpec spec = arch("qwen3_moe");
-  EXPECT_FALSE(spec.mla);
-  EXPECT_EQ(spec.gqa->heads, 8U);
-  EXPECT_EQ(spec.gqa->kv_heads, 2U);
-  EXPECT_FALSE(spec.gqa->rope.interleaved);
-  EXPECT_EQ(spec.gqa->rope.dim, 32U);
-  EXPECT_EQ(spec.shared_intermediate, 0U);
-  EXPECT_EQ(spec.router->groups, 1U);
-  EXPECT_TRUE(spec.router->normalize);
-  EXPECT_EQ(spec.router->scale, 1.0F);
-  EXPECT_NEAR(spec.gqa->softmax_scale, 1 / std::sqrt(32.0), 1e-8);
+  EXPECT_EQ(spec.find<LatentSpec>(), nullptr);
+  const GroupedSpec& grouped = body<GroupedSpec>(spec);
+  EXPECT_EQ(grouped.heads, 8U);
+  EXPECT_EQ(grouped.kv_heads, 2U);
+  EXPECT_FALSE(grouped.rope.interleaved);
+  EXPECT_EQ(grouped.rope.dim, 32U);
+  EXPECT_FALSE(spec.find<MixtureSpec>()->shared);
+  EXPECT_EQ(spec.router()->groups, 1U);
+  EXPECT_TRUE(spec.router()->normalize);
+  EXPECT_EQ(spec.router()->scale, 1.0F);
+  EXPECT_NEAR(grouped.softmax_scale, 1 / std::sqrt(32.0), 1e-8);
   expect_error(ErrorCode::kCorrupt, {"config.json", "8 heads", "3 key heads"}, [] {
     arch("qwen3_moe", {{"/num_key_value_heads", 3}});
   });
@@ -155,7 +181,7 @@ std::vector<bool> own_indexers(std::size_t layers, std::optional<std::uint64_t> 
   Edits edits = {{"/num_hidden_layers", layers}};
   if (freq) edits.push_back({"/index_topk_freq", *freq});
   if (offset) edits.push_back({"/index_skip_topk_offset", *offset});
-  std::vector<bool> own = tiny(edits).indexer->own;
+  std::vector<bool> own = indexers(tiny(edits));
   EXPECT_EQ(own.size(), layers + 1);
   EXPECT_TRUE(own.back()) << "the MTP layer has its own";
   own.pop_back();
@@ -174,9 +200,9 @@ TEST(OwnIndexers, FollowTheRuleOfTwoNumbers) {
 }
 
 TEST(OwnIndexers, FollowTheListWhereThereIsOne) {
-  const auto own = tiny({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}},
-                         {"/index_topk_freq", 3}})
-                       .indexer->own;
+  const auto own =
+      indexers(tiny({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}},
+                     {"/index_topk_freq", 3}}));
   EXPECT_THAT(own, ElementsAre(true, false, false, true, false, true));
 }
 
@@ -360,10 +386,8 @@ TEST(LayeredSpecs, SayNothingOfLayersForPrediction) {
     const std::string key = name == std::string("llama4") ? "/text_config/" : "/";
     const ModelSpec spec = spec_of(std::string("tests/golden/families/") + name,
                                    {{key + "num_nextn_predict_layers", 1}});
-    EXPECT_EQ(spec.mtp_layers, 0U) << name;
     EXPECT_TRUE(spec.leaves_out_mtp) << name;
-    EXPECT_EQ(spec.gqa_by_layer.size(), spec.layers) << name;
-    EXPECT_EQ(spec.is_moe.size(), spec.layers) << name;
+    EXPECT_EQ(spec.layers.size(), spec.n_main) << name;
   }
 }
 
@@ -399,15 +423,15 @@ TEST(LayeredSpecs, ReadInkling) {
   const ModelSpec spec = forward_spec("inkling", {{text + "log_scaling_n_floor", 128}});
   EXPECT_EQ(spec.vocab, 104U);
   EXPECT_EQ(spec.stored_vocab, 112U);
-  EXPECT_EQ(spec.short_convolution, 4U);
-  EXPECT_EQ(spec.logit_divisor, 2.0F);
-  EXPECT_EQ(spec.gqa_by_layer[0].window, 16U);
-  EXPECT_EQ(spec.gqa_by_layer[0].distances->extent, 16U);
-  EXPECT_FALSE(spec.gqa_by_layer[0].growth);
-  EXPECT_EQ(spec.gqa_by_layer[2].window, 0U);
-  EXPECT_EQ(spec.gqa_by_layer[2].distances->extent, 64U);
-  EXPECT_TRUE(spec.gqa_by_layer[2].growth->is_smooth);
-  EXPECT_EQ(spec.router->weighed_shared, 2U);
+  EXPECT_EQ(spec.layers[0].short_convolution, 4U);
+  EXPECT_EQ(spec.ends.logit_divisor, 2.0F);
+  EXPECT_EQ(body<GroupedSpec>(spec, 0).window, 16U);
+  EXPECT_EQ(body<GroupedSpec>(spec, 0).distances->extent, 16U);
+  EXPECT_FALSE(body<GroupedSpec>(spec, 0).growth);
+  EXPECT_EQ(body<GroupedSpec>(spec, 2).window, 0U);
+  EXPECT_EQ(body<GroupedSpec>(spec, 2).distances->extent, 64U);
+  EXPECT_TRUE(body<GroupedSpec>(spec, 2).growth->is_smooth);
+  EXPECT_EQ(spec.router()->weighed_shared, 2U);
 }
 
 TEST(LayeredSpecs, RefuseWhatInklingCannotBe) {
@@ -433,11 +457,11 @@ TEST(LayeredSpecs, ReadMistralLarge4) {
   EXPECT_EQ(spec.keys_of(1), 0U);
   EXPECT_EQ(spec.keys_of(2), 2U);
   EXPECT_EQ(spec.last_reader(0), 1U);
-  EXPECT_EQ(spec.latent(2).rope_dim, 0U);
-  EXPECT_EQ(spec.latent(2).nope, 24U);
-  EXPECT_EQ(spec.rope.magnitude, 1.0F);
-  EXPECT_EQ(spec.logit_cap, 30.0F);
-  EXPECT_THAT(spec.indexer->own, ElementsAre(true, true, true));
+  EXPECT_EQ(body<LatentSpec>(spec, 2).rope_dim, 0U);
+  EXPECT_EQ(body<LatentSpec>(spec, 2).nope, 24U);
+  EXPECT_EQ(body<LatentSpec>(spec).rope.magnitude, 1.0F);
+  EXPECT_EQ(spec.ends.logit_cap, 30.0F);
+  EXPECT_THAT(indexers(spec), ElementsAre(true, true, true));
   const ModelSpec shared =
       forward_spec("mistral_large4", {{text + "index_topk_pattern", "FSF"},
                                       {text + "rope_parameters",
@@ -446,8 +470,8 @@ TEST(LayeredSpecs, ReadMistralLarge4) {
                                         {"factor", 4.0},
                                         {"original_max_position_embeddings", 512},
                                         {"attention_factor", 1.5}}}});
-  EXPECT_THAT(shared.indexer->own, ElementsAre(true, false, true));
-  EXPECT_EQ(shared.rope.magnitude, 1.5F);
+  EXPECT_THAT(indexers(shared), ElementsAre(true, false, true));
+  EXPECT_EQ(body<LatentSpec>(shared).rope.magnitude, 1.5F);
 }
 
 TEST(LayeredSpecs, RefuseWhatMistralLarge4CannotBe) {

@@ -40,7 +40,7 @@ class SparseAttention : public ::testing::Test {
     const std::vector<Pattern> indexer = {Pattern("*.indexer.*")};
     const OpenedModel opened(shard::open_source(copy.path(), {.open = {.allow_unknown = &indexer}}),
                              f32_options(form));
-    EXPECT_FALSE(opened.model.spec().indexer);
+    EXPECT_EQ(opened.model.spec().indexer(), nullptr);
     return run(opened.model, ids);
   }
 

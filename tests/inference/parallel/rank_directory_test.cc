@@ -144,10 +144,10 @@ TEST_P(RankDirectories, HoldTheirExpertsAlone) {
     const ModelSpec& spec = model.spec();
     std::size_t n_experts = 0;
     for (std::uint32_t layer = record.first_layer; layer < record.end_layer; ++layer) {
-      if (layer < spec.layers ? !spec.is_moe[layer] : !model.has_mtp()) continue;
+      if (layer < spec.n_main ? !spec.is_moe(layer) : !model.has_mtp()) continue;
       n_experts += static_cast<std::size_t>(std::ranges::count_if(
           *record.experts_in(layer),
-          [&](std::uint32_t expert) { return expert < spec.router->experts; }));
+          [&](std::uint32_t expert) { return expert < spec.router()->experts; }));
     }
     EXPECT_EQ(model.expert_counters().reads, n_experts);
     std::uint64_t n_bytes = 0;

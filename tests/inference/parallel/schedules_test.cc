@@ -124,7 +124,7 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
     run_ranks(topology, [&](std::uint32_t rank, Comm& comm) {
       RankView view = {.topology = topology, .rank = rank};
       if (topology.pp == 2)
-        view.stages.first = {0, 1, static_cast<std::uint32_t>(model_spec(source).layers)};
+        view.stages.first = {0, 1, static_cast<std::uint32_t>(model_spec(source).n_main)};
       const Model model(source, view, comm, f32_options());
       for (const Schedule& schedule : schedules)
         results[rank].push_back(generate(model, schedule.prompts, schedule.options(rank)));

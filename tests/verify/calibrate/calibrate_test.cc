@@ -110,7 +110,8 @@ Rows mlp_inputs(std::size_t layer) {
                                        .comm = comm};
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const inference::MlaAttention attention(weights, context, static_cast<std::uint32_t>(layer),
-                                          prefix + "self_attn.");
+                                          prefix + "self_attn.",
+                                          *spec.layers[layer].find<inference::LatentSpec>());
   Rows all;
   for (const Recording& document : recorded().documents) {
     Matrix hidden = matrix_of(document.hidden.at(layer));

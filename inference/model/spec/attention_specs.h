@@ -29,20 +29,6 @@ struct GrowthSpec {
   bool operator==(const GrowthSpec&) const = default;
 };
 
-/// Multi-head latent attention.
-struct MlaSpec {
-  std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
-  float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
-  bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
-  std::optional<GrowthSpec> growth;  ///< behind rope
-  bool heads_grow = false;  ///< queries behind rope grow with the position, in heads' own ways
-  /// An earlier layer whose latents and rope keys it reads; else it has its own.
-  std::optional<std::size_t> keys_of;
-  /// Factors of the normalized latents, in the weights of their norms.
-  float query_latent_scale = 1.0F, key_latent_scale = 1.0F;
-  bool operator==(const MlaSpec&) const = default;
-};
-
 /// RMS norms of queries and keys, with the model's epsilon.
 enum class HeadNorm : std::uint8_t {
   kNone,
@@ -69,7 +55,7 @@ struct DistanceSpec {
 };
 
 /// Grouped-query attention of a layer. Its projections have the biases that are there.
-struct GqaSpec {
+struct GroupedSpec {
   std::size_t heads = 0, kv_heads = 0, head_dim = 0;
   std::size_t value_dim = 0;  ///< of a head; head_dim in most models
   float softmax_scale = 1.0F;
@@ -77,7 +63,7 @@ struct GqaSpec {
   bool norms_after_rope = false;
   bool biases = false;       ///< queries, keys and values must have theirs
   bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
-  bool head_gate = false;    ///< as MlaSpec::head_gate
+  bool head_gate = false;    ///< as LatentSpec::head_gate
   bool sinks = false;        ///< a logit per head that takes its share of the softmax
   /// It turns the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;
@@ -87,7 +73,7 @@ struct GqaSpec {
   float value_scale = 1.0F;
   std::optional<BlockIndexSpec> blocks;
   std::optional<DistanceSpec> distances;
-  bool operator==(const GqaSpec&) const = default;
+  bool operator==(const GroupedSpec&) const = default;
 
   /// The first position that a row sees.
   [[nodiscard]] std::size_t first_seen(std::size_t position) const {
@@ -102,14 +88,31 @@ struct IndexerSpec {
   /// Tokens that share a key, of which a row sees all or none, but for those of the last,
   /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
   std::size_t pool = 1;
-  RopeSpec rope;  ///< but for layers whose attention rotates nothing
+  RopeSpec rope;
   /// Queries are made of the layer's input behind a layer norm, and their heads grow with the
   /// position, in place of the attention's query latent.
   bool from_input = false;
-  std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
   bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
   bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
   bool operator==(const IndexerSpec&) const = default;
+};
+
+/// Multi-head latent attention.
+struct LatentSpec {
+  std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
+  RopeSpec rope;  ///< of the last rope_dim values of a head; without frequencies nothing is rotated
+  float softmax_scale = 1.0F;
+  float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
+  bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
+  std::optional<GrowthSpec> growth;  ///< behind rope
+  bool heads_grow = false;  ///< queries behind rope grow with the position, in heads' own ways
+  /// An earlier layer whose latents and rope keys it reads; else it has its own.
+  std::optional<std::size_t> keys_of;
+  /// Factors of the normalized latents, in the weights of their norms.
+  float query_latent_scale = 1.0F, key_latent_scale = 1.0F;
+  std::optional<IndexerSpec> indexer;  ///< of its own
+  bool takes_earlier_choice = false;   ///< that of the last layer with an indexer
+  bool operator==(const LatentSpec&) const = default;
 };
 
 }  // namespace ingot::inference

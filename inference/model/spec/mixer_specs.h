@@ -3,10 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <variant>
-#include <vector>
 
-#include "inference/cache/kv_cache.h"
+#include "inference/model/spec/attention_specs.h"
 
 namespace ingot::inference {
 
@@ -28,6 +26,7 @@ struct CompressedSpec {
   std::optional<CompressorSpec> compressor;
   /// How many entries a row sees, chosen by an indexer; 0: all.
   std::size_t topk = 0, index_heads = 0, index_head_dim = 0;
+  RopeSpec rope;  ///< of the last values of a head
   bool operator==(const CompressedSpec&) const = default;
 };
 
@@ -59,19 +58,6 @@ struct StateSpaceSpec {
   bool operator==(const StateSpaceSpec&) const = default;
 };
 
-/// The attention that a model has in all its layers (ModelSpec::mla or gqa).
-struct ModelAttention {
-  bool operator==(const ModelAttention&) const = default;
-};
-/// A layer that mixes no tokens.
-struct NoMixer {
-  bool operator==(const NoMixer&) const = default;
-};
-
-/// What mixes the tokens of a layer.
-using MixerSpec =
-    std::variant<ModelAttention, NoMixer, CompressedSpec, DeltaNetSpec, StateSpaceSpec>;
-
 /// Shares of a mixer's state, in F32 values and in the order in which they stand.
 struct CompressedState {
   std::size_t keys = 0;     ///< of the last window - 1 tokens, at least one
@@ -89,17 +75,5 @@ struct RecurrentState {
 };
 RecurrentState state_of(const DeltaNetSpec& spec);
 RecurrentState state_of(const StateSpaceSpec& spec);
-
-/// Streams of a layer with compressed attention, in this order.
-inline constexpr std::size_t kEntryStream = 0;       ///< plain values of an entry
-inline constexpr std::size_t kEntryRopeStream = 1;   ///< its rotated values
-inline constexpr std::size_t kEntryIndexStream = 2;  ///< entries of the indexer
-
-/// What a layer with such a mixer caches; nothing for ModelAttention. The plain values of entries
-/// are in `format`, FP8 in groups of 64; rotated and index values are never quantized.
-std::vector<CacheStream> mixer_streams(const MixerSpec& spec, KvFormat format);
-
-/// What rotated keys, index keys and whatever else is never quantized is held in.
-KvFormat unquantized(KvFormat format);
 
 }  // namespace ingot::inference

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "inference/model/spec/attention_specs.h"
+#include "inference/model/spec/mixer_specs.h"
+
+// A model is a list of layers, a layer a list of residual blocks: all numbers that the forward pass
+// needs, read once from config.json.
+
+namespace ingot::inference {
+
+/// What becomes of gate and up of an MLP before down: silu(gate) * up, changed by what is said
+/// here.
+struct GateForm {
+  /// Gates are at most this, and what they are multiplied with is within +- this.
+  std::optional<float> limit;
+  bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
+  float alpha = 1.0F;        ///< gate * sigmoid(alpha * gate) in place of silu
+  float up_offset = 0;       ///< is added to up
+  bool operator==(const GateForm&) const = default;
+};
+
+/// An MLP: down(gated(gate x, up x)), or down(relu(up x)^2) without a gate.
+struct MlpSpec {
+  std::size_t width = 0;
+  bool has_gate = true;
+  GateForm gate;
+  bool operator==(const MlpSpec&) const = default;
+};
+
+enum class GateScore : std::uint8_t {
+  kSigmoid,
+  kSoftmax,
+  kSqrtSoftplus,  ///< sqrt(log(1 + e^x))
+};
+
+struct RouterSpec {
+  std::size_t experts = 0, topk = 0, groups = 1, topk_groups = 1;
+  GateScore score = GateScore::kSoftmax;
+  bool correction_bias = false;
+  bool bias_of_logits = false;  ///< the router's bias is added to its logits
+  bool scales_input = false;    ///< weights are those of an expert's input, not of its output
+  bool normalize = false;
+  float scale = 1.0F;
+  /// A table has the experts of each token; the router scores those.
+  bool has_table = false;
+  /// Experts behind the others that have no tensors: they give their input back.
+  std::size_t identity_experts = 0;
+  /// Shared experts, whose logits stand behind the others: each is weighed as if it was chosen.
+  std::size_t weighed_shared = 0;
+  bool operator==(const RouterSpec&) const = default;
+
+  /// What the router chooses from.
+  [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
+  /// What the router scores.
+  [[nodiscard]] std::size_t scored() const { return choices() + weighed_shared; }
+};
+
+/// A mixture of experts.
+struct MixtureSpec {
+  RouterSpec router;
+  MlpSpec expert;
+  bool has_biases = false;  ///< each projection of a routed expert has one
+  /// Of all shared experts together.
+  std::optional<MlpSpec> shared;
+  bool operator==(const MixtureSpec&) const = default;
+};
+
+using BodySpec = std::variant<GroupedSpec, LatentSpec, CompressedSpec, DeltaNetSpec, StateSpaceSpec,
+                              MlpSpec, MixtureSpec>;
+
+/// A residual block: x + body(norm(x)), or the same with streams in place of the sum.
+struct BlockSpec {
+  BodySpec body;
+  std::uint8_t number = 0;    ///< of the blocks of a layer whose weights have the same roles
+  bool norms_output = false;  ///< a norm of what the body gives, too
+  /// Takes the normed input of this block of the layer in place of an own one.
+  std::optional<std::uint8_t> input_of;
+  bool operator==(const BlockSpec&) const = default;
+
+  /// Whether it mixes tokens, not the values of each.
+  [[nodiscard]] bool is_mixer() const {
+    return !std::holds_alternative<MlpSpec>(body) && !std::holds_alternative<MixtureSpec>(body);
+  }
+};
+
+struct LayerSpec {
+  std::vector<BlockSpec> blocks;
+  /// Tokens of the short convolutions, the row's own too: over keys, values, what attention gives
+  /// and what feed-forward gives. 0: there are none.
+  std::size_t short_convolution = 0;
+  bool operator==(const LayerSpec&) const = default;
+
+  /// The first body of a kind; null without one.
+  template <typename Kind>
+  [[nodiscard]] const Kind* find() const {
+    for (const BlockSpec& block : blocks) {
+      if (const Kind* body = std::get_if<Kind>(&block.body)) return body;
+    }
+    return nullptr;
+  }
+};
+
+/// Hyper-connections (hyper_connection.h).
+struct HyperSpec {
+  std::size_t streams = 1;  ///< n
+  std::size_t rounds = 1;   ///< of sinkhorn
+  float eps = 1e-6F;
+  float norm_eps = 1e-6F;
+  bool learned_head =
+      true;  ///< weights collapse the streams before the final norm; else their mean
+  bool operator==(const HyperSpec&) const = default;
+};
+
+/// What stands before the first layer and behind the last one.
+struct EndsSpec {
+  bool tied_head = false;  ///< the embedding is the head, unless one is stored
+  bool norms_embedding = false;
+  float logit_divisor = 1.0F;      ///< of normed states before the head
+  std::optional<float> logit_cap;  ///< logits are cap tanh(logits / cap)
+  /// Of the residual; without, it is one stream.
+  std::optional<HyperSpec> hyper;
+  bool operator==(const EndsSpec&) const = default;
+};
+
+/// RMS norms of hidden states, queries and keys.
+struct NormSpec {
+  float eps = 1e-6F;
+  float adds = 0;  ///< to the weights
+  bool operator==(const NormSpec&) const = default;
+};
+
+struct ModelSpec {
+  std::string_view family;
+  std::size_t vocab = 0;
+  std::size_t stored_vocab = 0;  ///< rows of embedding and head: more where they were padded
+  std::size_t hidden = 0;
+  std::size_t max_positions = 0;
+  NormSpec norm;
+  std::vector<LayerSpec> layers;  ///< main layers, and behind them those for multi-token prediction
+  std::size_t n_main = 0;
+  /// The config has layers for multi-token prediction that are not of the kind that MtpLayer
+  /// computes: `layers` lacks them.
+  bool leaves_out_mtp = false;
+  EndsSpec ends;
+
+  /// Whether two configs mean the same forward pass.
+  bool operator==(const ModelSpec&) const = default;
+
+  /// The first body of a kind in any layer; null without one.
+  template <typename Kind>
+  [[nodiscard]] const Kind* find() const {
+    for (const LayerSpec& layer : layers) {
+      if (const Kind* body = layer.find<Kind>()) return body;
+    }
+    return nullptr;
+  }
+  /// The router of mixtures; null without any.
+  [[nodiscard]] const RouterSpec* router() const {
+    const auto* mixture = find<MixtureSpec>();
+    return mixture != nullptr ? &mixture->router : nullptr;
+  }
+  [[nodiscard]] bool is_moe(std::size_t layer) const {
+    return layers[layer].find<MixtureSpec>() != nullptr;
+  }
+  /// The lightning indexer of any layer; null without one.
+  [[nodiscard]] const IndexerSpec* indexer() const;
+  /// The layer whose keys a layer reads: itself or an earlier one.
+  [[nodiscard]] std::size_t keys_of(std::size_t layer) const;
+  /// The last main layer that reads the keys of a layer.
+  [[nodiscard]] std::size_t last_reader(std::size_t layer) const;
+  /// Whether a sequence has more in the cache than what each of its tokens has.
+  [[nodiscard]] bool keeps_states() const;
+  /// Values of a token between two layers.
+  [[nodiscard]] std::size_t stream_width() const {
+    return hidden * (ends.hyper ? ends.hyper->streams : 1);
+  }
+};
+
+}  // namespace ingot::inference
