@@ -128,7 +128,7 @@ void sparse(const Setting& setting) {
   const inference::StepContext context{
       .spec = spec, .profile = inference::Profile::kF32, .threads = setting.threads, .comm = comm};
   const inference::WeightStore weights(setting.source, context.profile, setting.threads);
-  const inference::MlaAttention attention(weights, context, 1, "model.layers.1.self_attn.", latent);
+  const inference::MlaAttention attention(inference::BlockWeights(weights, 1), context, latent);
   inference::KvCache cache(
       {inference::cache_streams(spec, {}, context.profile, inference::KvFormat::kBf16, 1)}, kMany);
   const auto sequence = cache.add();

@@ -91,6 +91,7 @@ struct TensorRule {
   /// MTP layer counted from 0. An MTP row without a number belongs to the first MTP layer.
   std::string_view pattern;
   Role role{};
+  std::optional<FineRole> fine = {};  ///< where rows of a layer share the role
   Scope scope{};
   std::span<const LayerCondition> layers = {};           ///< all hold, in addition to the scope
   std::array<const Width*, kMaxRuleDimensions> shape{};  ///< null: no further dimension

@@ -324,8 +324,9 @@ class Table final : public FamilyTable {
       if (key == "role") {
         const std::string& word = value.text("role");
         const std::optional<Role> role = find_role(word);
-        if (!role) refuse_role(value, word);
-        rule.role = *role;
+        rule.fine = role ? std::nullopt : find_fine_role(word);
+        if (!role && !rule.fine) refuse_role(value, word);
+        rule.role = role ? *role : role_of(*rule.fine);
         row.has_role = true;
       } else if (key == "layers") {
         take_layers(value, row);

@@ -75,6 +75,93 @@ constexpr std::array kRoles = {
 
 static_assert(rows_match_enum(kRoles, &RoleFacts::role, Role::kOther));
 
+struct FineRoleFacts {
+  FineRole fine;
+  std::string_view name;  ///< as in family files
+  Role role;
+};
+
+constexpr std::array kFineRoles = {
+    FineRoleFacts{FineRole::kQBias, "q-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kKBias, "k-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kVBias, "v-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kOBias, "o-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kLatentGate, "latent-gate", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kDistanceProj, "distance-proj", Role::kOther},
+    FineRoleFacts{FineRole::kDistanceTable, "distance-table", Role::kOther},
+    FineRoleFacts{FineRole::kKConvolution, "k-convolution", Role::kOther},
+    FineRoleFacts{FineRole::kVConvolution, "v-convolution", Role::kOther},
+    FineRoleFacts{FineRole::kQueryGrowth, "query-growth", Role::kOther},
+    FineRoleFacts{FineRole::kQueryGrowthBias, "query-growth-bias", Role::kOther},
+    FineRoleFacts{FineRole::kRopeFactors, "rope-factors", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerQNorm, "indexer-q-norm", Role::kIndexerKNorm},
+    FineRoleFacts{FineRole::kIndexerKNormBias, "indexer-k-norm-bias", Role::kIndexerKNorm},
+    FineRoleFacts{FineRole::kIndexerInputNorm, "indexer-input-norm", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerInputNormBias, "indexer-input-norm-bias", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerPoolGate, "indexer-pool-gate", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerPoolPlaces, "indexer-pool-places", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerQueryGrowth, "indexer-query-growth", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerQueryGrowthBias, "indexer-query-growth-bias", Role::kOther},
+    FineRoleFacts{FineRole::kOAProj, "o-a-proj", Role::kOProj},
+    FineRoleFacts{FineRole::kCompressedSinks, "compressed-sinks", Role::kOther},
+    FineRoleFacts{FineRole::kCompressorValues, "compressor-values", Role::kOther},
+    FineRoleFacts{FineRole::kCompressorGate, "compressor-gate", Role::kOther},
+    FineRoleFacts{FineRole::kCompressorPlaces, "compressor-places", Role::kOther},
+    FineRoleFacts{FineRole::kCompressorNorm, "compressor-norm", Role::kOther},
+    FineRoleFacts{FineRole::kIndexCompressorValues, "index-compressor-values", Role::kOther},
+    FineRoleFacts{FineRole::kIndexCompressorGate, "index-compressor-gate", Role::kOther},
+    FineRoleFacts{FineRole::kIndexCompressorPlaces, "index-compressor-places", Role::kOther},
+    FineRoleFacts{FineRole::kIndexCompressorNorm, "index-compressor-norm", Role::kOther},
+    FineRoleFacts{FineRole::kLinearQ, "linear-q", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearK, "linear-k", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearV, "linear-v", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearQkv, "linear-qkv", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearZ, "linear-z", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearQkvz, "linear-qkvz", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearIn, "linear-in", Role::kLinearAttentionIn},
+    FineRoleFacts{FineRole::kLinearGate, "linear-gate", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearGateA, "linear-gate-a", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearGateB, "linear-gate-b", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearBeta, "linear-beta", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearDecay, "linear-decay", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearDecayA, "linear-decay-a", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearDecayB, "linear-decay-b", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearBetaDecay, "linear-beta-decay", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearConvolution, "linear-convolution", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearQConvolution, "linear-q-convolution",
+                  Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearKConvolution, "linear-k-convolution",
+                  Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearVConvolution, "linear-v-convolution",
+                  Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearConvolutionBias, "linear-convolution-bias",
+                  Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearRate, "linear-rate", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearStepBias, "linear-step-bias", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearSkip, "linear-skip", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearNorm, "linear-norm", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearInBias, "linear-in-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kLinearOutBias, "linear-out-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kFeedForwardOutputNorm, "feed-forward-output-norm",
+                  Role::kPostAttentionNorm},
+    FineRoleFacts{FineRole::kMixerStreamsFn, "mixer-streams-fn", Role::kOther},
+    FineRoleFacts{FineRole::kMixerStreamsBase, "mixer-streams-base", Role::kOther},
+    FineRoleFacts{FineRole::kMixerStreamsScale, "mixer-streams-scale", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsFn, "feed-forward-streams-fn", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsBase, "feed-forward-streams-base", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsScale, "feed-forward-streams-scale", Role::kOther},
+    FineRoleFacts{FineRole::kHeadStreamsFn, "head-streams-fn", Role::kOther},
+    FineRoleFacts{FineRole::kHeadStreamsBase, "head-streams-base", Role::kOther},
+    FineRoleFacts{FineRole::kHeadStreamsScale, "head-streams-scale", Role::kOther},
+    FineRoleFacts{FineRole::kMixerConvolution, "mixer-convolution", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardConvolution, "feed-forward-convolution", Role::kOther},
+    FineRoleFacts{FineRole::kDenseScale, "dense-scale", Role::kOther},
+    FineRoleFacts{FineRole::kRouterScale, "router-scale", Role::kOther},
+    FineRoleFacts{FineRole::kRouterTable, "router-table", Role::kOther},
+};
+
+static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kRouterTable));
+
 }  // namespace
 
 std::string_view role_name(Role role) {
@@ -86,6 +173,21 @@ std::optional<Role> find_role(std::string_view name) {
     if (row.name == name) return row.role;
   }
   return std::nullopt;
+}
+
+std::string_view fine_role_name(FineRole role) {
+  return kFineRoles[static_cast<std::size_t>(role)].name;
+}
+
+std::optional<FineRole> find_fine_role(std::string_view name) {
+  for (const FineRoleFacts& row : kFineRoles) {
+    if (row.name == name) return row.fine;
+  }
+  return std::nullopt;
+}
+
+Role role_of(FineRole role) {
+  return kFineRoles[static_cast<std::size_t>(role)].role;
 }
 
 }  // namespace ingot::formats

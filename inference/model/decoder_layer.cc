@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -14,95 +13,91 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
 using formats::Role;
 
 namespace {
 
-HyperWeights hyper_weights(const WeightStore& weights, const StepContext& context,
-                           const std::string& prefix) {
+struct StreamRoles {
+  FineRole fn, base, scale;
+};
+constexpr StreamRoles kOfMixer = {FineRole::kMixerStreamsFn, FineRole::kMixerStreamsBase,
+                                  FineRole::kMixerStreamsScale};
+constexpr StreamRoles kOfFeedForward = {FineRole::kFeedForwardStreamsFn,
+                                        FineRole::kFeedForwardStreamsBase,
+                                        FineRole::kFeedForwardStreamsScale};
+
+HyperWeights hyper_weights(const BlockWeights& weights, const StepContext& context,
+                           const StreamRoles& roles) {
   const std::size_t n = context.spec.ends.hyper->streams;
-  return {.fn = weights.vector(prefix + "fn", {(2 + n) * n, n * context.spec.hidden}),
-          .base = weights.vector(prefix + "base", {(2 + n) * n}),
-          .scale = weights.vector(prefix + "scale", {3})};
+  return {.fn = weights.vector(roles.fn, {(2 + n) * n, n * context.spec.hidden}),
+          .base = weights.vector(roles.base, {(2 + n) * n}),
+          .scale = weights.vector(roles.scale, {3})};
 }
 
-Mlp dense_mlp(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-              const MlpSpec& spec, std::uint8_t number) {
-  const std::string down = weights.name_of(Role::kDenseDown, layer, {}, number);
-  const std::string module = module_prefix(down);
-  const Range mine = tensor_part(context.rank, spec.width, module + "*");
-  Mlp mlp = Mlp::load(weights, context, layer, Mlp::kDense, spec, mine, number);
-  if (weights.expects(module + "global_scale", layer))
-    mlp.scale = weights.vector(module + "global_scale", {1}).front();
+Mlp dense_mlp(const BlockWeights& weights, const StepContext& context, const MlpSpec& spec) {
+  const Range mine = tensor_part(context.rank, spec.width, "inner features of an MLP");
+  Mlp mlp = Mlp::load(weights, context, Mlp::kDense, spec, mine);
+  if (weights.expects(FineRole::kDenseScale))
+    mlp.scale = weights.vector(FineRole::kDenseScale, {1}).front();
   return mlp;
 }
 
 }  // namespace
 
-// The module is that of a tensor which all mixers of a kind have.
-DecoderLayer::Body DecoderLayer::load(const WeightStore& weights, const StepContext& context,
-                                      const BlockSpec& block, ExpertStore* experts) const {
-  const auto module = [&](Role role) {
-    return module_prefix(weights.name_of(role, layer_, {}, block.number));
-  };
+DecoderLayer::Body DecoderLayer::load(const BlockWeights& weights, const StepContext& context,
+                                      const BodySpec& body, ExpertStore* experts) {
   return std::visit(
       [&](const auto& spec) -> Body {
         using Spec = std::decay_t<decltype(spec)>;
         if constexpr (std::is_same_v<Spec, LatentSpec>) {
-          return MlaAttention(weights, context, layer_, module(Role::kKvbProj), spec);
+          return MlaAttention(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, GroupedSpec>) {
-          return GqaAttention(weights, context, layer_, module(Role::kKProj), spec);
+          return GqaAttention(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, CompressedSpec>) {
-          return CompressedAttention(weights, context, module(Role::kQaProj), spec);
+          return CompressedAttention(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, DeltaNetSpec>) {
-          return DeltaNet(weights, context, layer_, module(Role::kLinearAttentionOut), spec);
+          return DeltaNet(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, StateSpaceSpec>) {
-          return StateSpace(weights, context, module(Role::kLinearAttentionOut), spec);
+          return StateSpace(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, MixtureSpec>) {
           INGOT_CHECK(experts != nullptr);
-          return Mixture(weights, context, layer_, spec, *experts);
+          return Mixture(weights, context, spec, *experts);
         } else {
-          return dense_mlp(weights, context, layer_, spec, block.number);
+          return dense_mlp(weights, context, spec);
         }
       },
-      block.body);
+      body);
 }
 
-DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& context,
+DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
                            std::uint32_t layer, std::size_t cache_layer, ExpertStore* experts)
     : layer_(layer), cache_layer_(cache_layer) {
   const LayerSpec& spec = context.spec.layers[layer];
-  const std::string module_of_norms = module_prefix(weights.name_of(Role::kInputNorm, layer));
-  const auto norm = [&](const std::string& name) {
-    return norm_weights(weights, context.spec, name, context.spec.hidden);
-  };
   std::size_t n_streams = 0;
   for (const BlockSpec& block : spec.blocks) {
+    const BlockWeights weights(store, layer, block.number);
+    const auto norm = [&](WeightRole role) {
+      return norm_weights(weights, context.spec, role, context.spec.hidden);
+    };
     const bool is_mixer = block.is_mixer();
-    Block& own = blocks_.emplace_back(Block{.body = load(weights, context, block, experts)});
+    Block& own = blocks_.emplace_back(Block{.body = load(weights, context, block.body, experts)});
     own.input_of = block.input_of;
     if (!block.input_of) {
-      // A layer of one block has one norm. Where a third norm has the role of the second, each has
-      // its usual name.
-      const Role role =
-          is_mixer || spec.blocks.size() == 1 ? Role::kInputNorm : Role::kPostAttentionNorm;
-      own.norm = norm(block.norms_output ? module_of_norms + "post_attention_layernorm.weight"
-                                         : weights.name_of(role, layer, {}, block.number));
+      // A layer of one block has one norm.
+      const bool is_first = is_mixer || spec.blocks.size() == 1;
+      own.norm = norm(is_first ? Role::kInputNorm : Role::kPostAttentionNorm);
     }
-    if (block.norms_output) own.output_norm = norm(module_of_norms + "post_mlp_layernorm.weight");
+    if (block.norms_output) own.output_norm = norm(FineRole::kFeedForwardOutputNorm);
     own.first_stream = n_streams;
     n_streams +=
         block_streams(block, context.rank, context.profile, plain_kv_format(context.profile))
             .size();
-    if (context.spec.ends.hyper) {
-      own.streams =
-          hyper_weights(weights, context, module_of_norms + (is_mixer ? "hc_attn_" : "hc_ffn_"));
-    }
+    if (context.spec.ends.hyper)
+      own.streams = hyper_weights(weights, context, is_mixer ? kOfMixer : kOfFeedForward);
     if (spec.short_convolution > 0) {
-      own.convolution =
-          ShortConvolution(weights, context, layer,
-                           module_of_norms + (is_mixer ? "attn_sconv.weight" : "mlp_sconv.weight"),
-                           is_mixer ? Convolved::kAttention : Convolved::kFeedForward);
+      own.convolution = ShortConvolution(
+          weights, context, is_mixer ? Convolved::kAttention : Convolved::kFeedForward);
     }
   }
 }
@@ -172,14 +167,6 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
   }
 }
 
-namespace {
-
-std::string prefix_of(const StepContext& context) {
-  return fmt::format("model.layers.{}.", context.spec.n_main);
-}
-
-}  // namespace
-
 bool MtpLayer::is_in(const WeightStore& weights, const ModelSpec& spec) {
   const auto tensors = weights.source().tensors();
   return spec.layers.size() > spec.n_main &&
@@ -188,14 +175,15 @@ bool MtpLayer::is_in(const WeightStore& weights, const ModelSpec& spec) {
          });
 }
 
-MtpLayer::MtpLayer(const WeightStore& weights, const StepContext& context, ExpertStore* experts)
-    : embedding_norm_(weights.vector(prefix_of(context) + "enorm.weight", {context.spec.hidden})),
-      hidden_norm_(weights.vector(prefix_of(context) + "hnorm.weight", {context.spec.hidden})),
-      head_norm_(
-          weights.vector(prefix_of(context) + "shared_head.norm.weight", {context.spec.hidden})),
-      project_(weights.linear(prefix_of(context) + "eh_proj.weight", context.spec.hidden,
-                              2 * context.spec.hidden)),
-      layer_(weights, context, static_cast<std::uint32_t>(context.spec.n_main), 0, experts) {}
+MtpLayer::MtpLayer(const WeightStore& store, const StepContext& context, ExpertStore* experts)
+    : layer_(store, context, static_cast<std::uint32_t>(context.spec.n_main), 0, experts) {
+  const BlockWeights weights(store, static_cast<std::uint32_t>(context.spec.n_main));
+  const std::size_t hidden = context.spec.hidden;
+  embedding_norm_ = weights.vector(Role::kMtpEmbeddingNorm, {hidden});
+  hidden_norm_ = weights.vector(Role::kMtpHiddenNorm, {hidden});
+  head_norm_ = weights.vector(Role::kMtpHeadNorm, {hidden});
+  project_ = weights.linear(Role::kMtpProj, hidden, 2 * hidden);
+}
 
 Matrix MtpLayer::forward(const StepContext& context, const Matrix& embedded, const Matrix& normed,
                          const StepRows& rows, KvCache& cache, Selection& selection,

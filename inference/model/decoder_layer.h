@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 
@@ -43,8 +42,8 @@ class DecoderLayer {
     HyperWeights streams;
     ShortConvolution convolution;
   };
-  [[nodiscard]] Body load(const WeightStore& weights, const StepContext& context,
-                          const BlockSpec& spec, ExpertStore* experts) const;
+  static Body load(const BlockWeights& weights, const StepContext& context, const BodySpec& spec,
+                   ExpertStore* experts);
   static Matrix run(const Block& block, const LayerStep& step, const Matrix& x);
 
   std::uint32_t layer_;

@@ -13,23 +13,20 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
 using formats::Role;
 
 namespace {
 
-Linear read_vocabulary(const WeightStore& weights, const ModelSpec& spec, std::string_view name,
-                       Range vocab) {
-  return weights.linear(name, spec.stored_vocab, spec.hidden, vocab, {0, spec.hidden});
+Linear read_vocabulary(const BlockWeights& weights, Role role, const ModelSpec& spec, Range vocab) {
+  return weights.linear(role, spec.stored_vocab, spec.hidden, vocab, {0, spec.hidden});
 }
 
-Linear read_embedding(const WeightStore& weights, const ModelSpec& spec, Range vocab) {
-  const auto mtp = static_cast<std::uint32_t>(spec.n_main);
-  const bool has_copy_alone =
-      !weights.has(Role::kEmbedding) && weights.has(Role::kMtpEmbedding, mtp);
-  return read_vocabulary(weights, spec,
-                         has_copy_alone ? weights.name_of(Role::kMtpEmbedding, mtp)
-                                        : weights.name_of(Role::kEmbedding),
-                         vocab);
+Linear read_embedding(const WeightStore& store, const ModelSpec& spec, Range vocab) {
+  const BlockWeights weights(store), mtp(store, static_cast<std::uint32_t>(spec.n_main));
+  const bool has_copy_alone = !weights.has(Role::kEmbedding) && mtp.has(Role::kMtpEmbedding);
+  return has_copy_alone ? read_vocabulary(mtp, Role::kMtpEmbedding, spec, vocab)
+                        : read_vocabulary(weights, Role::kEmbedding, spec, vocab);
 }
 
 Range vocabulary_part(const StepContext& context) {
@@ -50,8 +47,7 @@ void require_tokens(const ModelSpec& spec, std::span<const Row> rows) {
 TokenEmbedding::TokenEmbedding(const WeightStore& weights, const StepContext& context)
     : vocab_(vocabulary_part(context)), weight_(read_embedding(weights, context.spec, vocab_)) {
   if (!context.spec.ends.norms_embedding) return;
-  norm_ =
-      norm_weights(weights, context.spec, weights.name_of(Role::kInputNorm), context.spec.hidden);
+  norm_ = norm_weights(BlockWeights(weights), context.spec, Role::kInputNorm, context.spec.hidden);
 }
 
 Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> rows) const {
@@ -69,25 +65,25 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   return context.spec.ends.hyper ? hyper_streams(*context.spec.ends.hyper, hidden) : hidden;
 }
 
-OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
+OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
                        const TokenEmbedding* embedding)
     : vocab_(vocabulary_part(context)) {
+  const BlockWeights weights(store);
   // A head that is stored counts, whatever the config says of it.
   if (!context.spec.ends.tied_head || weights.has(Role::kHead)) {
-    weight_ = read_vocabulary(weights, context.spec, weights.name_of(Role::kHead), vocab_);
+    weight_ = read_vocabulary(weights, Role::kHead, context.spec, vocab_);
   } else if (embedding != nullptr) {
     weight_ = embedding->weight();
   } else {
-    weight_ = read_embedding(weights, context.spec, vocab_);
+    weight_ = read_embedding(store, context.spec, vocab_);
   }
-  norm_ =
-      norm_weights(weights, context.spec, weights.name_of(Role::kFinalNorm), context.spec.hidden);
+  norm_ = norm_weights(weights, context.spec, Role::kFinalNorm, context.spec.hidden);
   const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
-  streams_ = {.fn = weights.vector("hc_head_fn", {n, n * context.spec.hidden}),
-              .base = weights.vector("hc_head_base", {n}),
-              .scale = weights.vector("hc_head_scale", {1})};
+  streams_ = {.fn = weights.vector(FineRole::kHeadStreamsFn, {n, n * context.spec.hidden}),
+              .base = weights.vector(FineRole::kHeadStreamsBase, {n}),
+              .scale = weights.vector(FineRole::kHeadStreamsScale, {1})};
 }
 
 Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {

@@ -70,7 +70,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
 
 WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
                            const ModelSpec& spec) {
-  const bool has_embedding = weights.has(formats::Role::kEmbedding);
+  const bool has_embedding = weights.has({.role = formats::Role::kEmbedding});
   return need_of(weights, experts, [&](const formats::LogicalTensor& tensor) {
     return is_read(tensor, spec, with_mtp, has_embedding);
   });

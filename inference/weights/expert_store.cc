@@ -36,16 +36,17 @@ class ExpertParts {
  public:
   ExpertParts(const WeightStore& store, const ExpertShape& shape, ExpertId id)
       : shape_(shape), id_(id), outer_{.first = 0, .count = shape.hidden} {
-    if (store.has(Role::kExpertsGateUp, id.layer)) {
+    if (store.has({.role = Role::kExpertsGateUp, .layer = id.layer})) {
       stacked(store);
     } else {
       const formats::Shape in = {shape.intermediate, shape.hidden};
       const auto alone = [&](Role role, const formats::Shape& whole, const Range& rows,
                              const Range& cols) {
-        return LinearPart{.name = store.name_of(role, id.layer, id.expert),
-                          .whole = whole,
-                          .rows = rows,
-                          .cols = cols};
+        return LinearPart{
+            .name = store.name_of({.role = role, .layer = id.layer, .expert = id.expert}),
+            .whole = whole,
+            .rows = rows,
+            .cols = cols};
       };
       if (shape.has_gate) parts_ = {alone(Role::kExpertGate, in, shape.inner, outer_)};
       parts_.push_back(alone(Role::kExpertUp, in, shape.inner, outer_));
@@ -60,8 +61,8 @@ class ExpertParts {
  private:
   // A rank's stacks hold only its experts, in ascending order, and of each only the slice.
   void stacked(const WeightStore& store) {
-    const std::string both = store.name_of(Role::kExpertsGateUp, id_.layer);
-    const std::string down = store.name_of(Role::kExpertsDown, id_.layer);
+    const std::string both = store.name_of({.role = Role::kExpertsGateUp, .layer = id_.layer});
+    const std::string down = store.name_of({.role = Role::kExpertsDown, .layer = id_.layer});
     std::size_t n = shape_.n_experts, matrix = id_.expert;
     const formats::Shape& stored = store.shape_of(both);
     const bool is_rank = store.source().slicing() != nullptr && stored.size() == 3;
@@ -208,7 +209,8 @@ struct ExpertStore::State {
     if (shape.has_biases) {
       const ExpertId id = shape.experts[slot];
       const auto bias = [&](Role role, std::size_t n, const Range& mine) {
-        return store.vector_part(store.name_of(role, id.layer, id.expert), n, mine);
+        return store.vector_part(
+            store.name_of({.role = role, .layer = id.layer, .expert = id.expert}), n, mine);
       };
       expert.gate_bias = bias(Role::kExpertGateBias, shape.intermediate, shape.inner);
       expert.up_bias = bias(Role::kExpertUpBias, shape.intermediate, shape.inner);

@@ -43,10 +43,8 @@ constexpr std::array kUsualNames = {
     UsualName{formats::Role::kExpertsGateUp, "model.layers.{layer}.mlp.experts.gate_up_proj"},
     UsualName{formats::Role::kExpertsDown, "model.layers.{layer}.mlp.experts.down_proj"}};
 
-bool is_required(const formats::TensorRule& rule, const formats::ModelConfig& config,
-                 std::uint32_t layer) {
-  return formats::is_in_layer(rule, config, layer) &&
-         formats::promise_of(rule, config, layer) == formats::Promise::kRequired;
+bool is_of(const formats::TensorRule& rule, const WeightPlace& place) {
+  return rule.role == place.role.role && rule.fine == place.role.fine && rule.block == place.block;
 }
 
 // Rows of a matrix [outputs, inputs] are read. Biases of stacks are read only of single experts.
@@ -172,52 +170,47 @@ WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std
   for (const LogicalTensor& tensor : source_.tensors()) {
     const auto [at, is_new] =
         by_name_.emplace(formats::text_model_name(tensor.name, source_.config().text), &tensor);
-    if (tensor.rule != nullptr)
-      by_role_.emplace(Place{tensor.rule->role, tensor.layer, tensor.expert, tensor.rule->block},
-                       at->first);
+    const formats::TensorRule* rule = tensor.rule;
+    if (rule != nullptr) {
+      const WeightRole role = rule->fine ? WeightRole(*rule->fine) : WeightRole(rule->role);
+      by_place_.emplace(WeightPlace{role, tensor.layer, tensor.expert, rule->block}, at->first);
+    }
   }
 }
 
-std::string WeightStore::name_of(formats::Role role, std::optional<std::uint32_t> layer,
-                                 std::optional<std::uint32_t> expert, std::uint8_t block) const {
-  const auto found = by_role_.find(Place{role, layer, expert, block});
-  if (found != by_role_.end()) return found->second;
+std::string WeightStore::name_of(const WeightPlace& place) const {
+  const WeightRole& role = place.role;
+  const auto found = by_place_.find(place);
+  if (found != by_place_.end()) return found->second;
   for (const formats::TensorRule& rule : source_.family().rules) {
-    if (rule.role != role || rule.block != block ||
-        !formats::is_in_layer(rule, source_.config(), layer))
-      continue;
+    if (!is_of(rule, place) || !formats::is_in_layer(rule, source_.config(), place.layer)) continue;
     if (rule.pattern.find("{mtp}") != std::string_view::npos) continue;
-    return numbered(rule.pattern, layer, expert);
+    return numbered(rule.pattern, place.layer, place.expert);
   }
-  const auto usual = std::ranges::find(kUsualNames, role, &UsualName::role);
+  const auto usual = std::ranges::find(kUsualNames, role.role, &UsualName::role);
   if (source_.family().rules.empty() && usual != kUsualNames.end())
-    return numbered(usual->pattern, layer, expert);
+    return numbered(usual->pattern, place.layer, place.expert);
   throw Error(
       ErrorCode::kMissingTensor,
       fmt::format("the checkpoint has no tensor with the role {}{}{} (a file missing, or "
                   "the config.json of another model?)",
-                  formats::role_name(role), layer ? fmt::format(" in layer {}", *layer) : "",
-                  expert ? fmt::format(" for expert {}", *expert) : ""));
+                  role.fine ? formats::fine_role_name(*role.fine) : formats::role_name(role.role),
+                  place.layer ? fmt::format(" in layer {}", *place.layer) : "",
+                  place.expert ? fmt::format(" for expert {}", *place.expert) : ""));
 }
 
-bool WeightStore::has(formats::Role role, std::optional<std::uint32_t> layer,
-                      std::optional<std::uint32_t> expert) const {
-  if (!source_.family().rules.empty()) return by_role_.contains(Place{role, layer, expert, 0});
-  return std::ranges::find(kUsualNames, role, &UsualName::role) != kUsualNames.end() &&
-         has(name_of(role, layer, expert));
+bool WeightStore::has(const WeightPlace& place) const {
+  if (!source_.family().rules.empty()) return by_place_.contains(place);
+  return std::ranges::find(kUsualNames, place.role.role, &UsualName::role) != kUsualNames.end() &&
+         by_name_.contains(name_of(place));
 }
 
-bool WeightStore::expects(std::string_view name, std::uint32_t layer) const {
-  return has(name) ||
+bool WeightStore::expects(const WeightPlace& place) const {
+  return has(place) ||
          std::ranges::any_of(source_.family().rules, [&](const formats::TensorRule& rule) {
-           return is_required(rule, source_.config(), layer) &&
-                  numbered(rule.pattern, layer, {}) == name;
-         });
-}
-
-bool WeightStore::expects(formats::Role role, std::uint32_t layer) const {
-  return has(role, layer) || std::ranges::any_of(source_.family().rules, [&](const auto& rule) {
-           return rule.role == role && is_required(rule, source_.config(), layer);
+           return is_of(rule, place) && formats::is_in_layer(rule, source_.config(), place.layer) &&
+                  formats::promise_of(rule, source_.config(), place.layer) ==
+                      formats::Promise::kRequired;
          });
 }
 
@@ -389,12 +382,6 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {
   return layout_of(part).n_bytes;
-}
-
-std::string module_prefix(std::string_view name) {
-  constexpr std::string_view kWeight = ".weight";
-  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-  return std::string(name.substr(0, name.rfind('.') + 1));
 }
 
 }  // namespace ingot::inference

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -8,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
@@ -19,6 +19,24 @@
 #include "inference/weights/part_reader.h"
 
 namespace ingot::inference {
+
+/// What a weight is for: a role, or the finer one where rows share a role.
+struct WeightRole {
+  WeightRole(formats::Role of) : role(of) {}
+  WeightRole(formats::FineRole of) : role(formats::role_of(of)), fine(of) {}
+  formats::Role role;
+  std::optional<formats::FineRole> fine;
+  auto operator<=>(const WeightRole&) const = default;
+};
+
+/// Which weight is meant: of a layer, of an expert and of one of the blocks whose rows have the
+/// same roles (TensorRule::block) where it is theirs.
+struct WeightPlace {
+  WeightRole role;
+  std::optional<std::uint32_t> layer = {}, expert = {};
+  std::uint8_t block = 0;
+  auto operator<=>(const WeightPlace&) const = default;
+};
 
 /// Finds and reads the weights of a source by their canonical names
 /// (`model.layers.3.self_attn.q_a_proj.weight`), whatever its dialect, scheme and layout. Reads
@@ -34,19 +52,15 @@ class WeightStore {
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
   [[nodiscard]] Profile profile() const { return profile_; }
   [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
-  /// The name of the tensor with a role, of a layer, an expert and a block (TensorRule::block)
-  /// where it is theirs; the first of the source where there are several. Where there is none, the
-  /// name that the family has for it, so that whoever reads it says what is missing; kMissingTensor
-  /// naming the role where it has none. A source without a grammar has the usual names of experts.
-  [[nodiscard]] std::string name_of(formats::Role role, std::optional<std::uint32_t> layer = {},
-                                    std::optional<std::uint32_t> expert = {},
-                                    std::uint8_t block = 0) const;
-  [[nodiscard]] bool has(formats::Role role, std::optional<std::uint32_t> layer = {},
-                         std::optional<std::uint32_t> expert = {}) const;
-  /// True if the tensor is there, or the family requires it in `layer`: where tensors tell the kind
-  /// of a module, a lost one does not make it another.
-  [[nodiscard]] bool expects(std::string_view name, std::uint32_t layer) const;
-  [[nodiscard]] bool expects(formats::Role role, std::uint32_t layer) const;
+  /// The name of the tensor at a place; the first of the source where there are several. Where
+  /// there is none, the name that the family has for it, so that whoever reads it says what is
+  /// missing; kMissingTensor naming the role where it has none. A source without a grammar has the
+  /// usual names of experts.
+  [[nodiscard]] std::string name_of(const WeightPlace& place) const;
+  [[nodiscard]] bool has(const WeightPlace& place) const;
+  /// Whether the tensor is there, or the family says that it must be: where tensors tell of what
+  /// kind a module is, one that was lost does not make it another.
+  [[nodiscard]] bool expects(const WeightPlace& place) const;
   /// Whether a weight holds gate and up, their rows in turn: gate's first, up's first, gate's
   /// second and so on. kMissingTensor.
   [[nodiscard]] bool has_rows_in_turn(std::string_view name) const;
@@ -105,9 +119,7 @@ class WeightStore {
   formats::SourceActivations activations_;
   /// By the name that the family has for it, without the prefix of a nested text model.
   std::map<std::string, const formats::LogicalTensor*, std::less<>> by_name_;
-  using Place = std::tuple<formats::Role, std::optional<std::uint32_t>,
-                           std::optional<std::uint32_t>, std::uint8_t>;
-  std::map<Place, std::string> by_role_;
+  std::map<WeightPlace, std::string> by_place_;
   mutable std::atomic<std::uint64_t> bytes_read_ = 0;
 };
 
@@ -115,9 +127,5 @@ class WeightStore {
 /// those with inputs before outputs; nullopt where it is readable as it is. `source` must outlive
 /// it. kUnsupported for such stacks of a rank.
 std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoint& source);
-
-/// The module that a tensor belongs to, with its point: `layers.3.attn.` of
-/// `layers.3.attn.wq_a.weight`, and the same of `layers.3.attn.A_log`.
-std::string module_prefix(std::string_view name);
 
 }  // namespace ingot::inference

@@ -5,7 +5,6 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "formats/container/tensor.h"
@@ -16,12 +15,12 @@
 #include "inference/model/step/norm.h"
 #include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
-// The kinds of attention. In all of them `prefix` is as in `model.layers.3.self_attn.` (the indexer
-// has its own behind it), and partial() gives FP32 sums of o_proj's columns for normalized input
-// `x` [rows, hidden]: the whole once reduced over the tensor group. It caches the rows first.
+// The kinds of attention. In all of them partial() gives FP32 sums of o_proj's columns for
+// normalized input `x` [rows, hidden]: the whole once reduced over the tensor group. It caches the
+// rows first.
 
 namespace ingot::inference {
 
@@ -29,8 +28,7 @@ namespace ingot::inference {
 /// all heads. All ranks compute all of it.
 class Indexer {
  public:
-  Indexer(const WeightStore& weights, const StepContext& context, const LatentSpec& latent,
-          const std::string& prefix);
+  Indexer(const BlockWeights& weights, const StepContext& context, const LatentSpec& latent);
 
   /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
   /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
@@ -61,9 +59,7 @@ class Indexer {
 /// o_proj.
 class MlaAttention {
  public:
-  /// Names are those of the layer's roles, in the module `prefix`.
-  MlaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-               const std::string& prefix, const LatentSpec& spec);
+  MlaAttention(const BlockWeights& weights, const StepContext& context, const LatentSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -91,13 +87,12 @@ class MlaAttention {
 /// the ranks add up their squares.
 class GqaAttention {
  public:
-  GqaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-               const std::string& prefix, const GroupedSpec& spec);
+  GqaAttention(const BlockWeights& weights, const StepContext& context, const GroupedSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:
-  void load_norms(const WeightStore& weights, const StepContext& context, std::uint32_t layer);
+  void load_norms(const BlockWeights& weights, const StepContext& context);
   /// Normalizes and rotates the heads of one projection.
   void finish_heads(const LayerStep& step, std::span<const float> norm, const RopeAngles& angles,
                     Matrix& heads) const;

@@ -11,18 +11,17 @@
 
 namespace ingot::inference {
 
-BlockChooser::BlockChooser(const WeightStore& weights, const StepContext& context,
-                           const BlockIndexSpec& spec, const RopeSpec& rope,
-                           const std::string& prefix)
+using formats::FineRole;
+using formats::Role;
+
+BlockChooser::BlockChooser(const BlockWeights& weights, const StepContext& context,
+                           const BlockIndexSpec& spec, const RopeSpec& rope)
     : spec_(spec),
       rope_(rope),
-      queries_(weights.linear(prefix + "index_q_proj.weight", spec.heads * spec.head_dim,
-                              context.spec.hidden)),
-      keys_(weights.linear(prefix + "index_k_proj.weight", spec.head_dim, context.spec.hidden)),
-      query_norm_(
-          norm_weights(weights, context.spec, prefix + "index_q_norm.weight", spec.head_dim)),
-      key_norm_(
-          norm_weights(weights, context.spec, prefix + "index_k_norm.weight", spec.head_dim)) {}
+      queries_(weights.linear(Role::kIndexerQ, spec.heads * spec.head_dim, context.spec.hidden)),
+      keys_(weights.linear(Role::kIndexerK, spec.head_dim, context.spec.hidden)),
+      query_norm_(norm_weights(weights, context.spec, FineRole::kIndexerQNorm, spec.head_dim)),
+      key_norm_(norm_weights(weights, context.spec, Role::kIndexerKNorm, spec.head_dim)) {}
 
 void BlockChooser::finish(const StepContext& context, const std::vector<float>& norm,
                           const RopeAngles& angles, Matrix& heads) const {

@@ -3,13 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -19,9 +18,9 @@ namespace ingot::inference {
 /// minimax_m3_vl.
 class BlockChooser {
  public:
-  /// `prefix` as in `model.layers.3.self_attn.`; index heads have a norm and the layer's rope.
-  BlockChooser(const WeightStore& weights, const StepContext& context, const BlockIndexSpec& spec,
-               const RopeSpec& rope, const std::string& prefix);
+  /// Index heads have a norm and the layer's rope.
+  BlockChooser(const BlockWeights& weights, const StepContext& context, const BlockIndexSpec& spec,
+               const RopeSpec& rope);
 
   /// Positions that a row reads, ascending; nothing where it reads all that it sees.
   using Chosen = std::vector<std::vector<std::uint32_t>>;

@@ -11,10 +11,12 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
 using formats::MatrixView;
+using formats::Role;
 
-CompressedAttention::CompressedAttention(const WeightStore& weights, const StepContext& context,
-                                         const std::string& prefix, const CompressedSpec& spec)
+CompressedAttention::CompressedAttention(const BlockWeights& weights, const StepContext& context,
+                                         const CompressedSpec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden, width = spec.head_dim;
   const std::size_t per_group = spec.heads / spec.out_groups;
@@ -22,27 +24,26 @@ CompressedAttention::CompressedAttention(const WeightStore& weights, const StepC
   const Range heads{groups.first * per_group, groups.count * per_group};
   groups_ = groups.count;
   heads_ = heads.count;
-  q_a_ = weights.linear(prefix + "wq_a.weight", spec.q_lora, hidden);
-  q_norm_ = weights.vector(prefix + "q_norm.weight", {spec.q_lora});
-  q_b_ = weights.linear(prefix + "wq_b.weight", spec.heads * width, spec.q_lora,
+  q_a_ = weights.linear(Role::kQaProj, spec.q_lora, hidden);
+  q_norm_ = weights.vector(Role::kQaNorm, {spec.q_lora});
+  q_b_ = weights.linear(Role::kQbProj, spec.heads * width, spec.q_lora,
                         {heads.first * width, heads.count * width}, {0, spec.q_lora});
-  kv_ = weights.linear(prefix + "wkv.weight", width, hidden);
-  kv_norm_ = weights.vector(prefix + "kv_norm.weight", {width});
-  sinks_ = weights.vector_part(prefix + "attn_sink", spec.heads, heads);
+  kv_ = weights.linear(Role::kKvaProj, width, hidden);
+  kv_norm_ = weights.vector(Role::kKvaNorm, {width});
+  sinks_ = weights.vector_part(FineRole::kCompressedSinks, spec.heads, heads);
   const Range latents{groups.first * spec.out_lora, groups.count * spec.out_lora};
-  o_a_ = weights.linear(prefix + "wo_a.weight", spec.out_groups * spec.out_lora, per_group * width,
+  o_a_ = weights.linear(FineRole::kOAProj, spec.out_groups * spec.out_lora, per_group * width,
                         latents, {0, per_group * width});
-  o_b_ = weights.linear(prefix + "wo_b.weight", hidden, spec.out_groups * spec.out_lora,
-                        {0, hidden}, latents);
+  o_b_ =
+      weights.linear(Role::kOProj, hidden, spec.out_groups * spec.out_lora, {0, hidden}, latents);
   if (!spec.compressor) return;
-  compressor_.emplace(weights, context, prefix + "compressor.", *spec.compressor, width);
+  compressor_.emplace(weights, context, /*is_of_indexer=*/false, *spec.compressor, width);
   if (spec.topk == 0) return;
-  const std::string indexer = prefix + "indexer.";
-  index_compressor_.emplace(weights, context, indexer + "compressor.", *spec.compressor,
+  index_compressor_.emplace(weights, context, /*is_of_indexer=*/true, *spec.compressor,
                             spec.index_head_dim);
   index_queries_ =
-      weights.linear(indexer + "wq_b.weight", spec.index_heads * spec.index_head_dim, spec.q_lora);
-  index_weights_ = weights.linear(indexer + "weights_proj.weight", spec.index_heads, hidden);
+      weights.linear(Role::kIndexerQ, spec.index_heads * spec.index_head_dim, spec.q_lora);
+  index_weights_ = weights.linear(Role::kIndexerWeights, spec.index_heads, hidden);
 }
 
 std::size_t CompressedAttention::seen_entries(std::size_t position) const {

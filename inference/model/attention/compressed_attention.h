@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/base/matrix.h"
@@ -11,8 +10,8 @@
 #include "inference/model/spec/mixer_specs.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -29,9 +28,8 @@ namespace ingot::inference {
 /// layers without compressor have frequencies of their own. A rank has groups of heads.
 class CompressedAttention {
  public:
-  /// `prefix` as in `layers.3.attn.`.
-  CompressedAttention(const WeightStore& weights, const StepContext& context,
-                      const std::string& prefix, const CompressedSpec& spec);
+  CompressedAttention(const BlockWeights& weights, const StepContext& context,
+                      const CompressedSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 

@@ -21,14 +21,17 @@ std::size_t reach_of(const CompressorSpec& spec) {
 
 }  // namespace
 
-Compressor::Compressor(const WeightStore& weights, const StepContext& context,
-                       const std::string& prefix, const CompressorSpec& spec, std::size_t width)
+Compressor::Compressor(const BlockWeights& weights, const StepContext& context, bool is_of_indexer,
+                       const CompressorSpec& spec, std::size_t width)
     : spec_(spec), width_(width), series_(series_of(spec)) {
+  using enum formats::FineRole;
   const std::size_t hidden = context.spec.hidden, outputs = series_ * width;
-  values_ = weights.linear(prefix + "wkv.weight", outputs, hidden);
-  logits_ = weights.linear(prefix + "wgate.weight", outputs, hidden);
-  position_logits_ = weights.vector(prefix + "ape", {spec.ratio, outputs});
-  norm_ = weights.vector(prefix + "norm.weight", {width});
+  values_ =
+      weights.linear(is_of_indexer ? kIndexCompressorValues : kCompressorValues, outputs, hidden);
+  logits_ = weights.linear(is_of_indexer ? kIndexCompressorGate : kCompressorGate, outputs, hidden);
+  position_logits_ = weights.vector(is_of_indexer ? kIndexCompressorPlaces : kCompressorPlaces,
+                                    {spec.ratio, outputs});
+  norm_ = weights.vector(is_of_indexer ? kIndexCompressorNorm : kCompressorNorm, {width});
 }
 
 Matrix Compressor::project(const StepContext& context, const StepRows& rows,

@@ -2,14 +2,13 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/base/matrix.h"
 #include "inference/model/spec/mixer_specs.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -21,8 +20,8 @@ namespace ingot::inference {
 /// the second halves of those of window w. The last values of an entry are rotated.
 class Compressor {
  public:
-  /// `prefix` as in `layers.3.attn.compressor.`; entries of `width` values.
-  Compressor(const WeightStore& weights, const StepContext& context, const std::string& prefix,
+  /// Those of the attention, or of its indexer; entries of `width` values.
+  Compressor(const BlockWeights& weights, const StepContext& context, bool is_of_indexer,
              const CompressorSpec& spec, std::size_t width);
 
   /// Values and logits of every row, side by side. Unless the profile is kF32 both products are

@@ -12,10 +12,11 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
 using formats::Role;
 
-GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& context,
-                           std::uint32_t layer, const std::string& prefix, const GroupedSpec& spec)
+GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& context,
+                           const GroupedSpec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden, width = spec_.head_dim;
   const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
@@ -28,56 +29,42 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
   };
   const Range all{0, hidden};
   const std::size_t per_query = (spec_.output_gate ? 2 : 1) * width;
-  const auto bias_of = [](const std::string& weight) {
-    return weight.substr(0, weight.rfind('.')) + ".bias";
-  };
-  const auto load = [&](Role role, std::size_t n_heads, std::size_t per_head, const Range& mine,
-                        std::vector<float>& bias) {
+  const auto load = [&](Role role, FineRole bias_role, std::size_t n_heads, std::size_t per_head,
+                        const Range& mine, std::vector<float>& bias) {
     const std::size_t n = n_heads * per_head;
     const Range rows = rows_of(mine, per_head);
-    const std::string name = weights.name_of(role, layer);
-    if (spec_.biases || weights.expects(bias_of(name), layer))
-      bias = weights.vector_part(bias_of(name), n, rows);
-    return weights.linear(name, n, hidden, rows, all);
+    if (spec_.biases || weights.expects(bias_role)) bias = weights.vector_part(bias_role, n, rows);
+    return weights.linear(role, n, hidden, rows, all);
   };
-  q_ = load(Role::kQProj, spec_.heads, per_query, heads, q_bias_);
-  k_ = load(Role::kKProj, spec_.kv_heads, width, kv_heads, k_bias_);
-  v_ = load(Role::kVProj, spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
-  const std::string output = weights.name_of(Role::kOProj, layer);
-  o_ = weights.linear(output, hidden, spec_.heads * spec_.value_dim, all,
+  q_ = load(Role::kQProj, FineRole::kQBias, spec_.heads, per_query, heads, q_bias_);
+  k_ = load(Role::kKProj, FineRole::kKBias, spec_.kv_heads, width, kv_heads, k_bias_);
+  v_ = load(Role::kVProj, FineRole::kVBias, spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
+  o_ = weights.linear(Role::kOProj, hidden, spec_.heads * spec_.value_dim, all,
                       rows_of(heads, spec_.value_dim));
-  if (spec_.head_gate) {
-    gate_ = weights.linear(weights.name_of(Role::kAttentionGate, layer), spec_.heads, hidden, heads,
-                           all);
-  }
+  if (spec_.head_gate)
+    gate_ = weights.linear(Role::kAttentionGate, spec_.heads, hidden, heads, all);
   // One rank adds it to its share of the sum.
-  if (context.rank.tp_rank() == 0 && weights.expects(bias_of(output), layer))
-    o_bias_ = weights.vector(bias_of(output), {hidden});
-  if (spec_.sinks) {
-    sinks_ = weights.vector_part(weights.name_of(Role::kAttentionSinks, layer), spec_.heads, heads);
-  }
-  load_norms(weights, context, layer);
-  if (spec_.blocks) blocks_.emplace(weights, context, *spec_.blocks, spec_.rope, prefix);
+  if (context.rank.tp_rank() == 0 && weights.expects(FineRole::kOBias))
+    o_bias_ = weights.vector(FineRole::kOBias, {hidden});
+  if (spec_.sinks) sinks_ = weights.vector_part(Role::kAttentionSinks, spec_.heads, heads);
+  load_norms(weights, context);
+  if (spec_.blocks) blocks_.emplace(weights, context, *spec_.blocks, spec_.rope);
   if (spec_.distances) {
     const auto [values, extent] = *spec_.distances;
-    distances_ = weights.linear(prefix + "wr_du.weight", spec_.heads * values, hidden,
+    distances_ = weights.linear(FineRole::kDistanceProj, spec_.heads * values, hidden,
                                 rows_of(heads, values), all);
-    distance_table_ = weights.vector(prefix + "rel_logits_proj.proj", {values, extent});
+    distance_table_ = weights.vector(FineRole::kDistanceTable, {values, extent});
   }
-  if (context.spec.layers[layer].short_convolution > 0) {
-    const auto convolution = [&](const char* name, Convolved what) {
-      return ShortConvolution(weights, context, layer, prefix + name, what);
-    };
-    key_convolution_ = convolution("k_sconv.weight", Convolved::kKeys);
-    value_convolution_ = convolution("v_sconv.weight", Convolved::kValues);
+  if (context.spec.layers[weights.layer()].short_convolution > 0) {
+    key_convolution_ = ShortConvolution(weights, context, Convolved::kKeys);
+    value_convolution_ = ShortConvolution(weights, context, Convolved::kValues);
   }
 }
 
-void GqaAttention::load_norms(const WeightStore& weights, const StepContext& context,
-                              std::uint32_t layer) {
+void GqaAttention::load_norms(const BlockWeights& weights, const StepContext& context) {
   const std::size_t width = spec_.head_dim;
   const auto load = [&](Role role, std::size_t n) {
-    return norm_weights(weights, context.spec, weights.name_of(role, layer), n);
+    return norm_weights(weights, context.spec, role, n);
   };
   switch (spec_.norms) {
     case HeadNorm::kNone:
@@ -89,8 +76,7 @@ void GqaAttention::load_norms(const WeightStore& weights, const StepContext& con
     case HeadNorm::kAllHeads: {
       const auto load_part = [&](Role role, std::size_t n_heads, const Range& mine) {
         std::vector<float> values =
-            weights.vector_part(weights.name_of(role, layer), n_heads * width,
-                                {mine.first * width, mine.count * width});
+            weights.vector_part(role, n_heads * width, {mine.first * width, mine.count * width});
         for (float& value : values) value += context.spec.norm.adds;
         return values;
       };

@@ -6,10 +6,10 @@
 
 namespace ingot::inference {
 
-HeadGrowth::HeadGrowth(const WeightStore& weights, const std::string& prefix, std::size_t heads,
-                       Range mine)
-    : scale_(weights.vector_part(prefix + "ssmax_scaling.s", heads, mine)),
-      bias_(weights.vector_part(prefix + "ssmax_scaling.b", heads, mine)) {}
+HeadGrowth::HeadGrowth(const BlockWeights& weights, WeightRole scale, WeightRole bias,
+                       std::size_t heads, Range mine)
+    : scale_(weights.vector_part(scale, heads, mine)),
+      bias_(weights.vector_part(bias, heads, mine)) {}
 
 void HeadGrowth::apply(Profile profile, std::span<const std::uint32_t> positions,
                        Matrix& queries) const {

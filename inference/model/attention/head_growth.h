@@ -3,12 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
-#include "inference/weights/weight_store.h"
+#include "inference/weights/block_weights.h"
 
 namespace ingot::inference {
 
@@ -21,8 +20,9 @@ class HeadGrowth {
   HeadGrowth() = default;
   HeadGrowth(std::vector<float> scale, std::vector<float> bias)
       : scale_(std::move(scale)), bias_(std::move(bias)) {}
-  /// Those of the heads `mine`, of so many in all: `ssmax_scaling.s` and `.b` behind `prefix`.
-  HeadGrowth(const WeightStore& weights, const std::string& prefix, std::size_t heads, Range mine);
+  /// Those of the heads `mine`, of so many in all.
+  HeadGrowth(const BlockWeights& weights, WeightRole scale, WeightRole bias, std::size_t heads,
+             Range mine);
 
   /// `queries` [rows, heads x width]. In FP32; unless the profile is kF32 the logarithm, its
   /// product, the sum and the queries are each rounded to BF16.

@@ -14,6 +14,10 @@
 #include "inference/model/step/step.h"
 
 namespace ingot::inference {
+
+using formats::FineRole;
+using formats::Role;
+
 namespace {
 
 constexpr float kNormEps = 1e-6F;
@@ -71,26 +75,26 @@ std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::si
   return order;
 }
 
-Indexer::Indexer(const WeightStore& weights, const StepContext& context, const LatentSpec& latent,
-                 const std::string& prefix)
+Indexer::Indexer(const BlockWeights& weights, const StepContext& context, const LatentSpec& latent)
     : spec_(*latent.indexer) {
   const IndexerSpec& spec = spec_;
   const std::size_t hidden = context.spec.hidden;
-  if (latent.rope_dim > 0) rope_ = with_learned_frequencies(weights, spec.rope);
-  queries_ = weights.linear(prefix + "wq_b.weight", spec.heads * spec.head_dim,
+  if (latent.rope_dim > 0) rope_ = with_learned_frequencies(weights.store(), spec.rope);
+  queries_ = weights.linear(Role::kIndexerQ, spec.heads * spec.head_dim,
                             spec.from_input ? hidden : latent.q_lora);
   if (spec.from_input) {
-    input_norm_ = weights.vector(prefix + "q_input_norm.weight", {hidden});
-    input_bias_ = weights.vector(prefix + "q_input_norm.bias", {hidden});
-    growth_ = HeadGrowth(weights, prefix, spec.heads, {0, spec.heads});
+    input_norm_ = weights.vector(FineRole::kIndexerInputNorm, {hidden});
+    input_bias_ = weights.vector(FineRole::kIndexerInputNormBias, {hidden});
+    growth_ = HeadGrowth(weights, FineRole::kIndexerQueryGrowth, FineRole::kIndexerQueryGrowthBias,
+                         spec.heads, {0, spec.heads});
   }
-  keys_ = weights.linear(prefix + "wk.weight", spec.head_dim, hidden);
-  weights_ = weights.linear(prefix + "weights_proj.weight", spec.heads, hidden);
-  key_norm_ = weights.vector(prefix + "k_norm.weight", {spec.head_dim});
-  key_bias_ = weights.vector(prefix + "k_norm.bias", {spec.head_dim});
+  keys_ = weights.linear(Role::kIndexerK, spec.head_dim, hidden);
+  weights_ = weights.linear(Role::kIndexerWeights, spec.heads, hidden);
+  key_norm_ = weights.vector(Role::kIndexerKNorm, {spec.head_dim});
+  key_bias_ = weights.vector(FineRole::kIndexerKNormBias, {spec.head_dim});
   if (spec.pool == 1) return;
-  pool_logits_ = weights.linear(prefix + "index_kpool_compress_gate", spec.head_dim, hidden);
-  place_logits_ = weights.vector(prefix + "index_kpool_compress_ape", {spec.pool, spec.head_dim});
+  pool_logits_ = weights.linear(FineRole::kIndexerPoolGate, spec.head_dim, hidden);
+  place_logits_ = weights.vector(FineRole::kIndexerPoolPlaces, {spec.pool, spec.head_dim});
 }
 
 // One key for the tokens of every pool that the rows complete.

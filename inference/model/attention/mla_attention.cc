@@ -10,6 +10,7 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
 using formats::MatrixView;
 using formats::Role;
 
@@ -18,8 +19,8 @@ struct MlaAttention::Queries {
   Matrix heads;   ///< [rows, heads x (nope + rope)], rotated
 };
 
-MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& context,
-                           std::uint32_t layer, const std::string& prefix, const LatentSpec& spec)
+MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& context,
+                           const LatentSpec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden;
   const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
@@ -28,36 +29,32 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
   const auto rows_of = [&](std::size_t per_head) {
     return Range{heads.first * per_head, heads.count * per_head};
   };
-  // A layer with two attentions has two tensors of a role.
-  const auto name = [&](Role role) {
-    const std::string first = weights.name_of(role, layer);
-    return prefix + first.substr(module_prefix(first).size());
-  };
-  if (spec_.rope_dim > 0) rope_ = with_learned_frequencies(weights, spec_.rope);
+  if (spec_.rope_dim > 0) rope_ = with_learned_frequencies(weights.store(), spec_.rope);
   if (spec_.q_lora > 0) {
-    q_a_ = weights.linear(name(Role::kQaProj), spec_.q_lora, hidden);
-    q_norm_ = weights.vector(name(Role::kQaNorm), {spec_.q_lora});
+    q_a_ = weights.linear(Role::kQaProj, spec_.q_lora, hidden);
+    q_norm_ = weights.vector(Role::kQaNorm, {spec_.q_lora});
     for (float& weight : q_norm_) weight *= spec_.query_latent_scale;
-    q_b_ = weights.linear(name(Role::kQbProj), spec_.heads * per_query, spec_.q_lora,
-                          rows_of(per_query), {0, spec_.q_lora});
+    q_b_ = weights.linear(Role::kQbProj, spec_.heads * per_query, spec_.q_lora, rows_of(per_query),
+                          {0, spec_.q_lora});
   } else {
-    q_ = weights.linear(name(Role::kQProj), spec_.heads * per_query, hidden, rows_of(per_query),
+    q_ = weights.linear(Role::kQProj, spec_.heads * per_query, hidden, rows_of(per_query),
                         {0, hidden});
   }
   if (!spec_.keys_of) {
-    kv_a_ = weights.linear(name(Role::kKvaProj), spec_.kv_lora + spec_.rope_dim, hidden);
-    kv_norm_ = weights.vector(name(Role::kKvaNorm), {spec_.kv_lora});
+    kv_a_ = weights.linear(Role::kKvaProj, spec_.kv_lora + spec_.rope_dim, hidden);
+    kv_norm_ = weights.vector(Role::kKvaNorm, {spec_.kv_lora});
     for (float& weight : kv_norm_) weight *= spec_.key_latent_scale;
   }
-  kv_b_ = weights.linear(name(Role::kKvbProj), spec_.heads * per_latent, spec_.kv_lora,
+  kv_b_ = weights.linear(Role::kKvbProj, spec_.heads * per_latent, spec_.kv_lora,
                          rows_of(per_latent), {0, spec_.kv_lora});
-  o_ = weights.linear(name(Role::kOProj), hidden, spec_.heads * spec_.v, {0, hidden},
-                      rows_of(spec_.v));
-  if (spec_.head_gate) {
-    gate_ = weights.linear(prefix + "g_proj.weight", spec_.heads, hidden, heads, {0, hidden});
+  o_ = weights.linear(Role::kOProj, hidden, spec_.heads * spec_.v, {0, hidden}, rows_of(spec_.v));
+  if (spec_.head_gate)
+    gate_ = weights.linear(FineRole::kLatentGate, spec_.heads, hidden, heads, {0, hidden});
+  if (spec_.heads_grow) {
+    growth_ =
+        HeadGrowth(weights, FineRole::kQueryGrowth, FineRole::kQueryGrowthBias, spec_.heads, heads);
   }
-  if (spec_.heads_grow) growth_ = HeadGrowth(weights, prefix, spec_.heads, heads);
-  if (spec_.indexer) indexer_.emplace(weights, context, spec_, prefix + "indexer.");
+  if (spec_.indexer) indexer_.emplace(weights, context, spec_);
 }
 
 MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, const Matrix& x,

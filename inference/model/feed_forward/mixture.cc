@@ -12,34 +12,34 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
 using formats::Role;
 
-Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-              const Roles& roles, const MlpSpec& spec, Range mine, std::uint8_t number,
-              std::optional<InStack> stack) {
+Mlp Mlp::load(const BlockWeights& weights, const StepContext& context, const Roles& roles,
+              const MlpSpec& spec, Range mine, std::optional<InStack> stack) {
   const std::size_t hidden = context.spec.hidden, intermediate = spec.width;
   const Range all{0, hidden};
-  const auto read = [&](const std::string& name, std::size_t n_rows, std::size_t n_cols,
-                        const Range& rows, const Range& cols) {
-    LinearPart part{.name = name, .whole = {n_rows, n_cols}, .rows = rows, .cols = cols};
+  const auto read = [&](Role role, std::size_t n_rows, std::size_t n_cols, const Range& rows,
+                        const Range& cols) {
+    LinearPart part{
+        .name = weights.name(role), .whole = {n_rows, n_cols}, .rows = rows, .cols = cols};
     if (stack) {
       part.whole.insert(part.whole.begin(), stack->count);
       part.matrix = stack->matrix;
     }
-    return weights.read(part, context.threads);
+    return weights.store().read(part, context.threads);
   };
   Mlp mlp{.form = spec.gate};
-  mlp.down = read(weights.name_of(roles.down, layer, {}, number), hidden, intermediate, all, mine);
+  mlp.down = read(roles.down, hidden, intermediate, all, mine);
   if (spec.has_gate) {
-    const std::string gate = weights.name_of(roles.gate, layer, {}, number);
-    if (weights.has_rows_in_turn(gate)) {
+    if (weights.store().has_rows_in_turn(weights.name(roles.gate))) {
       const Range pairs{2 * mine.first, 2 * mine.count};
-      mlp.gate = read(gate, 2 * intermediate, hidden, pairs, all);
+      mlp.gate = read(roles.gate, 2 * intermediate, hidden, pairs, all);
       return mlp;
     }
-    mlp.gate = read(gate, intermediate, hidden, mine, all);
+    mlp.gate = read(roles.gate, intermediate, hidden, mine, all);
   }
-  mlp.up = read(weights.name_of(roles.up, layer, {}, number), intermediate, hidden, mine, all);
+  mlp.up = read(roles.up, intermediate, hidden, mine, all);
   return mlp;
 }
 
@@ -109,11 +109,11 @@ Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
   return out;
 }
 
-Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+Mixture::Mixture(const BlockWeights& weights, const StepContext& context,
                  const MixtureSpec& mixture, ExpertStore& experts)
-    : layer_(layer),
+    : layer_(weights.layer()),
       spec_(mixture),
-      places_(context.rank, mixture.router.experts, layer),
+      places_(context.rank, mixture.router.experts, layer_),
       experts_(&experts) {
   const RouterSpec& spec = spec_.router;
   const RankView& rank = context.rank;
@@ -123,48 +123,41 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
                             "than --tp)",
                             spec.scales_input ? "whose input is weighed" : "without tensors"));
   }
-  const std::string router = weights.name_of(Role::kRouter, layer);
-  router_ = weights.linear(router, spec.scored(), context.spec.hidden);
-  // By presence, not by the name of the model.
-  const std::string module = router.substr(0, router.rfind('.') + 1);
-  if (weights.expects(module + "global_scale", layer))
-    router_scale_ = weights.vector(module + "global_scale", {1}).front();
+  router_ = weights.linear(Role::kRouter, spec.scored(), context.spec.hidden);
+  if (weights.expects(FineRole::kRouterScale))
+    router_scale_ = weights.vector(FineRole::kRouterScale, {1}).front();
   if (spec.has_table) {
-    token_experts_ =
-        weights.indices(module + "tid2eid", {context.spec.stored_vocab, spec.topk}, spec.experts);
+    token_experts_ = weights.store().indices(weights.name(FineRole::kRouterTable),
+                                             {context.spec.stored_vocab, spec.topk}, spec.experts);
   } else if (spec.bias_of_logits) {
-    logit_bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.choices()});
-  } else if (spec.correction_bias || weights.expects(Role::kRouterBias, layer)) {
-    const std::string name = weights.name_of(Role::kRouterBias, layer);
-    const bool is_row = weights.has(name) && weights.shape_of(name).size() == 2;
-    bias_ = weights.vector(
-        name, is_row ? formats::Shape{1, spec.choices()} : formats::Shape{spec.choices()});
+    logit_bias_ = weights.vector(Role::kRouterBias, {spec.choices()});
+  } else if (spec.correction_bias || weights.expects(Role::kRouterBias)) {
+    const bool is_row = weights.has(Role::kRouterBias) &&
+                        weights.store().shape_of(weights.name(Role::kRouterBias)).size() == 2;
+    bias_ = weights.vector(Role::kRouterBias, is_row ? formats::Shape{1, spec.choices()}
+                                                     : formats::Shape{spec.choices()});
   }
   if (spec_.shared) load_shared(weights, context);
 }
 
-void Mixture::load_shared(const WeightStore& weights, const StepContext& context) {
+void Mixture::load_shared(const BlockWeights& weights, const StepContext& context) {
   const RankView& rank = context.rank;
   const std::size_t n_weighed = spec_.router.weighed_shared;
   MlpSpec one = *spec_.shared;
   one.width /= std::max<std::size_t>(n_weighed, 1);
-  const std::size_t width = one.width;
   const auto load = [&](const Range& mine) {
     for (std::size_t i = 0; i < n_weighed; ++i) {
-      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, one, mine, 0,
+      shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, mine,
                                   Mlp::InStack{.matrix = i, .count = n_weighed}));
     }
-    if (n_weighed == 0)
-      shared_.push_back(Mlp::load(weights, context, layer_, Mlp::kShared, one, mine));
+    if (n_weighed == 0) shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, mine));
   };
-  const std::string module = module_prefix(weights.name_of(Role::kSharedDown, layer_));
-  if (weights.expects(Role::kSharedRouter, layer_)) {
-    shared_gate_ =
-        weights.linear(weights.name_of(Role::kSharedRouter, layer_), 1, context.spec.hidden);
-  }
+  if (weights.expects(Role::kSharedRouter))
+    shared_gate_ = weights.linear(Role::kSharedRouter, 1, context.spec.hidden);
   if (!places_.places_shared()) {
     shared_in_ = rank.shared_is_whole ? Shared::kWhole : Shared::kSlices;
-    load(rank.shared_is_whole ? Range{0, width} : tensor_part(rank, width, module + "*"));
+    load(rank.shared_is_whole ? Range{0, one.width}
+                              : tensor_part(rank, one.width, "inner features of a shared expert"));
     return;
   }
   if (n_weighed > 0) {
@@ -173,7 +166,7 @@ void Mixture::load_shared(const WeightStore& weights, const StepContext& context
   }
   shared_in_ = Shared::kSlot;
   const auto id = static_cast<std::uint32_t>(spec_.router.experts);
-  if (places_.holds(rank.at().ep_rank, id)) load(expert_part(rank, width));
+  if (places_.holds(rank.at().ep_rank, id)) load(expert_part(rank, one.width));
 }
 
 Routing Mixture::choose(const StepContext& context, const Matrix& x,

@@ -3,16 +3,15 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/base/matrix.h"
 #include "inference/model/feed_forward/expert_exchange.h"
 #include "inference/model/feed_forward/router.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -26,7 +25,7 @@ struct Mlp {
   float scale = 1.0F;  ///< of its output, which partial() leaves to whoever adds it up
 
   /// Those of a layer's tensors with these roles; `spec` of the whole, of which the inner values
-  /// `mine` are read; `number` as in BlockSpec.
+  /// `mine` are read.
   struct Roles {
     formats::Role gate, up, down;
   };
@@ -38,9 +37,8 @@ struct Mlp {
   struct InStack {
     std::size_t matrix = 0, count = 0;
   };
-  static Mlp load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-                  const Roles& roles, const MlpSpec& spec, Range mine, std::uint8_t number = 0,
-                  std::optional<InStack> stack = {});
+  static Mlp load(const BlockWeights& weights, const StepContext& context, const Roles& roles,
+                  const MlpSpec& spec, Range mine, std::optional<InStack> stack = {});
 
   /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;
@@ -52,8 +50,8 @@ struct Mlp {
 class Mixture {
  public:
   /// `experts` must outlive this.
-  Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-          const MixtureSpec& spec, ExpertStore& experts);
+  Mixture(const BlockWeights& weights, const StepContext& context, const MixtureSpec& spec,
+          ExpertStore& experts);
 
   /// The layer's output for normalized input `x`, reduced. Where the ranks that share out the
   /// experts are those that share the tokens, every rank runs its experts on all of them and one
@@ -75,7 +73,7 @@ class Mixture {
   Routing choose(const StepContext& context, const Matrix& x,
                  std::span<const std::int32_t> tokens) const;
   [[nodiscard]] Routing with_shared(const Routing& chosen) const;
-  void load_shared(const WeightStore& weights, const StepContext& context);
+  void load_shared(const BlockWeights& weights, const StepContext& context);
   /// FP32 sums of what this rank has of the shared experts; `shared_weights` [rows, experts] of
   /// those that the router weighs, else empty.
   [[nodiscard]] Matrix shared_output(const StepContext& context, const Matrix& x,

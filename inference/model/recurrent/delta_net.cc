@@ -15,6 +15,8 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
+
 namespace {
 
 constexpr float kNormalizeEps = 1e-6F;
@@ -46,77 +48,67 @@ Matrix DeltaNet::Projection::apply(const StepContext& context, const Matrix& x) 
   return second.empty() ? y : rounded_product(context, second, y);
 }
 
-DeltaNet::DeltaNet(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-                   const std::string& prefix, const DeltaNetSpec& spec)
-    : layer_(layer), spec_(spec) {
-  require_one_tensor_rank(context.rank, prefix);
+DeltaNet::DeltaNet(const BlockWeights& weights, const StepContext& context,
+                   const DeltaNetSpec& spec)
+    : spec_(spec) {
+  require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden;
-  if (weights.expects(prefix + "in_proj_qkvz.weight", layer_)) {
-    load_fused(weights, hidden, prefix);
+  if (weights.expects(FineRole::kLinearQkvz)) {
+    load_fused(weights, hidden);
   } else {
-    load_single(weights, hidden, prefix);
+    load_single(weights, hidden);
   }
-  load_convolution(weights, prefix);
-  rate_ = any_shape(weights, prefix + "A_log", spec.value_heads);
+  load_convolution(weights);
+  rate_ = any_shape(weights, FineRole::kLinearRate, spec.value_heads);
   for (float& rate : rate_) rate = exp_f32(rate);
-  decay_bias_ = weights.vector(prefix + "dt_bias", {decays(spec)});
-  norm_ = weights.vector(first_of(weights, layer_, prefix, {"norm.weight", "o_norm.weight"}),
-                         {spec.value_dim});
-  out_ = weights.linear(
-      first_of(weights, layer_, prefix, {"out_proj.weight", "o_proj.weight", "dense.weight"}),
-      hidden, value_values(spec));
+  decay_bias_ = weights.vector(FineRole::kLinearStepBias, {decays(spec)});
+  norm_ = weights.vector(FineRole::kLinearNorm, {spec.value_dim});
+  out_ = weights.linear(formats::Role::kLinearAttentionOut, hidden, value_values(spec));
 }
 
-void DeltaNet::load_fused(const WeightStore& weights, std::size_t hidden,
-                          const std::string& prefix) {
+void DeltaNet::load_fused(const BlockWeights& weights, std::size_t hidden) {
   if (spec_.decay_per_key) {
     throw Error(ErrorCode::kUnsupported, "fused projections with a decay per key")
-        .in_tensor(prefix + "in_proj_qkvz.weight");
+        .in_tensor(weights.name(FineRole::kLinearQkvz));
   }
-  fused_ =
-      weights.linear(prefix + "in_proj_qkvz.weight", channels(spec_) + value_values(spec_), hidden);
-  fused_small_ = weights.linear(prefix + "in_proj_ba.weight", 2 * spec_.value_heads, hidden);
+  fused_ = weights.linear(FineRole::kLinearQkvz, channels(spec_) + value_values(spec_), hidden);
+  fused_small_ = weights.linear(FineRole::kLinearBetaDecay, 2 * spec_.value_heads, hidden);
 }
 
-void DeltaNet::load_single(const WeightStore& weights, std::size_t hidden,
-                           const std::string& prefix) {
-  const auto load = [&](const std::string& name, std::size_t rows) {
-    return weights.linear(prefix + name + ".weight", rows, hidden);
-  };
+void DeltaNet::load_single(const BlockWeights& weights, std::size_t hidden) {
   // Through a narrow product where there are two matrices.
-  const auto through = [&](const std::string& name, std::size_t rows) {
-    const std::string narrow = prefix + name + "_a_proj.weight";
-    if (!weights.expects(narrow, layer_)) return Projection{load(name + "_proj", rows), {}};
+  const auto through = [&](FineRole whole, FineRole first, FineRole second, std::size_t rows) {
+    if (!weights.expects(first)) return Projection{weights.linear(whole, rows, hidden), {}};
     const std::size_t width = spec_.value_dim;
-    return Projection{weights.linear(narrow, width, hidden),
-                      weights.linear(prefix + name + "_b_proj.weight", rows, width)};
+    return Projection{weights.linear(first, width, hidden), weights.linear(second, rows, width)};
   };
-  if (weights.expects(prefix + "in_proj_qkv.weight", layer_)) {
-    mixed_ = {load("in_proj_qkv", channels(spec_))};
-    gate_ = {load("in_proj_z", value_values(spec_)), {}};
-    beta_ = {load("in_proj_b", spec_.value_heads), {}};
-    decay_ = {load("in_proj_a", decays(spec_)), {}};
+  beta_ = {weights.linear(FineRole::kLinearBeta, spec_.value_heads, hidden), {}};
+  decay_ = through(FineRole::kLinearDecay, FineRole::kLinearDecayA, FineRole::kLinearDecayB,
+                   decays(spec_));
+  if (weights.expects(FineRole::kLinearQkv)) {
+    mixed_ = {weights.linear(FineRole::kLinearQkv, channels(spec_), hidden)};
+    gate_ = {weights.linear(FineRole::kLinearZ, value_values(spec_), hidden), {}};
     return;
   }
-  mixed_ = {load("q_proj", key_values(spec_)), load("k_proj", key_values(spec_)),
-            load("v_proj", value_values(spec_))};
-  gate_ = through("g", value_values(spec_));
-  beta_ = {load("b_proj", spec_.value_heads), {}};
-  decay_ = through("f", decays(spec_));
+  mixed_ = {weights.linear(FineRole::kLinearQ, key_values(spec_), hidden),
+            weights.linear(FineRole::kLinearK, key_values(spec_), hidden),
+            weights.linear(FineRole::kLinearV, value_values(spec_), hidden)};
+  gate_ = through(FineRole::kLinearGate, FineRole::kLinearGateA, FineRole::kLinearGateB,
+                  value_values(spec_));
 }
 
-void DeltaNet::load_convolution(const WeightStore& weights, const std::string& prefix) {
-  const auto add = [&](const std::string& name, std::size_t rows) {
-    const auto part = weights.vector(prefix + name, {rows, 1, spec_.kernel});
+void DeltaNet::load_convolution(const BlockWeights& weights) {
+  const auto add = [&](FineRole role, std::size_t rows) {
+    const auto part = weights.vector(role, {rows, 1, spec_.kernel});
     convolution_.insert(convolution_.end(), part.begin(), part.end());
   };
-  if (weights.expects(prefix + "conv1d.weight", layer_)) {
-    add("conv1d.weight", channels(spec_));
+  if (weights.expects(FineRole::kLinearConvolution)) {
+    add(FineRole::kLinearConvolution, channels(spec_));
     return;
   }
-  add("q_conv1d.weight", key_values(spec_));
-  add("k_conv1d.weight", key_values(spec_));
-  add("v_conv1d.weight", value_values(spec_));
+  add(FineRole::kLinearQConvolution, key_values(spec_));
+  add(FineRole::kLinearKConvolution, key_values(spec_));
+  add(FineRole::kLinearVConvolution, value_values(spec_));
 }
 
 DeltaNet::Projected DeltaNet::project(const StepContext& context, const Matrix& x) const {

@@ -2,14 +2,13 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/base/matrix.h"
 #include "inference/model/spec/mixer_specs.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -27,10 +26,9 @@ namespace ingot::inference {
 /// are each rounded to BF16; the recurrence is in FP32.
 class DeltaNet {
  public:
-  /// `prefix` as in `model.layers.3.linear_attn.`. Which projections are fused, the
-  /// names of the layer's tensors tell. kUnsupported on more than one rank of a tensor group.
-  DeltaNet(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
-           const std::string& prefix, const DeltaNetSpec& spec);
+  /// Which projections are fused, the rows of the layer tell. kUnsupported on more than one rank of
+  /// a tensor group.
+  DeltaNet(const BlockWeights& weights, const StepContext& context, const DeltaNetSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -46,9 +44,9 @@ class DeltaNet {
     [[nodiscard]] Matrix apply(const StepContext& context, const Matrix& x) const;
   };
 
-  void load_fused(const WeightStore& weights, std::size_t hidden, const std::string& prefix);
-  void load_single(const WeightStore& weights, std::size_t hidden, const std::string& prefix);
-  void load_convolution(const WeightStore& weights, const std::string& prefix);
+  void load_fused(const BlockWeights& weights, std::size_t hidden);
+  void load_single(const BlockWeights& weights, std::size_t hidden);
+  void load_convolution(const BlockWeights& weights);
   Projected project(const StepContext& context, const Matrix& x) const;
   /// Logits of decays to the factors that are kept, in place.
   void to_decays(Matrix& logits) const;
@@ -56,7 +54,6 @@ class DeltaNet {
   Matrix convolved(const LayerStep& step, const SequenceRun& run, const Matrix& mixed,
                    std::span<float> state) const;
 
-  std::uint32_t layer_;
   DeltaNetSpec spec_;
   Linear fused_, fused_small_;  ///< queries, keys, values and gates; beta and decay
   std::vector<Linear> mixed_;   ///< in order, where they are not fused with the gates

@@ -12,6 +12,8 @@
 
 namespace ingot::inference {
 
+using formats::FineRole;
+
 namespace {
 
 std::size_t inner(const StateSpaceSpec& spec) {
@@ -26,30 +28,31 @@ std::size_t head_state(const StateSpaceSpec& spec) {
   return spec.head_dim * spec.state;
 }
 
-std::vector<float> bias_of(const WeightStore& weights, bool is_promised, const std::string& name,
+std::vector<float> bias_of(const BlockWeights& weights, bool is_promised, FineRole role,
                            std::size_t n) {
-  return is_promised || weights.has(name) ? weights.vector(name, {n}) : std::vector<float>();
+  return is_promised || weights.has(role) ? weights.vector(role, {n}) : std::vector<float>();
 }
 
 }  // namespace
 
-StateSpace::StateSpace(const WeightStore& weights, const StepContext& context,
-                       const std::string& prefix, const StateSpaceSpec& spec)
+StateSpace::StateSpace(const BlockWeights& weights, const StepContext& context,
+                       const StateSpaceSpec& spec)
     : spec_(spec) {
-  require_one_tensor_rank(context.rank, prefix);
+  require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden, width = channels(spec);
   const std::size_t projected = inner(spec) + width + spec.heads;
-  in_ = weights.linear(prefix + "in_proj.weight", projected, hidden);
-  in_bias_ = bias_of(weights, spec.projection_bias, prefix + "in_proj.bias", projected);
-  convolution_ = weights.vector(prefix + "conv1d.weight", {width, 1, spec.kernel});
-  convolution_bias_ = bias_of(weights, spec.convolution_bias, prefix + "conv1d.bias", width);
-  rate_ = weights.vector(prefix + "A_log", {spec.heads});
+  in_ = weights.linear(FineRole::kLinearIn, projected, hidden);
+  in_bias_ = bias_of(weights, spec.projection_bias, FineRole::kLinearInBias, projected);
+  convolution_ = weights.vector(FineRole::kLinearConvolution, {width, 1, spec.kernel});
+  convolution_bias_ =
+      bias_of(weights, spec.convolution_bias, FineRole::kLinearConvolutionBias, width);
+  rate_ = weights.vector(FineRole::kLinearRate, {spec.heads});
   for (float& rate : rate_) rate = exp_f32(rate);
-  skip_ = weights.vector(prefix + "D", {spec.heads});
-  step_bias_ = weights.vector(prefix + "dt_bias", {spec.heads});
-  norm_ = weights.vector(prefix + "norm.weight", {inner(spec)});
-  out_ = weights.linear(prefix + "out_proj.weight", hidden, inner(spec));
-  out_bias_ = bias_of(weights, spec.projection_bias, prefix + "out_proj.bias", hidden);
+  skip_ = weights.vector(FineRole::kLinearSkip, {spec.heads});
+  step_bias_ = weights.vector(FineRole::kLinearStepBias, {spec.heads});
+  norm_ = weights.vector(FineRole::kLinearNorm, {inner(spec)});
+  out_ = weights.linear(formats::Role::kLinearAttentionOut, hidden, inner(spec));
+  out_bias_ = bias_of(weights, spec.projection_bias, FineRole::kLinearOutBias, hidden);
 }
 
 Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,

@@ -2,14 +2,13 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "inference/base/matrix.h"
 #include "inference/model/spec/mixer_specs.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
-#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -23,10 +22,8 @@ namespace ingot::inference {
 /// rounded to BF16; the recurrence is in FP32.
 class StateSpace {
  public:
-  /// `prefix` as in `backbone.layers.3.mixer.`. kUnsupported on more than one rank of a tensor
-  /// group.
-  StateSpace(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-             const StateSpaceSpec& spec);
+  /// kUnsupported on more than one rank of a tensor group.
+  StateSpace(const BlockWeights& weights, const StepContext& context, const StateSpaceSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 

@@ -44,9 +44,9 @@ void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
   }
 }
 
-std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
-                                const std::string& name, std::size_t n) {
-  std::vector<float> values = weights.vector(name, {n});
+std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
+                                std::size_t n) {
+  std::vector<float> values = weights.vector(role, {n});
   for (float& value : values) value += spec.norm.adds;
   return values;
 }
@@ -77,14 +77,15 @@ void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<c
 RopeSpec with_learned_frequencies(const WeightStore& weights, const RopeSpec& spec) {
   RopeSpec learned = spec;
   if (!spec.is_learned) return learned;
-  const std::vector<float> alpha = weights.vector("lerope.alpha", {spec.freqs.size()});
+  const std::string name = weights.name_of({.role = formats::FineRole::kRopeFactors});
+  const std::vector<float> alpha = weights.vector(name, {spec.freqs.size()});
   for (std::size_t i = 0; i < alpha.size(); ++i) {
     learned.freqs[i] *= static_cast<float>(std::exp(static_cast<double>(alpha[i])));
     if (!std::isfinite(learned.freqs[i])) {
       throw Error(ErrorCode::kNonFinite, fmt::format("holds {}, whose exponential is no frequency "
                                                      "(fetch the file again)",
                                                      alpha[i]))
-          .in_tensor("lerope.alpha");
+          .in_tensor(name);
     }
   }
   return learned;

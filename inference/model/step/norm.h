@@ -2,14 +2,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/model/step/step.h"
-#include "inference/weights/weight_store.h"
+#include "inference/weights/block_weights.h"
 
 namespace ingot::inference {
 
@@ -24,9 +23,9 @@ void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
                       std::span<const float> squares, std::size_t width,
                       std::span<const float> weight, float eps, formats::MatrixView<float> out);
 
-/// The weights of a norm of hidden states, queries or keys, with the spec's offset.
-std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
-                                const std::string& name, std::size_t n);
+/// The weights of a norm of hidden states, queries or keys, with what the spec adds.
+std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
+                                std::size_t n);
 
 /// The same into a matrix of its own, with the model's epsilon.
 Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight);
@@ -36,8 +35,8 @@ Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const f
 void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
                 std::span<const float> bias, float eps, formats::MatrixView<float> out);
 
-/// The spec with frequencies times e^alpha, where they are learned: `lerope.alpha` [dim / 2], which
-/// all layers share.
+/// The spec with frequencies times e^alpha, where they are learned: alpha [dim / 2], which all
+/// layers share.
 RopeSpec with_learned_frequencies(const WeightStore& weights, const RopeSpec& spec);
 
 /// Cosines and sines of the pairs of some positions, [positions, dim / 2] each. Angles are FP32

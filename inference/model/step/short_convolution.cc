@@ -1,6 +1,8 @@
 #include "inference/model/step/short_convolution.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "formats/base/error.h"
 #include "inference/model/step/recent_rows.h"
@@ -22,9 +24,13 @@ void convolve(formats::MatrixView<const float> weights, std::span<const float> b
   }
 }
 
-ShortConvolution::ShortConvolution(const WeightStore& weights, const StepContext& context,
-                                   std::size_t layer, const std::string& name, Convolved what)
-    : kernel_(context.spec.layers[layer].short_convolution) {
+ShortConvolution::ShortConvolution(const BlockWeights& weights, const StepContext& context,
+                                   Convolved what)
+    : kernel_(context.spec.layers[weights.layer()].short_convolution) {
+  using formats::FineRole;
+  constexpr std::array kRoles = {FineRole::kKConvolution, FineRole::kVConvolution,
+                                 FineRole::kMixerConvolution, FineRole::kFeedForwardConvolution};
+  const std::size_t layer = weights.layer();
   const auto all = convolved_columns(context.spec, context.rank, layer);
   const auto place = static_cast<std::size_t>(what);
   for (std::size_t i = 0; i < place; ++i) first_ += (kernel_ - 1) * all[i].count;
@@ -38,11 +44,13 @@ ShortConvolution::ShortConvolution(const WeightStore& weights, const StepContext
   columns_ = {.first = is_output ? mine.first : 0, .count = mine.count};
   is_shared_out_ = is_output && mine.count < channels;
   const formats::Shape slice = {mine.count, 1, kernel_};
-  if (weights.source().slicing() != nullptr && weights.shape_of(name) == slice) {
-    weights_ = weights.vector(name, slice);
+  const WeightStore& store = weights.store();
+  const std::string name = weights.name(kRoles[place]);
+  if (store.source().slicing() != nullptr && store.shape_of(name) == slice) {
+    weights_ = store.vector(name, slice);
     return;
   }
-  const std::vector<float> whole = weights.vector(name, {channels, 1, kernel_});
+  const std::vector<float> whole = store.vector(name, {channels, 1, kernel_});
   const auto first = whole.begin() + static_cast<std::ptrdiff_t>(mine.first * kernel_);
   weights_.assign(first, first + static_cast<std::ptrdiff_t>(mine.count * kernel_));
 }

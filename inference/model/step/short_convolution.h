@@ -3,13 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/model/step/step.h"
-#include "inference/weights/weight_store.h"
+#include "inference/weights/block_weights.h"
 
 namespace ingot::inference {
 
@@ -31,9 +30,8 @@ class ShortConvolution {
  public:
   /// Leaves everything as it is.
   ShortConvolution() = default;
-  /// `name` is that of weights [channels, 1, K], of which a rank's directory may hold its own.
-  ShortConvolution(const WeightStore& weights, const StepContext& context, std::size_t layer,
-                   const std::string& name, Convolved what);
+  /// Weights are [channels, 1, K], of which a rank's directory may hold its own.
+  ShortConvolution(const BlockWeights& weights, const StepContext& context, Convolved what);
 
   /// rows <- y of them. Keys and values are this rank's; outputs are whole, on every rank of the
   /// tensor group, which convolves its own columns and gets the others from the rest of it.

@@ -112,7 +112,8 @@ TEST_P(CompressorEntries, AgreeWithThePlainReference) {
   OneRank comm;
   const StepContext context{.spec = spec_, .comm = comm};
   const CompressorSpec spec = GetParam().spec;
-  const Compressor compressor(weights_, context, prefix_, spec, width_);
+  const BlockWeights weights(weights_, static_cast<std::uint32_t>(GetParam().layer));
+  const Compressor compressor(weights, context, /*is_of_indexer=*/false, spec, width_);
   std::vector<float> state(window_values(spec, width_));
   std::size_t at = 0, n_entries = 0;
   for (const std::size_t count : {1U, 100U, 27U, 130U, 42U}) {

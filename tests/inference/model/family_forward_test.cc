@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,21 @@ TEST_P(FamilyForward, EveryLayerAndTheLogitsAgree) {
       relative_error(rows_of(is.logits, ids_.size(), rows), golden_.floats("logits"));
   EXPECT_LE(error, GetParam().tolerance);
   RecordProperty("logits", fmt::format("{:.2e}", error));
+}
+
+TEST_P(FamilyForward, RolesTellWeightsApart) {
+  const formats::RoleSet unread = {formats::Role::kOther, formats::Role::kOtherModality,
+                                   formats::Role::kRotary, formats::Role::kLookupTable};
+  std::set<WeightPlace> places;
+  for (const formats::LogicalTensor& tensor : opened_.source.tensors()) {
+    ASSERT_NE(tensor.rule, nullptr) << tensor.name;
+    const formats::TensorRule& rule = *tensor.rule;
+    const bool is_read = rule.fine || !unread.has(rule.role);
+    if (!is_read || (tensor.layer && *tensor.layer >= model().spec().layers.size())) continue;
+    const WeightRole role = rule.fine ? WeightRole(*rule.fine) : WeightRole(rule.role);
+    EXPECT_TRUE(places.insert({role, tensor.layer, tensor.expert, rule.block}).second)
+        << tensor.name;
+  }
 }
 
 TEST_P(FamilyForward, GreedyTokensAgree) {

@@ -109,8 +109,8 @@ Rows mlp_inputs(std::size_t layer) {
                                        .rank = {},
                                        .comm = comm};
   const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const inference::MlaAttention attention(weights, context, static_cast<std::uint32_t>(layer),
-                                          prefix + "self_attn.",
+  const inference::BlockWeights own(weights, static_cast<std::uint32_t>(layer));
+  const inference::MlaAttention attention(own, context,
                                           *spec.layers[layer].find<inference::LatentSpec>());
   Rows all;
   for (const Recording& document : recorded().documents) {
