@@ -121,6 +121,8 @@ struct TensorRule {
   std::uint8_t block = 0;
 };
 
+struct Forward;
+
 /// A model family. `rules` is empty for `generic`, which accepts any name.
 struct Family {
   std::string_view name;
@@ -131,8 +133,9 @@ struct Family {
   std::string_view architecture;             ///< synth writes it to architectures[0]
   std::span<const TensorRule> rules;
   const NamedWidths* widths = nullptr;  ///< names that its shapes use
-  /// Prefix of MTP layers in place of `main_layers`, counted from 0; empty: they follow the main
-  /// layers.
+  const Forward* forward = nullptr;     ///< what its file says of the forward pass (forward.h)
+  /// What MTP layers are called in place of `main_layers`, counted from 0; empty: they follow the
+  /// main layers.
   std::string_view mtp_layers = {};
   /// Prefix of the number of a layer; read only with mtp_layers.
   std::string_view main_layers = "model.layers.";

@@ -13,6 +13,10 @@
 namespace ingot::formats {
 namespace {
 
+// Each row of a group holds those of its condition, and pairs of rows are compared by them.
+constexpr std::size_t kMaxValues = 256;
+constexpr std::uint64_t kMaxFirstLayer = 1;
+
 constexpr std::array kMarks = {kLayerMark, kMtpMark, kExpertMark};
 
 [[noreturn]] void refuse(const FamilyRow& row, std::string_view fact) {
@@ -156,6 +160,26 @@ bool is_same_place(const TensorRule& a, const TensorRule& b) {
                               return x.key == y.key && x.values == y.values && x.first == y.first &&
                                      x.is_for_listed == y.is_for_listed;
                             });
+}
+
+LayerCondition read_layer_condition(const Yaml& value) {
+  for (const char* key : {"listed_in", "not_listed_in"}) {
+    const Yaml* list = value.find(key);
+    if (list == nullptr) continue;
+    value.require_keys(std::array<std::string_view, 2>{key, "from"});
+    LayerCondition condition{.key = list->text(key),
+                             .is_for_listed = key == std::string_view("listed_in")};
+    if (const Yaml* from = value.find("from"))
+      condition.first = from->number("from", kMaxFirstLayer);
+    return condition;
+  }
+  const std::span<const Yaml::Member> members = value.members("layers");
+  if (members.size() != 1) value.refuse("a condition on layers has one key, and values");
+  LayerCondition condition{.key = members[0].key, .values = members[0].value.texts(members[0].key)};
+  if (condition.values.empty()) value.refuse("a condition on layers lacks values");
+  if (condition.values.size() > kMaxValues)
+    value.refuse(fmt::format("a condition on layers has more than {} values", kMaxValues));
+  return condition;
 }
 
 void require_marks(const FamilyRow& row) {

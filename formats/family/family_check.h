@@ -29,8 +29,11 @@ struct FamilyRow {
 /// Whether two rows are of the same names in the same layers.
 bool is_same_place(const TensorRule& a, const TensorRule& b);
 
-/// Refuses a name that has other characters than tensors' names do, and a mark that is unknown,
-/// occurs twice or is no whole word between dots.
+/// A condition of `layers`: a key of config.json with values, or `listed_in` and `not_listed_in`.
+LayerCondition read_layer_condition(const Yaml& value);
+
+/// Refuses a name that has other characters than tensors' names do, a mark that is unknown, stands
+/// twice or is no whole word between dots.
 void require_marks(const FamilyRow& row);
 
 /// Refuses rows that contradict themselves, and rows that conflict: two for one name in the same

@@ -13,6 +13,7 @@
 #include "formats/container/sections.h"
 #include "formats/family/families.h"
 #include "formats/family/family_check.h"
+#include "formats/family/forward.h"
 #include "formats/family/role_groups.h"
 #include "formats/text/spelling.h"
 #include "formats/yaml/yaml.h"
@@ -23,12 +24,10 @@ namespace {
 constexpr YamlLimits kLimits = {.bytes = std::size_t{256} << 10, .depth = 8};
 constexpr std::size_t kMaxRows = 4096;
 constexpr std::size_t kMaxWidths = 256;
-// Each row of a group holds those of its condition, and pairs of rows are compared by them.
-constexpr std::size_t kMaxValues = 256;
+constexpr std::size_t kMaxChanges = 256;
 constexpr std::size_t kMaxName = 256;
 constexpr std::size_t kMaxAliases = 16;
 constexpr std::uint8_t kMaxBlocks = 64;
-constexpr std::uint64_t kMaxFirstLayer = 1;
 
 template <typename Enum>
 struct Word {
@@ -81,9 +80,9 @@ constexpr std::array kPresences = {
     Word{"own_indexer", Presence::kOwnIndexer},
 };
 
-constexpr std::array<std::string_view, 11> kFileKeys = {
+constexpr std::array<std::string_view, 12> kFileKeys = {
     "family", "summary", "model_types", "architecture", "dialect", "mtp_layers",
-    "like",   "without", "change",      "widths",       "aliases"};
+    "like",   "without", "change",      "widths",       "aliases", "forward"};
 constexpr std::array<std::string_view, 14> kTraits = {
     "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
     "heads", "fuse",   "present", "dtype",     "stack",   "gate_up"};
@@ -140,6 +139,7 @@ class Table final : public FamilyTable {
     if (const Yaml* without = root.find("without")) leave_out(*without);
     if (const Yaml* change = root.find("change")) change_rows(*change);
     if (const Yaml* tensors = root.find("tensors")) read_tensors(*tensors);
+    if (const Yaml* forward = root.find("forward")) take_forward(*forward);
     if (rows_.empty()) root.refuse("has no tensors (list them, or begin with those of `like`)");
     finish(root);
   }
@@ -208,6 +208,21 @@ class Table final : public FamilyTable {
     }
   }
 
+  void take_forward(const Yaml& value) {
+    if (value.is_text() && value.text("forward") == "inherited") {
+      require_base(value, "forward: inherited");
+      if (base_->forward == nullptr)
+        value.refuse(fmt::format("the file of {} says nothing of a forward pass", base_->name));
+      forward_ = *base_->forward;
+      return;
+    }
+    forward_ = read_forward(value, [&](const Yaml& layers) {
+      FamilyRow row;
+      take_layers(layers, row);
+      return row.rule;
+    });
+  }
+
   void require_base(const Yaml& value, std::string_view key) const {
     if (base_ == nullptr)
       value.refuse(fmt::format("{} is about the rows of another family (name it with like)", key));
@@ -229,8 +244,8 @@ class Table final : public FamilyTable {
 
   void change_rows(const Yaml& changes) {
     require_base(changes, "change");
-    if (changes.list("change").size() > kMaxValues)
-      changes.refuse(fmt::format("change has more than {} entries", kMaxValues));
+    if (changes.list("change").size() > kMaxChanges)
+      changes.refuse(fmt::format("change has more than {} entries", kMaxChanges));
     for (const Yaml& change : changes.list("change")) {
       change.require_keys(traits_and({"roles"}));
       const Yaml* roles = change.find("roles");
@@ -403,7 +418,7 @@ class Table final : public FamilyTable {
     bool has_word = false;
     const auto take = [&](const Yaml& one) {
       if (one.is_map()) {
-        conditions.push_back(layer_condition(one));
+        conditions.push_back(read_layer_condition(one));
         return;
       }
       if (std::exchange(has_word, true)) one.refuse("layers has two words (one, and conditions)");
@@ -415,27 +430,6 @@ class Table final : public FamilyTable {
       take(value);
     }
     row.rule.layers = conditions;
-  }
-
-  static LayerCondition layer_condition(const Yaml& value) {
-    for (const char* key : {"listed_in", "not_listed_in"}) {
-      const Yaml* list = value.find(key);
-      if (list == nullptr) continue;
-      value.require_keys(std::array<std::string_view, 2>{key, "from"});
-      LayerCondition condition{.key = list->text(key),
-                               .is_for_listed = key == std::string_view("listed_in")};
-      if (const Yaml* from = value.find("from"))
-        condition.first = from->number("from", kMaxFirstLayer);
-      return condition;
-    }
-    const std::span<const Yaml::Member> members = value.members("layers");
-    if (members.size() != 1) value.refuse("a condition on layers has one key, and values");
-    LayerCondition condition{.key = members[0].key,
-                             .values = members[0].value.texts(members[0].key)};
-    if (condition.values.empty()) value.refuse("a condition on layers lacks values");
-    if (condition.values.size() > kMaxValues)
-      value.refuse(fmt::format("a condition on layers has more than {} values", kMaxValues));
-    return condition;
   }
 
   void finish(const Yaml& root) {
@@ -454,6 +448,7 @@ class Table final : public FamilyTable {
                .architecture = architecture_,
                .rules = rules_,
                .widths = &widths_,
+               .forward = forward_ ? &*forward_ : nullptr,
                .mtp_layers = mtp_layers_,
                .main_layers = main_layers_ = main_layers,
                .dialect = dialect_,
@@ -472,6 +467,7 @@ class Table final : public FamilyTable {
   std::deque<std::vector<LayerCondition>> conditions_;
   std::vector<FamilyRow> rows_;
   std::vector<TensorRule> rules_;
+  std::optional<Forward> forward_;
   Family family_;
 };
 

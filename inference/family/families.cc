@@ -1,3 +1,5 @@
+#include "formats/family/families.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -6,10 +8,11 @@
 
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "inference/family/forward_table.h"
 #include "inference/family/spec_parts.h"
 
-// The computation of each family: a function from its config.json, here or in a file of its own,
-// and a row at the end.
+// What families compute of which a file cannot say all (forward_table.h): a function from
+// config.json, here or in a file of its own, and a row behind them.
 
 namespace ingot::inference {
 
@@ -40,13 +43,6 @@ ModelSpec deepseek_v2(const ModelConfig& config) {
   return model.with(attention);
 }
 
-// DeepSeek-V3, R1 and V3.1; Kimi-K2 is the same model with other numbers.
-ModelSpec deepseek_v3(const ModelConfig& config) {
-  Decoder model(config);
-  set_sigmoid_router(model);
-  return model.with(latent_attention(config));
-}
-
 ModelSpec sparse_v3(const ModelConfig& config, const LatentSpec& latent,
                     const IndexerSpec& indexer) {
   Decoder model(config);
@@ -75,29 +71,10 @@ ModelSpec glm_moe_dsa(const ModelConfig& config) {
   return sparse_v3(config, latent, lightning_indexer(config, latent, /*interleaved=*/true));
 }
 
-// Qwen3-MoE: grouped-query attention with norms on queries and keys, half-split rope over the whole
-// head, a softmax gate over all experts whose chosen weights are normalized, no shared experts.
-ModelSpec qwen3_moe(const ModelConfig& config) {
-  Decoder model(config);
-  if (model.fields.boolean("use_sliding_window", false)) {
-    refuse(ErrorCode::kUnsupported, "'use_sliding_window' is true; only full attention is known");
-  }
-  if (model.mixture) {
-    RouterSpec& router = model.mixture->router;
-    router.groups = router.topk_groups = 1;
-    router.score = GateScore::kSoftmax;
-    router.normalize = model.fields.boolean("norm_topk_prob", false);
-  }
-  return model.with(grouped_attention(config));
-}
-
 constexpr std::array kFamilies = {
     ModelFamily{"deepseek_v2", deepseek_v2},
-    ModelFamily{"deepseek_v3", deepseek_v3},
     ModelFamily{"deepseek_v32", deepseek_v32},
-    ModelFamily{"kimi_k2", deepseek_v3},
     ModelFamily{"glm_moe_dsa", glm_moe_dsa},
-    ModelFamily{"qwen3_moe", qwen3_moe},
     ModelFamily{"deepseek_v4", deepseek_v4},
     ModelFamily{"qwen3_next", qwen3_next},
     ModelFamily{"qwen3_5_moe", qwen3_5_moe},
@@ -105,17 +82,8 @@ constexpr std::array kFamilies = {
     ModelFamily{"bailing_hybrid", bailing_hybrid},
     ModelFamily{"nemotron_h", nemotron_h},
     ModelFamily{"glm5_next", glm5_next},
-    ModelFamily{"glm4_moe", glm4_moe},
-    ModelFamily{"glm4_moe_lite", deepseek_v3},
-    ModelFamily{"solar_open", solar_open},
-    ModelFamily{"dots1", dots1},
-    ModelFamily{"ernie4_5_moe", ernie4_5_moe},
     ModelFamily{"hunyuan_v1_moe", hunyuan_v1_moe},
-    ModelFamily{"minimax_m2", minimax_m2},
-    ModelFamily{"ministral3", ministral3},
-    ModelFamily{"mistral4", mistral4},
     ModelFamily{"mistral_large4", mistral_large4},
-    ModelFamily{"axk1", axk1},
     ModelFamily{"gpt_oss", gpt_oss},
     ModelFamily{"mimo_v2_flash", mimo_v2_flash},
     ModelFamily{"llama4", llama4},
@@ -132,17 +100,27 @@ std::span<const ModelFamily> model_families() {
 }
 
 ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
-  std::string known;
-  for (const ModelFamily& row : kFamilies) {
-    if (row.name == family.name) {
-      ModelSpec spec = row.spec(config);
-      spec.family = row.name;
-      return spec;
+  // A file may have the name of a family of the program, and say nothing of the forward pass.
+  const formats::Family* own = family.forward ? &family : formats::find_family(family.name);
+  const auto row = std::ranges::find(kFamilies, family.name, &ModelFamily::name);
+  ModelSpec spec;
+  if (own != nullptr && own->forward != nullptr) {
+    spec = spec_of_file(*own, config);
+  } else if (row != kFamilies.end()) {
+    spec = row->spec(config);
+  } else {
+    std::string known;
+    for (const formats::FamilyEntry& entry : formats::family_entries()) {
+      const bool has_one =
+          std::ranges::find(kFamilies, entry.name, &ModelFamily::name) != kFamilies.end() ||
+          formats::find_family(entry.name)->forward != nullptr;
+      if (has_one) known += (known.empty() ? "" : ", ") + std::string(entry.name);
     }
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
   }
-  refuse(ErrorCode::kUnsupported,
-         fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
+  spec.family = own != nullptr ? own->name : row->name;
+  return spec;
 }
 
 ModelSpec model_spec(const formats::Checkpoint& source) {

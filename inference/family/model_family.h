@@ -12,7 +12,8 @@
 
 namespace ingot::inference {
 
-/// The computation of a family of formats/family. A new one is a function and a row in families.cc.
+/// What a family of formats/family computes of which its file cannot say all: a function and a row
+/// in families.cc. Others say it there (forward_table.h).
 struct ModelFamily {
   std::string_view name;  ///< as in formats
   ModelSpec (*spec)(const formats::ModelConfig& config);

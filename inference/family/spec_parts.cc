@@ -143,7 +143,9 @@ BodySpec Decoder::feed_forward(std::size_t layer) const {
 
 ModelSpec Decoder::with(const std::function<BodySpec(std::size_t layer)>& mixer) {
   for (std::size_t l = 0; l < is_moe.size(); ++l) {
-    spec.layers.push_back({.blocks = {{.body = mixer(l)}, {.body = feed_forward(l)}}});
+    spec.layers.push_back(
+        {.blocks = {{.body = mixer(l)},
+                    {.body = feed_forward(l), .norms_output = norms_mixture && is_moe[l]}}});
   }
   return std::move(spec);
 }

@@ -57,6 +57,7 @@ struct Decoder {
   std::vector<bool> is_moe;    ///< per layer, MTP layers included
   MlpSpec dense;
   std::optional<MixtureSpec> mixture;  ///< where any layer has one
+  bool norms_mixture = false;          ///< as BlockSpec::norms_output, of the mixture
 
   /// kCorrupt, naming `key`, where no layer has experts.
   RouterSpec& router(const char* key = "num_experts");
@@ -113,17 +114,9 @@ void require_one_group(const Decoder& model);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
-/// Families in other files.
-ModelSpec glm4_moe(const formats::ModelConfig& config);
-ModelSpec solar_open(const formats::ModelConfig& config);
-ModelSpec dots1(const formats::ModelConfig& config);
-ModelSpec ernie4_5_moe(const formats::ModelConfig& config);
+/// Families that stand in other files.
 ModelSpec hunyuan_v1_moe(const formats::ModelConfig& config);
-ModelSpec minimax_m2(const formats::ModelConfig& config);
-ModelSpec ministral3(const formats::ModelConfig& config);
-ModelSpec mistral4(const formats::ModelConfig& config);
 ModelSpec mistral_large4(const formats::ModelConfig& config);
-ModelSpec axk1(const formats::ModelConfig& config);
 ModelSpec longcat_flash(const formats::ModelConfig& config);
 ModelSpec gpt_oss(const formats::ModelConfig& config);
 ModelSpec mimo_v2_flash(const formats::ModelConfig& config);

@@ -260,8 +260,8 @@ TEST_F(OpenCheckpoint, TakesTheFamilyFromTheCaller) {
   tiny_.write(dir_.path());
   EXPECT_EQ(Checkpoint::open(dir_.path(), {.family = "deepseek_v3"}).family().name, "deepseek_v3");
   expect_error(kUnsupported, {"some_remake", "qwen3_moe"}, [&] { Checkpoint::open(dir_.path()); });
-  expect_error(kInvalidArgument, {"no family 'llama'", "kimi_k2"},
-               [&] { Checkpoint::open(dir_.path(), {.family = "llama"}); });
+  expect_error(kInvalidArgument, {"no family 'lama'", "kimi_k2"},
+               [&] { Checkpoint::open(dir_.path(), {.family = "lama"}); });
 }
 
 TEST_F(OpenCheckpoint, ListsSideFilesOfAllDepths) {

@@ -98,8 +98,8 @@ TEST(HostileConfig, MissingOrWrong) {
       R"({"model_type": "deepseek_v3", "num_hidden_layers": 1048576, "num_attention_heads": 4294967296,
                     "qk_nope_head_dim": 4294967296})";
   refuse(tiny, kLimit, {"config.json"});
-  tiny.config = R"({"model_type": "llama"})";
-  refuse(tiny, kUnsupported, {"llama", "deepseek_v32", "--family"});
+  tiny.config = R"({"model_type": "lama"})";
+  refuse(tiny, kUnsupported, {"lama", "deepseek_v32", "--family"});
   tiny.config = good;
   tiny.config.insert(1, R"("quantization_config": {"quant_method": "gptq"},)");
   refuse(tiny, kUnsupported, {"gptq"});

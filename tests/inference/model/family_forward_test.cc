@@ -47,7 +47,8 @@ constexpr FamilyCase kFamilyCases[] = {
     {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},   {"gpt_oss", 1e-5},
     {"gpt_oss_bf16", 1e-5},   {"mimo_v2_flash", 1e-5},      {"llama4", 1e-5},
     {"step3p7", 1e-5},        {"minimax_m3_vl", 1e-5},      {"longcat_flash", 1e-5},
-    {"inkling", 1e-5},        {"mistral_large4", 1e-5},
+    {"inkling", 1e-5},        {"mistral_large4", 1e-5},     {"llama", 1e-5},
+    {"qwen3", 1e-5},          {"mistral", 1e-5},            {"mixtral", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and its recordings.

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/family/family.h"
+#include "formats/yaml/yaml.h"
+
+// What the file of a family says of its forward pass. Here it is syntax: which kinds and parameters
+// there are, and what they mean, whoever computes knows.
+
+namespace ingot::formats {
+
+/// A text of the file: a word, an expression (Width), a number, or `KEY default NUMBER`.
+struct ForwardValue {
+  std::string text;
+  int line = 0;
+};
+using ForwardParameters = std::vector<std::pair<std::string, ForwardValue>>;
+
+/// A kind of mixer, or the mixture of experts, and the layers that have it.
+struct ForwardPart {
+  TensorRule where;  ///< its scope and layers
+  ForwardParameters parameters;
+  int line = 0;
+};
+
+struct Forward {
+  /// Keys of config.json and the only value that each may have, unless it is missing.
+  ForwardParameters only;
+  /// What becomes of layers for multi-token prediction: `joined`, `left-out`, or `unsaid` where
+  /// they are left out and the config does not count them.
+  std::string mtp = "joined";
+  std::vector<ForwardPart> mixers;  ///< the first that holds is a layer's
+  std::optional<ForwardPart> mixture;
+};
+
+/// `layers` reads the value of that key into a row's scope and layers. Throws kInvalidArgument,
+/// naming the line, for anything unknown or missing.
+Forward read_forward(const Yaml& yaml, const std::function<TensorRule(const Yaml&)>& layers);
+
+}  // namespace ingot::formats

@@ -1,0 +1,114 @@
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "formats/family/families.h"
+#include "formats/family/forward.h"
+#include "formats/json/json.h"
+#include "inference/family/model_family.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/json_edit.h"
+
+// Forward passes that a family's file says, from a file of a user.
+
+namespace ingot::inference {
+namespace {
+
+using namespace ingot::testing;
+using formats::ModelConfig;
+
+const std::vector<JsonEdit> kExperts = {
+    {"/num_local_experts", 5}, {"/num_experts_per_tok", 2}, {"/moe_intermediate_size", 8}};
+
+/// A family like llama whose file has this forward pass.
+const formats::Family& family_with(const std::string& forward) {
+  static int n = 0;
+  const std::string name = fmt::format("made_{}", ++n);
+  return formats::add_family(
+      fmt::format("family: {}\nmodel_types: [{}]\nlike: llama\nforward: {}\n", name, name, forward),
+      name);
+}
+
+ModelConfig config_with(const std::vector<JsonEdit>& edits = {}) {
+  const auto json = formats::read_json_file(
+      INGOT_SOURCE_DIR "/tests/golden/forward/llama/checkpoint/config.json", 1 << 20);
+  return formats::parse_model_config(edited(json, edits).dump(), "config.json");
+}
+
+ModelSpec spec_with(const std::string& forward, const std::vector<JsonEdit>& edits = {}) {
+  return model_spec(family_with(forward), config_with(edits));
+}
+
+void expect_refused(const std::string& forward, std::initializer_list<std::string> fragments) {
+  expect_error(ErrorCode::kInvalidArgument, fragments, [&] { spec_with(forward); });
+}
+
+TEST(ForwardTable, ReadsExpressionsAndWords) {
+  const ModelSpec spec = spec_with(
+      "{mixer: {kind: grouped, head_dim: 2 * head, head_norms: all, window: seen default 9}}");
+  const auto& attention = *spec.find<GroupedSpec>();
+  EXPECT_EQ(attention.head_dim, 28U);
+  EXPECT_EQ(attention.norms, HeadNorm::kAllHeads);
+  EXPECT_EQ(attention.window, 9U);
+  EXPECT_EQ(attention.rope.dim, 28U);
+}
+
+TEST(ForwardTable, TakesTheFirstMixerThatHolds) {
+  const std::string forward =
+      "{mixer: [{layers: {layer_types: near}, kind: grouped, head_dim: head, window: 8}, "
+      "{kind: grouped, head_dim: head}]}";
+  const ModelSpec spec = spec_with(forward, {{"/layer_types", {"far", "near"}}});
+  EXPECT_EQ(spec.layers[0].find<GroupedSpec>()->window, 0U);
+  EXPECT_EQ(spec.layers[1].find<GroupedSpec>()->window, 8U);
+}
+
+TEST(ForwardTable, RefusesValuesThatTheFileRulesOut) {
+  const std::string forward =
+      "{only: {use_it: false, how: well, n: 1}, mixer: {kind: grouped, head_dim: head}}";
+  EXPECT_EQ(spec_with(forward).n_main, 2U);
+  EXPECT_EQ(spec_with(forward, {{"/use_it", false}, {"/how", "well"}, {"/n", 1}}).n_main, 2U);
+  expect_error(ErrorCode::kUnsupported, {"'use_it' is true"}, [&] {
+    spec_with(forward, {{"/use_it", true}});
+  });
+  expect_error(ErrorCode::kUnsupported, {"'n' is 2"}, [&] { spec_with(forward, {{"/n", 2}}); });
+  expect_error(ErrorCode::kUnsupported, {"'how' is 'badly'", "'well'"}, [&] {
+    spec_with(forward, {{"/how", "badly"}});
+  });
+}
+
+TEST(ForwardTable, NamesTheLineOfWhatIsUnknown) {
+  expect_refused("{mixer: {kind: gruoped}}", {"line 4", "'gruoped'", "grouped"});
+  expect_refused("{mixer: {kind: grouped, head_dim: head, windw: 8}}",
+                 {"line 4", "'windw'", "window"});
+  expect_refused("{mixer: {kind: grouped, head_dim: head, head_norms: some}}", {"'some'"});
+  expect_refused("{mixer: {kind: grouped, head_dim: head +}}", {"line 4"});
+  expect_refused("{mixer: {head_dim: head}}", {"lacks its kind"});
+  expect_refused("{mixture: {score: softmax}}", {"line 4", "mixer"});
+  expect_refused("{mixer: {kind: grouped}, mtp: dropped}", {"line 4", "'dropped'"});
+  expect_error(ErrorCode::kUnsupported, {"5 experts"},
+               [] { spec_with("{mixer: {kind: grouped, head_dim: head}}", kExperts); });
+}
+
+TEST(ForwardTable, IsNotInheritedUnlessSaid) {
+  const formats::Family& silent =
+      formats::add_family("family: silent\nmodel_types: [silent]\nlike: llama\n", "silent");
+  expect_error(ErrorCode::kUnsupported, {"no forward pass for family silent"},
+               [&] { model_spec(silent, config_with()); });
+  EXPECT_EQ(spec_with("inherited").n_main, 2U);
+}
+
+TEST(ForwardTable, EveryFileOfTheProgramIsUnderstood) {
+  for (const formats::FamilyEntry& entry : formats::family_entries()) {
+    const formats::Family& family = *formats::find_family(entry.name);
+    if (family.forward == nullptr) continue;
+    try {
+      model_spec(family, config_with(family.forward->mixture ? kExperts : std::vector<JsonEdit>()));
+    } catch (const Error& error) {
+      EXPECT_NE(error.code(), ErrorCode::kInvalidArgument) << entry.name << ": " << error.message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ingot::inference
