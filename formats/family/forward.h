@@ -10,7 +10,7 @@
 #include "formats/family/family.h"
 #include "formats/yaml/yaml.h"
 
-// What the file of a family says of its forward pass. Here it is syntax: which kinds and parameters
+// The forward pass as a family's file says it. Here it is syntax: which kinds and parameters
 // there are, and what they mean, whoever computes knows.
 
 namespace ingot::formats {
@@ -32,7 +32,7 @@ struct ForwardPart {
 struct Forward {
   /// Keys of config.json and the only value that each may have, unless it is missing.
   ForwardParameters only;
-  /// What becomes of layers for multi-token prediction: `joined`, `left-out`, or `unsaid` where
+  /// Layers for multi-token prediction are `joined`, `left-out`, or `unsaid` where
   /// they are left out and the config does not count them.
   std::string mtp = "joined";
   std::vector<ForwardPart> mixers;  ///< the first that holds is a layer's

@@ -71,7 +71,7 @@ enum class Role : std::uint8_t {
 std::string_view role_name(Role role);
 std::optional<Role> find_role(std::string_view name);
 
-/// What exactly a tensor is for where others of its layer have the same role: the forward pass
+/// The exact purpose of a tensor where others of its layer have the same role: the forward pass
 /// finds each by it. Names in fine_role_name(); `role:` of a family file takes these too, and the
 /// row has the role of its fine role.
 enum class FineRole : std::uint8_t {

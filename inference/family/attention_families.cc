@@ -36,7 +36,7 @@ ModelSpec hunyuan_v1_moe(const ModelConfig& config) {
   return model.with(attention);
 }
 
-// LongCat-Flash: two latent attentions and two dense MLPs a layer beside one mixture, which takes
+// LongCat-Flash: two latent attentions and two dense MLPs a layer next to one mixture, which takes
 // what the first MLP takes and is added at the end; some experts have no tensors.
 ModelSpec longcat_flash(const ModelConfig& config) {
   Decoder model(config);

@@ -11,7 +11,7 @@
 #include "inference/family/forward_table.h"
 #include "inference/family/spec_parts.h"
 
-// What families compute of which a file cannot say all (forward_table.h): a function from
+// Families whose files cannot say all of their forward pass (forward_table.h): a function from
 // config.json, here or in a file of its own, and a row behind them.
 
 namespace ingot::inference {

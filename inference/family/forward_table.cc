@@ -16,10 +16,10 @@
 // Families without C++: a file names kinds of mixers and mixtures, and where in config.json their
 // parameters are.
 //
-// A kind is a function from parameters to its part of the ModelSpec. What a parameter is where the
-// file does not say it, is what most families have, so that common ones are short. Parameters are
-// whole numbers (expressions of config.json, as widths are; flags are 0 or 1), reals, or words. A
-// parameter that no kind has asked for is a fault of the file.
+// A kind is a function from parameters to its part of the ModelSpec. A parameter
+// that the file does not name has the value of most families, so that common ones are short.
+// Parameters are whole numbers (expressions of config.json, as widths are; flags are 0 or 1),
+// reals, or words. A parameter that no kind has asked for is a fault of the file.
 
 namespace ingot::inference {
 

@@ -6,7 +6,7 @@
 
 namespace ingot::inference {
 
-/// What a family's file says of its forward pass (Family::forward), with the numbers of a config.
+/// The forward pass that a family's file says (Family::forward), with the numbers of a config.
 /// Throws kInvalidArgument, naming the line, for kinds, parameters and words that are unknown;
 /// kUnsupported for a value of config.json that the file rules out; and what the kinds refuse.
 ModelSpec spec_of_file(const formats::Family& family, const formats::ModelConfig& config);

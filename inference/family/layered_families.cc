@@ -82,7 +82,7 @@ ModelSpec gpt_oss(const ModelConfig& config) {
   const std::vector<bool> slides = sliding_layers(model.fields, model.spec.n_main);
   RouterSpec& router = model.router("num_local_experts");
   router.score = GateScore::kSoftmax;
-  router.normalize = true;  // as a softmax over the chosen logits alone
+  router.normalize = true;  // as a softmax over the chosen logits only
   router.bias_of_logits = true;
   model.mixture->has_biases = true;
   model.gate(sloped_gate(model.fields));

@@ -12,8 +12,8 @@
 
 namespace ingot::inference {
 
-/// What a family of formats/family computes of which its file cannot say all: a function and a row
-/// in families.cc. Others say it there (forward_table.h).
+/// A family whose file cannot say all of its forward pass: a function and a row in families.cc.
+/// Others say it there (forward_table.h).
 struct ModelFamily {
   std::string_view name;  ///< as in formats
   ModelSpec (*spec)(const formats::ModelConfig& config);

@@ -44,8 +44,8 @@ void require_text(const formats::JsonFields& fields, const char* key, std::strin
 /// The factor of experts' weights; 1 where the config has none.
 float routed_scale(const formats::JsonFields& fields);
 
-/// What every family begins with: widths, ends, norms, and the feed-forward parts of its layers. It
-/// adds what mixes tokens.
+/// The common beginning of every family: widths, ends, norms, and the feed-forward parts of its
+/// layers. The family adds its mixers.
 struct Decoder {
   /// `activation` is the one that the family computes; configs without the key have it too.
   /// `config` must outlive this.
@@ -63,7 +63,7 @@ struct Decoder {
   RouterSpec& router(const char* key = "num_experts");
   /// Shared experts as wide as this together; none where it is 0.
   void share(std::uint64_t width);
-  /// What the gates of all MLPs and experts are.
+  /// Gives the gates of all MLPs and experts this form.
   void gate(const GateForm& form);
   /// For families whose layers for prediction are not of the kind that MtpLayer computes.
   void leave_out_mtp();

@@ -20,7 +20,7 @@
 
 namespace ingot::inference {
 
-/// What a weight is for: a role, or the finer one where rows share a role.
+/// The purpose of a weight: a role, or the finer one where rows share a role.
 struct WeightRole {
   WeightRole(formats::Role of) : role(of) {}
   WeightRole(formats::FineRole of) : role(formats::role_of(of)), fine(of) {}

@@ -9,7 +9,7 @@ namespace {
 // DeepSeek-V4's own code has FP8 scales of this many values of an entry.
 constexpr std::size_t kEntryGroup = 64;
 
-// What rotated keys, index keys and whatever else is never quantized is held in.
+// The format of rotated keys, index keys and all else that is never quantized.
 KvFormat unquantized(KvFormat format) {
   return format == KvFormat::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
 }

@@ -9,7 +9,7 @@
 #include "inference/model/spec/layer_spec.h"
 #include "inference/parallel/rank_view.h"
 
-// What layers keep of the tokens before.
+// The tokens before, as layers keep them.
 
 namespace ingot::inference {
 
@@ -28,7 +28,7 @@ inline constexpr std::size_t kEntryIndexStream = 2;  ///< entries of the indexer
 /// The numbers of a cache that quantizes nothing: F32 in profile kF32, else BF16.
 KvFormat plain_kv_format(Profile profile);
 
-/// What a block caches per token. FP8 and INT8
+/// The streams that a block caches per token. FP8 and INT8
 /// quantize the latent (E4M3 per 128 values, INT8 per token) and leave the rope key in BF16; of
 /// grouped-query attention every head of keys and values has its scale; of compressed attention the
 /// plain values of entries are quantized, FP8 in groups of 64. Index keys are FP8 where the indexer

@@ -15,7 +15,7 @@
 
 namespace ingot::inference {
 
-/// What becomes of gate and up of an MLP before down: silu(gate) * up, changed by what is said
+/// How an MLP joins gate and up before down: silu(gate) * up, changed by what is said
 /// here.
 struct GateForm {
   /// Gates are at most this, and what they are multiplied with is within +- this.
@@ -52,13 +52,13 @@ struct RouterSpec {
   bool has_table = false;
   /// Experts behind the others that have no tensors: they give their input back.
   std::size_t identity_experts = 0;
-  /// Shared experts, whose logits stand behind the others: each is weighed as if it was chosen.
+  /// Shared experts, whose logits are behind the others: each is weighed as if it was chosen.
   std::size_t weighed_shared = 0;
   bool operator==(const RouterSpec&) const = default;
 
-  /// What the router chooses from.
+  /// Experts that the router chooses from.
   [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
-  /// What the router scores.
+  /// Experts that the router scores.
   [[nodiscard]] std::size_t scored() const { return choices() + weighed_shared; }
 };
 
@@ -67,7 +67,7 @@ struct MixtureSpec {
   RouterSpec router;
   MlpSpec expert;
   bool has_biases = false;  ///< each projection of a routed expert has one
-  /// Of all shared experts together.
+  /// All shared experts together; none where there are none.
   std::optional<MlpSpec> shared;
   bool operator==(const MixtureSpec&) const = default;
 };
@@ -118,13 +118,13 @@ struct HyperSpec {
   bool operator==(const HyperSpec&) const = default;
 };
 
-/// What stands before the first layer and behind the last one.
+/// The parts before the first layer and behind the last one.
 struct EndsSpec {
   bool tied_head = false;  ///< the embedding is the head, unless one is stored
   bool norms_embedding = false;
   float logit_divisor = 1.0F;      ///< of normed states before the head
   std::optional<float> logit_cap;  ///< logits are cap tanh(logits / cap)
-  /// Of the residual; without, it is one stream.
+  /// The streams of the residual; without, it is one.
   std::optional<HyperSpec> hyper;
   bool operator==(const EndsSpec&) const = default;
 };
