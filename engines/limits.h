@@ -8,7 +8,7 @@
 
 #include "engines/versions/versions.h"
 
-// What engines refuse of what the dialects can say, or compute wrongly: a plan refuses what all
+// The forms that engines refuse or compute wrongly: a plan refuses a form that all
 // refuse, `check` reports it, and docs/formats.md prints it. A fact is a row of a version, and a
 // function of row/scope.h says which weights it is about.
 
@@ -25,7 +25,7 @@ std::vector<std::pair<const EngineRow*, const EngineLimit*>> limits_of_all(
 const EngineLimit* limit_of(const EngineRow& engine, const Dialect& dialect,
                             const EngineWeight& weight);
 
-/// What is known of an engine and the weights of one kind: a form that some dialect writes, or
+/// The knowledge about an engine and the weights of one kind: a form that some dialect writes, or
 /// those of its weights that are refused.
 struct EngineSupport {
   const EngineRow* engine = nullptr;
@@ -67,7 +67,7 @@ class EngineLimitsMet {
   std::vector<const EngineRow*> may_load_;  // versions that refuse no weight so far
 };
 
-/// What an engine makes of the weights of a limit, as the end of a sentence about the first:
+/// A met limit as the end of a sentence about its first weight:
 /// "is fp8-channel with dynamic activations, which vLLM 0.32 refuses: ...". `ranks` of tensor
 /// parallelism are said where the limit is about widths.
 std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks);

@@ -125,7 +125,7 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
     add_once(load->option, verdict.options);
     if (limit != nullptr) add_once(limit->needed_option(), verdict.options);
   }
-  // What some weights need may be wrong of others.
+  // An option that some weights need may be wrong for others.
   for (const EngineWeight& weight : kinds) {
     for (const EngineLimit* limit : limits_of(engine, dialect, weight)) {
       if (limit->effect == EngineEffect::kCoarser)

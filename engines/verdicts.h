@@ -27,14 +27,14 @@ std::vector<EngineWeight> engine_weights(const formats::Checkpoint& checkpoint,
 struct EngineVerdict {
   const EngineRow* engine = nullptr;
   bool loads = false;
-  bool is_known = true;    ///< else it may load it, but nobody has found out
+  bool is_known = true;    ///< else it may load it, but that is not known
   bool is_silent = false;  ///< no error tells that it does not load it: it computes garbage
   /// How that is known: the weakest of all weights, and of what is known of their family.
   Evidence evidence = Evidence::kOnGpu;
   std::vector<std::string> options;  ///< that it must be started with
-  /// What it does not load, the first of such weights, and why; empty when it loads all.
+  /// The first weight that it does not load, and why; empty when it loads all.
   std::string tensor, reason;
-  /// What it makes of the weights that it loads, a sentence each.
+  /// Its treatment of the weights that it loads, a sentence each.
   std::vector<std::string> notes;
 };
 /// "does not load it", or what it does in silence.

@@ -55,7 +55,7 @@ std::string ranges_text(const std::set<std::uint64_t>& numbers) {
 using Numbers = std::vector<std::uint64_t>;
 using Ranges = std::vector<std::set<std::uint64_t>>;  // by place in the name
 
-/// Modules that differ by numbers alone.
+/// Modules that differ only by numbers.
 struct Kind {
   BelievedModules row;
   std::vector<std::string> words;

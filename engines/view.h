@@ -7,7 +7,7 @@
 
 #include "engines/verdicts.h"
 
-// What one engine makes of a checkpoint, from headers and JSON alone.
+// One engine's view of a checkpoint, from headers and JSON only.
 
 namespace ingot::engines {
 
@@ -27,8 +27,8 @@ struct EngineView {
   std::vector<BelievedModules> modules;  ///< in the order of the checkpoint
 };
 
-/// What the engine reads out of config.json and the dialect's files for every linear layer.
-/// kUnsupported for slices of ranks, and for dialects that are sources alone.
+/// The belief of the engine about every linear layer, from config.json and the dialect's files.
+/// kUnsupported for slices of ranks, and for dialects that are only sources.
 EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& engine,
                        const Serving& serving = {});
 

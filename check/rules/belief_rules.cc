@@ -45,7 +45,7 @@ void draft_names(const RuleInput& input) {
   for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
     const LinearModule& module = input.facts.modules[i];
     const std::string& name = engine == Engine::kVllm ? module.mtp_name : module.draft_name;
-    // What is wrong under the stored name has been said.
+    // A fault under the stored name has been reported.
     if (name.empty() || misread(input, by_stored_name, i)) continue;
     const std::optional<Belief> belief = misread(input, reader, i);
     if (!belief) continue;

@@ -63,7 +63,7 @@ void for_each_module(const RuleInput& input, const Visit& visit) {
   for (const LinearModule& module : input.facts.modules) visit(*input.facts.groups, module);
 }
 
-/// What a group says of the columns that share a scale, of zero points and of their order, against
+/// The columns that share a scale, zero points and their order, as a group says them, compared with
 /// what is stored; empty where they agree, and where the scheme leaves no choice.
 std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& tensor) {
   if (!facts_of(tensor).chooses_cols) return {};
@@ -97,7 +97,7 @@ bool is_of_packed_bytes(const ConfigGroup& group) {
   return weights.is_object() && (bits.is_null() || bits == 8) && (type.is_null() || type == "int");
 }
 
-/// What is wrong with the group that a quantized module falls to, or empty.
+/// The fault of the group that a quantized module falls to, or empty.
 std::string group_fault(const ConfigGroups& config, std::string_view module,
                         const LogicalTensor& tensor) {
   const SchemeId scheme = tensor.encoding.scheme;
@@ -123,7 +123,7 @@ template <bool is_quantizable>
 void taken_in(const RuleInput& input) {
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
     if (module.is_quantized || module.is_quantizable != is_quantizable) return;
-    // Some engines ask by the name that the text model alone has.
+    // Some engines ask by the name that only the text model has.
     const auto names = formats::module_aliases(module.name, input.checkpoint.config().text);
     if (!std::ranges::all_of(names,
                              [&](const std::string& name) { return takes_in(config, name); }))

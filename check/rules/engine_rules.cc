@@ -111,7 +111,7 @@ void fused_global(const RuleInput& input) {
                  });
 }
 
-/// What a rank's share of a dimension must be a multiple of, and the size of the dimension.
+/// The size of a dimension, and the number that a rank's share of it must be a multiple of.
 struct CutDimension {
   std::uint64_t size = 0, step = 1;
   std::string_view word;

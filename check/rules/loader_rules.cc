@@ -40,7 +40,7 @@ std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOp
     RuleFindings findings;
     row.test({row, checkpoint, options, facts, findings});
     for (Finding& finding : findings.take()) {
-      // What may be in a file that could not be read is not missing.
+      // A tensor that may be in a file that could not be read is not missing.
       if (finding.code == ErrorCode::kMissingTensor && checkpoint.may_have_lost(finding.tensor))
         continue;
       finding.severity = row.severity;

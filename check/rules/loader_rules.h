@@ -18,7 +18,7 @@ namespace ingot::check {
 struct RuleOptions {
   bool deep = false;  ///< read every FP8 weight for NaN codes
   std::size_t threads = 1;
-  bool values = true;  ///< read scales; without, headers and JSON alone
+  bool values = true;  ///< read scales; without, only headers and JSON
   /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
   std::function<bool()> stop_requested = {};
   /// Ranks that tensor parallelism cuts the weights into; 1: none or not known.
@@ -41,7 +41,7 @@ struct LoaderRule {
   /// False: headers and JSON are all that the test reads. True: scales too, and weights when
   /// `deep`; left out without RuleOptions::values.
   bool reads_values = false;
-  /// What it finds is what some engine refuses, and another may take: `--allow engine-refuses`
+  /// Its findings are refusals of some engine that another may not share: `--allow engine-refuses`
   /// accepts it.
   bool is_allowable = false;
   std::optional<engines::Engine> engine = std::nullopt;  ///< that such a test is about

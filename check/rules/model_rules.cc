@@ -13,7 +13,7 @@
 #include "formats/config/routing.h"
 #include "formats/family/text_names.h"
 
-// What the config promises of the model: every tensor, in its shape, and no other.
+// The promises of the config about the model: every tensor, in its shape, and no other.
 
 namespace ingot::check {
 
@@ -155,7 +155,7 @@ void built_indexers(const RuleInput& input) {
                       "is in a layer that shares the indexer of an earlier one, where vLLM ends "
                       "with a KeyError (leave the indexer out)");
   }
-  // What is missing by indexer_types too has been said.
+  // Indexers that are missing by indexer_types too have been reported.
   const bool is_said = json_member(formats::text_keys(config), "indexer_types").is_null();
   if (layers.empty() || is_said || input.checkpoint.slicing() != nullptr) return;
   for (std::uint32_t layer = 0; layer < config.num_hidden_layers; ++layer) {

@@ -32,7 +32,7 @@ bool is_known_algo(const RuleInput& input, std::string_view name) {
   return find_storage(input.dialect(), name) != nullptr || is_in(kOtherAlgos, name);
 }
 
-/// What says how the model is quantized, and where it stands.
+/// The object that says how the model is quantized, and its file.
 struct Statement {
   /// `its_list` is the key that engines read in this place.
   Statement(const Json* json, const char* its_file, const char* its_list)
@@ -60,12 +60,12 @@ Statement block_of(const RuleInput& input) {
   return {body, "config.json", body == block ? "ignore" : "exclude_modules"};
 }
 
-/// What engines read: the file where there is one.
+/// The statement that engines read: the file where there is one.
 Statement statement_of(const RuleInput& input) {
   return input.checkpoint.description().is_object() ? file_of(input) : block_of(input);
 }
 
-/// What is wrong with a module that engines build quantizable and that is left out in this way.
+/// The fault of a module that engines build quantizable and that is left out in this way.
 constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion) {
   if (is_quantized) {
     return exclusion == Exclusion::kWhole
@@ -146,7 +146,7 @@ void quant_algo(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     const SchemeId scheme = tensor.encoding.scheme;
     if (!is_quantized(tensor) || (algo != nullptr && scheme == algo->scheme)) continue;
-    // What no row holds has been said.
+    // Schemes without a row have been reported.
     if (find_storage(input.dialect(), scheme) == nullptr) continue;
     input.report_kind(tensor, ErrorCode::kMismatch,
                       fmt::format("is {}, but {} says quant_algo {}", facts_of(tensor).name,

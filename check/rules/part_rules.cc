@@ -14,7 +14,7 @@
 #include "formats/storage/block_scales.h"
 #include "formats/storage/scale_shapes.h"
 
-// Parts of quantized weights: codes, scales and what else stands beside them, whatever the dialect;
+// Parts of quantized weights: codes, scales and other parts, in any dialect;
 // and what the dialect's rows say of their names and shapes. What must be there, in which dtype and
 // shape, the structure knows: its recognition of encodings has judged it.
 
@@ -77,7 +77,7 @@ const PartRow* part_row(const RuleInput& input, const LogicalTensor& tensor, Par
   return nullptr;
 }
 
-/// What the structure said of these parts of the row's weights.
+/// The faults that the structure found in these parts of the row's weights.
 template <ErrorCode code, Part... parts>
 void structure(const RuleInput& input) {
   for (const PartFault& fault : input.facts.part_faults) {
@@ -111,7 +111,8 @@ void fp8_scale_shape(const RuleInput& input) {
   });
 }
 
-// I8 alone may be a parameter, a table of numbers; as the weight of a linear layer it is none.
+// I8 without a scale may be a parameter, a table of numbers; as the weight of a linear layer it is
+// none.
 void int8_scale_present(const RuleInput& input) {
   parts_present(input);
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
@@ -158,7 +159,7 @@ void bad_values(const RuleInput& input) {
                    });
 }
 
-/// What is written beside INT4 codes, read as whatever decodes them reads it.
+/// The other parts of INT4 weights, read as decoders read them.
 void int4_tables(const RuleInput& input) {
   std::vector<const LogicalTensor*> readable;
   for_each_about(input, [&](const LogicalTensor& tensor) {

@@ -22,7 +22,7 @@
 #include "formats/modules/joined_module.h"
 #include "formats/text/spelling.h"
 
-// What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
+// The input of the tests behind the rows of loader_rules.h, and the tables of those rows, each in
 // the file of its tests. Internal to this folder.
 
 namespace ingot::check {
@@ -64,21 +64,21 @@ using formats::strings_at;
 using formats::TensorRule;
 using formats::text_at;
 
-/// What several rules need of one checkpoint.
+/// Facts of one checkpoint that several rules need.
 struct RuleFacts : engines::EngineInput {
   /// Of weights that tensor parallelism cuts for so many ranks.
   explicit RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks = 1);
 
-  /// What engines make of the weights.
+  /// The limits of engines that the weights meet.
   EngineLimitsMet engine_limits;
-  /// What is wrong with weights that are no logical tensors, and so in no other rule's view.
+  /// The faults of weights that are no logical tensors, and so in no other rule's view.
   std::vector<PartFault> part_faults;
-  /// What the config promises and nobody stored.
+  /// The tensors that the config promises and that are not here.
   MissingTensors missing;
 };
 
-/// The findings of one rule. What is wrong with one tensor of a kind is wrong with its sisters in
-/// every layer, and is said once.
+/// The findings of one rule. A fault of one tensor of a kind is a fault of its sisters in every
+/// layer, and is reported once.
 class RuleFindings {
  public:
   void add(Finding finding) { single_.push_back(std::move(finding)); }
@@ -106,7 +106,7 @@ struct RuleInput {
   RuleFindings& findings;
 
   [[nodiscard]] const Dialect& dialect() const { return checkpoint.dialect(); }
-  /// What config.json says of quantization, or null.
+  /// The part of config.json about quantization, or null.
   [[nodiscard]] const QuantizationConfig* said() const {
     return checkpoint.config().quantization ? &*checkpoint.config().quantization : nullptr;
   }

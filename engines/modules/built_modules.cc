@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kExperts = ".experts.";
 
-/// What engines call layers for multi-token prediction.
+/// The names of engines for layers for multi-token prediction.
 struct NamesOfDrafts {
   Engine engine;
   bool are_own = true;  ///< else those that are stored
@@ -111,7 +111,7 @@ BuiltModules::BuiltModules(const Checkpoint& checkpoint, std::span<const LinearM
                                       .role = rule != nullptr ? rule->role : Role::kOther,
                                       .expert = layer.tensor->expert.value_or(0)});
   }
-  // SGLang's DeepSeek knows what its attention joins alone: models/deepseek_v2.py:3250, 3266.
+  // SGLang's DeepSeek knows only what its attention joins: models/deepseek_v2.py:3250, 3266.
   is_latent_ = std::ranges::any_of(checkpoint.family().rules, [](const formats::TensorRule& rule) {
     return rule.fuse == formats::Fuse::kQaKva;
   });

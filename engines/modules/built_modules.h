@@ -9,9 +9,9 @@
 #include "engines/modules/engine_input.h"
 #include "engines/row/engine.h"
 
-// What an engine builds of linear layers, and how it looks that up in a config's lists. vLLM and
-// SGLang ask for a module once, under a name of their own; what they hear goes for every layer in
-// it. Read in vLLM 0.32 and SGLang 0.5.23, and compared with what both build
+// The modules that an engine builds of linear layers, and how it looks them up in a config's lists.
+// vLLM and SGLang ask for a module once, under a name of their own; what they hear goes for every
+// layer in it. Read in vLLM 0.32 and SGLang 0.5.23, and compared with what both build
 // (scripts/engines/beliefs.py).
 
 namespace ingot::engines {
@@ -22,8 +22,8 @@ bool is_vllm(Engine engine);
 /// The name of the module around another, with the dot behind it; empty at the top.
 std::string_view parent_of(std::string_view name);
 
-/// What becomes of a weight and others in an engine, by name: `gate_up_proj`, `experts.w13`; empty
-/// for one that stays by itself.
+/// The part of a module that a weight becomes together with others in an engine: `gate_up_proj`,
+/// `experts.w13`; empty for one that stays by itself.
 std::string_view joined_name(const LogicalTensor& tensor, Engine engine);
 
 /// A module of an engine, made of one linear layer or of several.
@@ -34,7 +34,7 @@ struct BuiltModule {
   /// Names of the layers that it is made of, the first first; of experts those of the first expert,
   /// which speak for all (vLLM's compressed_tensors_moe.py:57, SGLang's get_moe_scheme).
   std::vector<std::string> members;
-  /// The engine looks for the members in lists, not for the name alone.
+  /// The engine looks for the members in lists, not only for the name.
   bool has_known_members = false;
 };
 

@@ -156,7 +156,7 @@ Listed ExcludedModules::find(const BuiltModule& module) const {
     const Listed listed = listed_in_vllm(module, entries_);
     return listed == Listed::kNo && in_vllm(module) ? Listed::kYes : listed;
   }
-  // SGLang asks for experts in the second way alone: modelopt_quant.py:352.
+  // SGLang asks for experts only in the second way: modelopt_quant.py:352.
   const Listed listed =
       module.kind == BuiltModule::Kind::kExperts ? Listed::kNo : listed_in_sglang(module, entries_);
   return listed == Listed::kNo && in_sglang(module) ? Listed::kYes : listed;

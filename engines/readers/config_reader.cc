@@ -188,7 +188,7 @@ const ConfigGroup* ConfigReader::target(const BuiltModule& module, std::string_v
       case BuiltModule::Kind::kExperts:
         break;
     }
-    // What is said of Linear goes for experts, unless a target names their class.
+    // A target `Linear` is for experts too, unless another names their class.
     const ConfigGroup* own = groups.class_target(is_sglang() ? "FusedMoE" : "RoutedExperts");
     return own != nullptr ? own : groups.exact_target("Linear");
   };
@@ -224,7 +224,7 @@ std::string ConfigReader::other_format(const ConfigGroup& group, const BuiltModu
   constexpr std::array<std::string_view, 4> kWithActivations = {
       "naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized"};
   const SchemeFacts& scheme = scheme_facts(group.scheme.value());
-  // Its experts are read by the format of the block alone.
+  // Its experts are read only by the format of the block.
   const bool is_of_block =
       group.format.empty() || (is_sglang() && module.kind == BuiltModule::Kind::kExperts);
   std::string format = is_of_block ? text_at(*facts_.quantization, "format") : group.format;
@@ -259,7 +259,7 @@ Belief ConfigReader::by_groups(const BuiltModule& module) const {
 Belief ConfigReader::by_block(const LinearModule& module) const {
   const Exclusion exclusion = block_->exclusion_of(module.name);
   if (exclusion == Exclusion::kWhole) return plain("excluded modules");
-  // What is excluded for others stands under the algorithm all the same.
+  // A module that is excluded only for others is under the algorithm all the same.
   const StorageRow* algo = exclusion == Exclusion::kNone
                                ? block_->algo_of(module.name)
                                : find_storage(checkpoint_.dialect(), block_->algo_name());
@@ -323,7 +323,7 @@ SchemeId ConfigReader::scheme_of_method() const {
                                                             : SchemeId::kFp8Tensor;
 }
 
-// DeepSeek-V4 says so beside the block, V4.1 in it.
+// DeepSeek-V4 says so next to the block, V4.1 in it.
 bool ConfigReader::has_fp4_experts() const {
   for (const Json* object : {&*checkpoint_.config().raw, facts_.quantization}) {
     const Json& said = json_member(*object, "expert_dtype");

@@ -8,7 +8,7 @@
 #include "engines/row/engine.h"
 #include "formats/dialect/modelopt.h"
 
-// What an engine reads out of a checkpoint's configs about one module.
+// An engine's reading of a checkpoint's configs, module by module.
 
 namespace ingot::engines {
 
@@ -35,7 +35,7 @@ class ConfigReader {
   [[nodiscard]] Belief belief(std::size_t layer) const;
 
  private:
-  /// What vLLM and SGLang read of ModelOpt's configs.
+  /// The parts of ModelOpt's configs that vLLM and SGLang read.
   struct ModeloptFacts {
     const Json* body = nullptr;
     std::string algo;
@@ -43,7 +43,7 @@ class ConfigReader {
     const Json* layers = nullptr;  ///< `quantized_layers`, where modules are listed
   };
 
-  /// What transformers reads of FP8's and of compressed-tensors' configs.
+  /// The parts of FP8's and of compressed-tensors' configs that transformers reads.
   struct TransformersFacts {
     /// A name, an expression, or a class.
     struct Target {

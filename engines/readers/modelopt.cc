@@ -21,7 +21,7 @@ using formats::text_at;
 
 namespace {
 
-// What they know; of the layers of a mixture too.
+// The algorithms that they know; those of the layers of a mixture too.
 constexpr std::array<std::string_view, 6> kVllmAlgos = {
     "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8"};
 constexpr std::array<std::string_view, 5> kSglangAlgos = {"FP8", "NVFP4", "NVFP4_AWQ",
@@ -90,7 +90,7 @@ void ConfigReader::read_body(const Json& source, bool is_file) {
   const bool is_known =
       algo == kModeloptMixed || (is_sglang() ? is_in(kSglangAlgos, algo) : is_in(kVllmAlgos, algo));
   if (!is_known) refusal_ = "quant_algo " + (given.empty() ? std::string("(none)") : given);
-  // SGLang puts the algorithm beside a nested body, and then takes the block for a flat one:
+  // SGLang puts the algorithm next to a nested body, and then takes the block for a flat one:
   // configs/model_config.py:1740.
   const Json& owner = is_sglang() && !is_file ? source : body;
   const char* key = is_flat || &owner == &source ? "ignore" : "exclude_modules";

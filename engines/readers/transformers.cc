@@ -118,7 +118,7 @@ void ConfigReader::read_groups_in_transformers() {
     refusal_ = "no config_groups";
     return;
   }
-  // A target that is repeated stands for the last group that has it.
+  // A target that is repeated means the last group that has it.
   std::map<std::string, const ConfigGroup*> of_target;
   for (const ConfigGroup& group : groups) {
     if (!group.has_weights) refusal_ = fmt::format("config_groups.{} has no weights", group.name);

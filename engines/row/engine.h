@@ -12,7 +12,7 @@
 #include "formats/dialect/dialect.h"
 
 // An engine is a program that loads checkpoints. A row is one version of one engine: everything
-// about it that expires stands in its file in versions/.
+// about it that expires is in its file in versions/.
 
 namespace ingot::engines {
 
@@ -32,7 +32,7 @@ enum class Evidence : std::uint8_t {
   kReplaced,     ///< its loader did, with kernels replaced that might refuse it or be wrong
   kRead,         ///< its source or its documentation says so
   kNotOfFamily,  ///< known of other families, and not tried with this one
-  kNotTried,     ///< its makers say so of such checkpoints; nobody looked here
+  kNotTried,     ///< its makers say so of such checkpoints; it was not looked at here
 };
 std::string_view evidence_text(Evidence evidence);  ///< "generated text on a GPU"
 
@@ -47,7 +47,7 @@ struct EngineLoad {
   std::string_view source = {};
 };
 
-/// What an engine makes of the weights of a limit.
+/// The effect of a limit on its weights.
 enum class EngineEffect : std::uint8_t {
   kRefused,        ///< an error while it loads or starts
   kGarbage,        ///< no error, and other numbers than the weights say

@@ -47,7 +47,7 @@ ExpertMatrix matrix_of(const EngineWeight& weight) {
   }
 }
 
-/// What a rank has of moe_intermediate_size, by a matrix of an expert; 0 where it is none.
+/// A rank's share of moe_intermediate_size, by a matrix of an expert; 0 where it is none.
 std::uint64_t expert_width(const EngineWeight& weight) {
   switch (matrix_of(weight)) {
     case ExpertMatrix::kNone:

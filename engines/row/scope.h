@@ -17,7 +17,7 @@ enum class EngineScope : std::uint8_t {
   kAny,
   kExperts,  ///< of the routed experts, which engines load as one module
   kLinears,  ///< of all other linear layers
-  // Of some that have something beside, whatever their widths.
+  // Some weights that have a further property, whatever their widths.
   kOrdered,            ///< whose columns have an order of groups
   kAsymmetricExperts,  ///< of the routed experts that have zero points
   kRowScaledExperts,   ///< of the routed experts that have one scale a row, and no groups
@@ -35,7 +35,7 @@ enum class EngineScope : std::uint8_t {
   kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
 };
 std::string_view engine_scope_name(EngineScope scope);
-/// Whether the scope is about what some weights of a scheme have beside it.
+/// Whether the scope is about a further property of some weights of a scheme.
 constexpr bool is_special(EngineScope scope) {
   return scope >= EngineScope::kOrdered;
 }
@@ -68,7 +68,7 @@ bool is_expert(const EngineWeight& weight);
 bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight);
 
 /// Of the rows of such a weight, those in front of another's in the module that engines make of
-/// both; 0 where it is the last of its module, or alone in it.
+/// both; 0 where it is the last of its module, or the only one in it.
 std::uint64_t rows_before_others(const formats::TensorRule& rule, std::uint64_t rows);
 
 /// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of

@@ -54,7 +54,7 @@ struct ModuleRow {
 };
 
 using enum StateForm;
-// Modules stand under several names, since runners and attention wrappers hold them as well; the
+// Modules have several names, since runners and attention wrappers hold them as well; the
 // loader keeps the name that sorts first.
 constexpr std::array kLayerRows = {
     ModuleRow{kEvery, "input_layernorm", "input_layernorm", 0, 1, kPlain},
@@ -102,7 +102,8 @@ constexpr std::array kOuterRows = {
     ModuleRow{kEvery, "lm_head", "lm_head", 0, 1, kPlain},
 };
 
-// Of a layer for multi-token prediction, beside its block. Its embedding is the draft model's.
+// The parts of a layer for multi-token prediction besides its block. Its embedding is the draft
+// model's.
 constexpr std::array kDraftRows = {
     ModuleRow{kLatent, "enorm", "enorm", 0, 1, kPlain},
     ModuleRow{kLatent, "hnorm", "hnorm", 0, 1, kPlain},

@@ -10,12 +10,12 @@
 #include "formats/container/safetensors.h"
 #include "formats/storage/encoding.h"
 
-// What vLLM's loader of the format sharded_state asks for: the keys of the state dict of a rank
+// The demands of vLLM's loader of the format sharded_state: the keys of the state dict of a rank
 // after duplicates were left out, and before vLLM processes the weights.
 
 namespace ingot::engines {
 
-/// What loads the files of layout vllm-sharded: older ones have other parameters.
+/// The version that loads the files of layout vllm-sharded: older ones have other parameters.
 inline constexpr std::string_view kStateVersion = "0.32 or later";
 
 /// How vLLM holds a module, whatever the config says of its quantization.
@@ -25,7 +25,7 @@ enum class StateForm : std::uint8_t {
   kDecoded,   ///< never quantized; where a checkpoint has codes, vLLM decodes them as it loads
 };
 
-/// Where a stored tensor of the hub stands in the state dict. The tensors of one key follow one
+/// The place of a stored tensor of the hub in the state dict. The tensors of one key follow one
 /// another along the first dimension of the key, or of an expert in it.
 struct StatePlace {
   std::string key;

@@ -15,7 +15,7 @@ namespace {
 constexpr RoleSet kIndexer = {Role::kIndexerQ, Role::kIndexerK, Role::kIndexerKNorm,
                               Role::kIndexerWeights};
 
-// What is here, by name and by layer.
+// The tensors that are here, by name and by layer.
 struct Present {
   std::unordered_set<std::string> names;   // of weights, whatever their codes are called
   std::set<std::uint32_t> layers;          // with at least one tensor
