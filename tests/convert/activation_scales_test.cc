@@ -85,7 +85,7 @@ TEST_F(ActivationFile, IsRefusedWhenItIsNotOne) {
   refuse({number("a.input_amax", -1)}, {"a", "input_amax of -1"});
   refuse({number("a.input_amax", INFINITY)}, {"a"});
   refuse({number("a.input_amax", NAN)}, {"a"});
-  refuse({number("a.input_amax", 1), number("a.input_max", 1)}, {"a", "beside"});
+  refuse({number("a.input_amax", 1), number("a.input_max", 1)}, {"a", "in addition"});
   refuse({{"a.input_amax", "BF16", {1}, "\x80\x3f"}}, {"a.input_amax", "must be one F32"});
   refuse({{"a.input_amax", "F32", {2}}}, {"a.input_amax", "must be one F32"});
   refuse({number("x.bad", 1), number("a.input_min", 1)}, {"x.bad", "needs both"});
