@@ -86,8 +86,8 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
   ExpertForm form = form_of_target(recipe, *source, options);
   // Experts with one number over the scales of each are decoded one by one.
   if (recipe.to && has_globals_by_expert(*source)) form = ExpertForm::kSeparate;
-  // Loaders know quantized stacks that stand as transformers 5 has them, and no others. Nobody
-  // knows a loader of a family in a user's file: its stacks stay stacks.
+  // Loaders know quantized stacks only in the form of transformers 5. No loader of a family in a
+  // user's file is known: its stacks stay stacks.
   const bool is_of_user = !source->family().file_hash.empty();
   if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source) &&
       !is_of_user)

@@ -46,8 +46,8 @@ struct ConvertVerifyFlags {
   std::filesystem::path thresholds;
   std::vector<std::string> requirements;
 
-  /// What is written with --lossless-only is compared with the source before it is published: a
-  /// gate over every value of both sides.
+  /// With --lossless-only the output is compared with the source before it is published: a gate
+  /// over every value of both sides.
   void demand_no_loss() {
     const std::vector<verify::Level> asked =
         levels.empty() ? std::vector<verify::Level>() : verify::parse_levels(levels);

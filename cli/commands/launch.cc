@@ -132,13 +132,13 @@ Flag mpi_flag(std::string* target, std::string_view of_processes,
           {.words = {"auto", "always", "never"}, .excludes = std::move(excludes)}};
 }
 
-int run_launched(const std::string& mpi, const std::function<int()>& alone,
+int run_launched(const std::string& mpi, const std::function<int()>& single,
                  const std::function<int(Ranks&)>& together) {
-  if (!is_launched(parse_mpi_use(mpi))) return alone();
+  if (!is_launched(parse_mpi_use(mpi))) return single();
   Ranks ranks(own_words());
   int code = kExitDone;
   if (ranks.size() == 1) {
-    code = alone();
+    code = single();
   } else {
     try {
       code = together(ranks);

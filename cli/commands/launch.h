@@ -18,11 +18,11 @@ namespace ingot::cli {
 Flag mpi_flag(std::string* target, std::string_view of_processes,
               std::vector<std::string> excludes = {});
 
-/// Runs `alone` for a single process, or `together` where a launcher has started several that work
+/// Runs `single` for one process, or `together` where a launcher has started several that work
 /// as one. Throws kInvalidArgument unless all have the same arguments. Returns the exit code of
 /// all, which `together` returns on rank 0. Where ranks throw, the first has time to say what is
 /// wrong with the common arguments.
-int run_launched(const std::string& mpi, const std::function<int()>& alone,
+int run_launched(const std::string& mpi, const std::function<int()>& single,
                  const std::function<int(Ranks&)>& together);
 
 /// Flags of commands that run a model, whose ranks may hold only their slices.

@@ -26,7 +26,7 @@ struct MeasurementFlags {
 
 /// --levels.
 Flag levels_flag(MeasurementFlags& flags);
-/// What is measured, how the job runs, and which reports are written; `is_pair()`: whether two
+/// The flags about levels, the run of the job and its reports; `is_pair()`: whether two
 /// checkpoints are compared.
 void declare_measurement(FlagTable& table, MeasurementFlags& flags,
                          const std::function<bool()>& is_pair);

@@ -70,7 +70,7 @@ struct FlagRule {
   std::string mark = {};
   /// The value - is the standard input. A flag that names a file gets its path instead.
   bool takes_stdin = false;
-  /// What the flag belongs to, where it would change nothing; empty where it acts. Asked when all
+  /// The owner of the flag, where it would change nothing; empty where it acts. Asked when all
   /// flags are known and this one was given.
   std::function<std::string_view()> idle = {};
 };

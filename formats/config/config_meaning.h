@@ -26,8 +26,8 @@ class ConfigMeaning {
 
   explicit ConfigMeaning(const Json& config);
 
-  /// Values that are said or derived, by meaning (`rope.factor`, `hidden_size`). A value equal to
-  /// what its absence means to every reader is left out.
+  /// Values that are said or derived, by meaning (`rope.factor`, `hidden_size`). A value
+  /// that every reader also takes where it is absent is left out.
   [[nodiscard]] const Values& known() const { return known_; }
   /// Keys that no row of the table knows.
   [[nodiscard]] const Values& unknown() const { return unknown_; }

@@ -162,6 +162,15 @@ constexpr std::array kFineRoles = {
 
 static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kRouterTable));
 
+template <typename Facts, std::size_t n, typename Id>
+std::optional<Id> find_named(const std::array<Facts, n>& rows, Id Facts::*id,
+                             std::string_view name) {
+  for (const Facts& row : rows) {
+    if (row.name == name) return row.*id;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string_view role_name(Role role) {
@@ -169,10 +178,7 @@ std::string_view role_name(Role role) {
 }
 
 std::optional<Role> find_role(std::string_view name) {
-  for (const RoleFacts& row : kRoles) {
-    if (row.name == name) return row.role;
-  }
-  return std::nullopt;
+  return find_named(kRoles, &RoleFacts::role, name);
 }
 
 std::string_view fine_role_name(FineRole role) {
@@ -180,10 +186,7 @@ std::string_view fine_role_name(FineRole role) {
 }
 
 std::optional<FineRole> find_fine_role(std::string_view name) {
-  for (const FineRoleFacts& row : kFineRoles) {
-    if (row.name == name) return row.fine;
-  }
-  return std::nullopt;
+  return find_named(kFineRoles, &FineRoleFacts::fine, name);
 }
 
 Role role_of(FineRole role) {

@@ -36,8 +36,8 @@ ModelSpec hunyuan_v1_moe(const ModelConfig& config) {
   return model.with(attention);
 }
 
-// LongCat-Flash: two latent attentions and two dense MLPs a layer next to one mixture, which takes
-// what the first MLP takes and is added at the end; some experts have no tensors.
+// LongCat-Flash: two latent attentions and two dense MLPs a layer next to one mixture, whose
+// input is that of the first MLP and whose output is added at the end; some experts have no tensors.
 ModelSpec longcat_flash(const ModelConfig& config) {
   Decoder model(config);
   model.leave_out_mtp();

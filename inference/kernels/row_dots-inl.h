@@ -140,7 +140,7 @@ HWY_INLINE void dot_rows(const MatmulTask& task, const typename Decoder::Shared&
   }
 }
 
-/// For a row of w that has no three others beside it: one row of x after the other, for the sake of
+/// For a row of w that is not one of four: one row of x after the other, for the sake of
 /// the compiler.
 template <class Decoder>
 HWY_NOINLINE void dot_last_row(MatmulTask task, const typename Decoder::Shared& shared,

@@ -174,7 +174,7 @@ TEST_F(Lossless, StopsWhereAnOutputWouldDiffer) {
 }
 
 TEST_F(Lossless, NamesTheFirstValueThatChanges) {
-  // 0.5 x 2^-25 is below the least step beside 6 x 2^-10, but only that code is so small.
+  // 0.5 x 2^-25 is below the least step next to 6 x 2^-10, but only that code is so small.
   const auto exponent = all_but(-10, 3, 5, -25);
   expect_held(mxfp4(exponent, all(7)), SchemeId::kFp8Block);
   const auto code = [](std::uint64_t row, std::uint64_t col) {

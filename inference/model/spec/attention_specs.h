@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-// What the kinds of attention need of config.json.
+// The numbers of config.json that each kind of attention needs.
 
 namespace ingot::inference {
 
