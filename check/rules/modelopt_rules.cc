@@ -2,10 +2,9 @@
 #include <array>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
-#include "engines/modules/module_lists.h"
+#include "engines/readers/config_reader.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
 
@@ -25,8 +24,6 @@ const Json kNoBlock = Json::object();
 
 // Loaders know these too; this version reads no weights of them.
 constexpr std::array<std::string_view, 2> kOtherAlgos = {"MXFP8", kModeloptMixed};
-constexpr std::array<std::string_view, 4> kAlgosOfSglang = {"FP8", "NVFP4", "W4A16_NVFP4",
-                                                            kModeloptMixed};
 
 bool is_known_algo(const RuleInput& input, std::string_view name) {
   return find_storage(input.dialect(), name) != nullptr || is_in(kOtherAlgos, name);
@@ -156,12 +153,14 @@ void quant_algo(const RuleInput& input) {
 
 void algo_of_sglang(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  const std::string& name = statement.block.algo_name();
-  if (!is_known_algo(input, name) || is_in(kAlgosOfSglang, name)) return;
+  const engines::EngineRow& sglang = engines::newest(engines::Engine::kSglang);
+  const engines::ConfigReader reader(input.checkpoint, input.facts, sglang);
+  const bool is_told = !is_known_algo(input, statement.block.algo_name());
+  if (is_told || !reader.refusal().starts_with("quant_algo")) return;
   input.report_file(statement.file, ErrorCode::kUnsupported,
-                    fmt::format("says quant_algo {}, SGLang 0.5.23 knows {}", name,
-                                fmt::join(kAlgosOfSglang, ", ")));
+                    fmt::format("says {}, which {} does not know", reader.refusal(), sglang.name));
 }
+
 void input_scale(const RuleInput& input) {
   const Statement statement = statement_of(input);
   const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
@@ -292,7 +291,7 @@ constexpr LoaderRule kRules[] = {
     {"modelopt.quant-algo", kModelopt, "all", kError,
      "quant_algo is known, and is that of the weights", quant_algo},
     {"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
-     "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algo_of_sglang},
+     "quant_algo is one that SGLang knows", algo_of_sglang},
     {"modelopt.exclude-quantized", kModelopt, "all", kError,
      "no quantized module matches an excluded one", left_out<true, Exclusion::kWhole>},
     {"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,

@@ -31,6 +31,8 @@ class ConfigReader {
   /// Whether it is known here what engines read out of a config of this dialect.
   static bool is_readable(const Dialect& dialect);
 
+  /// Why the engine raises an error for the whole config, or empty.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
   /// By the number of the module in the facts.
   [[nodiscard]] Belief belief(std::size_t layer) const;
 
@@ -95,7 +97,7 @@ class ConfigReader {
   Engine engine_;
   bool has_draft_names_;
   BuiltModules built_;
-  std::string refusal_;  ///< why the engine raises an error for the whole config, or empty
+  std::string refusal_;
   std::string silence_;  ///< why it takes every layer for plain, or empty
   std::vector<std::string> faults_;
   std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines

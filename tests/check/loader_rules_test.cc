@@ -122,6 +122,18 @@ TEST(LoaderRules, ModeloptHasQuantizedHeadsThatItsConfigNames) {
   EXPECT_THAT(text_of(run_rules(checkpoint)), ::testing::Not(::testing::HasSubstr("lm_head")));
 }
 
+TEST(LoaderRules, TellOnlyOfAlgorithmsThatSglangsReaderRefuses) {
+  EditableCheckpoint checkpoint =
+      make_spelled({"modelopt", SchemeId::kFp8Channel, Activations::kDynamic});
+  const auto told = [&](const char* algo) {
+    checkpoint.descriptions.at("hf_quant_config.json")["quantization"]["quant_algo"] = algo;
+    quantization(checkpoint)["quant_algo"] = algo;
+    return text_of(run_rules(checkpoint)).find("SGLang 0.5.23 does not know") != std::string::npos;
+  };
+  EXPECT_TRUE(told("FP8_PER_CHANNEL_PER_TOKEN"));
+  EXPECT_FALSE(told("MXFP8"));
+}
+
 TEST(LoaderRules, AcceptATiedHeadOfEqualBytes) {
   EditableCheckpoint tied = make_synthetic();
   tied.config["tie_word_embeddings"] = true;
