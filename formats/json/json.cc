@@ -190,6 +190,10 @@ JsonValue::JsonValue() : JsonValue(Json()) {}
 
 JsonValue::JsonValue(Json value) : value_(std::make_shared<const Json>(std::move(value))) {}
 
+bool operator==(const JsonValue& a, const Json& b) {
+  return *a == b;
+}
+
 bool JsonValue::is_null() const {
   return value_->is_null();
 }

@@ -21,6 +21,8 @@ class JsonValue {
   const Json& operator*() const { return *value_; }
   const Json* operator->() const { return value_.get(); }
   [[nodiscard]] bool is_null() const;
+  /// Without it GCC 13 takes no conversion for the left side.
+  friend bool operator==(const JsonValue& a, const Json& b);
 
  private:
   std::shared_ptr<const Json> value_;

@@ -242,7 +242,7 @@ TEST_F(StaticOutput, RefusalNamesModulesWithoutARange) {
 TEST(StaticAscend, RefusesALayerWithABias) {
   const TempDir work;
   auto model = tiny_deepseek_v3();
-  const auto& weight = tensor_of(model, "model.layers.0.self_attn.o_proj.weight");
+  const auto weight = tensor_of(model, "model.layers.0.self_attn.o_proj.weight");
   model.files.begin()->second.push_back(
       {"model.layers.0.self_attn.o_proj.bias", "BF16", {weight.shape[0]}, {}});
   model.write(work / "in");
