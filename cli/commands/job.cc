@@ -117,7 +117,7 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   // Figures of this machine, of this moment: for people, not for programs that compare.
   std::optional<convert::TimeEstimate> time;
   if (!flags.json && !refusal && !checked.is_finished)
-    time = convert::estimate_time(plan, flags.output, threads_of(flags.execute.threads));
+    time = convert::estimate_time(plan, flags.output, checked.memory.threads);
   const DryRun dry_run{.plan = plan,
                        .checked = checked,
                        .output = flags.output,
@@ -283,7 +283,7 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
     return kExitBelowThreshold;
   }
   progress.finish();
-  notes() << progress.summary(execute.threads);
+  notes() << progress.summary(report.memory.threads);
   if (report.refused && (report.already_done || report.only_published)) {
     std::cerr << "the output was finished before, and stays as it is\n";
     return kExitBelowThreshold;

@@ -30,7 +30,7 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
       claim_(claim),
       paths_(claim.paths()),
       options_(options),
-      threads_{.n = options.threads, .check_stop = [&options] { options.check_stop(); }},
+      threads_{.n = checked.memory.threads, .check_stop = [&options] { options.check_stop(); }},
       identity_(std::move(checked.identity)),
       earlier_(std::move(checked.earlier)),
       stamps_(options.stamps),

@@ -36,21 +36,25 @@ void split_windows(MemoryPlan& memory, std::uint64_t least_windows, std::uint64_
 
 }  // namespace
 
-MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_limit) {
+MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t mem_limit) {
   MemoryPlan memory;
-  memory.threads = threads;
   // Records and manifest are made when the windows are gone, so tables count once.
   memory.fixed_bytes = kProgramBytes + plan.sizes.table_bytes;
-  memory.worker_bytes = threads * (kLoopBytes + plan.sizes.band_bytes);
-  const std::uint64_t least_windows = 2 * threads + 2;
-  const std::uint64_t least =
-      memory.fixed_bytes + memory.worker_bytes + least_windows * kMinWindowBytes;
+  const std::uint64_t of_worker = kLoopBytes + plan.sizes.band_bytes;
+  // Two windows for each thread, and two more.
+  const std::uint64_t per_thread = of_worker + 2 * kMinWindowBytes;
+  const std::uint64_t least = memory.fixed_bytes + 2 * kMinWindowBytes + per_thread;
   if (mem_limit < least) {
-    throw Error(ErrorCode::kLimit, fmt::format("--mem-limit {} is too small: {} threads on this "
-                                               "checkpoint need {} bytes (raise it, or "
-                                               "lower --threads)",
-                                               mem_limit, threads, least));
+    throw Error(ErrorCode::kLimit,
+                fmt::format("--mem-limit {} is too small: this checkpoint needs {} bytes on one "
+                            "thread (raise it)",
+                            mem_limit, least));
   }
+  const std::uint64_t threads =
+      std::min<std::uint64_t>(most_threads, 1 + (mem_limit - least) / per_thread);
+  memory.threads = threads;
+  memory.worker_bytes = threads * of_worker;
+  const std::uint64_t least_windows = 2 * threads + 2;
   std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
   // Reading a fused set once is worth up to half of the remaining memory; the windows need the
   // rest.

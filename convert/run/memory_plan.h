@@ -15,7 +15,7 @@ struct MemoryPlan {
   /// read twice.
   std::uint64_t fused_bytes = 0;
   std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets that are, and their codes
-  std::uint64_t threads = 0;
+  std::uint64_t threads = 0;       ///< that convert at once
   std::uint64_t window_bytes = 0;  ///< one window of an output file
   std::uint64_t n_windows = 0;
   [[nodiscard]] std::uint64_t peak() const {
@@ -23,7 +23,8 @@ struct MemoryPlan {
   }
 };
 
-/// Divides the budget. Throws kLimit, naming the least that would do, when it is too small.
-MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_limit);
+/// Divides the budget among `most_threads`, or as many as it holds. Throws kLimit, naming the least
+/// that would do, when it is too small for one.
+MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t mem_limit);
 
 }  // namespace ingot::convert

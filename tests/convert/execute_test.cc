@@ -347,10 +347,18 @@ TEST(Resources, SpillRatherThanGoBelowTheSmallestWindow) {
   expect_windows(divide(2, 38 * kMiB, 320), 96, 64 * kKiB);  // wants 646
 }
 
+// A machine of many processors runs with the budget that was enough for one of few.
+TEST(Resources, TakeAsManyThreadsAsTheBudgetHolds) {
+  EXPECT_EQ(divide(16, 38 * kMiB, 1).threads, 2);
+  EXPECT_EQ(divide(16, 38 * kMiB - 1, 1).threads, 1);
+  for (std::uint64_t limit = 32 * kMiB; limit < 160 * kMiB; limit += 5 * kMiB)
+    EXPECT_LE(divide(16, limit, 320).peak(), limit);
+}
+
 TEST(Resources, NameTheLeastBudget) {
   for (const std::uint64_t targets : {1U, 320U}) {
-    ingot::testing::expect_error(ErrorCode::kLimit, {"--mem-limit", std::to_string(38 * kMiB)},
-                                 [&] { divide(2, 38 * kMiB - 1, targets); });
+    ingot::testing::expect_error(ErrorCode::kLimit, {"--mem-limit", std::to_string(32 * kMiB)},
+                                 [&] { divide(2, 32 * kMiB - 1, targets); });
   }
 }
 

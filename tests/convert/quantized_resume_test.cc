@@ -254,7 +254,7 @@ class SameBytes : public ::testing::TestWithParam<Target> {
 
 INSTANTIATE_TEST_SUITE_P(Schemes, SameBytes, ::testing::ValuesIn(scheme_targets()), target_name);
 
-// The smallest budget that the plan accepts: no group is kept between its passes.
+// The smallest budget in which the plan runs on all threads: no group is kept between its passes.
 std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   const auto source = formats::Checkpoint::open(conversion.input);
   Recipe recipe = conversion.recipe;
@@ -264,8 +264,7 @@ std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   while (high - low > 1) {
     const std::uint64_t middle = (low + high) / 2;
     try {
-      plan_memory(plan, threads, middle);
-      high = middle;
+      (plan_memory(plan, threads, middle).threads == threads ? high : low) = middle;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kLimit);
       low = middle;

@@ -28,7 +28,7 @@ std::vector<Cut> cuts() {
           {.tp = 4, .fit = TpFit::kBf16}};
 }
 
-// The smallest budget that the plan accepts.
+// The smallest budget in which the plan runs on all threads.
 std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   const formats::Checkpoint source = shard::open_source(conversion.input);
   convert::Recipe recipe = conversion.recipe;
@@ -38,8 +38,7 @@ std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   while (high - low > 1) {
     const std::uint64_t middle = (low + high) / 2;
     try {
-      convert::plan_memory(plan, threads, middle);
-      high = middle;
+      (convert::plan_memory(plan, threads, middle).threads == threads ? high : low) = middle;
     } catch (const Error&) {
       low = middle;
     }
