@@ -27,7 +27,7 @@ struct RuleOptions {
 
 struct RuleInput;
 
-/// One test that a loader makes, as a row. Source: docs/formats.md, "A loader rejects".
+/// One test that a loader makes, as a row. Source: docs/rules.md.
 struct LoaderRule {
   std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
   std::string_view dialect;  ///< of the checkpoints that it is about; empty: of any

@@ -24,7 +24,7 @@ struct RunRecord {
   CommandLine command = {};    ///< of the run; empty in a library's
 };
 
-/// The contents of a journal. Source: docs/formats.md, "Journal".
+/// The contents of a journal. Source: docs/records.md, "Journal".
 struct JournalContents {
   /// The job's identity: version, recipe with the last run's `allow`, source, plan.
   formats::JsonValue identity;

@@ -50,7 +50,7 @@ class ChunkHasher {
 
 /// The tensor hash: each 4 MiB chunk (the last may be shorter, none when empty) is hashed with
 /// XXH3-128; the result is XXH3-128 over the chunk hashes in order (each 16 bytes, big-endian)
-/// followed by the total length (8 bytes, little-endian). Specified in docs/formats.md.
+/// followed by the total length (8 bytes, little-endian). Specified in docs/records.md.
 class TensorHasher {
  public:
   /// Appends bytes, in order.

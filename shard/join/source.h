@@ -23,7 +23,7 @@ struct SourceOptions {
 
 /// Opens whatever holds one model: a checkpoint directory, or a model's folder in the hub's cache
 /// (formats::checkpoint_directory); one rank's directory (as the slices that it is), or a sliced
-/// directory, whose ranks are joined (docs/formats.md, "Sliced checkpoints"): the top directory of
+/// directory, whose ranks are joined (docs/records.md, "Sliced checkpoints"): the top directory of
 /// layout `ranks`, or model{i}-mp{N}.safetensors. A joined model reads lazily: opening it reads
 /// only headers and manifests. Throws, naming directory and remedy, kNotFound for a missing rank;
 /// kMismatch for ranks of different jobs, a rank manifest whose hash the top one does not know, a

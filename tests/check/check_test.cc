@@ -33,7 +33,7 @@ std::string read_all(const fs::path& path) {
   return text;
 }
 
-// Hashes as docs/formats.md specifies them, written down a second time.
+// Hashes as docs/records.md specifies them, written down a second time.
 std::string canonical(const std::string& bytes) {
   XXH128_canonical_t digits;
   XXH128_canonicalFromHash(&digits, XXH3_128bits(bytes.data(), bytes.size()));

@@ -32,7 +32,7 @@ std::string with_option_as_code(const EngineLimit& limit) {
 }
 
 TEST(EngineLimits, StandInTheDocumentation) {
-  std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/formats.md");
+  std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/engine-limits.md");
   std::set<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.insert(line);
   const auto word = [](std::string_view text) {
