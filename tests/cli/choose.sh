@@ -60,7 +60,7 @@ def word(engine, wanted):
         if row["result"].startswith("with "):
             return f"with `{row['option']}`"
     return known[of_form[0]["result"]]
-table = open(sys.argv[2]).read().split("## What is loaded by which engine")[1].split("\n\n")[1]
+table = open(sys.argv[2]).read().split("\n| `--to` | `--dialect` |")[1].split("\n\n")[0]
 seen, schemes, dialect = set(), [], None
 for row in table.splitlines()[2:]:
     cells = [c.strip() for c in row.strip("|").split("|")]
