@@ -3,8 +3,8 @@
 set(INGOT_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast
   # Aggregates with designated initialisers rely on the defaults of the members that are not named.
   -Wno-missing-field-initializers)
-# What the optimiser sees depends on what it inlines, and GCC 12 sees what is not there in std::string (its bugs 105651,
-# 105329): shown, but no reason to stop a build that stops for warnings.
+# These warnings depend on inlining, and GCC 12 gives false ones for std::string (its bugs 105651, 105329). They are
+# shown, but stay warnings where others are errors.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   list(APPEND INGOT_WARNINGS -Wno-restrict)
   foreach(warning array-bounds stringop-overflow stringop-overread maybe-uninitialized)
@@ -12,7 +12,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   endforeach()
 endif()
 
-# What ccache needs to find a file that was compiled with precompiled headers again (see scripts/build.sh).
+# ccache needs this to find a file again that was compiled with precompiled headers (see scripts/build.sh).
 set(INGOT_CACHEABLE_PCH "$<IF:$<CXX_COMPILER_ID:GNU>,-fpch-preprocess,SHELL:-Xclang -fno-pch-timestamp>")
 
 # With 100 MB of precompiled headers in memory, GCC's collector walks over all of them again and again, and frees little.
@@ -40,7 +40,7 @@ function(ingot_quick_build layer)
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:${INGOT_QUICK}>)
 endfunction()
 
-# What most files include, parsed once for all layers. A file still includes what it uses.
+# Headers that most files include, parsed once for all layers. A file still includes every header that it uses.
 add_library(ingot_headers OBJECT ${CMAKE_CURRENT_LIST_DIR}/ingot_headers.cc)
 ingot_compile_options(ingot_headers)
 target_link_libraries(ingot_headers PRIVATE fmt::fmt)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # scripts/compare_outputs.sh OLD_BINARY NEW_BINARY [REGEX]: whether two builds of ingot write the same bytes.
 # Both convert the bundled checkpoints (the example, and the small ones of tests/golden) into every scheme, dialect,
-# activations and layout, as far as OLD_BINARY accepts it; what OLD_BINARY wrote is a source as well. Weights files and
-# the JSON that engines read have to be equal byte for byte. Manifests and records have to be equal when decoded, the
-# tool's version, the hashes that depend on it and the keys of `renamed_keys` apart. What one binary refuses, the other
-# has to refuse with the same exit code. Prints a line per difference and a summary; exit code 1 when anything differs.
+# activations and layout, as far as OLD_BINARY accepts it; outputs of OLD_BINARY are sources as well. Weights files and
+# the JSON that engines read have to be equal byte for byte. Manifests and records have to be equal when decoded, except
+# the tool's version, the hashes that depend on it and the keys of `renamed_keys`. Both binaries have to refuse the same
+# cases with the same exit code. Prints a line per difference and a summary; exit code 1 when anything differs.
 # REGEX restricts the run to matching cases (`SOURCE: OPTIONS`); JOBS cases run at once (default: every processor).
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: scripts/compare_outputs.sh OLD_BINARY NEW_BINARY [REGEX]" >&2; exit 2; }

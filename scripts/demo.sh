@@ -33,8 +33,8 @@ compile() {
   if [ "$status" -ne 0 ]; then tail -40 build/demo.log; return "$status"; fi
 }
 
-echo "This installs packages where they are missing, compiles ingot (ten to twenty minutes on two processors, the first"
-echo "time only), then converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
+echo "This installs missing packages, compiles ingot (ten to twenty minutes on two processors, only the first time),"
+echo "then converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
 
 say "1. Packages and build"
 scripts/deps.sh
@@ -46,7 +46,7 @@ source=examples/tiny-v32
 output=$work/tiny-v32-bf16
 weight=model.layers.1.self_attn.q_a_proj.weight
 
-say "2. The source: a small DeepSeek-V3.2, trained, as FP8 blocks of 128x128 with a scale each"
+say "2. The source: a small trained DeepSeek-V3.2 in FP8 blocks of 128x128 with a scale each"
 run 7 ingot inspect "$source"
 
 say "3. The plan: everything is decided from headers, before a byte is written"
@@ -56,7 +56,7 @@ run 4 ingot convert "$source" "$output" --to bf16 --explain "$weight"
 say "4. The conversion: every FP8 value times its scale, one multiplication, one rounding"
 run 6 ingot convert "$source" "$output" --to bf16
 
-say "5. Check: structure, what the loaders demand, and every tensor against its hash in the manifest"
+say "5. Check: structure, rules of loaders, and every tensor against its hash in the manifest"
 run 2 ingot check "$output"
 
 say "6. Proof: every tensor against the SHA-256 that an independent program computed"
@@ -81,21 +81,21 @@ for file in "$work"/nvfp4/*.safetensors; do
   run 1 cmp "$file" "$work/merged/$(basename "$file")"
 done
 
-say "11. What it was trained to do, from exactly these files: the FP8 checkpoint as released, computed in FP32"
+say "11. Text from exactly these files: the FP8 checkpoint as released, computed in FP32"
 for prompt in "Tell me a story about a fox and a kite." "What is 2 + 2?" "中国的首都是哪里？"; do
   run 4 ingot generate "$source" --prompt "$prompt" --greedy --profile f32
 done
 
-say "12. Are the slices still that model, and may they ship? Every weight, every layer, and what both write"
+say "12. Are the slices still that model, and may they ship? Every weight, every layer, and the texts of both"
 run 12 ingot verify "$source" "$work/ranks" --levels all --html build/verify-report.html
 echo "The page is build/verify-report.html: open it in a browser."
 
-say "13. A fault that a checksum made afterwards would bless: one expert's scales, 1% off. It is found, and named"
+say "13. A fault that no checksum made afterwards can find: one expert's scales are 1% off. It is found, and named"
 cp -r "$work/int8" "$work/fault"
 run 2 python3 scripts/scale_tensor.py "$work/fault" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01
 run 5 ingot verify "$source" "$work/fault" --levels weights || echo "exit code $?"
 
-say "14. As a cluster runs it: four processes of MPI, each with its own slice alone, meet in collectives and answer alike"
+say "14. As in a cluster: four processes of MPI, each with only its own slice, answer like the whole model"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 run 3 mpirun --oversubscribe --bind-to none -n 4 ingot generate "$work/ranks" --prompt "What is 2 + 2?" --greedy
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""record_reference.py MODEL PROMPTS OUT.safetensors: what Hugging Face transformers computes, for ingot verify --reference.
+"""record_reference.py MODEL PROMPTS OUT.safetensors: activations of Hugging Face transformers, for ingot verify --reference.
 
 MODEL is a directory that transformers can load: a quantized checkpoint dequantized (ingot convert --to bf16). PROMPTS is a
-text file with prompts between blank lines, encoded as they stand with the special tokens that the tokenizer adds; with
+text file with prompts between blank lines, encoded as they are with the special tokens that the tokenizer adds; with
 --ids, a line of token ids per prompt instead. Runs in float32 with eager attention on the CPU and writes per prompt i
 prompti.input_ids, prompti.hidden.0 (the embedding) to .n (the output of the last decoder layer, before the final norm),
 prompti.logits_last and prompti.greedy. Needs torch, transformers and safetensors.

@@ -16,8 +16,8 @@ set(allowed_convert check shard engines quantize formats)
 set(allowed_verify inference check shard quantize formats)
 set(allowed_cli verify convert inference check shard engines quantize synth formats)
 
-# The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files that stand
-# in the layer's folder itself are the top.
+# The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files in the
+# layer's folder itself are the top.
 set(rooms_formats base files text yaml json container config family storage modules dialect records relaid
   checkpoint experts)
 set(rooms_engines row versions modules readers)

@@ -21,7 +21,7 @@ foreach(test IN LISTS tests)
   endif()
 endforeach()
 
-# A path in a document begins with a folder of the repository, or is the target of a link. `NAME` stands for any name.
+# A path in a document begins with a folder of the repository, or is the target of a link. `NAME` is any name.
 file(GLOB entries RELATIVE ${ROOT} ${ROOT}/*)
 set(folders "")
 foreach(entry IN LISTS entries)

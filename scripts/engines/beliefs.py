@@ -64,7 +64,7 @@ def scheme_of(parameters, weight):
         return name + ("-block" if scale.dim() >= 2 else "-tensor")
     rows = codes.shape[:-1]
     if scale.dim() < codes.dim():
-        # One per matrix, or per matrix of those that are fused; one per row stands for a column too.
+        # One per matrix, or per matrix of those that are fused; one per row also describes a column.
         return name + ("-channel" if scale.shape[-1:] == rows[-1:] else "-tensor")
     if scale.shape[-1] > 1 or (scale.shape[-2] != codes.shape[-2] and scale.shape[-2] != codes.shape[-1]):
         return name + ("-block" if scale.shape[-2] > 1 or scale.shape[-1] > 1 else "-tensor")
@@ -220,7 +220,7 @@ def ask_transformers(requests, results):
 
 
 def expand(name):
-    """Every name that a row of `check` stands for."""
+    """Every name that a row of `check` abbreviates."""
     pieces = re.split(r"\{([^}]*)\}", name)
     choices = []
     for i, piece in enumerate(pieces):
@@ -244,7 +244,7 @@ def ingot_beliefs(ingot, engine, directory):
     for row in report["modules"]:
         names = expand(row["name"])
         if len(names) != row["count"]:
-            return f"{row['name']} stands for {len(names)} layers and not {row['count']}"
+            return f"{row['name']} means {len(names)} layers and not {row['count']}"
         found |= {name: row["believed"] for name in names}
     return found
 
@@ -259,7 +259,7 @@ def differences(ours, theirs):
     if isinstance(theirs, str):
         return ([] if refused else [f"the engine raises {theirs}"]), 0
     if refused:
-        return [f"{refused[0]} (of {len(refused)}) is refused here alone"], len(ours)
+        return [f"{refused[0]} (of {len(refused)}) is refused only here"], len(ours)
     common = [name for name in ours if name in theirs]
     differ = [name for name in common if ours[name] != theirs[name] and (ours[name] != "unknown scheme" or theirs[name] == "plain")]
     return [f"{name}: {ours[name]} here, {theirs[name]} in the engine" for name in differ], len(common)

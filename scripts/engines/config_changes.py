@@ -1,9 +1,9 @@
-"""Changes of a checkpoint's configs, in ways in which tools write what is said of linear layers.
+"""Changes of a checkpoint's configs, in the ways in which tools describe linear layers.
 
 A change is a name and a function that edits config.json and, where there is one, the file of
-ModelOpt beside it. Lists of modules get each entry of ENTRIES alone, in one form of each dialect,
-and some entries at random in all forms; the seed is the name of the change, so all is the same in
-every run. Further changes are of one dialect.
+ModelOpt with it. Lists of modules get each single entry of ENTRIES, in one form of each dialect,
+and some entries at random in all forms; the seed is the name of the change, so every run makes the
+same changes. Further changes are of one dialect.
 """
 
 import copy
@@ -11,7 +11,7 @@ import json
 import random
 
 MODELS = ("deepseek_v3", "qwen3_moe", "deepseek_v32")
-# Forms in which each entry is tried alone.
+# Forms in which each entry is tried without others.
 EACH = {
     "fp8-block, deepseek", "fp8-channel, compressed-tensors", "fp8-tensor static, modelopt", "nvfp4 static, modelopt",
 }
@@ -23,7 +23,7 @@ ENTRIES = [
     "lm_head", "gate", "mlp.gate", "o_proj", "down_proj", "up_proj", "gate_up_proj", "qkv_proj", "kv_b_proj", "q_a_proj", "self_attn",
     "experts", "mlp.experts", "shared_experts", "mlp", "model", "layers.1", "eh_proj", "shared_head.head", "embed_tokens",
     "model.layers.1", "model.layers.1.", "model.layers.1.mlp", "model.layers.0.self_attn", "layers.1.mlp", "layers.0.self_attn.o_proj",
-    # Modules, and what engines build of several; one of several alone.
+    # Modules, modules that engines build from several, and one of several.
     "model.layers.0.self_attn.o_proj", "model.layers.0.mlp.down_proj", "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.gate_up_proj",
     "model.layers.0.self_attn.q_a_proj", "model.layers.0.self_attn.kv_a_proj_with_mqa", "model.layers.0.self_attn.fused_qkv_a_proj",
     "model.layers.0.self_attn.fused_qkv_a_proj_with_mqa", "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.qkv_proj",

@@ -178,7 +178,7 @@ def replace(name, choice, modules):
 
 
 def allow_float32():
-    """Some configs are for half precision alone; in single precision rounding is told from faults."""
+    """Allows single precision, in which faults differ from rounding, for configs that demand half precision."""
     import torch
 
     names = {"fp8": ["Fp8Config"], "modelopt": ["ModelOptFp8Config", "ModelOptNvFp4Config"]}

@@ -1,5 +1,5 @@
-"""What vLLM imports in every rank before it builds a model there (worker_extension_cls): ranks are
-processes of their own, to which replaced kernels have to be brought."""
+"""vLLM imports this in every rank before it builds a model there (worker_extension_cls): ranks are
+processes of their own, and each needs the replaced kernels."""
 
 import dequantized
 import sharded_state

@@ -1,30 +1,30 @@
 #!/usr/bin/env python3
-"""Gives ingot's outputs to engines themselves, and compares what they do with expected.jsonl.
+"""Loads ingot's outputs in the engines themselves, and compares the results with expected.jsonl.
 
     matrix.py INGOT [--record] [--only TEXT]
 
-Every row of the matrix is a model, a form that ingot writes it in, a layout and an engine. What is
-asked:
+Every row of the matrix is a model, a form that ingot writes it in, a layout and an engine. The
+questions:
   vllm loads          every parameter of vLLM's own model, or of its draft model for multi-token
-                      prediction, is filled by vLLM's own loader; what is replaced is the choice of
-                      kernels, and sparse attention, which the CPU has not (sharded_state.py); of rank
+                      prediction, is filled by vLLM's own loader; replaced are the choice of kernels,
+                      and sparse attention, which the CPU does not have (sharded_state.py); for rank
                       files the state dict of each rank is compared with that of the unsliced
                       directory on as many ranks, byte for byte
-  vllm generates      greedy answers in BF16 against `ingot generate --profile bf16`; nothing is
-                      replaced
+  vllm generates      greedy answers in BF16 against `ingot generate --profile bf16`, without any
+                      replacement
   vllm computes       greedy answers in FP32 against `ingot generate --profile f32`, and the log
                       probabilities of prompts against those that vLLM gives for ingot's cast of the
-                      same files to F32; products that the CPU has no kernel for are replaced by
-                      ones with dequantized weights (dequantized.py), and the row says which; on
-                      several ranks both are compared with those of the unsliced directory on as many
+                      same files to F32; products without a CPU kernel are replaced by products with
+                      dequantized weights (dequantized.py), and the row names them; on several ranks
+                      both are compared with those of the unsliced directory on as many
   sglang loads        every parameter of SGLang's own model, or of its draft model, is filled by its own
                       loader, and tensors are found in them byte for byte; its kernels are replaced by
-                      ones that raise, and a card is described to it (sglang_loads.py)
+                      ones that raise, and its GPU by a description (sglang_loads.py)
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
                       against `ingot generate --profile f32`; weights are dequantized while loading
-A row's result is `loads`, how many answers and first tokens are equal, the message with which the
-engine refuses, or what ingot says it does not hold. --record writes expected.jsonl anew: look at the difference. Fails where
-a result is not the expected one.
+A row's result is `loads`, the numbers of equal answers and first tokens, the message with which the
+engine refuses, or the message with which ingot refuses. --record writes expected.jsonl again: look at
+the difference. Fails if a result is not the expected one.
 """
 
 import argparse
@@ -63,7 +63,7 @@ FURTHER_MODELS = {
     "deepseek_v2": ["--family", "deepseek_v2", "--dense-layers", "1", *WIDTHS],
     "kimi_k2": ["--family", "kimi_k2", "--dense-layers", "1", *WIDTHS],
 }
-# vLLM's latent attention on CPUs has the release's widths of heads alone. Wide enough for four ranks.
+# vLLM's latent attention on CPUs has only the release's widths of heads. Wide enough for four ranks.
 LATENT = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 512, "hidden_size": 256,
     "intermediate_size": 512, "moe_intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -91,7 +91,7 @@ FORMS = {
     "mxfp8, compressed-tensors": ["--to", "mxfp8", "--dialect", "compressed-tensors"],
     "int4-group, compressed-tensors": ["--to", "int4", "--group-size", "32"],
 }
-# Schemes that engines take of linear layers alone, or of experts alone; and more ways to write one scheme.
+# Schemes that engines take only for linear layers, or only for experts; and more ways to write one scheme.
 PLAIN_EXPERTS, PLAIN_LINEARS = ["--rule", "role:experts=bf16"], ["--rule", "role:shared-experts=bf16", "--rule", "role:dense-mlp=bf16"]
 FURTHER_FORMS = {
     "f32": ["--to", "f32", "--rule", "re:.*=f32"],
@@ -117,7 +117,7 @@ FURTHER_FORMS = {
     "fp8-block, compressed-tensors, plain mtp": ["--to", "fp8", "--dialect", "compressed-tensors", "--mtp", "bf16"],
     "fp8-tensor static, modelopt, plain mtp": [*FORMS["fp8-tensor static, modelopt"], "--mtp", "bf16"],
 }
-# What vLLM allocates and fills itself where the checkpoint has none: no fault where nothing static was asked for.
+# vLLM allocates and fills these itself if the checkpoint has none: no fault without static activations.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
 # On each of these the rank files of one model are compared with it; expert parallelism with those of every model.

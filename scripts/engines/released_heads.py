@@ -1,6 +1,6 @@
 """The bundled model as one of deepseek_v3 whose heads have the released widths.
 
-vLLM's latent attention on CPUs knows these widths alone, and no indexer. Rows and columns of zeros
+vLLM's latent attention on CPUs has only these widths, and no indexer. Rows and columns of zeros
 make the heads wider, and powers of two keep the function the same: scores are divided by the root of
 192 instead of 48, and the latent's norm is over 512 values instead of 128.
 """

@@ -22,9 +22,9 @@ import types
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SGLANG_DISABLE_TQDM": "1"}
 KERNELS = ("sgl_kernel", "vllm")  # SGLang falls back to vLLM's kernels where it finds them
 CARDS = {"hopper": (9, 0), "blackwell": (10, 0)}
-# What it fills without a checkpoint: scales of caches, orders of groups, scales in the order of a kernel.
+# SGLang fills these without a checkpoint: scales of caches, orders of groups, scales in the order of a kernel.
 DEFAULTS = ("k_scale", "v_scale", "_g_idx", "_g_idx_sort_indices", "_blockscale_swizzled")
-# What a draft model takes from the model that it drafts for.
+# A draft model takes these from the model for which it drafts.
 SHARED = re.compile(r"(^|\.)(embed_tokens|lm_head|shared_head\.head)\.")
 
 
@@ -184,7 +184,7 @@ def not_found(tensors, parameters):
 
 
 def loads(options):
-    """What was loaded: the numbers of parameters and of tensors that they hold, or what is wrong."""
+    """The result of loading: the numbers of parameters and of tensors that they hold, or the faults."""
     import torch
 
     torch.set_num_threads(1)

@@ -12,8 +12,8 @@ loader; each of its warnings is an error here. `compare` does this for the unsli
 for the sliced one, and fails where a key, a dtype, a shape or a byte differs, or a parameter was
 not filled. `fixture` writes the state dicts in the form that the tests of ingot read.
 
-What is not vLLM's own: the choice of kernels. Where the CPU has no kernel for a scheme, the choice
-of a GPU is put in its place (KERNELS). Only loading is done, so no kernel runs.
+Only the choice of kernels is not vLLM's own: if the CPU has no kernel for a scheme, that of a GPU is
+chosen (KERNELS). Only loading is done, so no kernel runs.
 """
 
 import argparse
