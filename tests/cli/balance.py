@@ -122,7 +122,7 @@ with tempfile.TemporaryDirectory(prefix="ingot-balance-") as work:
         "never")
     run(0, "check", out)
 
-    # Counts of some layers alone, as those of an engine that drafts nothing.
+    # Counts of only some layers, as from an engine without drafts.
     layers = json.load(open(expert_map))["layers"]
     counted, expert_map = os.path.join(work, "counted.json"), os.path.join(work, "some.json")
     with open(counted, "w") as file:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a user does with `ingot calibrate`: statistics of a text, and what convert makes of them.
+# Uses of `ingot calibrate`: statistics of a text, and conversions with them.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 printf 'There was once a small fox, and his name was Sam. One day he found a kite.' >"$work/text.txt"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What check says: every finding at once, exit status 2 for an error, and the hashes of a manifest.
+# Output of check: every finding at once, exit status 2 for an error, and the hashes of a manifest.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 "$ingot" convert "$example" "$work/out" --to bf16 --progress never >/dev/null || fail "convert"
@@ -45,7 +45,7 @@ expect 2 "model.layers.4.self_attn.o_proj" "$ingot" check "$work/in" --deep
 expect 2 "model.layers.0.self_attn.o_proj" "$ingot" check "$work/in" --deep
 expect 2 "" "$ingot" check "$work/in" --source-of "$work/out"
 expect 2 "absent" "$ingot" check "$work/absent"
-# What one engine makes of it.
+# Beliefs of one engine.
 "$ingot" convert "$example" "$work/int8" --to int8 --progress never >/dev/null 2>&1 || fail "convert"
 expect 0 "loads this checkpoint, with --quantization w8a8_int8" "$ingot" check "$work/int8" --engine sglang
 expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm:0.32

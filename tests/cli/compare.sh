@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a user does with `ingot compare`: which of two outputs is closer to the source, without a verdict.
+# Uses of `ingot compare`: which of two outputs is closer to the source, without a verdict.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 golden=$(dirname "$0")/../golden/tiny-v32
@@ -85,7 +85,7 @@ holds "d['difference']['layers']['logits']['mean_kl'] == 0" self
 "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --worst 150 --progress never >"$work/worst" 2>/dev/null
 [ "$(wc -l <"$work/worst")" -gt 150 ] || fail "--worst 150 prints fewer tensors"
 
-# It is no gate: what verify fails is compared. What cannot be read is not.
+# compare is not a gate: it compares outputs that verify fails, but not those that cannot be read.
 cp -r "$work/int8" "$work/bad"
 python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/bad" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01 >/dev/null || fail "edit"
 expect 0 "A is closer in 1 and B in 0" "$ingot" compare "$work/int8" "$work/bad" --reference "$example" --levels weights

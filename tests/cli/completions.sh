@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What helps while typing: suggestions, `ingot help`, completions in bash, manual pages.
+# Help while typing: suggestions, `ingot help`, completions in bash, manual pages.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 

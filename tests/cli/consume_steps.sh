@@ -24,7 +24,7 @@ for call in pwrite rename remove; do
       expect 0 "" "$ingot" "${command[@]}" --resume
     fi
     expect 0 "" "$ingot" check "$work/out"
-    # What the last removals had not reached lies aside, and is in nobody's way.
+    # Files that the last removals did not reach are in a folder aside, and disturb no run.
     diff -r -x .ingot-swept "$work/whole" "$work/out" || fail "$call $n: the output differs"
   done
   [ "$n" -le 100 ] || fail "more than 100 calls of $call"

@@ -62,7 +62,7 @@ def edited_copy(checkpoint, folder, edit):
 
 
 def talk_to_a_hostile_model(ingot, checkpoint, work):
-    """What it writes cannot steer the terminal, and stays as it is in a pipe; Ctrl-C ends a turn that it draws out."""
+    """Its text cannot control the terminal, and is unchanged in a pipe; Ctrl-C ends a turn that it makes long."""
     escape, csi, override = "\x1b]52;c;ZXZpbA==\x07", "\u009b2J", "\u202e"
 
     def writes(tokenizer):

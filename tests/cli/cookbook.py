@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory(prefix="ingot-cookbook-") as folder:
         output = ""
         for block in re.findall(r"^```sh\n(.*?)^```", job, flags=re.M | re.S):
             for line in block.replace("\\\n", " ").splitlines():
-                # What is for the large model alone says so.
+                # Commands only for the large model have this mark.
                 if not line.startswith("ingot ") or "# 671B" in line:
                     continue
                 output += run(line.split("  #")[0], work)

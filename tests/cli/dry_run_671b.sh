@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The real shapes of the 671B checkpoint: 92,425 tensors in 163 files are planned from headers alone.
+# The real shapes of the 671B checkpoint: 92,425 tensors in 163 files are planned from headers only.
 source "$(dirname "$0")/expect.sh"
 ingot=$1
 expect 0 "" "$ingot" synth "$work/in" --family deepseek_v32 --like 671b-headers

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a dry run says of a sliced output is what the output has: every file to the byte, what each rank loads, and enough
+# A dry run of a sliced output predicts the output: every file to the byte, the bytes that each rank loads, and enough
 # disk for everything around it.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
@@ -21,7 +21,7 @@ weights = {path: at for path, at in facts.items() if path.endswith(".safetensors
 planned = {f["name"]: f["bytes"] for f in plan["files"]}
 assert len(planned) == len(plan["files"]) and sum(planned.values()) == plan["bytes_out"]
 assert {path: weights[path].st_size for path in planned} == planned
-# What is there besides are links to these files, or copies of them.
+# All other files are links to these files, or copies of them.
 own = {at.st_ino for at in weights.values()}
 assert len(own) == (len(planned) if links == "yes" else len(weights)), (len(own), len(planned), len(weights))
 

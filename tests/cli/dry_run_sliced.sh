@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cuts of the real 671B checkpoint, planned from headers alone: what does not fit is refused with names and remedies, the
-# rest is planned rank by rank below 1 GiB. Sizes are compared with those that follow from the source's own headers.
+# Cuts of the real 671B checkpoint, planned from headers only: cuts that do not fit are refused with names and remedies,
+# others are planned rank by rank below 1 GiB. Sizes are compared with those that follow from the source's own headers.
 # With `all` also cuts that repeat a claim for other numbers of ranks.
 source "$(dirname "$0")/expect.sh"
 ingot=$1
@@ -70,7 +70,7 @@ def is_about(n_bytes):
     return 0 < d["bytes_out"] - n_bytes < headers
 
 def experts_per_rank(ranks):
-    """Of each layer, from what a rank loads."""
+    """The experts of each layer, from the bytes that a rank loads."""
     return set(round((r["bytes"] - (s.total - s.experts)) / (s.experts / 256)) for r in ranks)
 
 assert d["bytes_out"] == sum(f["bytes"] for f in files)

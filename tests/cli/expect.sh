@@ -9,8 +9,8 @@ fail() {
   failures=$((failures + 1))
 }
 
-# expect STATUS TEXT COMMAND...: exit status, and a fixed string somewhere in stdout or stderr. What convert and merge
-# refuse (2) is what they refuse as a dry run: the same status, the same first line.
+# expect STATUS TEXT COMMAND...: exit status, and a fixed string somewhere in stdout or stderr. A refusal (2) of convert
+# or merge is repeated as a dry run: the same status, the same first line.
 expect() {
   judge "$@"
   [ "$1" -eq 2 ] && [[ "${4:-}" =~ ^(convert|merge)$ && " $* " != *" --dry-run "* ]] || return 0
@@ -23,7 +23,7 @@ expect() {
   [ "$(head -1 "$work/stderr")" = "$line" ] || fail "'$(head -1 "$work/stderr")' instead of '$line' as a dry run: $*"
 }
 
-# judge STATUS TEXT COMMAND...: the same of this command alone, for refusals that bytes of tensors decide.
+# judge STATUS TEXT COMMAND...: the same without the dry run, for refusals that bytes of tensors decide.
 judge() {
   local status=$1 text=$2
   shift 2

@@ -21,7 +21,7 @@ for family in deepseek_v3 qwen3_moe glm_moe_dsa; do
   done
 done
 
-# A model that nobody knows.
+# A model of no known family.
 cp -r "$work/qwen3_moe" "$work/unknown"
 sed -i 's/"model_type": *"qwen3_moe"/"model_type": "my_moe"/' "$work/unknown/config.json"
 sed -i 's/^family: .*/family: my_moe/; s/^model_types: .*/model_types: [my_moe]/' "$work/qwen3_moe.yaml"
@@ -57,7 +57,7 @@ for file in "$work"/unknown/*.safetensors; do
   cmp "$file" "$work/merged/$(basename "$file")" || fail "$file did not come back"
 done
 
-# A file beside the weights comes before the program's own family, and the output says so.
+# A family file in the checkpoint comes before the program's own family, and the output says so.
 cp "$work/glm_moe_dsa.yaml" "$work/glm_moe_dsa/ingot-family.yaml"
 expect 0 "comes before the program's own family glm_moe_dsa" "$ingot" inspect "$work/glm_moe_dsa"
 echo "family: [" > "$work/glm_moe_dsa/ingot-family.yaml"
@@ -85,7 +85,7 @@ expect 2 "--tp-fit retile or bf16" "$ingot" convert "$work/layers" "$work/padded
 expect 0 "" "$ingot" merge "$work/layers-fp8" "$work/layers-whole"
 expect 0 "" "$ingot" verify "$work/layers" "$work/layers-whole" --levels structure,weights
 
-# A text model saved alone, under the names that it has in the whole.
+# A text model saved without the rest, under the names that it has in the whole.
 mkdir "$work/alone"
 cp "$(dirname "$0")/../golden/families/qwen3_5_moe"/*.safetensors "$(dirname "$0")/../golden/families/qwen3_5_moe/config.json" "$work/alone"
 python3 "$(dirname "$0")/edit_checkpoint.py" "$work/alone" '

@@ -76,7 +76,7 @@ UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
 STACKED = {"inkling", "step3p7"}
-# What a config promises that the checkpoint does not hold.
+# Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
 failures, matrix = [], {}
 
@@ -86,7 +86,7 @@ def succeeds(*words):
 
 
 def try_synthesis(name, directory, out):
-    """What `ingot synth` makes of the config alone has the very tensors, apart from those that no config promises."""
+    """`ingot synth` makes the same tensors from the config, except those that no config promises."""
     with open(os.path.join(directory, "model.safetensors"), "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     # Families that have experts in both forms.
@@ -98,7 +98,7 @@ def try_synthesis(name, directory, out):
     with open(os.path.join(out, "model.safetensors"), "rb") as file:
         made = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     made.pop("__metadata__", None)
-    # A config does not say what stands before the names of its text model.
+    # A config does not give the prefix of the names of its text model.
     header = {tensor.replace("language_model.", ""): facts for tensor, facts in header.items()}
     for tensor in sorted(set(made) - set(header)):
         if name not in NOT_STORED or not NOT_STORED[name].match(tensor):
@@ -118,7 +118,7 @@ def try_synthesis(name, directory, out):
 
 
 def try_family(name, directory, out):
-    """What of COLUMNS works with a checkpoint that `inspect` reads; failures of what must work are kept."""
+    """The COLUMNS that work with a checkpoint that `inspect` reads; failures of required ones are kept."""
     works = {"inspect"}
 
     def require(claim, done):

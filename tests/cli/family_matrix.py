@@ -24,7 +24,7 @@ EXPERTS = re.compile(r"^(n_routed_experts|num_experts|num_local_experts|moe_num_
 FACTOR, N_EXPERTS, N_GROUPS = 8, 8, 4
 # Families whose release has stacks, which others have too.
 STACKED = {"inkling", "step3p7"}
-# What no option of this model can change, in the words of the refusal.
+# Texts of refusals that no option can avoid for this model.
 NO_WAY = ["does not say which shape", "does not know how the weights", "has no experts to share out"]
 
 

@@ -36,7 +36,7 @@ for call in $calls; do interrupted="$interrupted$call:EINTR:1;"; done
 lacking "$interrupted" "" whole --to bf16 --read-back
 lacking "$interrupted" "" whole_ranks --tp 2 --ep 2 --tp-fit retile
 
-# Without locks a claim that was left can only be removed by somebody who knows.
+# Without locks only the user can decide that a claim is dead, and remove it.
 rm -rf "$work/out"
 mkdir -p "$work/out/.ingot-partial"
 echo '{"host":"h","boot":"b","pid":77,"started":"then","command":"ingot convert"}' >"$work/out/.ingot-partial/claim"

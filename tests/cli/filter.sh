@@ -89,7 +89,7 @@ done
 "$ingot" inspect "$work/in.d" --quiet | cmp -s - "$work/loud" || fail "--quiet changes a result"
 expect 2 "error: " "$ingot" inspect "$work/absent" --quiet
 
-# One file alone: any names, whatever lies beside it.
+# A single file: any names, and any other files in its folder.
 one=$example/model-00001-of-00002.safetensors
 expect 0 "generic" "$ingot" inspect "$one"
 expect 0 "model.embed_tokens.weight" "$ingot" inspect "$one" model.embed_tokens.weight

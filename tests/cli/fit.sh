@@ -68,7 +68,7 @@ holds "not f['fits'] and f['tokens_that_fit'] == 0"
 expect 0 "fits      no: " "$ingot" inspect "$example" --gpu-memory 10MB
 expect 0 "fits      yes" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache int8
 
-# A conversion that has not been made, from its plan alone.
+# A conversion that has not been made, only from its plan.
 inspect 80GB --to bf16
 holds "f['weights']['experts'] == 2 * 240 * 128 * 256"
 inspect 80GB --to int8 --for vllm --rule 'role:attention=bf16' --mtp drop
@@ -84,7 +84,7 @@ expect 2 "--gpu-memory" "$ingot" inspect "$example" --to bf16
 expect 2 "does not load int8-block" "$ingot" inspect "$example" --gpu-memory 80GB --to int8-block --for vllm
 expect 2 "is not a size" "$ingot" inspect "$example" --gpu-memory lots
 
-# How long: in the text of a dry run alone; nothing stays on the disk.
+# The time is only in the text of a dry run; nothing stays on the disk.
 mkdir "$work/empty"
 expect 0 "time         about " "$ingot" convert "$example" "$work/empty/out" --to int8 --dry-run
 grep -qE "limited by (reading|writing|computing): reads .*writes .*computes " "$work/stdout" || fail "no rates: $(cat "$work/stdout")"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a user does with `ingot generate`: prompts of every kind, documents, slices, and wrong input.
+# Uses of `ingot generate`: prompts of every kind, documents, slices, and wrong input.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 fox="Tell me a story about a fox and a kite."
@@ -51,7 +51,7 @@ cp -r "$example" "$work/bare" && chmod -R u+w "$work/bare" && rm "$work/bare"/to
 expect 0 "24 613 227" "$ingot" generate "$work/bare" --tokens "$ids" --greedy
 expect 2 "tokenizer" "$ingot" generate "$work/bare" --prompt hello
 
-# What was converted and sliced answers alike; experts on demand too.
+# Converted and sliced models answer alike, also with experts on demand.
 "$ingot" convert "$example" "$work/ranks" --tp 2 --ep 4 --tp-fit retile --progress never >/dev/null || fail convert
 for profile in f32 bf16 native; do
   [ "$(answer "$work/ranks" --prompt "What is 2 + 2?" --greedy --profile $profile)" = "2 + 2 = 4." ] || fail "ranks, $profile"

@@ -22,7 +22,7 @@ for limit in 48 64 80 100 130 160 200 260 400; do
   ends $limit generate "$example" --prompt Hello --max-new-tokens 1
 done
 
-# Nobody reads the megabyte that a file holds.
+# An error does not print the megabyte that a file holds.
 python3 -c 'print("to: " + "x" * 900_000)' >"$work/long.yaml"
 expect 2 "bytes more)" "$ingot" convert "$example" "$work/out" --recipe "$work/long.yaml"
 [ "$(wc -c <"$work/stderr")" -lt 20000 ] || fail "an error of $(wc -c <"$work/stderr") bytes"

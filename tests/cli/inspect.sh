@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What inspect says: parameters of released models, values of a tensor against a second implementation, patterns.
+# Output of inspect: parameters of released models, values of a tensor against a second implementation, patterns.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 

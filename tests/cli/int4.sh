@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# INT4 checkpoints as they are released: read exactly, copied, cut, encoded anew, computed with. Values and answers are
+# INT4 checkpoints as they are released: read exactly, copied, cut, encoded again, computed with. Values and answers are
 # those of other programs (tests/golden/PROVENANCE.md).
 source "$(dirname "$0")/expect.sh"
 ingot=$1
@@ -70,7 +70,7 @@ run convert "$golden/kimi_k25" "$work/k25.int4"
 same "$golden/kimi_k25" "$work/k25.int4"
 answers kimi_k25 "$golden/kimi_k25"
 
-# A weights file alone, under the config that says how it is packed; what it has of weights at its borders is left out.
+# A single weights file, under the config that says how it is packed; parts of weights at its borders are left out.
 for name in qwen3_moe_awq qwen3_moe_gptq_asym_actorder; do
   cp -r "$golden/$name" "$work/alone"
   chmod -R u+w "$work/alone"
@@ -178,7 +178,7 @@ printf 'to: int4\nsearch: signed\ngroup-size: 32\n' >"$work/recipe.yaml"
 run convert "$work/kimi.bf16" "$work/by_recipe" --recipe "$work/recipe.yaml"
 same "$work/signed" "$work/by_recipe"
 
-# What does not belong together is refused, with what would do.
+# Options that contradict each other are refused, with options that work.
 expect 2 "--group-size 32 or row would do" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 64
 expect 2 "--search 4over6 does not belong to int4-group (which has amax, mse, signed)" \
   "$ingot" convert "$work/kimi.bf16" "$work/none" --to int4 --group-size 32 --search 4over6

@@ -25,7 +25,7 @@ P
   status=$(cat "$work/status")
   if [ "$status" -eq -2 ]; then
     expect_unpublished "$work/out"
-    # A signal before the handler stands kills the program the plain way, before it has written anything.
+    # A signal before the handler is set kills the program at once, before it has written anything.
     if [ -e "$work/out/.ingot-partial" ] || [ -s "$work/stderr" ]; then
       interrupted=$((interrupted + 1))
       grep -q -- "--resume" "$work/stderr" || fail "no word of --resume: $(cat "$work/stderr")"
@@ -39,8 +39,8 @@ done
 [ "$interrupted" -gt 0 ] || fail "no run was interrupted"
 grep -q published "$work/log" || fail "the log does not tell the end"
 
-# What reads and does not write a model has nothing to resume, and leaves nothing. The work is of half a minute, the
-# signal comes as soon as it is caught.
+# Commands that only read a model have nothing to resume, and leave nothing. The work takes half a minute; the signal
+# comes as soon as it is caught.
 python3 -c "print('There was once a small fox, and his name was Sam. ' * 8000)" >"$work/text.txt"
 interrupt() {  # interrupt SIGNAL COMMAND...: as soon as the program catches signals
   python3 - "$work" "$@" <<'P'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # kill_parts.sh INGOT KILLS LAYERS EXPERTS [convert options...]
 # Four parts of a conversion run at once, and SIGKILL ends a random one at KILLS random points; each is begun again with
-# --resume. What is joined in the end is an unparted run's output, byte for byte, and nothing had a final name before.
+# --resume. The joined output is that of an unparted run, byte for byte, and no file had its final name before.
 # The seed of the points is fixed, the machine's speed is not: every run differs.
 set -euo pipefail
 ingot=$1 kills=$2 layers=$3 experts=$4

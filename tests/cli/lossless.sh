@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What --lossless-only lets through, and what it does not: values decide, not schemes.
+# --lossless-only accepts and refuses by values, not by schemes.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 families=$2
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # memory_families.sh INGOT FORWARD: peak RSS stays under the least --mem-limit for every kind of attention, mixer and gate.
-# FORWARD has small checkpoints of these families; they are made anew, sixteen times as wide, and answer 768 tokens.
+# FORWARD has small checkpoints of these families; they are made again, sixteen times as wide, and answer 768 tokens.
 source "$(dirname "$0")/expect.sh"
 source "$(dirname "$0")/peak.sh"
 ingot=$1 forward=$2

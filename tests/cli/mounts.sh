@@ -43,7 +43,7 @@ judge 2 "must not contain one another" "$ingot" repair "$work/place" "$work/rank
 umount "$work/place"
 diff -r "$work/safe-ranks" "$work/ranks" >&2 || fail "the ranks have changed"
 
-# A mount where the unfinished output stands.
+# A mount in place of the unfinished output.
 mkdir "$work/out/.ingot-partial"
 mount --bind "$work/in" "$work/out/.ingot-partial"
 refused "is another mount" "$work/safe" "$work/out"

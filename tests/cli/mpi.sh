@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mpi.sh INGOT EXAMPLE LIBRARY: the processes that mpirun starts convert as one. A preloaded library stands for a full
+# mpi.sh INGOT EXAMPLE LIBRARY: the processes that mpirun starts convert as one. A preloaded library imitates a full
 # disk of one rank, and kills one.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2 library=$3
@@ -30,7 +30,7 @@ judge 0 '"schema"' launch 2 "$ingot" convert "$example" "$work/none" "${quantize
 python3 -m json.tool "$work/stdout" >/dev/null || fail "a dry run is one document"
 [ ! -e "$work/none" ] || fail "a dry run left something"
 
-# What one rank finds ends all, and what all find is said once.
+# An error of one rank ends all, and an error of all is printed once.
 judge 2 "no such" launch 3 "$ingot" convert "$work/nothing" "$work/none" "${quantized[@]}"
 [ "$(grep -c '^error: ' "$work/stderr")" -eq 1 ] || fail "said more than once: $(cat "$work/stderr")"
 rm -rf "$work/out"

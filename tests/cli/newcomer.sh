@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a new user meets: strange directories, options without effect, rules that are too wide, and messages that name the cause.
+# Faults of new users: strange directories, options without effect, too wide rules, and messages that name the cause.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 cp -r "$example" "$work/m"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # parts.sh INGOT EXAMPLE LIBRARY: parts of a conversion, begun and killed in any way, join to the bytes of the unparted
-# run. A preloaded library stands for a full disk, for a host that stands still, and for one whose clock is an hour off.
+# run. A preloaded library imitates a full disk, a host that is suspended, and one whose clock is an hour off.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2 library=$3
 quantized=(--to nvfp4 --max-shard-size 1MB)
@@ -60,7 +60,7 @@ for i in 0 1; do quiet "$ingot" convert "$odd/in" "$odd/out" "${quantized[@]}" -
 quiet "$ingot" join "$odd/out" --progress never
 diff -r "$whole" "$odd/out" >&2 || fail "joined below a path that is no UTF-8"
 
-# What a part is asked for, and is not.
+# Options of a part that are refused or accepted.
 rm -rf "$work/out"
 for text in 2/2 x/2 1 1/ /2 1/2/3 -1/2; do expect 2 "is not I/N" "$ingot" convert "$example" "$work/out" "--part=$text"; done
 expect 2 "--max-shard-size" "$ingot" convert "$example" "$work/out" --to bf16 --part 0/50
@@ -119,7 +119,7 @@ done
 judge 1 "nothing was published" "$ingot" join "$work/out" --progress never
 expect_unpublished "$work/out"
 
-# Parts are complete, but a run without --part has begun a file anew and stopped: the join looks at every byte.
+# Parts are complete, but a run without --part has begun a file again and stopped: the join looks at every byte.
 parts 2 "${quantized[@]}"
 lost=$(find "$work/out/.ingot-partial/files" -name '*.safetensors' | sort | head -1)
 mv "$lost" "$work/lost"
@@ -166,7 +166,7 @@ begin_stopped() {
   done
 }
 
-# A part that stands still has its claim; one that was killed leaves it, and what is there goes on in any number of parts.
+# A suspended part keeps its claim; a killed one leaves it, and its work continues in any number of parts.
 for after in "0/2 1/2" "0/3 1/3 2/3" "0/1" whole; do
   rm -rf "$work/out"
   quiet part 1/2 "${quantized[@]}"

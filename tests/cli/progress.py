@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a long job shows: bars that fit the terminal, a line on SIGUSR1, a line for each phase. progress.py INGOT"""
+"""Progress of a long job: bars that fit the terminal, a line on SIGUSR1, a line for each phase. progress.py INGOT"""
 import fcntl
 import os
 import pty
@@ -16,7 +16,7 @@ ingot = sys.argv[1]
 
 
 def on_terminal(columns, *arguments, ask=False):
-    """What a command writes to a terminal of so many columns, its stdout apart."""
+    """The output of a command on a terminal of so many columns, and its stdout separately."""
     out, inside = os.pipe()
     pid, fd = pty.fork()
     if pid == 0:
@@ -74,7 +74,7 @@ with tempfile.TemporaryDirectory() as work:
         if columns == 30:
             assert not any("[" in line for line in bars), bars
         else:
-            # The bar takes what the text leaves, and stands still.
+            # The bar takes the room that the text leaves, and its place does not change.
             widths = {line.index("]") for line in bars if line.startswith("[")}
             assert len(widths) == 1 and widths.pop() >= 16, bars
         assert any("%" in line and not line.startswith("[") for line in bars), "SIGUSR1 was not answered"

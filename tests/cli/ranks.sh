@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# ranks.sh INGOT EXAMPLE CHECK LIBRARY: ranks that own their slice alone, as processes and as threads, answer as the whole
-# model does. CHECK compares the collectives of both (tests/inference/parallel/mpi_comm_check.cc); the preloaded LIBRARY
-# kills a rank.
+# ranks.sh INGOT EXAMPLE CHECK LIBRARY: ranks that have only their own slice, as processes and as threads, answer as the
+# whole model does. CHECK compares the collectives of both (tests/inference/parallel/mpi_comm_check.cc); the preloaded
+# LIBRARY kills a rank.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2 check=$3 library=$4
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -12,8 +12,8 @@ mpi() {
   shift
   timeout 120 mpirun --oversubscribe --bind-to none -n "$n" "$@"
 }
-# hosts N COMMAND...: each rank stands in a folder where there is a model with its own rank directory, and no other's; rank
-# 1 gets what is in $fault.
+# hosts N COMMAND...: each rank runs in a folder with a model that has only the rank's own directory; rank 1 gets the
+# faults in $fault.
 fault=
 hosts() {
   local n=$1
@@ -51,7 +51,7 @@ for how in --greedy "--temperature 0.7 --seed 5"; do
   [ "$processes" = "$threads" ] || fail "processes answer $processes, threads $threads: $(cat "$work/stderr")"
 done
 
-# The first rank alone reads and prints.
+# Only the first rank reads and prints.
 [ "$(printf 'What is 2 + 2?' | hosts 4 "$ingot" generate model --prompt - --greedy 2>"$work/stderr")" = "2 + 2 = 4." ] ||
   fail "the first rank reads and prints: $(cat "$work/stderr")"
 [ "$(grep -c "tokens/s" "$work/stderr")" -eq 1 ] || fail "more than one rank reports: $(cat "$work/stderr")"
@@ -59,8 +59,8 @@ grep -q "rank 0 sent .* messages .* hidden by work" "$work/stderr" || fail "no f
 [ "$(hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --mpi-sums 2>"$work/stderr")" = "2 + 2 = 4." ] ||
   fail "--mpi-sums: $(cat "$work/stderr")"
 
-# What the first rank sent is what arithmetic says: a prompt's group sums every row in every layer. A group without work
-# takes dummy steps.
+# The bytes of the first rank are those of arithmetic: a prompt's group sums every row in every layer. A group without
+# work takes dummy steps.
 printf '{"seconds": 0, "prompt": "What is 2 + 2?"}\n{"seconds": 0.01, "prompt": "Hi"}\n{"seconds": 1, "prompt": "Hello!"}\n' >"$work/arrivals"
 hosts 4 "$ingot" generate model --arrivals "$work/arrivals" --greedy --json --log "$work/log" >"$work/json" 2>"$work/stderr" ||
   fail "--log: $(cat "$work/stderr")"
@@ -76,7 +76,7 @@ for key in ("messages", "bytes", "dummy", "put_back"):
 for key, of in (("prompt", "prefill"), ("answer", "decode")):
     assert sum(step["tokens"][key] for step in steps) == answer[of]["tokens"]
 assert any(step["expert_imbalance"] > 1 for step in steps)
-# Rows of the first group alone: those that do not stand in the other one.
+# Rows of the first group: those that are not in the other one.
 rows = collections.Counter()
 for step in steps:
     sums = [line for line in step["collectives"] if line["collective"] == "attention sum"]
@@ -115,7 +115,7 @@ assert processes["layers"] == joined["layers"] and processes["greedy"] == joined
 assert any(layer["mtp"] for layer in joined["layers"]["layers"]), joined["layers"]["layers"][-1]
 P
 
-# The layer for multi-token prediction stands on the last stage, and proposes for all.
+# The MTP layer is on the last stage, and proposes for all.
 drafted=(generate "$work/staged" --prompts "$work/prompts" --max-new-tokens 24 --profile f32 --json --greedy)
 whole=$("$ingot" "${drafted[@]}" 2>/dev/null | ids)
 [ "$(mpi 4 "$ingot" "${drafted[@]}" --draft 2 2>"$work/stderr" | ids)" = "$whole" ] || fail "drafts in stages: $(cat "$work/stderr")"
@@ -124,7 +124,7 @@ whole=$("$ingot" "${drafted[@]}" 2>/dev/null | ids)
 judge 2 "ranks run the levels layers and greedy" hosts 4 "$ingot" verify "$example" model
 judge 2 "ranks run the comparison of two" hosts 4 "$ingot" verify model --text "$work/prompts"
 
-# What a rank finds ends all, with its message; so does its death.
+# An error of a rank ends all, with its message; so does its death.
 cp -r "$work/host2/model" "$work/whole2"
 truncate -s -1000 "$work"/host2/model/*/ep-02-of-04-00001-of-00001.safetensors
 judge 2 "ep-02-of-04" hosts 4 "$ingot" generate model --prompt hello --greedy

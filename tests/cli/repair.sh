@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What repair mends: what is said of the weights, the index, and global scales that fused weights have apart.
+# Repairs: JSON about the weights, the index, and global scales that differ among fused weights.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +13,7 @@ convert() { # OUT OPTION...
 inodes() { stat -c %i "$1"/*.safetensors | tr '\n' ' '; }
 sums() { (cd "$1" && sha256sum -- *); }
 
-# Lists of modules: the config is made anew, the weights are links, and nothing of the source changes.
+# Lists of modules: the config is made again, the weights are links, and the source does not change.
 convert lists --to fp8-channel
 python3 - "$work/lists/config.json" <<'P'
 import json, sys
@@ -35,11 +35,11 @@ expect 2 "mended" "$ingot" repair "$work/lists" "$work/mended"
 expect 0 "" "$ingot" repair "$work/lists" "$work/written" --links no
 [ "$(inodes "$work/lists")" != "$(inodes "$work/written")" ] || fail "weights are links"
 cmp -s "$work/mended/ingot.tensors.jsonl.zst" "$work/written/ingot.tensors.jsonl.zst" || fail "records differ without links"
-# What is right already stays as it is.
+# A correct checkpoint stays as it is.
 expect 0 "2 of 2 weights files" "$ingot" repair "$work/mended" "$work/again"
 cmp -s "$work/mended/config.json" "$work/again/config.json" || fail "a second repair changes the config"
 
-# FP8 activations beside INT4 weights are known to engines, and stay; what is changed is named, value by value.
+# Engines know FP8 activations with INT4 weights, so they stay; changes are named, value by value.
 convert int4 --to int4 --group-size 32
 say() { # BITS: of activations
   python3 - "$work/int4/config.json" "$1" <<'P'
@@ -200,7 +200,7 @@ python3 "$here/edit_checkpoint.py" "$work/claim" 'c["quantization_config"]["scal
 expect 0 'scale_fmt: "ue8m0" -> absent' "$ingot" repair "$work/claim" "$work/unclaimed"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/unclaimed" --deep
 
-# FP4 experts beside FP8, which nothing derives: what is said of them stays.
+# FP4 experts with FP8, which no dialect derives: the config about them stays.
 golden=$(dirname "$example")/../tests/golden/families
 expect 0 "weights files stay as they are" "$ingot" repair "$golden/deepseek_v4" "$work/v4"
 cmp -s "$golden/deepseek_v4/config.json" "$work/v4/config.json" || fail "the config of DeepSeek-V4 has changed"

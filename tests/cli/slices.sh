@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a user does with slices: inspect, check and merge them, whole, gathered, foreign and damaged.
+# Uses of slices: inspect, check and merge them, whole, gathered, foreign and damaged.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 quiet() { "$ingot" "$@" --progress never >/dev/null || fail "$*"; }
@@ -41,8 +41,8 @@ same_weights "$example" "$work/merged"
 expect 2 "holds no slices" "$ingot" merge "$work/merged" "$work/again"
 expect_unpublished "$work/again"
 
-# What was derived on the way is given back to the byte, whatever the form of the source's: the example, a file of
-# Python's with metadata more, and one without blanks.
+# Derived JSON is restored to the byte, in any form of the source: the example, a file written by Python with more
+# metadata, and one without blanks.
 mkdir "$work/forms"
 for form in '{}' '{"indent": 4, "sort_keys": true}' '{"separators": [",", ":"]}'; do
   rm -rf "$work/forms"/*
@@ -71,7 +71,7 @@ P
   done
 done
 
-# The same without the manifest above them, as somebody gathered them.
+# The same without the manifest above them, as if a user gathered them.
 cp -r "$work/ranks" "$work/gathered"
 rm "$work/gathered/ingot.json"
 expect 0 "0 errors" "$ingot" check "$work/gathered"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# two_runs.sh INGOT EXAMPLE LIBRARY: while a run stands still at any point, no other gets at its output, and it ends in
-# its own bytes. A preloaded library stops it at the N-th call of a kind.
+# two_runs.sh INGOT EXAMPLE LIBRARY: while a run is suspended at any point, no other can change its output, and it ends
+# with its own bytes. A preloaded library stops it at the N-th call of a kind.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2 library=$3
 "$ingot" convert "$example" "$work/whole" --to bf16 --progress never >/dev/null || fail "convert"
@@ -35,7 +35,7 @@ for point in pwrite:STOP:2:2 pwrite:STOP:5:5 pwrite:STOP:9:9 fdatasync:STOP:1:1 
 done
 [ "$stopped" -eq 6 ] || fail "only $stopped runs were stopped"
 
-# One that is killed while it stands leaves a claim that the next run takes over.
+# A run that is killed while suspended leaves a claim that the next run takes over.
 for options in --resume --force; do
   rm -rf "$work/out"
   INGOT_FAULTS=pwrite:STOP:6:6 LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" --to bf16 --progress never --mem-limit 64MiB \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a user does with `ingot verify` and `convert --verify`: verdicts, exit codes, reports, gates, and wrong input.
+# Uses of `ingot verify` and `convert --verify`: verdicts, exit codes, reports, gates, and wrong input.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 golden=$(dirname "$0")/../golden/tiny-v32

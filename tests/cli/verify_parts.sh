@@ -55,7 +55,7 @@ verify_parts 3 "$work/ranks"
 judge 2 "of other checkpoints, options or versions" "$ingot" verify --join "$work/part0" "$work/old1" "$work/part2"
 verify_parts 2 "$work/ranks"
 judge 2 "is one of 3 parts" "$ingot" verify --join "$work/part0" "$work/old1"
-# What cannot be shared, and what reports must not say.
+# Levels that cannot be divided, and reports that are refused.
 judge 2 "levels structure and weights" "$ingot" verify "$example" "$work/nvfp4" --part 0/2 --levels layers
 judge 2 "is not I/N" "$ingot" verify "$example" "$work/nvfp4" --part 2/2
 judge 2 "belongs to the command of the parts" "$ingot" verify --join "$work/part0" "$work/part1" --levels weights

@@ -11,7 +11,7 @@ SYNTH_FAMILIES = ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "
 NATIVE_FAMILIES = ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2"]
 # Fixtures with experts in stacks, by a part of their names.
 STACKED = ["qwen3_5_moe", "llama4", "gpt_oss", "mistral4", "inkling", "step3p7"]
-# What layout vllm-sharded holds.
+# Schemes that layout vllm-sharded can hold.
 VLLM = [
     ("bf16", None),
     ("fp8-block", "deepseek"),
@@ -149,7 +149,7 @@ def _topology(draw):
 
 
 def _variants(draw, source, target):
-    """What else is done with the last target, and has to give the same bytes."""
+    """Other ways to make the last target, which have to give the same bytes."""
     kinds = ["limits", "kill", "parts", "slices", "consume"]
     weights = [2, 3, 3, 5, 1]
     form = (target.choices.get("to"), target.choices.get("dialect"))

@@ -100,6 +100,6 @@ def text_config(config):
 
 
 def quantization_config(config):
-    """What the config says of the quantization, at the top or among the text model's keys."""
+    """The config's block about quantization, at the top or among the text model's keys."""
     found = config.get("quantization_config") or text_config(config).get("quantization_config")
     return found if isinstance(found, dict) else {}

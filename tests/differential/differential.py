@@ -70,7 +70,7 @@ def make_source(shell, case):
 
 
 def learn(shell, source, target, seed):
-    """What the judge has to know besides: files that the words of the target name."""
+    """Adds the files that the target's options name to the judge's knowledge."""
     if "released" in target.choices:
         target.choices["released"] = shell.path(target.choices["released"])
     if STATISTICS in target.words:
@@ -83,7 +83,7 @@ def learn(shell, source, target, seed):
 
 
 def ask_for_verdicts(shell, source, output, target):
-    """What the judge found right, check and verify have to find right as well."""
+    """Runs check and verify, which have to accept an output that the judge accepts."""
     family = ["--family", "generic"] if target.choices.get("is_generic") else []
     for words in [["check", output], ["verify", source, output, "--levels", "structure,weights"]]:
         code, text = shell.run(*words, *family)
@@ -123,7 +123,7 @@ def run_case(shell, case, counts, reasons, verdicts=False):
 
 
 def run_seed(arguments, seed, counts, reasons):
-    """What is wrong, in words, or nothing; and the commands."""
+    """The fault as text, or None; and the commands."""
     folder = arguments.keep or tempfile.mkdtemp(prefix=f"ingot-differential-{seed}-")
     os.makedirs(folder, exist_ok=True)
     shell, fault = Shell(arguments.ingot, arguments.faults, folder), None

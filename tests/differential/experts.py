@@ -6,7 +6,7 @@ import numpy as np
 
 from container import text_config
 
-# Of the stacks of a family: whether plain ones are input-major, and whether gate and up rows stand in turn.
+# Stacks of a family: whether plain ones are input-major, and whether gate and up rows alternate.
 FORMS = {"llama4": (True, False), "gpt_oss": (True, True), "inkling": (False, True)}
 STACK = re.compile(r"^(.*\.experts)\.(gate_up_proj|down_proj|w13_weight|w2_weight)(_bias)?$")
 SINGLE_STACK = re.compile(r"^(.*\.moe)\.(gate_proj|up_proj|down_proj)\.weight$")
@@ -22,7 +22,7 @@ def form_of(config):
 
 
 def members_of(name, n_dimensions):
-    """Of a stack: what its experts are called before and behind their number, each member. Else nothing."""
+    """For a stack: per member the names of its experts before and after their number. Else empty."""
     found = STACK.match(name)
     if found:
         kind = "bias" if found[3] else "weight"

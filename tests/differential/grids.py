@@ -74,7 +74,7 @@ def errors_of(values, decoded, block, importance=None):
 
 
 def encoded(kind, values, spread):
-    """What the nearest codes under these scales decode to."""
+    """The values of the nearest codes under these scales."""
     with np.errstate(all="ignore"):
         return ROUND[kind](values / spread) * spread
 

@@ -11,7 +11,7 @@ RECORDS = {"ingot.json", "ingot.tensors.jsonl.zst"}
 
 
 class Wrong(Exception):
-    """What ingot did is not what it promises."""
+    """ingot did not keep a promise."""
 
 
 class Refused(Exception):

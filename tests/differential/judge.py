@@ -16,7 +16,7 @@ ROUTED = re.compile(r"\.(?:experts\.\d+)\.(?:gate_proj|up_proj|down_proj)\.weigh
 # Never quantized by any recipe, whatever the family.
 NEVER = re.compile(r"(?:norm|embed_tokens|embed|mlp\.gate|router)\.weight$")
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-# The parts that a dialect writes beside the codes of a scheme, with their dtypes.
+# The parts that a dialect writes with the codes of a scheme, and their dtypes.
 WRITTEN = {
     ("deepseek", "fp8-block"): {"weight_scale_inv": "F32"},
     ("deepseek", "fp8-tensor"): {"weight_scale": "F32"},
@@ -58,7 +58,7 @@ class Model:
             split = separated(name, weight.values, weight.is_quantized, self.form) if members else {name: weight.values}
             for single, values in split.items():
                 if single in self.origin:
-                    raise ValueError(f"{folder}: {single} is there alone and in a stack")
+                    raise ValueError(f"{folder}: {single} is there both single and in a stack")
                 self.singles[single], self.origin[single] = values, weight
         self._amax = {}
 
@@ -73,7 +73,7 @@ class Model:
         return [np.abs(values[np.isfinite(values)]).max(initial=0) for _, values in found]
 
     def values_as(self, weight):
-        """What this model holds of a tensor of another one, in the shape in which that stores it; and its origin."""
+        """This model's values of a tensor of another model, in the shape stored there; and their origin."""
         if weight.name in self.singles:
             return self.singles[weight.name], self.origin[weight.name]
         members = members_of(weight.name, weight.values.ndim) if weight.values is not None else []
@@ -101,7 +101,7 @@ def cast(values, scheme):
 def judge_plain(weight, values, origin, choices):
     is_asked = choices.get("narrows") or any(rule["scheme"] == weight.scheme for rule in choices.get("rules", []))
     if origin.is_plain and origin.scheme != weight.scheme and not is_asked:
-        return [f"was {origin.scheme} and became {weight.scheme}, which nobody asked for"]
+        return [f"was {origin.scheme} and became {weight.scheme}, which was not requested"]
     if same_bits(weight.values, cast(values, weight.scheme)):
         return []
     wrong = np.count_nonzero(weight.values != cast(values, weight.scheme))

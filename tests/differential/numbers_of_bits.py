@@ -1,4 +1,4 @@
-"""Numbers of few bits, from their definitions: tables of what codes stand for, and rounding to the nearest of them.
+"""Numbers of few bits, from their definitions: tables of the values of codes, and rounding to the nearest of them.
 
 Every array is FP32, as the formats say, unless a name says otherwise."""
 

@@ -49,7 +49,7 @@ def _codes(draw, codes):
 
 
 def _not_finite(draw, values, dtype):
-    """A NaN or an infinity, where FP8 has NaN alone."""
+    """A NaN or an infinity; FP8 has only NaN."""
     at = draw.randrange(values.shape[0]), draw.randrange(values.shape[1])
     values[at] = draw.choice([0x7F80, 0xFF80, 0x7FC0]) if dtype == "BF16" else draw.choice([0x7F, 0xFF])
 

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""self_test.py INGOT GOLDEN: the judge of the differential test is right, and sees what is wrong.
+"""self_test.py INGOT GOLDEN: the judge of the differential test is right, and sees faults.
 
-Its decoders give the hashes that other programs recorded of the fixtures. Of a right conversion it says nothing; of
-the same output with one bit of a code changed, a scale doubled, a tensor missing or two experts exchanged, it
-complains."""
+Its decoders give the hashes that other programs recorded of the fixtures. It accepts a right conversion, and complains
+if in the same output one bit of a code is changed, a scale doubled, a tensor missing or two experts exchanged."""
 
 import hashlib
 import json
@@ -125,7 +124,7 @@ def judge_sees(name, source, folder, choices):
 
 
 def judge_sees_names(source, folder, choices):
-    """What no look at a single tensor shows."""
+    """Faults that no single tensor shows."""
     output = Model(folder)
     first, second = (
         next(weight for key, weight in output.stored.items() if f".experts.{expert}.up_proj" in key)
@@ -138,7 +137,7 @@ def judge_sees_names(source, folder, choices):
     norm = next(weight for key, weight in output.stored.items() if key.endswith("norm.weight"))
     with with_flipped_bit(norm.parts["weight"], 0, 0):
         expect("a flipped bit of a norm is seen", judge_models(source, Model(folder), choices))
-    expect("a scheme that nobody asked for is seen", judge_models(source, output, {**choices, "to": "nvfp4"}))
+    expect("a scheme that was not requested is seen", judge_models(source, output, {**choices, "to": "nvfp4"}))
     output.singles.pop(norm.name)
     expect("a missing tensor is seen", judge_models(source, output, choices))
 

@@ -1,4 +1,4 @@
-"""Whether the files of ranks hold cuts of the unsliced checkpoint, and all of it together, by bytes alone."""
+"""Whether the files of ranks hold cuts of the unsliced checkpoint, and all of it together, only by bytes."""
 
 import os
 from collections import defaultdict
@@ -13,14 +13,14 @@ def rank_folders(folder):
 
 
 def _lines(stored, axis):
-    """What stands at each place along an axis, as bytes."""
+    """The bytes at each place along an axis."""
     cells = np.frombuffer(stored.data, np.uint8).reshape(stored.shape + (BYTES_OF[stored.dtype],))
     return [line.tobytes() for line in np.moveaxis(cells, axis, 0)]
 
 
 def places_of(part, whole):
-    """Which places along the one axis that was cut a slice has, ascending; nothing where it is no such cut. Places that
-    hold the same bytes stand for each other."""
+    """The places of a slice along the one axis that was cut, ascending; None for another cut. Places that hold the same
+    bytes are equal."""
     cut = [axis for axis, (ours, all_) in enumerate(zip(part.shape, whole.shape)) if ours != all_]
     if len(part.shape) != len(whole.shape) or len(cut) != 1 or part.dtype != whole.dtype:
         return None

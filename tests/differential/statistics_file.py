@@ -45,13 +45,13 @@ def write_statistics(model, seed, path):
 
 
 def _joints(modules, module):
-    """Ranges that a module may have: its own, and joint ones with modules beside it, with which loaders may fuse it."""
+    """Ranges that a module may have: its own, and joint ones with its neighbours, with which loaders may fuse it."""
     least, largest, _ = modules[module]
-    beside = [
+    neighbours = [
         (low, high) for other, (low, high, _) in modules.items() if other.rsplit(".", 1)[0] == module.rsplit(".", 1)[0]
     ]
-    lows = {least} | {low for low, _ in beside if low < least}
-    highs = {largest} | {high for _, high in beside if high > largest}
+    lows = {least} | {low for low, _ in neighbours if low < least}
+    highs = {largest} | {high for _, high in neighbours if high > largest}
     return [(low, high) for low in lows for high in highs]
 
 

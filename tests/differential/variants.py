@@ -1,4 +1,4 @@
-"""What is done with a conversion besides: each way has to give the bytes of the straight run."""
+"""Other ways to make a conversion: each has to give the bytes of the straight run."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
-"""Logical tensors from stored ones: which parts belong together, in which scheme, and the values that they stand for.
+"""Logical tensors from stored ones: which parts belong together, in which scheme, and their values.
 
 Written from the tables of docs/formats.md and from the sources of the libraries that define these formats, never from
-what the program under test does."""
+the behaviour of the program under test."""
 
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ class Weight:
     scheme: str
     values: np.ndarray = None
     parts: dict = field(default_factory=dict)  # stored tensors by part; the codes are "weight"
-    codes: np.ndarray = None  # what codes stand for before the scale, as F32
+    codes: np.ndarray = None  # values of codes before the scale, as F32
     scales: np.ndarray = None  # one per block, as F32: the stored number, without a global one
     block: tuple = None  # rows and columns that share a scale
     scale_of_all: float = None  # NVFP4's global scale
@@ -212,7 +212,7 @@ def decode_int4(weight, parts, config):
 
 
 def _parts_of(tensors, stored):
-    """The parts beside these codes, or nothing where a tensor is no codes."""
+    """The parts of the weight with these codes; empty if the tensor has no codes."""
     name = stored.name
     for suffix in [".weight_packed", ".qweight", ".weight"]:
         if name.endswith(suffix):
@@ -240,7 +240,7 @@ def logical_tensors(tensors, config):
         name, parts = _parts_of(tensors, stored)
         if len(parts) == 1 and stored.dtype != "F8_E4M3":
             continue
-        # Parts of a linear stand at its name however they are called in other dialects: none may be left over.
+        # Parts of a linear have its name in every dialect: none may be left over.
         weights[name] = readers[stored.dtype](Weight(name, "", parts=parts), parts, config)
         used.update(part.name for part in parts.values())
     for stored in tensors.values():

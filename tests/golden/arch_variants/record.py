@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the small random checkpoints beside this file and records what Hugging Face transformers computes with them.
+"""Makes the small random checkpoints of this folder and records the results of Hugging Face transformers.
 
 usage: OUT=DIRECTORY record.py        (torch and transformers 5.17)
 Weights are BF16 values; the recorded pass runs in float32 with eager attention.

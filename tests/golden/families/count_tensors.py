@@ -13,7 +13,7 @@ import re
 import struct
 import sys
 
-# The first that is found in a name says what it is. Anchored at the end; `L` stands for a layer's number.
+# The first expression that matches a name gives its role. Anchored at the end; `L` is a layer's number.
 WORDS = [
     ("other-modality", r"^(model\.)?(vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit_)"),
     ("expert-gate", r"experts\.\d+\.(gate_proj|w1)$"),
@@ -49,7 +49,7 @@ def read_headers(directory):
     return tensors
 
 
-# What stands beside a weight for its encoding; and how many elements one stored element is.
+# The other parts of an encoded weight; and the number of elements in one stored element.
 BESIDE = r"(weight_scale(_inv)?|activation_scale|input_scale|scale|weight_shape|scales|qzeros|g_idx|.*_scale_inv|.*_activation_scale|.*_scales)$"
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The small checkpoint of DeepSeek-V4 in the form of NVIDIA's NVFP4 releases: record_deepseek_v4_nvfp4.py [OUT]
 
-Reads deepseek_v4 beside this file, keeps its first layer and its MTP layer, and gives the routed experts of the former
+Reads deepseek_v4 in this folder, keeps its first layer and its MTP layer, and gives the routed experts of the former
 random NVFP4 codes, scales and numbers. Writes deepseek_v4_nvfp4/ and deepseek_v4_nvfp4.decoded.json: per quantized
 weight its shape and the SHA-256 of its values as F32 and as BF16, computed here with NumPy from the definitions of
 E2M1, E4M3 and E8M0.

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 ROWS, COLS = 72, 96  # no multiple of 64 or 128: blocks at the edges are shorter
-# module: rows and columns of a block, dtype of the scales, whether an activation's scale stands beside them
+# module: rows and columns of a block, dtype of the scales, whether there is a scale of the activation
 CASES = {
     "block_128": (128, 128, torch.float32, False),
     "block_64": (64, 64, torch.float32, False),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""record.py OUT: small INT4 checkpoints in forms for which no release stands beside them, with their decoded values.
+"""record.py OUT: small INT4 checkpoints in forms of which no release is among the fixtures, with their decoded values.
 
 OUT/pack_quantized/         modules as compressed-tensors packs them: every strategy, with zero points, with g_idx,
                             scales in three dtypes. Needs torch and compressed-tensors 0.12 (the last releases that
                             write weight_g_idx).
 OUT/pack_quantized_ragged/  a module whose columns are no multiple of the eight codes of a word.
-OUT/gptq_v2/                modules in GPTQ's second format (zero points stored as they are), packed with NumPy alone.
+OUT/gptq_v2/                modules in GPTQ's second format (zero points stored as they are), packed with NumPy only.
 
 Each has model.safetensors, config.json and decoded.json: per weight its shape and the SHA-256 of its values as
 little-endian float32, row after row, of [out, in].

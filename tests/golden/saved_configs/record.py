@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """record.py: config.json files as they were released, and as Hugging Face transformers saves them again.
 
-Writes, beside this file, FAMILY.json (in the spelling of a release) and FAMILY.saved.json; and NAME.saved.json of each
-small checkpoint with a recorded forward pass, whose own config.json is in the spelling of its release. Names as
-arguments are all that is written. Needs transformers 5.
+Writes into this folder FAMILY.json (in the spelling of a release) and FAMILY.saved.json; and NAME.saved.json of each
+small checkpoint with a recorded forward pass, whose own config.json is in the spelling of its release. With names as
+arguments only these are written. Needs transformers 5.
 """
 import json
 import pathlib
@@ -19,7 +19,7 @@ DERIVED = {"head_dim", "qk_head_dim", "layer_types", "mlp_layer_types", "mlp_bia
 
 
 def released(config):
-    """What transformers derives is taken out, and rope is spelled as it was before version 5."""
+    """The config without the keys that transformers derives, and with rope as before version 5."""
     keep = {"head_dim"} if config["model_type"] == "qwen3_moe" else set()
     config = {k: v for k, v in config.items() if k not in DERIVED - keep}
     rope = config.pop("rope_parameters", None)
@@ -37,7 +37,7 @@ def released(config):
 sources = {"deepseek_v32": ROOT / "examples/tiny-v32/config.json"}
 for family in ("deepseek_v2", "deepseek_v3", "glm_moe_dsa", "qwen3_moe"):
     sources[family] = ROOT / f"tests/golden/arch/{family}/config.json"
-# What transformers calls otherwise, it does not read; DSpark's layers are no part of its model.
+# transformers does not read names that it calls otherwise; DSpark's layers are no part of its model.
 UNREAD = {"bailing_hybrid", "kimi_k2_thinking", "deepseek_v4_dspark"}
 RELEASED = {}
 for golden in sorted((ROOT / "tests/golden/forward").glob("*/golden.safetensors")):

@@ -18,7 +18,7 @@ SECTIONS = {
 WIDTHS = [1280, 390]
 PRINTED = 2  # sheets of A4
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-# What a page must survive: few layers and many.
+# Pages of few layers and of many.
 PAGES = [("passing", "6"), ("failing", "62"), ("comparison", "62")]
 
 # A frame, because a headless window cannot be as narrow as a phone. It inherits the origin, so that the page need not

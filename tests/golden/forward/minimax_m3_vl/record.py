@@ -3,7 +3,7 @@
 
     record.py CHECKPOINT IDS OUT    IDS: a safetensors file with `input_ids`; OUT: the file to write
 
-The class reads how much of a head is rotated from `partial_rotary_factor` alone; here it gets what `rotary_dim` says."""
+The class reads the rotated part of a head only from `partial_rotary_factor`; here it gets the value of `rotary_dim`."""
 import json
 import os
 import sys
