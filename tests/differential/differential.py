@@ -135,7 +135,7 @@ def run_seed(arguments, seed, counts, reasons):
         shell.note(f"# refused: {refusal}")
     except Wrong as wrong:
         fault = str(wrong)
-    except Exception as error:  # what cannot even be read is a fault, too
+    except Exception as error:  # an unreadable output is a fault, too
         fault = f"{type(error).__name__}: {error}"
     counts["times killed"] += shell.n_killed
     if not arguments.keep:

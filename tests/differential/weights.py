@@ -212,7 +212,7 @@ def decode_int4(weight, parts, config):
 
 
 def _parts_of(tensors, stored):
-    """The parts of the weight with these codes; empty if the tensor has no codes."""
+    """The name and the parts of the weight with these codes; a tensor without codes is its only part."""
     name = stored.name
     for suffix in [".weight_packed", ".qweight", ".weight"]:
         if name.endswith(suffix):
