@@ -312,7 +312,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
                                formats::shape_text(wanted.shape)));
       } else if (*hashed[i].hash != wanted.hash) {
         result.add(ErrorCode::kMismatch, file, wanted.name,
-                   fmt::format("its bytes have hash {}, what was converted had {}",
+                   fmt::format("its bytes have hash {}, the converted ones had {}",
                                hashed[i].hash->hex(), wanted.hash.hex()));
       }
       if (hashed[i].hash) ++result.n_hashed;

@@ -200,7 +200,7 @@ const Command* command_of_help(int argc, const char* const* argv) {
 void describe_program(CLI::App& app) {
   app.name("ingot");
   app.set_help_flag("-h,--help", "print this help and exit");
-  app.set_version_flag("--version", versions_text(), "print versions of ingot and what it links");
+  app.set_version_flag("--version", versions_text(), "print versions of ingot and its libraries");
   app.require_subcommand(1);
   app.footer(kProgramFooter);
 }

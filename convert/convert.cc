@@ -42,7 +42,7 @@ void warn_of_side_files(Plan& plan) {
   if (n_bytes <= kMany) return;
   plan.warnings.push_back(
       fmt::format("files other than weights have {} bytes and are copied as they are, the largest "
-                  "is {} with {} (move away what does not belong to the model)",
+                  "is {} with {} (move away files that do not belong to the model)",
                   n_bytes, largest->path, largest->n_bytes));
 }
 

@@ -115,8 +115,7 @@ class Verification {
   Report single(const std::filesystem::path& directory) {
     if (options_.text.empty() && options_.reference.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "nothing to compare this checkpoint with: give a second one, --text or "
-                  "--reference");
+                  "this checkpoint needs a second one to be compared with, --text or --reference");
     }
     const ComparedCheckpoint side = open(directory, options_.output_config);
     take_facts(side);
@@ -166,7 +165,7 @@ class Verification {
   }
 
   static Error no_tokenizer(const formats::Checkpoint& model) {
-    return Error(ErrorCode::kNotFound, "is not there, and text means nothing without a tokenizer")
+    return Error(ErrorCode::kNotFound, "is not there, and a text needs a tokenizer")
         .in_file((model.directory() / "tokenizer.json").string());
   }
 

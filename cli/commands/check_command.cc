@@ -238,7 +238,7 @@ std::function<int()> declare_check(FlagTable& table) {
               {.excludes = {"--deep", "--no-hashes", "--source-of"}, .value_name = "ENGINE"}},
              {"--source-of",
               &flags->source_of,
-              "only tell whether this is what the directory CONVERTED was made from",
+              "only tell whether this is the source of the directory CONVERTED",
               {.excludes = {"--deep", "--no-hashes", "--family", "--family-file", "--config"},
                .value_name = "CONVERTED",
                .kind = ValueKind::kFolder}}});
@@ -251,15 +251,15 @@ std::function<int()> declare_check(FlagTable& table) {
   table.footer =
       "Examples:\n"
       "  ingot check DeepSeek-V3.2                                        structure, completeness, "
-      "what loaders refuse\n"
+      "loader rules\n"
       "  ingot check DeepSeek-V3.2-bf16 --deep                            and every weight\n"
-      "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this what was "
-      "converted?\n"
-      "  ingot check DeepSeek-V3.2-NVFP4 --engine vllm                    what vLLM will make of "
+      "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this its "
+      "source?\n"
+      "  ingot check DeepSeek-V3.2-NVFP4 --engine vllm                    how vLLM will build "
       "it\n"
       "Exit code 2 when a finding is an error, 0 when there are only warnings or none. With "
       "--engine "
-      "1 where it\nwould load wrongly, or not at all.";
+      "1 if it would\nload wrongly, or not at all.";
   return [flags] { return run_check(*flags); };
 }
 

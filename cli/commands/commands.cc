@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::array kCommands = {
     Command{.name = "inspect",
-            .summary = "show what a checkpoint holds: parameters, dtypes, schemes, layers, files",
+            .summary = "show parameters, dtypes, schemes, layers and files of a checkpoint",
             .declare = declare_inspect},
     Command{.name = "check",
             .summary = "find everything wrong with a checkpoint, all at once",
             .declare = declare_check},
     Command{.name = "calibrate",
-            .summary = "measure what goes into the linears of a model while it reads a text",
+            .summary = "measure the inputs of a model's linear layers while it reads a text",
             .declare = declare_calibrate},
     Command{.name = "balance",
             .summary = "share experts out to ranks by the tokens that a text gives them",
@@ -30,17 +30,16 @@ constexpr std::array kCommands = {
             .declare = declare_convert,
             .resumes = true},
     Command{.name = "join",
-            .summary = "publish what the parts of a conversion have made on many hosts",
+            .summary = "publish a conversion whose parts ran on many hosts",
             .declare = declare_join},
     Command{.name = "merge",
             .summary = "put the slices of ranks together again, bit for bit",
             .declare = declare_merge,
             .resumes = true},
-    Command{
-        .name = "repair",
-        .summary = "mend what is said of a checkpoint's weights, and scales that fused ones share",
-        .declare = declare_repair,
-        .resumes = true},
+    Command{.name = "repair",
+            .summary = "correct the JSON about a checkpoint's weights, and scales of fused weights",
+            .declare = declare_repair,
+            .resumes = true},
     Command{.name = "verify",
             .summary = "tell whether a checkpoint is still the same model, and may ship",
             .declare = declare_verify},
@@ -55,14 +54,14 @@ constexpr std::array kCommands = {
             .declare = declare_synth},
     Command{.name = "list",
             .summary =
-                "list schemes, dialects, families, layouts, recipes, roles, what engines load or "
-                "refuse, metrics, or rules",
+                "list schemes, dialects, families, layouts, recipes, roles, forms that engines "
+                "load or refuse, metrics, or rules",
             .declare = declare_list},
     Command{.name = "help",
             .summary = "show the options of a command, or a page of the manual",
             .declare = declare_help},
     Command{.name = "completions",
-            .summary = "print what completes commands, options and values in bash, zsh or fish",
+            .summary = "print completions of commands, options and values for bash, zsh or fish",
             .declare = declare_completions},
 };
 
@@ -106,8 +105,7 @@ DeclaredCommand declare_command(const Command& command) {
   const auto table = std::make_shared<FlagTable>();
   const auto quiet = std::make_shared<bool>(false);
   std::function<int()> action = command.declare(*table);
-  table->add(FlagGroup::kReport,
-             {{"--quiet", quiet.get(), "print the result and errors, and nothing else"}});
+  table->add(FlagGroup::kReport, {{"--quiet", quiet.get(), "print only the result and errors"}});
   // The table lives as long as the function: commands ask it which flags were given.
   return {table, [table, quiet, action = std::move(action)] {
             if (*quiet) be_quiet();

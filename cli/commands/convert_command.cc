@@ -106,8 +106,7 @@ void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, JobFlag
              {"--no-verify",
               &job.execute.no_verify,
               "with --resume: publish without the verification that the "
-              "conversion was begun with (recorded in the "
-              "manifest)",
+              "conversion began with (recorded in the manifest)",
               {.excludes = {"--verify"}}}});
   declare_gates(table, flags.thresholds, flags.requirements);
 }
@@ -263,7 +262,7 @@ std::function<int()> declare_convert(FlagTable& table) {
       {{"--experts",
         &flags->experts,
         "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
-        "per expert and projection); default: what loaders of the target read",
+        "per expert and projection); default: as loaders of the target read them",
         {.words = {"keep", "stacked", "separate"}}},
        {"--max-shard-size",
         &flags->max_shard_size,
@@ -271,13 +270,13 @@ std::function<int()> declare_convert(FlagTable& table) {
         "contents)",
         {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
-                                  "print which rule fires for TENSOR and what becomes of it"}});
+                                  "print the rule that applies to TENSOR, and the result"}});
   table.add(
       FlagGroup::kJob,
       {{"--part",
         &flags->part,
         "write only the files of part I of N, I from 0; all parts share the output's directory, "
-        "and publish nothing; join: publish what they have made (ingot join)",
+        "and publish nothing; join: publish their output (ingot join)",
         {.words = {std::string(kJoin)}, .value_name = "I/N|join"}},
        mpi_flag(&flags->mpi,
                 "a part for each process that mpirun, or srun with PMIx, has started, and the join "

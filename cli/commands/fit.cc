@@ -63,10 +63,11 @@ std::vector<Flag> with_gpu_memory(std::vector<Flag> flags) {
 }  // namespace
 
 void declare_fit(FlagTable& table, FitFlags& flags) {
-  table.add(FlagGroup::kCommon,
-            {{kGpuMemory, &flags.device_memory,
-              "say what a rank with so much memory holds and whether it fits, e.g. 80GB; with --to "
-              "and so on of a conversion that has not been made"}});
+  table.add(
+      FlagGroup::kCommon,
+      {{kGpuMemory, &flags.device_memory,
+        "show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and "
+        "so on for a conversion that has not been made"}});
   table.add(FlagGroup::kTarget, with_gpu_memory(scheme_flags(flags.target)));
   table.add(FlagGroup::kTarget, with_gpu_memory(choice_flags(flags.target)));
   table.add(FlagGroup::kSlicing,

@@ -427,7 +427,7 @@ std::function<int()> declare_generate(FlagTable& table) {
   declare_generate_flags(table, *flags);
   declare_rank_flags(table, *ranks);
   table.footer =
-      "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 in "
+      "Profiles: native computes each tensor as the target hardware of its scheme does, bf16 in "
       "BF16 as the models' own code does, f32 exactly.\n"
       "Examples:\n"
       "  ingot generate DeepSeek-V3.2-int8 --prompt 'What is the capital of Norway?' --greedy\n"

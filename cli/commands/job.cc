@@ -278,8 +278,9 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
     report = convert::execute(plan, flags.output, execute);
   } catch (const convert::ValueLost& lost) {
     progress.finish();
-    std::cerr << fmt::format("{}\nnothing was published; what was made is in {} (remove it)\n",
-                             lost.what(), convert::OutputPaths(flags.output).partial.string());
+    std::cerr << fmt::format(
+        "{}\nnothing was published; the unfinished output is in {} (remove it)\n", lost.what(),
+        convert::OutputPaths(flags.output).partial.string());
     return kExitBelowThreshold;
   }
   progress.finish();
@@ -290,7 +291,7 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   }
   if (report.refused) {
     std::cerr << fmt::format(
-        "nothing was published; what was made is in {} (see it with --resume and other gates, or "
+        "nothing was published; the output is in {} (verify it with --resume and other gates, or "
         "remove it)\n",
         convert::OutputPaths(flags.output).staged.string());
     return kExitBelowThreshold;

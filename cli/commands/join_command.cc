@@ -51,7 +51,7 @@ int run_join(const JoinFlags& flags) {
       return kExitDone;
     }
     throw Error(ErrorCode::kNotFound,
-                "holds no parts to join (convert with --part I/N first; what was begun without "
+                "holds no parts to join (convert with --part I/N first; a conversion without parts "
                 "is continued with --resume)")
         .in_file(paths.output.string());
   }

@@ -51,7 +51,7 @@ Error not_cut(const fs::path& directory, std::string_view remedy) {
 shard::Topology topology_of(const fs::path& directory, std::uint32_t rank, std::uint32_t n_ranks) {
   const auto manifest = formats::read_manifest(directory);
   if (!manifest || !manifest->slicing || !manifest->slicing->rank) {
-    throw Error(ErrorCode::kCorrupt, "its ingot.json says of no rank what it holds")
+    throw Error(ErrorCode::kCorrupt, "its ingot.json does not say what a rank holds")
         .in_file(directory.string());
   }
   const formats::SlicingRecord& slicing = *manifest->slicing;

@@ -281,8 +281,8 @@ std::function<int()> declare_list(FlagTable& table) {
                                   {.words = words_of(kTables, &Table::name)}},
                                  {"directory",
                                   &flags->directory,
-                                  "list roles: what each selects in this checkpoint; list families "
-                                  "--yaml: the name of one",
+                                  "list roles: tensors of each role in this checkpoint; list "
+                                  "families --yaml: the name of one",
                                   {.kind = ValueKind::kFolder}}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
@@ -298,9 +298,9 @@ std::function<int()> declare_list(FlagTable& table) {
   table.footer =
       "Examples:\n"
       "  ingot list schemes\n"
-      "  ingot list roles DeepSeek-V3.2      what --rule role:experts=... and so on select in it\n"
-      "  ingot list loads                    what each engine reads, and how that is known\n"
-      "  ingot list engines                  the same, and what each refuses and why\n"
+      "  ingot list roles DeepSeek-V3.2      tensors that --rule role:experts=... selects\n"
+      "  ingot list loads                    forms that each engine reads, and how that is known\n"
+      "  ingot list engines                  the same, and forms that it refuses, with the reason\n"
       "  ingot list rules --markdown\n"
       "  ingot list families --json\n"
       "  ingot list families glm_moe_dsa --yaml > my_model.yaml";

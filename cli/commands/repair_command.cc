@@ -196,20 +196,20 @@ std::function<int()> declare_repair(FlagTable& table) {
              family_file_flag(&flags->family), allow_flag(flags->target)});
   table.add(FlagGroup::kTarget,
             {{"--dialect", &flags->dialect,
-              "layout of the quantized tensors, where nothing says it any more: deepseek, "
+              "layout of the quantized tensors, if it is not known any more: deepseek, "
               "compressed-tensors, modelopt, modelslim, mxfp4 (default: as it is recognized)"},
              {"--links",
               &flags->links,
-              "yes (default): files in which nothing changes are hard links to those of the "
-              "source; no: all are written",
+              "yes (default): unchanged files are hard links to those of the source; no: all are "
+              "written",
               {.words = {"yes", "no"}}}});
   declare_job(table, flags->job);
   table.footer =
       "Examples:\n"
-      "  ingot check DIR --engine vllm                what is wrong with it\n"
-      "  ingot repair DIR OUT --dry-run               what would be mended\n"
+      "  ingot check DIR --engine vllm                its faults for this engine\n"
+      "  ingot repair DIR OUT --dry-run               the repairs, without an output\n"
       "  ingot repair DIR OUT\n"
-      "  ingot verify DIR OUT --levels weights        what the new block scales cost";
+      "  ingot verify DIR OUT --levels weights        the cost of new block scales";
   return [flags] { return run_repair(*flags); };
 }
 

@@ -196,17 +196,16 @@ std::function<int()> declare_verify(FlagTable& table) {
               &flags->reports,
               "the report of a part, for a command that is given whole; may be repeated",
               {.excludes = {"--part", "--join"}, .kind = ValueKind::kFile}}});
-  table.add(FlagGroup::kSource,
-            {family_flag(&options.family, kFamilyHelp),
-             family_file_flag(&options.family),
-             {"--source-config",
-              &options.source_config,
-              "config.json of the source, for shards that have none beside them, or one file",
-              {.kind = ValueKind::kFile, .idle = of_pair}},
-             {"--config",
-              &options.output_config,
-              "config.json of the output, for shards without one, or one file",
-              {.kind = ValueKind::kFile}}});
+  table.add(FlagGroup::kSource, {family_flag(&options.family, kFamilyHelp),
+                                 family_file_flag(&options.family),
+                                 {"--source-config",
+                                  &options.source_config,
+                                  "config.json of the source, for shards without one, or one file",
+                                  {.kind = ValueKind::kFile, .idle = of_pair}},
+                                 {"--config",
+                                  &options.output_config,
+                                  "config.json of the output, for shards without one, or one file",
+                                  {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
   declare_measurement(table, *flags, is_pair);
   declare_rank_flags(table, flags->ranks);

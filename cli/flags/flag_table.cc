@@ -110,7 +110,7 @@ Flag family_flag(std::string* target, std::string help) {
 Flag family_file_flag(std::string* target) {
   return {"--family-file",
           target,
-          "a file that says what the model's family is (docs/families.md)",
+          "a file that describes the model's family (docs/families.md)",
           {.excludes = {"--family"},
            .kind = ValueKind::kFile,
            .mark = std::string(formats::kFamilyFileMark)}};

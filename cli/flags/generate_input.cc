@@ -192,7 +192,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
        {"--system", &flags.system, "system message before the prompt"},
        {"--chat-format",
         &flags.chat_format,
-        fmt::format("how messages become text, instead of what the checkpoint's files say: {}",
+        fmt::format("format that makes text of messages, instead of the checkpoint's: {}",
                     fmt::join(inference::chat_formats(), ", ")),
         {.words = words_of(inference::chat_formats(), std::identity()), .idle = of_chat}},
        {"--raw",
@@ -229,8 +229,8 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
         fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()),
         {.words = words_of(inference::kv_formats(), inference::kv_format_name)}},
        mem_limit_flag(&flags.mem_limit,
-                      "memory for weights and caches; experts beyond it are read when needed (what "
-                      "is available)"),
+                      "memory for weights and caches; experts beyond it are read when needed "
+                      "(default: the available memory)"),
        threads_flag(&flags.threads)});
   table.add(FlagGroup::kReport,
             {json_flag(&flags.json),
@@ -241,8 +241,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               {.excludes = {"--json"}}},
              {"--log",
               &flags.log_file,
-              "write a JSON line per step: its tokens, caches, time, and what ranks sent to each "
-              "other",
+              "write a JSON line per step: its tokens, caches, time, and messages between ranks",
               {.kind = ValueKind::kFile}}});
 }
 

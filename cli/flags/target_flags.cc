@@ -121,14 +121,14 @@ std::vector<Flag> scheme_flags(TargetFlags& flags) {
            {.words = offered_targets()}},
           {"--for",
            &flags.engine,
-           fmt::format("engine that is to load it, which chooses dialect and activations: {}; "
-                       "what each loads: ingot list loads",
+           fmt::format("engine for the output, which chooses dialect and activations: {}; forms "
+                       "that each loads: ingot list loads",
                        names_of(engines::engines(), &engines::EngineRow::word)),
            {.words = words_of(engines::engines(), &engines::EngineRow::word)}},
           {"--dialect",
            &flags.dialect,
-           fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
-                       "SGLang refuse of it: ingot list engines",
+           fmt::format("layout of quantized tensors: {} (default: by scheme); forms that engines "
+                       "refuse: ingot list engines",
                        names_of(formats::dialects(), &formats::Dialect::name)),
            {.words = words_of(formats::dialects(), &formats::Dialect::name)}}};
 }
@@ -158,13 +158,13 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       {"--activation-scales",
        &flags.activation_scales,
        "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-       "activations: what ingot calibrate writes",
+       "activations: the output of ingot calibrate",
        {.kind = ValueKind::kFile}},
       {"--input-scale", &flags.input_scale,
        "one scale for every static input instead of a file, e.g. 1"},
       {"--fp8-grid",
        &flags.fp8_grid,
-       "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax",
+       "FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax",
        {.words = {"amax", "ue8m0"}}},
       {"--scales-from",
        &flags.scales_from,

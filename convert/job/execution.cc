@@ -57,7 +57,7 @@ ExecuteReport Execution::publish_again() {
       journal_ = Journal::append_to(claim_.journal(), *earlier_);
       consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop, Consume::kAtTheEnd);
     } else {
-      warn("the source has changed since it was converted: what is left of it is kept");
+      warn("the source has changed since it was converted: its remaining files are kept");
     }
   }
   finish_publishing(earlier_->replacing, nullptr);
@@ -208,7 +208,7 @@ void Execution::stage_beside_weights() {
        .sha256 = options_.sha256,
        .threads = threads_});
   if (options_.read_back) {
-    log("reading back what was written");
+    log("reading back the output");
     options_.begin_phase("reading back");
     // Before a source is deleted all is read here, whatever parts have read.
     options_.join && !consumer_ ? read_back_joined(plan_, paths_, results_, manifest, threads_)
@@ -312,8 +312,8 @@ void Execution::link_source_files() {
   }
   if (is_copied) {
     warn(
-        "files in which nothing changes are copied: there are no hard links from the source to "
-        "the file system of the output");
+        "unchanged files are copied: there are no hard links from the source to the file system "
+        "of the output");
   }
 }
 

@@ -116,7 +116,7 @@ std::string differing_options(const Json& earlier, const Json& now, Now what = N
     };
     if (!list.empty()) list += ", ";
     list += names_content(name) && !was.empty() && !text.empty()
-                ? fmt::format("{} (what it names has changed)", name)
+                ? fmt::format("{} (its files have changed)", name)
                 : fmt::format("{} {} (now {})", name, shown(was), shown(text));
   }
   return list;

@@ -176,7 +176,7 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
   const std::vector<PartJournal> journals = read_part_journals(paths);
   if (journals.empty()) {
     throw Error(ErrorCode::kNotFound,
-                "holds no parts to join (convert with --part I/N first; what was begun without "
+                "holds no parts to join (convert with --part I/N first; a conversion without parts "
                 "is continued with --resume)")
         .in_file(paths.output.string());
   }
@@ -249,7 +249,7 @@ void require_new_part(const OutputPaths& paths, const JobPart& part) {
   }
   for (const PartFile& file : part_files(paths, kJournalSuffix)) {
     if (file.part == part) {
-      refuse(fmt::format("holds what an earlier run of part {} left (--resume to continue it)",
+      refuse(fmt::format("holds files of an earlier run of part {} (--resume to continue it)",
                          text_of(part)));
     }
     if (file.part.n != part.n) {

@@ -249,8 +249,8 @@ void require_apt_for_part(const Plan& plan, const ExecuteOptions& options) {
   }
   if (options.force) {
     refuse(
-        "--force replaces what is in the output, which other parts may be writing (remove the "
-        "output, and start all parts again)");
+        "--force replaces the output, which other parts may be writing (remove the output, and "
+        "start all parts again)");
   }
 }
 
@@ -336,7 +336,7 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
         fmt::format("--consume-source, which needs {} at the peak", *disk.consuming_bytes));
   }
   if (plan.has_rank_directories() && !plan.options.links)
-    remedies.emplace_back("--links yes, which writes what several ranks load once");
+    remedies.emplace_back("--links yes, which writes files of several ranks once");
   remedies.emplace_back("--to a scheme of fewer bits");
   if (disk.side_bytes >= disk.missing()) {
     remedies.push_back(

@@ -14,8 +14,8 @@ void require_consumable(const Plan& plan) {
   const formats::Checkpoint& source = plan.source;
   if (plan.recipe.choices.repair != nullptr) {
     throw Error(ErrorCode::kUnsupported,
-                "--consume-source deletes what a repair that is continued has to read once more "
-                "(leave it out: files in which nothing changes are links, which take no space)")
+                "--consume-source deletes files that a continued repair has to read again (leave "
+                "it out: unchanged files are links, which take no space)")
         .in_file(source.directory().string());
   }
   // A plan reads this of the source in addition to headers; a run that resumes could not see it any
@@ -101,7 +101,7 @@ void SourceConsumer::tensors_done(const std::vector<std::uint32_t>& items,
       if (verified_[index] != 0) continue;
       if (!verify_tensor(plan_.tensors[index], plan_, paths_, hashes[index].output, check_stop_)) {
         throw Error(ErrorCode::kMismatch,
-                    "reads back differently from what was written; its source is kept "
+                    "is read back with other bytes than were written; its source is kept "
                     "(check the disk of the output)")
             .in_tensor(plan_.tensor_of(plan_.tensors[index]).name);
       }

@@ -24,8 +24,8 @@ constexpr std::uint64_t kTaskBytes = std::uint64_t{64} << 20;
 
 Error differs(const fs::path& path) {
   return Error(ErrorCode::kMismatch,
-               "reads back differently from what was written: the disk, or the way to it, changes "
-               "bytes (nothing is published; --resume writes this again)")
+               "is read back with other bytes than were written: the disk, or the way to it, "
+               "changes bytes (nothing is published; --resume writes this again)")
       .in_file(path.string());
 }
 

@@ -92,7 +92,7 @@ void drop_cache_scales(Plan& plan) {
   if (n_dropped == 0) return;
   plan.warnings.push_back(
       fmt::format("{} scale(s) of the key-value cache are left out{}: the source says {}, and the "
-                  "output's config says nothing of its cache",
+                  "output's config has no quantized cache",
                   n_dropped, range.text(), words));
 }
 

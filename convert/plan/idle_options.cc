@@ -128,13 +128,13 @@ constexpr OptionScope kScopes[] = {
      "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
     {"--group-size", "says how many columns share an int4-group scale",
      "no tensor is encoded as int4-group", "use --to int4", nullptr, takes_group_size},
-    {"--via", "is what values pass through before they are encoded", "no tensor is encoded",
-     "use --to with a quantized scheme",
+    {"--via", "names the dtype to which values are rounded before they are encoded",
+     "no tensor is encoded", "use --to with a quantized scheme",
      [](const PlannedTensor& planned, const LogicalTensor& tensor) {
        return goes_through_bands(tensor, planned);
      }},
-    {"--quantize-attention", "belongs to --to nvfp4, mxfp4 and int4",
-     "that is not what is asked for", "use one of them", nullptr, has_attention_on_request},
+    {"--quantize-attention", "belongs to --to nvfp4, mxfp4 and int4", "another target is given",
+     "use one of them", nullptr, has_attention_on_request},
 };
 
 }  // namespace

@@ -221,7 +221,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   if (scheme == nullptr) {
     refuse(fmt::format(
         "layout vllm-sharded does not hold {} in dialect {} (use --layout hf, which vLLM cuts "
-        "itself as it loads; ingot help slicing has what it holds)",
+        "itself as it loads; ingot help slicing lists the schemes)",
         facts.name, plan.target.dialect->name));
     return false;
   }

@@ -112,8 +112,8 @@ void slice_tensors(Plan& plan) {
   if (source.family().rules.empty() && !options.slicing.topology.is_single()) {
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("family {} knows no tensor names, so nothing says how to cut them (give "
-                    "the model's family with --family)",
+        fmt::format("family {} has no tensor names, so the cuts are not known (give the model's "
+                    "family with --family)",
                     source.family().name));
   }
   plan.slicing = shard::Slicing{.topology = options.slicing.topology,

@@ -217,7 +217,7 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("{0}: no scheme '{1}': that is a word of rules, as SELECTOR=keep (leave "
-                    "{0} out: what no rule names is kept)",
+                    "{0} out: tensors without a rule are kept)",
                     where, word));
   }
   std::vector<std::string_view> choices, words = {kKeep};

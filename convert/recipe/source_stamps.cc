@@ -77,9 +77,9 @@ void SourceStamps::require_unchanged(const fs::path& path) const {
               fmt::format("has changed while this run read it: {} ({})",
                           now ? difference(stamp, *now) : "it is gone",
                           reader == ReadFor::kSource
-                              ? "let nothing write to the source, and run again with --resume, "
-                                "which reads what changed once more"
-                              : "put back what was there and run again with --resume, or start "
+                              ? "let no program write to the source, and run again with "
+                                "--resume, which reads changed files again"
+                              : "restore the old file and run again with --resume, or start "
                                 "again with --force"))
       .in_file(path.string());
 }

@@ -101,9 +101,9 @@ void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::Sch
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format(
-          "would be nothing but zeros in {1}: all of its {2} numbers other than zero are "
-          "below what that holds (leave it as it is with --rule '{0}=keep', use {3}, or accept "
-          "zeros with --allow 'underflow={0}')",
+          "would be all zeros in {1}: all of its {2} numbers other than zero are below the range "
+          "of {1} (leave it as it is with --rule '{0}=keep', use {3}, or accept zeros with "
+          "--allow 'underflow={0}')",
           tensor.name, formats::scheme_facts(to).name, lost_,
           to == SchemeId::kF16 ? "bf16" : "f32"));
 }

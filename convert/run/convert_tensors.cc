@@ -245,7 +245,7 @@ TensorRunReport convert_tensors(const TensorRun& run) {
   };
   if (const auto failure = run_units(context, run, work_units(run.plan, run.done))) {
     writer.abandon();
-    run.log("stopped before the end; what is done is in the journal");
+    run.log("stopped before the end; finished tensors are in the journal");
     std::rethrow_exception(failure);
   }
   writer.finish();

@@ -34,7 +34,7 @@ expect 0 " 0 errors" "$ingot" check "$work/out"
 expect 0 "PASS" "$ingot" verify "$work/unknown" "$work/out" --levels structure,weights
 expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
 echo "# changed" >> "$work/qwen3_moe.yaml"
-judge 2 "--family-file (what it names has changed)" \
+judge 2 "--family-file (its files have changed)" \
   "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
 
 # A proposal: looked at before anything is quantized, and then as good.

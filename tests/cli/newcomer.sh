@@ -76,7 +76,7 @@ idle "--activations belongs to quantized tensors" --to bf16 --activations static
 idle "--search chooses the scales of nvfp4" --to int8 --search mse
 idle "--quantize-attention belongs to --to nvfp4" --to bf16 --quantize-attention
 idle "--fp8-grid belongs to FP8" --to int8 --fp8-grid amax
-idle "--via is what values pass through" --to bf16 --via bf16
+idle "--via names the dtype to which" --to bf16 --via bf16
 idle "--dialect says how quantized tensors" --to bf16 --dialect modelslim
 idle "--scales-from gives the scales of fp8-block" --to int8 --scales-from "$example"
 idle "--tp-fit has no effect here" --to bf16 --tp-fit pad

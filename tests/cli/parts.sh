@@ -88,7 +88,7 @@ END
 judge 2 "holds no parts to join" "$ingot" join "$work/out"
 quiet part 0/3 "${quantized[@]}"
 judge 2 "2 of 3 parts are missing: part 1/3 was not begun, part 2/3 was not begun" "$ingot" join "$work/out" --progress never
-judge 2 "holds what an earlier run of part 0/3 left (--resume to continue it)" part 0/3 "${quantized[@]}"
+judge 2 "holds files of an earlier run of part 0/3 (--resume to continue it)" part 0/3 "${quantized[@]}"
 judge 2 "holds parts of 3" part 0/2 "${quantized[@]}"
 judge 2 "begun with other options: --to nvfp4 (now mxfp4)" part 1/3 --to mxfp4 --max-shard-size 1MB
 judge 2 "holds an unfinished conversion" convert "$work/out" "${quantized[@]}"
@@ -148,7 +148,7 @@ for round in 1 2; do
     if wait "${pids[$((run - 1))]}"; then
       done_by=$((done_by + 1))
     else
-      grep -qE "part 0/2 is at work \(|an earlier run of part 0/2 left|was left by a run" "$work/run$run" || fail "$(cat "$work/run$run")"
+      grep -qE "part 0/2 is at work \(|an earlier run of part 0/2 \(|was left by a run" "$work/run$run" || fail "$(cat "$work/run$run")"
     fi
   done
   [ "$done_by" -eq 1 ] || fail "$done_by runs of one part succeeded"

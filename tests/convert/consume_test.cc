@@ -34,14 +34,14 @@ TEST_F(Consumed, NothingBeforeTheOutputIsReadBack) {
   const auto before = tree(dir_ / "in");
   bool was_whole = false;
   conversion_.execute.log = [&](const std::string& line) {
-    if (line != "reading back what was written") return;
+    if (line != "reading back the output") return;
     was_whole = n_weights(dir_ / "in") == 2;
     const fs::path staged = OutputPaths(dir_ / "out").staged / "model-00002-of-00002.safetensors";
     std::string bytes = read_text_file(staged, 1 << 30);
     bytes.back() = static_cast<char>(bytes.back() ^ 1);
     write_text_file(staged, bytes);
   };
-  expect_error(ErrorCode::kMismatch, {"model-00002", "reads back differently"},
+  expect_error(ErrorCode::kMismatch, {"model-00002", "is read back with other bytes"},
                [&] { conversion_.run(); });
   EXPECT_TRUE(was_whole);
   EXPECT_TRUE(tree(dir_ / "in") == before);

@@ -272,7 +272,7 @@ TEST_P(PlainUnderflow, OfAWholeTensorIsRefused) {
     matrix.at(1, 1) = 0;
     Conversion refused = cast(matrix, word);
     expect_error(ErrorCode::kUnsupported,
-                 {kWeight, "nothing but zeros", "its 511 numbers", "=keep"},
+                 {kWeight, "would be all zeros", "its 511 numbers", "=keep"},
                  [&] { refused.run(); });
     EXPECT_FALSE(std::filesystem::exists(refused.output / "model.safetensors"));
     matrix.at(15, 31) = -1.5F * beyond;

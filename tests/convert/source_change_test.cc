@@ -174,7 +174,7 @@ TEST(OptionFileChange, WhileItIsReadPublishesNothing) {
       return Inspection{};
     };
     expect_error(kMismatch,
-                 {path.string(), "has changed while this run read it", "put back what was there"},
+                 {path.string(), "has changed while this run read it", "restore the old file"},
                  [&] { conversion.run(); });
     expect_unpublished(directory / "out");
   }
@@ -197,7 +197,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
 
     write_statistics(path, 2);
     one.read(path, conversion.recipe.choices);
-    expect_error(kMismatch, {std::string(one.option) + " (what it names has changed)", "--force"},
+    expect_error(kMismatch, {std::string(one.option) + " (its files have changed)", "--force"},
                  [&] { conversion.run(); });
 
     // Tensors made meanwhile may be of other bytes than those that are back.

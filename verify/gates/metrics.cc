@@ -188,7 +188,7 @@ constexpr std::array kMetrics{
            "distance from 1 of the factor that fits a tensor to the source's best",
            per_tensor<scale_error>},
     Metric{"weights.lone_factor", Bound::kAtMost,
-           "that distance, where next to nothing else is wrong with the tensor",
+           "that distance, if the factor explains nearly the whole error of the tensor",
            per_tensor<lone_factor>},
     Metric{"weights.relative_error", Bound::kAtMost,
            "Frobenius norm of the error over the source's",

@@ -249,8 +249,8 @@ struct NumberFormats {
     const std::string after = words(config.config, output.description());
     if (after.empty() || before == after) return;
     found.error(kRule, fact(fmt::format("{}, in the source {}: the cache of keys and values would "
-                                        "be quantized otherwise",
-                                        after, before.empty() ? "nothing of the kind" : before)));
+                                        "be quantized differently",
+                                        after, before.empty() ? "no such key" : before)));
   }
 
   // Scales that are powers of two were made so, and engines then quantize activations likewise.

@@ -218,8 +218,8 @@ class StructureCheck {
     if (model.slicing() == nullptr || source_.model.slicing() != nullptr) return false;
     found_.error("structure.slice",
                  Error(ErrorCode::kInvalidArgument,
-                       fmt::format("holds what rank {} of {} loads (name the directory that all "
-                                   "ranks' are in)",
+                       fmt::format("holds only the tensors of rank {} of {} (name the directory "
+                                   "above the ranks')",
                                    model.slicing()->rank->rank, model.slicing()->n_ranks))
                      .in_file(formats::kManifestName));
     return true;

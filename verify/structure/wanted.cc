@@ -41,9 +41,9 @@ bool Wanted::narrows(const formats::LogicalTensor& tensor, formats::SchemeId to)
 
 std::string Wanted::sentence() const {
   if (!is_recorded) {
-    return "no ingot.json says what was asked for: codes of an unchanged scheme are assumed to be "
-           "kept, and other values to be rounded once, from the source's (as without --via, "
-           "--fp8-grid, --scales-from and rules that narrow)";
+    return "no ingot.json names the options of the conversion: codes of an unchanged scheme are "
+           "assumed to be kept, and other values to be rounded once, from the source's (as without "
+           "--via, --fp8-grid, --scales-from and rules that narrow)";
   }
   std::vector<std::string> words;
   if (via_bf16) words.emplace_back("--via bf16");

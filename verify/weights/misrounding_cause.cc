@@ -87,7 +87,7 @@ class Experiments {
     }
     const float factor = best_factor(before.fitted_scale());
     if (factor > 0 && explains(compare(source_.values, times(1 / factor))))
-      return fmt::format("every scale is {:.6g} times what it was when the codes were made",
+      return fmt::format("every scale is {:.6g} times the one under which the codes were made",
                          factor);
     return {};
   }

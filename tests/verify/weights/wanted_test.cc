@@ -67,7 +67,7 @@ TEST_P(WantedOption, CountsWhereTheManifestSaysIt) {
   fs::remove(conversion.output / formats::kManifestName);
   const Report silent = weights_of(source, conversion.output);
   EXPECT_THAT(failed(silent), Contains(GetParam().fails));
-  EXPECT_THAT(silent.wanted, HasSubstr("no ingot.json says what was asked for"));
+  EXPECT_THAT(silent.wanted, HasSubstr("no ingot.json names the options of the conversion"));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryOption, WantedOption,
