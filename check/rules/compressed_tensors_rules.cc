@@ -332,7 +332,7 @@ constexpr LoaderRule kRules[] = {
      "input_activations are of a kind that loaders of the group's weights compute", activations},
     {"ct.arguments", kCt, "all", kError,
      "arguments of weights are those of their scheme, and outputs are not quantized", arguments},
-    {"ct.transforms", kCt, "all", kError, "weights are not said to be sparse or transformed",
+    {"ct.transforms", kCt, "all", kError, "the config calls no weight sparse or transformed",
      transforms},
     {"ct.joined-scales", kCt, "SGLang", kWarning,
      "scales of q_a_proj and kv_a_proj that are one number have no dimensions", joined_scales},

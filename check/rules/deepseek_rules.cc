@@ -197,7 +197,7 @@ void format_words(const RuleInput& input) {
     const Json& value = json_member(*block, key);
     if (value.is_null() || value == only || value == or_this) return;
     input.report_config(ErrorCode::kMismatch,
-                        fmt::format("quantization_config.{} is {}, loaders know \"{}\" alone", key,
+                        fmt::format("quantization_config.{} is {}, loaders know only \"{}\"", key,
                                     config_text(value), only));
   };
   require("fmt", "e4m3", "float8_e4m3fn");
@@ -214,8 +214,8 @@ void experts_said(const RuleInput& input) {
     if (!is_expert || is_draft || !is_quantized(tensor)) continue;
     if ((tensor.encoding.scheme == SchemeId::kNvfp4) == is_said) continue;
     input.report_kind(tensor, ErrorCode::kMismatch,
-                      fmt::format("is {}, but quantization_config says {} (ingot repair makes the "
-                                  "block anew)",
+                      fmt::format("is {}, but quantization_config says {} (ingot repair makes "
+                                  "the block again)",
                                   facts_of(tensor).name,
                                   is_said ? "moe_quant_algo NVFP4" : "no moe_quant_algo NVFP4"));
   }
@@ -227,10 +227,10 @@ constexpr LoaderRule kRules[] = {
     {"fp8.config-present", kDeepseek, "all", kError,
      "a checkpoint with FP8 weights has a quantization_config", config_present, has_e4m3_codes},
     {"fp8.config-without-weights", kDeepseek, "all", kError,
-     "a quantization_config of method fp8 stands over FP8 weights", config_without_weights,
-     has_e4m3_codes},
+     "a checkpoint with a quantization_config of method fp8 has FP8 weights",
+     config_without_weights, has_e4m3_codes},
     {"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
-     "activation_scheme is there, and dynamic beside weight_block_size", activation_scheme,
+     "activation_scheme exists, and is dynamic if weight_block_size exists", activation_scheme,
      has_e4m3_codes},
     {"fp8.block-size", kDeepseek, "all", kError,
      "weight_block_size has two positive entries: rows and columns of a block", block_size,
@@ -242,29 +242,29 @@ constexpr LoaderRule kRules[] = {
      "embedding, head, router, norms, eh_proj and weights_proj are not FP8", native_plain_module,
      has_e4m3_codes, false, kIsAllowable},
     {"fp8.silent-module", kDeepseek, "vLLM", kError,
-     "a plain module that vLLM would make FP8 without a word is listed as ignored", silent_module,
+     "a plain module that vLLM would make FP8 by default is listed as ignored", silent_module,
      has_e4m3_codes},
     {"fp8.head-listed", kDeepseek, "transformers", kWarning,
-     "modules_to_not_convert, where it names modules, names the head too", head_listed,
+     "modules_to_not_convert, if it names modules, names the head too", head_listed,
      has_e4m3_codes},
     {"fp8.ue8m0-claim", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
      "under scale_fmt ue8m0 every scale is a power of two", ue8m0_claim, has_e4m3_codes,
      kReadsValues},
     {"fp8.ue8m0-unsaid", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-     "where every scale is a power of two, scale_fmt is ue8m0", ue8m0_unsaid, has_e4m3_codes,
+     "if every scale is a power of two, scale_fmt is ue8m0", ue8m0_unsaid, has_e4m3_codes,
      kReadsValues},
-    {"fp8.format-words", kDeepseek, "all", kError,
-     "fmt is e4m3 and scale_fmt ue8m0, where they are there", format_words},
+    {"fp8.format-words", kDeepseek, "all", kError, "fmt is e4m3 and scale_fmt ue8m0, if they exist",
+     format_words},
     {"native.ignored-quantized", kDeepseek, "all", kError,
      "no quantized module is in modules_to_not_convert or ignored_layers", ignored_quantized},
     {"native.experts-said", kDeepseek, "vLLM, SGLang", kError,
-     "moe_quant_algo is NVFP4 where the routed experts of DeepSeek-V4 are, and only there",
+     "moe_quant_algo is NVFP4 if and only if the routed experts of DeepSeek-V4 are NVFP4",
      experts_said},
     {"int8-block.config-without-weights", kDeepseek, "all", kError,
-     "a quantization_config of method blockwise_int8 stands over INT8 weights",
+     "a checkpoint with a quantization_config of method blockwise_int8 has INT8 weights",
      config_without_weights, has_int8_codes},
     {"int8-block.activation-scheme", kDeepseek, "SGLang", kWarning,
-     "activation_scheme is there, and dynamic beside weight_block_size", activation_scheme,
+     "activation_scheme exists, and is dynamic if weight_block_size exists", activation_scheme,
      has_int8_codes},
     {"int8-block.block-size", kDeepseek, "all", kError,
      "weight_block_size has two positive entries: rows and columns of a block", block_size,

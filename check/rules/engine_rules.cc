@@ -70,9 +70,10 @@ void plain_int8_experts(const RuleInput& input) {
   if (!has_them) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (!is_expert(tensor) || is_quantized(tensor)) continue;
-    input.report_kind(tensor, ErrorCode::kMismatch,
-                      "is plain beside INT8, and SGLang builds all experts in INT8, whatever the "
-                      "list says (quantize it, or none of the experts with int8-channel)");
+    input.report_kind(
+        tensor, ErrorCode::kMismatch,
+        "is plain among INT8 experts, and SGLang builds all experts in INT8, "
+        "whatever the list says (quantize it, or none of the experts with int8-channel)");
   }
 }
 
@@ -180,13 +181,13 @@ constexpr LoaderRule kRules[] = {
      "SGLang loads every weight in its scheme, with its activations", refused_by_one, kAnyScheme,
      false, kIsAllowable, Engine::kSglang},
     {"engine.options-of-vllm", "", "vLLM", kWarning,
-     "vLLM is right about every weight whatever options it is started with", right_with_options,
-     kAnyScheme, false, false, Engine::kVllm},
+     "vLLM loads every weight correctly with any options", right_with_options, kAnyScheme, false,
+     false, Engine::kVllm},
     {"engine.options-of-sglang", "", "SGLang", kWarning,
-     "SGLang is right about every weight whatever options it is started with", right_with_options,
-     kAnyScheme, false, false, Engine::kSglang},
+     "SGLang loads every weight correctly with any options", right_with_options, kAnyScheme, false,
+     false, Engine::kSglang},
     {"int8.plain-experts", "", "SGLang", kWarning,
-     "where some experts or blocks are INT8, all experts are", plain_int8_experts},
+     "if some experts or blocks are INT8, all experts are", plain_int8_experts},
     {"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",
      fused_scheme},
     {"nvfp4.fused-global", "", "vLLM, SGLang", kError,

@@ -41,7 +41,7 @@ void missing(const RuleInput& input) {
   const std::span<const std::string> names = input.facts.missing.of(gap);
   if (names.empty()) return;
   constexpr std::string_view kRemedy =
-      gap == Gap::kMtpLayer ? " (set num_nextn_predict_layers to what is here)" : "";
+      gap == Gap::kMtpLayer ? " (set num_nextn_predict_layers to the number that exists)" : "";
   input.report(
       violation(ErrorCode::kMissingTensor, "", names.front(),
                 fmt::format("{} promised by config.json missing: {}{}",
@@ -209,22 +209,22 @@ constexpr LoaderRule kRules[] = {
     {"indexer.k-scheme", "", "vLLM", kWarning,
      "indexer.wk, which is joined with weights_proj, is fp8-block or bf16", indexer_k_scheme},
     {"indexer.built", "", "vLLM", kWarning,
-     "a layer has an indexer where index_topk_freq or index_topk_pattern say so, and only there",
+     "a layer has an indexer if and only if index_topk_freq or index_topk_pattern say so",
      built_indexers},
     {"mtp.present", "", "vLLM, SGLang with speculative decoding", kWarning,
-     "the layers that num_nextn_predict_layers promises are there", missing<Gap::kMtpLayer>},
+     "the layers that num_nextn_predict_layers promises exist", missing<Gap::kMtpLayer>},
     {"mtp.counted", "", "vLLM, SGLang", kError,
-     "num_nextn_predict_layers counts all multi-token prediction layers that are there",
+     "num_nextn_predict_layers counts all multi-token prediction layers of the checkpoint",
      counted_mtp},
     {"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,
-     "a multi-token prediction layer that is there is whole", missing<Gap::kMtpTensor>},
+     "a multi-token prediction layer of the checkpoint is complete", missing<Gap::kMtpTensor>},
     {"mtp.draft-names", "", "SGLang with speculative decoding", kWarning,
      "the config says the same of a first such layer's modules behind model.decoder",
      draft_names<engines::Engine::kSglang>},
     {"model.tied-head", "", "SGLang, transformers 4", kError,
      "with tie_word_embeddings a head that is stored is the embedding, byte for byte", tied_head,
      kAnyScheme, kReadsValues},
-    {"model.complete", "", "all", kError, "every tensor that the config promises is there",
+    {"model.complete", "", "all", kError, "every tensor that the config promises exists",
      missing<Gap::kOther>},
     {"model.shape", "", "all", kError, "every tensor has the shape that the config promises",
      shapes<false>},

@@ -97,7 +97,7 @@ void left_out(const RuleInput& input) {
 void description_present(const RuleInput& input) {
   if (input.checkpoint.description().is_object()) return;
   input.report_file(kFile, ErrorCode::kNotFound,
-                    "is missing: config.json alone says how the weights are quantized");
+                    "is missing: only config.json says how the weights are quantized");
 }
 
 void required_keys(const RuleInput& input) {
@@ -271,7 +271,7 @@ void statements_agree(const RuleInput& input) {
     const bool is_in_block = block.block.excluded().covers_for_all(module.name);
     if (is_in_block == file.block.excluded().covers_for_all(module.name)) continue;
     input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                      fmt::format("is left out by {} alone: engines read config.json's ignore or "
+                      fmt::format("is left out only by {}: engines read config.json's ignore or "
                                   "hf_quant_config.json's exclude_modules",
                                   is_in_block ? "config.json" : kFile));
   }
@@ -283,9 +283,9 @@ constexpr LoaderRule kRules[] = {
     {"modelopt.scale-shape", kModelopt, "all", kError,
      "scales have the dimensions of the parameter that they are copied into", part_shapes},
     {"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
-     "hf_quant_config.json is there", description_present},
+     "hf_quant_config.json exists", description_present},
     {"modelopt.required-keys", kModelopt, "all", kError,
-     "quant_algo, kv_cache_quant_algo, group_size and exclude_modules are there", required_keys},
+     "quant_algo, kv_cache_quant_algo, group_size and exclude_modules exist", required_keys},
     {"modelopt.exclude-not-empty", kModelopt, "SGLang", kWarning, "exclude_modules is not empty",
      exclude_not_empty},
     {"modelopt.quant-algo", kModelopt, "all", kError,

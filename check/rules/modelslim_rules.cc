@@ -78,7 +78,7 @@ void no_quantization_config(const RuleInput& input) {
   const QuantizationConfig* said = input.said();
   if (said == nullptr || said->quant_method.empty() || !input.checkpoint.has_file(kFile)) return;
   input.report_config(ErrorCode::kMismatch,
-                      fmt::format("has quant_method {} beside {}, which then is not read (remove "
+                      fmt::format("has quant_method {}, so that {} is not read (remove "
                                   "quantization_config)",
                                   said->quant_method, kFile));
 }
@@ -210,9 +210,8 @@ constexpr LoaderRule kRules[] = {
     {"modelslim.description-present", "", "all", kError,
      "weights as msmodelslim writes them have a quant_model_description.json", description_present},
     {"modelslim.no-quantization-config", "", "all", kError,
-     "no quant_method stands in config.json beside quant_model_description.json",
-     no_quantization_config},
-    {"modelslim.model-type", kModelslim, "msmodelslim", kWarning, "model_quant_type is there",
+     "with quant_model_description.json, config.json has no quant_method", no_quantization_config},
+    {"modelslim.model-type", kModelslim, "msmodelslim", kWarning, "model_quant_type exists",
      model_type},
     {"modelslim.description-complete", kModelslim, "all", kError,
      "every stored tensor is in the description", description_complete},

@@ -100,7 +100,7 @@ void fp8_scale_shape(const RuleInput& input) {
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
     if (scale.shape.size() > tensor.shape.size() && input.dialect().name != "modelopt") {
       input.report_at(scale, ErrorCode::kShapeMismatch,
-                      fmt::format("has shape {}, which is ModelOpt's alone (--dialect {} writes "
+                      fmt::format("has shape {}, which only ModelOpt has (--dialect {} writes "
                                   "another)",
                                   formats::shape_text(scale.shape), input.dialect().name));
     }
@@ -120,9 +120,8 @@ void int8_scale_present(const RuleInput& input) {
     if (is_quantized(tensor) || stored.dtype != DType::kI8 || stored.shape.size() < 2 ||
         !stored.name.ends_with(".weight"))
       continue;
-    input.report_at(
-        stored, ErrorCode::kMissingTensor,
-        "is I8 and has no scale beside it (weight_scale, weight_scale_inv or deq_scale)");
+    input.report_at(stored, ErrorCode::kMissingTensor,
+                    "is I8 and has no scale (weight_scale, weight_scale_inv or deq_scale)");
   }
 }
 
@@ -426,8 +425,8 @@ constexpr LoaderRule kRules[] = {
     {"int4.scale-values", "", "all", kError, "every scale is finite and not zero",
      bad_values<Sign::kEither, Part::kScale>, has_int4_codes, kReadsValues},
     {"int4.tables", "", "all", kError,
-     "weight_shape is the shape of the weight, weight_g_idx names groups that there are",
-     int4_tables, has_int4_codes, kReadsValues},
+     "weight_shape is the shape of the weight, weight_g_idx names existing groups", int4_tables,
+     has_int4_codes, kReadsValues},
     {"nvfp4.parts", "", "all", kError, "an NVFP4 weight has codes, block scales and a global scale",
      parts_present, is_nvfp4},
     {"nvfp4.dtypes", "", "all", kError, "codes are U8, block scales F8_E4M3, the global scale F32",
