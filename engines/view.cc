@@ -100,7 +100,7 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
   }
   if (!ConfigReader::is_readable(checkpoint.dialect())) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("what engines read out of the config of dialect {} is not known here "
+                fmt::format("how engines read the config of dialect {} is not known here "
                             "(ingot convert writes another dialect)",
                             checkpoint.dialect().name))
         .in_file("config.json");

@@ -109,7 +109,7 @@ Belief ConfigReader::belief(std::size_t layer) const {
         parent_of(other.name) != parent)
       continue;
     if (own_belief(i).scheme == kPlain)
-      return refused(fmt::format("{} is plain beside it", other.name));
+      return refused(fmt::format("{} next to it is plain", other.name));
   }
   return belief;
 }
@@ -298,7 +298,7 @@ void ConfigReader::read_fp8() {
   if (scheme != "static" && scheme != "dynamic") {
     refusal_ = "activation_scheme " + (scheme.empty() ? std::string("(none)") : scheme);
   } else if (has_block && scheme != "dynamic") {
-    refusal_ = "activation_scheme static beside weight_block_size";
+    refusal_ = "activation_scheme static with weight_block_size";
   }
   const char* key = exemption_key(block, engine_);
   exempt_ = strings_at(block, key);

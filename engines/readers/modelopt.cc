@@ -82,7 +82,7 @@ void ConfigReader::read_body(const Json& source, bool is_file) {
     // transformers_utils/model_arch_config_convertor.py:270.
     constexpr std::array<std::string_view, 4> kOfProducer = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN",
                                                              "FP8_PB_WO", "NVFP4"};
-    if (!is_in(kOfProducer, algo)) refusal_ = "quant_algo " + algo + " beside a producer";
+    if (!is_in(kOfProducer, algo)) refusal_ = "quant_algo " + algo + " with a producer";
   } else if (is_vllm(engine_) && !has_method) {
     silence_ = "no quant_method";
     return;

@@ -7,8 +7,8 @@ namespace ingot::engines {
 namespace {
 
 constexpr std::string_view kStackedFrom =
-    "it makes stacks of experts out of FP8 with a scale per row or tensor, and of packed codes "
-    "without a global scale, alone";
+    "it stacks only experts in FP8 with a scale per row or tensor, and in packed codes without a "
+    "global scale";
 constexpr std::string_view kStackedInstead = "fp8-channel, mxfp4 or int4";
 constexpr std::string_view kSkipped =
     "it skips a quant_method that it does not know, and takes codes for weights";

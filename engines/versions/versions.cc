@@ -67,8 +67,8 @@ const EngineRow& engine_of(std::string_view text) {
     if (known->version == version && !version.empty()) return *known;
     names.push_back(known->name);
   }
-  throw Error(ErrorCode::kUnsupported, fmt::format("what is known is of {}, not of version '{}'",
-                                                   fmt::join(names, ", "), version));
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("only {} is known, not version '{}'", fmt::join(names, ", "), version));
 }
 
 }  // namespace ingot::engines

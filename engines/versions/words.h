@@ -29,8 +29,8 @@ inline constexpr std::string_view kNoInputs =
 inline constexpr std::string_view kNoBlocksOfModelopt =
     "fp8 in dialect deepseek or compressed-tensors";
 inline constexpr std::string_view kNamesOfOthers =
-    "it registers weight_scale and input_scale, and renames those of transformers for Mistral "
-    "alone";
+    "it registers weight_scale and input_scale, and renames those of transformers only for "
+    "Mistral";
 inline constexpr std::string_view kWholeBlocks =
     "it joins weights, and the rows of all but the last must be a multiple of the block's";
 inline constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";

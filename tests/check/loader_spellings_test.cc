@@ -89,7 +89,7 @@ TEST(LoaderRules, AreQuietOnStaticFp8AsVllmNamesIt) {
       make_spelled({"deepseek", SchemeId::kFp8Tensor, Activations::kStatic});
   quantization(edited)["activation_scheme"] = "static";
   for (const Engine engine : {Engine::kVllm, Engine::kSglang})
-    EXPECT_THAT(verdict_of(engine, edited).reason, ::testing::HasSubstr("for Mistral alone"));
+    EXPECT_THAT(verdict_of(engine, edited).reason, ::testing::HasSubstr("only for Mistral"));
   for (const auto& [from, to] :
        {std::pair<std::string, std::string>(".weight_scale_inv", ".weight_scale"),
         {".activation_scale", ".input_scale"}}) {

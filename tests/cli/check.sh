@@ -50,7 +50,7 @@ expect 2 "absent" "$ingot" check "$work/absent"
 expect 0 "loads this checkpoint, with --quantization w8a8_int8" "$ingot" check "$work/int8" --engine sglang
 expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm:0.32
 expect 0 "model.layers.{1-5}.mlp.experts.{0-15}.down_proj" "$ingot" check "$work/int8" --engine vllm
-expect 2 "not of version '0.31'" "$ingot" check "$work/int8" --engine vllm:0.31
+expect 2 "not version '0.31'" "$ingot" check "$work/int8" --engine vllm:0.31
 # Engines know no manifest.
 sed -i '1s/{/{"edited": true,/' "$work/int8/config.json"
 expect 2 "the manifest says" "$ingot" check "$work/int8" --no-hashes

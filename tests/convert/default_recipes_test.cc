@@ -301,7 +301,7 @@ TEST(EngineRefusals, NameEngineVersionAndReason) {
   expect_refused({kFp8Tensor, kCt, kDynamic}, "it loads dialect deepseek");
   expect_refused({kFp8Tensor, kCt, kWeightOnly}, "number of bits");
   expect_refused({kFp8Channel, kCt, kWeightOnly}, "pack-quantized");
-  expect_refused({kInt8Channel, kCt, kWeightOnly}, "without activations");
+  expect_refused({kInt8Channel, kCt, kWeightOnly}, "only with quantized activations");
   expect_refused({.to = kInt8Channel, .dialect = kCt, .activations = kStatic, .input_scale = 1.0F},
                  "per token");
   expect_refused({kFp8Channel, "modelopt"}, "one scale per expert");

@@ -199,7 +199,7 @@ TEST(EngineOf, TakesTheVersionThatIsKnown) {
   EXPECT_EQ(&engine_of("vllm:0.32"), &kVllmRow);
   EXPECT_EQ(&engine_of("sglang:0.5.23"), &kSglangRow);
   for (const char* other : {"vllm:0.3", "vllm:2", "vllm:", "trtllm:1.0"})
-    expect_error(kUnsupported, {"not of version"}, [&] { engine_of(other); });
+    expect_error(kUnsupported, {"not version"}, [&] { engine_of(other); });
   expect_error(kInvalidArgument, {"'vlm' is no engine", "vllm-ascend"}, [] { engine_of("vlm"); });
 }
 

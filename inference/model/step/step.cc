@@ -42,7 +42,7 @@ StepRows::StepRows(std::span<const Row> rows) {
   std::sort(seen.begin(), seen.end());
   if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "rows of one sequence stand in two places of the step");
+                "the rows of one sequence are not adjacent in the step");
   }
 }
 

@@ -335,7 +335,7 @@ TEST_F(BadStep, NothingIsReservedForTheOthers) {
 }
 
 TEST_F(BadStep, ASequenceInTwoPlacesIsRefused) {
-  expect_refused(ErrorCode::kInvalidArgument, {"two places"},
+  expect_refused(ErrorCode::kInvalidArgument, {"not adjacent"},
                  joined(joined(rows(a_, 5, 1), rows(b_, 0, 1)), rows(a_, 6, 1)));
 }
 
