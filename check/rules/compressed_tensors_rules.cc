@@ -324,7 +324,7 @@ constexpr LoaderRule kRules[] = {
      kWarning, "head, router, eh_proj and weights_proj are ignored or match no target",
      taken_in<false>},
     {"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
-     "modules of multi-token prediction layers match likewise under vLLM's names",
+     "modules of multi-token prediction layers match the same under vLLM's names",
      draft_names<engines::Engine::kVllm>},
     {"ct.static-input-scale", kCt, "all", kError,
      "weights whose activations are static have an input scale", static_input_scale},

@@ -461,7 +461,7 @@ constexpr LoaderRule kRules[] = {
     {"quantized.one-scheme", "", "all", kError,
      "one quantized scheme, where the dialect's loaders read one at a time", one_scheme, kAnyScheme,
      false, false, std::nullopt, /*except=*/"modelopt"},
-    {"quantized.part-names", "", "all", kError, "scales and other parts go by the dialect's names",
+    {"quantized.part-names", "", "all", kError, "scales and other parts have the dialect's names",
      part_names},
 };
 

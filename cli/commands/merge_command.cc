@@ -62,7 +62,7 @@ std::function<int()> declare_merge(FlagTable& table) {
   table.add(FlagGroup::kTarget,
             {{"--max-shard-size",
               &flags->max_shard_size,
-              "deal tensors to files of at most this size (default: the files that the unsliced "
+              "re-shard into files of at most this size (default: the files that the unsliced "
               "checkpoint had, else 5GB)",
               {.kind = ValueKind::kSize}}});
   declare_job(table, flags->job);
