@@ -265,13 +265,12 @@ std::string fault_name(const ::testing::TestParamInfo<Fault>& row) {
 INSTANTIATE_TEST_SUITE_P(EveryFault, Mutation,
                          ::testing::ValuesIn(all_of({weight_faults(), other_faults()})),
                          fault_name);
-INSTANTIATE_TEST_SUITE_P(OtherFaults, MutationBesideManifest, ::testing::ValuesIn(other_faults()),
-                         fault_name);
 INSTANTIATE_TEST_SUITE_P(ModuleFaults, MutationBesideManifest, ::testing::ValuesIn(module_faults()),
                          fault_name);
 INSTANTIATE_TEST_SUITE_P(
     SlowFaults, MutationBesideManifest,
-    ::testing::ValuesIn(all_of({scale_faults(), code_faults(), model_faults()})), fault_name);
+    ::testing::ValuesIn(all_of({scale_faults(), code_faults(), model_faults(), other_faults()})),
+    fault_name);
 
 // The causes of misrounded values in a report.
 
