@@ -350,7 +350,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
     if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
   };
-  count("rewrapped", plan.counts.repackaged, plan.counts.repackaged > 0);
+  count("rewrapped", plan.counts.rewrapped, plan.counts.rewrapped > 0);
   count("quantized", plan.counts.quantized, plan.counts.quantized > 0);
   count("cast", plan.counts.cast, true);
   count("copied", plan.counts.copied, true);
@@ -401,7 +401,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                {"version", std::string(convert::kVersion)},
                {"already_done", report.already_done},
                {"quantized", plan.counts.quantized},
-               {"rewrapped", plan.counts.repackaged},
+               {"rewrapped", plan.counts.rewrapped},
                {"demoted", plan.counts.demoted},
                {"cast", plan.counts.cast},
                {"copied", plan.counts.copied},

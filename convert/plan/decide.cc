@@ -263,7 +263,7 @@ class Decider {
         planned.to = SchemeId::kBf16;
         planned.is_demoted = true;
       } else if (&dialect_ != &source_.dialect() || wants_other_activations(tensor)) {
-        planned.action = Action::kRepackage;
+        planned.action = Action::kRewrap;
       }
     }
     if (planned.action == Action::kCast || planned.action == Action::kQuantize) {
@@ -287,9 +287,9 @@ class Decider {
     }
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
-    if (planned.action == Action::kQuantize || planned.action == Action::kRepackage) {
+    if (planned.action == Action::kQuantize || planned.action == Action::kRewrap) {
       planned.storage = storage_of(planned, tensor);
-      if (planned.action == Action::kRepackage)
+      if (planned.action == Action::kRewrap)
         planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
     }
   }
@@ -313,8 +313,7 @@ class Decider {
     const Choices& choices = recipe_.choices;
     const bool takes_stored = !choices.input_scale && choices.activation_scales == nullptr &&
                               choices.activations == Activations::kStatic;
-    if (planned.action != Action::kRepackage || (choices.activations && !takes_stored))
-      return nullptr;
+    if (planned.action != Action::kRewrap || (choices.activations && !takes_stored)) return nullptr;
     const auto keeps_all = [&](const StorageRow& row) {
       return !row.is_kept_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
     };
@@ -331,7 +330,7 @@ class Decider {
     planned.keeps_input = row != nullptr;
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // A tensor that is only kept may have any row of its scheme.
-    if (row == nullptr && planned.action == Action::kRepackage)
+    if (row == nullptr && planned.action == Action::kRewrap)
       row = formats::find_storage(dialect_, family, planned.to);
     if (row != nullptr && row->is_kept_only && planned.action == Action::kQuantize) row = nullptr;
     if (row == nullptr) {

@@ -19,7 +19,7 @@ void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals) {
     if (planned.storage == nullptr || any_matches(plan.recipe.allow.engine_refuses, tensor.name))
       continue;
     const auto keeps = [&](formats::Part part) {
-      return planned.action == Action::kRepackage && tensor.encoding.stored.has(part);
+      return planned.action == Action::kRewrap && tensor.encoding.stored.has(part);
     };
     weights.push_back({.name = tensor.name,
                        .rule = tensor.rule,

@@ -51,7 +51,7 @@ bool is_exact_by_rule(const Plan& plan, const PlannedTensor& planned) {
       return is_exact_before && is_exact_cast(plan, tensor, planned.to);
     case Action::kQuantize:
       return is_exact_before && is_exact_encoding(tensor, planned);
-    case Action::kRepackage:
+    case Action::kRewrap:
       return !turns_global(tensor, planned) && planned.find(Part::kDeqScale) == nullptr;
     default:
       return !planned.joint_global;

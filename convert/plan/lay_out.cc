@@ -33,7 +33,7 @@ formats::DType dtype_of(const Plan& plan, const PlannedTensor& planned,
     const std::uint32_t index = tensor.encoding.stored[row.part];
     return index == formats::StoredParts::kAbsent ? row.dtype : from.stored()[index].dtype;
   };
-  if (planned.action == Action::kRepackage) return stored_in(plan.source, plan.tensor_of(planned));
+  if (planned.action == Action::kRewrap) return stored_in(plan.source, plan.tensor_of(planned));
   if (planned.scales == PlannedTensor::kNone) {
     // Exponents hold only powers of two.
     const bool holds_all = row.dtype != formats::DType::kF8E8M0 ||
@@ -58,10 +58,10 @@ void add_parts(const Plan& plan, PlannedTensor& planned) {
       planned.parts[planned.n_parts++] =
           part_of(formats::Part::kWeight, formats::plain_dtype(planned.to), tensor.shape, tensor);
       break;
-    case Action::kRepackage:
+    case Action::kRewrap:
     case Action::kQuantize:
       for (const formats::PartRow& row : planned.storage->parts) {
-        const bool is_kept = planned.action == Action::kRepackage;
+        const bool is_kept = planned.action == Action::kRewrap;
         if (row.is_optional && !(is_kept && tensor.encoding.stored.has(row.part))) continue;
         planned.parts[planned.n_parts++] =
             part_of(row.part, dtype_of(plan, planned, row),
@@ -222,7 +222,7 @@ void order_for_execution(Plan& plan) {
 
 void measure_plan(Plan& plan) {
   // In the order of Action.
-  static constexpr std::array kCounts = {&PlanCounts::copied, &PlanCounts::repackaged,
+  static constexpr std::array kCounts = {&PlanCounts::copied, &PlanCounts::rewrapped,
                                          &PlanCounts::cast, &PlanCounts::quantized,
                                          &PlanCounts::dropped};
   const Checkpoint& source = plan.source;

@@ -25,11 +25,11 @@ namespace ingot::convert {
 
 /// The action on a logical tensor.
 enum class Action : std::uint8_t {
-  kCopy,       ///< every stored part byte for byte, under its name
-  kRepackage,  ///< codes kept, parts under the names and conventions of the target dialect
-  kCast,       ///< decoded and written in a plain scheme
-  kQuantize,   ///< decoded and encoded in a quantized scheme
-  kDrop,       ///< not in the output
+  kCopy,      ///< every stored part byte for byte, under its name
+  kRewrap,    ///< codes kept, parts under the names and conventions of the target dialect
+  kCast,      ///< decoded and written in a plain scheme
+  kQuantize,  ///< decoded and encoded in a quantized scheme
+  kDrop,      ///< not in the output
 };
 std::string_view action_name(Action action);
 
@@ -73,10 +73,10 @@ struct PlannedTensor {
   std::uint8_t n_parts = 0;
   std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
   std::uint32_t scales = kNone;     ///< --scales-from: index into that checkpoint's tensors()
-  const formats::StorageRow* storage = nullptr;  ///< of kRepackage and kQuantize
+  const formats::StorageRow* storage = nullptr;  ///< of kRewrap and kQuantize
   std::array<std::uint64_t, 2> block = {0, 0};   ///< rows and columns that share a scale
   InputScale input;                              ///< of static activations
-  bool keeps_input = false;  ///< of a kRepackage: stored scales of static activations are kept
+  bool keeps_input = false;  ///< of a kRewrap: stored scales of static activations are kept
   shard::TensorCut cut;
   shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};
@@ -187,7 +187,7 @@ struct PlannedJson {
 
 /// Tensors by action, for people; of a part of a job, those in its files.
 struct PlanCounts {
-  std::uint64_t copied = 0, repackaged = 0, cast = 0, quantized = 0, dropped = 0;
+  std::uint64_t copied = 0, rewrapped = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;                 ///< of the cast ones
   std::uint64_t rescaled = 0;                ///< of the copied ones, with a joint global scale
   std::uint64_t searched = 0, weighted = 0;  ///< with --importance: with searched scales; weighted

@@ -293,7 +293,7 @@ void mend_tensors(Plan& plan) {
       }
       if (row != nullptr && (is_static ? keeps_inputs(*row, source, tensor)
                                        : row->activations != formats::Activations::kStatic)) {
-        planned.action = Action::kRepackage;
+        planned.action = Action::kRewrap;
         planned.storage = row;
         planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
         planned.keeps_input = is_static;
@@ -301,7 +301,7 @@ void mend_tensors(Plan& plan) {
     }
     const auto joint = facts->joint_globals.find(tensor.name);
     if (joint == facts->joint_globals.end()) continue;
-    const bool is_renamed = planned.action == Action::kRepackage;
+    const bool is_renamed = planned.action == Action::kRewrap;
     if (is_renamed && planned.storage->global_divides != tensor.encoding.global_divides) {
       is_postponed = true;
     } else if (is_renamed || planned.action == Action::kCopy) {

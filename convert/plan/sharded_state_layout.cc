@@ -238,7 +238,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
 
 // Scales have one dtype there, whatever the tool that wrote them chose.
 void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& refusals) {
-  if (planned.action != Action::kCopy && planned.action != Action::kRepackage) return;
+  if (planned.action != Action::kCopy && planned.action != Action::kRewrap) return;
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto& stored = tensor.encoding.stored;
   for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {

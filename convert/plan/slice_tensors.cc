@@ -46,7 +46,7 @@ std::vector<std::uint64_t> output_bytes(const Plan& plan) {
 
 // True if a part of the source is also in the output.
 bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::Part part) {
-  const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRepackage;
+  const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRewrap;
   return is_kept && tensor.encoding.stored.has(part);
 }
 

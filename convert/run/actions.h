@@ -44,7 +44,7 @@ struct TensorTask : PlannedValues {
 // What becomes of a tensor, by action. All throw kBadScale or kNonFinite for values that no
 // allowance covers, and ValueLost for those that change although the job is to be lossless.
 
-/// kCopy and kRepackage: codes byte for byte, and scales where the dialects agree on their dtype;
+/// kCopy and kRewrap: codes byte for byte, and scales where the dialects agree on their dtype;
 /// else widened exactly. A global scale becomes its reciprocal where one dialect multiplies and the
 /// other divides. Scales are judged even where they are only copied: a checkpoint with a zero or
 /// infinite scale is broken whatever is done with it.

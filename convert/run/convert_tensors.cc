@@ -96,7 +96,7 @@ class Worker {
   static TensorResult convert(const TensorTask& task, std::optional<float> amax) {
     switch (task.planned.action) {
       case Action::kCopy:
-      case Action::kRepackage:
+      case Action::kRewrap:
         return keep_codes(task);
       case Action::kCast:
         return goes_through_bands(task.tensor, task.planned) ? encode(task, amax) : transcode(task);

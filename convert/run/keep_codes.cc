@@ -225,7 +225,7 @@ OriginalGlobals original_globals(const Plan& plan) {
   OriginalGlobals originals;
   const bool turns_any = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
     const formats::Encoding& encoding = plan.tensor_of(planned).encoding;
-    return planned.action == Action::kRepackage && encoding.stored.has(Part::kGlobal) &&
+    return planned.action == Action::kRewrap && encoding.stored.has(Part::kGlobal) &&
            encoding.global_divides != planned.storage->global_divides;
   });
   const auto manifest = turns_any ? formats::read_manifest(plan.source.directory())

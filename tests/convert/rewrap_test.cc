@@ -125,9 +125,9 @@ TEST_F(Rewrap, ItIsNoQuantization) {
   Recipe recipe;
   recipe.choices.dialect = "compressed-tensors";
   const Plan plan = plan_for(source, recipe);
-  EXPECT_EQ(plan.counts.repackaged, n_released_fp8());
+  EXPECT_EQ(plan.counts.rewrapped, n_released_fp8());
   EXPECT_EQ(plan.counts.quantized + plan.counts.cast + plan.counts.demoted, 0U);
-  EXPECT_EQ(plan.counts.repackaged + plan.counts.copied, plan.tensors.size());
+  EXPECT_EQ(plan.counts.rewrapped + plan.counts.copied, plan.tensors.size());
 }
 
 TEST_F(Rewrap, Nvfp4KeepsCodesAndInvertsTheGlobal) {
@@ -375,7 +375,7 @@ TEST_F(Rewrap, DialectWithoutTheSchemeGetsBf16) {
     recipe.choices.dialect = dialect;
     const Plan plan = plan_for(source, recipe);
     EXPECT_EQ(plan.counts.demoted, n_released_fp8()) << dialect;
-    EXPECT_EQ(plan.counts.repackaged, 0U) << dialect;
+    EXPECT_EQ(plan.counts.rewrapped, 0U) << dialect;
   }
 }
 
