@@ -2,7 +2,6 @@
 
 #include <iterator>
 #include <memory>
-#include <type_traits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,42 +44,39 @@ std::vector<std::string> offered_targets() {
   return words;
 }
 
+// An option of the recipe's choices; `words`: that are offered, where it does not list its own.
+Flag choice(TargetFlags& flags, std::string_view name, std::string help,
+            std::vector<std::string> words = {}) {
+  const convert::ChoiceOption& option = convert::choice_option(name);
+  words.insert(words.end(), option.words.begin(), option.words.end());
+  return {
+      std::string(name), &flags.choices[option.name], std::move(help), {.words = std::move(words)}};
+}
+
 // Options of the command line win over the recipe's.
 void read_choices(const TargetFlags& flags, Recipe& recipe) {
   convert::Choices& choices = recipe.choices;
-  const auto is_given = [&](const char* option, const auto& value) {
-    if (value == std::decay_t<decltype(value)>()) return false;
-    recipe.given.emplace_back(option);
-    return true;
-  };
-  if (is_given("--for", flags.engine)) choices.engine = convert::parse_engine(flags.engine);
-  if (is_given("--dialect", flags.dialect)) choices.dialect = flags.dialect;
-  if (is_given("--activations", flags.activations))
-    choices.activations = convert::parse_activations(flags.activations);
-  const bool has_scales = is_given("--activation-scales", flags.activation_scales);
-  if (is_given("--input-scale", flags.input_scale))
-    choices.input_scale = convert::parse_input_scale(flags.input_scale);
-  if (choices.input_scale && has_scales) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--input-scale is one scale for every input, --activation-scales has one for each "
-                "(give one of them)");
+  for (const auto& [name, word] : flags.choices) {
+    if (!word.empty()) convert::take_choice(name, word, recipe);
   }
-  if (has_scales) {
+  const auto is_given = [&](const char* option, bool is) {
+    if (is) recipe.given.emplace_back(option);
+    return is;
+  };
+  if (is_given("--activation-scales", !flags.activation_scales.empty())) {
+    if (choices.input_scale) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--input-scale is one scale for every input, --activation-scales has one for "
+                  "each (give one of them)");
+    }
     choices.activation_scales = std::make_shared<const convert::ActivationScales>(
         convert::ActivationScales::read(flags.activation_scales));
   }
-  if (is_given("--fp8-grid", flags.fp8_grid))
-    choices.fp8_grid = convert::parse_fp8_grid(flags.fp8_grid);
-  is_given("--scales-from", flags.scales_from);
-  if (is_given("--search", flags.search))
-    choices.search = convert::parse_scale_search(flags.search);
-  if (is_given("--group-size", flags.group_size))
-    choices.group_size = convert::parse_group_size(flags.group_size);
-  if (is_given("--importance", flags.importance)) {
+  is_given("--scales-from", !flags.scales_from.empty());
+  if (is_given("--importance", !flags.importance.empty())) {
     choices.importance =
         std::make_shared<const convert::Importance>(convert::Importance::read(flags.importance));
   }
-  if (is_given("--via", flags.via)) choices.via = convert::parse_via(flags.via);
   if (is_given("--quantize-attention", flags.quantize_attention)) choices.quantize_attention = true;
 }
 
@@ -119,18 +115,16 @@ std::vector<Flag> scheme_flags(TargetFlags& flags) {
                        "keep each scheme)",
                        target_words()),
            {.words = offered_targets()}},
-          {"--for",
-           &flags.engine,
-           fmt::format("engine for the output, which chooses dialect and activations: {}; forms "
-                       "that each loads: ingot list loads",
-                       names_of(engines::engines(), &engines::EngineRow::word)),
-           {.words = words_of(engines::engines(), &engines::EngineRow::word)}},
-          {"--dialect",
-           &flags.dialect,
-           fmt::format("layout of quantized tensors: {} (default: by scheme); forms that engines "
-                       "refuse: ingot list engines",
-                       names_of(formats::dialects(), &formats::Dialect::name)),
-           {.words = words_of(formats::dialects(), &formats::Dialect::name)}}};
+          choice(flags, "--for",
+                 fmt::format("engine for the output, which chooses dialect and activations: {}; "
+                             "forms that each loads: ingot list loads",
+                             names_of(engines::engines(), &engines::EngineRow::word)),
+                 words_of(engines::engines(), &engines::EngineRow::word)),
+          choice(flags, "--dialect",
+                 fmt::format("layout of quantized tensors: {} (default: by scheme); forms that "
+                             "engines refuse: ingot list engines",
+                             names_of(formats::dialects(), &formats::Dialect::name)),
+                 words_of(formats::dialects(), &formats::Dialect::name))};
 }
 
 std::vector<Flag> choice_flags(TargetFlags& flags) {
@@ -150,45 +144,36 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        {.words = {"convert", "bf16", "keep", "drop"}}},
       {"--quantize-attention", &flags.quantize_attention,
        "nvfp4, mxfp4, int4: attention projections too"},
-      {"--activations",
-       &flags.activations,
-       "how the engine treats activations: weight-only, dynamic or static (default: by dialect and "
-       "scheme)",
-       {.words = {"weight-only", "dynamic", "static"}}},
+      choice(flags, "--activations",
+             "how the engine treats activations: weight-only, dynamic or static (default: by "
+             "dialect "
+             "and scheme)"),
       {"--activation-scales",
        &flags.activation_scales,
        "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-       "activations: the output of ingot calibrate",
+       "activations: what ingot calibrate writes",
        {.kind = ValueKind::kFile}},
-      {"--input-scale", &flags.input_scale,
-       "one scale for every static input instead of a file, e.g. 1"},
-      {"--fp8-grid",
-       &flags.fp8_grid,
-       "FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax",
-       {.words = {"amax", "ue8m0"}}},
+      choice(flags, "--input-scale", "one scale for every static input instead of a file, e.g. 1"),
+      choice(
+          flags, "--fp8-grid",
+          "FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax"),
       {"--scales-from",
        &flags.scales_from,
        "take the FP8 block or INT4 scales of this release instead of computing them",
        {.kind = ValueKind::kFolder}},
-      {"--search",
-       &flags.search,
-       "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
-       "(default) or signed (mse, and negative scales too)",
-       {.words = {"amax", "4over6", "mse", "signed"}}},
-      {"--group-size",
-       &flags.group_size,
-       "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
-       "INT4, else 128)",
-       {.words = {"32", "64", "128", "row"}}},
+      choice(
+          flags, "--search",
+          "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
+          "(default) or signed (mse, and negative scales too)"),
+      choice(flags, "--group-size",
+             "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
+             "INT4, else 128)"),
       {"--importance",
        &flags.importance,
        "NVFP4 and INT4: weight the errors of columns by the mean squares in this file, which "
        "ingot calibrate writes",
        {.kind = ValueKind::kFile}},
-      {"--via",
-       &flags.via,
-       "values pass through f32 (default), or bf16, as if cast first",
-       {.words = {"f32", "bf16"}}}};
+      choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
 }
 
 Flag allow_flag(TargetFlags& flags) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/flags/flag_table.h"
@@ -11,8 +13,8 @@ namespace ingot::cli {
 
 /// The flags that decide how a conversion treats each tensor, as given.
 struct TargetFlags {
-  std::string to, recipe_file, mtp, engine, dialect, activations, activation_scales, importance;
-  std::string scales_from, fp8_grid, search, group_size, via, input_scale;
+  std::string to, recipe_file, mtp, activation_scales, importance, scales_from;
+  std::map<std::string_view, std::string> choices;  ///< of convert::choice_options(), by name
   std::vector<std::string> rules, allow;
   bool quantize_attention = false;
 };

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "convert/recipe/default_recipes.h"
+#include "convert/recipe/engine_choice.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
@@ -44,6 +46,7 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
 constexpr std::array<std::string_view, 4> kMtpPolicies = {"convert", "bf16", "keep", "drop"};
 constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
 constexpr std::array<std::string_view, 4> kSearches = {"amax", "4over6", "mse", "signed"};
+constexpr std::array<std::string_view, 4> kGroupWords = {"32", "64", "128", "row"};
 constexpr std::array<std::uint64_t, 4> kGroupSizes = {32, 64, 128, 0};
 constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};
 constexpr std::array<std::string_view, 3> kExpertChoices = {"keep", "stacked", "separate"};
@@ -236,32 +239,22 @@ MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
   return parse_word<MtpPolicy>(kMtpPolicies, word, where);
 }
 
-quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
-  return parse_word<quantize::Fp8Grid>(kGrids, word, "--fp8-grid");
-}
-
-quantize::ScaleSearch parse_scale_search(std::string_view word) {
-  return parse_word<quantize::ScaleSearch>(kSearches, word, "--search");
-}
-
 std::string_view scale_search_name(quantize::ScaleSearch search) {
   return kSearches[static_cast<std::size_t>(search)];
 }
 
-std::uint64_t parse_group_size(std::string_view word) {
-  for (const std::uint64_t size : kGroupSizes) {
-    if (word == (size == 0 ? "row" : std::to_string(size))) return size;
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--group-size '{}' is none of 32, 64, 128 and row", word));
-}
-
-Via parse_via(std::string_view word) {
-  return parse_word<Via>(kVias, word, "--via");
-}
-
 ExpertChoice parse_experts(std::string_view word) {
   return parse_word<ExpertChoice>(kExpertChoices, word, "--experts");
+}
+
+namespace {
+
+std::uint64_t parse_group_size(std::string_view word) {
+  const auto* const found = std::ranges::find(kGroupWords, word);
+  if (found != kGroupWords.end())
+    return kGroupSizes.at(static_cast<std::size_t>(found - kGroupWords.begin()));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--group-size '{}' is none of 32, 64, 128 and row", word));
 }
 
 float parse_input_scale(std::string_view word) {
@@ -275,11 +268,50 @@ float parse_input_scale(std::string_view word) {
   return scale;
 }
 
-formats::Activations parse_activations(std::string_view word) {
-  if (const auto found = formats::find_activations(word)) return *found;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--activations '{}' is none of {}{}", word, fmt::join(kActivations, ", "),
-                          did_you_mean(word, kActivations)));
+// The choice is one of these words, in the order of its values.
+template <auto choice, const auto& words>
+void take_word(std::string_view name, std::string_view word, Choices& choices) {
+  using Value = typename decltype(std::optional(choices.*choice))::value_type;
+  choices.*choice = parse_word<Value>(words, word, name);
+}
+
+constexpr std::array kChoices = {
+    ChoiceOption{"--for",
+                 {},
+                 [](std::string_view, std::string_view word, Choices& choices) {
+                   choices.engine = parse_engine(word);
+                 }},
+    ChoiceOption{"--dialect",
+                 {},
+                 [](std::string_view option, std::string_view word, Choices& choices) {
+                   choices.dialect = require_dialect(word, option).name;
+                 }},
+    ChoiceOption{"--activations", kActivations, take_word<&Choices::activations, kActivations>},
+    ChoiceOption{"--fp8-grid", kGrids, take_word<&Choices::fp8_grid, kGrids>},
+    ChoiceOption{"--search", kSearches, take_word<&Choices::search, kSearches>},
+    ChoiceOption{"--group-size", kGroupWords,
+                 [](std::string_view, std::string_view word, Choices& choices) {
+                   choices.group_size = parse_group_size(word);
+                 }},
+    ChoiceOption{"--via", kVias, take_word<&Choices::via, kVias>},
+    ChoiceOption{
+        "--input-scale", {}, [](std::string_view, std::string_view word, Choices& choices) {
+          choices.input_scale = parse_input_scale(word);
+        }}};
+
+}  // namespace
+
+std::span<const ChoiceOption> choice_options() {
+  return kChoices;
+}
+
+const ChoiceOption& choice_option(std::string_view name) {
+  return *std::ranges::find(kChoices, name, &ChoiceOption::name);
+}
+
+void take_choice(std::string_view name, std::string_view word, Recipe& recipe) {
+  choice_option(name).take(name, word, recipe.choices);
+  recipe.given.emplace_back(name);
 }
 
 namespace {

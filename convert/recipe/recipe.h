@@ -135,21 +135,25 @@ Rule make_rule(std::string_view selector, std::string_view scheme_word, RuleOrig
 formats::SchemeId parse_scheme_word(std::string_view word, std::string_view where);
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where);
 
-quantize::Fp8Grid parse_fp8_grid(std::string_view word);
-quantize::ScaleSearch parse_scale_search(std::string_view word);
-std::string_view scale_search_name(quantize::ScaleSearch search);
-/// 32, 64, 128 or `row`, which is 0.
-std::uint64_t parse_group_size(std::string_view word);
-formats::Activations parse_activations(std::string_view word);
-Via parse_via(std::string_view word);
 ExpertChoice parse_experts(std::string_view word);
-/// A number above zero.
-float parse_input_scale(std::string_view word);
+std::string_view scale_search_name(quantize::ScaleSearch search);
+
+/// An option of Recipe::choices that takes a word, on the command line or in a recipe.
+struct ChoiceOption {
+  std::string_view name;                    ///< `--search`; its key in a recipe is `search`
+  std::span<const std::string_view> words;  ///< all that there are; empty: others
+  /// Sets the choice; throws kInvalidArgument, naming the option.
+  void (*take)(std::string_view name, std::string_view word, Choices& choices);
+};
+std::span<const ChoiceOption> choice_options();
+/// The option of this name, which there is.
+const ChoiceOption& choice_option(std::string_view name);
+/// Takes the word of an option, which is then given.
+void take_choice(std::string_view name, std::string_view word, Recipe& recipe);
 
 /// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
-/// a list of patterns) and the choices `for`, `dialect`, `activations`, `fp8-grid`, `search` (or
-/// `group-size`, `via`, `quantize-attention`, `input-scale`. At most 1 MiB and
-/// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
+/// a list of patterns), `quantize-attention` and choice_options(). At most 1 MiB and 10,000 rules;
+/// anything unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "convert/recipe/default_recipes.h"
-#include "convert/recipe/engine_choice.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/yaml/yaml.h"
@@ -17,19 +15,16 @@ namespace {
 
 constexpr std::size_t kMaxRules = 10'000;
 
-constexpr std::array<std::string_view, 13> kKeys = {"to",
-                                                    "mtp",
-                                                    "rules",
-                                                    "allow",
-                                                    "for",
-                                                    "dialect",
-                                                    "activations",
-                                                    "fp8-grid",
-                                                    "search",
-                                                    "group-size",
-                                                    "via",
-                                                    "quantize-attention",
-                                                    "input-scale"};
+// The key of an option in a recipe.
+std::string_view key_of(const ChoiceOption& option) {
+  return option.name.substr(2);
+}
+
+std::vector<std::string_view> keys() {
+  std::vector<std::string_view> keys = {"to", "mtp", "rules", "allow", "quantize-attention"};
+  for (const ChoiceOption& option : choice_options()) keys.push_back(key_of(option));
+  return keys;
+}
 
 void read_rules(const Yaml& rules, std::string_view where, Recipe& recipe) {
   const std::span<const Yaml> rows = rules.list("rules");
@@ -61,34 +56,17 @@ void read_allowances(const Yaml& allow, Recipe& recipe) {
   }
 }
 
-// Reads the choices of --dialect, --activations and so on from a recipe file.
 void read_choices(const Yaml& root, Recipe& recipe) {
-  Choices& choices = recipe.choices;
-  const auto read = [&](const char* key, const auto& take) {
-    const Yaml* value = root.find(key);
-    if (value == nullptr) return;
-    const std::string& text = value->text(key);
-    value->at_line([&] { take(text); });
-    recipe.given.push_back(fmt::format("--{}", key));
-  };
-  read("for", [&](const std::string& text) { choices.engine = parse_engine(text); });
-  read("dialect", [&](const std::string& text) {
-    choices.dialect = text;
-    (void)require_dialect(text, "--dialect");
-  });
-  read("activations",
-       [&](const std::string& text) { choices.activations = parse_activations(text); });
-  read("fp8-grid", [&](const std::string& text) { choices.fp8_grid = parse_fp8_grid(text); });
-  read("search", [&](const std::string& text) { choices.search = parse_scale_search(text); });
-  read("group-size", [&](const std::string& text) { choices.group_size = parse_group_size(text); });
-  read("via", [&](const std::string& text) { choices.via = parse_via(text); });
-  if (const Yaml* value = root.find("quantize-attention")) {
-    choices.quantize_attention = value->boolean("quantize-attention");
-    recipe.given.emplace_back("--quantize-attention");
+  for (const ChoiceOption& option : choice_options()) {
+    const Yaml* value = root.find(key_of(option));
+    if (value == nullptr) continue;
+    const std::string& word = value->text(key_of(option));
+    value->at_line([&] { take_choice(option.name, word, recipe); });
   }
-  if (!choices.quantize_attention) std::erase(recipe.given, "--quantize-attention");
-  read("input-scale",
-       [&](const std::string& text) { choices.input_scale = parse_input_scale(text); });
+  if (const Yaml* value = root.find("quantize-attention")) {
+    recipe.choices.quantize_attention = value->boolean("quantize-attention");
+    if (recipe.choices.quantize_attention) recipe.given.emplace_back("--quantize-attention");
+  }
 }
 
 }  // namespace
@@ -99,7 +77,7 @@ Recipe parse_recipe(std::string_view yaml, std::string_view where) {
     Recipe recipe;
     if (root.is_null()) return recipe;
     if (!root.is_map()) root.refuse("a recipe is a map of to, mtp, rules, allow and so on");
-    root.require_keys(kKeys);
+    root.require_keys(keys());
     if (const Yaml* to = root.find("to")) {
       const std::string& word = to->text("to");
       to->at_line([&] { recipe.to = parse_scheme_word(word, "to"); });

@@ -127,7 +127,7 @@ TEST(ForAnEngine, RefusesWhatContradictsIt) {
 TEST(ForAnEngine, ABackendOfExpertsGoesWithMixtures) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
-  recipe.choices.group_size = parse_group_size("row");
+  recipe.choices.group_size = 0;
   recipe.rules = {parse_rule("role:experts=int4"), parse_rule("role:linear=fp8-channel")};
   const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt, recipe);
   const engines::EngineVerdict vllm = verdict_of(require_loadable(plan, 1), Engine::kVllm);
@@ -140,7 +140,7 @@ TEST(ForAnEngine, WarnsOfABackendThatIsWrong) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const auto warnings = [&](const char* group) {
     Recipe recipe;
-    recipe.choices.group_size = parse_group_size(group);
+    take_choice("--group-size", group, recipe);
     const Plan plan = plan_for_engine(source, Engine::kVllm, SchemeId::kInt4Group, recipe);
     return require_loadable(plan, 1).warnings;
   };
