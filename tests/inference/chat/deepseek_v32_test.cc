@@ -49,39 +49,6 @@ const ChatOptions& thinking() {
   return options;
 }
 
-// The protocol constant, byte for byte; then come the schemas, one per line.
-constexpr const char* kTools = R"(## Tools
-
-You have access to a set of tools you can use to answer the user's question.
-You can invoke functions by writing a "<｜DSML｜function_calls>" block like the following as part of your reply to the user:
-<｜DSML｜function_calls>
-<｜DSML｜invoke name="$FUNCTION_NAME">
-<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
-...
-</｜DSML｜invoke>
-<｜DSML｜invoke name="$FUNCTION_NAME2">
-...
-</｜DSML｜invoke>
-</｜DSML｜function_calls>
-
-String and scalar parameters should be specified as is without any escaping or quotes, while lists and objects should use JSON format. The "string" attribute should be set to "true" for string type parameters and "false" for other types (numbers, booleans, arrays, objects).
-
-If the thinking_mode is enabled, then after function results you should strongly consider outputting a thinking block. Here is an example:
-
-<｜DSML｜function_calls>
-...
-</｜DSML｜function_calls>
-
-<function_results>
-...
-</function_results>
-
-<think>...thinking about results</think>
-
-Here are the functions available in JSONSchema format:
-<functions>
-)";
-
 TEST(DeepseekV32, DropsEarlierReasoning) {
   const Messages messages = {message("user", "a"), answer("r", "b"), message("user", "c")};
   EXPECT_EQ(render(messages, thinking()),
@@ -188,22 +155,39 @@ Json declared_tools() {
       {{"type", "function"}, {"function", {{"name", "g"}}}}};
 }
 
-std::string declared_text() {
-  return std::string(kTools) +
-         "{\"name\": \"f\", \"description\": \"Größe\", \"parameters\": {\"a\": [1, 2]}}\n"
-         "{\"name\": \"g\"}\n</functions>\n";
+std::string without_blank_lines(std::string text) {
+  for (std::size_t at = text.find("\n\n"); at != std::string::npos; at = text.find("\n\n", at))
+    text.erase(at, 1);
+  return text;
+}
+
+// SGLang's copy of the encoder has lost the blank lines of the text about tools.
+TEST(DeepseekV32, DeclaresToolsAndFormatsAsTheReleasedEncoder) {
+  const Json cases = formats::read_json_file(
+      std::string(INGOT_SOURCE_DIR) + "/tests/inference/chat/deepseek_v32_cases.json", 1U << 20U);
+  ASSERT_EQ(cases.size(), 8U);
+  for (const Json& row : cases) {
+    EXPECT_EQ(without_blank_lines(
+                  render(row.at("messages").get<Messages>(), {.thinking = row.at("thinking")})),
+              without_blank_lines(row.at("text").get<std::string>()))
+        << row.at("messages");
+  }
+}
+
+TEST(DeepseekV32, KeepsTheBlankLinesAboutTools) {
+  const std::string text = render({message("user", "q")}, {}, declared_tools());
+  for (const char* begin : {"## Tools", "You have access", "String and scalar",
+                            "If the thinking_mode", "<｜DSML｜function_calls>\n...",
+                            "<function_results>", "<think>...thinking", "Here are the functions"})
+    EXPECT_NE(text.find(std::string("\n\n") + begin), std::string::npos) << begin;
+  EXPECT_EQ(text.size() - without_blank_lines(text).size(), 8U);
 }
 
 TEST(DeepseekV32, DeclaresToolsInTheSystemMessage) {
   Json system = message("system", "Be brief.");
   system["tools"] = declared_tools();
-  const std::string expected = "<｜begin▁of▁sentence｜>Be brief.\n\n" + declared_text() +
-                               "<｜User｜>q<｜Assistant｜></think>";
-  EXPECT_EQ(render({system, message("user", "q")}), expected);
   EXPECT_EQ(render({message("system", "Be brief."), message("user", "q")}, {}, declared_tools()),
-            expected);
-  EXPECT_EQ(render({message("user", "q")}, {}, declared_tools()),
-            "<｜begin▁of▁sentence｜>\n\n" + declared_text() + "<｜User｜>q<｜Assistant｜></think>");
+            render({system, message("user", "q")}));
   EXPECT_EQ(render({message("user", "q")}, {}, Json::array()),
             "<｜begin▁of▁sentence｜><｜User｜>q<｜Assistant｜></think>");
   expect_error(ErrorCode::kInvalidArgument, {"messages[0]", "of its own"}, [&] {
@@ -211,28 +195,7 @@ TEST(DeepseekV32, DeclaresToolsInTheSystemMessage) {
   });
 }
 
-TEST(DeepseekV32, WritesTheResponseFormat) {
-  Json system = message("system", "S");
-  system["response_format"] = {{"type", "object"}, {"n", 1.0}};
-  const std::string format =
-      "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n"
-      "{\"type\": \"object\", \"n\": 1.0}";
-  EXPECT_EQ(render({system, message("user", "q")}),
-            "<｜begin▁of▁sentence｜>S\n\n" + format + "<｜User｜>q<｜Assistant｜></think>");
-  system["tools"] = declared_tools();
-  EXPECT_EQ(render({system, message("user", "q")}), "<｜begin▁of▁sentence｜>S\n\n" +
-                                                        declared_text() + "\n\n" + format +
-                                                        "<｜User｜>q<｜Assistant｜></think>");
-}
-
-TEST(DeepseekV32, TakesADeveloperForAUser) {
-  Json developer = message("developer", "Search.");
-  EXPECT_EQ(render({developer}, thinking()),
-            "<｜begin▁of▁sentence｜><｜User｜>\n\n# The user's message is: Search."
-            "<｜Assistant｜><think>");
-  developer["tools"] = declared_tools();
-  EXPECT_EQ(render({developer}), "<｜begin▁of▁sentence｜><｜User｜>\n\n" + declared_text() +
-                                     "\n\n# The user's message is: Search.<｜Assistant｜></think>");
+TEST(DeepseekV32, RefusesADeveloperWithoutContent) {
   expect_error(ErrorCode::kInvalidArgument, {"messages[0].content"}, [] {
     render({Json{{"role", "developer"}}});
   });
