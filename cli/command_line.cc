@@ -14,12 +14,12 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
-#include "cli/manual/markdown_text.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
 #include "formats/text/spelling.h"
 #include "formats/text/text_input.h"
+#include "report/table_text.h"
 
 namespace ingot::cli {
 namespace {

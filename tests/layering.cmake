@@ -4,17 +4,18 @@
 cmake_minimum_required(VERSION 3.25)
 
 # The layers, and what each may include besides itself.
-set(layers formats engines synth quantize shard check inference convert verify cli)
+set(layers formats report engines synth quantize shard check inference convert verify cli)
 set(allowed_formats "")
+set(allowed_report formats)
 set(allowed_engines formats)
 set(allowed_synth formats)
 set(allowed_quantize formats)
 set(allowed_shard engines formats)
 set(allowed_check shard engines formats)
 set(allowed_inference shard quantize formats)
-set(allowed_convert check shard engines quantize formats)
-set(allowed_verify inference check shard quantize formats)
-set(allowed_cli verify convert inference check shard engines quantize synth formats)
+set(allowed_convert check shard engines quantize report formats)
+set(allowed_verify inference check shard quantize report formats)
+set(allowed_cli verify convert inference check shard engines quantize synth report formats)
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files in the
 # layer's folder itself are the top.

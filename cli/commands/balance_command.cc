@@ -64,17 +64,17 @@ int run_balance(const BalanceFlags& flags) {
   balance.directory = flags.directory;
   balance.map = flags.out;
   write_text_file(flags.out, map_text(balance));
-  const verify::Document document = balance_document(balance);
+  const Document document = balance_document(balance);
   if (flags.json) {
     std::cout << formats::json_text(*balance_json(balance));
   } else {
-    std::cout << verify::write_text(document, verify::kScreenLines)
+    std::cout << write_text(document, kScreenLines)
               << fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n", flags.out,
                              flags.directory, shape.ep, flags.out,
                              shape.slots > n_experts ? " --redundant-experts" : "");
   }
-  if (!flags.html.empty()) write_text_file(flags.html, verify::write_html(document));
-  if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::write_markdown(document));
+  if (!flags.html.empty()) write_text_file(flags.html, write_html(document));
+  if (!flags.markdown.empty()) write_text_file(flags.markdown, write_markdown(document));
   return kExitDone;
 }
 

@@ -12,7 +12,7 @@
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
 #include "verify/calibrate/calibrate.h"
 #include "verify/outputs/prompts.h"
 

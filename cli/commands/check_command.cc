@@ -16,8 +16,9 @@
 #include "engines/view.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/parallel.h"
-#include "formats/json/json.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
+#include "report/table_text.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
@@ -107,15 +108,24 @@ Json result_json(const CheckFlags& flags, const CheckResult& result) {
   return json;
 }
 
+Json module_row(const engines::BelievedModules& row) {
+  return {{"name", row.name},         {"count", row.count},     {"stored", row.stored},
+          {"believed", row.believed}, {"because", row.because}, {"joined", row.joined},
+          {"agrees", row.agrees()}};
+}
+
 std::string view_text(const engines::EngineRow& engine, const engines::EngineView& view) {
-  std::vector<std::vector<std::string>> rows = {
-      {"linear layers", "n", "stored", "believed", "by", "joined to"}};
-  for (const engines::BelievedModules& row : view.modules) {
-    rows.push_back({row.name, count_text(row.count), row.stored,
-                    row.agrees() ? row.believed : row.believed + " !", row.because,
-                    row.joined.empty() ? "-" : row.joined});
-  }
-  std::string text = text_table(rows, {false, true});
+  const auto believed = [](const Json& row) {
+    return row["believed"].get<std::string>() + (row["agrees"] == true ? "" : " !");
+  };
+  const auto joined = [](const Json& name) { return name == "" ? "-" : name.get<std::string>(); };
+  std::string text = table_text(
+      table_of(formats::json_list(view.modules, module_row), {{"linear layers", "name"},
+                                                              {"n", "count"},
+                                                              {"stored"},
+                                                              {"believed", "", believed},
+                                                              {"by", "because"},
+                                                              {"joined to", "joined", joined}}));
   const engines::EngineVerdict& verdict = view.verdict;
   text += verdict.loads ? fmt::format("{} reads these weights ({})", engine.name,
                                       evidence_text(verdict.evidence))
@@ -139,12 +149,7 @@ Json view_json(const engines::EngineRow& engine, const engines::EngineView& view
           {"options", view.verdict.options},
           {"tensor", view.verdict.tensor},
           {"reason", view.verdict.reason},
-          {"modules", formats::json_list(view.modules, [](const engines::BelievedModules& row) {
-             return Json{{"name", row.name},       {"count", row.count},
-                         {"stored", row.stored},   {"believed", row.believed},
-                         {"because", row.because}, {"joined", row.joined},
-                         {"agrees", row.agrees()}};
-           })}};
+          {"modules", formats::json_list(view.modules, module_row)}};
 }
 
 // Whether the engine loads the checkpoint as it is meant; exit code 1 where it does not.

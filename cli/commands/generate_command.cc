@@ -25,7 +25,6 @@
 #include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
-#include "formats/text/figures.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
@@ -34,6 +33,7 @@
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/tokenizer/tokenizer.h"
+#include "report/figures.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

@@ -11,7 +11,6 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/manual/man_page.h"
-#include "cli/manual/markdown_text.h"
 #include "cli/manual/topics.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
@@ -19,6 +18,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/text/spelling.h"
+#include "report/table_text.h"
 
 namespace ingot::cli {
 namespace {

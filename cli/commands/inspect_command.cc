@@ -23,12 +23,13 @@
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/family/families.h"
-#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/meant_tensor.h"
-#include "formats/text/figures.h"
 #include "quantize/scheme.h"
 #include "quantize/tensor_statistics.h"
+#include "report/figures.h"
+#include "report/rows.h"
+#include "report/table_text.h"
 #include "shard/join/source.h"
 #include "verify/weights/weight_bands.h"
 
@@ -55,7 +56,7 @@ std::string histogram_text(const TensorStatistics& statistics) {
     most = std::max(most, statistics.in_exponent(e));
   }
   if (exponents.empty()) return "";
-  std::vector<std::vector<std::string>> rows;
+  Table table{.columns = {number(""), number(""), ""}};
   std::uint64_t below = 0;
   for (std::size_t i = 0; i < exponents.size(); ++i) {
     const std::uint64_t n = statistics.in_exponent(exponents[i]);
@@ -67,10 +68,10 @@ std::string histogram_text(const TensorStatistics& statistics) {
         static_cast<std::size_t>(40.0 * static_cast<double>(n) / static_cast<double>(most) + 0.5);
     const std::string power =
         exponents[i] == 0 ? "subnormal" : fmt::format("2^{}", static_cast<int>(exponents[i]) - 127);
-    rows.push_back({power, count_text(n), std::string(cells, '#')});
+    table.rows.push_back({power, count_text(n), std::string(cells, '#')});
   }
-  if (below > 0) rows.push_back({"smaller", count_text(below)});
-  return "  magnitudes from\n" + text_table(rows, {true, true, false});
+  if (below > 0) table.rows.push_back({"smaller", count_text(below)});
+  return "  magnitudes from\n" + table_text(table);
 }
 
 std::string statistics_text(const TensorStatistics& statistics) {
@@ -161,25 +162,24 @@ Json statistics_json(const std::optional<TensorStatistics>& statistics) {
 
 std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::size_t>& which) {
   const AsStored as_stored(checkpoint);
-  std::vector<std::vector<std::string>> rows = {
-      {"tensor", "role", "scheme", "dtype", "shape", "bytes", "file"}};
+  Table table{.columns = {"tensor", "role", "scheme", "dtype", "shape", number("bytes"), "file"}};
   for (const std::size_t i : which) {
     const LogicalTensor& tensor = checkpoint.tensors()[i];
     const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored.weight()];
-    rows.push_back({tensor.name, std::string(formats::role_name(role_of(tensor))),
-                    std::string(formats::scheme_facts(tensor.encoding.scheme).name),
-                    std::string(formats::dtype_name(weight.dtype)),
-                    formats::shape_text(tensor.shape), count_text(as_stored.n_bytes(tensor)),
-                    checkpoint.files()[weight.file].name});
+    table.rows.push_back({tensor.name, formats::role_name(role_of(tensor)),
+                          formats::scheme_facts(tensor.encoding.scheme).name,
+                          formats::dtype_name(weight.dtype), formats::shape_text(tensor.shape),
+                          count_text(as_stored.n_bytes(tensor)),
+                          checkpoint.files()[weight.file].name});
   }
-  return text_table(rows, {false, false, false, false, false, true, false});
+  return table_text(table);
 }
 
 Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
   Json json = {{"name", tensor.name},
                {"role", formats::role_name(role_of(tensor))},
-               {"layer", tensor.layer ? Json(*tensor.layer) : Json(nullptr)},
-               {"expert", tensor.expert ? Json(*tensor.expert) : Json(nullptr)},
+               {"layer", or_null(tensor.layer)},
+               {"expert", or_null(tensor.expert)},
                {"shape", tensor.shape},
                {"scheme", formats::scheme_facts(tensor.encoding.scheme).name},
                {"parts", Json::array()}};

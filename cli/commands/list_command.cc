@@ -17,15 +17,15 @@
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
-#include "formats/json/json.h"
 #include "formats/records/layout.h"
 #include "formats/storage/encoding.h"
-#include "formats/text/figures.h"
 #include "formats/text/spelling.h"
 #include "quantize/scheme.h"
+#include "report/figures.h"
+#include "report/rows.h"
+#include "report/table_text.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
-#include "verify/report/document.h"
 
 namespace ingot::cli {
 
@@ -184,31 +184,13 @@ constexpr std::array kTables = {
     Table{"metrics", metric_rows},  Table{"rules", rule_rows}};
 
 std::string cell_text(const Json& value) {
-  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
-  if (value.is_number()) return count_text(value.get<std::uint64_t>());
   if (value.empty() || value == "") return "-";
-  if (!value.is_array()) return value.get<std::string>();
+  if (!value.is_array()) return shown(value).text;
   return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "));
 }
 
 std::string table_names() {
   return names_of(kTables, &Table::name);
-}
-
-// As docs/ have it: names in backticks, and nothing else that Markdown would read.
-std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
-  std::string text = "|", rules = "\n|";
-  for (const std::string& title : rows.front()) {
-    text += fmt::format(" {} |", verify::markdown_text(title));
-    rules += "---|";
-  }
-  text += rules;
-  for (std::size_t i = 1; i < rows.size(); ++i) {
-    text += fmt::format("\n| `{}` |", rows[i].front());
-    for (std::size_t c = 1; c < rows[i].size(); ++c)
-      text += fmt::format(" {} |", verify::markdown_text(rows[i][c]));
-  }
-  return text + "\n";
 }
 
 struct ListFlags {
@@ -259,15 +241,15 @@ int run_list(const ListFlags& flags) {
     std::cout << formats::json_text({{"schema", 1}, {"command", "list"}, {what, rows}});
     return kExitDone;
   }
-  std::vector<std::vector<std::string>> text = {{}};
-  for (const auto& [key, unused] : rows.at(0).items()) text[0].push_back(key);
-  for (const Json& row : rows) {
-    text.emplace_back();
-    for (const Json& value : row) text.back().push_back(cell_text(value));
+  std::vector<Field> fields;
+  for (const auto& [key, value] : rows.at(0).items()) {
+    const bool is_number = value.is_number() && !flags.markdown;
+    fields.push_back({is_number ? number(key) : Column(key), key, cell_text});
   }
-  std::vector<bool> is_number;
-  for (const auto& [unused, value] : rows.at(0).items()) is_number.push_back(value.is_number());
-  std::cout << (flags.markdown ? markdown_table(text) : text_table(text, is_number));
+  auto shown = table_of(rows, fields);
+  // As docs/ have it: names in backticks.
+  for (std::vector<Cell>& row : shown.rows) row.front().style = Style::kCode;
+  std::cout << (flags.markdown ? markdown_table(shown) : table_text(shown));
   return kExitDone;
 }
 

@@ -18,8 +18,8 @@
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
-#include "formats/text/figures.h"
 #include "formats/text/spelling.h"
+#include "report/figures.h"
 #include "synth/synth.h"
 
 namespace ingot::cli {

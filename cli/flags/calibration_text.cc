@@ -8,7 +8,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

@@ -151,7 +151,7 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       {"--activation-scales",
        &flags.activation_scales,
        "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-       "activations: what ingot calibrate writes",
+       "activations: the output of ingot calibrate",
        {.kind = ValueKind::kFile}},
       choice(flags, "--input-scale", "one scale for every static input instead of a file, e.g. 1"),
       choice(

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "convert/output/version.h"
-#include "formats/json/json.h"
-#include "formats/text/figures.h"
-#include "verify/report/heat_map.h"
+#include "report/figures.h"
+#include "report/heat_map.h"
+#include "report/rows.h"
 
 namespace ingot::cli {
 
@@ -46,7 +47,7 @@ double mean_of(const std::vector<double>& values) {
 /// The tokens of each rank by layer, before or after, in steps of the mean.
 std::string load_map(const Balance& balance, std::vector<double> BalancedLayer::*side,
                      std::string_view label) {
-  std::vector<verify::HeatCell> cells;
+  std::vector<HeatCell> cells;
   for (std::size_t rank = 0; rank < std::min<std::size_t>(balance.shape.ep, kMostRows); ++rank) {
     for (const BalancedLayer& layer : balance.layers) {
       const std::vector<double>& loads = layer.*side;
@@ -61,24 +62,35 @@ std::string load_map(const Balance& balance, std::vector<double> BalancedLayer::
                                             layer.layer, rank, loads[rank], times_text(times))});
     }
   }
-  return verify::heat_map_html(cells, label);
+  return heat_map_html(cells, label);
 }
 
 std::string legend() {
   std::string text;
-  for (const LoadStep& step : kSteps) text += verify::swatch_html(step.swatch, step.word);
+  for (const LoadStep& step : kSteps) text += swatch_html(step.swatch, step.word);
   return "<p class=legend>" + text + "</p>\n";
 }
 
-/// The largest over the mean, of each layer.
-std::vector<double> imbalances(const Balance& balance, std::vector<double> BalancedLayer::*side) {
-  std::vector<double> all;
-  for (const BalancedLayer& layer : balance.layers) all.push_back(imbalance(layer.*side));
-  return all;
+/// The largest over the mean, in the worst layer.
+double worst_imbalance(const Balance& balance, std::vector<double> BalancedLayer::*side) {
+  double worst = balance.layers.empty() ? 1 : 0;
+  for (const BalancedLayer& layer : balance.layers) worst = std::max(worst, imbalance(layer.*side));
+  return worst;
 }
 
-double largest(const std::vector<double>& values) {
-  return values.empty() ? 1 : *std::ranges::max_element(values);
+Json layer_row(const BalancedLayer& layer) {
+  return {{"layer", layer.layer},
+          {"before", {{"ranks", layer.before}, {"largest_over_mean", imbalance(layer.before)}}},
+          {"after", {{"ranks", layer.after}, {"largest_over_mean", imbalance(layer.after)}}},
+          {"slots", layer.slots}};
+}
+
+// Experts that several of the slots have.
+std::string n_replicated(const Json& slots) {
+  std::map<std::uint32_t, std::size_t> places;
+  for (const auto expert : slots.get<std::vector<std::uint32_t>>()) ++places[expert];
+  return fmt::format("{}",
+                     std::ranges::count_if(places, [](const auto& at) { return at.second > 1; }));
 }
 
 }  // namespace
@@ -121,12 +133,6 @@ std::string map_text(const Balance& balance) {
 }
 
 formats::JsonValue balance_json(const Balance& balance) {
-  const auto layer_json = [](const BalancedLayer& layer) -> Json {
-    return {{"layer", layer.layer},
-            {"before", {{"ranks", layer.before}, {"largest_over_mean", imbalance(layer.before)}}},
-            {"after", {{"ranks", layer.after}, {"largest_over_mean", imbalance(layer.after)}}},
-            {"slots", layer.slots}};
-  };
   return Json{{"schema", 1},
               {"command", "balance"},
               {"version", std::string(convert::kVersion)},
@@ -138,19 +144,18 @@ formats::JsonValue balance_json(const Balance& balance) {
               {"groups_stay_in_nodes", shard::keeps_groups(balance.shape)},
               {"choices", balance.n_choices},
               {"uncounted", balance.uncounted},
-              {"layers", formats::json_list(balance.layers, layer_json)}};
+              {"layers", formats::json_list(balance.layers, layer_row)}};
 }
 
-verify::Document balance_document(const Balance& balance) {
+Document balance_document(const Balance& balance) {
   const shard::BalanceShape& shape = balance.shape;
-  const std::vector<double> before = imbalances(balance, &BalancedLayer::before);
-  const std::vector<double> after = imbalances(balance, &BalancedLayer::after);
-  verify::Document document{
+  Document document{
       .title = "Balance of experts",
       .finding = fmt::format("the fullest rank has {} times the mean, in the worst of {} layers; "
                              "in contiguous blocks {}",
-                             times_text(largest(after)), balance.layers.size(),
-                             times_text(largest(before))),
+                             times_text(worst_imbalance(balance, &BalancedLayer::after)),
+                             balance.layers.size(),
+                             times_text(worst_imbalance(balance, &BalancedLayer::before))),
       .subject =
           fmt::format("{}: {} experts in {} slots of {} ranks{}", balance.directory,
                       balance.n_experts, shape.slots, shape.ep,
@@ -158,7 +163,7 @@ verify::Document balance_document(const Balance& balance) {
       .made_by = fmt::format("ingot {}", convert::kVersion)};
   if (shape.nodes > 1 && !shard::keeps_groups(shape)) {
     document.remarks.push_back(
-        {.style = verify::Style::kMild,
+        {.style = Style::kMild,
          .kind = "note",
          .text = fmt::format("{} groups of experts cannot stay within {} nodes, so nodes count for "
                              "nothing",
@@ -166,45 +171,34 @@ verify::Document balance_document(const Balance& balance) {
   }
   if (!balance.uncounted.empty()) {
     document.remarks.push_back(
-        {.style = verify::Style::kMild,
+        {.style = Style::kMild,
          .kind = "warning",
          .text = fmt::format("no tokens were counted in layer{} {}, so its experts are placed as "
                              "if all had as many",
                              balance.uncounted.size() == 1 ? "" : "s",
                              fmt::join(balance.uncounted, ", "))});
   }
-  std::vector<std::size_t> order(balance.layers.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return after[i]; });
-  verify::Table table{
-      .columns = {"layer", verify::number("tokens a rank"), verify::number("most in blocks"),
-                  verify::number("most here"), verify::number("experts in several slots")},
-      .rows = {}};
-  for (const std::size_t i : order) {
-    const BalancedLayer& layer = balance.layers[i];
-    std::vector<std::uint32_t> slots = layer.slots;
-    std::ranges::sort(slots);
-    std::size_t n_replicated = 0;
-    for (auto at = slots.begin(); at != slots.end();) {
-      const auto next = std::upper_bound(at, slots.end(), *at);
-      if (next - at > 1) ++n_replicated;
-      at = next;
-    }
-    table.rows.push_back({fmt::format("{}", layer.layer),
-                          fmt::format("{:.0f}", mean_of(layer.after)), times_text(before[i]) + " x",
-                          times_text(after[i]) + " x", fmt::format("{}", n_replicated)});
-  }
+  std::vector<BalancedLayer> layers = balance.layers;
+  std::ranges::stable_sort(layers, std::greater<>(),
+                           [](const BalancedLayer& layer) { return imbalance(layer.after); });
+  const auto times = [](const Json& imbalance) { return times_text(imbalance) + " x"; };
+  Table table = table_of(formats::json_list(layers, layer_row),
+                         {{"layer", "layer", [](const Json& layer) { return layer.dump(); }},
+                          {number("tokens a rank"), "after.ranks",
+                           [](const Json& ranks) { return fmt::format("{:.0f}", mean_of(ranks)); }},
+                          {number("most in blocks"), "before.largest_over_mean", times},
+                          {number("most here"), "after.largest_over_mean", times},
+                          {number("experts in several slots"), "slots", n_replicated}});
   document.sections = {{"layers", "Layers", {std::move(table)}}};
   document.sections.push_back(
       {"before",
        "Tokens by layer and rank, in contiguous blocks",
-       {verify::Drawing{load_map(balance, &BalancedLayer::before, "tokens in contiguous blocks") +
-                        legend()}}});
+       {Drawing{load_map(balance, &BalancedLayer::before, "tokens in contiguous blocks") +
+                legend()}}});
   document.sections.push_back(
       {"after",
        "Tokens by layer and rank, with this map",
-       {verify::Drawing{load_map(balance, &BalancedLayer::after, "tokens with this map") +
-                        legend()}}});
+       {Drawing{load_map(balance, &BalancedLayer::after, "tokens with this map") + legend()}}});
   return document;
 }
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "formats/json/json_fwd.h"
+#include "report/document.h"
 #include "shard/cut/expert_balance.h"
 #include "verify/calibrate/expert_loads.h"
-#include "verify/report/document.h"
 
 namespace ingot::cli {
 
@@ -38,6 +38,6 @@ Balance balanced(const verify::ExpertLoads& loads, const std::set<std::uint32_t>
 std::string map_text(const Balance& balance);
 formats::JsonValue balance_json(const Balance& balance);
 /// For a terminal, a page and Markdown; a page also has the tokens by layer and rank.
-verify::Document balance_document(const Balance& balance);
+Document balance_document(const Balance& balance);
 
 }  // namespace ingot::cli

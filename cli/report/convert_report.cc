@@ -1,26 +1,26 @@
 #include "cli/report/convert_report.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <map>
 #include <set>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/report/engine_report.h"
-#include "cli/report/lossless_report.h"
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
+#include "convert/plan/exactness.h"
 #include "convert/plan/passes.h"
 #include "formats/base/printable.h"
-#include "formats/json/json.h"
 #include "formats/storage/meant_tensor.h"
-#include "formats/text/figures.h"
-#include "verify/report/document.h"
+#include "report/figures.h"
+#include "report/rows.h"
 
 namespace ingot::cli {
 
@@ -33,10 +33,6 @@ using convert::StageReport;
 using formats::Json;
 using formats::json_list;
 using quantize::QualitySums;
-using verify::number;
-using verify::Paragraph;
-using verify::Section;
-using verify::Table;
 
 namespace {
 
@@ -44,53 +40,64 @@ std::string scheme_name(formats::SchemeId scheme) {
   return std::string(formats::scheme_facts(scheme).name);
 }
 
-// A table whose first columns are given and that ends with the figures of QualitySums.
-Table table_of(std::vector<verify::Column> columns) {
-  for (const char* title :
-       {"rel. error", "SQNR dB", "cosine", "max error", "saturated", "zeroed", "exact blocks"})
-    columns.push_back(number(title));
-  return {.columns = std::move(columns)};
+// A row that ends with these figures.
+Json with_figures(Json row, const QualitySums& sums) {
+  row.update({{"elements", sums.elements},
+              {"relative_error", sums.relative_error()},
+              {"sqnr_db", sums.sqnr_db()},
+              {"cosine", sums.cosine()},
+              {"max_error", sums.max_error},
+              {"saturated", sums.saturated},
+              {"zeroed", sums.zeroed},
+              {"blocks", sums.blocks},
+              {"exact_blocks", sums.exact_blocks}});
+  return row;
 }
 
-void add_row(std::vector<verify::Cell> row, const QualitySums& sums, Table& table) {
-  row.insert(row.end(),
-             {short_text(sums.relative_error()), decibel_text(sums.sqnr_db()),
-              cosine_text(sums.cosine()), short_text(sums.max_error),
-              share_text(sums.saturated, sums.elements), share_text(sums.zeroed, sums.elements),
-              fmt::format("{} of {}", count_text(sums.exact_blocks), count_text(sums.blocks))});
-  table.rows.push_back(std::move(row));
+Json quality_row(const QualityReport::Row& row) {
+  return with_figures(
+      {{"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}},
+      row.sums);
 }
 
-Json with_figures(Json json, const QualitySums& sums) {
-  const double sqnr = sums.sqnr_db();
-  json.update({{"elements", sums.elements},
-               {"relative_error", sums.relative_error()},
-               {"sqnr_db", std::isfinite(sqnr) ? Json(sqnr) : Json(nullptr)},
-               {"cosine", sums.cosine()},
-               {"max_error", sums.max_error},
-               {"saturated", sums.saturated},
-               {"zeroed", sums.zeroed},
-               {"blocks", sums.blocks},
-               {"exact_blocks", sums.exact_blocks}});
-  return json;
+Json worst_row(const QualityReport::Worst& worst) {
+  return with_figures({{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}},
+                      worst.sums);
+}
+
+// A table of rows with_figures() that begins with these columns.
+Table quality_table(const Json& rows, std::vector<Field> fields) {
+  const auto share = [](const char* key) {
+    return Field{number(key), "",
+                 [key](const Json& row) { return share_text(row.at(key), row.at("elements")); }};
+  };
+  const auto exact_blocks = [](const Json& row) {
+    return fmt::format("{} of {}", count_text(row.at("exact_blocks")),
+                       count_text(row.at("blocks")));
+  };
+  for (Field& field : std::vector<Field>{{"rel. error", "relative_error", short_text},
+                                         {"SQNR dB", "sqnr_db", decibel_text},
+                                         {"cosine", "cosine", cosine_text},
+                                         {"max error", "max_error", short_text},
+                                         share("saturated"),
+                                         share("zeroed"),
+                                         {number("exact blocks"), "", exact_blocks}})
+    fields.push_back(std::move(field));
+  return table_of(rows, fields);
 }
 
 /// Errors of quantization, by scheme and role, and the `n_worst` worst tensors; empty when no
 /// tensor was quantized.
-verify::Section quality_section(const QualityReport& report, std::size_t n_worst) {
-  verify::Section section{"quality", "Error against the source's values", {}};
+Section quality_section(const QualityReport& report, std::size_t n_worst) {
+  Section section{"quality", "Error against the source's values", {}};
   if (!report.rows.empty()) {
-    Table table = table_of({"quantized", "role", number("tensors")});
-    for (const QualityReport::Row& row : report.rows)
-      add_row({scheme_name(row.scheme), row.role, count_text(row.n_tensors)}, row.sums, table);
-    Table worst = table_of({"worst tensors", "scheme"});
-    worst.least_rows = verify::kScreenWorst;
-    for (std::size_t i = 0; i < std::min(n_worst, report.worst.size()); ++i) {
-      const QualityReport::Worst& tensor = report.worst[i];
-      add_row({tensor.tensor, scheme_name(tensor.scheme)}, tensor.sums, worst);
-    }
+    Table worst = quality_table(
+        json_list(std::span(report.worst).first(std::min(n_worst, report.worst.size())), worst_row),
+        {{"worst tensors", "tensor"}, {"scheme"}});
+    worst.least_rows = kScreenWorst;
     section.blocks = {
-        std::move(table),
+        quality_table(json_list(report.rows, quality_row),
+                      {{"quantized", "scheme"}, {"role"}, {"tensors"}}),
         Paragraph{fmt::format("blocks: {} exact, {} rounded; {} tensors rounded twice "
                               "(quantized in the source, and again)",
                               count_text(report.exact_blocks), count_text(report.rounded_blocks),
@@ -100,51 +107,55 @@ verify::Section quality_section(const QualityReport& report, std::size_t n_worst
   if (report.inexact_globals > 0) {
     section.blocks.push_back(
         Paragraph{fmt::format("{} global scales are reciprocals that do not turn back exactly (off "
-                              "by one unit in the last "
-                              "place)",
+                              "by one unit in the last place)",
                               count_text(report.inexact_globals))});
   }
   return section;
 }
 
 Json quality_json(const QualityReport& report) {
-  const auto row_json = [](const QualityReport::Row& row) {
-    return with_figures(
-        {{"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}},
-        row.sums);
-  };
-  const auto worst_json = [](const QualityReport::Worst& worst) {
-    return with_figures({{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}},
-                        worst.sums);
-  };
-  return {{"rows", json_list(report.rows, row_json)},
-          {"worst", json_list(report.worst, worst_json)},
-          {"exact_blocks", report.exact_blocks},
-          {"rounded_blocks", report.rounded_blocks},
-          {"tensors_rounded_twice", report.rounded_twice},
-          {"inexact_globals", report.inexact_globals}};
+  return as_document({{"rows", json_list(report.rows, quality_row)},
+                      {"worst", json_list(report.worst, worst_row)},
+                      {"exact_blocks", report.exact_blocks},
+                      {"rounded_blocks", report.rounded_blocks},
+                      {"tensors_rounded_twice", report.rounded_twice},
+                      {"inexact_globals", report.inexact_globals}});
 }
 
 double gigabytes_per_second(const StageReport& stage) {
   return stage.seconds > 0 ? static_cast<double>(stage.n_bytes) * 1e-9 / stage.seconds : 0;
 }
 
-// Tensors and bytes of one action and pair of schemes.
-struct Change {
-  std::uint64_t n_tensors = 0, n_bytes = 0;
-};
-using Changes = std::map<std::tuple<Action, std::string, std::string>, Change>;
-
-Changes changes_of(const Plan& plan) {
-  Changes changes;
+// Tensors and bytes by action and pair of schemes.
+Json change_rows(const Plan& plan) {
+  std::map<std::tuple<Action, std::string, std::string>, std::array<std::uint64_t, 2>> changes;
   for (const PlannedTensor& planned : plan.tensors) {
     if (!plan.is_here(planned)) continue;
     const auto from = plan.tensor_of(planned).encoding.scheme;
-    Change& change = changes[{planned.action, scheme_name(from), scheme_name(planned.to)}];
-    ++change.n_tensors;
-    for (std::size_t p = 0; p < planned.n_parts; ++p) change.n_bytes += planned.parts[p].n_bytes;
+    auto& [n_tensors, n_bytes] =
+        changes[{planned.action, scheme_name(from), scheme_name(planned.to)}];
+    ++n_tensors;
+    for (std::size_t p = 0; p < planned.n_parts; ++p) n_bytes += planned.parts[p].n_bytes;
   }
-  return changes;
+  return json_list(changes, [](const auto& change) -> Json {
+    const auto& [action, from, to] = change.first;
+    return {{"action", convert::action_name(action)},
+            {"from", from},
+            {"to", to},
+            {"tensors", change.second[0]},
+            {"bytes_out", change.second[1]}};
+  });
+}
+
+// Whether values are held exactly, by pair of schemes, and the roles of these tensors.
+Json exactness_rows(const Plan& plan) {
+  return json_list(convert::roles_by_exactness(plan), [](const auto& row) -> Json {
+    const auto& [is_exact, from, to] = row.first;
+    return {{"held", is_exact ? "exact by rule" : "not known"},
+            {"from", scheme_name(from)},
+            {"to", scheme_name(to)},
+            {"roles", row.second}};
+  });
 }
 
 // Names of quantized tensors that no option changes and that become BF16, sorted.
@@ -210,8 +221,8 @@ ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> en
 
 // On a screen, or whole.
 std::string text_of(Section section, bool is_whole) {
-  const verify::Document document{.sections = {std::move(section)}};
-  return verify::write_text(document, is_whole ? 0 : verify::kScreenLines);
+  const Document document{.sections = {std::move(section)}};
+  return write_text(document, is_whole ? 0 : kScreenLines);
 }
 
 }  // namespace
@@ -220,20 +231,18 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   const Plan& plan = run.plan;
   Section section;
   const auto line = [&](std::string_view label, std::string text) {
-    section.blocks.push_back(verify::Paragraph{fmt::format("{:<13}{}", label, text)});
+    section.blocks.push_back(Paragraph{fmt::format("{:<13}{}", label, text)});
   };
   line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
                                plan.source.directory().string(), plan.source.family().name,
                                plan.source.dialect().name, plan.target.dialect->name));
-  verify::Table actions{
-      .columns = {"action", "from", "to", number("tensors"), number("bytes out")}};
-  for (const auto& [key, change] : changes_of(plan)) {
-    const auto& [action, from, to] = key;
-    actions.rows.push_back({convert::action_name(action), from, to, count_text(change.n_tensors),
-                            count_text(change.n_bytes)});
-  }
-  section.blocks.push_back(std::move(actions));
-  section.blocks.push_back(exactness_table(plan));
+  section.blocks.push_back(table_of(
+      change_rows(plan), {{"action"}, {"from"}, {"to"}, {"tensors"}, {"bytes out", "bytes_out"}}));
+  section.blocks.push_back(table_of(
+      exactness_rows(plan),
+      {{"every value is held", "held"}, {"from"}, {"to"}, {"roles", "roles", [](const Json& roles) {
+                                                             return first_of(roles, 5);
+                                                           }}}));
   line("output",
        fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
                    plan.n_members_here(), bytes_text(plan.sizes.bytes_out)));
@@ -242,7 +251,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
          fmt::format("{}: these figures are those of its {} of {} weights files",
                      convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members));
   }
-  for (verify::Block& block : slicing_blocks(plan)) section.blocks.push_back(std::move(block));
+  for (Block& block : slicing_blocks(plan)) section.blocks.push_back(std::move(block));
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
   if (plan.counts.demoted > 0) {
@@ -276,24 +285,15 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   if (run.time) line("time", time_text(*run.time));
   for (auto& [label, text] : engine_lines(served(plan, run.checked.loadable.engines, run.output)))
     line(label, std::move(text));
-  if (run.checked.is_finished)
-    section.blocks.push_back(verify::Paragraph{std::string(kAlreadyFinished)});
+  if (run.checked.is_finished) section.blocks.push_back(Paragraph{std::string(kAlreadyFinished)});
   section.blocks.push_back(
-      verify::remarks_of("warning", both(plan.warnings, run.checked.loadable.warnings)));
+      remarks_of("warning", both(plan.warnings, run.checked.loadable.warnings)));
   return text_of(std::move(section), is_whole);
 }
 
 Json dry_run_json(const DryRun& run) {
   const Plan& plan = run.plan;
   const convert::Preflight& checked = run.checked;
-  const auto change_json = [](const Changes::value_type& row) -> Json {
-    const auto& [action, from, to] = row.first;
-    return {{"action", convert::action_name(action)},
-            {"from", from},
-            {"to", to},
-            {"tensors", row.second.n_tensors},
-            {"bytes_out", row.second.n_bytes}};
-  };
   Json json = {{"schema", 1},
                {"command", "convert"},
                {"dry_run", true},
@@ -302,8 +302,8 @@ Json dry_run_json(const DryRun& run) {
                {"dialect", plan.source.dialect().name},
                {"output_dialect", plan.target.dialect->name},
                {"recipe", plan.recipe.to_json()},
-               {"actions", json_list(changes_of(plan), change_json)},
-               {"every_value_is_held", exactness_json(plan)},
+               {"actions", change_rows(plan)},
+               {"every_value_is_held", exactness_rows(plan)},
                {"files", Json::array()}};
   for (const convert::PlannedFile& file : plan.files) {
     if (!file.is_here) continue;
@@ -334,18 +334,17 @@ Json dry_run_json(const DryRun& run) {
 
 std::string remarks_text(const Plan& plan, bool is_whole) {
   constexpr std::size_t kFewLines = 10;
-  const verify::Document document{
-      .sections = {{"",
-                    "",
-                    {verify::remarks_of("warning", plan.warnings),
-                     verify::remarks_of("note", alignment_notes(plan))}}}};
-  return verify::write_text(document, is_whole ? 0 : kFewLines);
+  const Document document{.sections = {{"",
+                                        "",
+                                        {remarks_of("warning", plan.warnings),
+                                         remarks_of("note", alignment_notes(plan))}}}};
+  return write_text(document, is_whole ? 0 : kFewLines);
 }
 
 std::string report_text(const Plan& plan, const ExecuteReport& report, const std::string& output,
                         std::optional<std::size_t> n_worst) {
   if (report.already_done) return std::string(kAlreadyFinished) + "\n";
-  Section section = quality_section(report.quality, n_worst.value_or(verify::kScreenWorst));
+  Section section = quality_section(report.quality, n_worst.value_or(kScreenWorst));
   std::string done;
   const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
     if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
@@ -383,8 +382,8 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
                                 report.tensors_redone));
   }
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
-    section.blocks.insert(section.blocks.begin(), verify::Paragraph{std::move(*line)});
-  section.blocks.push_back(verify::remarks_of("warning", both(plan.warnings, report.warnings)));
+    section.blocks.insert(section.blocks.begin(), Paragraph{std::move(*line)});
+  section.blocks.push_back(remarks_of("warning", both(plan.warnings, report.warnings)));
   for (const auto& [label, text] : engine_lines(served(plan, report.engines, output)))
     section.blocks.push_back(Paragraph{fmt::format("{}: {}", label, text)});
   return text_of(std::move(section), n_worst.has_value());

@@ -8,10 +8,11 @@
 
 #include "formats/base/error.h"
 #include "formats/family/role_groups.h"
-#include "formats/json/json.h"
-#include "formats/text/figures.h"
 #include "inference/family/model_family.h"
 #include "inference/model/step/step.h"
+#include "report/figures.h"
+#include "report/rows.h"
+#include "report/table_text.h"
 
 namespace ingot::cli {
 
@@ -143,39 +144,40 @@ Fit fit_of(const Plan& plan, const FitRequest& request) {
 std::string fit_text(const Fit& fit) {
   const FitRequest& request = fit.request;
   const shard::Topology& topology = fit.topology;
-  std::vector<std::vector<std::string>> rows;
+  Table table{.columns = {"", number(""), ""}};
   for (const std::string_view group : kGroups) {
     const auto found = fit.weights.find(group);
     if (found != fit.weights.end())
-      rows.push_back({std::string(group), bytes_text(found->second), ""});
+      table.rows.push_back({std::string(group), bytes_text(found->second), ""});
   }
   if (const auto found = fit.weights.find(kOthers); found != fit.weights.end())
-    rows.push_back(
+    table.rows.push_back(
         {std::string(kOthers), bytes_text(found->second), "embedding, head, norms, router"});
-  rows.push_back({"weights", bytes_text(fit.weight_bytes),
-                  fit.lightest_bytes == fit.weight_bytes
-                      ? "the same on every rank"
-                      : fmt::format("{} on the lightest rank", bytes_text(fit.lightest_bytes))});
+  table.rows.push_back(
+      {"weights", bytes_text(fit.weight_bytes),
+       fit.lightest_bytes == fit.weight_bytes
+           ? "the same on every rank"
+           : fmt::format("{} on the lightest rank", bytes_text(fit.lightest_bytes))});
   const std::string_view format = inference::kv_format_name(request.cache);
   if (!fit.cache_per_token) {
-    rows.push_back({"cache", "?", "not known for this family"});
+    table.rows.push_back({"cache", "?", "not known for this family"});
   } else {
     const std::string per_token =
         fmt::format("{} bytes per token in {}", count_text(*fit.cache_per_token), format);
-    rows.push_back({"cache", bytes_text(fit.cache_bytes()),
-                    request.context ? fmt::format("{} sequence(s) of {} tokens, {}",
-                                                  count_text(request.sequences.value_or(1)),
-                                                  count_text(*request.context), per_token)
-                                    : per_token});
+    table.rows.push_back({"cache", bytes_text(fit.cache_bytes()),
+                          request.context ? fmt::format("{} sequence(s) of {} tokens, {}",
+                                                        count_text(request.sequences.value_or(1)),
+                                                        count_text(*request.context), per_token)
+                                          : per_token});
   }
   const std::uint64_t used = fit.weight_bytes + fit.cache_bytes();
-  rows.push_back({"rest", bytes_text(request.device_bytes - std::min(used, request.device_bytes)),
-                  fmt::format("of {}; a tenth is left for activations, buffers and kernels",
-                              bytes_text(request.device_bytes))});
-  std::string text =
-      fmt::format("memory of rank {}, which has the least room of {} (tp {}, ep {}, pp {})\n{}",
-                  fit.rank, topology.n_ranks(), topology.tp, topology.ep, topology.pp,
-                  text_table(rows, {false, true, false}));
+  table.rows.push_back({"rest",
+                        bytes_text(request.device_bytes - std::min(used, request.device_bytes)),
+                        fmt::format("of {}; a tenth is left for activations, buffers and kernels",
+                                    bytes_text(request.device_bytes))});
+  std::string text = fmt::format(
+      "memory of rank {}, which has the least room of {} (tp {}, ep {}, pp {})\n{}", fit.rank,
+      topology.n_ranks(), topology.tp, topology.ep, topology.pp, table_text(table));
   text += fit.fits()
               ? "fits      yes\n"
               : fmt::format("fits      no: {} too much\n", bytes_text(used - fit.usable_bytes()));
@@ -193,9 +195,6 @@ std::string fit_text(const Fit& fit) {
 }
 
 Json fit_json(const Fit& fit) {
-  const auto optional = [](const std::optional<std::uint64_t>& value) {
-    return value ? Json(*value) : Json(nullptr);
-  };
   const std::optional<std::uint64_t> tokens = fit.tokens();
   Json json = {
       {"ranks", fit.topology.n_ranks()},
@@ -209,12 +208,12 @@ Json fit_json(const Fit& fit) {
       {"weight_bytes", fit.weight_bytes},
       {"lightest_weight_bytes", fit.lightest_bytes},
       {"kv_cache", inference::kv_format_name(fit.request.cache)},
-      {"cache_bytes_per_token", optional(fit.cache_per_token)},
+      {"cache_bytes_per_token", or_null(fit.cache_per_token)},
       {"cache_bytes", fit.cache_bytes()},
-      {"context", optional(fit.request.context)},
-      {"sequences", optional(fit.request.sequences)},
+      {"context", or_null(fit.request.context)},
+      {"sequences", or_null(fit.request.sequences)},
       {"fits", fit.fits()},
-      {"tokens_that_fit", optional(tokens)},
+      {"tokens_that_fit", or_null(tokens)},
       {"sequences_that_fit",
        tokens && fit.request.context ? Json(*tokens / *fit.request.context) : Json(nullptr)}};
   for (const auto& [group, n_bytes] : fit.weights) json["weights"][std::string(group)] = n_bytes;

@@ -14,13 +14,13 @@
 #include "formats/base/printable.h"
 #include "formats/checkpoint/cache_words.h"
 #include "formats/family/cache_scales.h"
-#include "formats/json/json.h"
 #include "formats/storage/tensor_source.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
+#include "report/table_text.h"
 
 namespace ingot::cli {
 
-using Rows = std::vector<std::vector<std::string>>;
 using formats::Checkpoint;
 using formats::Json;
 using formats::json_list;
@@ -56,7 +56,7 @@ struct QuantizationFound {
 
 /// Sums of stored tensors or weights by one of their properties, in the order of its values.
 struct Breakdown {
-  std::string_view property;
+  const char* property;
   const char* counted;  ///< the unit of n_parameters
   std::map<int, std::pair<std::string_view, Tally>> rows;
 
@@ -182,36 +182,57 @@ std::string parameters_text(std::uint64_t n_parameters) {
                  : fmt::format("{} ({:.2f} B)", exact, n * 1e-9);
 }
 
-// The first row is the head.
-std::string bold_table(const Rows& rows, const std::vector<bool>& right) {
+// With its titles in bold.
+std::string bold_table(const Table& table) {
   const Emphasis bold = emphasis(1);
-  const std::string table = text_table(rows, right);
-  const std::size_t end = table.find('\n');
-  return fmt::format("{}{}{}{}\n", bold.on, table.substr(0, end), bold.off, table.substr(end));
+  const std::string text = table_text(table);
+  const std::size_t end = text.find('\n');
+  return fmt::format("{}{}{}{}\n", bold.on, text.substr(0, end), bold.off, text.substr(end));
+}
+
+Json tally_row(std::string_view name, const char* counted, const Tally& tally) {
+  return {{"name", name},
+          {"tensors", tally.n_tensors},
+          {counted, tally.n_parameters},
+          {"bytes", tally.n_bytes}};
+}
+
+Json breakdown_rows(const Breakdown& breakdown) {
+  return json_list(breakdown.rows, [&](const auto& row) {
+    return tally_row(row.second.first, breakdown.counted, row.second.second);
+  });
 }
 
 std::string breakdown_text(const Breakdown& breakdown) {
-  Rows rows = {{std::string(breakdown.property), "tensors",
-                fmt::format("{:>10}", breakdown.counted), "bytes"}};
-  for (const auto& [value, row] : breakdown.rows) {
-    const auto& [name, tally] = row;
-    rows.push_back({std::string(name), count_text(tally.n_tensors), count_text(tally.n_parameters),
-                    count_text(tally.n_bytes)});
-  }
-  return bold_table(rows, {false, true, true, true});
+  return bold_table(table_of(breakdown_rows(breakdown),
+                             {{breakdown.property, "name"},
+                              {"tensors"},
+                              {fmt::format("{:>10}", breakdown.counted), breakdown.counted},
+                              {"bytes"}}));
 }
 
-std::string scheme_mix(const LayerSummary& layer) {
+Json row_of(const LayerSummary& layer) {
+  Json schemes = Json::object();
+  for (const auto& [scheme, n] : layer.tensors_by_scheme)
+    schemes[std::string(formats::scheme_facts(scheme).name)] = n;
+  return {{"layer", layer.layer},
+          {"kind", layer.kind},
+          {"tensors", layer.tally.n_tensors},
+          {"parameters", layer.tally.n_parameters},
+          {"bytes", layer.tally.n_bytes},
+          {"schemes", std::move(schemes)}};
+}
+
+std::string scheme_mix(const Json& schemes) {
   std::string text;
-  for (const auto& [scheme, n] : layer.tensors_by_scheme) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n, formats::scheme_facts(scheme).name);
-  }
+  for (const auto& [scheme, n] : schemes.items())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n.get<std::uint64_t>(), scheme);
   return text;
 }
 
 // Layers that are alike share a row.
 std::string layer_table(const Summary& summary) {
-  Rows rows = {{"layers", "kind", "tensors", "parameters", "bytes", "schemes (each layer)"}};
+  Json rows = Json::array();
   for (std::size_t begin = 0; begin < summary.layers.size();) {
     const LayerSummary& first = summary.layers[begin];
     std::size_t end = begin + 1;
@@ -222,43 +243,52 @@ std::string layer_table(const Summary& summary) {
       ++end;
     }
     const std::uint32_t last = summary.layers[end - 1].layer;
-    rows.push_back(
-        {first.layer == last ? std::to_string(last) : fmt::format("{}-{}", first.layer, last),
-         std::string(first.kind), count_text(first.tally.n_tensors),
-         count_text(first.tally.n_parameters), count_text(first.tally.n_bytes), scheme_mix(first)});
+    rows.push_back(row_of(first));
+    rows.back()["layer"] =
+        first.layer == last ? std::to_string(last) : fmt::format("{}-{}", first.layer, last);
     begin = end;
   }
-  return bold_table(rows, {false, false, true, true, true, false});
+  return bold_table(table_of(rows, {{"layers", "layer"},
+                                    {"kind"},
+                                    {"tensors"},
+                                    {"parameters"},
+                                    {"bytes"},
+                                    {"schemes (each layer)", "schemes", scheme_mix}}));
 }
 
-std::vector<std::uint64_t> tensors_by_file(const Checkpoint& checkpoint,
-                                           const AsStored& as_stored) {
-  std::vector<std::uint64_t> counts(checkpoint.files().size());
-  for (const StoredTensor& stored : as_stored.tensors()) ++counts[stored.file];
-  return counts;
+Json file_rows(const Checkpoint& checkpoint, const AsStored& as_stored) {
+  std::vector<std::uint64_t> n_tensors(checkpoint.files().size());
+  for (const StoredTensor& stored : as_stored.tensors()) ++n_tensors[stored.file];
+  Json rows = Json::array();
+  for (const formats::SourceFile& file : checkpoint.files()) {
+    rows.push_back(
+        {{"name", file.name}, {"bytes", file.n_bytes}, {"tensors", n_tensors[rows.size()]}});
+  }
+  return rows;
+}
+
+Json side_file_rows(const Checkpoint& checkpoint) {
+  return json_list(checkpoint.side_files(), [](const formats::SideFile& side) {
+    return Json{{"name", side.path}, {"bytes", side.n_bytes}};
+  });
 }
 
 std::string files_text(const Checkpoint& checkpoint, const AsStored& as_stored) {
-  const auto files = checkpoint.files();
-  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint, as_stored);
+  Json rows = file_rows(checkpoint, as_stored);
   std::uint64_t total = 0;
-  for (const formats::SourceFile& file : files) total += file.n_bytes;
+  for (const Json& file : rows) total += file["bytes"].get<std::uint64_t>();
   std::string text = fmt::format("{} weights file(s), {} bytes ({}){}, {} side file(s)\n",
-                                 files.size(), count_text(total), bytes_text(total),
+                                 rows.size(), count_text(total), bytes_text(total),
                                  checkpoint.has_index() ? ", with index" : ", without index",
                                  checkpoint.side_files().size());
-  Rows rows;
-  const bool all = files.size() <= kFilesShown;
-  for (std::size_t f = 0; f < files.size(); ++f) {
-    if (!all && f == 3) rows.push_back({fmt::format("... {} more", files.size() - 4)});
-    if (!all && f >= 3 && f + 1 < files.size()) continue;
-    rows.push_back(
-        {files[f].name, count_text(counts[f]) + " tensors", count_text(files[f].n_bytes)});
+  if (rows.size() > kFilesShown) {
+    rows[3] = {{"name", fmt::format("... {} more", rows.size() - 4)}};
+    rows.erase(rows.begin() + 4, rows.end() - 1);
   }
-  for (const formats::SideFile& side : checkpoint.side_files()) {
-    rows.push_back({side.path, "", count_text(side.n_bytes)});
-  }
-  return text + text_table(rows, {false, true, true});
+  for (Json& side : side_file_rows(checkpoint)) rows.push_back(std::move(side));
+  const auto tensors = [](const Json& n) { return n.is_null() ? "" : count_text(n) + " tensors"; };
+  return text + table_text(table_of(
+                    rows, {{"", "name"}, {number(""), "tensors", tensors}, {"", "bytes"}}));
 }
 
 std::string quantization_text(const Checkpoint& checkpoint, const Summary& summary) {
@@ -280,25 +310,6 @@ std::string quantization_text(const Checkpoint& checkpoint, const Summary& summa
     text += fmt::format("config says   {}\n", printable(said));
   }
   return text;
-}
-
-Json tally_json(std::string_view name, const char* counted, const Tally& tally) {
-  return {{"name", name},
-          {"tensors", tally.n_tensors},
-          {counted, tally.n_parameters},
-          {"bytes", tally.n_bytes}};
-}
-
-Json layer_json(const LayerSummary& layer) {
-  Json schemes = Json::object();
-  for (const auto& [scheme, n] : layer.tensors_by_scheme)
-    schemes[std::string(formats::scheme_facts(scheme).name)] = n;
-  return {{"layer", layer.layer},
-          {"kind", layer.kind},
-          {"tensors", layer.tally.n_tensors},
-          {"parameters", layer.tally.n_parameters},
-          {"bytes", layer.tally.n_bytes},
-          {"schemes", std::move(schemes)}};
 }
 
 // Whether this is a part of a model, or put together from parts.
@@ -372,8 +383,7 @@ Json summary_json(const Checkpoint& checkpoint) {
   Json json = {{"family", checkpoint.family().name},
                {"dialect", checkpoint.dialect().name},
                {"parameters", summary.main_parameters},
-               {"active_parameters",
-                summary.active_parameters ? Json(*summary.active_parameters) : Json(nullptr)},
+               {"active_parameters", or_null(summary.active_parameters)},
                {"mtp_parameters", summary.mtp_parameters},
                {"lookup_table_parameters", summary.table_parameters},
                {"other_modality_parameters", summary.modality_parameters},
@@ -385,28 +395,18 @@ Json summary_json(const Checkpoint& checkpoint) {
     json["slicing"] = formats::slicing_record_json(*checkpoint.slicing());
   json["quantization"] = Json::array();
   for (const auto& [found, tally] : summary.quantization) {
-    Json row = tally_json(formats::scheme_facts(found.scheme).name, "parameters", tally);
+    Json row = tally_row(formats::scheme_facts(found.scheme).name, "parameters", tally);
     row["block"] = {found.block_rows, found.block_cols};
     row["scale_dtype"] = formats::dtype_name(found.scale_dtype);
     json["quantization"].push_back(std::move(row));
   }
   for (const Breakdown* breakdown : {&summary.by_dtype, &summary.by_scheme, &summary.by_role}) {
-    json[fmt::format("by_{}", breakdown->property)] = json_list(breakdown->rows, [&](auto& row) {
-      return tally_json(row.second.first, breakdown->counted, row.second.second);
-    });
+    json[fmt::format("by_{}", breakdown->property)] = breakdown_rows(*breakdown);
   }
-  json["layers"] = json_list(summary.layers, layer_json);
-  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint, as_stored);
-  json["files"] = Json::array();
-  for (std::size_t f = 0; f < counts.size(); ++f) {
-    json["files"].push_back({{"name", checkpoint.files()[f].name},
-                             {"bytes", checkpoint.files()[f].n_bytes},
-                             {"tensors", counts[f]}});
-  }
+  json["layers"] = json_rows(summary.layers);
+  json["files"] = file_rows(checkpoint, as_stored);
   json["index"] = checkpoint.has_index();
-  json["side_files"] = json_list(checkpoint.side_files(), [](const formats::SideFile& side) {
-    return Json{{"name", side.path}, {"bytes", side.n_bytes}};
-  });
+  json["side_files"] = side_file_rows(checkpoint);
   return json;
 }
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "convert/output/rank_directories.h"
-#include "formats/json/json.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
 
 namespace ingot::cli {
 
@@ -15,21 +15,23 @@ using formats::Json;
 
 namespace {
 
-struct RankRow {
-  shard::RankPosition position;
-  std::size_t n_files = 0;
-  std::uint64_t n_bytes = 0;
-};
-
-std::vector<RankRow> rank_rows(const Plan& plan) {
+Json rank_rows(const Plan& plan) {
   const shard::Topology& topology = plan.slicing->topology;
-  std::vector<RankRow> rows;
+  Json rows = Json::array();
   for (std::uint32_t rank = 0; rank < topology.n_ranks(); ++rank) {
-    RankRow& row = rows.emplace_back(RankRow{.position = topology.position(rank)});
+    const shard::RankPosition at = topology.position(rank);
+    std::uint64_t n_files = 0, n_bytes = 0;
     for (const convert::RankFile& file : convert::files_of_rank(plan, rank)) {
-      ++row.n_files;
-      row.n_bytes += plan.files[file.file].n_bytes;
+      ++n_files;
+      n_bytes += plan.files[file.file].n_bytes;
     }
+    rows.push_back({{"rank", at.rank},
+                    {"stage", at.stage},
+                    {"tp_rank", at.tp_rank},
+                    {"ep_rank", at.ep_rank},
+                    {"etp_rank", at.etp_rank},
+                    {"files", n_files},
+                    {"bytes", n_bytes}});
   }
   return rows;
 }
@@ -85,57 +87,48 @@ std::vector<std::string> alignment_notes(const Plan& plan) {
   return notes;
 }
 
-std::vector<verify::Block> slicing_blocks(const Plan& plan) {
-  using verify::number;
+std::vector<Block> slicing_blocks(const Plan& plan) {
   if (!plan.is_sliced()) return {};
   const shard::Topology& topology = plan.slicing->topology;
-  verify::Table table{.columns = {number("rank"), number("stage"), "layers", number("tp_rank"),
-                                  number("ep_rank"), number("etp_rank"), number("files"),
-                                  number("bytes")}};
-  const std::vector<RankRow> rows = rank_rows(plan);
-  const bool has_mtp = writes_mtp(plan);
-  for (const RankRow& row : rows) {
-    const shard::RankPosition& at = row.position;
-    table.rows.push_back({std::to_string(at.rank), std::to_string(at.stage),
-                          layers_text(plan, at.stage, has_mtp), std::to_string(at.tp_rank),
-                          std::to_string(at.ep_rank), std::to_string(at.etp_rank),
-                          std::to_string(row.n_files), count_text(row.n_bytes)});
+  const Json rows = rank_rows(plan);
+  std::uint64_t least = UINT64_MAX, most = 0;
+  for (const Json& row : rows) {
+    least = std::min(least, row["bytes"].get<std::uint64_t>());
+    most = std::max(most, row["bytes"].get<std::uint64_t>());
   }
-  const auto [least, most] = std::minmax_element(
-      rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.n_bytes < b.n_bytes; });
-  std::vector<verify::Block> blocks = {
-      verify::Paragraph{
+  const bool has_mtp = writes_mtp(plan);
+  const auto layers = [&](const Json& stage) { return layers_text(plan, stage, has_mtp); };
+  std::vector<Block> blocks = {
+      Paragraph{
           fmt::format("layout       {}: {} rank(s) = {} stage(s) x lcm(tp {}, ep {} x etp {})",
                       plan.options.layout->name, topology.n_ranks(), topology.pp, topology.tp,
                       topology.ep, topology.etp)},
-      std::move(table),
-      verify::Paragraph{
-          fmt::format("a rank       loads {} to {} of weights; files of several ranks are {}",
-                      bytes_text(least->n_bytes), bytes_text(most->n_bytes),
-                      plan.options.links || !plan.has_rank_directories() ? "written once and linked"
-                                                                         : "copied")}};
-  blocks.push_back(verify::remarks_of("note", alignment_notes(plan)));
+      table_of(rows, {{"rank"},
+                      {"stage"},
+                      {"layers", "stage", layers},
+                      {"tp_rank"},
+                      {"ep_rank"},
+                      {"etp_rank"},
+                      {"files"},
+                      {"bytes"}}),
+      Paragraph{fmt::format("a rank       loads {} to {} of weights; files of several ranks are {}",
+                            bytes_text(least), bytes_text(most),
+                            plan.options.links || !plan.has_rank_directories()
+                                ? "written once and linked"
+                                : "copied")}};
+  blocks.push_back(remarks_of("note", alignment_notes(plan)));
   return blocks;
 }
 
 Json slicing_report_json(const Plan& plan) {
   if (!plan.is_sliced()) return nullptr;
   const shard::Topology& topology = plan.slicing->topology;
-  const auto rank_json = [](const RankRow& row) -> Json {
-    return {{"rank", row.position.rank},
-            {"stage", row.position.stage},
-            {"tp_rank", row.position.tp_rank},
-            {"ep_rank", row.position.ep_rank},
-            {"etp_rank", row.position.etp_rank},
-            {"files", row.n_files},
-            {"bytes", row.n_bytes}};
-  };
   return {{"layout", std::string(plan.options.layout->name)},
           {"tp", topology.tp},
           {"ep", topology.ep},
           {"etp", topology.etp},
           {"pp", topology.pp},
-          {"ranks", formats::json_list(rank_rows(plan), rank_json)},
+          {"ranks", rank_rows(plan)},
           {"notes", alignment_notes(plan)}};
 }
 

@@ -8,7 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
 
 namespace ingot::cli {
 namespace {

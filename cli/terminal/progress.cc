@@ -10,7 +10,8 @@
 #include "cli/terminal/output_guard.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/table_text.h"
 
 namespace ingot::cli {
 namespace {
@@ -181,19 +182,19 @@ std::string Progress::summary(std::size_t threads) const {
   double seconds = 0;
   for (const Phase& phase : phases_) seconds += phase.use.seconds;
   if (style_ == Style::kNone || (seconds < kWorthTelling && !is_asked_for_)) return {};
-  std::vector<std::vector<std::string>> rows = {{"phase", "time", "done", "rate", "limited by"}};
+  Table table{.columns = {"phase", number("time"), number("done"), number("rate"), "limited by"}};
   for (const Phase& phase : phases_) {
     const double took = phase.use.seconds;
     if (took < kWorthALine && phase.done == 0) continue;
     const std::uint64_t fresh = phase.done - phase.first;
     const bool has_rate = phase.unit == Unit::kBytes && fresh > 0 && took > 0;
-    rows.push_back(
+    table.rows.push_back(
         {phase.name, seconds_text(took), fresh > 0 ? phase.amount(fresh) : "",
          has_rate ? bytes_text(static_cast<std::uint64_t>(static_cast<double>(fresh) / took)) + "/s"
                   : "",
          limit_text(phase.use, threads)});
   }
-  return rows.size() > 1 ? text_table(rows, {false, true, true, true, false}) : std::string();
+  return table.rows.empty() ? std::string() : table_text(table);
 }
 
 }  // namespace ingot::cli

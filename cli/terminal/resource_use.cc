@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
 
 namespace ingot::cli {
 

@@ -1,15 +1,11 @@
 #include "formats/base/printable.h"
 
-#include <cmath>
-#include <limits>
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "formats/base/error.h"
 #include "formats/base/fault_lines.h"
-#include "formats/text/figures.h"
 
 namespace ingot {
 namespace {
@@ -93,62 +89,6 @@ TEST(ValidText, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(valid_text("\xc2\x9b"), "\xef\xbf\xbd");  // a control character of C1
   EXPECT_EQ(valid_text("\xe2\x80\xae\xe2\x81\xa6"), "\xef\xbf\xbd\xef\xbf\xbd") << "turns text";
   EXPECT_EQ(valid_text("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // half a pair
-}
-
-TEST(Figures, NearlyPerfectCosineIsNotOne) {
-  EXPECT_EQ(cosine_text(1), "1");
-  EXPECT_EQ(cosine_text(0.9999999), "0.999999900");
-  EXPECT_EQ(cosine_text(0.99986), "0.999860");
-  EXPECT_EQ(cosine_text(std::nan("")), "NaN");
-}
-
-TEST(Figures, FewOfManyAreNotNone) {
-  EXPECT_EQ(share_text(0, 1000), "0");
-  EXPECT_EQ(share_text(1, 1'000'000'000), "<0.001%");
-  EXPECT_EQ(share_text(1, 100), "1.000%");
-  EXPECT_EQ(share_text(0, 0), "0");
-}
-
-TEST(Figures, NoErrorIsExact) {
-  EXPECT_EQ(decibel_text(std::numeric_limits<double>::infinity()), "exact");
-  EXPECT_EQ(decibel_text(20.128), "20.13");
-}
-
-TEST(Figures, BytesHaveThreeDigitsInDecimalUnits) {
-  EXPECT_EQ(bytes_text(0), "0 B");
-  EXPECT_EQ(bytes_text(999), "999 B");
-  EXPECT_EQ(bytes_text(1000), "1.00 kB");
-  EXPECT_EQ(bytes_text(9'994), "9.99 kB");
-  EXPECT_EQ(bytes_text(9'996), "10.0 kB");
-  EXPECT_EQ(bytes_text(99'960), "100 kB");
-  EXPECT_EQ(bytes_text(999'499), "999 kB");
-  EXPECT_EQ(bytes_text(999'500), "1.00 MB");
-  EXPECT_EQ(bytes_text(688'574'839'360), "689 GB");
-  EXPECT_EQ(bytes_text(~std::uint64_t{0}), "18.4 EB");
-}
-
-TEST(Figures, SecondsGrowIntoMinutesAndHours) {
-  EXPECT_EQ(seconds_text(0), "0.0 s");
-  EXPECT_EQ(seconds_text(59.94), "59.9 s");
-  EXPECT_EQ(seconds_text(59.96), "1m 00s");
-  EXPECT_EQ(seconds_text(185), "3m 05s");
-  EXPECT_EQ(seconds_text(3599.6), "1h 00m");
-  EXPECT_EQ(seconds_text(3720), "1h 02m");
-  EXPECT_EQ(seconds_text(-1), "0.0 s");
-}
-
-TEST(Figures, CommasStandBetweenThousands) {
-  EXPECT_EQ(count_text(0), "0");
-  EXPECT_EQ(count_text(999), "999");
-  EXPECT_EQ(count_text(1000), "1,000");
-  EXPECT_EQ(count_text(~std::uint64_t{0}), "18,446,744,073,709,551,615");
-}
-
-TEST(Figures, TablesAlignByCharactersWithoutTrailingSpace) {
-  EXPECT_EQ(text_table({{"a", "bytes"}, {"\xc3\xa4\xc3\xb6", "1"}, {"c"}}, {false, true}),
-            "  a   bytes\n  \xc3\xa4\xc3\xb6      1\n  c\n");
-  EXPECT_EQ(text_table({{"a\033[2Jb"}}, {}), "  a\\x1b[2Jb\n");
-  EXPECT_EQ(text_table({}, {}), "");
 }
 
 ListedFault fault(std::string file, std::string tensor, std::string message) {

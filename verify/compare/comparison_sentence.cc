@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
 #include "verify/compare/comparison.h"
 
 namespace ingot::verify {

@@ -1,10 +1,7 @@
 #include <array>
-#include <cmath>
 
-#include "formats/base/printable.h"
-#include "formats/json/json.h"
-#include "verify/compare/comparison.h"
-#include "verify/report/sections.h"
+#include "report/rows.h"
+#include "verify/report/comparison_sections.h"
 
 namespace ingot::verify {
 
@@ -15,10 +12,6 @@ namespace {
 
 constexpr int kSchema = 1;
 
-Json finite(double value) {
-  return std::isfinite(value) ? Json(value) : Json(nullptr);
-}
-
 // Null where the figure tells nothing of closeness.
 Json closer_json(Closer closer) {
   constexpr std::array kWords = {"A", "B", "equal", "undecided"};
@@ -26,13 +19,15 @@ Json closer_json(Closer closer) {
                                     : Json(kWords.at(static_cast<std::size_t>(closer)));
 }
 
-Json figure_json(const PairedFigure& figure) {
+}  // namespace
+
+Json row_of(const PairedFigure& figure) {
   return {{"figure", figure.name},
           {"summary", figure.summary},
           {"pairs", figure.pairs},
-          {"a", finite(figure.a)},
-          {"b", finite(figure.b)},
-          {"difference", finite(figure.difference)},
+          {"a", figure.a},
+          {"b", figure.b},
+          {"difference", figure.difference},
           {"interval",
            figure.interval ? Json({figure.interval->low, figure.interval->high}) : Json(nullptr)},
           {"tokens", figure.tokens},
@@ -41,10 +36,10 @@ Json figure_json(const PairedFigure& figure) {
           {"a_closer", figure.a_closer},
           {"b_closer", figure.b_closer},
           {"closer", closer_json(figure.closer())},
-          {"farthest", valid_text(figure.farthest)}};
+          {"farthest", figure.farthest}};
 }
 
-Json group_json(const PairedGroup& group) {
+Json row_of(const PairedGroup& group) {
   Json json = Json::object();
   if (!group.role.empty()) json["role"] = group.role;
   if (group.layer) json["layer"] = *group.layer;
@@ -54,41 +49,39 @@ Json group_json(const PairedGroup& group) {
   json["a_closer"] = group.a_closer;
   json["b_closer"] = group.b_closer;
   for (const auto& [side, sums] : {std::pair{"a", &group.a}, {"b", &group.b}}) {
-    json[side] = {{"relative_error", finite(sums->relative_error())},
-                  {"sqnr_db", finite(sums->sqnr_db())},
-                  {"cosine", finite(sums->cosine())}};
+    json[side] = {{"relative_error", sums->relative_error()},
+                  {"sqnr_db", sums->sqnr_db()},
+                  {"cosine", sums->cosine()}};
   }
-  json["difference_db"] = finite(group.difference_db());
+  json["difference_db"] = group.difference_db();
   return json;
 }
-
-}  // namespace
 
 Json comparison_json(const Comparison& comparison, std::size_t n_worst) {
   const Report& b = comparison.b;
   Json json = {{"schema", kSchema},
                {"command", "compare"},
                {"tool_version", b.tool_version},
-               {"finding", valid_text(comparison_sentence(comparison))},
+               {"finding", comparison_sentence(comparison)},
                {"reference", comparison.a ? side_json(*b.source) : Json(nullptr)},
                {"a", side_json(comparison.a ? comparison.a->output : *b.source)},
                {"b", side_json(b.output)},
                {"levels", json_list(b.levels, level_name)}};
   if (!comparison.a) {
     json["difference"] = measured_json(b, n_worst);
-    return json;
+    return as_document(std::move(json));
   }
   const std::vector<PairedTensor> tensors = paired_tensors(*comparison.a, b);
   const auto groups = [&](Grouping grouping) {
-    return json_list(paired_groups(tensors, grouping), group_json);
+    return json_rows(paired_groups(tensors, grouping));
   };
-  json["figures"] = json_list(paired_figures(*comparison.a, b), figure_json);
+  json["figures"] = json_rows(paired_figures(*comparison.a, b));
   json["by_role"] = groups({.by_role = true});
   json["by_layer"] = groups({.by_layer = true});
   json["by_layer_and_role"] = groups({.by_role = true, .by_layer = true});
   json["a"]["measured"] = measured_json(*comparison.a, n_worst);
   json["b"]["measured"] = measured_json(b, n_worst);
-  return json;
+  return as_document(std::move(json));
 }
 
 }  // namespace ingot::verify

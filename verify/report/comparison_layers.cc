@@ -7,12 +7,16 @@
 
 #include <fmt/format.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/heat_map.h"
+#include "report/rows.h"
 #include "verify/report/comparison_sections.h"
-#include "verify/report/heat_map.h"
 #include "verify/report/layer_drawing.h"
 
 namespace ingot::verify {
+
+using formats::Json;
+
 namespace {
 
 constexpr double kHeight = 240;
@@ -47,46 +51,34 @@ std::vector<LayerRow> layer_rows(const Comparison& comparison,
   return in_order;
 }
 
-Table layers_table(std::vector<LayerRow> rows, Form form, std::size_t n_worst) {
+Table layers_table(std::vector<LayerRow> layers, Form form, std::size_t n_worst) {
   const bool is_page = form == Form::kPage;
-  Table table{.columns = {is_page ? "" : "layers", number("SQNR dB A"), number("B"),
-                          number("B − A"), number("isolated A"), number("B"),
-                          number("accumulated A"), number("B"), number("experts A"), number("B")},
-              .summary = is_page ? "All figures" : ""};
   if (!is_page) {
-    std::stable_sort(rows.begin(), rows.end(),
+    std::stable_sort(layers.begin(), layers.end(),
                      [](const LayerRow& a, const LayerRow& b) { return apart(a) > apart(b); });
-    rows.resize(std::min(rows.size(), n_worst));
+    layers.resize(std::min(layers.size(), n_worst));
   }
   bool has_weights = false, has_states = false;
-  for (const LayerRow& row : rows) {
-    std::vector<Cell> cells(10, Cell(""));
-    cells[0] = row.title;
-    if (row.weights) {
-      has_weights = true;
-      cells[1] = decibel_text(row.weights->a.sqnr_db());
-      cells[2] = decibel_text(row.weights->b.sqnr_db());
-      cells[3] = signed_decibels(row.weights->difference_db());
-    }
-    if (row.states) {
-      has_states = true;
-      const LayerAgreement &a = *row.states->a, &b = *row.states->b;
-      const auto share = [](const std::optional<double>& part) {
-        return part ? percent_text(*part) : "–";
-      };
-      cells[4] = cosine_text(a.isolated.mean);
-      cells[5] = cosine_text(b.isolated.mean);
-      cells[6] = cosine_text(a.accumulated.mean);
-      cells[7] = cosine_text(b.accumulated.mean);
-      cells[8] = share(a.router_overlap);
-      cells[9] = share(b.router_overlap);
-    }
-    table.rows.push_back(std::move(cells));
+  Json rows = Json::array();
+  for (const LayerRow& layer : layers) {
+    has_weights = has_weights || layer.weights;
+    has_states = has_states || layer.states;
+    Json& row = rows.emplace_back(Json{{"title", layer.title}});
+    if (layer.weights) row["weights"] = row_of(*layer.weights);
+    if (layer.states)
+      row.update({{"a", row_of(*layer.states->a)}, {"b", row_of(*layer.states->b)}});
   }
-  std::vector<std::size_t> columns = {0};
-  if (has_weights) columns.insert(columns.end(), {1, 2, 3});
-  if (has_states) columns.insert(columns.end(), {4, 5, 6, 7, 8, 9});
-  table.keep(columns);
+  Table table = table_of(rows, {{is_page ? "" : "layers", "title"},
+                                {"SQNR dB A", "weights.a.sqnr_db", decibel_text, has_weights},
+                                {"B", "weights.b.sqnr_db", decibel_text, has_weights},
+                                {"B − A", "weights.difference_db", signed_decibels, has_weights},
+                                {"isolated A", "a.isolated.mean", cosine_text, has_states},
+                                {"B", "b.isolated.mean", cosine_text, has_states},
+                                {"accumulated A", "a.accumulated.mean", cosine_text, has_states},
+                                {"B", "b.accumulated.mean", cosine_text, has_states},
+                                {"experts A", "a.router_overlap", percent_text, has_states},
+                                {"B", "b.router_overlap", percent_text, has_states}});
+  if (is_page) table.summary = "All figures";
   return table;
 }
 

@@ -8,10 +8,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
 #include "verify/compare/comparison.h"
 
 namespace ingot::verify {
+
+using formats::Json;
+
 namespace {
 
 constexpr std::size_t kPageWorst = 20;
@@ -38,13 +42,14 @@ std::string over_text(const PairedFigure& figure) {
   return figure.pairs == 1 ? "" : fmt::format("{} pairs", count_text(figure.pairs));
 }
 
-// The meaning of each figure, and where the sides are farthest apart.
-Table meanings_table(const std::vector<PairedFigure>& figures) {
-  Table table{.columns = {"figure", "meaning", name("farthest apart at")},
-              .summary = "Their meaning, and where A and B are farthest apart"};
-  for (const PairedFigure& figure : figures)
-    table.rows.push_back({Cell(figure.name, Style::kCode), figure.summary, figure.farthest});
-  return table;
+Json shown_row(const PairedFigure& figure) {
+  Json row = row_of(figure);
+  row["closer"] = closer_text(figure);
+  row["over"] = over_text(figure);
+  if (figure.interval)
+    row["interval"] = fmt::format("{} to {}", signed_text(figure.interval->low),
+                                  signed_text(figure.interval->high));
+  return row;
 }
 
 // Figures that are equal in both come last on a page, and are only named elsewhere.
@@ -53,23 +58,24 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
   std::stable_partition(figures.begin(), figures.end(), [](const PairedFigure& figure) {
     return figure.closer() != Closer::kEqual;
   });
-  Table table{.columns = {is_page ? "figure" : "figures", number("A"), number("B"), number("B − A"),
-                          number("95% of it"), "closer", "over"},
-              .least_rows = 8};
   std::vector<std::string> equal;
-  for (const PairedFigure& figure : figures) {
-    if (!is_page && figure.closer() == Closer::kEqual) {
-      equal.push_back(figure.name);
-      continue;
-    }
-    table.rows.push_back({Cell(figure.name, Style::kCode), exact_text(figure.a),
-                          exact_text(figure.b), signed_text(figure.difference),
-                          figure.interval
-                              ? fmt::format("{} to {}", signed_text(figure.interval->low),
-                                            signed_text(figure.interval->high))
-                              : "",
-                          closer_text(figure), over_text(figure)});
+  if (!is_page) {
+    std::erase_if(figures, [&](const PairedFigure& figure) {
+      const bool is_equal = figure.closer() == Closer::kEqual;
+      if (is_equal) equal.push_back(figure.name);
+      return is_equal;
+    });
   }
+  const Json rows = formats::json_list(figures, shown_row);
+  constexpr auto kName = in_style<Style::kCode>;
+  Table table = table_of(rows, {{is_page ? "figure" : "figures", "figure", kName},
+                                {"A", "a", exact_text},
+                                {"B", "b", exact_text},
+                                {"B − A", "difference", signed_text},
+                                {number("95% of it"), "interval"},
+                                {"closer"},
+                                {"over"}});
+  table.least_rows = 8;
   Section section{"figures", "Every figure of both", {std::move(table)}};
   const auto note = [&](std::string text) {
     section.blocks.push_back(Paragraph{std::move(text), true});
@@ -80,7 +86,11 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
       "Figures of many pairs are means over them. The interval is of the paired difference, with "
       "prompts or documents as what was drawn; where it holds 0, these samples do not tell A and B "
       "apart.");
-  section.blocks.push_back(meanings_table(figures));
+  Table meanings = table_of(rows, {{"figure", "figure", kName},
+                                   {"meaning", "summary"},
+                                   {name("farthest apart at"), "farthest"}});
+  meanings.summary = "Their meaning, and where A and B are farthest apart";
+  section.blocks.push_back(std::move(meanings));
   return section;
 }
 
@@ -102,23 +112,30 @@ std::string closer_text(const PairedGroup& group) {
 }
 
 Section roles_section(const std::vector<PairedTensor>& tensors, Form form) {
-  Table table{.columns = {form == Form::kPage ? "role" : "weights by role", "A", "B",
-                          number("tensors"), number("rel. error A"), number("B"),
-                          number("SQNR dB A"), number("B"), number("B − A"), "closer"},
-              .least_rows = 4};
-  std::size_t n_equal = 0;
-  for (const PairedGroup& group : weightiest_first(paired_groups(tensors, {.by_role = true}))) {
-    const bool is_equal = group.a_closer + group.b_closer == 0;
-    if (is_equal) ++n_equal;
-    if (is_equal && form != Form::kPage) continue;
-    table.rows.push_back({group.role, fmt::format("{}", fmt::join(group.a_schemes, ", ")),
-                          fmt::format("{}", fmt::join(group.b_schemes, ", ")),
-                          count_text(group.tensors), short_text(group.a.relative_error()),
-                          short_text(group.b.relative_error()), decibel_text(group.a.sqnr_db()),
-                          decibel_text(group.b.sqnr_db()), signed_decibels(group.difference_db()),
-                          closer_text(group)});
-  }
-  if (form != Form::kPage) table.keep({0, 1, 2, 3, 6, 7, 8, 9});
+  const bool is_page = form == Form::kPage;
+  std::vector<PairedGroup> groups = weightiest_first(paired_groups(tensors, {.by_role = true}));
+  const auto is_equal = [](const PairedGroup& group) {
+    return group.a_closer + group.b_closer == 0;
+  };
+  const auto n_equal = std::ranges::count_if(groups, is_equal);
+  if (!is_page) std::erase_if(groups, is_equal);
+  Table table = table_of(formats::json_list(groups,
+                                            [](const PairedGroup& group) {
+                                              Json row = row_of(group);
+                                              row["closer"] = closer_text(group);
+                                              return row;
+                                            }),
+                         {{is_page ? "role" : "weights by role", "role"},
+                          {"A", "a_schemes"},
+                          {"B", "b_schemes"},
+                          {"tensors"},
+                          {"rel. error A", "a.relative_error", short_text, is_page},
+                          {"B", "b.relative_error", short_text, is_page},
+                          {"SQNR dB A", "a.sqnr_db", decibel_text},
+                          {"B", "b.sqnr_db", decibel_text},
+                          {"B − A", "difference_db", signed_decibels},
+                          {"closer"}});
+  table.least_rows = 4;
   Section section{"roles", "Weights by role", {std::move(table)}};
   if (n_equal > 0)
     section.blocks.push_back(Paragraph{

@@ -9,6 +9,10 @@
 
 namespace ingot::verify {
 
+/// Rows of the comparison, of which documents and tables are made.
+formats::Json row_of(const PairedFigure& figure);
+formats::Json row_of(const PairedGroup& group);
+
 /// "+1.25", or which side is exact where the difference is infinite.
 std::string signed_decibels(double value);
 

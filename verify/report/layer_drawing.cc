@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/text/figures.h"
-#include "verify/report/document.h"
+#include "report/document.h"
+#include "report/figures.h"
 
 namespace ingot::verify {
 namespace {

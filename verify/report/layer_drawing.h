@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "report/svg.h"
 #include "verify/layers/layer_check.h"
-#include "verify/report/svg.h"
 
 namespace ingot::verify {
 

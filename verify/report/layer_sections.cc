@@ -4,17 +4,16 @@
 
 #include <fmt/format.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
 #include "verify/report/layer_drawing.h"
 #include "verify/report/sections.h"
 
 namespace ingot::verify {
 
-namespace {
+using formats::Json;
 
-std::string overlap_text(const std::optional<double>& overlap) {
-  return overlap ? percent_text(*overlap) : "–";
-}
+namespace {
 
 // A page has the layers in order and folded away, other forms those with the least cosine.
 std::vector<LayerAgreement> shown_layers(const LayersReport& layers, Form form,
@@ -29,24 +28,24 @@ std::vector<LayerAgreement> shown_layers(const LayersReport& layers, Form form,
   return shown;
 }
 
+std::string layer_name(const Json& row) {
+  return layer_title({.layer = row.at("layer"), .is_mtp = row.at("mtp")});
+}
+
 Table layer_table(const LayersReport& layers, Form form, std::size_t n_worst) {
   const bool is_page = form == Form::kPage;
-  Table table{
-      .columns = {is_page ? "" : "worst layers", number("isolated mean"), number("median"),
-                  number("worst"), "worst at", number("rel. error"), number("accumulated mean"),
-                  number("worst"), number("experts"), number("positions")},
-      .summary = is_page ? "All figures" : ""};
-  for (const LayerAgreement& layer : shown_layers(layers, form, n_worst)) {
-    const Similarity& isolated = layer.isolated;
-    table.rows.push_back(
-        {layer_title(layer), cosine_text(isolated.mean), cosine_text(isolated.median),
-         cosine_text(isolated.worst),
-         fmt::format("prompt {}, token {}", isolated.worst_prompt + 1, isolated.worst_token),
-         short_text(isolated.relative_error), cosine_text(layer.accumulated.mean),
-         cosine_text(layer.accumulated.worst), overlap_text(layer.router_overlap),
-         overlap_text(layer.indexer_overlap)});
-  }
-  if (!is_page) table.keep({0, 1, 3, 6, 7, 8, 9});
+  Table table = table_of(json_rows(shown_layers(layers, form, n_worst)),
+                         {{is_page ? "" : "worst layers", "", layer_name},
+                          {"isolated mean", "isolated.mean", cosine_text},
+                          {"median", "isolated.median", cosine_text, is_page},
+                          {"worst", "isolated.worst", cosine_text},
+                          {"worst at", "isolated", worst_place, is_page},
+                          {"rel. error", "isolated.relative_error", short_text, is_page},
+                          {"accumulated mean", "accumulated.mean", cosine_text},
+                          {"worst", "accumulated.worst", cosine_text},
+                          {"experts", "router_overlap", percent_text},
+                          {"positions", "indexer_overlap", percent_text}});
+  if (is_page) table.summary = "All figures";
   return table;
 }
 
@@ -165,6 +164,11 @@ Drawing draw_overlaps(const LayersReport& layers) {
 }
 
 }  // namespace
+
+std::string worst_place(const Json& row) {
+  return fmt::format("prompt {}, token {}", row.at("worst_prompt").get<std::size_t>() + 1,
+                     row.at("worst_token").get<std::size_t>());
+}
 
 void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections) {
   if (!report.layers || report.layers->layers.empty()) return;

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include "formats/base/printable.h"
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
 #include "verify/report/sections.h"
 
 namespace ingot::verify {
+
+using formats::Json;
+
 namespace {
 
 constexpr std::size_t kPromptBytes = 400;  // shown of a prompt
@@ -136,25 +140,28 @@ std::string near_ties_text(const GreedyReport& greedy) {
                      source, source.empty() || output.empty() ? "" : "; ", output);
 }
 
-std::vector<Cell> logits_row(std::string_view name, const LogitAgreement& logits) {
-  return {Cell(std::string(name), Style::kLabel),
-          short_text(logits.mean_kl),
-          short_text(logits.worst_kl),
-          fmt::format("prompt {}, token {}", logits.worst_prompt + 1, logits.worst_token),
-          percent_text(logits.top1),
-          percent_text(logits.top5),
-          short_text(logits.max_error),
-          fmt::format("{:.5f}", logits.source_nll),
-          fmt::format("{:.5f}", logits.output_nll)};
+std::string likelihood_text(double nll) {
+  return fmt::format("{:.5f}", nll);
 }
 
 Table logits_table(const LayersReport& layers) {
-  Table table{.columns = {"logits", number("mean KL, nats"), number("worst"), "worst at",
-                          number("same top 1"), number("top 5 shared"), number("max. error"),
-                          number("NLL source"), number("NLL output")},
-              .least_rows = 2};
-  if (layers.logits.tokens > 0) table.rows.push_back(logits_row("next token", layers.logits));
-  if (layers.mtp_logits) table.rows.push_back(logits_row("MTP", *layers.mtp_logits));
+  Json rows = Json::array();
+  const auto add = [&](std::string_view title, const LogitAgreement& logits) {
+    rows.push_back(row_of(logits));
+    rows.back()["title"] = title;
+  };
+  if (layers.logits.tokens > 0) add("next token", layers.logits);
+  if (layers.mtp_logits && layers.mtp_logits->tokens > 0) add("MTP", *layers.mtp_logits);
+  Table table = table_of(rows, {{"logits", "title", in_style<Style::kLabel>},
+                                {"mean KL, nats", "mean_kl", short_text},
+                                {"worst", "worst_kl", short_text},
+                                {"worst at", "", worst_place},
+                                {"same top 1", "top1", percent_text},
+                                {"top 5 shared", "top5", percent_text},
+                                {"max. error", "max_error", short_text},
+                                {"NLL source", "source_nll", likelihood_text},
+                                {"NLL output", "output_nll", likelihood_text}});
+  table.least_rows = 2;
   return table;
 }
 

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cmath>
 #include <span>
 
-#include "formats/base/printable.h"
-#include "formats/json/json.h"
+#include "report/rows.h"
 #include "verify/gates/report.h"
 #include "verify/report/sections.h"
 
@@ -18,14 +16,6 @@ constexpr int kSchema = 1;
 // A checkpoint may have a hundred thousand tensors, and each may be missing.
 constexpr std::size_t kFindings = 1000;
 
-Json number(double value) {
-  return std::isfinite(value) ? Json(value) : Json(nullptr);
-}
-
-Json number(const std::optional<double>& value) {
-  return value ? number(*value) : Json(nullptr);
-}
-
 Json share_json(const SchemeShare& share) {
   return {{"scheme", share.scheme},
           {"tensors", share.tensors},
@@ -33,35 +23,13 @@ Json share_json(const SchemeShare& share) {
           {"bytes", share.bytes}};
 }
 
-Json change_json(const SchemeChange& change) {
-  return {{"from", change.from},
-          {"to", change.to},
-          {"roles", change.roles},
-          {"tensors", change.tensors},
-          {"source_bytes", change.source_bytes},
-          {"output_bytes", change.output_bytes}};
-}
-
-Json gate_json(const GateResult& result) {
-  return {{"metric", result.gate.metric},
-          {"group", result.gate.group},
-          {"bound", result.gate.bound == Bound::kAtLeast ? ">=" : "<="},
-          {"limit", number(result.gate.limit)},
-          {"origin", valid_text(result.gate.origin)},
-          {"passed", result.passed},
-          {"checked", result.checked},
-          {"failed", result.failed},
-          {"worst", number(result.worst)},
-          {"subject", valid_text(result.subject)}};
-}
-
 Json finding_json(const check::Finding& finding) {
   return {{"severity", check::severity_name(finding.severity)},
           {"code", error_code_name(finding.code)},
           {"rule", finding.rule},
-          {"file", valid_text(finding.file)},
-          {"tensor", valid_text(finding.tensor)},
-          {"message", valid_text(finding.message)}};
+          {"file", finding.file},
+          {"tensor", finding.tensor},
+          {"message", finding.message}};
 }
 
 Json structure_json(const StructureReport& structure) {
@@ -84,89 +52,34 @@ Json sums_json(const ElementSums& sums) {
           {"zeroed", sums.zeroed},
           {"nonfinite", sums.nonfinite},
           {"source_nonfinite", sums.source_nonfinite},
-          {"cosine", number(sums.cosine())},
-          {"relative_error", number(sums.relative_error())},
-          {"sqnr_db", number(sums.sqnr_db())},
-          {"mean_error", number(sums.mean_error())},
-          {"fitted_scale", number(sums.fitted_scale())},
-          {"max_error", number(sums.max_error)},
-          {"max_relative", number(sums.max_relative)}};
-}
-
-Json group_json(const WeightGroup& group) {
-  Json json = Json::object();
-  if (!group.to.empty()) {
-    json["from"] = group.from;
-    json["to"] = group.to;
-  } else {
-    json["layer"] = group.layer ? Json(*group.layer) : Json(nullptr);
-  }
-  json["role"] = group.role;
-  json["tensors"] = group.tensors;
-  json["identical"] = group.identical;
-  json["least_cosine"] = number(group.least_cosine);
-  json["worst_scale"] = number(group.worst_scale);
-  json["worst"] = valid_text(group.worst);
-  json.update(sums_json(group.sums));
-  json["step_histogram"] = group.sums.step_histogram;
-  return json;
-}
-
-Json tensor_json(const TensorWeights* tensor) {
-  Json json = {{"tensor", valid_text(tensor->name)},
-               {"role", tensor->role},
-               {"from", tensor->from},
-               {"to", tensor->to},
-               {"relation", relation_name(tensor->relation)},
-               {"coarse_groups", tensor->reach.coarse},
-               {"least_reach", number(tensor->reach.least)},
-               {"cause", valid_text(tensor->cause)}};
-  json.update(sums_json(tensor->sums));
-  return json;
+          {"cosine", sums.cosine()},
+          {"relative_error", sums.relative_error()},
+          {"sqnr_db", sums.sqnr_db()},
+          {"mean_error", sums.mean_error()},
+          {"fitted_scale", sums.fitted_scale()},
+          {"max_error", sums.max_error},
+          {"max_relative", sums.max_relative}};
 }
 
 Json weights_json(const WeightsReport& weights, std::size_t n_worst) {
   return {{"tensors", weights.tensors.size()},
           {"unmatched", weights.unmatched},
-          {"sample", number(weights.sample)},
-          {"by_scheme_and_role", json_list(by_scheme_and_role(weights), group_json)},
-          {"by_layer_and_role", json_list(by_layer_and_role(weights), group_json)},
-          {"worst", json_list(worst_tensors(weights, n_worst), tensor_json)}};
+          {"sample", weights.sample},
+          {"by_scheme_and_role", json_rows(by_scheme_and_role(weights))},
+          {"by_layer_and_role", json_rows(by_layer_and_role(weights))},
+          {"worst", json_rows(worst_tensors(weights, n_worst))}};
 }
 
 Json similarity_json(const Similarity& similarity) {
-  return {{"mean", number(similarity.mean)},
-          {"median", number(similarity.median)},
-          {"worst", number(similarity.worst)},
-          {"mean_without_first", number(similarity.mean_without_first)},
-          {"worst_without_first", number(similarity.worst_without_first)},
+  return {{"mean", similarity.mean},
+          {"median", similarity.median},
+          {"worst", similarity.worst},
+          {"mean_without_first", similarity.mean_without_first},
+          {"worst_without_first", similarity.worst_without_first},
           {"worst_prompt", similarity.worst_prompt},
           {"worst_token", similarity.worst_token},
-          {"relative_error", number(similarity.relative_error)},
-          {"max_error", number(similarity.max_error)}};
-}
-
-Json logits_json(const LogitAgreement& logits) {
-  if (logits.tokens == 0) return nullptr;
-  return {{"tokens", logits.tokens},
-          {"mean_kl", number(logits.mean_kl)},
-          {"worst_kl", number(logits.worst_kl)},
-          {"worst_prompt", logits.worst_prompt},
-          {"worst_token", logits.worst_token},
-          {"top1", number(logits.top1)},
-          {"top5", number(logits.top5)},
-          {"max_error", number(logits.max_error)},
-          {"source_nll", number(logits.source_nll)},
-          {"output_nll", number(logits.output_nll)}};
-}
-
-Json layer_json(const LayerAgreement& layer) {
-  return {{"layer", layer.layer},
-          {"mtp", layer.is_mtp},
-          {"isolated", similarity_json(layer.isolated)},
-          {"accumulated", similarity_json(layer.accumulated)},
-          {"router_overlap", number(layer.router_overlap)},
-          {"indexer_overlap", number(layer.indexer_overlap)}};
+          {"relative_error", similarity.relative_error},
+          {"max_error", similarity.max_error}};
 }
 
 Json layers_json(const Report& report) {
@@ -176,24 +89,23 @@ Json layers_json(const Report& report) {
           {"output_profile", layers.output_profile},
           {"prompts", layers.prompts},
           {"tokens", layers.tokens},
-          {"first_bad_layer", bad ? Json(*bad) : Json(nullptr)},
-          {"layers", json_list(layers.layers, layer_json)},
-          {"logits", logits_json(layers.logits)},
-          {"mtp_logits", layers.mtp_logits ? logits_json(*layers.mtp_logits) : Json(nullptr)}};
+          {"first_bad_layer", or_null(bad)},
+          {"layers", json_rows(layers.layers)},
+          {"logits", row_of(layers.logits)},
+          {"mtp_logits", layers.mtp_logits ? row_of(*layers.mtp_logits) : Json(nullptr)}};
 }
 
 Json prompt_json(const GreedyPrompt& prompt) {
-  return {{"prompt", valid_text(prompt.prompt.text)},
+  return {{"prompt", prompt.prompt.text},
           {"ids", prompt.prompt.ids},
           {"outcome", greedy_outcome_name(prompt.outcome)},
           {"source", prompt.source},
           {"output", prompt.output},
-          {"source_text", valid_text(prompt.source_text)},
-          {"output_text", valid_text(prompt.output_text)},
-          {"first_difference",
-           prompt.first_difference ? Json(*prompt.first_difference) : Json(nullptr)},
-          {"gap", number(prompt.gap)},
-          {"limit", number(prompt.limit)}};
+          {"source_text", prompt.source_text},
+          {"output_text", prompt.output_text},
+          {"first_difference", or_null(prompt.first_difference)},
+          {"gap", prompt.gap},
+          {"limit", prompt.limit}};
 }
 
 Json near_ties_json(const inference::NearTies& near) {
@@ -213,8 +125,8 @@ Json greedy_json(const GreedyReport& greedy) {
 Json likelihood_json(const Likelihood& likelihood) {
   return {{"documents", likelihood.documents},
           {"tokens", likelihood.tokens},
-          {"nll", number(likelihood.nll)},
-          {"perplexity", number(likelihood.perplexity())}};
+          {"nll", likelihood.nll},
+          {"perplexity", likelihood.perplexity()}};
 }
 
 Json draft_json(const DraftReport& draft) {
@@ -235,8 +147,85 @@ Json text_json(const TextReport& text) {
 
 }  // namespace
 
+Json row_of(const GateResult& result) {
+  return {{"metric", result.gate.metric},
+          {"group", result.gate.group},
+          {"bound", result.gate.bound == Bound::kAtLeast ? ">=" : "<="},
+          {"limit", result.gate.limit},
+          {"origin", result.gate.origin},
+          {"passed", result.passed},
+          {"checked", result.checked},
+          {"failed", result.failed},
+          {"worst", result.worst},
+          {"subject", result.subject}};
+}
+
+Json row_of(const SchemeChange& change) {
+  return {{"from", change.from},
+          {"to", change.to},
+          {"roles", change.roles},
+          {"tensors", change.tensors},
+          {"source_bytes", change.source_bytes},
+          {"output_bytes", change.output_bytes}};
+}
+
+Json row_of(const WeightGroup& group) {
+  Json json = Json::object();
+  if (!group.to.empty()) {
+    json["from"] = group.from;
+    json["to"] = group.to;
+  } else {
+    json["layer"] = or_null(group.layer);
+  }
+  json["role"] = group.role;
+  json["tensors"] = group.tensors;
+  json["identical"] = group.identical;
+  json["least_cosine"] = group.least_cosine;
+  json["worst_scale"] = group.worst_scale;
+  json["worst"] = group.worst;
+  json.update(sums_json(group.sums));
+  json["step_histogram"] = group.sums.step_histogram;
+  return json;
+}
+
+Json row_of(const TensorWeights* tensor) {
+  Json json = {{"tensor", tensor->name},
+               {"role", tensor->role},
+               {"from", tensor->from},
+               {"to", tensor->to},
+               {"relation", relation_name(tensor->relation)},
+               {"coarse_groups", tensor->reach.coarse},
+               {"least_reach", tensor->reach.least},
+               {"cause", tensor->cause}};
+  json.update(sums_json(tensor->sums));
+  return json;
+}
+
+Json row_of(const LayerAgreement& layer) {
+  return {{"layer", layer.layer},
+          {"mtp", layer.is_mtp},
+          {"isolated", similarity_json(layer.isolated)},
+          {"accumulated", similarity_json(layer.accumulated)},
+          {"router_overlap", or_null(layer.router_overlap)},
+          {"indexer_overlap", or_null(layer.indexer_overlap)}};
+}
+
+Json row_of(const LogitAgreement& logits) {
+  if (logits.tokens == 0) return nullptr;
+  return {{"tokens", logits.tokens},
+          {"mean_kl", logits.mean_kl},
+          {"worst_kl", logits.worst_kl},
+          {"worst_prompt", logits.worst_prompt},
+          {"worst_token", logits.worst_token},
+          {"top1", logits.top1},
+          {"top5", logits.top5},
+          {"max_error", logits.max_error},
+          {"source_nll", logits.source_nll},
+          {"output_nll", logits.output_nll}};
+}
+
 Json side_json(const CheckpointFacts& facts) {
-  return {{"name", valid_text(facts.name)},
+  return {{"name", facts.name},
           {"family", facts.family},
           {"dialect", facts.dialect},
           {"layout", facts.layout},
@@ -252,7 +241,7 @@ Json side_json(const CheckpointFacts& facts) {
 }
 
 Json measured_json(const Report& report, std::size_t n_worst) {
-  Json json = {{"changes", json_list(report.changes, change_json)}};
+  Json json = {{"changes", json_rows(report.changes)}};
   if (report.structure) json["structure"] = structure_json(*report.structure);
   if (report.weights) json["weights"] = weights_json(*report.weights, n_worst);
   if (report.layers) json["layers"] = layers_json(report);
@@ -273,15 +262,15 @@ Json report_json(const Report& report, std::size_t n_worst) {
                {"judged", coverage.judged},
                {"measured", coverage.measured},
                {"not_judged", coverage.not_judged},
-               {"not_run", json_list(report.not_run, valid_text)},
-               {"warnings", json_list(report.warnings, valid_text)},
-               {"wanted", valid_text(report.wanted)},
+               {"not_run", report.not_run},
+               {"warnings", report.warnings},
+               {"wanted", report.wanted},
                {"source", report.source ? side_json(*report.source) : Json(nullptr)},
                {"output", side_json(report.output)},
-               {"reference", valid_text(report.reference)},
-               {"gates", json_list(report.gates, gate_json)}};
+               {"reference", report.reference},
+               {"gates", json_rows(report.gates)}};
   json.update(measured_json(report, n_worst));
-  return json;
+  return as_document(std::move(json));
 }
 
 }  // namespace ingot::verify

@@ -4,9 +4,14 @@
 
 #include <fmt/format.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
 
 namespace ingot::verify {
+
+using formats::Json;
+using formats::json_list;
+
 namespace {
 
 constexpr std::size_t kPageWorst = 20;
@@ -18,22 +23,32 @@ bool is_perfect(const GateResult& result) {
 
 Section gates_section(const Report& report, Form form) {
   const bool is_text = form == Form::kText;
-  Table table{.columns = {"", is_text ? "failed gates" : "gate", number("worst"),
-                          number("beyond it"), name("worst at"), "set by"}};
   std::vector<GateResult> gates = report.gates;
-  std::stable_partition(gates.begin(), gates.end(),
-                        [](const GateResult& result) { return !result.passed; });
-  for (const GateResult& result : gates) {
-    if (is_text && result.passed) continue;
-    table.rows.push_back(
-        {Cell(result.passed ? "holds" : "fails", result.passed ? Style::kGood : Style::kBad),
-         Cell(gate_text(result.gate), Style::kCode),
-         result.checked > 0 ? exact_text(result.worst) : "not measured",
-         fmt::format("{} of {}", count_text(result.failed), count_text(result.checked)),
-         is_perfect(result) ? "" : result.subject, result.gate.origin});
-  }
-  if (is_text) table.keep({1, 2, 3, 4, 5});
-  return {"gates", "Gates", {std::move(table)}};
+  const auto passed = std::stable_partition(
+      gates.begin(), gates.end(), [](const GateResult& result) { return !result.passed; });
+  if (is_text) gates.erase(passed, gates.end());
+  const Json rows = json_list(gates, [](const GateResult& result) {
+    Json row = row_of(result);
+    row["gate"] = gate_text(result.gate);
+    row["beyond"] = fmt::format("{} of {}", count_text(result.failed), count_text(result.checked));
+    if (result.checked == 0) row["worst"] = "not measured";
+    if (is_perfect(result)) row["subject"] = "";
+    return row;
+  });
+  const auto verdict = [](const Json& holds) {
+    return holds == true ? Cell("holds", Style::kGood) : Cell("fails", Style::kBad);
+  };
+  const auto worst = [](const Json& value) {
+    return value.is_string() ? value.get<std::string>() : exact_text(value);
+  };
+  return {"gates",
+          "Gates",
+          {table_of(rows, {{"", "passed", verdict, !is_text},
+                           {is_text ? "failed gates" : "gate", "gate", in_style<Style::kCode>},
+                           {number("worst"), "worst", worst},
+                           {number("beyond it"), "beyond"},
+                           {name("worst at"), "subject"},
+                           {"set by", "origin"}})}};
 }
 
 std::string schemes_text(const CheckpointFacts& facts) {

@@ -6,8 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "report/document.h"
+#include "report/rows.h"
 #include "verify/gates/report.h"
-#include "verify/report/document.h"
 
 namespace ingot::verify {
 
@@ -31,6 +32,8 @@ struct Summary {
 
 /// "fp8-block → nvfp4", or the one scheme.
 std::string change_text(std::string_view from, std::string_view to);
+/// The column of change_text() of rows with "from" and "to".
+Field change_field(std::string title);
 /// "tiny-v32 (deepseek: fp8-block, bf16)".
 std::string side_text(const CheckpointFacts& facts);
 /// Errors and warnings of the structure; `side`, where it is given, is whose.
@@ -45,6 +48,15 @@ std::string answers_html(const std::vector<Answer>& answers);
 /// marked; `outputs` are of the same prompt.
 std::string prompt_html(std::size_t number, const std::vector<std::string_view>& titles,
                         const std::vector<const GreedyPrompt*>& outputs);
+/// Rows of the report, of which documents and tables are made.
+formats::Json row_of(const GateResult& result);
+formats::Json row_of(const SchemeChange& change);
+formats::Json row_of(const WeightGroup& group);
+formats::Json row_of(const TensorWeights* tensor);
+formats::Json row_of(const LayerAgreement& layer);
+formats::Json row_of(const LogitAgreement& logits);
+/// "prompt 1, token 5", where a row is farthest from the source.
+std::string worst_place(const formats::Json& row);
 /// The members of report_json() that hold measurements.
 formats::Json measured_json(const Report& report, std::size_t n_worst);
 formats::Json side_json(const CheckpointFacts& facts);

@@ -6,10 +6,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
+#include "report/rows.h"
 #include "verify/report/sections.h"
 
 namespace ingot::verify {
+
+using formats::Json;
+
 namespace {
 
 constexpr std::size_t kMostRoles = 6;
@@ -108,26 +112,23 @@ std::string not_judged_text(const Report& report) {
   return parts.empty() ? "nothing that was looked at" : fmt::format("{}", fmt::join(parts, "; "));
 }
 
-std::string roles_text(const std::vector<std::string>& roles) {
-  const std::size_t n_shown = std::min(roles.size(), kMostRoles);
-  return fmt::format(
-      "{}{}", fmt::join(roles.begin(), roles.begin() + static_cast<std::ptrdiff_t>(n_shown), ", "),
-      n_shown == roles.size() ? "" : fmt::format(" and {} more", roles.size() - n_shown));
-}
-
 Table changes_table(const Summary& summary) {
   const bool is_difference = summary.sides.front().report->is_difference;
-  Table table{.columns = {"", "weights", number("tensors"), number(is_difference ? "A" : "before"),
-                          number(is_difference ? "B" : "after"), "roles"},
-              .wraps = true};
+  Json rows = Json::array();
   for (const SummarySide& side : summary.sides) {
     for (const SchemeChange& change : side.report->changes) {
-      table.rows.push_back({Cell(side.title, Style::kLabel), change_text(change.from, change.to),
-                            count_text(change.tensors), bytes_text(change.source_bytes),
-                            bytes_text(change.output_bytes), roles_text(change.roles)});
+      rows.push_back(row_of(change));
+      rows.back()["side"] = side.title;
     }
   }
-  if (summary.sides.size() == 1) table.keep({1, 2, 3, 4, 5});
+  Table table = table_of(
+      rows, {{"", "side", in_style<Style::kLabel>, summary.sides.size() > 1},
+             change_field("weights"),
+             {"tensors"},
+             {is_difference ? "A" : "before", "source_bytes", bytes_text},
+             {is_difference ? "B" : "after", "output_bytes", bytes_text},
+             {"roles", "roles", [](const Json& roles) { return first_of(roles, kMostRoles); }}});
+  table.wraps = true;
   return table;
 }
 
@@ -135,6 +136,12 @@ Table changes_table(const Summary& summary) {
 
 std::string change_text(std::string_view from, std::string_view to) {
   return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
+}
+
+Field change_field(std::string title) {
+  return {std::move(title), "", [](const Json& row) {
+            return change_text(row.at("from").get<std::string>(), row.at("to").get<std::string>());
+          }};
 }
 
 void add_summary_section(const Summary& summary, Sections& sections) {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/text/figures.h"
+#include "report/figures.h"
 #include "verify/gates/report.h"
 #include "verify/report/sections.h"
 

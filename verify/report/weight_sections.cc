@@ -7,12 +7,15 @@
 
 #include <fmt/format.h>
 
-#include "formats/text/figures.h"
-#include "verify/report/heat_map.h"
+#include "report/figures.h"
+#include "report/heat_map.h"
+#include "report/rows.h"
+#include "report/svg.h"
 #include "verify/report/sections.h"
-#include "verify/report/svg.h"
 
 namespace ingot::verify {
+
+using formats::Json;
 
 namespace {
 
@@ -45,44 +48,44 @@ std::vector<WeightGroup> summed_up(std::vector<WeightGroup> groups) {
   return shown;
 }
 
-Cell faults(std::uint64_t count) {
-  return {count_text(count), count == 0 ? Style::kPlain : Style::kFault};
+Cell faults(const Json& count) {
+  return {shown(count).text, count == 0 ? Style::kPlain : Style::kFault};
 }
 
-// Leaves out columns about rounding: neither of two outputs was rounded from the other.
-void leave_out_rounding(const Report& report, std::vector<std::size_t>& columns,
-                        std::initializer_list<std::size_t> rounding) {
-  if (!report.is_difference) return;
-  std::erase_if(columns, [&](std::size_t column) {
-    return std::find(rounding.begin(), rounding.end(), column) != rounding.end();
-  });
+// The part of its elements that a row counts under `key`.
+Field share_field(const char* key, bool is_shown) {
+  return {number(key), "",
+          [key](const Json& row) { return share_text(row.at(key), row.at("elements")); }, is_shown};
+}
+
+std::string scale_text(double scale) {
+  return fmt::format("{:.4f}", scale);
 }
 
 Section schemes_section(const Report& report, Form form) {
   const WeightsReport& weights = *report.weights;
-  Table table{.columns = {form == Form::kPage ? "scheme" : "weights", "role", number("tensors"),
-                          number("identical"), number("cosine"), number("least"),
-                          number("rel. error"), number("SQNR dB"), number("misrounded"),
-                          number("saturated"), number("zeroed"), number("scale")}};
+  const bool is_page = form == Form::kPage;
+  // Neither of two outputs was rounded from the other.
+  const bool is_rounded = !report.is_difference;
   std::vector<WeightGroup> groups = by_scheme_and_role(weights);
-  if (form == Form::kPage) {
+  if (is_page) {
     partition_exact(groups);
   } else {
     groups = summed_up(std::move(groups));
   }
-  for (const WeightGroup& group : groups) {
-    const ElementSums& sums = group.sums;
-    table.rows.push_back(
-        {change_text(group.from, group.to), group.role, count_text(group.tensors),
-         count_text(group.identical), cosine_text(sums.cosine()), cosine_text(group.least_cosine),
-         short_text(sums.relative_error()), decibel_text(sums.sqnr_db()), faults(sums.misrounded),
-         share_text(sums.saturated, sums.elements), share_text(sums.zeroed, sums.elements),
-         fmt::format("{:.4f}", group.worst_scale)});
-  }
-  std::vector<std::size_t> columns = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  if (form != Form::kPage) columns = {0, 1, 2, 3, 4, 6, 7, 8, 9, 11};
-  leave_out_rounding(report, columns, {8, 9, 10});
-  table.keep(columns);
+  Table table =
+      table_of(json_rows(groups), {change_field(is_page ? "scheme" : "weights"),
+                                   {"role"},
+                                   {"tensors"},
+                                   {"identical"},
+                                   {"cosine", "cosine", cosine_text},
+                                   {"least", "least_cosine", cosine_text, is_page},
+                                   {"rel. error", "relative_error", short_text},
+                                   {"SQNR dB", "sqnr_db", decibel_text},
+                                   {number("misrounded"), "misrounded", faults, is_rounded},
+                                   share_field("saturated", is_rounded),
+                                   share_field("zeroed", is_rounded && is_page),
+                                   {"scale", "worst_scale", scale_text}});
   Section section{"schemes", "Weights by scheme and role", {std::move(table)}};
   const auto note = [&](std::string text) {
     section.blocks.push_back(Paragraph{std::move(text), true});
@@ -97,29 +100,28 @@ Section schemes_section(const Report& report, Form form) {
 }
 
 Section worst_section(const Report& report, Form form, std::size_t n_worst) {
-  const WeightsReport& weights = *report.weights;
-  Table table{
-      .columns = {name(form == Form::kPage ? "tensor" : "worst tensors"), "scheme", "",
-                  number("rel. error"), number("SQNR dB"), number("cosine"), number("misrounded"),
-                  number("not finite"), number("max. error"), number("scale")},
-      .least_rows = 5};
-  for (const TensorWeights* tensor : worst_tensors(weights, n_worst)) {
-    // Whatever has no error is no worse than the rest.
-    if (tensor->relation == Relation::kIdentical) continue;
-    const ElementSums& sums = tensor->sums;
-    const bool is_bad = !report.is_difference && (tensor->relation == Relation::kChanged ||
-                                                  tensor->relation == Relation::kNarrowed);
-    table.rows.push_back(
-        {tensor->name, change_text(tensor->from, tensor->to),
-         Cell(std::string(relation_name(tensor->relation)), is_bad ? Style::kBad : Style::kPlain),
-         short_text(sums.relative_error()), decibel_text(sums.sqnr_db()),
-         cosine_text(sums.cosine()), faults(sums.misrounded), faults(sums.nonfinite),
-         short_text(sums.max_error), fmt::format("{:.4f}", sums.fitted_scale())});
-  }
-  std::vector<std::size_t> columns = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-  if (form != Form::kPage) columns = {0, 1, 2, 3, 4, 5, 6, 9};
-  leave_out_rounding(report, columns, {6});
-  table.keep(columns);
+  std::vector<const TensorWeights*> worst = worst_tensors(*report.weights, n_worst);
+  // Whatever has no error is no worse than the rest.
+  std::erase_if(
+      worst, [](const TensorWeights* tensor) { return tensor->relation == Relation::kIdentical; });
+  const auto relation = [&](const Json& word) {
+    const bool is_bad = !report.is_difference && (word == relation_name(Relation::kChanged) ||
+                                                  word == relation_name(Relation::kNarrowed));
+    return Cell(word.get<std::string>(), is_bad ? Style::kBad : Style::kPlain);
+  };
+  const bool is_page = form == Form::kPage;
+  Table table = table_of(json_rows(worst),
+                         {{name(is_page ? "tensor" : "worst tensors"), "tensor"},
+                          change_field("scheme"),
+                          {"", "relation", relation},
+                          {"rel. error", "relative_error", short_text},
+                          {"SQNR dB", "sqnr_db", decibel_text},
+                          {"cosine", "cosine", cosine_text},
+                          {number("misrounded"), "misrounded", faults, !report.is_difference},
+                          {number("not finite"), "nonfinite", faults, is_page},
+                          {"max. error", "max_error", short_text, is_page},
+                          {"scale", "fitted_scale", scale_text}});
+  table.least_rows = 5;
   return {"worst", "Worst tensors", {std::move(table)}};
 }
 

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "report/svg.h"
 #include "tests/verify/report/sample_report.h"
-#include "verify/report/svg.h"
 
 namespace ingot::verify {
 namespace {

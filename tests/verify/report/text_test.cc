@@ -7,7 +7,6 @@
 #include "tests/support/contains_pattern.h"
 #include "tests/verify/report/sample_report.h"
 #include "verify/gates/report.h"
-#include "verify/report/document.h"
 
 namespace ingot::verify {
 namespace {
@@ -94,24 +93,10 @@ TEST(ReportText, LeavesOutWhatDidNotRun) {
                           Not(HasSubstr("\x1b")), HasSubstr("not run: layers: not enough memory")));
 }
 
-TEST(WriteText, LongestTableGivesUpRowsFirst) {
-  Table longer{.columns = {"long"}}, table{.columns = {"short"}};
-  for (int i = 0; i < 9; ++i) longer.rows.push_back({std::to_string(i)});
-  table.rows = {{"a"}, {"b"}};
-  const Document document{.sections = {{"", "", {longer, table}}}};
-  EXPECT_EQ(write_text(document, 8),
-            "  long\n  0\n  1\n  2\n  ... 6 more (--worst N or --json)\n  short\n  a\n  b\n");
-  EXPECT_EQ(lines_of(write_text(document, 0)), 13);
-}
-
 TEST(Markdown, LeavesNothingForHtmlToRead) {
   const std::string text = report_markdown(failing_report());
   EXPECT_THAT(text, HasSubstr("out &lt;b>\"&amp;'&lt;/b>"));
   EXPECT_THAT(text, HasSubstr("ignores &lt;lm\\_head> &amp; "));
-}
-
-TEST(Markdown, EscapesWhatWouldBeReadAsMarkup) {
-  EXPECT_EQ(markdown_text("a|b __c__ [d] *e* <f>"), "a\\|b \\_\\_c\\_\\_ \\[d\\] \\*e\\* &lt;f>");
 }
 
 TEST(Markdown, HoldsVerdictGatesAndFingerprints) {

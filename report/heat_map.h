@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace ingot::verify {
+namespace ingot {
 
 /// One field of a map of roles (from top to bottom) by layers (from left to right).
 struct HeatCell {
@@ -22,4 +22,4 @@ std::string heat_map_html(std::span<const HeatCell> cells, std::string_view labe
 /// An entry of a legend: a swatch of this style with its word.
 std::string swatch_html(std::string_view style, std::string_view word, std::string_view sign = "");
 
-}  // namespace ingot::verify
+}  // namespace ingot

@@ -1,12 +1,12 @@
-#include "verify/report/svg.h"
+#include "report/svg.h"
 
 #include <array>
 
 #include <fmt/format.h>
 
-#include "verify/report/document.h"
+#include "report/document.h"
 
-namespace ingot::verify {
+namespace ingot {
 namespace {
 
 constexpr double kShrink = 0.8;  // at which 12 px are still legible
@@ -92,4 +92,4 @@ std::string power_of_ten(int exponent) {
   return text;
 }
 
-}  // namespace ingot::verify
+}  // namespace ingot

@@ -1,13 +1,10 @@
-#include "formats/text/figures.h"
+#include "report/figures.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string_view>
 
 #include <fmt/format.h>
-
-#include "formats/base/printable.h"
 
 namespace ingot {
 namespace {
@@ -21,13 +18,6 @@ std::string digits_text(double value, int digits) {
     return fmt::format("{:.{}g}", value, digits);
   return fmt::format("{}{}", value < 0 ? "-" : "",
                      count_text(static_cast<std::uint64_t>(std::round(std::abs(value)))));
-}
-
-// Columns that a text takes: its code points.
-std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-  }));
 }
 
 }  // namespace
@@ -89,29 +79,6 @@ std::string share_text(std::uint64_t part, std::uint64_t whole) {
 
 std::string percent_text(double part) {
   return fmt::format("{:.2f}%", 100 * part);
-}
-
-std::string text_table(const std::vector<std::vector<std::string>>& rows,
-                       const std::vector<bool>& right) {
-  std::vector<std::vector<std::string>> cells = rows;
-  std::vector<std::size_t> widths;
-  for (auto& row : cells) {
-    for (std::string& cell : row) cell = printable(cell);
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width_of(row[c]));
-  }
-  std::string text;
-  for (const auto& row : cells) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - width_of(row[c]), ' ');
-      line += "  ";
-      line += c < right.size() && right[c] ? padding + row[c] : row[c] + padding;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
 }
 
 }  // namespace ingot

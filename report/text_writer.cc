@@ -3,20 +3,21 @@
 #include <fmt/format.h>
 
 #include "formats/base/printable.h"
-#include "formats/text/figures.h"
-#include "verify/report/document.h"
+#include "report/document.h"
+#include "report/figures.h"
+#include "report/table_text.h"
 
 // A text of a given length: tables and lists of remarks may be shortened, whose first rows are the
 // most important. The longest gives up a row at a time, so that short ones stay whole.
 
-namespace ingot::verify {
+namespace ingot {
 
 namespace {
 
-// A block, and how many of its rows are shown.
+// A block, how many of its rows are shown, and how wide.
 struct Shown {
   const Block* block = nullptr;
-  std::size_t rows = 0;
+  std::size_t rows = 0, width = 0;
 };
 
 std::size_t size_of(const Block& block) {
@@ -36,33 +37,13 @@ std::string remark_line(const Remark& remark) {
       printable_lines(remark.text), remark.id.empty() ? "" : fmt::format(" ({})", remark.id));
 }
 
-std::string table_text(const Table& table, std::size_t n_rows) {
-  std::vector<std::vector<std::string>> rows(1);
-  std::vector<bool> right;
-  for (const Column& column : table.columns) {
-    rows.front().push_back(column.title);
-    right.push_back(column.kind == Column::Kind::kNumber);
-  }
-  const bool has_titles = std::any_of(rows.front().begin(), rows.front().end(),
-                                      [](const std::string& title) { return !title.empty(); });
-  if (!has_titles) rows.clear();
-  for (std::size_t r = 0; r < n_rows; ++r) {
-    std::vector<std::string>& row = rows.emplace_back();
-    for (const Cell& cell : table.rows[r]) {
-      row.push_back(cell.text);
-      std::replace(row.back().begin(), row.back().end(), '\n', ';');
-    }
-  }
-  return text_table(rows, right);
-}
-
 std::string text_of(const Shown& shown) {
   std::string text;
   if (const auto* paragraph = std::get_if<Paragraph>(shown.block)) {
     return (paragraph->is_note ? "  " : "") + printable_lines(paragraph->text) + "\n";
   }
   if (const auto* table = std::get_if<Table>(shown.block)) {
-    text = table_text(*table, shown.rows);
+    text = table_text(*table, shown.width, shown.rows);
   } else if (const auto* remarks = std::get_if<Remarks>(shown.block)) {
     for (std::size_t i = 0; i < shown.rows; ++i) text += remark_line((*remarks)[i]);
   }
@@ -72,12 +53,12 @@ std::string text_of(const Shown& shown) {
 }
 
 // Blocks of a section that a text shows.
-std::vector<Shown> shown_of(const std::vector<Block>& blocks) {
+std::vector<Shown> shown_of(const std::vector<Block>& blocks, std::size_t width) {
   std::vector<Shown> shown;
   for (const Block& block : blocks) {
     const bool is_empty = std::holds_alternative<Drawing>(block) ||
                           (!std::holds_alternative<Paragraph>(block) && size_of(block) == 0);
-    if (!is_empty) shown.push_back({.block = &block, .rows = size_of(block)});
+    if (!is_empty) shown.push_back({.block = &block, .rows = size_of(block), .width = width});
   }
   return shown;
 }
@@ -129,7 +110,7 @@ void shorten(std::vector<std::vector<Shown>>& sections, std::size_t max_lines) {
 
 }  // namespace
 
-std::string write_text(const Document& document, std::size_t max_lines) {
+std::string write_text(const Document& document, std::size_t max_lines, std::size_t width) {
   // The head and the remarks are sections, too.
   std::vector<Block> head, foot = {document.remarks};
   if (!document.finding.empty()) {
@@ -137,22 +118,13 @@ std::string write_text(const Document& document, std::size_t max_lines) {
                                   document.finding)},
             Paragraph{document.subject}};
   }
-  std::vector<std::vector<Shown>> sections = {shown_of(head)};
-  for (const Section& section : document.sections) sections.push_back(shown_of(section.blocks));
-  sections.push_back(shown_of(foot));
+  std::vector<std::vector<Shown>> sections = {shown_of(head, width)};
+  for (const Section& section : document.sections)
+    sections.push_back(shown_of(section.blocks, width));
+  sections.push_back(shown_of(foot, width));
   std::erase_if(sections, [](const auto& section) { return section.empty(); });
   if (max_lines > 0) shorten(sections, max_lines);
   return text_of(sections);
-}
-
-void Table::keep(const std::vector<std::size_t>& which) {
-  const auto kept = [&](const auto& all) {
-    std::decay_t<decltype(all)> some;
-    for (const std::size_t i : which) some.push_back(all[i]);
-    return some;
-  };
-  columns = kept(columns);
-  for (std::vector<Cell>& row : rows) row = kept(row);
 }
 
 Remarks remarks_of(std::string_view kind, const std::vector<std::string>& texts) {
@@ -162,4 +134,4 @@ Remarks remarks_of(std::string_view kind, const std::vector<std::string>& texts)
   return remarks;
 }
 
-}  // namespace ingot::verify
+}  // namespace ingot

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-namespace ingot::verify {
+namespace ingot {
 
 /// How a word is set off, where a form can do that.
 enum class Style : std::uint8_t {
@@ -54,9 +54,7 @@ struct Table {
   std::size_t least_rows = 1;           ///< that stay, however short a text is to be
   std::string summary = {};             ///< of a table that a page folds away
   bool wraps = false;                   ///< a page breaks its words rather than be scrolled
-
-  /// Leaves these columns, in this order.
-  void keep(const std::vector<std::size_t>& which);
+  bool is_ruled = false;                ///< a text has a line below the titles
 };
 
 /// A remark: `error: NAME: TEXT (ID)`.
@@ -95,11 +93,13 @@ struct Document {
   std::string made_by = {};
 };
 
-/// Lines for a terminal, printable. When there are more than `max_lines`, the longest tables and
-/// lists show their first rows and how many are left; 0: no limit.
-std::string write_text(const Document& document, std::size_t max_lines);
+/// Lines for a terminal, printable, tables as table_text() writes them. When there are more than
+/// `max_lines`, the longest tables and lists show their first rows and how many are left; 0: no
+/// limit.
+std::string write_text(const Document& document, std::size_t max_lines, std::size_t width = 0);
 /// Markdown in which no text is read as markup.
 std::string write_markdown(const Document& document);
+std::string markdown_table(const Table& table);
 /// One self-contained page: inline SVG and style, no script and nothing fetched, light and dark.
 std::string write_html(const Document& document);
 
@@ -116,4 +116,4 @@ std::string html_scroll(std::string_view html);
 /// A word with a sign and a colour of kGood, kBad or kMild.
 std::string html_badge(Style style, std::string_view word);
 
-}  // namespace ingot::verify
+}  // namespace ingot

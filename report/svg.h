@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ingot::verify {
+namespace ingot {
 
 /// A point in units of the drawing, y downwards.
 struct SvgPoint {
@@ -44,4 +44,4 @@ std::vector<std::size_t> spread_ticks(std::size_t count, std::size_t most);
 /// "10⁻³".
 std::string power_of_ten(int exponent);
 
-}  // namespace ingot::verify
+}  // namespace ingot

@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace ingot {
 
-/// How numbers and tables are spelled for people, in every command.
+/// How numbers are spelled for people, in every command.
 
 /// `12,345,678`.
 std::string count_text(std::uint64_t value);
@@ -26,9 +25,5 @@ std::string decibel_text(double value);
 std::string share_text(std::uint64_t part, std::uint64_t whole);
 /// `98.76%` of a part of 1.
 std::string percent_text(double part);
-
-/// Rows of text in aligned columns, printable; numbers to the right when `right[i]`.
-std::string text_table(const std::vector<std::vector<std::string>>& rows,
-                       const std::vector<bool>& right);
 
 }  // namespace ingot

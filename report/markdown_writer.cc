@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include "formats/base/printable.h"
-#include "formats/text/figures.h"
-#include "verify/report/document.h"
+#include "report/document.h"
+#include "report/figures.h"
 
-namespace ingot::verify {
+namespace ingot {
 namespace {
 
 constexpr std::size_t kMostRows = 20;  // a model card is read, not searched
@@ -34,18 +34,9 @@ std::string written(const Paragraph& paragraph) {
 
 std::string written(const Table& table) {
   if (table.rows.empty()) return {};
-  std::string titles = "|", rules = "|", rows;
-  for (const Column& column : table.columns) {
-    titles += fmt::format(" {} |", markdown_text(column.title));
-    rules += column.kind == Column::Kind::kNumber ? "---:|" : "---|";
-  }
-  for (std::size_t r = 0; r < std::min(table.rows.size(), kMostRows); ++r) {
-    rows += "|";
-    for (const Cell& cell : table.rows[r])
-      rows += fmt::format(" {} |", styled(cell.style, cell.text));
-    rows += "\n";
-  }
-  return titles + "\n" + rules + "\n" + rows + "\n" + left_out(table.rows.size());
+  Table shown = table;
+  shown.rows.resize(std::min(table.rows.size(), kMostRows));
+  return markdown_table(shown) + "\n" + left_out(table.rows.size());
 }
 
 std::string written(const Remarks& remarks) {
@@ -84,6 +75,20 @@ std::string markdown_text(std::string_view text) {
   return out;
 }
 
+std::string markdown_table(const Table& table) {
+  std::string titles = "|", rules = "|", rows;
+  for (const Column& column : table.columns) {
+    titles += fmt::format(" {} |", markdown_text(column.title));
+    rules += column.kind == Column::Kind::kNumber ? "---:|" : "---|";
+  }
+  for (const std::vector<Cell>& row : table.rows) {
+    rows += "|";
+    for (const Cell& cell : row) rows += fmt::format(" {} |", styled(cell.style, cell.text));
+    rows += "\n";
+  }
+  return titles + "\n" + rules + "\n" + rows;
+}
+
 std::string write_markdown(const Document& document) {
   std::string text = fmt::format("## {}{}{}\n\n{}.\n\n{}.\n\n", document.title,
                                  document.verdict.empty() ? "" : ": ", document.verdict,
@@ -98,4 +103,4 @@ std::string write_markdown(const Document& document) {
   return text + fmt::format("{}\n", markdown_text(document.made_by));
 }
 
-}  // namespace ingot::verify
+}  // namespace ingot

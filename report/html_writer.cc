@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include "formats/base/printable.h"
-#include "formats/text/figures.h"
-#include "verify/report/document.h"
-#include "verify/report/page_style.h"
+#include "report/document.h"
+#include "report/figures.h"
+#include "report/page_style.h"
 
-namespace ingot::verify {
+namespace ingot {
 namespace {
 
 constexpr std::size_t kMostRemarks = 200;
@@ -152,4 +152,4 @@ std::string write_html(const Document& document) {
                             html_text(document.made_by));
 }
 
-}  // namespace ingot::verify
+}  // namespace ingot

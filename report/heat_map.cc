@@ -1,4 +1,4 @@
-#include "verify/report/heat_map.h"
+#include "report/heat_map.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include "verify/report/document.h"
-#include "verify/report/svg.h"
+#include "report/document.h"
+#include "report/svg.h"
 
-namespace ingot::verify {
+namespace ingot {
 namespace {
 
 constexpr double kRow = 20, kHead = 24;
@@ -83,4 +83,4 @@ std::string swatch_html(std::string_view style, std::string_view word, std::stri
                      sign, html_text(word));
 }
 
-}  // namespace ingot::verify
+}  // namespace ingot

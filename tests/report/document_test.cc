@@ -1,0 +1,26 @@
+#include "report/document.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+namespace ingot {
+namespace {
+
+TEST(WriteText, LongestTableGivesUpRowsFirst) {
+  Table longer{.columns = {"long"}}, table{.columns = {"short"}};
+  for (int i = 0; i < 9; ++i) longer.rows.push_back({std::to_string(i)});
+  table.rows = {{"a"}, {"b"}};
+  const Document document{.sections = {{"", "", {longer, table}}}};
+  EXPECT_EQ(write_text(document, 8),
+            "  long\n  0\n  1\n  2\n  ... 6 more (--worst N or --json)\n  short\n  a\n  b\n");
+  const std::string whole = write_text(document, 0);
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 13);
+}
+
+TEST(Markdown, EscapesWhatWouldBeReadAsMarkup) {
+  EXPECT_EQ(markdown_text("a|b __c__ [d] *e* <f>"), "a\\|b \\_\\_c\\_\\_ \\[d\\] \\*e\\* &lt;f>");
+}
+
+}  // namespace
+}  // namespace ingot
