@@ -21,10 +21,6 @@ using formats::SchemeId;
 
 namespace {
 
-bool is_quantized(SchemeId scheme) {
-  return formats::scheme_facts(scheme).quantized;
-}
-
 EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
                        Activations activations, const Serving& serving) {
   const formats::StoredParts& stored = tensor.encoding.stored;

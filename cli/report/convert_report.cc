@@ -36,10 +36,6 @@ using quantize::QualitySums;
 
 namespace {
 
-std::string scheme_name(formats::SchemeId scheme) {
-  return std::string(formats::scheme_facts(scheme).name);
-}
-
 // A row that ends with these figures.
 Json with_figures(Json row, const QualitySums& sums) {
   row.update({{"elements", sums.elements},
@@ -128,7 +124,8 @@ double gigabytes_per_second(const StageReport& stage) {
 
 // Tensors and bytes by action and pair of schemes.
 Json change_rows(const Plan& plan) {
-  std::map<std::tuple<Action, std::string, std::string>, std::array<std::uint64_t, 2>> changes;
+  std::map<std::tuple<Action, std::string_view, std::string_view>, std::array<std::uint64_t, 2>>
+      changes;
   for (const PlannedTensor& planned : plan.tensors) {
     if (!plan.is_here(planned)) continue;
     const auto from = plan.tensor_of(planned).encoding.scheme;

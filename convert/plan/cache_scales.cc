@@ -52,10 +52,6 @@ struct Range {
   }
 };
 
-bool is_quantized(formats::SchemeId scheme) {
-  return formats::scheme_facts(scheme).quantized;
-}
-
 }  // namespace
 
 bool keeps_caches(const Plan& plan) {

@@ -32,14 +32,6 @@ constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
 // A band of one row of scale groups must fit in memory many times over.
 constexpr std::uint64_t kMaxBandBytes = std::uint64_t{256} << 20;
 
-std::string_view scheme_name(SchemeId id) {
-  return formats::scheme_facts(id).name;
-}
-
-bool is_quantized(SchemeId id) {
-  return formats::scheme_facts(id).quantized;
-}
-
 // Whether the FP8 scales that the source has, or had before it was cast, are powers of two: its
 // config says, or its manifest.
 bool source_says_ue8m0(const Plan& plan) {

@@ -198,10 +198,6 @@ void set_importance(Plan& plan, Refusals& refusals) {
 
 namespace {
 
-std::string_view scheme_name(formats::SchemeId id) {
-  return formats::scheme_facts(id).name;
-}
-
 bool has_global(const PlannedTensor& planned) {
   const quantize::Scheme* scheme = quantize::find_scheme(planned.to);
   return scheme != nullptr && scheme->global != nullptr;

@@ -21,14 +21,6 @@ using formats::SchemeId;
 
 namespace {
 
-bool is_quantized(SchemeId scheme) {
-  return formats::scheme_facts(scheme).quantized;
-}
-
-std::string_view scheme_name(SchemeId scheme) {
-  return formats::scheme_facts(scheme).name;
-}
-
 // Quantized schemes that the output is to have: of --to and of rules, else those of the source. The
 // first decides.
 std::vector<SchemeId> wanted_schemes(const Recipe& recipe, const Checkpoint& source) {

@@ -12,6 +12,7 @@
 #include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::formats {
 namespace {
@@ -53,11 +54,6 @@ constexpr TensorRule kOtherModalityRule = {
 // True if the prefix replaces `model.`, and does not precede it.
 bool replaces_model(std::string_view prefix) {
   return prefix.starts_with(kModel);
-}
-
-template <std::size_t N>
-bool is_in(const std::array<std::string_view, N>& words, std::string_view word) {
-  return std::ranges::find(words, word) != words.end();
 }
 
 // The text before the number of an MTP layer in names.

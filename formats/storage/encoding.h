@@ -99,6 +99,12 @@ struct SchemeFacts {
 
 std::span<const SchemeFacts> schemes();
 const SchemeFacts& scheme_facts(SchemeId id);
+inline std::string_view scheme_name(SchemeId id) {
+  return scheme_facts(id).name;
+}
+inline bool is_quantized(SchemeId id) {
+  return scheme_facts(id).quantized;
+}
 /// By name or --to word.
 std::optional<SchemeId> find_scheme(std::string_view name);
 /// The scheme of a plain tensor of this dtype.
