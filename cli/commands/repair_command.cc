@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "formats/checkpoint/missing_tensors.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
@@ -15,6 +14,7 @@
 #include "convert/output/apart.h"
 #include "convert/plan/repair.h"
 #include "formats/base/printable.h"
+#include "formats/checkpoint/missing_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"

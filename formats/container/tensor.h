@@ -35,8 +35,7 @@ struct MatrixView {
   [[nodiscard]] T* row(std::size_t r) const { return data + r * stride; }
   /// The same matrix, read-only.
   operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<T>)
-  {
+      requires(!std::is_const_v<T>) {
     return {data, rows, cols, stride};
   }
 };

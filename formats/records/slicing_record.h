@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "formats/base/hash.h"
+#include "formats/container/sections.h"
 #include "formats/container/tensor.h"
 #include "formats/json/json_fwd.h"
-#include "formats/container/sections.h"
 
 namespace ingot::formats {
 
@@ -20,7 +20,7 @@ struct SliceRecord {
   int axis = -1;             ///< dimension that is cut, from the front; -1: none is
   std::uint64_t offset = 0;  ///< along it, in elements, within its first section
   Shape whole;               ///< of the whole as it was cut (retiled, padded)
-  Sections sections;  ///< of the axis
+  Sections sections;         ///< of the axis
   /// Stacks under expert parallelism: the experts (indices into the first dimension of the whole)
   /// that the slice holds, ascending. Empty: all.
   std::vector<std::uint32_t> experts;

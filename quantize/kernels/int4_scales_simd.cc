@@ -116,22 +116,20 @@ HWY_INLINE void for_each_vector(const Int4Group& group, float scale, const Visit
 float int4_error(const Int4Group& group, float scale) {
   Sums sums;
   const Floats factor = hn::Set(kFloats, scale);
-  for_each_vector(group, scale,
-                  [&](std::size_t p, Floats x, Floats q, const auto& weigh) HWY_ATTR {
-                    // q x scale has at most twelve significant bits: fusing changes nothing.
-                    const Floats rest = hn::NegMulAdd(q, factor, x);
-                    sums.part[p] = hn::Add(sums.part[p], weigh(hn::Mul(rest, rest)));
-                  });
+  for_each_vector(group, scale, [&](std::size_t p, Floats x, Floats q, const auto& weigh) HWY_ATTR {
+    // q x scale has at most twelve significant bits: fusing changes nothing.
+    const Floats rest = hn::NegMulAdd(q, factor, x);
+    sums.part[p] = hn::Add(sums.part[p], weigh(hn::Mul(rest, rest)));
+  });
   return sums.fold();
 }
 
 Int4Fit int4_fit(const Int4Group& group, float scale) {
   Sums products, squares;
-  for_each_vector(group, scale,
-                  [&](std::size_t p, Floats x, Floats q, const auto& weigh) HWY_ATTR {
-                    products.part[p] = hn::Add(products.part[p], weigh(hn::Mul(x, q)));
-                    squares.part[p] = hn::Add(squares.part[p], weigh(hn::Mul(q, q)));
-                  });
+  for_each_vector(group, scale, [&](std::size_t p, Floats x, Floats q, const auto& weigh) HWY_ATTR {
+    products.part[p] = hn::Add(products.part[p], weigh(hn::Mul(x, q)));
+    squares.part[p] = hn::Add(squares.part[p], weigh(hn::Mul(q, q)));
+  });
   return {.product = products.fold(), .squares = squares.fold()};
 }
 

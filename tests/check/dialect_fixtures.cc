@@ -111,9 +111,7 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kNvfp4,
        [](auto& c) { replace_excluded(c, "lm_head", "head_of_nothing"); },
        {"modelopt.statements-agree"}},
-      {"modelopt.mtp-head",
-       kMismatch,
-       kNvfp4,
+      {"modelopt.mtp-head", kMismatch, kNvfp4,
        [](auto& c) {
          replace_excluded(c, "model.layers.2.head", "lm_head");
          c.config["quantization_config"]["ignore"] = statement(c)["exclude_modules"];

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "formats/json/json_fwd.h"
-#include "verify/outputs/interval.h"
 #include "verify/gates/report.h"
+#include "verify/outputs/interval.h"
 
 namespace ingot::verify {
 

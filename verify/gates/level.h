@@ -27,8 +27,8 @@ struct LevelFacts {
 std::span<const LevelFacts> levels();
 std::string_view level_name(Level level);
 bool runs_model(Level level);
-/// `structure,weights`; "all" means every level (draft where both sides have an MTP layer). kInvalidArgument for an unknown or empty word.
-/// Ascending, without repetition.
+/// `structure,weights`; "all" means every level (draft where both sides have an MTP layer).
+/// kInvalidArgument for an unknown or empty word. Ascending, without repetition.
 std::vector<Level> parse_levels(std::string_view text);
 
 }  // namespace ingot::verify

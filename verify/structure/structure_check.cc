@@ -137,11 +137,11 @@ class SourceSideFiles {
     for (const auto& [path, n_bytes] : here) {
       if (sizes_.contains(path)) continue;
       const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
-      found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
-                 Error(ErrorCode::kMismatch,
-                       fmt::format("is next to the weights, but not in the source{}",
-                                   counts ? ": loaders read it (remove it)" : ""))
-                     .in_file(label + path));
+      found.tell(
+          counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
+          Error(ErrorCode::kMismatch, fmt::format("is next to the weights, but not in the source{}",
+                                                  counts ? ": loaders read it (remove it)" : ""))
+              .in_file(label + path));
     }
   }
 
