@@ -1,22 +1,18 @@
-// Rows say which keys loaders read (vLLM, SGLang, transformers, and the families here) and what
-// their absence means to all of them. Values that transformers 5 derives and writes are computed
-// here in the same way.
+// Values that transformers 5 derives and writes are computed here in the same way.
 
 #include "formats/config/config_meaning.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "formats/config/key_spellings.h"
-#include "formats/config/model_config.h"
+#include "formats/config/derived_keys.h"
+#include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/released_words.h"
-#include "formats/config/rope_meaning.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -24,118 +20,6 @@ namespace {
 
 constexpr std::size_t kShownBytes = 200;
 constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are listed
-constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 32;
-
-struct KeyRow {
-  std::string_view key;          ///< the meaning, and its usual spelling
-  std::string_view absent = {};  ///< JSON that its absence means to every reader; empty: no such
-};
-
-constexpr std::array kKeys = {
-    KeyRow{"model_type"},
-    KeyRow{"architectures"},
-    KeyRow{"vocab_size"},
-    KeyRow{"hidden_size"},
-    KeyRow{"intermediate_size"},
-    KeyRow{"moe_intermediate_size"},
-    KeyRow{"num_hidden_layers"},
-    KeyRow{"num_attention_heads"},
-    KeyRow{"n_routed_experts"},
-    KeyRow{"n_shared_experts"},
-    KeyRow{"num_experts_per_tok"},
-    KeyRow{"q_lora_rank"},
-    KeyRow{"kv_lora_rank"},
-    KeyRow{"qk_nope_head_dim"},
-    KeyRow{"qk_rope_head_dim"},
-    KeyRow{"v_head_dim"},
-    KeyRow{"index_n_heads"},
-    KeyRow{"index_head_dim"},
-    KeyRow{"index_topk"},
-    KeyRow{"max_position_embeddings"},
-    KeyRow{"rms_norm_eps"},
-    KeyRow{"hidden_act", "\"silu\""},
-    KeyRow{"tie_word_embeddings", "false"},
-    KeyRow{"attention_bias", "false"},
-    KeyRow{"mlp_bias", "false"},
-    KeyRow{"rope_interleave", "true"},
-    KeyRow{"indexer_rope_interleave"},
-    KeyRow{"norm_topk_prob"},
-    KeyRow{"routed_scaling_factor"},
-    KeyRow{"scoring_func"},
-    KeyRow{"topk_method"},
-    KeyRow{"n_group", "1"},
-    KeyRow{"topk_group", "1"},
-    KeyRow{"use_sliding_window", "false"},
-    KeyRow{"sliding_window"},
-    KeyRow{"max_window_layers"},
-    KeyRow{"use_qk_norm"},
-    KeyRow{"attn_logit_softcapping"},
-    KeyRow{"final_logit_softcapping"},
-    KeyRow{"query_pre_attn_scalar"},
-    KeyRow{"attention_chunk_size"},
-    KeyRow{"attention_multiplier"},
-    KeyRow{"embedding_multiplier"},
-    KeyRow{"residual_multiplier"},
-    KeyRow{"logits_scaling"},
-    KeyRow{"swiglu_limit"},
-    KeyRow{"llama_4_scaling"},
-    KeyRow{"bos_token_id"},
-    KeyRow{"eos_token_id"},
-    KeyRow{"pad_token_id"},
-};
-
-// No parameter of the model as it is loaded: who saved the file, training, or read elsewhere
-// (quantization_config by loader rules, dtypes, those of experts too, and MTP layers by
-// verification).
-constexpr std::array<std::string_view, 31> kOther = {"quantization_config",
-                                                     "expert_dtype",
-                                                     "compression_config",
-                                                     "dtype",
-                                                     "torch_dtype",
-                                                     "num_mtp_layers",
-                                                     "transformers_version",
-                                                     "_name_or_path",
-                                                     "_attn_implementation",
-                                                     "_experts_implementation",
-                                                     "attention_dropout",
-                                                     "hidden_dropout",
-                                                     "initializer_range",
-                                                     "ep_size",
-                                                     "pretraining_tp",
-                                                     "use_cache",
-                                                     "return_dict",
-                                                     "output_attentions",
-                                                     "output_hidden_states",
-                                                     "output_router_logits",
-                                                     "router_aux_loss_coef",
-                                                     "router_jitter_noise",
-                                                     "aux_loss_alpha",
-                                                     "seq_aux",
-                                                     "gradient_checkpointing",
-                                                     "torchscript",
-                                                     "chunk_size_feed_forward",
-                                                     "problem_type",
-                                                     "id2label",
-                                                     "label2id",
-                                                     "is_encoder_decoder"};
-
-// Read together, into one meaning.
-constexpr std::array<std::string_view, 16> kDerived = {"head_dim",
-                                                       "qk_head_dim",
-                                                       "num_key_value_heads",
-                                                       "layer_types",
-                                                       "mlp_layer_types",
-                                                       "first_k_dense_replace",
-                                                       "moe_layer_freq",
-                                                       "decoder_sparse_step",
-                                                       "mlp_only_layers",
-                                                       "indexer_types",
-                                                       "index_topk_pattern",
-                                                       "index_topk_freq",
-                                                       "index_skip_topk_offset",
-                                                       "partial_rotary_factor",
-                                                       "rotary_dim",
-                                                       "rope_theta"};
 
 // Two names of meanings that are compared elsewhere.
 using Twins = std::pair<std::string_view, std::string_view>;
@@ -143,13 +27,8 @@ constexpr std::array kTwins = {Twins{"dtype", "torch_dtype"},
                                Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
 
 // Models of transformers that point head_dim at the rotated slice, whatever the file says.
-constexpr std::array<std::string_view, 6> kHeadIsRope = {
-    "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "glm4_moe_lite"};
-
-template <std::size_t N>
-bool is_in(const std::array<std::string_view, N>& words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
+constexpr std::array kHeadIsRope = {"deepseek_v2", "deepseek_v3", "deepseek_v32",
+                                    "kimi_k2",     "glm_moe_dsa", "glm4_moe_lite"};
 
 std::optional<std::uint64_t> whole(const Json& value) {
   return value.is_number_unsigned() ? std::optional(value.get<std::uint64_t>()) : std::nullopt;
@@ -166,6 +45,37 @@ Json words_of(const std::vector<bool>& flags, std::string_view yes, std::string_
   Json list = Json::array();
   for (const bool flag : flags) list.push_back(flag ? yes : no);
   return list;
+}
+
+constexpr std::string_view kTheta = "rope_theta", kPartial = "partial_rotary_factor";
+constexpr std::array kRopeObjects = {"rope_parameters", "rope_scaling"};
+
+// The meaning of a parameter of rope that is absent.
+Json absent_rope(std::string_view key) {
+  const KeyRow* row = find_key(fmt::format("rope.{}", key));
+  return row == nullptr || row->absent.empty() ? Json() : Json::parse(row->absent);
+}
+
+// Parameters of rope by key, each with its place.
+using RopeValues = std::vector<std::pair<std::string, SaidValue>>;
+
+RopeValues rope_values(const Json& object, const std::string& path) {
+  RopeValues values;
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null()) continue;
+    values.emplace_back(key == "type" ? "rope_type" : key,
+                        SaidValue{.value = value, .path = fmt::format("{}.{}", path, key)});
+  }
+  return values;
+}
+
+// transformers 5 may have parameters for each kind of layer; those that all are alike are as one.
+Json flat_rope(const Json& object) {
+  if (!object.is_object() || object.empty()) return object;
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_object() || value != object.front()) return object;
+  }
+  return object.front();
 }
 
 }  // namespace
@@ -196,16 +106,15 @@ std::string cache_words(const Json& block) {
 class ConfigMeaning::Reader {
  public:
   Reader(const Json& object, std::string prefix, ConfigMeaning& meaning)
-      : object_(object), prefix_(std::move(prefix)), meaning_(meaning) {}
+      : object_(object), keys_(object, {}), prefix_(std::move(prefix)), meaning_(meaning) {}
 
   void read() {
-    for (const KeyRow& row : kKeys) read_row(row);
+    for (const KeyRow& row : key_rows()) {
+      if (row.sense == KeySense::kModel) read_row(row);
+    }
     read_rotary_dim();
-    read_rope(object_, prefix_,
-              {.say = [this](const std::string& meaning,
-                             SaidValue said) { say(meaning, std::move(said)); },
-               .contradict = [this](std::string sentence) { contradict(std::move(sentence)); }});
-    forget_idle_rope(meaning_.known_, prefix_ + "rope.");
+    read_rope();
+    forget_idle_rope();
     read_widths();
     read_mlp_layers();
     read_layer_types();
@@ -219,20 +128,25 @@ class ConfigMeaning::Reader {
   [[nodiscard]] std::string path(std::string_view key) const {
     return fmt::format("{}{}", prefix_, key);
   }
+  [[nodiscard]] SaidValue said(std::string_view key) const {
+    return {.value = at(key), .path = path(key)};
+  }
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view key) const {
     return whole(at(key));
   }
   [[nodiscard]] std::uint64_t layers() const {
-    return std::min(number("num_hidden_layers").value_or(0), kMaxLayers);
+    const std::uint64_t n = keys_.layers().main;
+    return n <= kMaxLayers ? n : 0;
+  }
+  [[nodiscard]] std::uint64_t usual_head() const {
+    return usual_head_dim(number("hidden_size").value_or(0),
+                          number("num_attention_heads").value_or(0));
   }
 
   // Keeps a value, or finds that it contradicts the one that is known.
   void say(const std::string& meaning, SaidValue said) {
     const auto [known, is_new] = meaning_.known_.try_emplace(prefix_ + meaning, std::move(said));
-    if (is_new || *known->second.value == *said.value) return;
-    contradict(fmt::format("{} is {}, but {} is {}: readers take one or the other", said.path,
-                           config_text(said.value), known->second.path,
-                           config_text(known->second.value)));
+    if (!is_new) meaning_.compare(said, known->second);
   }
 
   void contradict(std::string sentence) { meaning_.contradictions_.push_back(std::move(sentence)); }
@@ -244,14 +158,11 @@ class ConfigMeaning::Reader {
   }
 
   void read_row(const KeyRow& row) {
-    const std::string meaning(row.key);
-    const auto read = [&](std::string_view key) {
-      if (key.empty() || at(key).is_null() || is_without_effect(key)) return;
-      say(meaning, {.value = plain(at(key)), .path = path(key)});
-    };
-    read(row.key);
-    std::ranges::for_each(other_spellings(row.key), read);
-    if (!row.absent.empty()) forget_if(meaning, Json::parse(row.absent));
+    for (const std::string& key : row.spellings) {
+      if (!at(key).is_null() && !is_without_effect(key))
+        say(row.key(), {.value = plain(at(key)), .path = path(key)});
+    }
+    if (!row.absent.empty()) forget_if(row.key(), Json::parse(row.absent));
   }
 
   // A window that a switch turns off.
@@ -262,99 +173,98 @@ class ConfigMeaning::Reader {
 
   // A number that follows from others; a written one must be equal, and then adds no fact.
   void derive(std::string_view key, std::optional<std::uint64_t> wanted, const std::string& why) {
-    if (at(key).is_null()) return;
-    if (!wanted) return say(std::string(key), {.value = at(key), .path = path(key)});
-    if (at(key) == *wanted) return;
-    say(std::string(key), {.value = at(key), .path = path(key)});
+    say_unless(key, wanted ? Json(*wanted) : Json());
+    if (!wanted || at(key).is_null() || at(key) == *wanted) return;
     contradict(
         fmt::format("{} is {}, but {} make it {}", path(key), config_text(at(key)), why, *wanted));
   }
 
   // MiniMax: the part of a head that is rotated, in values.
   void read_rotary_dim() {
-    const auto rotated = number("rotary_dim"), heads = number("num_attention_heads");
-    std::optional<std::uint64_t> width = number("head_dim");
-    if (!width && heads && *heads != 0) width = number("hidden_size").value_or(0) / *heads;
-    if (!rotated || !width || *width == 0) return;
+    const auto rotated = number("rotary_dim");
+    const std::uint64_t width = number("head_dim").value_or(usual_head());
+    if (!rotated || width == 0) return;
     say("rope.partial_rotary_factor",
-        {.value = Json(static_cast<double>(*rotated) / static_cast<double>(*width)),
+        {.value = Json(static_cast<double>(*rotated) / static_cast<double>(width)),
          .path = path("rotary_dim / head_dim")});
   }
 
-  void read_widths() {
-    const auto heads = number("num_attention_heads");
-    const auto nope = number("qk_nope_head_dim"), rope = number("qk_rope_head_dim");
-    if (nope && rope && *nope <= kMaxWidth && *rope <= kMaxWidth) {
-      derive("qk_head_dim", *nope + *rope, "qk_nope_head_dim and qk_rope_head_dim");
-    } else {
-      derive("qk_head_dim", std::nullopt, "");
+  // A config has rope in up to three places, and readers prefer different ones: transformers 5
+  // takes rope_scaling before rope_parameters where both are there, others the other way round.
+  void read_rope() {
+    std::vector<RopeValues> objects;
+    for (const char* key : kRopeObjects) {
+      const Json object = flat_rope(at(key));
+      if (object.is_object() && !object.empty()) objects.push_back(rope_values(object, path(key)));
     }
-    const Json& type = at("model_type");
-    if (rope && type.is_string() && is_in(kHeadIsRope, type.get_ref<const std::string&>())) {
+    for (const RopeValues& values : objects) {
+      for (const auto& [key, said] : values) say("rope." + key, said);
+    }
+    if (objects.size() == 2) miss_in_rope(objects[0], objects[1]);
+    if (objects.size() == 2) miss_in_rope(objects[1], objects[0]);
+    for (const std::string_view key : {kTheta, kPartial}) {
+      if (!at(key).is_null()) say(fmt::format("rope.{}", key), said(key));
+    }
+  }
+
+  // Readers of only one object miss a parameter that only the other has.
+  void miss_in_rope(const RopeValues& values, const RopeValues& other) {
+    for (const auto& [key, said] : values) {
+      const auto there = std::ranges::find(other, key, &RopeValues::value_type::first);
+      if (there != other.end() || key == kTheta || key == kPartial ||
+          said.value == absent_rope(key))
+        continue;
+      const std::string& elsewhere = other.front().second.path;
+      contradict(fmt::format("{} is {}, but {} says nothing of it: readers take one or the other",
+                             said.path, config_text(said.value),
+                             elsewhere.substr(0, elsewhere.rfind('.'))));
+    }
+  }
+
+  // Removes what equals its absence, and the parameters of a scaling that is not there.
+  void forget_idle_rope() {
+    const std::string begin = path("rope.");
+    const auto type = meaning_.known_.find(begin + "rope_type");
+    const bool is_plain = type == meaning_.known_.end() || *type->second.value == "default";
+    std::erase_if(meaning_.known_, [&](const auto& entry) {
+      if (!entry.first.starts_with(begin)) return false;
+      const std::string key = entry.first.substr(begin.size());
+      const bool counts = !is_plain || key == kTheta || key == kPartial ||
+                          key.starts_with("mrope") || entry.second.value->is_object();
+      return !counts || *entry.second.value == absent_rope(key);
+    });
+  }
+
+  void read_widths() {
+    const auto nope = number("qk_nope_head_dim"), rope = number("qk_rope_head_dim");
+    const bool are_there = nope && rope && std::max(*nope, *rope) <= ConfigKeys::kMaxWidth;
+    derive("qk_head_dim", are_there ? std::optional(*nope + *rope) : std::nullopt,
+           "qk_nope_head_dim and qk_rope_head_dim");
+    const auto is_type = [&](std::string_view type) { return at("model_type") == type; };
+    if (rope && std::ranges::any_of(kHeadIsRope, is_type)) {
       // GLM-5.2 has the other part of a head there, which says as little.
       if (nope != number("head_dim"))
         derive("head_dim", rope, "latent attention and qk_rope_head_dim");
     } else {
-      say_unless("head_dim", heads && *heads != 0 && number("hidden_size")
-                                 ? Json(*number("hidden_size") / *heads)
-                                 : Json());
+      say_unless("head_dim", Json(usual_head()));
     }
     say_unless("num_key_value_heads", at("num_attention_heads"));
   }
 
   void say_unless(std::string_view key, const Json& absent) {
-    if (at(key).is_null() || at(key) == absent) return;
-    say(std::string(key), {.value = at(key), .path = path(key)});
-  }
-
-  // Which layers are mixtures, in each of the ways in which it is said.
-  [[nodiscard]] std::optional<std::vector<bool>> listed_mixtures() const {
-    const Json& types = at("mlp_layer_types");
-    if (!types.is_array() || types.size() < layers()) return std::nullopt;
-    std::vector<bool> mixtures;
-    for (std::size_t i = 0; i < layers(); ++i) mixtures.push_back(types[i] == "sparse");
-    return mixtures;
-  }
-
-  [[nodiscard]] std::optional<std::vector<bool>> mixtures_behind_prefix() const {
-    const auto dense = number("first_k_dense_replace");
-    const Json& frequency = at("moe_layer_freq");
-    if (!dense && (frequency.is_null() || !at("mlp_layer_types").is_null())) return std::nullopt;
-    const std::uint64_t every = std::max<std::uint64_t>(whole(frequency).value_or(1), 1);
-    std::vector<bool> mixtures;
-    for (std::size_t i = 0; i < layers(); ++i) {
-      const bool is_listed = !frequency.is_array() || (i < frequency.size() && frequency[i] == 1);
-      mixtures.push_back(i >= dense.value_or(0) && is_listed && i % every == 0);
-    }
-    return mixtures;
-  }
-
-  [[nodiscard]] std::optional<std::vector<bool>> mixtures_by_step() const {
-    if (at("decoder_sparse_step").is_null() && at("mlp_only_layers").is_null()) return std::nullopt;
-    const std::uint64_t step =
-        std::max<std::uint64_t>(number("decoder_sparse_step").value_or(1), 1);
-    std::vector<bool> mixtures;
-    for (std::size_t i = 0; i < layers(); ++i) mixtures.push_back((i + 1) % step == 0);
-    const Json& dense = at("mlp_only_layers");
-    for (const Json& layer : dense.is_array() ? dense : Json::array()) {
-      if (const auto i = whole(layer); i && *i < mixtures.size())
-        mixtures[static_cast<std::size_t>(*i)] = false;
-    }
-    return mixtures;
+    if (!at(key).is_null() && at(key) != absent) say(std::string(key), said(key));
   }
 
   // Said in no way it means that all are, where there are experts.
   void read_mlp_layers() {
+    if (layers() == 0) return;
     const bool has_experts = meaning_.known_.contains(path("n_routed_experts"));
-    const std::array said = {
-        std::pair("mlp_layer_types", listed_mixtures()),
-        std::pair(number("first_k_dense_replace") ? "first_k_dense_replace" : "moe_layer_freq",
-                  mixtures_behind_prefix()),
-        std::pair("decoder_sparse_step", mixtures_by_step())};
-    for (const auto& [key, mixtures] : said) {
-      if (mixtures)
-        say("mlp_layer_types",
-            {.value = words_of(*mixtures, "sparse", "dense"), .path = path(key)});
+    for (auto& [key, mixtures, refusal] : said_mixtures(keys_)) {
+      if (refusal.empty()) {
+        say("mlp_layer_types", {.value = words_of(mixtures, "sparse", "dense"), .path = path(key)});
+      } else if (has_experts) {
+        contradict(std::move(refusal));
+      }
     }
     const std::vector<bool> all(static_cast<std::size_t>(layers()), has_experts);
     forget_if("mlp_layer_types", words_of(all, "sparse", "dense"));
@@ -365,7 +275,7 @@ class ConfigMeaning::Reader {
   void read_layer_types() {
     const Json& types = at("layer_types");
     if (types.is_null()) return;
-    if (!types.is_array()) return say("layer_types", {.value = types, .path = path("layer_types")});
+    if (!types.is_array()) return say("layer_types", said("layer_types"));
     const bool is_sparse = !at("index_topk").is_null();
     Json kinds = Json::array();
     for (const Json& type : types) {
@@ -381,62 +291,52 @@ class ConfigMeaning::Reader {
 
   void read_indexers() {
     if (const Json& types = at("indexer_types"); types.is_array())
-      say("indexer_types", {.value = types, .path = path("indexer_types")});
-    if (const Json& pattern = at("index_topk_pattern"); pattern.is_string()) {
-      std::vector<bool> own;
-      for (const char letter : pattern.get_ref<const std::string&>()) own.push_back(letter == 'F');
-      say("indexer_types",
-          {.value = words_of(own, "full", "shared"), .path = path("index_topk_pattern")});
-    } else if (pattern.is_array()) {
-      say("indexer_types", {.value = pattern, .path = path("index_topk_pattern")});
-    } else if (const std::uint64_t every = number("index_topk_freq").value_or(1); every > 1) {
-      const std::uint64_t offset = number("index_skip_topk_offset").value_or(2);
-      std::vector<bool> own;
-      for (std::uint64_t i = 0; i < layers(); ++i)
-        own.push_back((i + 1 > offset ? i + 1 - offset : 0) % every == 0);
-      say("indexer_types",
-          {.value = words_of(own, "full", "shared"), .path = path("index_topk_freq")});
+      say("indexer_types", said("indexer_types"));
+    std::vector<bool> own;
+    std::string_view key;
+    for (std::uint64_t layer = 0; layer < layers(); ++layer) {
+      const OwnIndexer indexer = own_indexer(object_, layer, /*knows_types=*/false);
+      key = indexer.key;
+      if (!indexer.is_own) return say("indexer_types", said(key));
+      own.push_back(*indexer.is_own);
     }
+    const bool are_all = std::ranges::find(own, false) == own.end();
+    if (!are_all || key == "index_topk_pattern")
+      say("indexer_types", {.value = words_of(own, "full", "shared"), .path = path(key)});
     const std::vector<bool> all(static_cast<std::size_t>(layers()), true);
     forget_if("indexer_types", words_of(all, "full", "shared"));
   }
 
   void read_twins() {
     for (const auto& [key, twin] : kTwins) {
-      if (at(key).is_null() || at(twin).is_null() || at(key) == at(twin)) continue;
-      contradict(fmt::format("{} is {}, but {} is {}: readers take one or the other", path(twin),
-                             config_text(at(twin)), path(key), config_text(at(key))));
+      if (!at(key).is_null() && !at(twin).is_null()) meaning_.compare(said(twin), said(key));
     }
   }
 
+  // Derived meanings take the usual spellings of their keys only.
+  static bool is_known(const std::string& key) {
+    const KeyRow* row = find_key(key);
+    if (row == nullptr || row->sense == KeySense::kFamily) return false;
+    return row->sense != KeySense::kDerived || key == row->key();
+  }
+
   void read_unknown() {
-    static const std::set<std::string_view> known = [] {
-      std::set<std::string_view> keys(kOther.begin(), kOther.end());
-      keys.insert(kMtpLayerKeys.begin(), kMtpLayerKeys.end());
-      keys.insert(kDerived.begin(), kDerived.end());
-      keys.insert(kRopeObjects.begin(), kRopeObjects.end());
-      for (const KeyRow& row : kKeys) {
-        keys.insert(row.key);
-        const auto others = other_spellings(row.key);
-        keys.insert(others.begin(), others.end());
-      }
-      return keys;
-    }();
-    if (!object_.is_object()) return;
     for (const auto& [key, value] : object_.items()) {
       const bool is_text = std::ranges::find(text_config_keys(), key) != text_config_keys().end() &&
                            value.is_object();
-      if (known.contains(key) || value.is_null() || is_text) continue;
+      if (is_known(key) || value.is_null() || is_text) continue;
       meaning_.unknown_.emplace(path(key), SaidValue{.value = value, .path = path(key)});
     }
   }
 
   const Json& object_;
+  ConfigKeys keys_;
   std::string prefix_;
   ConfigMeaning& meaning_;
 };
 
 ConfigMeaning::ConfigMeaning(const Json& given) {
+  if (!given.is_object()) return;
   // The order of keys means nothing, in objects within it too.
   const nlohmann::json sorted(given);
   const Json config(sorted);
@@ -451,11 +351,15 @@ ConfigMeaning::ConfigMeaning(const Json& given) {
   for (const auto& [meaning, said] : known_) {
     if (!meaning.starts_with("rope.")) continue;
     const auto own = known_.find(prefix + meaning);
-    if (own == known_.end() || *own->second.value == *said.value) continue;
-    contradictions_.push_back(fmt::format("{} is {}, but {} is {}: readers take one or the other",
-                                          said.path, config_text(said.value), own->second.path,
-                                          config_text(own->second.value)));
+    if (own != known_.end()) compare(said, own->second);
   }
+}
+
+void ConfigMeaning::compare(const SaidValue& said, const SaidValue& known) {
+  if (*said.value == *known.value) return;
+  contradictions_.push_back(fmt::format("{} is {}, but {} is {}: readers take one or the other",
+                                        said.path, config_text(said.value), known.path,
+                                        config_text(known.value)));
 }
 
 }  // namespace ingot::formats

@@ -37,6 +37,8 @@ class ConfigMeaning {
 
  private:
   class Reader;
+  /// Notes two places that say one thing differently.
+  void compare(const SaidValue& said, const SaidValue& known);
   Values known_, unknown_;
   std::vector<std::string> contradictions_;
 };

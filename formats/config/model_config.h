@@ -31,9 +31,6 @@ struct RopeConfig {
   std::optional<std::uint64_t> original_max_position_embeddings;
 };
 
-/// Keys under which configs have the number of MTP layers, the first found wins.
-inline constexpr std::array kMtpLayerKeys = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
-
 /// The place of a text model in the config of a model of several modalities, and in its checkpoint
 /// (nested_config.h).
 struct TextNesting {

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "formats/config/keys.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -51,10 +52,11 @@ TextNesting text_nesting(const Json& document) {
   return nesting;
 }
 
-const char* mtp_layer_key(const Json& keys) {
+const std::string& mtp_layer_key(const Json& keys) {
+  const std::vector<std::string>& names = find_key("num_nextn_predict_layers")->spellings;
   const auto key = std::ranges::find_if(
-      kMtpLayerKeys, [&](const char* name) { return keys.is_object() && keys.contains(name); });
-  return key == kMtpLayerKeys.end() ? kMtpLayerKeys.front() : *key;
+      names, [&](const std::string& name) { return keys.is_object() && keys.contains(name); });
+  return key == names.end() ? names.front() : *key;
 }
 
 const Json& text_keys(const ModelConfig& config) {

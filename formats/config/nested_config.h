@@ -17,7 +17,7 @@ std::span<const std::string_view> text_config_keys();
 TextNesting text_nesting(const Json& document);
 
 /// The key under which a text model's config has the number of its MTP layers, or would have it.
-const char* mtp_layer_key(const Json& keys);
+const std::string& mtp_layer_key(const Json& keys);
 
 /// The keys that readers of the text model see, in the words of its releases (released_words.h).
 const Json& text_keys(const ModelConfig& config);

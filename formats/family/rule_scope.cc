@@ -22,22 +22,8 @@ bool is_linear_layer(const ModelConfig& config, std::uint32_t layer) {
   return layer < config.layer_is_linear.size() && config.layer_is_linear[layer];
 }
 
-/// An entry of a config as families write it.
-std::string word_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
 /// Layers that a list of config.json may name: it is searched for each tensor.
 constexpr std::size_t kMostListed = 4096;
-
-/// An entry of a list of config.json, as families write it; empty where it does not go so far.
-std::string entry_of(const Json& list, std::uint64_t index) {
-  if (list.is_string()) {
-    const auto& letters = list.get_ref<const std::string&>();
-    return index < letters.size() ? std::string(1, letters[index]) : std::string();
-  }
-  return list.is_array() && index < list.size() ? word_of(list[index]) : std::string();
-}
 
 /// The entry of a layer. MTP layers have it where the list goes on over them, or in a list of their
 /// own for each step, whose key begins with `mtp_`.
@@ -69,11 +55,6 @@ bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint
   });
 }
 
-std::uint64_t number_or(const ModelConfig& config, const char* key, std::uint64_t usual) {
-  const Json& number = config_value(config, key);
-  return number.is_null() ? usual : number.get<std::uint64_t>();
-}
-
 Promise required_if(bool condition, Promise otherwise) {
   return condition ? Promise::kRequired : otherwise;
 }
@@ -86,23 +67,7 @@ std::uint64_t layer_count(const ModelConfig& config) {
 
 OwnIndexer own_indexer(const ModelConfig& config, std::uint64_t layer) {
   // An MTP layer is a model by itself, with nothing before it.
-  if (layer >= config.num_hidden_layers) return {};
-  const auto by_entry = [&](const char* key, std::string_view own, std::string_view shared) {
-    const std::string entry = entry_of(config_value(config, key), layer);
-    const bool is_known = entry == own || entry == shared;
-    return OwnIndexer{key, is_known ? std::optional(entry == own) : std::nullopt};
-  };
-  if (!config_value(config, "indexer_types").is_null())
-    return by_entry("indexer_types", "full", "shared");
-  const Json& pattern = config_value(config, "index_topk_pattern");
-  if (!pattern.is_null() && pattern != "") return by_entry("index_topk_pattern", "F", "S");
-  for (const char* key : {"index_topk_freq", "index_skip_topk_offset"}) {
-    const Json& number = config_value(config, key);
-    if (!number.is_null() && !number.is_number_unsigned()) return {key, std::nullopt};
-  }
-  const std::uint64_t every = number_or(config, "index_topk_freq", 1);
-  const std::uint64_t offset = number_or(config, "index_skip_topk_offset", 2);
-  return {"index_topk_freq", every <= 1 || layer < offset || (layer + 1 - offset) % every == 0};
+  return layer < config.num_hidden_layers ? own_indexer(text_keys(config), layer) : OwnIndexer();
 }
 
 bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint32_t> layer) {

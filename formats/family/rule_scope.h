@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
+#include "formats/config/derived_keys.h"
 #include "formats/family/family.h"
 
 namespace ingot::formats {
@@ -14,13 +14,7 @@ enum class Promise : std::uint8_t { kForbidden, kAccepted, kRequired };
 /// Main layers and MTP layers together.
 std::uint64_t layer_count(const ModelConfig& config);
 
-/// Whether a layer has a lightning indexer of its own, or takes the choice of an earlier layer, and
-/// the key of config.json that says so: `indexer_types`, else `index_topk_pattern`, else
-/// `index_topk_freq`. nullopt where that key has no such word or number for the layer.
-struct OwnIndexer {
-  std::string_view key = {};
-  std::optional<bool> is_own = true;
-};
+/// Whether a layer has an indexer of its own, as every MTP layer has.
 OwnIndexer own_indexer(const ModelConfig& config, std::uint64_t layer);
 
 /// Whether rows of this scope occur in `layer`; `layer` is nothing outside the layers.

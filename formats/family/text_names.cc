@@ -147,8 +147,7 @@ void count_mtp_layers(const Family& family, std::span<const StoredTensor> stored
 std::optional<std::uint64_t> understated_mtp(const Family& family, const ModelConfig& config) {
   const Json& keys = text_keys(config);
   if (config.num_nextn_predict_layers == 0 || !keys.is_object()) return std::nullopt;
-  const bool has_key =
-      std::ranges::any_of(kMtpLayerKeys, [&](const char* key) { return keys.contains(key); });
+  const bool has_key = keys.contains(mtp_layer_key(keys));
   const std::set<NumberedHead> heads = mtp_heads(family);
   const bool are_apart = std::ranges::none_of(heads, &NumberedHead::counts_main);
   if (!has_key && are_apart) return std::nullopt;

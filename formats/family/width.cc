@@ -9,6 +9,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/config/config_meaning.h"
+#include "formats/config/derived_keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
@@ -22,73 +23,40 @@ constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxSteps = 64;
 constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
 
-/// A number of ModelConfig, under the name of its member.
-struct Field {
-  std::string_view name;
-  std::uint64_t ModelConfig::*number;
-  std::string_view keys = {};  ///< its names in config.json, for messages; empty: its own name
-};
+using Number = std::uint64_t ModelConfig::*;
 
-constexpr std::array kFields = {
-    Field{"vocab_size", &ModelConfig::vocab_size},
-    Field{"hidden_size", &ModelConfig::hidden_size},
-    Field{"intermediate_size", &ModelConfig::intermediate_size},
-    Field{"moe_intermediate_size", &ModelConfig::moe_intermediate_size},
-    Field{"shared_intermediate_size", &ModelConfig::shared_intermediate_size,
-          "moe_intermediate_size or shared_expert_intermediate_size"},
-    Field{"num_hidden_layers", &ModelConfig::num_hidden_layers},
-    Field{"num_nextn_predict_layers", &ModelConfig::num_nextn_predict_layers},
-    Field{"num_attention_heads", &ModelConfig::num_attention_heads},
-    Field{"num_key_value_heads", &ModelConfig::num_key_value_heads},
-    Field{"head_dim", &ModelConfig::head_dim},
-    Field{"n_routed_experts", &ModelConfig::n_routed_experts, "n_routed_experts or num_experts"},
-    Field{"n_shared_experts", &ModelConfig::n_shared_experts},
-    Field{"num_experts_per_tok", &ModelConfig::num_experts_per_tok},
-    Field{"q_lora_rank", &ModelConfig::q_lora_rank},
-    Field{"kv_lora_rank", &ModelConfig::kv_lora_rank},
-    Field{"qk_nope_head_dim", &ModelConfig::qk_nope_head_dim},
-    Field{"qk_rope_head_dim", &ModelConfig::qk_rope_head_dim},
-    Field{"v_head_dim", &ModelConfig::v_head_dim},
-    Field{"index_n_heads", &ModelConfig::index_n_heads},
-    Field{"index_head_dim", &ModelConfig::index_head_dim},
-    Field{"index_topk", &ModelConfig::index_topk},
-    Field{"linear_num_key_heads", &ModelConfig::linear_num_key_heads},
-    Field{"linear_num_value_heads", &ModelConfig::linear_num_value_heads},
-    Field{"linear_key_head_dim", &ModelConfig::linear_key_head_dim},
-    Field{"linear_value_head_dim", &ModelConfig::linear_value_head_dim},
-    Field{"max_position_embeddings", &ModelConfig::max_position_embeddings},
-};
+/// Where ModelConfig has the number of a key; null where it has none, or for another spelling.
+Number number_in(std::string_view name) {
+  const KeyRow* row = find_key(name);
+  if (row == nullptr || row->key() != name) return nullptr;
+  const Number* field = std::get_if<Number>(&row->field);
+  return field == nullptr ? nullptr : *field;
+}
 
 using Layer = std::optional<std::uint32_t>;
 
 /// The list that the config has in place of a number; null where it is one number.
-const std::vector<std::uint64_t>* layers_of(const Field& field, const ModelConfig& config) {
+const std::vector<std::uint64_t>* layers_of(std::string_view name, const ModelConfig& config) {
   if (config.by_layer.empty()) return nullptr;
-  const auto found = config.by_layer.find(field.name);
+  const auto found = config.by_layer.find(name);
   return found == config.by_layer.end() ? nullptr : &found->second;
 }
 
-std::uint64_t number_of(std::uint64_t ModelConfig::*number, const ModelConfig& config,
-                        Layer layer) {
-  const auto& field = *std::ranges::find(kFields, number, &Field::number);
-  const std::vector<std::uint64_t>* list = layer ? layers_of(field, config) : nullptr;
-  if (list == nullptr) return config.*number;
-  return *layer < list->size() ? (*list)[*layer] : 0;
-}
-
-std::uint64_t field_value(const Field& field, const ModelConfig& config, Layer layer) {
-  const std::uint64_t value = number_of(field.number, config, layer);
-  if (field.number != &ModelConfig::head_dim || value != 0) return value;
+std::uint64_t field_value(std::string_view name, Number field, const ModelConfig& config,
+                          Layer layer) {
+  const std::vector<std::uint64_t>* list = layer ? layers_of(name, config) : nullptr;
+  std::uint64_t value = config.*field;
+  if (list != nullptr) value = *layer < list->size() ? (*list)[*layer] : 0;
+  if (field != &ModelConfig::head_dim || value != 0) return value;
   // Configs of GQA families may leave head_dim out.
-  const std::uint64_t n_heads = number_of(&ModelConfig::num_attention_heads, config, layer);
-  return n_heads == 0 ? 0 : number_of(&ModelConfig::hidden_size, config, layer) / n_heads;
+  return usual_head_dim(
+      field_value("hidden_size", &ModelConfig::hidden_size, config, layer),
+      field_value("num_attention_heads", &ModelConfig::num_attention_heads, config, layer));
 }
 
-/// Whether a value of config.json has an entry per layer.
-bool is_per_layer(const Json& value, const ModelConfig& config) {
-  return value.is_array() && !value.empty() &&
-         (value.size() == config.num_hidden_layers ||
-          value.size() == config.num_hidden_layers + config.num_nextn_predict_layers);
+bool is_list(const Json& value, const ModelConfig& config) {
+  return !value.empty() &&
+         is_per_layer(value, {config.num_hidden_layers, config.num_nextn_predict_layers});
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view fact) {
@@ -201,9 +169,8 @@ class WidthParser {
       for (const Width::Step& step : known->steps_) add(step);
       return false;
     }
-    const auto field = std::ranges::find(kFields, word, &Field::name);
-    if (field != kFields.end()) {
-      add({.kind = Kind::kField, .number = static_cast<std::uint64_t>(field - kFields.begin())});
+    if (const Number field = number_in(word); field != nullptr) {
+      add({.kind = Kind::kField, .key = std::string(word), .field = field});
       return false;
     }
     for (std::string_view path = word;;) {
@@ -263,11 +230,11 @@ const Json& config_value(const ModelConfig& config, std::string_view path) {
 
 std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer layer) {
   if (step.kind == Kind::kNumber) return step.number;
-  if (step.kind == Kind::kField) return field_value(kFields[step.number], config, layer);
+  if (step.kind == Kind::kField) return field_value(step.key, step.field, config, layer);
   const Json& said = config_value(config, step.key);
-  const bool is_list = layer && is_per_layer(said, config);
-  if (is_list && *layer >= said.size()) return 0;
-  const Json& value = is_list ? said[*layer] : said;
+  const bool has_own = layer && is_list(said, config);
+  if (has_own && *layer >= said.size()) return 0;
+  const Json& value = has_own ? said[*layer] : said;
   if (value.is_null()) return step.number;
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (const auto number = whole_number(value, kMaxNumber)) return *number;
@@ -275,11 +242,6 @@ std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer
               fmt::format("'{}' is {}, where the family needs a whole number up to {}", step.key,
                           config_text(value), kMaxNumber))
       .in_file("config.json");
-}
-
-std::string_view Width::name_of(const Step& step) {
-  if (step.kind == Kind::kKey) return step.key;
-  return step.kind == Kind::kField ? kFields[step.number].name : std::string_view();
 }
 
 std::uint64_t Width::size(const ModelConfig& config, Layer layer) const {
@@ -314,34 +276,30 @@ std::uint64_t Width::size(const ModelConfig& config, Layer layer) const {
 
 bool Width::differs_by_layer(const ModelConfig& config) const {
   return std::ranges::any_of(steps_, [&](const Step& step) {
-    if (step.kind == Kind::kField) return layers_of(kFields[step.number], config) != nullptr;
-    return step.kind == Kind::kKey && is_per_layer(config_value(config, step.key), config);
+    if (step.kind == Kind::kField) return layers_of(step.key, config) != nullptr;
+    return step.kind == Kind::kKey && is_list(config_value(config, step.key), config);
   });
 }
 
 std::vector<std::string> Width::missing(const ModelConfig& config, Layer layer) const {
   std::vector<std::string> names;
   for (const Step& step : steps_) {
-    const std::string_view name = name_of(step);
-    if (name.empty() || value_of(step, config, layer) != 0) continue;
-    const bool is_field = step.kind == Kind::kField && !kFields[step.number].keys.empty();
-    std::string spelled(is_field ? kFields[step.number].keys : name);
-    if (std::ranges::find(names, spelled) == names.end()) names.push_back(std::move(spelled));
+    if (step.key.empty() || value_of(step, config, layer) != 0) continue;
+    if (std::ranges::find(names, step.key) == names.end()) names.push_back(step.key);
   }
   return names;
 }
 
 bool Width::mentions(std::string_view name) const {
-  return std::ranges::find(steps_, name, &Width::name_of) != steps_.end();
+  return std::ranges::find(steps_, name, &Step::key) != steps_.end();
 }
 
 std::optional<std::uint64_t> Width::times(std::string_view name) const {
-  if (steps_.size() == 1 && name_of(steps_[0]) == name) return 1;
+  if (steps_.size() == 1 && steps_[0].key == name) return 1;
   if (steps_.size() != 3 || steps_[2].kind != Kind::kMultiply) return std::nullopt;
   const bool is_first = steps_[0].kind == Kind::kNumber;
   const Step& factor = steps_[is_first ? 0 : 1];
-  if (factor.kind != Kind::kNumber || name_of(steps_[is_first ? 1 : 0]) != name)
-    return std::nullopt;
+  if (factor.kind != Kind::kNumber || steps_[is_first ? 1 : 0].key != name) return std::nullopt;
   return factor.number;
 }
 
@@ -349,8 +307,7 @@ void NamedWidths::add(std::string_view name, Width width) {
   if (!is_name(name))
     refuse(name, "is no name of a width (letters, digits and _, and not the word or)");
   if (find(name) != nullptr) refuse(name, "is the name of a width already");
-  if (std::ranges::find(kFields, name, &Field::name) != kFields.end())
-    refuse(name, "is a width of every config (choose another name)");
+  if (number_in(name) != nullptr) refuse(name, "is a width of every config (choose another name)");
   rows_.push_back({.name = std::string(name), .width = std::move(width)});
 }
 

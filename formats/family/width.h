@@ -34,7 +34,7 @@ class Width {
                                    std::optional<std::uint32_t> layer = std::nullopt) const;
   /// Whether the config has a list for something in it.
   [[nodiscard]] bool differs_by_layer(const ModelConfig& config) const;
-  /// The names in it that are 0 in this config and layer, as config.json spells them.
+  /// The names in it that are 0 in this config and layer.
   [[nodiscard]] std::vector<std::string> missing(
       const ModelConfig& config, std::optional<std::uint32_t> layer = std::nullopt) const;
   /// Whether a name occurs in it.
@@ -62,13 +62,13 @@ class Width {
   /// One step of a machine with a stack.
   struct Step {
     Kind kind{};
-    std::uint64_t number = 0;  ///< kNumber: itself; kField: which; kKey: its default
-    std::string key = {};      ///< kKey
+    std::uint64_t number = 0;  ///< kNumber: itself; kKey: its default
+    std::string key = {};      ///< kField, kKey
+    std::uint64_t ModelConfig::*field = nullptr;
     friend bool operator==(const Step&, const Step&) = default;
   };
   static std::uint64_t value_of(const Step& step, const ModelConfig& config,
                                 std::optional<std::uint32_t> layer);
-  static std::string_view name_of(const Step& step);
 
   std::string text_;
   std::vector<Step> steps_;

@@ -9,6 +9,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "tests/family/changed_config.h"
 
@@ -100,6 +101,39 @@ TEST(ConfigWidths, AreInSomeShapeOfTheFamily) {
     }
   }
   EXPECT_GT(n_keys, 200U);
+}
+
+/// A row has the width of all shared experts; nemotron_h multiplies that of one.
+constexpr const char* kOfOneExpert = "moe_shared_expert_intermediate_size";
+
+/// Keys of config.json that a row names, by another spelling than the usual one.
+std::set<std::string> other_spellings_in(const TensorRule& rule) {
+  std::vector<const Width*> widths(rule.sections.begin(), rule.sections.end());
+  for (const Width* width : rule.shape) widths.push_back(width);
+  widths.insert(widths.end(), {rule.heads, rule.condition});
+  std::set<std::string> found;
+  for (const KeyRow& row : key_rows()) {
+    for (const std::string& spelling : row.spellings) {
+      const bool is_named =
+          std::ranges::any_of(
+              widths,
+              [&](const Width* width) { return width != nullptr && width->mentions(spelling); }) ||
+          std::ranges::find(rule.layers, spelling, &LayerCondition::key) != rule.layers.end();
+      if (is_named && spelling != row.key() && spelling != kOfOneExpert) found.insert(spelling);
+    }
+  }
+  return found;
+}
+
+// A key without a row is its family's own. One with a row has type, limits and other spellings, of
+// which a family has a part where it names the usual one.
+TEST(ConfigWidths, NameKeysByTheirUsualSpelling) {
+  for (const Family* family : families()) {
+    for (const TensorRule& rule : family->rules) {
+      EXPECT_TRUE(other_spellings_in(rule).empty())
+          << family->name << ": " << *other_spellings_in(rule).begin();
+    }
+  }
 }
 
 TEST(ConfigWidths, OfSharedExpertsAreTheirOwn) {

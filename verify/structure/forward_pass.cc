@@ -6,7 +6,7 @@
 
 #include "formats/base/error.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/config/model_config.h"
+#include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
@@ -27,7 +27,7 @@ std::vector<Json*> sections_of(Json& config) {
   return sections;
 }
 
-void take_over(const char* key, const Json& from, Json& to) {
+void take_over(const std::string& key, const Json& from, Json& to) {
   const Json& value = json_member(from, key);
   value.is_null() ? static_cast<void>(to.erase(key)) : static_cast<void>(to[key] = value);
 }
@@ -55,7 +55,8 @@ ForwardPass::ForwardPass(const formats::Family* family, const Json& source, cons
   // The inner object first: a key that is added to the outer one moves it.
   for (std::size_t i = std::min(ours.size(), theirs.size()); i-- > 0;) {
     take_over("quantization_config", *ours[i], *theirs[i]);
-    for (const char* key : formats::kMtpLayerKeys) take_over(key, *ours[i], *theirs[i]);
+    for (const std::string& key : formats::find_key("num_nextn_predict_layers")->spellings)
+      take_over(key, *ours[i], *theirs[i]);
   }
   source_ = spec_of(from);
   if (source_) output_ = spec_of(to, &refusal_);

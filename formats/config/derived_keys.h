@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/config/keys.h"
+
+// Facts that config.json says in several ways, or through other keys: computed here for all
+// readers. Layers are counted from 0; wrong values are refused as ConfigKeys does.
+
+namespace ingot::formats {
+
+/// The number of MTP layers: several where a step of prediction has several, or where a list by
+/// layer goes on over more than the config says (kLimit beyond 2^20).
+std::uint64_t mtp_layer_count(const ConfigKeys& keys, std::uint64_t main_layers);
+
+/// The width of a head that the config does not say: 0 without heads.
+std::uint64_t usual_head_dim(std::uint64_t hidden_size, std::uint64_t n_heads);
+
+/// Whether each layer is a mixture of experts, in the first of the ways that the config has. Where
+/// it has none, all are; without experts only `mlp_layer_types` counts.
+std::vector<bool> mixture_layers(const ConfigKeys& keys, LayerCounts layers, bool has_experts);
+
+/// The same in one way.
+struct SaidMixtures {
+  const char* key;
+  std::vector<bool> layers;
+  std::string refusal;  ///< of readers that take this way; then `layers` is empty
+};
+/// In every way that the config has, by keys of which no family has a meaning of its own.
+std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys);
+
+/// Whether the attention of each main layer is linear; empty where nothing says that some are.
+std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers);
+
+/// Whether a main layer has a lightning indexer of its own, or takes the choice of an earlier one.
+struct OwnIndexer {
+  /// The key that says so: `indexer_types`, else `index_topk_pattern`, else `index_topk_freq`.
+  std::string_view key = {};
+  std::optional<bool> is_own = true;  ///< nullopt: the key has no such word or number for the layer
+};
+/// `knows_types`: whether the reader knows `indexer_types`, as vLLM does not.
+OwnIndexer own_indexer(const Json& keys, std::uint64_t layer, bool knows_types = true);
+
+/// An entry of a list, or a letter of a text, as families write it; empty behind the last.
+std::string entry_of(const Json& list, std::uint64_t index);
+
+}  // namespace ingot::formats

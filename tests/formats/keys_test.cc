@@ -1,0 +1,189 @@
+#include "formats/config/keys.h"
+
+#include <set>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "formats/config/config_meaning.h"
+#include "formats/config/derived_keys.h"
+#include "formats/json/json.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::formats {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::expect_error;
+
+Json json(const std::string& text) {
+  return parse_json(text, "config.json");
+}
+
+TEST(ConfigKeys, NoSpellingIsInTwoRows) {
+  for (const KeyRow& row : key_rows()) {
+    for (const std::string& spelling : row.spellings)
+      EXPECT_EQ(find_key(spelling), &row) << spelling;
+  }
+  EXPECT_EQ(find_key("no_such_key"), nullptr);
+}
+
+TEST(ConfigKeys, EveryFieldHasOneRowOfItsType) {
+  std::set<std::string> places;
+  std::size_t n_fields = 0;
+  ModelConfig model;
+  for (const KeyRow& row : key_rows()) {
+    SCOPED_TRACE(row.key());
+    const auto place = [&](const void* field) {
+      ++n_fields;
+      places.insert(fmt::format("{}", field));
+    };
+    if (const auto* number = std::get_if<std::uint64_t ModelConfig::*>(&row.field)) {
+      place(&(model.**number));
+      EXPECT_TRUE(row.type == KeyType::kWidth || row.type == KeyType::kCount ||
+                  row.type == KeyType::kOne);
+    } else if (const auto* real = std::get_if<double ModelConfig::*>(&row.field)) {
+      place(&(model.**real));
+      EXPECT_EQ(row.type, KeyType::kReal);
+    } else if (const auto* flag = std::get_if<bool ModelConfig::*>(&row.field)) {
+      place(&(model.**flag));
+      EXPECT_EQ(row.type, KeyType::kFlag);
+    } else if (const auto* word = std::get_if<std::string ModelConfig::*>(&row.field)) {
+      place(&(model.**word));
+      EXPECT_EQ(row.type, KeyType::kWord);
+    }
+  }
+  EXPECT_GT(n_fields, 30U);
+  EXPECT_EQ(places.size(), n_fields);
+}
+
+TEST(ConfigKeys, AbsentValuesAreOfTheType) {
+  std::size_t n_rows = 0;
+  for (const KeyRow& row : key_rows()) {
+    if (row.absent.empty()) continue;
+    ++n_rows;
+    const Json absent = json(std::string(row.absent));
+    const bool is_flag = row.type == KeyType::kFlag, is_word = row.type == KeyType::kWord;
+    EXPECT_EQ(absent.is_boolean(), is_flag) << row.key();
+    EXPECT_EQ(absent.is_string(), is_word) << row.key();
+    EXPECT_EQ(absent.is_number(), !is_flag && !is_word) << row.key();
+  }
+  EXPECT_GT(n_rows, 10U);
+}
+
+TEST(ConfigKeys, TheFirstSpellingThatIsThereCounts) {
+  const Json keys = json(R"({"n_routed_experts": null, "num_local_experts": 4,
+                             "moe_num_experts": 5, "num_experts_per_tok": null})");
+  const ConfigKeys read(keys, "config.json");
+  EXPECT_EQ(read.one("n_routed_experts"), 4U);
+  EXPECT_STREQ(read.spelling("n_routed_experts"), "num_local_experts");
+  EXPECT_EQ(read.number("num_experts_per_tok").largest, std::nullopt);
+  EXPECT_EQ(read.one("num_experts_per_tok", 7), 7U);
+  EXPECT_EQ(read.find("q_lora_rank"), nullptr);
+  EXPECT_EQ(read.real("rms_norm_eps"), std::nullopt);
+  EXPECT_FALSE(read.flag("attention_bias"));
+  EXPECT_EQ(read.word("scoring_func"), "");
+  EXPECT_EQ(read.step("moe_layer_freq"), 1U);
+}
+
+/// Reads a row as its type says.
+void read(const KeyRow& row, const ConfigKeys& keys) {
+  switch (row.type) {
+    case KeyType::kAny:
+      return;
+    case KeyType::kFlag:
+      return static_cast<void>(keys.flag(row.key()));
+    case KeyType::kWord:
+      return static_cast<void>(keys.word(row.key()));
+    case KeyType::kReal:
+      return static_cast<void>(keys.real(row.key()));
+    case KeyType::kWidth:
+    case KeyType::kCount:
+    case KeyType::kOne:
+      return static_cast<void>(keys.number(row.key()));
+  }
+}
+
+TEST(ConfigKeys, RefuseOtherTypesInEverySpelling) {
+  const std::set<std::string> numbers = {"-1", "1.5", "\"8\"", "true", "[8]", "{}"};
+  for (const KeyRow& row : key_rows()) {
+    std::set<std::string> bad;
+    if (row.type == KeyType::kFlag) bad = {"1", "\"true\"", "[]"};
+    if (row.type == KeyType::kWord) bad = {"1", "false", "[]"};
+    if (row.type == KeyType::kReal) bad = {"-1e-6", "\"1\"", "true", "[1]"};
+    if (row.type >= KeyType::kWidth) bad = numbers;
+    if (row.type >= KeyType::kWidth) {
+      const std::uint64_t most =
+          row.type == KeyType::kWidth ? ConfigKeys::kMaxWidth : ConfigKeys::kMaxCount;
+      bad.insert(std::to_string(most + 1));
+      const Json keys = {{row.key(), most}};
+      EXPECT_EQ(ConfigKeys(keys, "").number(row.key()).largest, most);
+    }
+    for (const std::string& spelling : row.spellings) {
+      for (const std::string& value : bad) {
+        SCOPED_TRACE(fmt::format("{}: {}", spelling, value));
+        const Json keys = json(fmt::format(R"({{"{}": {}}})", spelling, value));
+        expect_error(ErrorCode::kCorrupt, {"config.json: ", fmt::format("'{}'", spelling)},
+                     [&] { read(row, ConfigKeys(keys, "config.json")); });
+      }
+    }
+  }
+}
+
+TEST(ConfigKeys, NumbersMayBeListsByLayer) {
+  const Json keys = json(R"({"num_layers": 2, "mtp_num_hidden_layers": 1, "v_head_dim": [8, 16],
+                             "head_dim": [4, 4, 4], "first_k_dense_replace": [1, 2],
+                             "hidden_size": [1, 2, 3, 4]})");
+  const ConfigKeys read(keys, "config.json");
+  EXPECT_EQ(read.number("v_head_dim").largest, 16U);
+  EXPECT_THAT(read.number("v_head_dim").by_layer, ElementsAre(8, 16));
+  EXPECT_EQ(read.number("head_dim").largest, 4U);
+  EXPECT_TRUE(read.number("head_dim").by_layer.empty());
+  expect_error(ErrorCode::kCorrupt, {"'first_k_dense_replace' differs between layers"},
+               [&] { static_cast<void>(read.one("first_k_dense_replace")); });
+  expect_error(ErrorCode::kCorrupt, {"'hidden_size'"},
+               [&] { static_cast<void>(read.number("hidden_size")); });
+}
+
+TEST(DerivedKeys, ReadersAgreeOnTheMixtures) {
+  for (const char* said : {R"("mlp_layer_types": ["dense", "sparse", "sparse", "dense"])",
+                           R"("first_k_dense_replace": 1, "moe_layer_freq": [1, 1, 1, 0])",
+                           R"("decoder_sparse_step": 1, "mlp_only_layers": [0, 3])"}) {
+    const std::string text =
+        fmt::format(R"({{"num_hidden_layers": 4, "n_routed_experts": 2, {}}})", said);
+    EXPECT_THAT(parse_model_config(text, "config.json").layer_is_moe,
+                ElementsAre(false, true, true, false));
+    const ConfigMeaning meaning(json(text));
+    EXPECT_EQ(*meaning.known().at("mlp_layer_types").value,
+              json(R"(["dense", "sparse", "sparse", "dense"])"));
+    EXPECT_TRUE(meaning.contradictions().empty());
+  }
+}
+
+TEST(DerivedKeys, AWayThatReadersRefuseContradicts) {
+  const ConfigMeaning meaning(json(R"({"num_hidden_layers": 2, "n_routed_experts": 2,
+      "mlp_layer_types": ["dense", "sparse"], "decoder_sparse_step": 0})"));
+  EXPECT_THAT(meaning.contradictions(),
+              ElementsAre(::testing::HasSubstr("'decoder_sparse_step' is 0")));
+  EXPECT_TRUE(meaning.known().contains("mlp_layer_types"));
+}
+
+TEST(DerivedKeys, IndexersHaveThreeWords) {
+  const auto own = [](const char* text, std::uint64_t layer, bool knows_types = true) {
+    return own_indexer(json(text), layer, knows_types).is_own;
+  };
+  const char* types = R"({"indexer_types": ["shared", "full"], "index_topk_pattern": "FSX"})";
+  EXPECT_EQ(own(types, 0), false);
+  EXPECT_EQ(own(types, 1), true);
+  EXPECT_EQ(own(types, 2), std::nullopt);
+  EXPECT_EQ(own(types, 0, false), true);
+  EXPECT_EQ(own(types, 1, false), false);
+  EXPECT_EQ(own(types, 2, false), std::nullopt);
+  EXPECT_EQ(own(R"({"index_topk_freq": 2, "index_skip_topk_offset": 1})", 1), false);
+  EXPECT_EQ(own(R"({"index_topk_freq": 2, "index_skip_topk_offset": 1})", 2), true);
+  EXPECT_EQ(own(R"({"index_topk_freq": -2})", 0), std::nullopt);
+  EXPECT_EQ(own("{}", 9), true);
+}
+
+}  // namespace
+}  // namespace ingot::formats
