@@ -7,14 +7,12 @@
 
 #include <fmt/format.h>
 
+#include "formats/config/derived_keys.h"
 #include "formats/config/nested_config.h"
-#include "formats/json/json.h"
 
 namespace ingot::engines {
 
 using formats::DType;
-using formats::Json;
-using formats::json_member;
 using formats::ModelConfig;
 using formats::SchemeId;
 using formats::Shape;
@@ -257,20 +255,8 @@ std::optional<bool> builds_indexer(std::string_view family, const ModelConfig& c
   const FamilyRow* row = find_family_row(family);
   if (row == nullptr || row->model != kSparse) return std::nullopt;
   if (layer >= config.num_hidden_layers) return true;
-  const Json& raw = text_keys(config);
-  const Json& pattern = json_member(raw, "index_topk_pattern");
-  if (pattern.is_string()) {
-    const auto& letters = pattern.get_ref<const std::string&>();
-    return layer >= letters.size() || letters[layer] != 'S';
-  }
-  if (pattern.is_array()) return layer >= pattern.size() || pattern[layer] != "S";
-  const auto number = [&](const char* key, std::uint64_t otherwise) {
-    const Json& value = json_member(raw, key);
-    return value.is_number_unsigned() ? value.get<std::uint64_t>() : otherwise;
-  };
-  const std::uint64_t every = std::max<std::uint64_t>(number("index_topk_freq", 1), 1);
-  const std::uint64_t offset = number("index_skip_topk_offset", 2);
-  return layer < offset || (layer + 1 - offset) % every == 0;
+  return formats::own_indexer(text_keys(config), layer, /*knows_types=*/false)
+      .is_own.value_or(true);
 }
 
 bool has_state_of(std::string_view family) {
