@@ -72,7 +72,8 @@ mapfile -t forms < <("$old" list dialects --json | jq -r '
   + if . == "static" then " --input-scale 1" else "" end')
 layouts=("" "--max-shard-size 1MB" "--tp 2" "--ep 2" "--tp 2 --ep 2 --etp 2" "--pp 2 --tp 2 --links no"
          "--tp 4 --tp-fit retile" "--tp 4 --tp-fit pad" "--tp 8 --tp-fit bf16"
-         "--layout deepseek-mp --mp 2 --mtp drop")
+         "--layout deepseek-mp --mp 2 --mtp drop" "--layout vllm-sharded --tp 2 --mtp drop"
+         "--experts stacked" "--experts separate" "--experts stacked --tp 2 --ep 2 --etp 2")
 
 # Sources as they are in the tree, with every form and layout.
 cases=$work/cases
@@ -85,7 +86,10 @@ for source in "$example" "$root"/tests/golden/tiny-v32/bf16 "$root"/tests/golden
   done
 done >"$cases"
 for source in "$root"/tests/golden/families/*/; do
-  for options in "" "--to bf16" "--to fp8" "--to nvfp4" "--tp 2" "--ep 2"; do
+  for options in "" "--to bf16" "--to fp8" "--to int8" "--to nvfp4" "--to mxfp4" "--tp 2" "--ep 2" \
+    "--tp 2 --ep 2 --etp 2" "--tp 4 --tp-fit pad" "--max-shard-size 100kB" "--layout vllm-sharded --tp 2 --mtp drop" \
+    "--experts separate" "--experts separate --to bf16" "--experts separate --to bf16 --tp 2" \
+    "--experts stacked" "--experts stacked --to bf16" "--experts stacked --to bf16 --tp 2 --ep 2 --etp 2"; do
     [ ! -e "$source/config.json" ] || printf '%s\t%s\t%s\n' "${source%/}" "tests/golden/families/$(basename "$source")" "$options"
   done
 done >>"$cases"
@@ -102,12 +106,24 @@ for options in "--to nvfp4 --search amax" "--to nvfp4 --search 4over6" "--to nvf
   printf '%s\t%s\t%s\n' "$root/tests/golden/tiny-v32/bf16" tests/golden/tiny-v32/bf16 "$options" >>"$cases"
 done
 
+# Maps of experts: several slots for one, and ranks with different numbers of them.
+echo '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 3, 0]' >"$work/redundant.json"
+jq -n '{slots: [range(16)], slots_per_rank: [5, 11]}' >"$work/uneven.json"
+for options in "$work/redundant.json --redundant-experts" "$work/uneven.json --uneven-experts"; do
+  for form in "" "--to bf16 --experts stacked" "--to nvfp4"; do
+    printf '%s\t%s\t%s\n' "$example" examples/tiny-v32 "--ep 2 --expert-map $options${form:+ $form}"
+  done
+done >>"$cases"
+
 # Converted sources: decoded, kept in other dialects, encoded again, cut, joined.
 for form in "${forms[@]}" "--to bf16 --ep 2" "--tp 4 --tp-fit retile" "--to nvfp4 --tp 2 --ep 2" \
-  "--to bf16 --layout deepseek-mp --mp 2 --mtp drop"; do
+  "--to bf16 --tp 4 --tp-fit pad" "--to fp8 --tp 4 --tp-fit pad" "--to bf16 --pp 2 --tp 2" \
+  "--to bf16 --experts stacked" "--to bf16 --experts stacked --tp 2 --ep 2 --etp 2" \
+  "--to bf16 --layout vllm-sharded --tp 2 --mtp drop" "--to bf16 --layout deepseek-mp --mp 2 --mtp drop"; do
   name=$(echo "converted $form" | tr -cs 'a-z0-9-' '_')
   "$old" convert "$example" "$work/$name" $form >/dev/null 2>&1 || continue
   for options in "" "--to bf16" "--to fp8" "--to nvfp4" "--max-shard-size 1MB" "--ep 2" "--tp 2" "--tp 4 --tp-fit pad" \
+    "--experts stacked" "--experts separate" \
     "--dialect deepseek" "--dialect compressed-tensors" "--dialect modelopt" "--dialect modelslim" \
     "--activations weight-only" "--activations dynamic" "--activations static --input-scale 1" \
     "--dialect modelslim --activations static --input-scale 1"; do
