@@ -80,6 +80,10 @@ using Block = std::variant<Paragraph, Table, Remarks, Drawing>;
 struct Section {
   std::string id, title;  ///< a text shows neither: tables have a title in their first column
   std::vector<Block> blocks;
+
+  void add(Block block) { blocks.push_back(std::move(block)); }
+  /// A paragraph in small print.
+  void note(std::string text) { add(Paragraph{std::move(text), true}); }
 };
 
 /// A report for people. Texts in it are as they were found; each writer escapes them for its form.

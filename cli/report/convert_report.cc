@@ -101,7 +101,7 @@ Section quality_section(const QualityReport& report, std::size_t n_worst) {
         std::move(worst)};
   }
   if (report.inexact_globals > 0) {
-    section.blocks.push_back(
+    section.add(
         Paragraph{fmt::format("{} global scales are reciprocals that do not turn back exactly (off "
                               "by one unit in the last place)",
                               count_text(report.inexact_globals))});
@@ -166,16 +166,15 @@ std::vector<std::string> demoted_tensors(const Plan& plan) {
 }
 
 std::string rule_text(const convert::Rule& rule) {
-  return fmt::format(
-      "{}={}", rule.selector.text(),
-      rule.scheme ? formats::scheme_facts(*rule.scheme).name : std::string_view("keep"));
+  return fmt::format("{}={}", rule.selector.text(),
+                     rule.scheme ? scheme_name(*rule.scheme) : std::string_view("keep"));
 }
 
 std::string importance_text(const Plan& plan) {
   std::set<std::string_view> schemes;
   for (const convert::PlannedTensor& planned : plan.tensors) {
     if (convert::searches_scales(planned, plan.tensor_of(planned)))
-      schemes.insert(formats::scheme_facts(planned.to).name);
+      schemes.insert(scheme_name(planned.to));
   }
   return fmt::format("{} of {} {} tensors weighted", count_text(plan.counts.weighted),
                      count_text(plan.counts.searched), fmt::join(schemes, " and "));
@@ -228,14 +227,14 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   const Plan& plan = run.plan;
   Section section;
   const auto line = [&](std::string_view label, std::string text) {
-    section.blocks.push_back(Paragraph{fmt::format("{:<13}{}", label, text)});
+    section.add(Paragraph{fmt::format("{:<13}{}", label, text)});
   };
   line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
                                plan.source.directory().string(), plan.source.family().name,
                                plan.source.dialect().name, plan.target.dialect->name));
-  section.blocks.push_back(table_of(
-      change_rows(plan), {{"action"}, {"from"}, {"to"}, {"tensors"}, {"bytes out", "bytes_out"}}));
-  section.blocks.push_back(table_of(
+  section.add(table_of(change_rows(plan),
+                       {{"action"}, {"from"}, {"to"}, {"tensors"}, {"bytes out", "bytes_out"}}));
+  section.add(table_of(
       exactness_rows(plan),
       {{"every value is held", "held"}, {"from"}, {"to"}, {"roles", "roles", [](const Json& roles) {
                                                              return first_of(roles, 5);
@@ -248,7 +247,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
          fmt::format("{}: these figures are those of its {} of {} weights files",
                      convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members));
   }
-  for (Block& block : slicing_blocks(plan)) section.blocks.push_back(std::move(block));
+  for (Block& block : slicing_blocks(plan)) section.add(std::move(block));
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
   if (plan.counts.demoted > 0) {
@@ -282,9 +281,8 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   if (run.time) line("time", time_text(*run.time));
   for (auto& [label, text] : engine_lines(served(plan, run.checked.loadable.engines, run.output)))
     line(label, std::move(text));
-  if (run.checked.is_finished) section.blocks.push_back(Paragraph{std::string(kAlreadyFinished)});
-  section.blocks.push_back(
-      remarks_of("warning", both(plan.warnings, run.checked.loadable.warnings)));
+  if (run.checked.is_finished) section.add(Paragraph{std::string(kAlreadyFinished)});
+  section.add(remarks_of("warning", both(plan.warnings, run.checked.loadable.warnings)));
   return text_of(std::move(section), is_whole);
 }
 
@@ -380,9 +378,9 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   }
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     section.blocks.insert(section.blocks.begin(), Paragraph{std::move(*line)});
-  section.blocks.push_back(remarks_of("warning", both(plan.warnings, report.warnings)));
+  section.add(remarks_of("warning", both(plan.warnings, report.warnings)));
   for (const auto& [label, text] : engine_lines(served(plan, report.engines, output)))
-    section.blocks.push_back(Paragraph{fmt::format("{}: {}", label, text)});
+    section.add(Paragraph{fmt::format("{}: {}", label, text)});
   return text_of(std::move(section), n_worst.has_value());
 }
 
@@ -438,8 +436,7 @@ std::string explain_text(const Plan& plan, std::string_view name) {
                                               ? printable(rule_text(*decision.rule))
                                               : "none: untouched means untouched");
     text += fmt::format("  action  {} ({} to {})\n", convert::action_name(planned.action),
-                        formats::scheme_facts(tensor.encoding.scheme).name,
-                        formats::scheme_facts(planned.to).name);
+                        scheme_name(tensor.encoding.scheme), scheme_name(planned.to));
     tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
       const formats::StoredTensor& stored = plan.source.stored()[index];
       text += fmt::format("  from    {} {} {} at byte {} of {}\n", printable(stored.name),

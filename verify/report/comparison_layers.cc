@@ -139,21 +139,17 @@ Section paired_layers_section(const Comparison& comparison,
   const bool has_states =
       comparison.a->layers && comparison.b.layers && !comparison.a->layers->layers.empty();
   if (form == Form::kPage && has_states) {
-    section.blocks.push_back(
-        draw_states(comparison, "isolated, mean over tokens",
-                    [](const LayerAgreement& layer) { return layer.isolated.mean; }));
-    section.blocks.push_back(
-        draw_states(comparison, "accumulated, mean over tokens",
-                    [](const LayerAgreement& layer) { return layer.accumulated.mean; }));
+    section.add(draw_states(comparison, "isolated, mean over tokens",
+                            [](const LayerAgreement& layer) { return layer.isolated.mean; }));
+    section.add(draw_states(comparison, "accumulated, mean over tokens",
+                            [](const LayerAgreement& layer) { return layer.accumulated.mean; }));
   }
-  section.blocks.push_back(layers_table(layer_rows(comparison, tensors), form, n_worst));
+  section.add(layers_table(layer_rows(comparison, tensors), form, n_worst));
   if (has_states) {
-    section.blocks.push_back(Paragraph{
-        fmt::format("{} tokens of {} prompts; reference in {}, A and B in {}",
-                    count_text(comparison.a->layers->tokens),
-                    count_text(comparison.a->layers->prompts), comparison.a->layers->source_profile,
-                    comparison.a->layers->output_profile),
-        true});
+    section.note(fmt::format(
+        "{} tokens of {} prompts; reference in {}, A and B in {}",
+        count_text(comparison.a->layers->tokens), count_text(comparison.a->layers->prompts),
+        comparison.a->layers->source_profile, comparison.a->layers->output_profile));
   }
   return section;
 }
@@ -175,8 +171,8 @@ Section difference_map_section(const std::vector<PairedTensor>& tensors) {
   if (cells.empty()) return section;
   std::string legend = "<p class=\"legend\">Closer, SQNR in dB: ";
   for (const DifferenceStep& step : kSteps) legend += swatch_html(step.swatch, step.word);
-  section.blocks.push_back(Drawing{
-      legend + "</p>\n" + heat_map_html(cells, "which output is closer by layer and role")});
+  section.add(Drawing{legend + "</p>\n" +
+                      heat_map_html(cells, "which output is closer by layer and role")});
   return section;
 }
 

@@ -77,12 +77,9 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
                                 {"over"}});
   table.least_rows = 8;
   Section section{"figures", "Every figure of both", {std::move(table)}};
-  const auto note = [&](std::string text) {
-    section.blocks.push_back(Paragraph{std::move(text), true});
-  };
-  if (!equal.empty()) note(fmt::format("equal in both: {}", fmt::join(equal, ", ")));
+  if (!equal.empty()) section.note(fmt::format("equal in both: {}", fmt::join(equal, ", ")));
   if (!is_page) return section;
-  note(
+  section.note(
       "Figures of many pairs are means over them. The interval is of the paired difference, with "
       "prompts or documents as what was drawn; where it holds 0, these samples do not tell A and B "
       "apart.");
@@ -90,7 +87,7 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
                                    {"meaning", "summary"},
                                    {name("farthest apart at"), "farthest"}});
   meanings.summary = "Their meaning, and where A and B are farthest apart";
-  section.blocks.push_back(std::move(meanings));
+  section.add(std::move(meanings));
   return section;
 }
 
@@ -138,9 +135,8 @@ Section roles_section(const std::vector<PairedTensor>& tensors, Form form) {
   table.least_rows = 4;
   Section section{"roles", "Weights by role", {std::move(table)}};
   if (n_equal > 0)
-    section.blocks.push_back(Paragraph{
-        fmt::format("{} {} equally close in both", n_equal, n_equal == 1 ? "role is" : "roles are"),
-        true});
+    section.note(fmt::format("{} {} equally close in both", n_equal,
+                             n_equal == 1 ? "role is" : "roles are"));
   return section;
 }
 
@@ -175,7 +171,7 @@ Section answers_section(const GreedyReport& a, const GreedyReport& b, Form form)
   std::string html;
   for (std::size_t i = 0; i < std::min(a.prompts.size(), b.prompts.size()); ++i)
     html += prompt_html(i + 1, {"reference", "A", "B"}, {&a.prompts[i], &b.prompts[i]});
-  section.blocks.push_back(Drawing{std::move(html)});
+  section.add(Drawing{std::move(html)});
   return section;
 }
 

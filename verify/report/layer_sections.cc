@@ -174,24 +174,22 @@ void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Se
   if (!report.layers || report.layers->layers.empty()) return;
   const LayersReport& layers = *report.layers;
   Section section{"layers", "Hidden states, layer by layer", {}};
-  const auto note = [&](std::string text) {
-    section.blocks.push_back(Paragraph{std::move(text), true});
-  };
   const std::string inputs =
       fmt::format("{} tokens of {} prompts; source in {}, output in {}", count_text(layers.tokens),
                   count_text(layers.prompts), layers.source_profile, layers.output_profile);
   if (form == Form::kPage) {
-    section.blocks.push_back(draw_hidden_states(report));
-    note(inputs +
-         ". Isolated: both are given the source's hidden state, so a peak is that layer's own. "
-         "Accumulated: each continues its own stream.");
+    section.add(draw_hidden_states(report));
+    section.note(
+        inputs +
+        ". Isolated: both are given the source's hidden state, so a peak is that layer's own. "
+        "Accumulated: each continues its own stream.");
   }
-  section.blocks.push_back(layer_table(layers, form, n_worst));
+  section.add(layer_table(layers, form, n_worst));
   if (form != Form::kPage) {
-    note(fmt::format("{}; accumulated cosine after the last layer {}", inputs,
-                     cosine_text(layers.layers.back().accumulated.mean)));
+    section.note(fmt::format("{}; accumulated cosine after the last layer {}", inputs,
+                             cosine_text(layers.layers.back().accumulated.mean)));
     if (const auto bad = first_bad_layer(report))
-      note(fmt::format("layer {} is the first below its gate", *bad));
+      section.note(fmt::format("layer {} is the first below its gate", *bad));
   }
   sections.push_back(std::move(section));
   const bool has_overlaps = std::any_of(

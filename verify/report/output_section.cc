@@ -221,22 +221,21 @@ std::string prompt_html(std::size_t number, const std::vector<std::string_view>&
 
 void add_output_section(const Report& report, Form form, Sections& sections) {
   Section section{"outputs", "Outputs", {}};
-  const auto add = [&](Block block) { section.blocks.push_back(std::move(block)); };
-  if (report.layers) add(logits_table(*report.layers));
-  if (report.text) add(Paragraph{perplexity_text(*report.text)});
+  if (report.layers) section.add(logits_table(*report.layers));
+  if (report.text) section.add(Paragraph{perplexity_text(*report.text)});
   if (report.greedy) {
     const GreedyReport& greedy = *report.greedy;
     std::string text =
         fmt::format("greedy answers to {} prompts: {} equal, {} inconclusive, {} different",
                     greedy.prompts.size(), greedy.equal, greedy.inconclusive, greedy.different);
     if (const std::string near = near_ties_text(greedy); !near.empty()) text += "; " + near;
-    add(Paragraph{std::move(text)});
+    section.add(Paragraph{std::move(text)});
     if (form == Form::kPage)
-      add(answers_of(greedy));
+      section.add(answers_of(greedy));
     else
-      add(differences_of(greedy));
+      section.add(differences_of(greedy));
   }
-  if (report.draft) add(Paragraph{draft_text(*report.draft)});
+  if (report.draft) section.add(Paragraph{draft_text(*report.draft)});
   sections.push_back(std::move(section));
 }
 

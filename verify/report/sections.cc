@@ -89,12 +89,9 @@ Section compared_section(const Report& report) {
   add(
       "fingerprint", [](const CheckpointFacts& facts) { return facts.fingerprint; }, Style::kCode);
   Section section{"sides", "What was compared", {std::move(table)}};
-  const auto note = [&](std::string text) {
-    section.blocks.push_back(Paragraph{std::move(text), true});
-  };
   if (!report.reference.empty())
-    note(fmt::format("The source's activations were recorded by {}.", report.reference));
-  note(
+    section.note(fmt::format("The source's activations were recorded by {}.", report.reference));
+  section.note(
       "A fingerprint is the XXH3-128 of the names, dtypes, shapes and sizes of all stored "
       "tensors.");
   return section;
@@ -103,16 +100,14 @@ Section compared_section(const Report& report) {
 Section structure_section(const StructureReport& structure, Form form) {
   Section section{"findings", "Structure", {}};
   if (form != Form::kText) {
-    section.blocks.push_back(Paragraph{
-        fmt::format("{} tensors were looked for, {}.", count_text(structure.tensors),
-                    structure.has_manifest ? fmt::format("{} compared with the manifest's hashes",
-                                                         count_text(structure.hashed))
-                                           : "there is no manifest to compare hashes with"),
-        true});
-    if (structure.findings.empty())
-      section.blocks.push_back(Paragraph{"Nothing is wrong with the structure."});
+    section.note(fmt::format(
+        "{} tensors were looked for, {}.", count_text(structure.tensors),
+        structure.has_manifest
+            ? fmt::format("{} compared with the manifest's hashes", count_text(structure.hashed))
+            : "there is no manifest to compare hashes with"));
+    if (structure.findings.empty()) section.add(Paragraph{"Nothing is wrong with the structure."});
   }
-  section.blocks.push_back(findings_of(structure));
+  section.add(findings_of(structure));
   return section;
 }
 

@@ -87,15 +87,12 @@ Section schemes_section(const Report& report, Form form) {
                                    share_field("zeroed", is_rounded && is_page),
                                    {"scale", "worst_scale", scale_text}});
   Section section{"schemes", "Weights by scheme and role", {std::move(table)}};
-  const auto note = [&](std::string text) {
-    section.blocks.push_back(Paragraph{std::move(text), true});
-  };
   if (form != Form::kText)
-    note(fmt::format("{} tensors were compared", count_text(weights.tensors.size())));
+    section.note(fmt::format("{} tensors were compared", count_text(weights.tensors.size())));
   if (weights.unmatched > 0)
-    note(fmt::format("{} tensors had no partner", count_text(weights.unmatched)));
+    section.note(fmt::format("{} tensors had no partner", count_text(weights.unmatched)));
   if (weights.sample < 1)
-    note(fmt::format("{:g}% of the rows were looked at", 100 * weights.sample));
+    section.note(fmt::format("{:g}% of the rows were looked at", 100 * weights.sample));
   return section;
 }
 
