@@ -16,17 +16,13 @@ using formats::Json;
 
 namespace {
 
-Cell printed(std::monostate, const Json& member) {
-  return shown(member);
-}
-
-Cell printed(const std::function<Cell(const Json&)>& print, const Json& member) {
-  return print(member);
-}
-
-template <typename Number>
-Cell printed(std::string (*print)(Number), const Json& member) {
-  return member.is_null() ? "–" : print(member.get<Number>());
+Cell printed(const Print& print, const Json& member) {
+  if (print.index() == 0) return shown(member);
+  if (const auto* cell = std::get_if<std::function<Cell(const Json&)>>(&print))
+    return (*cell)(member);
+  if (member.is_null()) return "–";
+  if (const auto* figure = std::get_if<std::string (*)(double)>(&print)) return (*figure)(member);
+  return std::get<std::string (*)(std::uint64_t)>(print)(member);
 }
 
 // A figure, or a number that is shown as it is.
@@ -68,9 +64,7 @@ Table table_of(const Json& rows, const std::vector<Field>& fields) {
     table.columns.push_back(field.column);
     if (is_number(field, rows)) table.columns.back().kind = Column::Kind::kNumber;
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      const Json& member = member_at(rows[r], field.path);
-      table.rows[r].push_back(
-          std::visit([&](const auto& print) { return printed(print, member); }, field.print));
+      table.rows[r].push_back(printed(field.print, member_at(rows[r], field.path)));
     }
   }
   return table;

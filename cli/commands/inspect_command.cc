@@ -47,28 +47,33 @@ namespace {
 // Rows of the histogram; values below are counted together.
 constexpr std::size_t kHistogramRows = 20;
 
-std::string histogram_text(const TensorStatistics& statistics) {
-  std::vector<std::size_t> exponents;
-  std::uint64_t most = 0;
+// Values by their power of two, the largest first. Subnormal values are below the smallest power
+// that a normal F32 has.
+Json histogram_rows(const TensorStatistics& statistics) {
+  Json rows = Json::array();
   for (std::size_t e = TensorStatistics::kExponents; e-- > 0;) {
-    if (statistics.in_exponent(e) == 0) continue;
-    exponents.push_back(e);
-    most = std::max(most, statistics.in_exponent(e));
+    if (const std::uint64_t n = statistics.in_exponent(e); n > 0)
+      rows.push_back(
+          {{"exponent", e == 0 ? Json(nullptr) : Json(static_cast<int>(e) - 127)}, {"count", n}});
   }
-  if (exponents.empty()) return "";
+  return rows;
+}
+
+std::string histogram_text(const Json& rows) {
+  if (rows.empty()) return "";
+  std::uint64_t most = 0, below = 0;
+  for (const Json& row : rows) most = std::max(most, row["count"].get<std::uint64_t>());
   Table table{.columns = {number(""), number(""), ""}};
-  std::uint64_t below = 0;
-  for (std::size_t i = 0; i < exponents.size(); ++i) {
-    const std::uint64_t n = statistics.in_exponent(exponents[i]);
-    if (i >= kHistogramRows) {
+  for (const Json& row : rows) {
+    const std::uint64_t n = row["count"];
+    if (table.rows.size() == kHistogramRows) {
       below += n;
       continue;
     }
     const auto cells =
         static_cast<std::size_t>(40.0 * static_cast<double>(n) / static_cast<double>(most) + 0.5);
-    const std::string power =
-        exponents[i] == 0 ? "subnormal" : fmt::format("2^{}", static_cast<int>(exponents[i]) - 127);
-    table.rows.push_back({power, count_text(n), std::string(cells, '#')});
+    table.rows.push_back({row["exponent"].is_null() ? "subnormal" : "2^" + row["exponent"].dump(),
+                          count_text(n), std::string(cells, '#')});
   }
   if (below > 0) table.rows.push_back({"smaller", count_text(below)});
   return "  magnitudes from\n" + table_text(table);
@@ -85,7 +90,7 @@ std::string statistics_text(const TensorStatistics& statistics) {
   text += fmt::format("  range   {} to {}, amax {}\n", statistics.min(), statistics.max(),
                       statistics.amax());
   text += fmt::format("  mean    {:.6g}, rms {:.6g}\n", statistics.mean(), statistics.rms());
-  return text + histogram_text(statistics);
+  return text + histogram_text(histogram_rows(statistics));
 }
 
 /// Statistics over the decoded values of one tensor, read in bands. Nullopt when its dtype has no
@@ -126,7 +131,7 @@ std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tenso
   text += fmt::format("  role    {}", formats::role_name(role_of(tensor)));
   if (tensor.layer) text += fmt::format(", layer {}", *tensor.layer);
   if (tensor.expert) text += fmt::format(", expert {}", *tensor.expert);
-  text += fmt::format("\n  scheme  {}", formats::scheme_facts(tensor.encoding.scheme).name);
+  text += fmt::format("\n  scheme  {}", scheme_name(tensor.encoding.scheme));
   if (tensor.encoding.block_cols > 0) {
     text +=
         fmt::format(", blocks of {}x{}", tensor.encoding.block_rows, tensor.encoding.block_cols);
@@ -145,19 +150,11 @@ std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tenso
 
 Json statistics_json(const std::optional<TensorStatistics>& statistics) {
   if (!statistics) return nullptr;
-  Json histogram = Json::array();
-  for (std::size_t e = TensorStatistics::kExponents; e-- > 0;) {
-    if (const std::uint64_t n = statistics->in_exponent(e); n > 0) {
-      // Subnormal values are below the smallest power that a normal F32 has.
-      histogram.push_back(
-          {{"exponent", e == 0 ? Json(nullptr) : Json(static_cast<int>(e) - 127)}, {"count", n}});
-    }
-  }
   return {{"count", statistics->count()}, {"zeros", statistics->zeros()},
           {"nans", statistics->nans()},   {"infinities", statistics->infinities()},
           {"min", statistics->min()},     {"max", statistics->max()},
           {"amax", statistics->amax()},   {"mean", statistics->mean()},
-          {"rms", statistics->rms()},     {"histogram", std::move(histogram)}};
+          {"rms", statistics->rms()},     {"histogram", histogram_rows(*statistics)}};
 }
 
 std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::size_t>& which) {
@@ -167,9 +164,8 @@ std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::si
     const LogicalTensor& tensor = checkpoint.tensors()[i];
     const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored.weight()];
     table.rows.push_back({tensor.name, formats::role_name(role_of(tensor)),
-                          formats::scheme_facts(tensor.encoding.scheme).name,
-                          formats::dtype_name(weight.dtype), formats::shape_text(tensor.shape),
-                          count_text(as_stored.n_bytes(tensor)),
+                          scheme_name(tensor.encoding.scheme), formats::dtype_name(weight.dtype),
+                          formats::shape_text(tensor.shape), count_text(as_stored.n_bytes(tensor)),
                           checkpoint.files()[weight.file].name});
   }
   return table_text(table);
@@ -181,7 +177,7 @@ Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
                {"layer", or_null(tensor.layer)},
                {"expert", or_null(tensor.expert)},
                {"shape", tensor.shape},
-               {"scheme", formats::scheme_facts(tensor.encoding.scheme).name},
+               {"scheme", scheme_name(tensor.encoding.scheme)},
                {"parts", Json::array()}};
   tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
     const StoredTensor& stored = checkpoint.stored()[index];

@@ -26,12 +26,12 @@ namespace {
 constexpr double kUsable = 0.9;
 
 constexpr std::string_view kOthers = "others";
-constexpr std::array<std::string_view, 5> kGroups = {"experts", "shared-experts", "dense-mlp",
-                                                     "attention", "indexer"};
+constexpr std::array<std::string_view, 6> kGroups = {"experts",   "shared-experts", "dense-mlp",
+                                                     "attention", "indexer",        kOthers};
 
 std::string_view group_of(Role role) {
   for (const std::string_view name : kGroups) {
-    if (formats::find_roles(name)->has(role)) return name;
+    if (name == kOthers || formats::find_roles(name)->has(role)) return name;
   }
   return kOthers;
 }
@@ -147,12 +147,9 @@ std::string fit_text(const Fit& fit) {
   Table table{.columns = {"", number(""), ""}};
   for (const std::string_view group : kGroups) {
     const auto found = fit.weights.find(group);
-    if (found != fit.weights.end())
-      table.rows.push_back({std::string(group), bytes_text(found->second), ""});
+    const char* what = group == kOthers ? "embedding, head, norms, router" : "";
+    if (found != fit.weights.end()) table.rows.push_back({group, bytes_text(found->second), what});
   }
-  if (const auto found = fit.weights.find(kOthers); found != fit.weights.end())
-    table.rows.push_back(
-        {std::string(kOthers), bytes_text(found->second), "embedding, head, norms, router"});
   table.rows.push_back(
       {"weights", bytes_text(fit.weight_bytes),
        fit.lightest_bytes == fit.weight_bytes

@@ -68,7 +68,7 @@ std::string word_of(std::span<const std::string_view> words, Value value) {
 }
 
 std::string scheme_word(const std::optional<SchemeId>& scheme) {
-  return std::string(scheme ? formats::scheme_facts(*scheme).name : kKeep);
+  return std::string(scheme ? scheme_name(*scheme) : kKeep);
 }
 
 std::string_view origin_name(RuleOrigin origin) {
@@ -80,7 +80,7 @@ std::string_view origin_name(RuleOrigin origin) {
 
 bool Rule::matches(const LogicalTensor& tensor) const {
   if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
-  if (quantized_only && !formats::scheme_facts(tensor.encoding.scheme).quantized) return false;
+  if (quantized_only && !is_quantized(tensor.encoding.scheme)) return false;
   return selector.matches(tensor);
 }
 
@@ -90,8 +90,7 @@ bool Rule::names(const LogicalTensor& tensor) const {
 
 bool Rule::spares(const LogicalTensor& tensor) const {
   const SchemeId from = tensor.encoding.scheme;
-  if (!scheme || formats::scheme_facts(*scheme).quantized || formats::scheme_facts(from).quantized)
-    return false;
+  if (!scheme || is_quantized(*scheme) || is_quantized(from)) return false;
   return !selector.names(tensor) &&
          formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
 }
@@ -275,29 +274,25 @@ void take_word(std::string_view name, std::string_view word, Choices& choices) {
   choices.*choice = parse_word<Value>(words, word, name);
 }
 
-constexpr std::array kChoices = {
-    ChoiceOption{"--for",
-                 {},
-                 [](std::string_view, std::string_view word, Choices& choices) {
-                   choices.engine = parse_engine(word);
-                 }},
-    ChoiceOption{"--dialect",
-                 {},
-                 [](std::string_view option, std::string_view word, Choices& choices) {
-                   choices.dialect = require_dialect(word, option).name;
-                 }},
-    ChoiceOption{"--activations", kActivations, take_word<&Choices::activations, kActivations>},
-    ChoiceOption{"--fp8-grid", kGrids, take_word<&Choices::fp8_grid, kGrids>},
-    ChoiceOption{"--search", kSearches, take_word<&Choices::search, kSearches>},
-    ChoiceOption{"--group-size", kGroupWords,
-                 [](std::string_view, std::string_view word, Choices& choices) {
-                   choices.group_size = parse_group_size(word);
-                 }},
-    ChoiceOption{"--via", kVias, take_word<&Choices::via, kVias>},
-    ChoiceOption{
-        "--input-scale", {}, [](std::string_view, std::string_view word, Choices& choices) {
-          choices.input_scale = parse_input_scale(word);
-        }}};
+template <auto choice, auto parse>
+void take_parsed(std::string_view /*name*/, std::string_view word, Choices& choices) {
+  choices.*choice = parse(word);
+}
+
+std::string_view parse_dialect(std::string_view word) {
+  return require_dialect(word, "--dialect").name;
+}
+
+constexpr ChoiceOption kChoices[] = {
+    {"--for", {}, take_parsed<&Choices::engine, parse_engine>},
+    {"--dialect", {}, take_parsed<&Choices::dialect, parse_dialect>},
+    {"--activations", kActivations, take_word<&Choices::activations, kActivations>},
+    {"--fp8-grid", kGrids, take_word<&Choices::fp8_grid, kGrids>},
+    {"--search", kSearches, take_word<&Choices::search, kSearches>},
+    {"--group-size", kGroupWords, take_parsed<&Choices::group_size, parse_group_size>},
+    {"--via", kVias, take_word<&Choices::via, kVias>},
+    {"--input-scale", {}, take_parsed<&Choices::input_scale, parse_input_scale>},
+};
 
 }  // namespace
 
