@@ -10,12 +10,33 @@ namespace {
 
 constexpr std::size_t kMaxParts = 64;
 
+// A text, or `{key: KEY, WORD: TEXT, WORD: TEXT, absent: WORD}`.
+ForwardValue value_of(const Yaml& value, const std::string& name) {
+  ForwardValue read{.text = value.is_null() ? "null" : "", .line = value.line()};
+  if (value.is_null()) return read;
+  if (!value.is_map()) {
+    read.text = value.text(name);
+    return read;
+  }
+  for (const auto& [word, line, text] : value.members(name)) {
+    if (word == "key") {
+      read.key = text.text(word);
+    } else if (word == "absent") {
+      read.text = text.text(word);
+    } else {
+      read.choices.emplace_back(word, text.text(word));
+    }
+  }
+  if (read.key.empty()) value.refuse(fmt::format("the words of '{}' lack their key", name));
+  return read;
+}
+
 ForwardParameters parameters_of(const Yaml& map, std::string_view what) {
   ForwardParameters parameters;
   for (const auto& [key, line, value] : map.members(what)) {
     if (key == "layers") continue;
-    parameters.emplace_back(
-        key, ForwardValue{.text = value.is_null() ? "null" : value.text(key), .line = line});
+    parameters.emplace_back(key, value_of(value, key));
+    parameters.back().second.line = line;
   }
   return parameters;
 }
@@ -31,24 +52,31 @@ ForwardPart part_of(const Yaml& map, const std::function<TensorRule(const Yaml&)
 }  // namespace
 
 Forward read_forward(const Yaml& yaml, const std::function<TensorRule(const Yaml&)>& layers) {
-  yaml.require_keys(std::array<std::string_view, 4>{"only", "mtp", "mixer", "mixture"});
+  yaml.require_keys(std::array<std::string_view, 8>{"only", "needs", "mtp", "mixer", "blocks",
+                                                    "mixture", "mlp", "model"});
   Forward forward;
   if (const Yaml* only = yaml.find("only")) forward.only = parameters_of(*only, "only");
+  if (const Yaml* needs = yaml.find("needs")) forward.needs = needs->texts("needs");
   if (const Yaml* mtp = yaml.find("mtp")) {
     forward.mtp = mtp->text("mtp");
     if (forward.mtp != "joined" && forward.mtp != "left-out" && forward.mtp != "unsaid")
       mtp->refuse(fmt::format("mtp '{}' is none of joined, left-out, unsaid", forward.mtp));
   }
-  const Yaml* mixer = yaml.find("mixer");
-  if (mixer == nullptr) yaml.refuse("forward lacks what mixes the tokens of a layer (mixer)");
-  if (!mixer->is_list()) {
-    forward.mixers.push_back(part_of(*mixer, layers));
+  const Yaml* blocks = yaml.find("blocks");
+  const Yaml* parts = blocks != nullptr ? blocks : yaml.find("mixer");
+  if (parts == nullptr || (blocks != nullptr && yaml.find("mixer") != nullptr))
+    yaml.refuse("forward needs what mixes the tokens of a layer (mixer), or its blocks");
+  forward.are_blocks = blocks != nullptr;
+  if (!parts->is_list()) {
+    forward.parts.push_back(part_of(*parts, layers));
   } else {
-    if (mixer->list("mixer").size() > kMaxParts)
-      mixer->refuse(fmt::format("there are more than {} mixers", kMaxParts));
-    for (const Yaml& one : mixer->list("mixer")) forward.mixers.push_back(part_of(one, layers));
+    if (parts->list("parts").size() > kMaxParts)
+      parts->refuse(fmt::format("there are more than {} mixers or blocks", kMaxParts));
+    for (const Yaml& one : parts->list("parts")) forward.parts.push_back(part_of(one, layers));
   }
   if (const Yaml* mixture = yaml.find("mixture")) forward.mixture = part_of(*mixture, layers);
+  if (const Yaml* mlp = yaml.find("mlp")) forward.mlp = part_of(*mlp, layers);
+  if (const Yaml* model = yaml.find("model")) forward.model = part_of(*model, layers);
   return forward;
 }
 

@@ -15,14 +15,18 @@
 
 namespace ingot::formats {
 
-/// A text of the file: a word, an expression (Width), a number, or `KEY default NUMBER`.
+/// A text of the file: a word, an expression (Width), a number, `KEY`, or `KEY default NUMBER`.
 struct ForwardValue {
   std::string text;
   int line = 0;
+  /// A key of config.json whose word says which of these texts it is; `text` is the word where the
+  /// key is missing. Empty: the text is said.
+  std::string key = {};
+  std::vector<std::pair<std::string, std::string>> choices = {};
 };
 using ForwardParameters = std::vector<std::pair<std::string, ForwardValue>>;
 
-/// A kind of mixer, or the mixture of experts, and the layers that have it.
+/// A kind of block, or a part of the model, and the layers that have it.
 struct ForwardPart {
   TensorRule where;  ///< its scope and layers
   ForwardParameters parameters;
@@ -35,8 +39,14 @@ struct Forward {
   /// Layers for multi-token prediction are `joined`, `left-out`, or `unsaid` where
   /// they are left out and the config does not count them.
   std::string mtp = "joined";
-  std::vector<ForwardPart> mixers;  ///< the first that holds is a layer's
+  /// Expressions that must not be 0.
+  std::vector<std::string> needs;
+  /// Mixers, of which the first that holds is a layer's, in front of its feed-forward part; with
+  /// `are_blocks` blocks, of which a layer has all that hold.
+  std::vector<ForwardPart> parts;
+  bool are_blocks = false;
   std::optional<ForwardPart> mixture;
+  ForwardPart mlp, model;
 };
 
 /// `layers` reads the value of that key into a row's scope and layers. Throws kInvalidArgument,

@@ -143,9 +143,7 @@ BodySpec Decoder::feed_forward(std::size_t layer) const {
 
 ModelSpec Decoder::with(const std::function<BodySpec(std::size_t layer)>& mixer) {
   for (std::size_t l = 0; l < is_moe.size(); ++l) {
-    spec.layers.push_back(
-        {.blocks = {{.body = mixer(l)},
-                    {.body = feed_forward(l), .norms_output = norms_mixture && is_moe[l]}}});
+    spec.layers.push_back({.blocks = {{.body = mixer(l)}, {.body = feed_forward(l)}}});
   }
   return std::move(spec);
 }
@@ -192,12 +190,6 @@ GroupedSpec grouped_attention(const ModelConfig& config, const GroupedRope& form
   return spec;
 }
 
-void require_shared_keys(const GroupedSpec& spec) {
-  if (spec.heads % spec.kv_heads != 0) {
-    refuse(fmt::format("{} heads over {} key heads make no attention", spec.heads, spec.kv_heads));
-  }
-}
-
 IndexerSpec lightning_indexer(const ModelConfig& config, const LatentSpec& latent, bool interleaved,
                               bool from_input) {
   IndexerSpec indexer;
@@ -235,14 +227,6 @@ std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
   return static_cast<std::size_t>(part * static_cast<double>(config.head_dim));
 }
 
-void set_biased_router(Decoder& model, const char* normalizes) {
-  RouterSpec& router = model.router();
-  router.score = GateScore::kSigmoid;
-  router.correction_bias = true;
-  router.normalize = model.fields.boolean(normalizes, true);
-  router.scale = routed_scale(model.fields);
-}
-
 std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
   const auto rope = rope_fields(config);
   const auto beta = rope ? rope->optional_real("llama_4_scaling_beta", -1e6, 1e6) : std::nullopt;
@@ -267,25 +251,6 @@ std::vector<bool> rope_layers(const JsonFields& fields, std::size_t n_layers) {
   std::vector<bool> has_rope;
   for (const std::uint64_t flag : flags) has_rope.push_back(flag != 0);
   return has_rope;
-}
-
-void set_softmax_router(Decoder& model) {
-  model.router().score = GateScore::kSoftmax;
-  model.router().normalize = true;
-}
-
-void require_one_group(const Decoder& model) {
-  if (model.mixture && model.mixture->router.groups > 1) {
-    refuse(ErrorCode::kUnsupported,
-           fmt::format("'n_group' is {}; this family has one group", model.mixture->router.groups));
-  }
-}
-
-void set_sigmoid_router(Decoder& model) {
-  if (!model.mixture) return;
-  require_text(model.fields, "scoring_func", "sigmoid");
-  require_text(model.fields, "topk_method", "noaux_tc");
-  set_biased_router(model, "norm_topk_prob");
 }
 
 HyperSpec hyper_spec(const JsonFields& fields, const NormSpec& norm) {

@@ -71,9 +71,6 @@ struct Decoder {
   [[nodiscard]] BodySpec feed_forward(std::size_t layer) const;
   /// The model whose layers mix tokens with this, then feed forward. REQUIRES: it is the last call.
   ModelSpec with(const std::function<BodySpec(std::size_t layer)>& mixer);
-  ModelSpec with(const BodySpec& mixer) {
-    return with([&](std::size_t) { return mixer; });
-  }
 };
 
 /// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
@@ -86,8 +83,6 @@ struct GroupedRope {
 };
 /// Grouped-query attention with a norm per head; values are as wide as keys.
 GroupedSpec grouped_attention(const formats::ModelConfig& config, const GroupedRope& rope = {});
-/// kCorrupt unless as many heads read each key head.
-void require_shared_keys(const GroupedSpec& spec);
 /// The first values of a head that are rotated: `rotary_dim`, or what `partial_rotary_factor`, else
 /// `if_missing`, makes of head_dim.
 std::size_t rotated_dim(const formats::ModelConfig& config, double if_missing = 1);
@@ -101,35 +96,13 @@ IndexerSpec lightning_indexer(const formats::ModelConfig& config, const LatentSp
 /// Latent attention of a layer: with the indexer where that is the layer's own.
 LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
                         const IndexerSpec& indexer, std::size_t layer);
-/// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
-/// weights normalized and scaled.
-void set_sigmoid_router(Decoder& model);
-/// A sigmoid gate with correction bias, whatever `scoring_func` says; `normalizes` is the key that
-/// tells whether weights are normalized, which they are where it is missing.
-void set_biased_router(Decoder& model, const char* normalizes);
-/// A softmax gate whose chosen weights are normalized.
-void set_softmax_router(Decoder& model);
-/// kUnsupported for experts in groups.
-void require_one_group(const Decoder& model);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
-/// Families that stand in other files.
-ModelSpec hunyuan_v1_moe(const formats::ModelConfig& config);
+/// Families in other files.
 ModelSpec mistral_large4(const formats::ModelConfig& config);
-ModelSpec longcat_flash(const formats::ModelConfig& config);
-ModelSpec gpt_oss(const formats::ModelConfig& config);
-ModelSpec mimo_v2_flash(const formats::ModelConfig& config);
 ModelSpec llama4(const formats::ModelConfig& config);
 ModelSpec inkling(const formats::ModelConfig& config);
-ModelSpec minimax_m3_vl(const formats::ModelConfig& config);
-ModelSpec step3p7(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
-ModelSpec qwen3_next(const formats::ModelConfig& config);
-ModelSpec qwen3_5_moe(const formats::ModelConfig& config);
-ModelSpec kimi_linear(const formats::ModelConfig& config);
-ModelSpec bailing_hybrid(const formats::ModelConfig& config);
-ModelSpec glm5_next(const formats::ModelConfig& config);
-ModelSpec nemotron_h(const formats::ModelConfig& config);
 
 }  // namespace ingot::inference

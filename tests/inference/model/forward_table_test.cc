@@ -63,6 +63,54 @@ TEST(ForwardTable, TakesTheFirstMixerThatHolds) {
   EXPECT_EQ(spec.layers[1].find<GroupedSpec>()->window, 8U);
 }
 
+TEST(ForwardTable, HasANumberForEachLayer) {
+  const ModelSpec spec = spec_with(
+      "{mixer: {kind: grouped, head_dim: head, theta: bases}, mlp: {limit: limits, slope: 2}}",
+      {{"/bases", {100, 200}}, {"/limits", {0, 3.5}}});
+  EXPECT_NE(spec.layers[0].find<GroupedSpec>()->rope, spec.layers[1].find<GroupedSpec>()->rope);
+  EXPECT_FALSE(spec.layers[0].find<MlpSpec>()->gate.limit);
+  EXPECT_EQ(spec.layers[1].find<MlpSpec>()->gate.limit, 3.5F);
+  EXPECT_EQ(spec.layers[1].find<MlpSpec>()->gate.alpha, 2.0F);
+}
+
+TEST(ForwardTable, ListsBlocksOfALayer) {
+  const std::string blocks =
+      "{blocks: [{when: kinds, kind: state-space, heads: 4, head_dim: 2, state: 3, kernel: 2}, "
+      "{when: 1 - kinds, kind: mlp}, {kind: mlp, number: 1, input_of: 0}]}";
+  const ModelSpec spec = spec_with(blocks, {{"/kinds", {1, 0}}});
+  ASSERT_EQ(spec.layers[0].blocks.size(), 2U);
+  EXPECT_EQ(spec.layers[0].find<StateSpaceSpec>()->state, 3U);
+  EXPECT_EQ(spec.layers[1].find<StateSpaceSpec>(), nullptr);
+  EXPECT_EQ(spec.layers[1].blocks[1].number, 1U);
+  EXPECT_EQ(spec.layers[1].blocks[1].input_of, 0U);
+}
+
+TEST(ForwardTable, TranslatesWordsOfTheConfig) {
+  const std::string forward =
+      "{mixer: {kind: grouped, head_dim: head}, "
+      "mixture: {score: {key: how, absent: one, one: softmax, each: sigmoid}}}";
+  std::vector<JsonEdit> edits = kExperts;
+  EXPECT_EQ(spec_with(forward, edits).router()->score, GateScore::kSoftmax);
+  edits.push_back({"/how", "each"});
+  EXPECT_EQ(spec_with(forward, edits).router()->score, GateScore::kSigmoid);
+  edits.back() = {"/how", "none"};
+  expect_error(ErrorCode::kUnsupported, {"'how' is 'none'", "one, each"},
+               [&] { spec_with(forward, edits); });
+}
+
+TEST(ForwardTable, RefusesConfigsThatLackWhatItNeeds) {
+  const std::string forward =
+      "{needs: [seen, most default 1], mixer: {kind: grouped, head_dim: head, window: seen}}";
+  EXPECT_EQ(spec_with(forward, {{"/seen", 5}}).find<GroupedSpec>()->window, 5U);
+  expect_error(ErrorCode::kCorrupt, {"'seen' is missing or 0"}, [&] { spec_with(forward); });
+  expect_error(ErrorCode::kCorrupt, {"'most' is missing or 0"}, [&] {
+    spec_with(forward, {{"/seen", 5}, {"/most", 0}});
+  });
+  expect_error(ErrorCode::kCorrupt, {"'seen' is 2147483648", "at most"}, [&] {
+    spec_with(forward, {{"/seen", 2147483648}});
+  });
+}
+
 TEST(ForwardTable, RefusesValuesThatTheFileRulesOut) {
   const std::string forward =
       "{only: {use_it: false, how: well, n: 1}, mixer: {kind: grouped, head_dim: head}}";

@@ -40,7 +40,7 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   refused("llama4", kCorrupt, {"'floor_scale'"}, {{"/text_config/floor_scale", 0}});
   refused("llama4", kCorrupt, {"rope scaling llama3 needs 'original_max_position_embeddings'"},
           {{"/text_config/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}});
-  expect_forward_refused("mimo_v2_flash", kCorrupt, {"4 heads over 3 key heads"},
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"4 heads of 24 over 3 key heads"},
                          {{"/swa_num_key_value_heads", 3}});
   expect_forward_refused("mimo_v2_flash", kCorrupt, {"'hybrid_layer_pattern' has 2"},
                          {{"/hybrid_layer_pattern", {0, 2, 1}}});

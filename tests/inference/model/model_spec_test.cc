@@ -326,15 +326,15 @@ TEST(AttentionSpecs, RefuseBlocksAndExpertsOfOtherKinds) {
                          {{sparse + "sparse_num_index_heads", 3}});
   expect_forward_refused("minimax_m3_vl", kUnsupported, {"3 of 2 blocks"},
                          {{sparse + "sparse_local_block", 3}});
-  expect_forward_refused("minimax_m3_vl", kUnsupported, {"'sparse_init_block' is not 0"},
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"sparse_init_block' is 1"},
                          {{sparse + "sparse_init_block", 1}});
-  expect_forward_refused("minimax_m3_vl", kUnsupported, {"'sparse_score_type' is 'mean'"},
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"sparse_score_type' is 'mean'"},
                          {{sparse + "sparse_score_type", "mean"}});
-  expect_forward_refused("minimax_m3_vl", kUnsupported, {"'sparse_disable_index_value'", "layer 1"},
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"layer 1 has index values"},
                          {{sparse + "sparse_disable_index_value", {1, 0, 1}}});
-  expect_forward_refused("minimax_m3_vl", kCorrupt, {"'sparse_attention_freq'", "3 layers"},
+  expect_forward_refused("minimax_m3_vl", kCorrupt, {"sparse_attention_freq' is [0,1]"},
                          {{sparse + "sparse_attention_freq", {0, 1}}});
-  expect_forward_refused("minimax_m3_vl", kCorrupt, {"'sparse_block_size'"},
+  expect_forward_refused("minimax_m3_vl", kCorrupt, {"sparse_block_size' is missing or 0"},
                          {{sparse + "sparse_block_size", 0}});
 }
 

@@ -1,0 +1,258 @@
+#include "inference/family/kinds.h"
+
+#include <bit>
+#include <cmath>
+
+// A kind is a function from parameters to its spec. A parameter that the file does not name has the
+// value of most families, so that common ones are short.
+
+namespace ingot::inference {
+
+using formats::ModelConfig;
+
+namespace {
+
+constexpr std::array kHeadNorms = {
+    Word<HeadNorm>{"none", HeadNorm::kNone}, Word<HeadNorm>{"each", HeadNorm::kPerHead},
+    Word<HeadNorm>{"all", HeadNorm::kAllHeads}, Word<HeadNorm>{"plain", HeadNorm::kPlain}};
+constexpr std::array kScores = {Word<GateScore>{"softmax", GateScore::kSoftmax},
+                                Word<GateScore>{"sigmoid", GateScore::kSigmoid},
+                                Word<GateScore>{"sqrt-softplus", GateScore::kSqrtSoftplus}};
+
+constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxKernel = 64;
+
+constexpr std::array kGroupedRows = {
+    Row<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
+    Row<GroupedSpec>{"output_gate", &GroupedSpec::output_gate},
+    Row<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
+    Row<GroupedSpec>{"sinks", &GroupedSpec::sinks},
+    Row<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
+    Row<GroupedSpec>{"value_scale", &GroupedSpec::value_scale},
+    Row<GroupedSpec>{"window", &GroupedSpec::window, 0, kMaxWindow},
+    Row<GroupedSpec>{"chunk", &GroupedSpec::chunk, 0, kMaxWindow}};
+constexpr std::array kBlockIndexRows = {
+    Row<BlockIndexSpec>{"index_heads", &BlockIndexSpec::heads},
+    Row<BlockIndexSpec>{"index_head_dim", &BlockIndexSpec::head_dim},
+    Row<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, 1, kMaxCount},
+    Row<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, 1, kMaxCount},
+    Row<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, 0, kMaxCount}};
+constexpr std::array kDeltaNetRows = {
+    Row<DeltaNetSpec>{"key_heads", &DeltaNetSpec::key_heads},
+    Row<DeltaNetSpec>{"value_heads", &DeltaNetSpec::value_heads},
+    Row<DeltaNetSpec>{"key_dim", &DeltaNetSpec::key_dim},
+    Row<DeltaNetSpec>{"value_dim", &DeltaNetSpec::value_dim},
+    Row<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, 1, kMaxKernel},
+    Row<DeltaNetSpec>{"decay_per_key", &DeltaNetSpec::decay_per_key},
+    Row<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate}};
+constexpr std::array kStateSpaceRows = {
+    Row<StateSpaceSpec>{"heads", &StateSpaceSpec::heads},
+    Row<StateSpaceSpec>{"head_dim", &StateSpaceSpec::head_dim},
+    Row<StateSpaceSpec>{"groups", &StateSpaceSpec::groups},
+    Row<StateSpaceSpec>{"state", &StateSpaceSpec::state},
+    Row<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, 1, kMaxKernel},
+    Row<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step},
+    Row<StateSpaceSpec>{"convolution_bias", &StateSpaceSpec::convolution_bias},
+    Row<StateSpaceSpec>{"projection_bias", &StateSpaceSpec::projection_bias}};
+constexpr std::array kRouterRows = {
+    Row<RouterSpec>{"selection_bias", &RouterSpec::correction_bias},
+    Row<RouterSpec>{"bias_of_logits", &RouterSpec::bias_of_logits},
+    Row<RouterSpec>{"scales_input", &RouterSpec::scales_input},
+    Row<RouterSpec>{"normalize", &RouterSpec::normalize},
+    Row<RouterSpec>{"scale", &RouterSpec::scale},
+    Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, 0, kMaxCount}};
+
+// `alpha` of dynamic rope stretches its base once, whatever the length.
+void stretch_by_alpha(ModelConfig& config) {
+  const auto scaling = rope_fields(config);
+  const double alpha = scaling ? scaling->optional_real("alpha", 0, 1e9).value_or(0) : 0;
+  if (config.rope.type != "dynamic" || alpha <= 0) return;
+  const auto width = static_cast<double>(of_heads(config.head_dim, "head_dim"));
+  if (width <= 2) refuse("'head_dim' is too small for 'alpha' of rope");
+  config.rope.type = "default";
+  config.rope.theta *= std::pow(alpha, width / (width - 2));
+}
+
+// Rows read some blocks of tokens, chosen by an index head for each key head.
+void set_blocks(Parameters& parameters, GroupedSpec& spec, std::uint32_t layer) {
+  if (!parameters.has("index_heads")) return;
+  BlockIndexSpec blocks;
+  parameters.set(blocks, kBlockIndexRows);
+  if (blocks.heads != spec.kv_heads || blocks.head_dim < spec.rope.dim ||
+      blocks.local > blocks.topk) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("{} index heads of {} for {} key heads, of which {} values are rotated, and "
+                       "{} of {} blocks that are always read, make no indexer",
+                       blocks.heads, blocks.head_dim, spec.kv_heads, spec.rope.dim, blocks.local,
+                       blocks.topk));
+  }
+  if (parameters.flag("index_values", false))
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("layer {} has index values, which are not known", layer));
+  spec.blocks = blocks;
+}
+
+// The values of a head that rope turns.
+std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters& parameters) {
+  if (!parameters.flag("positions", true)) return 0;
+  if (const auto part = parameters.real("rotated")) {
+    if (!(*part > 0) || *part > 1) refuse("a part of a head that is rotated is not above 0 or 1");
+    return required(static_cast<std::uint64_t>(*part * static_cast<double>(config.head_dim)),
+                    "rotated values of a head");
+  }
+  if (!parameters.has("rotated_part")) return std::nullopt;
+  return rotated_dim(config, parameters.real("rotated_part", 1));
+}
+
+BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+  ModelConfig config = model.config;
+  config.num_attention_heads = parameters.number("heads", config.num_attention_heads);
+  config.num_key_value_heads = parameters.number("kv_heads", config.num_key_value_heads);
+  config.head_dim = parameters.count("head_dim", config.head_dim);
+  if (!parameters.flag("scaled_rope", true)) config.rope = {.theta = config.rope.theta};
+  config.rope.theta = parameters.real("theta", config.rope.theta);
+  if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
+  GroupedSpec spec =
+      grouped_attention(config, {.dim = rotated_values(config, parameters),
+                                 .interleaved = parameters.flag("interleaved", false)});
+  spec.norms = parameters.word("head_norms", HeadNorm::kPerHead, kHeadNorms);
+  if (!parameters.flag("has_head_norms", true)) spec.norms = HeadNorm::kNone;
+  parameters.set(spec, kGroupedRows);
+  if (parameters.flag("growth", false)) spec.growth = query_growth(config);
+  set_blocks(parameters, spec, layer);
+  return spec;
+}
+
+void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
+                 std::uint32_t layer) {
+  IndexerSpec indexer =
+      lightning_indexer(model.config, spec, parameters.flag("indexer_interleaved", true));
+  indexer.hadamard_fp8 = parameters.flag("indexer_hadamard", false);
+  if (indexer.hadamard_fp8 && !std::has_single_bit(indexer.head_dim)) {
+    refuse(ErrorCode::kUnsupported,
+           "'index_head_dim' is no power of two, as the Hadamard transform needs");
+  }
+  indexer.pool = parameters.count("indexer_pool", indexer.pool);
+  if (indexer.topk % indexer.pool != 0) {
+    refuse(fmt::format("'index_topk' is {}, no multiple of the {} tokens of a pool", indexer.topk,
+                       indexer.pool));
+  }
+  spec = with_indexer(model.config, spec, indexer, layer);
+}
+
+BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+  LatentSpec spec = latent_attention(model.config, parameters.flag("positions", true));
+  spec.head_gate = parameters.flag("head_gate", false);
+  if (parameters.flag("growth", false)) spec.growth = query_growth(model.config);
+  if (parameters.flag("own_norm_eps", false)) spec.latent_norm_eps = model.spec.norm.eps;
+  const auto latent_scale = [&](const char* flag, std::size_t width) {
+    if (!parameters.flag(flag, false) || width == 0) return 1.0F;
+    return static_cast<float>(
+        std::sqrt(static_cast<double>(model.spec.hidden) / static_cast<double>(width)));
+  };
+  spec.query_latent_scale = latent_scale("scales_queries", spec.q_lora);
+  spec.key_latent_scale = latent_scale("scales_keys", spec.kv_lora);
+  if (parameters.flag("indexer", false)) set_indexer(model, parameters, spec, layer);
+  return spec;
+}
+
+BodySpec delta_net(const Decoder&, Parameters& parameters, std::uint32_t) {
+  DeltaNetSpec net;
+  parameters.set(net, kDeltaNetRows);
+  const std::optional<double> floor = parameters.real("decay_floor");
+  if (floor && parameters.flag("has_decay_floor", true)) {
+    if (*floor > 0 || *floor < -1e6)
+      refuse(fmt::format("a floor of decays is {}, not between -1e6 and 0", *floor));
+    net.decay = Decay::kSigmoid;
+    net.decay_floor = static_cast<float>(*floor);
+  }
+  if (net.value_heads % net.key_heads != 0) {
+    refuse(fmt::format("{} value heads over {} key heads make no linear attention", net.value_heads,
+                       net.key_heads));
+  }
+  return net;
+}
+
+BodySpec state_space(const Decoder&, Parameters& parameters, std::uint32_t) {
+  StateSpaceSpec space;
+  parameters.set(space, kStateSpaceRows);
+  if (space.heads % space.groups != 0) {
+    refuse(fmt::format("{} heads in {} groups make no state space", space.heads, space.groups));
+  }
+  return space;
+}
+
+BodySpec dense(const Decoder& model, Parameters&, std::uint32_t) {
+  return model.dense;
+}
+
+BodySpec mixture(const Decoder& model, Parameters&, std::uint32_t) {
+  if (!model.mixture) refuse("'n_routed_experts' is missing or 0");
+  return *model.mixture;
+}
+
+struct Kind {
+  std::string_view name;
+  BodySpec (*body)(const Decoder& model, Parameters& parameters, std::uint32_t layer);
+};
+constexpr std::array kKinds = {Kind{"grouped", grouped},     Kind{"latent", latent},
+                               Kind{"delta-net", delta_net}, Kind{"state-space", state_space},
+                               Kind{"mlp", dense},           Kind{"mixture", mixture}};
+
+}  // namespace
+
+BodySpec body_of(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+  const std::string name = parameters.kind();
+  const auto kind = std::ranges::find(kKinds, name, &Kind::name);
+  if (kind == kKinds.end()) {
+    parameters.refuse(parameters.line(), fmt::format("there is no kind of mixer '{}'{}", name,
+                                                     did_you_mean(name, kKinds, &Kind::name)));
+  }
+  return kind->body(model, parameters, layer);
+}
+
+void set_mixture(Parameters& parameters, Decoder& model) {
+  if (!model.mixture) return;
+  RouterSpec& router = model.mixture->router;
+  router.score = parameters.word("score", GateScore::kSoftmax, kScores);
+  parameters.set(router, kRouterRows);
+  if (!parameters.flag("scales_normalized", true) && router.normalize) router.scale = 1;
+  if (!parameters.flag("in_groups", true)) router.groups = router.topk_groups = 1;
+  model.mixture->has_biases = parameters.flag("expert_biases", false);
+  if (parameters.has("shared_width")) model.share(parameters.number("shared_width", 0));
+  model.norms_mixture = parameters.flag("norms_output", false);
+}
+
+void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
+  const auto limited = [](GateForm form, const std::optional<double>& limit) {
+    if (limit && *limit < 0) refuse(fmt::format("a limit of gates is {}, less than 0", *limit));
+    form.limit = limit && *limit > 0 ? std::optional(static_cast<float>(*limit)) : std::nullopt;
+    return form;
+  };
+  constexpr std::array kForms = {Row<GateForm>{"limits_silu", &GateForm::limits_silu},
+                                 Row<GateForm>{"slope", &GateForm::alpha},
+                                 Row<GateForm>{"up_offset", &GateForm::up_offset}};
+  MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
+  mlp.set(form.gate, kForms);
+  form.gate = limited(form.gate, mlp.real("limit"));
+  const auto give = [](MlpSpec& to, const MlpSpec& from) {
+    to.gate = from.gate;
+    to.has_gate = from.has_gate;
+  };
+  if (auto* dense = std::get_if<MlpSpec>(&feed_forward)) give(*dense, form);
+  auto* experts = std::get_if<MixtureSpec>(&feed_forward);
+  if (experts == nullptr) return;
+  if (experts->shared) give(*experts->shared, form);
+  if (mixture != nullptr && mixture->has("expert_limit"))
+    form.gate = limited(form.gate, mixture->real("expert_limit"));
+  give(experts->expert, form);
+}
+
+void set_model(Parameters& parameters, Decoder& model) {
+  model.spec.norm.adds = static_cast<float>(parameters.real("norms_add", 0));
+  if (!parameters.flag("streams", false)) return;
+  model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
+  model.spec.ends.hyper->learned_head = parameters.flag("learned_head", true);
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,111 @@
+#include "inference/family/parameters.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "formats/json/json.h"
+#include "inference/family/spec_parts.h"
+
+namespace ingot::inference {
+
+using formats::ForwardParameters;
+using formats::ForwardValue;
+using formats::Json;
+
+void Parameters::refuse(int line, const std::string& fact) const {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("line {}: {}", line, fact))
+      .in_file(fmt::format("family {}", family_.name));
+}
+
+std::uint64_t Parameters::number(std::string_view name, std::uint64_t usual) {
+  const ForwardValue* value = find(name);
+  if (value == nullptr) return usual;
+  const std::string& text = text_of(*value);
+  if (text == "true" || text == "false") return text == "true" ? 1 : 0;
+  try {
+    return formats::Width::parse(text, family_.widths).size(config_, layer_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    refuse(value->line, error.message());
+  }
+}
+
+std::size_t Parameters::count(std::string_view name, std::size_t usual, std::uint64_t least,
+                              std::uint64_t most) {
+  const std::uint64_t is = number(name, usual);
+  const ForwardValue* value = find(name);
+  const std::string& text = value == nullptr ? std::string(name) : text_of(*value);
+  if (is > most)
+    inference::refuse(fmt::format("'{}' is {}, at most {} is plausible", text, is, most));
+  if (is < least) required(is, text);
+  return static_cast<std::size_t>(is);
+}
+
+std::optional<double> Parameters::real(std::string_view name) {
+  const ForwardValue* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const std::string& text = text_of(*value);
+  if (text.find_first_of("0123456789-") == 0) return literal(*value, text);
+  constexpr std::string_view kDefault = " default ";
+  const std::size_t at = text.find(kDefault);
+  const std::string key = text.substr(0, at);
+  const Json* said = &formats::config_value(config_, key);
+  if (said->is_array() && layer_) {
+    if (*layer_ >= said->size())
+      inference::refuse(
+          fmt::format("'{}' is not a list for {} layers", key, config_.num_hidden_layers));
+    said = &(*said)[*layer_];
+    if (said->is_null()) return 0;
+  }
+  if (said->is_null()) {
+    if (at == std::string::npos) return std::nullopt;
+    return literal(*value, std::string_view(text).substr(at + kDefault.size()));
+  }
+  constexpr double kMost = 1e12;
+  const double number = said->is_number() ? said->get<double>() : std::nan("");
+  if (std::abs(number) <= kMost) return number;
+  inference::refuse(fmt::format("'{}' is {}, no number up to {}", key, said->dump(), kMost));
+}
+
+std::string Parameters::kind() {
+  const ForwardValue* value = find("kind");
+  if (value == nullptr) refuse(part_.line, "a mixer lacks its kind");
+  return value->text;
+}
+
+void Parameters::require_all_asked() const {
+  for (const auto& [name, value] : part_.parameters) {
+    if (std::ranges::find(asked_, name) != asked_.end()) continue;
+    refuse(value.line,
+           fmt::format("there is no parameter '{}'{}", name, did_you_mean(name, asked_)));
+  }
+}
+
+const ForwardValue* Parameters::find(std::string_view name) {
+  if (std::ranges::find(asked_, name) == asked_.end()) asked_.push_back(name);
+  const auto found =
+      std::ranges::find(part_.parameters, name, &ForwardParameters::value_type::first);
+  return found == part_.parameters.end() ? nullptr : &found->second;
+}
+
+const std::string& Parameters::text_of(const ForwardValue& value) const {
+  if (value.key.empty()) return value.text;
+  const std::string word = spec_fields(config_).text(value.key.c_str(), value.text);
+  std::string known;
+  for (const auto& [choice, text] : value.choices) {
+    if (choice == word) return text;
+    known += (known.empty() ? "" : ", ") + choice;
+  }
+  inference::refuse(ErrorCode::kUnsupported, fmt::format("'{}' is '{}'; family {} knows {}",
+                                                         value.key, word, family_.name, known));
+}
+
+double Parameters::literal(const ForwardValue& value, std::string_view text) const {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    refuse(value.line, fmt::format("'{}' is no number", text));
+  return number;
+}
+
+}  // namespace ingot::inference

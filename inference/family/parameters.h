@@ -1,0 +1,100 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/family/forward.h"
+#include "formats/text/spelling.h"
+
+namespace ingot::inference {
+
+/// A word of a file, and its meaning.
+template <typename Value>
+struct Word {
+  std::string_view word;
+  Value value;
+};
+
+/// A parameter that is a member of a spec. Whole numbers are within these limits.
+template <typename Spec>
+struct Row {
+  std::string_view name;
+  std::variant<std::size_t Spec::*, bool Spec::*, float Spec::*> member;
+  std::uint64_t least = 1, most = std::uint64_t{1} << 16;
+};
+
+/// A part of a family's forward pass, with the numbers of a config in a layer. A
+/// parameter that no kind has asked for is a fault of the file.
+class Parameters {
+ public:
+  Parameters(const formats::Family& family, const formats::ModelConfig& config,
+             const formats::ForwardPart& part, std::optional<std::uint32_t> layer = std::nullopt)
+      : family_(family), config_(config), part_(part), layer_(layer) {}
+
+  /// kInvalidArgument naming the family's file.
+  [[noreturn]] void refuse(int line, const std::string& fact) const;
+  [[nodiscard]] bool has(std::string_view name) { return find(name) != nullptr; }
+  [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t usual);
+  [[nodiscard]] bool flag(std::string_view name, bool usual) {
+    return number(name, usual ? 1 : 0) != 0;
+  }
+  /// A number, or the one of a key; nullopt where the config lacks that key and the file has no
+  /// default for it.
+  [[nodiscard]] std::optional<double> real(std::string_view name);
+  [[nodiscard]] double real(std::string_view name, double usual) {
+    return real(name).value_or(usual);
+  }
+  template <typename Value, std::size_t N>
+  [[nodiscard]] Value word(std::string_view name, Value usual,
+                           const std::array<Word<Value>, N>& words) {
+    const formats::ForwardValue* value = find(name);
+    if (value == nullptr) return usual;
+    const std::string& text = text_of(*value);
+    const auto found = std::ranges::find(words, text, &Word<Value>::word);
+    if (found != words.end()) return found->value;
+    refuse(value->line, fmt::format("there is no {} '{}'{}", name, text,
+                                    did_you_mean(text, words, &Word<Value>::word)));
+  }
+  /// Members whose parameters the file has; the others must be within their limits as they are.
+  template <typename Spec, std::size_t N>
+  void set(Spec& spec, const std::array<Row<Spec>, N>& rows) {
+    for (const Row<Spec>& row : rows) {
+      if (const auto* size = std::get_if<std::size_t Spec::*>(&row.member)) {
+        spec.** size = count(row.name, spec.**size, row.least, row.most);
+      } else if (const auto* flag_member = std::get_if<bool Spec::*>(&row.member)) {
+        spec.** flag_member = flag(row.name, spec.**flag_member);
+      } else {
+        float& value = spec.*std::get<float Spec::*>(row.member);
+        value = static_cast<float>(real(row.name, static_cast<double>(value)));
+      }
+    }
+  }
+  /// A number within limits; kCorrupt for another one.
+  [[nodiscard]] std::size_t count(std::string_view name, std::size_t usual, std::uint64_t least = 1,
+                                  std::uint64_t most = std::uint64_t{1} << 16);
+  /// The kind that the part is of.
+  [[nodiscard]] std::string kind();
+  void require_all_asked() const;
+  [[nodiscard]] int line() const { return part_.line; }
+
+ private:
+  const formats::ForwardValue* find(std::string_view name);
+  /// The value for this config: kUnsupported for a word that the file does not know.
+  [[nodiscard]] const std::string& text_of(const formats::ForwardValue& value) const;
+  double literal(const formats::ForwardValue& value, std::string_view text) const;
+
+  const formats::Family& family_;
+  const formats::ModelConfig& config_;
+  const formats::ForwardPart& part_;
+  std::optional<std::uint32_t> layer_;
+  std::vector<std::string_view> asked_;
+};
+
+}  // namespace ingot::inference
