@@ -19,7 +19,7 @@ set(allowed_cli verify convert inference check shard engines quantize synth repo
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files in the
 # layer's folder itself are the top.
-set(rooms_formats base files text yaml json container config family storage modules dialect records relaid
+set(rooms_formats base files text yaml json container places config family storage modules dialect records relaid
   checkpoint experts)
 set(rooms_engines row versions modules readers)
 set(rooms_shard cut align join)

@@ -30,14 +30,11 @@ void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
     if (part == Part::kScale)
       seen = block_scale_shape(seen, encoding.block_cols, encoding.block_rows);
     const bool is_packed = part == Part::kWeight && scheme_facts(encoding.scheme).code_bits == 4;
-    View view{.element_bits = is_packed ? 4 : dtype_bits(stored.dtype), .pieces = {}};
-    for (std::uint64_t i = 0; i < seen[0]; ++i)
-      view.pieces.push_back({.stored = index,
-                             .first = i * seen[1] * seen[2],
-                             .rows = seen[1],
-                             .cols = seen[2],
-                             .row_step = 1,
-                             .col_step = seen[1]});
+    View view{.nest = Nest(is_packed ? 4 : dtype_bits(stored.dtype),
+                           {{.n = seen[0], .stride = seen[1] * seen[2]},
+                            {.n = seen[1], .stride = 1},
+                            {.n = seen[2], .stride = seen[1]}}),
+              .pieces = {{.stored = index}}};
     if (part == Part::kWeight) seen[2] /= codes_per_element(encoding.scheme, stored.dtype);
     parts.set(part, sight.add(stored.name, std::move(seen), std::move(view)));
   });

@@ -96,30 +96,17 @@ class Separation {
     const std::uint64_t n_outputs = stack.shape[outputs_axis(stack)];
     const std::uint64_t n_inputs = single.shape.size() == 2 ? single.shape[1] : 1;
     const auto own = *rows_of_member(n_outputs, 1, at.n_members, at.member, stack.rule->gate_up);
-    ViewPiece piece{.stored = stored, .first = at.expert * n_outputs * n_inputs};
-    if (stack.stack == StackOrder::kOutputMajor) {
-      piece.first += own.first * n_inputs;
-      piece = {.stored = stored,
-               .first = piece.first,
-               .rows = own.count,
-               .cols = n_inputs,
-               .row_step = own.step * n_inputs};
-    } else if (single.shape.size() == 2) {
-      piece = {.stored = stored,
-               .first = piece.first + own.first,
-               .rows = own.count,
-               .cols = n_inputs,
-               .row_step = own.step,
-               .col_step = n_outputs};
-    } else {
-      piece = {.stored = stored,
-               .first = piece.first + own.first,
-               .cols = own.count,
-               .col_step = own.step};
-    }
+    // Biases are columns.
+    const bool is_turned = stack.stack == StackOrder::kInputMajor;
+    const std::uint64_t row_stride = is_turned ? 1 : n_inputs;
+    const std::uint32_t bits = dtype_bits(source_.stored()[stored].dtype);
+    View view{.nest = Nest(bits, {{.n = own.count, .stride = own.step * row_stride},
+                                  {.n = n_inputs, .stride = is_turned ? n_outputs : 1}}),
+              .pieces = {{.stored = stored,
+                          .offset = (at.expert * n_outputs * n_inputs + own.first * row_stride) *
+                                    bits / 8}}};
     single.encoding = stack.encoding;
-    const View view{.element_bits = dtype_bits(source_.stored()[stored].dtype), .pieces = {piece}};
-    single.encoding.stored = StoredParts(sight_.add(single.name, single.shape, view));
+    single.encoding.stored = StoredParts(sight_.add(single.name, single.shape, std::move(view)));
     sight_.add(std::move(single));
   }
 
@@ -139,24 +126,22 @@ class Separation {
     whole.stored.for_each([&](Part part, std::uint32_t index) {
       const StoredTensor& stored = source_.stored()[index];
       const PartRow& row = *find_part_row(storage, part);
-      View view{.element_bits = dtype_bits(stored.dtype), .pieces = {}};
       Shape shape = part_shape(row, whole.scheme, single.shape,
                                {single.encoding.block_rows, single.encoding.block_cols});
-      const std::uint64_t count = stored.n_bytes * 8 / view.element_bits;
-      if (part == Part::kWeight || (part == Part::kScale && count > 1)) {
-        const std::uint64_t block = part == Part::kWeight ? 1 : whole.block_rows;
-        const MemberRows own = member(block);
-        const std::uint64_t of_expert = count / n_experts;
-        const std::uint64_t cols = of_expert / ceil_div(n_rows, std::min(block, n_rows));
-        view.pieces = {{.stored = index,
-                        .first = at.expert * of_expert + own.first * cols,
-                        .rows = own.count,
-                        .cols = cols,
-                        .row_step = own.step * cols}};
-        if (part == Part::kWeight) shape = {own.count, cols};
-      } else {
-        view.pieces = {{.stored = index, .first = count > 1 ? at.expert : 0}};
-      }
+      const std::uint32_t bits = dtype_bits(stored.dtype);
+      const std::uint64_t count = stored.n_bytes * 8 / bits;
+      const bool has_rows = part == Part::kWeight || (part == Part::kScale && count > 1);
+      const std::uint64_t block = part == Part::kWeight ? 1 : whole.block_rows;
+      const MemberRows own = has_rows ? member(block) : MemberRows{.count = 1};
+      const std::uint64_t n_whole = has_rows ? ceil_div(n_rows, std::min(block, n_rows)) : 1;
+      // One for all experts is that of each.
+      const std::uint64_t expert_bytes = count > 1 ? stored.n_bytes / n_experts : 0;
+      const std::uint64_t row_bytes = count > 1 ? expert_bytes / n_whole : stored.n_bytes;
+      if (part == Part::kWeight) shape = {own.count, row_bytes * 8 / bits};
+      View view{.nest = Nest(8, {{.n = own.count, .stride = own.step * row_bytes},
+                                 {.n = row_bytes, .stride = 1}}),
+                .pieces = {
+                    {.stored = index, .offset = at.expert * expert_bytes + own.first * row_bytes}}};
       parts.set(part, sight_.add(part_name(row, single.name), std::move(shape), std::move(view)));
     });
     single.encoding.stored = parts;

@@ -52,8 +52,8 @@ std::uint32_t Sight::add(std::string name, Shape shape, View view) {
   StoredTensor tensor = source_.stored()[view.pieces.front().stored];
   tensor.name = std::move(name);
   tensor.shape = std::move(shape);
-  tensor.offset += view.pieces.front().first * view.element_bits / 8;
-  tensor.n_bytes = view.n_bytes();
+  tensor.offset += view.pieces.front().offset;
+  tensor.n_bytes = view.nest.n_bytes();
   INGOT_CHECK(byte_count(tensor.dtype, tensor.shape) == tensor.n_bytes);
   parts_.push_back({.tensor = std::move(tensor), .view = std::move(view)});
   return static_cast<std::uint32_t>(parts_.size() - 1);
@@ -62,9 +62,8 @@ std::uint32_t Sight::add(std::string name, Shape shape, View view) {
 std::uint32_t Sight::keep(std::uint32_t stored) {
   const StoredTensor& tensor = source_.stored()[stored];
   parts_.push_back({.tensor = tensor,
-                    .view = {.element_bits = 8,
-                             .pieces = {{.stored = stored,
-                                         .cols = std::max<std::uint64_t>(tensor.n_bytes, 1)}}}});
+                    .view = {.nest = Nest(8, {{.n = tensor.n_bytes, .stride = 1}}),
+                             .pieces = {{.stored = stored}}}});
   return static_cast<std::uint32_t>(parts_.size() - 1);
 }
 

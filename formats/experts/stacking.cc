@@ -118,30 +118,31 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
   stack.shape.insert(stack.shape.end(), first.shape.begin(), first.shape.end());
   stack.shape[1] *= gathered.n_members;
   stack.encoding = first.encoding;
-  const bool is_in_turn =
-      gathered.n_members > 1 && gathered.row->gate_up == GateUpOrder::kInterleaved;
+  // Tensors that give a row each in turn.
+  const auto n_in_turn = static_cast<std::uint32_t>(
+      gathered.row->gate_up == GateUpOrder::kInterleaved ? gathered.n_members : 1);
   StoredParts parts;
   first.encoding.stored.for_each([&](Part part, std::uint32_t index) {
     const StoredTensor& stored = source_.stored()[index];
-    View view{.element_bits = dtype_bits(stored.dtype),
-              .n_in_turn = is_in_turn ? static_cast<std::uint32_t>(gathered.n_members) : 1,
-              .pieces = {}};
-    const std::uint64_t count = stored.n_bytes * 8 / view.element_bits;
+    const std::uint64_t count = stored.n_bytes * 8 / dtype_bits(stored.dtype);
     const bool has_rows = part == Part::kWeight || part == Part::kScale;
     const std::uint64_t block =
         part == Part::kWeight ? 1 : std::min(first.encoding.block_rows, first.shape[0]);
     const std::uint64_t rows = has_rows ? ceil_div(first.shape[0], block) : 1;
+    const std::uint64_t cols = count / rows, row_bytes = stored.n_bytes / rows;
+    View view{.nest = Nest(8, {{.n = gathered.tensors.size() / n_in_turn, .pieces = n_in_turn},
+                               {.n = rows, .stride = row_bytes},
+                               {.n = n_in_turn, .pieces = 1},
+                               {.n = row_bytes, .stride = 1}}),
+              .pieces = {}};
     for (const LogicalTensor* tensor : gathered.tensors)
-      view.pieces.push_back({.stored = tensor->encoding.stored[part],
-                             .rows = rows,
-                             .cols = count / rows,
-                             .row_step = count / rows});
+      view.pieces.push_back({.stored = tensor->encoding.stored[part]});
     const PartRow* row = is_quantized(first)
                              ? find_part_row(*storage_of(source_.dialect(), source_, first), part)
                              : nullptr;
     Shape shape = {n_experts};
     if (has_rows && stack.shape.size() == 3) shape.push_back(rows * gathered.n_members);
-    if (has_rows) shape.push_back(stack.shape.size() == 3 ? count / rows : stack.shape[1]);
+    if (has_rows) shape.push_back(stack.shape.size() == 3 ? cols : stack.shape[1]);
     // As the dialect has it; where that is one number, each matrix has its own.
     if (row != nullptr && has_rows && row->shape != PartShape::kScalar &&
         row->shape != PartShape::kOne)

@@ -8,34 +8,26 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/places/nest.h"
 
 namespace ingot::formats {
 
-/// A range of a stored tensor, seen as a matrix: element (r, c) is number
-/// first + r * row_step + c * col_step of the stored ones. All counts are elements.
+/// A stored tensor of the source, from a byte of it on.
 struct ViewPiece {
-  std::uint32_t stored = 0;  ///< of the source
-  std::uint64_t first = 0;
-  std::uint64_t rows = 1, cols = 1;
-  std::uint64_t row_step = 0, col_step = 1;
+  std::uint32_t stored = 0;
+  std::uint64_t offset = 0;
 };
 
-/// A stored tensor that is made of pieces of one shape. Their rows follow one another, piece by
-/// piece, or `n_in_turn` pieces give a row each in turn.
+/// A stored tensor that is made of pieces of others.
 struct View {
-  /// 4 for codes that are turned: then row_step is 1, `first`, col_step and cols are even.
-  std::uint32_t element_bits = 8;
-  std::uint32_t n_in_turn = 1;
+  Nest nest;
   std::vector<ViewPiece> pieces;
-
-  [[nodiscard]] std::uint64_t n_bytes() const;
 };
 
-/// Views of another checkpoint's stored tensors, gathered as they are read, in at most a few MiB
-/// at a time.
+/// Views of another checkpoint's stored tensors, gathered as they are read.
 class ViewedBytes final : public StoredBytes {
  public:
-  /// A view per stored tensor. Each has pieces of at least one element.
+  /// A view per stored tensor. Each has a piece at least.
   ViewedBytes(std::shared_ptr<const Checkpoint> source, std::vector<View> views);
 
   [[nodiscard]] std::span<const SourceFile> files() const override { return source_->files(); }

@@ -11,14 +11,12 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/places/nest.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint32_t);
-
-/// Memory for input rows that are read together.
-constexpr std::uint64_t kSlabBytes = std::uint64_t{4} << 20;
 
 /// The number in each field of so many bits.
 std::uint32_t in_each_field(std::uint32_t number, std::uint64_t bits) {
@@ -49,7 +47,7 @@ class RelaidBytes final : public StoredBytes {
   }
   void close_file(std::uint32_t file) const override { bytes_->close_file(file); }
 
-  void read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
+  void read(std::uint32_t index, const StoredTensor& /*tensor*/, std::uint64_t offset,
             std::span<std::byte> out) const override {
     if (out.empty()) return;
     const RelaidView& view = views_.at(index);
@@ -62,131 +60,50 @@ class RelaidBytes final : public StoredBytes {
       std::memcpy(out.data(), std::as_bytes(std::span(sides)).subspan(offset).data(), out.size());
       return;
     }
-    // Whole rows of the view, of which the first and the last may be wanted in part.
-    const std::uint64_t row_bytes = tensor.n_bytes / tensor.shape.front();
-    const std::uint64_t step = std::max<std::uint64_t>(kSlabBytes / row_bytes, 1);
-    for (std::uint64_t at = offset, end = offset + out.size(); at < end;) {
-      const std::uint64_t first = at / row_bytes;
-      const std::uint64_t n = std::min(step, ceil_div(end, row_bytes) - first);
-      std::vector<std::byte> rows(n * row_bytes);
-      fill_rows(view.made, source, first, rows);
-      const std::uint64_t stop = std::min(end, (first + n) * row_bytes);
-      std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(at - first * row_bytes), stop - at,
-                  out.begin() + static_cast<std::ptrdiff_t>(at - offset));
-      at = stop;
+    const StoredTensor& from = view.made == RelaidAs::kScales  ? source.scales
+                               : view.made == RelaidAs::kZeros ? *source.zeros
+                                                               : source.codes;
+    const Nest nest = nest_of(view.made, source, from);
+    const ReadPiece read_stored = [&](std::uint32_t, std::uint64_t at, std::span<std::byte> bytes) {
+      bytes_->read(0, from, at, bytes);
+    };
+    if (view.made == RelaidAs::kZeros) {
+      // Whole words, of which the first and the last may be wanted in part.
+      const std::uint64_t skipped = offset % kWordBytes;
+      std::vector<std::byte> words(ceil_div(skipped + out.size(), kWordBytes) * kWordBytes);
+      nest.gather(offset - skipped, words, read_stored);
+      for_each_word(words, [&](std::uint32_t word) { return zeros_of(word, source); });
+      std::memcpy(out.data(), &words[skipped], out.size());
+      return;
     }
-  }
-
- private:
-  /// Rows of the view from `first` on.
-  void fill_rows(RelaidAs made, const InputMajorWeight& source, std::uint64_t first,
-                 std::span<std::byte> out) const {
-    if (made == RelaidAs::kScales) {
-      copy_rows(source, source.scales, source.groups, first, out);
-    } else if (made == RelaidAs::kZeros) {
-      transpose(*source.zeros, source.groups, first, out);
-      for_each_word(out, [&](std::uint32_t word) { return zeros_of(word, source); });
-    } else if (!source.form.packs_rows) {
-      copy_rows(source, source.codes, source.cols / source.form.codes_per_word(), first, out);
-    } else {
-      gather_codes(source, first, out);
-    }
-    if (made == RelaidAs::kBytes) {
+    nest.gather(offset, out, read_stored);
+    if (view.made == RelaidAs::kBytes) {
       // Codes less 128 in two's complement: the top bit turned.
       for (std::byte& code : out) code ^= std::byte{0x80};
     }
   }
 
-  /// Rows of `n` elements, as they are or transposed.
-  void copy_rows(const InputMajorWeight& source, const StoredTensor& from, std::uint64_t n,
-                 std::uint64_t first, std::span<std::byte> out) const {
-    if (!source.is_output_major) return transpose(from, n, first, out);
-    bytes_->read(0, from, first * n * (dtype_bits(from.dtype) / 8), out);
-  }
-
-  /// Elements [height, n] of a tensor [height, width], from column `first` of it on, as [n,
-  /// height].
-  void transpose(const StoredTensor& from, std::uint64_t height, std::uint64_t first,
-                 std::span<std::byte> out) const {
-    const std::size_t element = dtype_bits(from.dtype) / 8;
-    const std::uint64_t n = out.size() / element / height;
-    const std::vector<std::byte> slab = columns(from, height, first, n);
-    element == sizeof(std::uint16_t) ? turn_over<sizeof(std::uint16_t)>(slab, height, n, out)
-                                     : turn_over<sizeof(std::uint32_t)>(slab, height, n, out);
-  }
-
-  /// Elements of so many bytes, [height, n] as [n, height]: scales are F16, BF16 or F32, and words
-  /// of codes I32. A size that the compiler knows makes a move of each copy: a release has billions
-  /// of scales.
-  template <std::size_t kBytes>
-  static void turn_over(std::span<const std::byte> slab, std::uint64_t height, std::uint64_t n,
-                        std::span<std::byte> out) {
-    // Runs of rows, so that cache lines are written whole.
-    constexpr std::uint64_t kRun = 32;
-    for (std::uint64_t begin = 0; begin < height; begin += kRun) {
-      const std::uint64_t end = std::min(begin + kRun, height);
-      for (std::uint64_t i = 0; i < n; ++i) {
-        for (std::uint64_t h = begin; h < end; ++h)
-          std::memcpy(&out[(i * height + h) * kBytes], &slab[(h * n + i) * kBytes], kBytes);
-      }
+ private:
+  /// How a part of the view is made of a stored one.
+  static Nest nest_of(RelaidAs made, const InputMajorWeight& source, const StoredTensor& from) {
+    const InputMajorForm& form = source.form;
+    if (source.is_output_major && made != RelaidAs::kZeros)
+      return {8, {{.n = from.n_bytes, .stride = 1}}};
+    if (&from != &source.codes || !form.packs_rows) {
+      // Elements, or words of them, that are transposed.
+      const std::uint64_t height = from.shape.front(), width = from.shape.back();
+      return {dtype_bits(from.dtype), {{.n = width, .stride = 1}, {.n = height, .stride = width}}};
     }
-  }
-
-  /// Columns [first, first + n) of all rows of a tensor.
-  [[nodiscard]] std::vector<std::byte> columns(const StoredTensor& from, std::uint64_t height,
-                                               std::uint64_t first, std::uint64_t n) const {
-    const std::size_t element = dtype_bits(from.dtype) / 8;
-    const std::uint64_t width = from.shape.back();
-    std::vector<std::byte> slab(height * n * element);
-    if (n == width) {
-      bytes_->read(0, from, 0, slab);
-      return slab;
+    // Eight rows of one column in a word become eight columns of one row. AWQ puts row 2a + b of
+    // them at place a + 4b.
+    std::vector<Step> steps = {{.n = source.rows / kCodesPerWord, .stride = kCodesPerWord}};
+    if (form.is_interleaved) {
+      steps.insert(steps.end(), {{.n = kCodesPerWord / 2, .stride = 1}, {.n = 2, .stride = 4}});
+    } else {
+      steps.push_back({.n = kCodesPerWord, .stride = 1});
     }
-    for (std::uint64_t h = 0; h < height; ++h) {
-      bytes_->read(0, from, (h * width + first) * element,
-                   std::span(slab).subspan(h * n * element, n * element));
-    }
-    return slab;
-  }
-
-  /// AWQ: eight rows of one column in a word become eight columns of one row.
-  void gather_codes(const InputMajorWeight& source, std::uint64_t first,
-                    std::span<std::byte> out) const {
-    const std::uint64_t words = source.cols / kCodesPerWord;
-    const std::uint64_t n = out.size() / kWordBytes / words;
-    const std::uint64_t first_word = first / kCodesPerWord;
-    const std::uint64_t n_words = ceil_div(first + n, kCodesPerWord) - first_word;
-    const std::vector<std::byte> slab = columns(source.codes, source.cols, first_word, n_words);
-    std::array<std::uint32_t, kCodesPerWord> square;
-    for (std::uint64_t across = 0; across < words; ++across) {
-      for (std::uint64_t down = 0; down < n_words; ++down) {
-        for (std::uint64_t i = 0; i < kCodesPerWord; ++i) {
-          const std::uint64_t col = across * kCodesPerWord + i;
-          std::memcpy(&square.at(i), &slab[(col * n_words + down) * kWordBytes], kWordBytes);
-        }
-        turn(square);
-        for (std::uint64_t i = 0; i < kCodesPerWord; ++i) {
-          const std::uint64_t row = (first_word + down) * kCodesPerWord + i;
-          if (row < first || row >= first + n) continue;
-          std::memcpy(&out[((row - first) * words + across) * kWordBytes],
-                      &square.at(shift_of(i, source.form) / 4), kWordBytes);
-        }
-      }
-    }
-  }
-
-  /// Transposes eight words of eight codes, by halves.
-  static void turn(std::array<std::uint32_t, kCodesPerWord>& square) {
-    constexpr std::array<std::uint32_t, 3> kLower = {0x0F0F0F0FU, 0x00FF00FFU, 0x0000FFFFU};
-    for (std::size_t side = 4, level = 2; side > 0; side /= 2, --level) {
-      for (std::size_t i = 0; i < kCodesPerWord; ++i) {
-        if ((i & side) != 0) continue;
-        const std::uint32_t swapped =
-            (square[i] >> (4 * side) ^ square[i + side]) & kLower.at(level);
-        square[i] ^= swapped << (4 * side);
-        square[i + side] ^= swapped;
-      }
-    }
+    steps.push_back({.n = source.cols, .stride = source.rows});
+    return {4, std::move(steps)};
   }
 
   /// The bit position in AWQ's and GPTQ's words of rows.
