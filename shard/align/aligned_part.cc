@@ -138,20 +138,4 @@ void PartAligner::emit_padding(std::uint64_t rows, const Sink& sink) {
   for (std::uint64_t row = 0; row < rows; ++row) sink(padding_row_);
 }
 
-std::uint64_t AlignedGrid::whole_row(std::uint64_t row) const {
-  const std::uint64_t per_section = rows / row_sections;
-  const std::uint64_t section = row / per_section;  // over all matrices
-  return section * (whole_rows / row_sections) + row % per_section * repeat[0];
-}
-
-std::uint64_t AlignedGrid::whole_col(std::uint64_t col) const {
-  const std::uint64_t per_section = cols / col_sections;
-  return col / per_section * (whole_cols / col_sections) + col % per_section * repeat[1];
-}
-
-std::uint64_t AlignedGrid::rows_left(std::uint64_t row) const {
-  const std::uint64_t per_section = rows / row_sections;
-  return per_section - row % per_section;
-}
-
 }  // namespace ingot::shard

@@ -48,23 +48,4 @@ class PartAligner {
   std::uint64_t row_ = 0;  // within the section
 };
 
-/// The places of a tensor's elements in the whole that was made of it by padding or retiling. Both
-/// are seen as [matrices, rows, cols].
-struct AlignedGrid {
-  std::uint64_t element_bytes = 1;
-  std::uint64_t rows = 1, cols = 1;              ///< of a matrix of the original
-  std::uint64_t whole_rows = 1, whole_cols = 1;  ///< of the whole
-  std::uint64_t row_sections = 1, col_sections = 1;
-  std::array<std::uint64_t, 2> repeat = {1, 1};
-
-  [[nodiscard]] std::uint64_t row_bytes() const { return cols * element_bytes; }
-  [[nodiscard]] std::uint64_t whole_row_bytes() const { return whole_cols * element_bytes; }
-  /// Row of the whole, counted over all matrices, for such a row of the original.
-  [[nodiscard]] std::uint64_t whole_row(std::uint64_t row) const;
-  [[nodiscard]] std::uint64_t whole_col(std::uint64_t col) const;
-  /// Rows of the original from `row` to the end of its section.
-  [[nodiscard]] std::uint64_t rows_left(std::uint64_t row) const;
-  /// Rows are the same bytes in both, padding at their ends apart.
-  [[nodiscard]] bool keeps_rows() const { return repeat[1] == 1 && col_sections == 1; }
-};
 }  // namespace ingot::shard

@@ -33,6 +33,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/scratch.h"
 #include "shard/cut/part_cut.h"
 
 namespace ingot::shard {
@@ -40,22 +41,6 @@ namespace ingot::shard {
 using formats::StoredTensor;
 
 namespace {
-
-/// Memory that is written before it is read; it grows to the largest request.
-class Scratch {
- public:
-  std::span<std::byte> take(std::uint64_t n_bytes) {
-    if (n_bytes > size_) {
-      bytes_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(n_bytes));
-      size_ = n_bytes;
-    }
-    return {bytes_.get(), static_cast<std::size_t>(n_bytes)};
-  }
-
- private:
-  std::unique_ptr<std::byte[]> bytes_;
-  std::uint64_t size_ = 0;
-};
 
 /// The pieces of one whole, and where their bytes are.
 struct PiecesOfWhole {
@@ -187,14 +172,14 @@ struct JoinedBytes::Cut {
   explicit Cut(const PlacedSlice& placed)
       : cut(placed.dtype, placed.record.whole, placed.record.axis, placed.n,
             placed.record.sections),
-        grid(aligned_grid(placed)) {
+        original(original_in_whole(placed)) {
     const std::uint64_t matrices = placed.record.whole.empty() ? 1 : placed.record.whole[0];
     if (matrices == 0) return;
     matrix_bytes = cut.whole_bytes() / matrices;
     slice_matrix_bytes = cut.slice_bytes() / matrices;
   }
   PartCut cut;
-  std::optional<AlignedGrid> grid;
+  std::optional<formats::Nest> original;
   std::uint64_t matrix_bytes = 0;        // of one expert, where the whole is a stack
   std::uint64_t slice_matrix_bytes = 0;  // of one expert in a slice
 };
@@ -213,11 +198,11 @@ class JoinedBytes::Reading {
                 source.compare_replicas_) {}
 
   void read(std::uint64_t offset, std::span<std::byte> out) {
-    if (cut_.grid) {
-      read_aligned(*cut_.grid, offset, out);
-    } else {
-      read_whole(offset, out);
-    }
+    if (!cut_.original) return read_whole(offset, out);
+    cut_.original->gather(offset, out,
+                          [this](std::uint32_t, std::uint64_t at, std::span<std::byte> bytes) {
+                            read_whole(at, bytes);
+                          });
   }
 
  private:
@@ -283,89 +268,11 @@ class JoinedBytes::Reading {
     });
   }
 
-  // Bytes of the tensor as it was before padding and retiling.
-  void read_aligned(const AlignedGrid& grid, std::uint64_t offset, std::span<std::byte> out) {
-    const std::uint64_t row_bytes = grid.row_bytes();
-    while (!out.empty()) {
-      const std::uint64_t row = offset / row_bytes;
-      const std::uint64_t in_row = offset % row_bytes;
-      std::uint64_t n_bytes = out.size();
-      if (grid.keeps_rows() && grid.repeat[0] == 1 && grid.cols == grid.whole_cols) {
-        n_bytes = std::min(n_bytes, grid.rows_left(row) * row_bytes - in_row);
-        read_whole(grid.whole_row(row) * row_bytes + in_row,
-                   out.first(static_cast<std::size_t>(n_bytes)));
-      } else {
-        n_bytes = read_rows(grid, row, in_row, out);
-      }
-      out = out.subspan(static_cast<std::size_t>(n_bytes));
-      offset += n_bytes;
-    }
-  }
-
-  // As many rows, or as much of one row, as a block holds; returns the bytes that were filled.
-  std::uint64_t read_rows(const AlignedGrid& grid, std::uint64_t row, std::uint64_t in_row,
-                          std::span<std::byte> out) {
-    const std::uint64_t row_bytes = grid.row_bytes();
-    const std::uint64_t whole_row_bytes = grid.whole_row_bytes();
-    const std::uint64_t wanted = (in_row + out.size() + row_bytes - 1) / row_bytes;
-    const std::uint64_t fitting = kBlockBytes / whole_row_bytes / grid.repeat[0];
-    const std::uint64_t n_rows = std::min({wanted, grid.rows_left(row), fitting});
-    if (n_rows < 2) return read_in_row(grid, row, in_row, out);
-
-    const std::uint64_t first = grid.whole_row(row);
-    const std::uint64_t last = grid.whole_row(row + n_rows - 1);
-    const auto whole = rows_.take((last + 1 - first) * whole_row_bytes);
-    read_whole(first * whole_row_bytes, whole);
-    std::uint64_t filled = 0;
-    for (std::uint64_t r = row; r < row + n_rows; ++r) {
-      const std::uint64_t n_bytes = std::min(row_bytes - in_row, out.size() - filled);
-      copy_from_row(
-          grid,
-          whole.subspan(static_cast<std::size_t>((grid.whole_row(r) - first) * whole_row_bytes)), 0,
-          in_row, out.subspan(static_cast<std::size_t>(filled), static_cast<std::size_t>(n_bytes)));
-      filled += n_bytes;
-      in_row = 0;
-    }
-    return filled;
-  }
-
-  std::uint64_t read_in_row(const AlignedGrid& grid, std::uint64_t row, std::uint64_t in_row,
-                            std::span<std::byte> out) {
-    const std::uint64_t element = grid.element_bytes;
-    const std::uint64_t most = kBlockBytes / grid.repeat[1] / element * element;
-    const std::uint64_t n_bytes =
-        std::min<std::uint64_t>({out.size(), grid.row_bytes() - in_row, std::max(most, element)});
-    const std::uint64_t first = grid.whole_col(in_row / element);
-    const std::uint64_t last = grid.whole_col((in_row + n_bytes - 1) / element);
-    const auto whole = rows_.take((last + 1 - first) * element);
-    read_whole(grid.whole_row(row) * grid.whole_row_bytes() + first * element, whole);
-    copy_from_row(grid, whole, first, in_row, out.first(static_cast<std::size_t>(n_bytes)));
-    return n_bytes;
-  }
-
-  // Fills `out` with the bytes of a row from `in_row` on; `whole` begins at column `first` of it.
-  static void copy_from_row(const AlignedGrid& grid, std::span<const std::byte> whole,
-                            std::uint64_t first, std::uint64_t in_row, std::span<std::byte> out) {
-    const std::uint64_t element = grid.element_bytes;
-    if (grid.keeps_rows()) {
-      std::memcpy(out.data(), whole.data() + (in_row - first * element), out.size());
-      return;
-    }
-    for (std::uint64_t done = 0; done < out.size();) {
-      const std::uint64_t in_element = (in_row + done) % element;
-      const std::uint64_t n_bytes = std::min(element - in_element, out.size() - done);
-      const std::uint64_t col = grid.whole_col((in_row + done) / element);
-      std::memcpy(out.data() + done, whole.data() + (col - first) * element + in_element,
-                  static_cast<std::size_t>(n_bytes));
-      done += n_bytes;
-    }
-  }
-
   const JoinedTensor& joined_;
   const Cut& cut_;
   PieceReader pieces_;
   std::vector<Stretch> stretches_;
-  Scratch buffer_, rows_;
+  Scratch buffer_;
 };
 
 namespace {

@@ -86,33 +86,29 @@ PlacedSlice place_slice(formats::DType dtype, const Shape& stored, const SliceRe
   }
   if (!formats::byte_count(dtype, placed.record.whole))
     throw Error(ErrorCode::kLimit, "its size overflows 64 bits");
-  static_cast<void>(aligned_grid(placed));
+  static_cast<void>(original_in_whole(placed));
   return placed;
 }
 
-std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
+std::optional<formats::Nest> original_in_whole(const PlacedSlice& placed) {
   const SliceRecord& record = placed.record;
   if (record.original.empty()) return std::nullopt;
   const std::size_t n = record.whole.size();
-  AlignedGrid grid;
   const std::uint32_t bits = dtype_bits(placed.dtype);
   const bool is_vector = n == 1;
   const std::size_t side = section_side(record);
-  grid.rows = record.original[is_vector ? 0 : n - 2];
-  grid.whole_rows = record.whole[is_vector ? 0 : n - 2];
-  if (!is_vector) {
-    grid.cols = record.original[n - 1];
-    grid.whole_cols = record.whole[n - 1];
-  }
-  grid.repeat = record.repeat;
+  const std::size_t row_side = is_vector ? 0 : n - 2;
+  const std::uint64_t rows = record.original[row_side];
+  const std::uint64_t cols = is_vector ? 1 : record.original[n - 1];
+  const std::uint64_t whole_cols = is_vector ? 1 : record.whole[n - 1];
   const bool cuts_cols = !is_vector && side == n - 1;
   // A retiled side is repeated as one: its sections may have shared a block.
-  const bool is_retiled = record.repeat != kOnce;
-  const std::uint64_t sections = is_retiled ? 1 : record.sections.count();
-  (cuts_cols ? grid.col_sections : grid.row_sections) = sections;
-  const std::uint64_t original = cuts_cols ? grid.cols : grid.rows;
-  const std::uint64_t whole = cuts_cols ? grid.whole_cols : grid.whole_rows;
-  const std::uint64_t repeat = cuts_cols ? grid.repeat[1] : grid.repeat[0];
+  const std::uint64_t sections = record.repeat != kOnce ? 1 : record.sections.count();
+  const std::uint64_t row_sections = cuts_cols ? 1 : sections;
+  const std::uint64_t col_sections = cuts_cols ? sections : 1;
+  const std::uint64_t original = cuts_cols ? cols : rows;
+  const std::uint64_t whole = cuts_cols ? whole_cols : record.whole[row_side];
+  const std::uint64_t repeat = record.repeat[cuts_cols ? 1 : 0];
   const bool is_sound = bits % 8 == 0 && (sections == 1 || side + 2 >= n) &&
                         (sections == 1 || record.sections.is_equal()) && original % sections == 0 &&
                         whole % sections == 0 && original > 0 &&
@@ -124,8 +120,13 @@ std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
                             dtype_name(placed.dtype), shape_text(record.original),
                             shape_text(record.whole), record.sections.count()));
   }
-  grid.element_bytes = bits / 8;
-  return grid;
+  std::uint64_t matrices = 1;
+  for (std::size_t d = 0; d < row_side; ++d) matrices *= record.original[d];
+  const std::uint64_t section_rows = record.whole[row_side] / row_sections;
+  return formats::Nest(bits, {{.n = matrices * row_sections, .stride = section_rows * whole_cols},
+                              {.n = rows / row_sections, .stride = record.repeat[0] * whole_cols},
+                              {.n = col_sections, .stride = whole_cols / col_sections},
+                              {.n = cols / col_sections, .stride = record.repeat[1]}});
 }
 
 }  // namespace ingot::shard

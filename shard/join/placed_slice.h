@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "formats/container/dtype.h"
+#include "formats/places/nest.h"
 #include "formats/records/slicing_record.h"
-#include "shard/align/aligned_part.h"
 
 namespace ingot::shard {
 
@@ -31,7 +31,8 @@ struct PlacedSlice {
 PlacedSlice place_slice(formats::DType dtype, const formats::Shape& stored,
                         const formats::SliceRecord* record);
 
-/// Returns nullopt for wholes that were neither padded nor retiled.
-std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed);
+/// The tensor as it was before it was padded or retiled, as one piece of the whole; nullopt where
+/// it was neither.
+std::optional<formats::Nest> original_in_whole(const PlacedSlice& placed);
 
 }  // namespace ingot::shard
