@@ -135,9 +135,9 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
       continue;
     BlockSpec block{.body = body_of(model, parameters, layer)};
     if (forward.are_blocks) {
-      block.number = static_cast<std::uint8_t>(parameters.count("number", 0, 0, 255));
+      block.number = static_cast<std::uint8_t>(parameters.count("number", 0, {0, 255}));
       if (parameters.has("input_of"))
-        block.input_of = static_cast<std::uint8_t>(parameters.count("input_of", 0, 0, 255));
+        block.input_of = static_cast<std::uint8_t>(parameters.count("input_of", 0, {0, 255}));
     }
     parameters.require_all_asked();
     spec.blocks.push_back(std::move(block));

@@ -19,8 +19,10 @@ constexpr std::array kScores = {Word<GateScore>{"softmax", GateScore::kSoftmax},
                                 Word<GateScore>{"sigmoid", GateScore::kSigmoid},
                                 Word<GateScore>{"sqrt-softplus", GateScore::kSqrtSoftplus}};
 
-constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
-constexpr std::uint64_t kMaxKernel = 64;
+constexpr Limits kWindow = {0, 1 << 30};
+constexpr Limits kKernel = {1, 64};
+constexpr Limits kFew = {1, kMaxCount};
+constexpr Limits kNoneOrFew = {0, kMaxCount};
 
 constexpr std::array kGroupedRows = {
     Row<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
@@ -28,21 +30,21 @@ constexpr std::array kGroupedRows = {
     Row<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
     Row<GroupedSpec>{"sinks", &GroupedSpec::sinks},
     Row<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
-    Row<GroupedSpec>{"value_scale", &GroupedSpec::value_scale},
-    Row<GroupedSpec>{"window", &GroupedSpec::window, 0, kMaxWindow},
-    Row<GroupedSpec>{"chunk", &GroupedSpec::chunk, 0, kMaxWindow}};
+    Row<GroupedSpec>{"value_scale", &GroupedSpec::value_scale, {-1e6, 1e6}},
+    Row<GroupedSpec>{"window", &GroupedSpec::window, kWindow},
+    Row<GroupedSpec>{"chunk", &GroupedSpec::chunk, kWindow}};
 constexpr std::array kBlockIndexRows = {
     Row<BlockIndexSpec>{"index_heads", &BlockIndexSpec::heads},
     Row<BlockIndexSpec>{"index_head_dim", &BlockIndexSpec::head_dim},
-    Row<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, 1, kMaxCount},
-    Row<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, 1, kMaxCount},
-    Row<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, 0, kMaxCount}};
+    Row<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, kFew},
+    Row<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, kFew},
+    Row<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, kNoneOrFew}};
 constexpr std::array kDeltaNetRows = {
     Row<DeltaNetSpec>{"key_heads", &DeltaNetSpec::key_heads},
     Row<DeltaNetSpec>{"value_heads", &DeltaNetSpec::value_heads},
     Row<DeltaNetSpec>{"key_dim", &DeltaNetSpec::key_dim},
     Row<DeltaNetSpec>{"value_dim", &DeltaNetSpec::value_dim},
-    Row<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, 1, kMaxKernel},
+    Row<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, kKernel},
     Row<DeltaNetSpec>{"decay_per_key", &DeltaNetSpec::decay_per_key},
     Row<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate}};
 constexpr std::array kStateSpaceRows = {
@@ -50,8 +52,8 @@ constexpr std::array kStateSpaceRows = {
     Row<StateSpaceSpec>{"head_dim", &StateSpaceSpec::head_dim},
     Row<StateSpaceSpec>{"groups", &StateSpaceSpec::groups},
     Row<StateSpaceSpec>{"state", &StateSpaceSpec::state},
-    Row<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, 1, kMaxKernel},
-    Row<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step},
+    Row<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, kKernel},
+    Row<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step, {0, 1e6}},
     Row<StateSpaceSpec>{"convolution_bias", &StateSpaceSpec::convolution_bias},
     Row<StateSpaceSpec>{"projection_bias", &StateSpaceSpec::projection_bias}};
 constexpr std::array kRouterRows = {
@@ -59,8 +61,8 @@ constexpr std::array kRouterRows = {
     Row<RouterSpec>{"bias_of_logits", &RouterSpec::bias_of_logits},
     Row<RouterSpec>{"scales_input", &RouterSpec::scales_input},
     Row<RouterSpec>{"normalize", &RouterSpec::normalize},
-    Row<RouterSpec>{"scale", &RouterSpec::scale},
-    Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, 0, kMaxCount}};
+    Row<RouterSpec>{"scale", &RouterSpec::scale, kAnyReal},
+    Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew}};
 
 // `alpha` of dynamic rope stretches its base once, whatever the length.
 void stretch_by_alpha(ModelConfig& config) {
@@ -101,7 +103,7 @@ std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters&
                     "rotated values of a head");
   }
   if (!parameters.has("rotated_part")) return std::nullopt;
-  return rotated_dim(config, parameters.real("rotated_part", 1));
+  return rotated_dim(config, parameters.real("rotated_part").value_or(1));
 }
 
 BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
@@ -110,7 +112,7 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
   config.num_key_value_heads = parameters.number("kv_heads", config.num_key_value_heads);
   config.head_dim = parameters.count("head_dim", config.head_dim);
   if (!parameters.flag("scaled_rope", true)) config.rope = {.theta = config.rope.theta};
-  config.rope.theta = parameters.real("theta", config.rope.theta);
+  config.rope.theta = parameters.real("theta", {0, 1e12}).value_or(config.rope.theta);
   if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
   GroupedSpec spec =
       grouped_attention(config, {.dim = rotated_values(config, parameters),
@@ -159,10 +161,8 @@ BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t laye
 BodySpec delta_net(const Decoder&, Parameters& parameters, std::uint32_t) {
   DeltaNetSpec net;
   parameters.set(net, kDeltaNetRows);
-  const std::optional<double> floor = parameters.real("decay_floor");
+  const std::optional<double> floor = parameters.real("decay_floor", {-1e6, 0});
   if (floor && parameters.flag("has_decay_floor", true)) {
-    if (*floor > 0 || *floor < -1e6)
-      refuse(fmt::format("a floor of decays is {}, not between -1e6 and 0", *floor));
     net.decay = Decay::kSigmoid;
     net.decay_floor = static_cast<float>(*floor);
   }
@@ -224,17 +224,17 @@ void set_mixture(Parameters& parameters, Decoder& model) {
 }
 
 void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
+  constexpr Limits kFinite = {0, 1e9};
   const auto limited = [](GateForm form, const std::optional<double>& limit) {
-    if (limit && *limit < 0) refuse(fmt::format("a limit of gates is {}, less than 0", *limit));
     form.limit = limit && *limit > 0 ? std::optional(static_cast<float>(*limit)) : std::nullopt;
     return form;
   };
   constexpr std::array kForms = {Row<GateForm>{"limits_silu", &GateForm::limits_silu},
-                                 Row<GateForm>{"slope", &GateForm::alpha},
-                                 Row<GateForm>{"up_offset", &GateForm::up_offset}};
+                                 Row<GateForm>{"slope", &GateForm::alpha, kFinite},
+                                 Row<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
   MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
   mlp.set(form.gate, kForms);
-  form.gate = limited(form.gate, mlp.real("limit"));
+  form.gate = limited(form.gate, mlp.real("limit", kFinite));
   const auto give = [](MlpSpec& to, const MlpSpec& from) {
     to.gate = from.gate;
     to.has_gate = from.has_gate;
@@ -244,13 +244,13 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   if (experts == nullptr) return;
   if (experts->shared) give(*experts->shared, form);
   if (mixture != nullptr && mixture->has("expert_limit"))
-    form.gate = limited(form.gate, mixture->real("expert_limit"));
+    form.gate = limited(form.gate, mixture->real("expert_limit", kFinite));
   give(experts->expert, form);
 }
 
 void set_model(Parameters& parameters, Decoder& model) {
-  model.spec.norm.adds = static_cast<float>(parameters.real("norms_add", 0));
-  if (!parameters.flag("streams", false)) return;
+  model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
+  if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
   model.spec.ends.hyper->learned_head = parameters.flag("learned_head", true);
 }

@@ -30,18 +30,26 @@ std::uint64_t Parameters::number(std::string_view name, std::uint64_t usual) {
   }
 }
 
-std::size_t Parameters::count(std::string_view name, std::size_t usual, std::uint64_t least,
-                              std::uint64_t most) {
+bool Parameters::flag(std::string_view name, bool usual) {
+  const std::uint64_t is = number(name, usual ? 1 : 0);
+  const ForwardValue* value = find(name);
+  const bool is_key = value != nullptr && value->text.find_first_of("*/+-(") == std::string::npos;
+  if (is > 1 && is_key)
+    inference::refuse(fmt::format("'{}' is {}, neither true nor false", value->text, is));
+  return is != 0;
+}
+
+std::size_t Parameters::count(std::string_view name, std::size_t usual, Limits limits) {
   const std::uint64_t is = number(name, usual);
   const ForwardValue* value = find(name);
   const std::string& text = value == nullptr ? std::string(name) : text_of(*value);
-  if (is > most)
-    inference::refuse(fmt::format("'{}' is {}, at most {} is plausible", text, is, most));
-  if (is < least) required(is, text);
+  if (static_cast<double>(is) > limits.most)
+    inference::refuse(fmt::format("'{}' is {}, at most {} is plausible", text, is, limits.most));
+  if (static_cast<double>(is) < limits.least) required(is, text);
   return static_cast<std::size_t>(is);
 }
 
-std::optional<double> Parameters::real(std::string_view name) {
+std::optional<double> Parameters::real(std::string_view name, Limits limits) {
   const ForwardValue* value = find(name);
   if (value == nullptr) return std::nullopt;
   const std::string& text = text_of(*value);
@@ -61,10 +69,10 @@ std::optional<double> Parameters::real(std::string_view name) {
     if (at == std::string::npos) return std::nullopt;
     return literal(*value, std::string_view(text).substr(at + kDefault.size()));
   }
-  constexpr double kMost = 1e12;
   const double number = said->is_number() ? said->get<double>() : std::nan("");
-  if (std::abs(number) <= kMost) return number;
-  inference::refuse(fmt::format("'{}' is {}, no number up to {}", key, said->dump(), kMost));
+  if (number >= limits.least && number <= limits.most) return number;
+  inference::refuse(fmt::format("'{}' is {}, no number from {} to {}", key, said->dump(),
+                                limits.least, limits.most));
 }
 
 std::string Parameters::kind() {

@@ -22,12 +22,18 @@ struct Word {
   Value value;
 };
 
-/// A parameter that is a member of a spec. Whole numbers are within these limits.
+/// The least and the most that a number of a config may be; those of whole numbers by default.
+struct Limits {
+  double least = 1, most = 1 << 16;
+};
+inline constexpr Limits kAnyReal = {-1e9, 1e9};
+
+/// A parameter that is a member of a spec. Flags have no limits.
 template <typename Spec>
 struct Row {
   std::string_view name;
   std::variant<std::size_t Spec::*, bool Spec::*, float Spec::*> member;
-  std::uint64_t least = 1, most = std::uint64_t{1} << 16;
+  Limits limits = {};
 };
 
 /// A part of a family's forward pass, with the numbers of a config in a layer. A
@@ -42,15 +48,11 @@ class Parameters {
   [[noreturn]] void refuse(int line, const std::string& fact) const;
   [[nodiscard]] bool has(std::string_view name) { return find(name) != nullptr; }
   [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t usual);
-  [[nodiscard]] bool flag(std::string_view name, bool usual) {
-    return number(name, usual ? 1 : 0) != 0;
-  }
-  /// A number, or the one of a key; nullopt where the config lacks that key and the file has no
-  /// default for it.
-  [[nodiscard]] std::optional<double> real(std::string_view name);
-  [[nodiscard]] double real(std::string_view name, double usual) {
-    return real(name).value_or(usual);
-  }
+  /// Whether a number is not 0; kCorrupt for a key whose value is neither 0 nor 1.
+  [[nodiscard]] bool flag(std::string_view name, bool usual);
+  /// A number, or the one of a key, which is kCorrupt beyond the limits; nullopt where the config
+  /// lacks that key and the file has no default for it.
+  [[nodiscard]] std::optional<double> real(std::string_view name, Limits limits = kAnyReal);
   template <typename Value, std::size_t N>
   [[nodiscard]] Value word(std::string_view name, Value usual,
                            const std::array<Word<Value>, N>& words) {
@@ -65,26 +67,24 @@ class Parameters {
   /// Members whose parameters the file has; the others must be within their limits as they are.
   template <typename Spec, std::size_t N>
   void set(Spec& spec, const std::array<Row<Spec>, N>& rows) {
-    for (const Row<Spec>& row : rows) {
-      if (const auto* size = std::get_if<std::size_t Spec::*>(&row.member)) {
-        spec.** size = count(row.name, spec.**size, row.least, row.most);
-      } else if (const auto* flag_member = std::get_if<bool Spec::*>(&row.member)) {
-        spec.** flag_member = flag(row.name, spec.**flag_member);
-      } else {
-        float& value = spec.*std::get<float Spec::*>(row.member);
-        value = static_cast<float>(real(row.name, static_cast<double>(value)));
-      }
-    }
+    for (const Row<Spec>& row : rows)
+      std::visit([&](auto member) { set(spec.*member, row.name, row.limits); }, row.member);
   }
   /// A number within limits; kCorrupt for another one.
-  [[nodiscard]] std::size_t count(std::string_view name, std::size_t usual, std::uint64_t least = 1,
-                                  std::uint64_t most = std::uint64_t{1} << 16);
+  [[nodiscard]] std::size_t count(std::string_view name, std::size_t usual, Limits limits = {});
   /// The kind that the part is of.
   [[nodiscard]] std::string kind();
   void require_all_asked() const;
   [[nodiscard]] int line() const { return part_.line; }
 
  private:
+  void set(std::size_t& member, std::string_view name, Limits limits) {
+    member = count(name, member, limits);
+  }
+  void set(bool& member, std::string_view name, Limits /*limits*/) { member = flag(name, member); }
+  void set(float& member, std::string_view name, Limits limits) {
+    if (const auto given = real(name, limits)) member = static_cast<float>(*given);
+  }
   const formats::ForwardValue* find(std::string_view name);
   /// The value for this config: kUnsupported for a word that the file does not know.
   [[nodiscard]] const std::string& text_of(const formats::ForwardValue& value) const;

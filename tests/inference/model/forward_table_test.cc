@@ -125,6 +125,19 @@ TEST(ForwardTable, RefusesValuesThatTheFileRulesOut) {
   });
 }
 
+TEST(ForwardTable, RefusesNumbersBeyondTheirLimits) {
+  const std::string forward =
+      "{mixer: {kind: grouped, head_dim: head, theta: base default 10, sinks: sunk}, "
+      "mlp: {slope: steep default 1, limit: top}}";
+  EXPECT_EQ(spec_with(forward, {{"/sunk", 1}}).find<GroupedSpec>()->sinks, true);
+  for (const JsonEdit& edit : {JsonEdit{"/base", -1}, JsonEdit{"/steep", -1}, JsonEdit{"/top", -1},
+                               JsonEdit{"/steep", 1e10}, JsonEdit{"/top", "high"}})
+    expect_error(ErrorCode::kCorrupt, {"no number from 0"}, [&] { spec_with(forward, {edit}); });
+  expect_error(ErrorCode::kCorrupt, {"'sunk' is 5", "neither true nor false"}, [&] {
+    spec_with(forward, {{"/sunk", 5}});
+  });
+}
+
 TEST(ForwardTable, NamesTheLineOfWhatIsUnknown) {
   expect_refused("{mixer: {kind: gruoped}}", {"line 4", "'gruoped'", "grouped"});
   expect_refused("{mixer: {kind: grouped, head_dim: head, windw: 8}}",
