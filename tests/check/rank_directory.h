@@ -14,7 +14,7 @@
 #include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/check/findings.h"
-#include "tests/check/spelled_checkpoint.h"
+#include "tests/check/rules/spelled_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 // Shared by the tests of rank directories: models that 2 ranks can cut, and how to check one rank.

@@ -8,7 +8,7 @@
 #include "check/stored_hashes.h"
 #include "formats/records/manifest.h"
 #include "tests/check/rank_directory.h"
-#include "tests/check/spelled_checkpoint.h"
+#include "tests/check/rules/spelled_checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

@@ -14,8 +14,8 @@
 #include "synth/synth.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/convert/targets.h"
-#include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

@@ -14,7 +14,7 @@
 #include "tests/check/findings.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/slicing/sliced.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/check/rule_fixture.h"
+#include "tests/check/rules/rule_fixture.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::engines {

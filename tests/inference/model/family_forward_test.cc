@@ -11,10 +11,10 @@
 #include "inference/model/layer_stream.h"
 #include "inference/parallel/thread_comm.h"
 #include "tests/convert/conversion.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/inference/model/edited_copy.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
-#include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -37,18 +37,42 @@ void PrintTo(const FamilyCase& row, std::ostream* out) {
 }
 
 constexpr FamilyCase kFamilyCases[] = {
-    {"deepseek_v4", 1e-5},    {"deepseek_v4_base", 1e-5},   {"deepseek_v4_dspark", 1e-5},
-    {"qwen3_next", 1e-5},     {"qwen3_5_moe", 1e-5},        {"qwen3_5_moe_fp8", 1e-5},
-    {"kimi_linear", 1e-5},    {"bailing_hybrid", 1e-5},     {"nemotron_h", 1e-5},
-    {"glm5_next", 1e-5},      {"glm4_moe_fp8_block", 1e-5}, {"glm4_moe_fp8_channel", 1e-5},
-    {"glm4_moe_lite", 1e-5},  {"solar_open", 1e-5},         {"dots1", 1e-5},
-    {"ernie4_5_moe", 1e-5},   {"hunyuan_v1_moe", 1e-5},     {"minimax_m2", 1e-5},
-    {"ministral3_fp8", 1e-5}, {"mistral4_fp8", 1e-5},       {"axk1", 1e-5},
-    {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},   {"gpt_oss", 1e-5},
-    {"gpt_oss_bf16", 1e-5},   {"mimo_v2_flash", 1e-5},      {"llama4", 1e-5},
-    {"step3p7", 1e-5},        {"minimax_m3_vl", 1e-5},      {"longcat_flash", 1e-5},
-    {"inkling", 1e-5},        {"mistral_large4", 1e-5},     {"llama", 1e-5},
-    {"qwen3", 1e-5},          {"mistral", 1e-5},            {"mixtral", 1e-5},
+    {"deepseek_v4", 1e-5},
+    {"deepseek_v4_base", 1e-5},
+    {"deepseek_v4_dspark", 1e-5},
+    {"qwen3_next", 1e-5},
+    {"qwen3_5_moe", 1e-5},
+    {"qwen3_5_moe_fp8", 1e-5},
+    {"kimi_linear", 1e-5},
+    {"bailing_hybrid", 1e-5},
+    {"nemotron_h", 1e-5},
+    {"glm5_next", 1e-5},
+    {"glm4_moe_fp8_block", 1e-5},
+    {"glm4_moe_fp8_channel", 1e-5},
+    {"glm4_moe_lite", 1e-5},
+    {"solar_open", 1e-5},
+    {"dots1", 1e-5},
+    {"ernie4_5_moe", 1e-5},
+    {"hunyuan_v1_moe", 1e-5},
+    {"minimax_m2", 1e-5},
+    {"ministral3_fp8", 1e-5},
+    {"mistral4_fp8", 1e-5},
+    {"axk1", 1e-5},
+    {"kimi_k25", 1e-5},
+    {"kimi_k2_thinking", 1e-5},
+    {"gpt_oss", 1e-5},
+    {"gpt_oss_bf16", 1e-5},
+    {"mimo_v2_flash", 1e-5},
+    {"llama4", 1e-5},
+    {"step3p7", 1e-5},
+    {"minimax_m3_vl", 1e-5},
+    {"longcat_flash", 1e-5},
+    {"inkling", 1e-5},
+    {"mistral_large4", 1e-5},
+    {"llama", 1e-5},
+    {"qwen3", 1e-5},
+    {"mistral", 1e-5},
+    {"mixtral", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and its recordings.

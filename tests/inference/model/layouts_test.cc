@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/convert/slicing/sliced.h"
 #include "tests/convert/targets.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
-#include "tests/slicing/sliced.h"
 
 namespace ingot::testing {
 namespace {

@@ -11,10 +11,10 @@
 #include "formats/records/manifest.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/parallel/thread_comm.h"
+#include "tests/convert/slicing/odd_vocabulary.h"
+#include "tests/convert/slicing/sliced.h"
+#include "tests/convert/slicing/stacked_model.h"
 #include "tests/inference/model/runner.h"
-#include "tests/slicing/odd_vocabulary.h"
-#include "tests/slicing/sliced.h"
-#include "tests/slicing/stacked_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

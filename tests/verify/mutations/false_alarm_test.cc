@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/recipe/statistics.h"
-#include "tests/slicing/sliced.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/good_conversions.h"
 #include "tests/verify/mutations/verdict.h"

@@ -8,7 +8,7 @@
 #include "check/stored_hashes.h"
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
-#include "tests/slicing/sliced.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
 

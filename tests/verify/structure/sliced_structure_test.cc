@@ -3,7 +3,7 @@
 
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
-#include "tests/slicing/sliced.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "verify/structure/structure_check.h"

@@ -11,7 +11,7 @@
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/conversion.h"
-#include "tests/slicing/sliced.h"
+#include "tests/convert/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"

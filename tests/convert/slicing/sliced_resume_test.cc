@@ -1,0 +1,253 @@
+#include <gtest/gtest.h>
+
+#include "convert/job/journal.h"
+#include "convert/output/output_directory.h"
+#include "convert/run/memory_plan.h"
+#include "tests/convert/slicing/rank_tree.h"
+#include "tests/support/expect_error.h"
+
+// A sliced output depends only on source and options, however often the job was stopped.
+
+namespace ingot::testing {
+namespace {
+
+using shard::TpFit;
+
+// Quantized and cut in one pass, of a small model.
+Conversion to_slices(const std::filesystem::path& to, const Cut& cut) {
+  Conversion conversion(synth_model(), to);
+  conversion.recipe.to = formats::SchemeId::kNvfp4;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
+  conversion.plan = cut.options();
+  return conversion;
+}
+
+std::vector<Cut> cuts() {
+  return {{.ep = 4},
+          {.tp = 2, .ep = 2, .etp = 2, .pp = 2, .fit = TpFit::kRetile},
+          {.tp = 4, .fit = TpFit::kBf16}};
+}
+
+// The smallest budget in which the plan runs on all threads.
+std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
+  const formats::Checkpoint source = shard::open_source(conversion.input);
+  convert::Recipe recipe = conversion.recipe;
+  resolve(recipe, source);
+  const convert::Plan plan = plan_for(source, recipe, conversion.plan);
+  std::uint64_t low = 0, high = std::uint64_t{1} << 30;
+  while (high - low > 1) {
+    const std::uint64_t middle = (low + high) / 2;
+    try {
+      (convert::plan_memory(plan, threads, middle).threads == threads ? high : low) = middle;
+    } catch (const Error&) {
+      low = middle;
+    }
+  }
+  return high;
+}
+
+class SlicedJob : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  static Cut cut() { return cuts()[GetParam()]; }
+
+  TempDir directory_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Cuts, SlicedJob, ::testing::Range(std::size_t{0}, cuts().size()));
+
+TEST_P(SlicedJob, StopsDoNotChangeTheBytes) {
+  SCOPED_TRACE(cut().name());
+  const Conversion whole = to_slices(directory_ / "whole", cut());
+  Conversion(whole).run();
+  Conversion stopped = to_slices(directory_ / "stopped", cut());
+  stopped.execute.resume = true;
+  stopped.execute.threads = 2;
+  stopped.execute.mem_limit = least_memory(stopped, 2);
+  int stops = 0;
+  for (int polls = 40; run_stopped(stopped, polls); polls += 40) {
+    ++stops;
+    expect_unpublished(stopped.output);
+  }
+  EXPECT_GE(stops, 2);
+  EXPECT_EQ(first_difference(tree(stopped.output), tree(whole.output)), "");
+}
+
+TEST_P(SlicedJob, IgnoresThreadsAndBudget) {
+  SCOPED_TRACE(cut().name());
+  const Conversion one = to_slices(directory_ / "one", cut());
+  Conversion(one).run();
+  const auto expected = tree(one.output);
+  Conversion two = to_slices(directory_ / "two", cut());
+  two.execute.threads = 2;
+  two.execute.direct_io = false;
+  two.run();
+  EXPECT_EQ(first_difference(tree(two.output), expected), "");
+  Conversion four = to_slices(directory_ / "four", cut());
+  four.execute.threads = 4;
+  four.execute.mem_limit = least_memory(four, 4);
+  const convert::ExecuteReport report = four.run();
+  EXPECT_LT(report.memory.window_bytes, std::uint64_t{8} << 20) << "smaller windows than usual";
+  EXPECT_EQ(first_difference(tree(four.output), expected), "");
+}
+
+// A job of which every tensor is staged and in the journal, and none is published.
+void run_to_the_last_tensor(Conversion conversion) {
+  conversion.execute.log = [](const std::string& line) {
+    if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");
+  };
+  expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
+}
+
+TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
+  const Conversion whole = to_slices(directory_ / "whole", cut());
+  Conversion(whole).run();
+  Conversion conversion = to_slices(directory_ / "out", cut());
+  run_to_the_last_tensor(conversion);
+  conversion.execute.resume = true;
+  Conversion damaged = conversion;
+  damaged.output = directory_ / "damaged";
+  std::filesystem::copy(conversion.output, damaged.output,
+                        std::filesystem::copy_options::recursive);
+  const convert::ExecuteReport report = conversion.run();
+  EXPECT_GT(report.tensors_resumed, 50U);
+  EXPECT_EQ(report.tensors_redone, 0U);
+  EXPECT_LT(report.tensors.write.n_bytes, 1'000'000U) << "headers alone";
+  EXPECT_EQ(first_difference(tree(conversion.output), tree(whole.output)), "");
+
+  // The last byte of each file: some tensor's, in some rank's slice.
+  const convert::OutputPaths paths(damaged.output);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(paths.staged)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const Fd file = Fd::open_for_writing(entry.path(), 02);
+    std::array<std::byte, 1> byte{};
+    file.read_exact(byte, file.size() - 1);
+    byte[0] ^= std::byte{1};
+    file.write_exact(byte, file.size() - 1);
+  }
+  EXPECT_GT(damaged.run().tensors_redone, 0U);
+  EXPECT_EQ(first_difference(tree(damaged.output), tree(whole.output)), "");
+}
+
+using SlicedResume = InTempDir;
+
+TEST_F(SlicedResume, RefusesOtherSlicingOptions) {
+  Conversion conversion = to_slices(dir_ / "out", {.ep = 2});
+  ASSERT_TRUE(run_stopped(conversion, 60));
+  conversion.execute.resume = true;
+  const auto refuse = [&](const auto& change) {
+    Conversion other = conversion;
+    change(other.plan);
+    expect_error(ErrorCode::kMismatch, {"other options"}, [&] { other.run(); });
+  };
+  refuse([](convert::PlanOptions& plan) { plan = Cut{.ep = 4}.options(); });
+  refuse([](convert::PlanOptions& plan) { plan = Cut{.ep = 2, .pp = 2}.options(); });
+  refuse([](convert::PlanOptions& plan) { plan = {}; });
+  refuse([](convert::PlanOptions& plan) { plan.links = false; });
+  refuse([](convert::PlanOptions& plan) { plan.slicing.fit = TpFit::kRetile; });
+  refuse([](convert::PlanOptions& plan) { plan.slicing.expert_map = "[3, 2, 1, 0]"; });
+  refuse(
+      [](convert::PlanOptions& plan) { plan.slicing.shared = shard::SharedExperts::kReplicated; });
+  conversion.run();
+}
+
+TEST_F(SlicedResume, FinishedOutputIsReportedAndKept) {
+  Conversion conversion = to_slices(dir_ / "out", {.ep = 2});
+  conversion.run();
+  const auto before = tree(conversion.output);
+  conversion.execute.resume = true;
+  EXPECT_TRUE(conversion.run().already_done);
+  EXPECT_TRUE(tree(conversion.output) == before);
+  conversion.plan = Cut{.ep = 4}.options();
+  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+}
+
+TEST_F(SlicedResume, WithForceLeavesNothingOfAnotherTopology) {
+  const Conversion fresh = to_slices(dir_ / "fresh", {.ep = 2});
+  Conversion(fresh).run();
+  for (const Cut& earlier : {Cut{.ep = 4}, Cut{.ep = 2, .pp = 2}, Cut{.ep = 2}}) {
+    SCOPED_TRACE(earlier.name());
+    Conversion conversion = to_slices(dir_ / "out", earlier);
+    conversion.execute.force = true;
+    conversion.run();
+    conversion.plan = fresh.plan;
+    conversion.run();
+    EXPECT_EQ(first_difference(tree(conversion.output), tree(fresh.output)), "");
+    EXPECT_EQ(top_level(conversion.output), top_level(fresh.output));
+  }
+}
+
+TEST_F(SlicedResume, ForceReplacesCheckpointsAndSlices) {
+  const auto weights = [&](const std::filesystem::path& output) {
+    std::set<std::string> names;
+    for (const auto& [name, text] : tree(output)) {
+      if (name.ends_with(".safetensors") || name.ends_with("index.json")) names.insert(name);
+    }
+    return names;
+  };
+  Conversion whole(synth_model(), dir_ / "whole");
+  whole.run();
+  const Conversion slices = to_slices(dir_ / "slices", {.ep = 2});
+  Conversion(slices).run();
+  Conversion there = slices, back = whole;
+  there.output = back.output = dir_ / "out";
+  there.execute.force = back.execute.force = true;
+  back.run();
+  there.run();
+  EXPECT_EQ(weights(there.output), weights(slices.output));
+  EXPECT_FALSE(std::filesystem::exists(there.output / "config.json")) << "the ranks have one each";
+  keeping(there.output, dir_ / "merged").run();
+  back.run();
+  EXPECT_EQ(first_difference(tree(back.output), tree(whole.output)), "");
+  EXPECT_EQ(top_level(back.output), top_level(whole.output));
+}
+
+// Renames are the only way to a final name, in an order that can be taken up anywhere.
+TEST_F(SlicedResume, FinishesAPublicationCutAtAnyRename) {
+  const Conversion whole = to_slices(dir_ / "whole", {.ep = 2});
+  Conversion(whole).run();
+  const auto expected = tree(whole.output);
+  const formats::Checkpoint source = shard::open_source(whole.input);
+  convert::Recipe recipe = whole.recipe;
+  resolve(recipe, source);
+  const auto names = convert::publish_order(plan_for(source, recipe, whole.plan));
+  ASSERT_EQ(names.size(), expected.size());
+  ASSERT_EQ(names.back(), formats::kManifestName);
+  for (std::size_t renamed = 0; renamed <= names.size(); renamed += 3) {
+    // A finished output taken back to the moment after `renamed` renames.
+    Conversion conversion = to_slices(dir_ / ("cut" + std::to_string(renamed)), {.ep = 2});
+    ASSERT_TRUE(run_stopped(conversion, 10));
+    const convert::OutputPaths paths(conversion.output);
+    std::filesystem::remove_all(paths.staged);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto to = (i < renamed ? paths.output : paths.staged) / names[i];
+      std::filesystem::create_directories(to.parent_path());
+      std::filesystem::copy_file(whole.output / names[i], to);
+    }
+    convert::Journal::append_to(paths.journal, *convert::Journal::read(paths.journal))
+        .add_publishing(false, false);
+    conversion.execute.resume = true;
+    conversion.run();
+    EXPECT_EQ(first_difference(tree(conversion.output), expected), "")
+        << "after " << renamed << " renames";
+    EXPECT_FALSE(std::filesystem::exists(paths.partial));
+  }
+}
+
+TEST_F(SlicedResume, AlsoWhileTheSourceIsConsumed) {
+  const Cut cut = {.tp = 4, .fit = TpFit::kBf16};
+  const Conversion whole = to_slices(dir_ / "whole", cut);
+  Conversion(whole).run();
+  std::filesystem::copy(synth_model(), dir_ / "in");
+  Conversion consuming = to_slices(dir_ / "out", cut);
+  consuming.input = dir_ / "in";
+  consuming.execute.consume_source = true;
+  consuming.execute.resume = true;
+  int stops = 0;
+  for (int polls = 60; run_stopped(consuming, polls); polls += 60) ++stops;
+  EXPECT_GE(stops, 1);
+  EXPECT_EQ(first_difference(tree(consuming.output), tree(whole.output)), "");
+  EXPECT_EQ(weights_of(dir_ / "in"), std::vector<std::string>());
+}
+
+}  // namespace
+}  // namespace ingot::testing

@@ -1,0 +1,125 @@
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/formats/checkpoint/hostile_checkpoint.h"
+
+// Scales and weights that are not the parts that they seem to be.
+
+namespace ingot::formats {
+namespace {
+
+using namespace ingot::testing;
+using enum ErrorCode;
+
+TEST(HostileScale, ThatIsMissing) {
+  TinyCheckpoint tiny = tiny_fp8();
+  remove_tensor(tiny, kScale);
+  refuse(tiny, kMissingTensor, {kUp, "without a scale"});
+}
+
+TEST(HostileScale, WithoutAWeight) {
+  for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"}) {
+    TinyCheckpoint tiny = tiny_deepseek_v3();
+    tiny.files["model.safetensors"].push_back(
+        {std::string("model.layers.0.mlp.side_proj") + suffix, "F32", {1, 1}});
+    // Parameters are called `.scale` too; this one the family does not have.
+    const bool is_parameter = std::string(suffix) == ".scale";
+    refuse(tiny, is_parameter ? kUnknownTensor : kMissingTensor,
+           {"side_proj", is_parameter ? "does not have" : "there is no"});
+    tiny = tiny_deepseek_v3();
+    tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F32", {1, 1}});
+    refuse(tiny, kMissingTensor, {kUpStem, "plain BF16"});
+  }
+}
+
+TEST(HostileScale, InTwoConventions) {
+  TinyCheckpoint tiny = tiny_fp8();
+  tiny.files["model.safetensors"].push_back(
+      {std::string(kUpStem) + ".weight_scale", "F32", {1, 1}});
+  refuse(tiny, kDuplicate, {kUp, "weight_scale_inv", "two scales"});
+}
+
+TEST(HostileScale, WithTheWrongShape) {
+  for (const std::vector<std::uint64_t>& shape :
+       {std::vector<std::uint64_t>{2, 1}, {1, 2}, {1}, {}, {1, 1, 1}, {0, 1}, {12, 1}}) {
+    TinyCheckpoint tiny = tiny_fp8();
+    tensor_of(tiny, kScale).shape = shape;
+    tiny.config.insert(tiny.config.find('{') + 1,
+                       R"("quantization_config": {"quant_method": "fp8",
+                          "weight_block_size": [128, 128]},)");
+    refuse(tiny, kShapeMismatch, {kScale, "needs [1, 1]", "weight of shape [12, 8]"});
+  }
+}
+
+TEST(HostileScale, WithTheWrongDtype) {
+  for (const char* dtype : {"F16", "F64", "I32", "F8_E4M3", "U8"}) {
+    TinyCheckpoint tiny = tiny_fp8();
+    tensor_of(tiny, kScale).dtype = dtype;
+    refuse(tiny, kDtypeMismatch, {kScale, dtype});
+  }
+}
+
+TEST(HostileScale, OnAVector) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, "model.norm.weight").dtype = "F8_E4M3";
+  tiny.files["model.safetensors"].push_back({"model.norm.weight_scale_inv", "F32", {1}});
+  refuse(tiny, kShapeMismatch, {"model.norm.weight", "two dimensions"});
+}
+
+// The bytes would make a well-formed INT8 weight, and garbage.
+TEST(HostileScale, BytesOfAWrongShapeAreExponents) {
+  TinyCheckpoint tiny = tiny_fp8();
+  remove_tensor(tiny, kScale);
+  tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "U8", {1, 1}});
+  refuse(tiny, kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp8"});
+  tensor_of(tiny, kUp).dtype = "I8";
+  refuse(tiny, kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp4"});
+}
+
+TEST(HostileWeight, PackedFourBitIsNeverInt8) {
+  for (const char* suffix : {".scale", ".weight_scale", ".weight_scale_inv"}) {
+    TinyCheckpoint tiny = tiny_fp8();
+    remove_tensor(tiny, kScale);
+    tensor_of(tiny, kUp).dtype = "I8";
+    tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F8_E8M0", {12, 1}});
+    refuse(tiny, kShapeMismatch, {kUp, "[12, 16]", "[12, 8]"});
+    tensor_of(tiny, kUpStem + std::string(suffix)).shape = {1, 1};
+    refuse(tiny, kShapeMismatch, {suffix, "[12, 1]", "mxfp4"});
+  }
+}
+
+TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
+  const auto with = [](const std::string& weight_suffix, const std::string& dtype,
+                       const std::string& scale_suffix, const std::string& scale_dtype) {
+    TinyCheckpoint tiny = tiny_deepseek_v3();
+    TinyTensor& weight = tensor_of(tiny, kUp);
+    weight.name = kUpStem + weight_suffix;
+    weight.dtype = dtype;
+    tiny.files["model.safetensors"].push_back({kUpStem + scale_suffix, scale_dtype, {12, 1}});
+    return tiny;
+  };
+  refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), kMissingTensor, {"weight_shape"});
+  refuse(with(".weight_packed", "U8", ".other", "BF16"), kUnsupported, {"unknown scheme"});
+  for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
+    refuse(with(".weight", dtype, ".weight_scale", "F32"), kUnsupported, {dtype});
+  }
+}
+
+TEST(HostileWeight, OnIntegersWithoutAScale) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, kUp).dtype = "I8";
+  refuse(tiny, kDtypeMismatch, {kUp, "I8"});
+}
+
+TEST(HostileWeight, WithTheWrongShape) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, kUp).shape = {8, 12};
+  tensor_of(tiny, "model.norm.weight").shape = {4, 2};
+  refuse(tiny, kShapeMismatch, {"2 faults", kUp, "[8, 12]", "[12, 8]", "model.norm.weight"});
+}
+
+}  // namespace
+}  // namespace ingot::formats

@@ -1,0 +1,133 @@
+// Specs of models whose layers differ in kind, window, heads or sources.
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/inference/family/read_spec.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+using namespace ingot::testing;
+using ::testing::ElementsAre;
+
+TEST(LayeredSpecs, SayNothingOfLayersForPrediction) {
+  for (const char* name : {"gpt_oss", "llama4"}) {
+    const std::string key = name == std::string("llama4") ? "/text_config/" : "/";
+    const ModelSpec spec = spec_of(std::string("tests/golden/families/") + name,
+                                   {{key + "num_nextn_predict_layers", 1}});
+    EXPECT_TRUE(spec.leaves_out_mtp) << name;
+    EXPECT_EQ(spec.layers.size(), spec.n_main) << name;
+  }
+}
+
+TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
+  using enum ErrorCode;
+  const auto refused = [](const std::string& name, ErrorCode code,
+                          std::initializer_list<std::string> fragments, const Edits& edits) {
+    expect_error(code, fragments, [&] { spec_of("tests/golden/families/" + name, edits); });
+  };
+  refused("gpt_oss", kUnsupported, {"'layer_types' has 'chunked_attention' for layer 1"},
+          {{"/layer_types/1", "chunked_attention"}});
+  refused("gpt_oss", kCorrupt, {"'layer_types' is not a list for 2 layers"},
+          {{"/layer_types", {"full_attention"}}});
+  refused("gpt_oss", kCorrupt, {"'sliding_window'"}, {{"/sliding_window", 0}});
+  refused("llama4", kCorrupt, {"'no_rope_layers' is not a list for 2 layers"},
+          {{"/text_config/no_rope_layers", {1, 1, 1}}});
+  refused("llama4", kCorrupt, {"'floor_scale'"}, {{"/text_config/floor_scale", 0}});
+  refused("llama4", kCorrupt, {"rope scaling llama3 needs 'original_max_position_embeddings'"},
+          {{"/text_config/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}});
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"4 heads of 24 over 3 key heads"},
+                         {{"/swa_num_key_value_heads", 3}});
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"'hybrid_layer_pattern' has 2"},
+                         {{"/hybrid_layer_pattern", {0, 2, 1}}});
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"'swa_head_dim'"}, {{"/swa_head_dim", 0}});
+  expect_forward_refused("step3p7", kCorrupt, {"'swiglu_limits' is not a list for 3 layers"},
+                         {{"/text_config/swiglu_limits", {1.0}}});
+  expect_forward_refused("step3p7", kCorrupt, {"a part of a head"},
+                         {{"/text_config/partial_rotary_factors", {0.5, 2.0, 0.5}}});
+}
+
+TEST(LayeredSpecs, ReadInkling) {
+  const std::string text = "/text_config/";
+  const ModelSpec spec = forward_spec("inkling", {{text + "log_scaling_n_floor", 128}});
+  EXPECT_EQ(spec.vocab, 104U);
+  EXPECT_EQ(spec.stored_vocab, 112U);
+  EXPECT_EQ(spec.layers[0].short_convolution, 4U);
+  EXPECT_EQ(spec.ends.logit_divisor, 2.0F);
+  EXPECT_EQ(body<GroupedSpec>(spec, 0).window, 16U);
+  EXPECT_EQ(body<GroupedSpec>(spec, 0).distances->extent, 16U);
+  EXPECT_FALSE(body<GroupedSpec>(spec, 0).growth);
+  EXPECT_EQ(body<GroupedSpec>(spec, 2).window, 0U);
+  EXPECT_EQ(body<GroupedSpec>(spec, 2).distances->extent, 64U);
+  EXPECT_TRUE(body<GroupedSpec>(spec, 2).growth->is_smooth);
+  EXPECT_EQ(spec.router()->weighed_shared, 2U);
+}
+
+TEST(LayeredSpecs, RefuseWhatInklingCannotBe) {
+  using enum ErrorCode;
+  const std::string text = "/text_config/";
+  expect_forward_refused("inkling", kUnsupported, {"'shared_expert_sink' is false"},
+                         {{text + "shared_expert_sink", false}});
+  expect_forward_refused("inkling", kCorrupt, {"'sconv_kernel_size' is 1"},
+                         {{text + "sconv_kernel_size", 1}});
+  expect_forward_refused("inkling", kCorrupt, {"'d_rel'"}, {{text + "d_rel", 0}});
+  expect_forward_refused("inkling", kCorrupt, {"'rel_extent'"}, {{text + "rel_extent", 0}});
+  expect_forward_refused("inkling", kCorrupt, {"'sliding_window_size'"},
+                         {{text + "sliding_window_size", 0}});
+  expect_forward_refused("inkling", kCorrupt, {"4 heads over 3 key heads"},
+                         {{text + "swa_num_key_value_heads", 3}});
+  expect_forward_refused("inkling", kCorrupt, {"'unpadded_vocab_size'"},
+                         {{text + "unpadded_vocab_size", 113}});
+}
+
+TEST(LayeredSpecs, ReadMistralLarge4) {
+  const std::string text = "/text_config/";
+  const ModelSpec spec = forward_spec("mistral_large4");
+  EXPECT_EQ(spec.keys_of(1), 0U);
+  EXPECT_EQ(spec.keys_of(2), 2U);
+  EXPECT_EQ(spec.last_reader(0), 1U);
+  EXPECT_EQ(body<LatentSpec>(spec, 2).rope_dim, 0U);
+  EXPECT_EQ(body<LatentSpec>(spec, 2).nope, 24U);
+  EXPECT_EQ(body<LatentSpec>(spec).rope.magnitude, 1.0F);
+  EXPECT_EQ(spec.ends.logit_cap, 30.0F);
+  EXPECT_THAT(indexers(spec), ElementsAre(true, true, true));
+  const ModelSpec shared =
+      forward_spec("mistral_large4", {{text + "index_topk_pattern", "FSF"},
+                                      {text + "rope_parameters",
+                                       {{"rope_type", "yarn"},
+                                        {"rope_theta", 10000.0},
+                                        {"factor", 4.0},
+                                        {"original_max_position_embeddings", 512},
+                                        {"attention_factor", 1.5}}}});
+  EXPECT_THAT(indexers(shared), ElementsAre(true, false, true));
+  EXPECT_EQ(body<LatentSpec>(shared).rope.magnitude, 1.5F);
+}
+
+TEST(LayeredSpecs, RefuseWhatMistralLarge4CannotBe) {
+  using enum ErrorCode;
+  const std::string text = "/text_config/";
+  const auto sources = [&](std::initializer_list<int> layers) {
+    return Edits{{text + "kv_source_layers", Json(layers)}};
+  };
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 2 for layer 1"},
+                         sources({0, 2, 2}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 0 for layer 2"},
+                         sources({0, 0, 0}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' is not a list for 3"},
+                         sources({0, 0}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'index_topk_pattern'"},
+                         {{text + "index_topk_pattern", "FXF"}});
+  expect_forward_refused("mistral_large4", kCorrupt, {"'no_rope_layers'"},
+                         {{text + "no_rope_layers", Json({1, 1})}});
+  expect_forward_refused("mistral_large4", kUnsupported, {"'q_lora_rank' is 8"},
+                         {{text + "q_lora_rank", 8}});
+  expect_forward_refused("mistral_large4", kUnsupported, {"'n_group' is 2"},
+                         {{text + "n_group", 2}, {text + "topk_group", 2}});
+}
+
+}  // namespace
+}  // namespace ingot::inference

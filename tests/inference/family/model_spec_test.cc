@@ -1,0 +1,352 @@
+// config.json to the numbers of a forward pass, family by family.
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/family/families.h"
+#include "inference/family/model_family.h"
+#include "tests/inference/family/read_spec.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+using formats::ModelConfig;
+using namespace ingot::testing;
+using ::testing::ElementsAre;
+
+std::vector<bool> mixtures(const ModelSpec& spec) {
+  std::vector<bool> is_moe;
+  for (std::size_t l = 0; l < spec.layers.size(); ++l) is_moe.push_back(spec.is_moe(l));
+  return is_moe;
+}
+
+ModelSpec tiny(const Edits& edits = {}) {
+  return spec_of("examples/tiny-v32", edits);
+}
+ModelSpec arch(const std::string& family, const Edits& edits = {}) {
+  return spec_of("tests/golden/arch/" + family, edits);
+}
+
+void expect_tiny_refused(ErrorCode code, std::initializer_list<std::string> fragments,
+                         const Edits& edits) {
+  expect_error(code, fragments, [&] { tiny(edits); });
+}
+
+TEST(ModelSpec, ReadsTheNumbersOfTheExample) {
+  const ModelSpec spec = tiny();
+  EXPECT_EQ(spec.family, "deepseek_v32");
+  EXPECT_EQ(spec.n_main, 5U);
+  EXPECT_THAT(mixtures(spec), ElementsAre(false, true, true, true, true, true));
+  const LatentSpec& latent = body<LatentSpec>(spec);
+  EXPECT_EQ(latent.heads, 8U);
+  EXPECT_EQ(latent.latent_norm_eps, 1e-6F);
+  EXPECT_TRUE(latent.rope.interleaved);
+  EXPECT_FALSE(spec.indexer()->rope.interleaved);
+  EXPECT_TRUE(spec.indexer()->hadamard_fp8);
+  EXPECT_TRUE(spec.indexer()->power_of_two_keys);
+  EXPECT_EQ(spec.router()->groups, 4U);
+  EXPECT_EQ(spec.router()->topk_groups, 2U);
+  EXPECT_EQ(spec.router()->scale, 2.5F);
+  EXPECT_TRUE(spec.router()->normalize);
+  const double g = 0.1 * std::log(4.0) + 1;
+  EXPECT_NEAR(latent.softmax_scale, g * g / std::sqrt(48.0), 1e-8);
+}
+
+// The table of the model reference, 4.5.
+TEST(ModelSpec, HasTheSoftmaxScaleOfThePublishedModels) {
+  const auto scale = [](double factor, double mscale) {
+    return body<LatentSpec>(tiny({{"/qk_nope_head_dim", 128},
+                                  {"/qk_rope_head_dim", 64},
+                                  {"/index_head_dim", 128},
+                                  {"/rope_scaling/factor", factor},
+                                  {"/rope_scaling/mscale", mscale},
+                                  {"/rope_scaling/mscale_all_dim", mscale}}))
+        .softmax_scale;
+  };
+  EXPECT_NEAR(scale(40, 1.0), 0.1352337789, 1e-8);
+  EXPECT_NEAR(scale(40, 0.707), 0.1147213868, 1e-8);
+  EXPECT_NEAR(scale(32, 1.0), 0.1308607999, 1e-8);
+  EXPECT_NEAR(scale(64, 1.0), 0.1446796256, 1e-8);
+  const ModelSpec plain =
+      tiny({{"/qk_nope_head_dim", 128}, {"/qk_rope_head_dim", 64}, {"/rope_scaling"}});
+  EXPECT_NEAR(body<LatentSpec>(plain).softmax_scale, 0.0721687836, 1e-8);
+}
+
+TEST(ModelSpec, GlmInterleavesRopeAndKeepsLatentEps) {
+  const ModelSpec spec = arch("glm_moe_dsa");
+  EXPECT_TRUE(body<LatentSpec>(spec).rope.interleaved);
+  EXPECT_TRUE(spec.indexer()->rope.interleaved);
+  EXPECT_FALSE(spec.indexer()->hadamard_fp8);
+  EXPECT_EQ(spec.norm.eps, 1e-5F);
+  EXPECT_EQ(body<LatentSpec>(spec).latent_norm_eps, 1e-6F);
+  const ModelSpec flagged =
+      arch("glm_moe_dsa", {{"/rope_interleave", false}, {"/indexer_rope_interleave", false}});
+  EXPECT_FALSE(body<LatentSpec>(flagged).rope.interleaved);
+  EXPECT_FALSE(flagged.indexer()->rope.interleaved);
+  EXPECT_TRUE(tiny({{"/indexer_rope_interleave", true}}).indexer()->rope.interleaved);
+}
+
+TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
+  const auto router = [](bool normalize, std::uint64_t topk) {
+    return *arch("deepseek_v2", {{"/routed_scaling_factor", 16.0},
+                                 {"/norm_topk_prob", normalize},
+                                 {"/num_experts_per_tok", topk}})
+                .router();
+  };
+  EXPECT_FALSE(router(false, 3).normalize);
+  EXPECT_EQ(router(false, 3).scale, 16.0F);
+  EXPECT_TRUE(router(true, 3).normalize);
+  EXPECT_EQ(router(true, 3).scale, 1.0F);
+  EXPECT_FALSE(router(true, 1).normalize);
+  EXPECT_EQ(router(true, 1).scale, 16.0F);
+  EXPECT_EQ(router(false, 3).score, GateScore::kSoftmax);
+  EXPECT_FALSE(router(false, 3).correction_bias);
+}
+
+TEST(ModelSpec, SecondGenerationLimitsGroupsByMethod) {
+  const auto groups = [](const char* method) {
+    return arch("deepseek_v2", {{"/topk_method", method}, {"/n_group", 4}, {"/topk_group", 2}})
+        .router()
+        ->groups;
+  };
+  EXPECT_EQ(groups("greedy"), 1U);
+  EXPECT_EQ(groups("group_limited_greedy"), 4U);
+  expect_error(ErrorCode::kUnsupported, {"topk_method", "noaux_tc", "greedy"},
+               [&] { groups("noaux_tc"); });
+}
+
+TEST(ModelSpec, QwenHasNoGroupsOrSharedExperts) {
+  const ModelSpec spec = arch("qwen3_moe");
+  EXPECT_EQ(spec.find<LatentSpec>(), nullptr);
+  const GroupedSpec& grouped = body<GroupedSpec>(spec);
+  EXPECT_EQ(grouped.heads, 8U);
+  EXPECT_EQ(grouped.kv_heads, 2U);
+  EXPECT_FALSE(grouped.rope.interleaved);
+  EXPECT_EQ(grouped.rope.dim, 32U);
+  EXPECT_FALSE(spec.find<MixtureSpec>()->shared);
+  EXPECT_EQ(spec.router()->groups, 1U);
+  EXPECT_TRUE(spec.router()->normalize);
+  EXPECT_EQ(spec.router()->scale, 1.0F);
+  EXPECT_NEAR(grouped.softmax_scale, 1 / std::sqrt(32.0), 1e-8);
+  expect_error(ErrorCode::kCorrupt, {"config.json", "8 heads", "3 key heads"}, [] {
+    arch("qwen3_moe", {{"/num_key_value_heads", 3}});
+  });
+  expect_error(ErrorCode::kUnsupported, {"use_sliding_window"}, [] {
+    arch("qwen3_moe", {{"/use_sliding_window", true}});
+  });
+}
+
+std::vector<bool> own_indexers(std::size_t layers, std::optional<std::uint64_t> freq,
+                               std::optional<std::uint64_t> offset) {
+  Edits edits = {{"/num_hidden_layers", layers}};
+  if (freq) edits.push_back({"/index_topk_freq", *freq});
+  if (offset) edits.push_back({"/index_skip_topk_offset", *offset});
+  std::vector<bool> own = indexers(tiny(edits));
+  EXPECT_EQ(own.size(), layers + 1);
+  EXPECT_TRUE(own.back()) << "the MTP layer has its own";
+  own.pop_back();
+  return own;
+}
+
+// Layer i has its own when max(i - offset + 1, 0) is a multiple of freq.
+TEST(OwnIndexers, FollowTheRuleOfTwoNumbers) {
+  EXPECT_THAT(own_indexers(3, std::nullopt, std::nullopt), ElementsAre(true, true, true));
+  EXPECT_THAT(own_indexers(3, 1, 0), ElementsAre(true, true, true));
+  EXPECT_THAT(own_indexers(7, 2, std::nullopt),
+              ElementsAre(true, true, false, true, false, true, false));
+  EXPECT_THAT(own_indexers(12, 4, 3), ElementsAre(true, true, true, false, false, false, true,
+                                                  false, false, false, true, false));
+  EXPECT_THAT(own_indexers(5, 2, 1), ElementsAre(true, false, true, false, true));
+}
+
+TEST(OwnIndexers, FollowTheListWhereThereIsOne) {
+  const auto own =
+      indexers(tiny({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}},
+                     {"/index_topk_freq", 3}}));
+  EXPECT_THAT(own, ElementsAre(true, false, false, true, false, true));
+}
+
+TEST(OwnIndexers, ThatMakeNoSenseAreRefused) {
+  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"},
+                      {{"/indexer_types", {"shared", "full", "full", "full", "full"}}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"},
+                      {{"/index_topk_freq", 4}, {"/index_skip_topk_offset", 0}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "layer 1"},
+                      {{"/indexer_types", {"full", "half", "full", "full", "full"}}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "5 layers"},
+                      {{"/indexer_types", {"full", "shared"}}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types"}, {{"/indexer_types", "shared"}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'index_topk_freq'"}, {{"/index_topk_freq", -1}});
+}
+
+TEST(ModelSpec, LackingANumberIsRefusedByItsKey) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "kv_lora_rank",
+        "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_n_heads", "index_head_dim",
+        "index_topk", "moe_intermediate_size", "num_experts_per_tok", "rms_norm_eps"}) {
+    expect_tiny_refused(ErrorCode::kCorrupt, {"config.json", fmt::format("'{}'", key)},
+                        {{std::string("/") + key}});
+  }
+  expect_tiny_refused(ErrorCode::kCorrupt, {"q_lora_rank"}, {{"/q_lora_rank", nullptr}});
+}
+
+// Tables of this width would be made before any tensor could say that it is wrong.
+TEST(ModelSpec, RefusesAbsurdWidths) {
+  for (const char* key : {"num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim",
+                          "v_head_dim", "index_n_heads", "index_head_dim"}) {
+    expect_tiny_refused(ErrorCode::kCorrupt, {fmt::format("'{}'", key), "4294967294"},
+                        {{std::string("/") + key, 4294967294U}});
+  }
+  expect_error(ErrorCode::kCorrupt, {"4294967294"}, [] {
+    arch("qwen3_moe", {{"/head_dim", 4294967294U}});
+  });
+}
+
+TEST(ModelSpec, RefusesARouterWithoutAChoice) {
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'num_experts_per_tok' is 17", "16 experts"},
+                      {{"/num_experts_per_tok", 17}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 3 groups"}, {{"/n_group", 3}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 4 groups, of which 5"},
+                      {{"/topk_group", 5}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"of which 1 are kept, cannot give 5"},
+                      {{"/topk_group", 1}, {"/num_experts_per_tok", 5}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 groups have one expert each"},
+                      {{"/n_group", 16}, {"/topk_group", 8}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'scoring_func' is 'softmax'", "'sigmoid'"},
+                      {{"/scoring_func", "softmax"}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'topk_method' is 'greedy'"},
+                      {{"/topk_method", "greedy"}});
+}
+
+TEST(ModelSpec, RefusesUnknownFeatures) {
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'hidden_act' is 'gelu'", "'silu'"},
+                      {{"/hidden_act", "gelu"}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"}, {{"/attention_bias", true}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'num_attention_heads' is not the same"},
+                      {{"/num_attention_heads", {2, 4, 4, 4, 4}}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'index_head_dim' is no power of two"},
+                      {{"/index_head_dim", 96}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'index_head_dim' is 8", "16 values"},
+                      {{"/index_head_dim", 8}});
+}
+
+ModelSpec v4(const Edits& edits = {}) {
+  return spec_of("tests/golden/families/deepseek_v4", edits);
+}
+
+TEST(DeepseekV4Spec, RefusesWhatMakesNoAttention) {
+  const auto refused = [](ErrorCode code, std::initializer_list<std::string> fragments,
+                          const Edits& edits) {
+    expect_error(code, fragments, [&] { v4(edits); });
+  };
+  refused(ErrorCode::kCorrupt, {"'compress_ratios' has 2 entries for 4 layers"},
+          {{"/compress_ratios", {0, 4}}});
+  refused(ErrorCode::kUnsupported, {"'compress_ratios' has 64 for layer 1"},
+          {{"/compress_ratios", {0, 64, 128, 4}}});
+  refused(ErrorCode::kCorrupt, {"4 heads of 48 values, of which 16 are rotated, in 3 groups"},
+          {{"/o_groups", 3}});
+  refused(ErrorCode::kCorrupt, {"48 are rotated"}, {{"/qk_rope_head_dim", 48}});
+  refused(ErrorCode::kCorrupt, {"'index_head_dim' is 8"}, {{"/index_head_dim", 8}});
+  refused(ErrorCode::kCorrupt, {"'hc_mult'"}, {{"/hc_mult", 0}});
+  refused(ErrorCode::kUnsupported, {"'scoring_func' is 'tanh'"}, {{"/scoring_func", "tanh"}});
+  refused(ErrorCode::kUnsupported, {"'norm_topk_prob' is false"}, {{"/norm_topk_prob", false}});
+  for (const char* key : {"sliding_window", "o_lora_rank", "q_lora_rank", "index_topk",
+                          "index_n_heads", "head_dim", "n_routed_experts"}) {
+    refused(ErrorCode::kCorrupt, {fmt::format("'{}'", key)}, {{std::string("/") + key}});
+  }
+}
+
+TEST(RecurrentSpecs, RefuseWhatMakesNoMixer) {
+  using enum ErrorCode;
+  expect_forward_refused("qwen3_next", kCorrupt, {"3 value heads over 2 key heads"},
+                         {{"/linear_num_value_heads", 3}});
+  expect_forward_refused("qwen3_next", kCorrupt, {"'linear_key_head_dim'"},
+                         {{"/linear_key_head_dim", 0}});
+  expect_forward_refused("qwen3_next", kCorrupt, {"linear_conv_kernel_dim"},
+                         {{"/linear_conv_kernel_dim", 1000000}});
+  expect_forward_refused("kimi_linear", kCorrupt, {"'linear_attn_config.kda_layers' has 9"},
+                         {{"/linear_attn_config/kda_layers", {1, 9}}});
+  expect_forward_refused("kimi_linear", kCorrupt, {"'linear_attn_config.num_heads'"},
+                         {{"/linear_attn_config/num_heads", 0}});
+  expect_forward_refused("kimi_linear", kUnsupported, {"'mla_use_nope' is false"},
+                         {{"/mla_use_nope", false}});
+  expect_forward_refused("kimi_linear", kUnsupported, {"'num_expert_group' is 2"},
+                         {{"/num_expert_group", 2}});
+  expect_forward_refused("bailing_hybrid", kUnsupported, {"'score_function' is 'softmax'"},
+                         {{"/score_function", "softmax"}});
+  expect_forward_refused("glm5_next", kCorrupt, {"'index_topk' is 18", "4 tokens of a pool"},
+                         {{"/text_config/index_topk", 18}});
+  expect_forward_refused("glm5_next", kUnsupported, {"'qk_rope_head_dim' is 8"},
+                         {{"/text_config/qk_rope_head_dim", 8}});
+  expect_forward_refused("glm5_next", kUnsupported, {"'index_kpool_always_select_tail' is false"},
+                         {{"/text_config/index_kpool_always_select_tail", false}});
+  expect_forward_refused("glm5_next", kCorrupt, {"'index_kpool'"},
+                         {{"/text_config/index_kpool", 0}});
+  expect_forward_refused("nemotron_h", kCorrupt, {"8 heads in 3 groups"}, {{"/n_groups", 3}});
+  expect_forward_refused("nemotron_h", kUnsupported, {"'mlp_hidden_act' is 'gelu'"},
+                         {{"/mlp_hidden_act", "gelu"}});
+  expect_forward_refused("nemotron_h", kUnsupported, {"'moe_latent_size' is 8"},
+                         {{"/moe_latent_size", 8}});
+  expect_forward_refused("nemotron_h", kCorrupt, {"'ssm_state_size'"}, {{"/ssm_state_size", 0}});
+}
+
+TEST(AttentionSpecs, RefuseWhatIsNotComputed) {
+  using enum ErrorCode;
+  expect_forward_refused("dots1", kUnsupported, {"'sliding_window' is 8"},
+                         {{"/sliding_window", 8}});
+  expect_forward_refused("glm4_moe_lite", kUnsupported, {"'attention_bias' is true"},
+                         {{"/attention_bias", true}});
+  expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"'use_cla' is true"},
+                         {{"/use_cla", true}});
+  expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"type 'dynamic'"},
+                         {{"/rope_scaling/alpha", 0}});
+  expect_forward_refused("minimax_m2", kUnsupported, {"'scoring_func' is 'softmax'"},
+                         {{"/scoring_func", "softmax"}});
+  expect_forward_refused("minimax_m2", kUnsupported, {"'qk_norm_type' is 'per_head'"},
+                         {{"/qk_norm_type", "per_head"}});
+  expect_forward_refused("minimax_m2", kCorrupt, {"a rotated slice of 7 values"},
+                         {{"/rotary_dim", 7}});
+  expect_forward_refused("minimax_m2", kCorrupt, {"'rotary_dim'"}, {{"/rotary_dim", 64}});
+}
+
+TEST(AttentionSpecs, RefuseBlocksAndExpertsOfOtherKinds) {
+  using enum ErrorCode;
+  expect_forward_refused("longcat_flash", kUnsupported, {"'router_bias' is true"},
+                         {{"/router_bias", true}});
+  expect_forward_refused("longcat_flash", kUnsupported, {"'zero_expert_type' is 'drop'"},
+                         {{"/zero_expert_type", "drop"}});
+  const std::string sparse = "/text_config/sparse_attention_config/";
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"3 index heads of 16 for 2 key heads"},
+                         {{sparse + "sparse_num_index_heads", 3}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"3 of 2 blocks"},
+                         {{sparse + "sparse_local_block", 3}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"sparse_init_block' is 1"},
+                         {{sparse + "sparse_init_block", 1}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"sparse_score_type' is 'mean'"},
+                         {{sparse + "sparse_score_type", "mean"}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"layer 1 has index values"},
+                         {{sparse + "sparse_disable_index_value", {1, 0, 1}}});
+  expect_forward_refused("minimax_m3_vl", kCorrupt, {"sparse_attention_freq' is [0,1]"},
+                         {{sparse + "sparse_attention_freq", {0, 1}}});
+  expect_forward_refused("minimax_m3_vl", kCorrupt, {"sparse_block_size' is missing or 0"},
+                         {{sparse + "sparse_block_size", 0}});
+}
+
+TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
+  expect_error(
+      ErrorCode::kUnsupported,
+      {"generic", "deepseek_v2, deepseek_v3, deepseek_v32", "llama", "qwen3, qwen3_5_moe"},
+      [&] { model_spec(*formats::find_family("generic"), config_of("examples/tiny-v32")); });
+  for (const ModelFamily& family : model_families()) {
+    EXPECT_NE(formats::find_family(family.name), nullptr) << family.name;
+  }
+}
+
+}  // namespace
+}  // namespace ingot::inference
