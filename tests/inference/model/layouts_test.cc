@@ -128,8 +128,12 @@ class Layouts : public ::testing::TestWithParam<Target> {
     if (!refused.empty()) {
       convert_to(GetParam(), source, directory / "spared", Attention::kSpared);
       const std::vector<float> spared = logits_of(directory / "spared");
+      // Scales of blocks as ModelOpt spreads them are cut only between blocks: such cuts are
+      // refused.
+      const bool is_cut = GetParam().dialect->name != "modelopt" ||
+                          GetParam().storage->scheme != SchemeId::kFp8Block;
       for (const Cut& cut : refused) {
-        EXPECT_TRUE(same_in_ranks(directory / "spared", spared, cut)) << cut.name();
+        EXPECT_EQ(same_in_ranks(directory / "spared", spared, cut), is_cut) << cut.name();
       }
     }
     if (GetParam().dialect->name != "deepseek") return;
