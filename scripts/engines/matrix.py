@@ -74,6 +74,9 @@ LATENT = {
     "max_position_embeddings": 4096, "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     "bos_token_id": 0, "eos_token_id": 1,
 }
+# GLM-5's MTP layer shares embedding and head with the model; vLLM's draft model wants its own, so that ranks in its
+# layout are written without the layer, and refused with it.
+SHARED_EMBEDDING = ("glm_moe_dsa",)
 # vLLM builds these from its classes for CUDA (sharded_state.py); transformers is not asked of them.
 SPARSE = ("deepseek_v32", "glm_moe_dsa")
 FORMS = {
@@ -211,7 +214,10 @@ def convert(ingot, model, form, layout, folder):
         make_source(ingot, model, source)
     ranks = [text for kind, n in topology_of(layout).items() if n for text in (f"--{kind}", str(n))]
     sharded = ["--layout", "vllm-sharded", *ranks] if "sharded" in layout else []
-    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout.removesuffix(', mtp')}")
+    is_apart = bool(sharded) and model in SHARED_EMBEDDING
+    if is_apart and "mtp" not in layout:
+        sharded += ["--mtp", "drop"]
+    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout if is_apart else layout.removesuffix(', mtp')}")
     if output.exists():
         return output, None
     what = (FORMS | FURTHER_FORMS)[form]
