@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/feed_forward/expert_exchange.h"
+#include "inference/model/feed_forward/expert_group.h"
 #include "inference/model/feed_forward/router.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/block_weights.h"
@@ -44,61 +44,37 @@ struct Mlp {
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;
 };
 
-/// Routed experts and the shared one (model reference, 6). Each expert runs once per step over all
-/// tokens that chose it; outputs are added in FP32 in ascending expert id, so that a token's result
-/// does not depend on the others. Experts nobody chose are not touched.
+/// Routed experts and the shared ones (model reference, 6), wherever ExpertGroup has them.
 class Mixture {
  public:
   /// `experts` must outlive this.
   Mixture(const BlockWeights& weights, const StepContext& context, const MixtureSpec& spec,
           ExpertStore& experts);
 
-  /// The layer's output for normalized input `x`, reduced. Where the ranks that share out the
-  /// experts are those that share the tokens, every rank runs its experts on all of them and one
-  /// sum joins the results (model reference, 12.1); else tokens travel to their experts and back
-  /// (12.3), and shared experts are computed meanwhile.
-  /// `tokens` are those of the rows.
+  /// The layer's output for normalized input `x`; `tokens` are those of the rows.
   Matrix forward(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
                  const Taps& taps) const;
 
  private:
-  /// Where shared experts are.
-  enum class Shared : std::uint8_t {
-    kNone,
-    kSlices,  ///< cut over the tensor group
-    kWhole,   ///< on every rank
-    kSlot,    ///< in slots of the expert map
-  };
-
-  Routing choose(const StepContext& context, const Matrix& x,
-                 std::span<const std::int32_t> tokens) const;
-  [[nodiscard]] Routing with_shared(const Routing& chosen) const;
   void load_shared(const BlockWeights& weights, const StepContext& context);
-  /// FP32 sums of what this rank has of the shared experts; `shared_weights` [rows, experts] of
-  /// those that the router weighs, else empty.
+  Routing choose(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
+                 const Taps& taps) const;
+  [[nodiscard]] Matrix routed_output(const StepContext& context, const Expert& expert,
+                                     const Matrix& rows) const;
+  /// FP32 sums of this rank's part of the shared experts, weighed where the router weighs them.
   [[nodiscard]] Matrix shared_output(const StepContext& context, const Matrix& x,
-                                     std::span<const float> shared_weights = {}) const;
-  /// Sums over this rank's experts alone.
-  ExpertSums own_experts(const StepContext& context, const Matrix& x, const Routing& routing,
-                         const Taps& taps) const;
-  /// FP32 sums of one expert for some rows, of an expert in slices this rank's share.
-  Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows,
-                    const Taps& taps) const;
-  [[nodiscard]] bool is_identity(std::uint32_t expert) const;
+                                     const Routing& routing) const;
   void add_identity_experts(const Matrix& x, const Routing& routing, Matrix& sums) const;
-  void prefetch(std::span<const std::uint32_t> experts) const;
 
   std::uint32_t layer_ = 0;
   MixtureSpec spec_;
-  ExpertPlaces places_;
+  ExpertGroup group_;
   Linear router_;
   float router_scale_ = 1.0F;  ///< of all weights
   std::vector<float> bias_, logit_bias_;
   std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table
-  Shared shared_in_ = Shared::kNone;
-  std::vector<Mlp> shared_;  ///< what this rank has of it; one each where the router weighs them
+  std::vector<Mlp> shared_;  ///< this rank's part of them; one each where the router weighs them
   Linear shared_gate_;       ///< its output times sigmoid of this product; may be empty
-  ExpertStore* experts_ = nullptr;
 };
 
 }  // namespace ingot::inference

@@ -181,7 +181,7 @@ void scale_rounded(Profile profile, float factor, Matrix& values) {
 }
 
 void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
-  for (std::size_t i = 0; i < to.values().size(); ++i) to.values()[i] += what.values()[i];
+  for (std::size_t i = 0; i < what.values().size(); ++i) to.values()[i] += what.values()[i];
   round_between(profile, to.values());
 }
 

@@ -163,7 +163,7 @@ bool is_in_last_stage(const StepContext& context, bool is_here);
 void reduce(const LayerStep& step, std::string_view name, Matrix& sums);
 /// values <- factor x values, rounded; unchanged where the factor is 1.
 void scale_rounded(Profile profile, float factor, Matrix& values);
-/// to += what, rounded.
+/// to += what (which may be empty), rounded.
 void add_rounded(Profile profile, Matrix& to, const Matrix& what);
 
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
