@@ -26,6 +26,9 @@ struct ForwardValue {
 };
 using ForwardParameters = std::vector<std::pair<std::string, ForwardValue>>;
 
+/// The keys of config.json that an expression has and ModelConfig has no number for.
+std::vector<std::string> keys_of(const Width& expression);
+
 /// A kind of block, or a part of the model, and the layers that have it.
 struct ForwardPart {
   TensorRule where;  ///< its scope and layers

@@ -11,6 +11,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/derived_keys.h"
 #include "formats/config/nested_config.h"
+#include "formats/family/forward.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "formats/text/spelling.h"
@@ -97,6 +98,12 @@ class WidthParser {
     if (at_ != text_.size()) refuse(text_, fmt::format("is not understood from '{}' on", rest()));
     width_.text_ = text_;
     return std::move(width_);
+  }
+  static std::vector<std::string> keys_of(const Width& width) {
+    std::vector<std::string> keys;
+    for (const Width::Step& step : width.steps_)
+      if (step.kind == Kind::kKey) keys.push_back(step.key);
+    return keys;
   }
 
  private:
@@ -216,6 +223,10 @@ class WidthParser {
 
 Width Width::parse(std::string_view text, const NamedWidths* names) {
   return WidthParser(text, names).read();
+}
+
+std::vector<std::string> keys_of(const Width& expression) {
+  return WidthParser::keys_of(expression);
 }
 
 const Json& config_value(const ModelConfig& config, std::string_view path) {

@@ -41,11 +41,15 @@ std::string_view activation_of(const Forward& forward) {
 }
 
 bool is_value(const Json& value, const std::string& text) {
-  if (text == "true" || text == "false") {
-    if (value.is_number()) return (value != 0) == (text == "true");
-    return value == (text == "true");
-  }
+  if (text == "none") return value == false || value == 0;
   return value.is_string() ? value.get_ref<const std::string&>() == text : value.dump() == text;
+}
+
+// Whether another value is one of the same type, which is a fact of the model and no mistake.
+bool has_type_of(const Json& value, const std::string& text) {
+  if (text == "none" || text == "null") return true;
+  if (text == "true" || text == "false") return value.is_boolean();
+  return text.find_first_of("0123456789") == 0 ? value.is_number_unsigned() : value.is_string();
 }
 
 std::string quoted(const Json& value) {
@@ -54,13 +58,9 @@ std::string quoted(const Json& value) {
 
 void require_only(const formats::Family& family, const ModelConfig& config) {
   for (const auto& [key, wanted] : family.forward->only) {
-    const Json& value = formats::config_value(config, key);
+    const Json& value = value_of(config, key);
     if (value.is_null() || is_value(value, wanted.text)) continue;
-    const bool is_word = wanted.text.find_first_of("0123456789") != 0 && wanted.text != "null";
-    const bool is_flag = wanted.text == "true" || wanted.text == "false";
-    const bool has_its_type =
-        !is_word || (is_flag ? value.is_boolean() || value.is_number() : value.is_string());
-    refuse(has_its_type ? ErrorCode::kUnsupported : ErrorCode::kCorrupt,
+    refuse(has_type_of(value, wanted.text) ? ErrorCode::kUnsupported : ErrorCode::kCorrupt,
            fmt::format("'{}' is {}; the forward pass of family {} is for '{}'", key, quoted(value),
                        family.name, wanted.text));
   }

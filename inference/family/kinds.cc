@@ -225,8 +225,11 @@ void set_mixture(Parameters& parameters, Decoder& model) {
 
 void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   constexpr Limits kFinite = {0, 1e9};
-  const auto limited = [](GateForm form, const std::optional<double>& limit) {
-    form.limit = limit && *limit > 0 ? std::optional(static_cast<float>(*limit)) : std::nullopt;
+  // Limits behind the silu are lists, with 0 or less for layers without one.
+  const auto limited = [&](GateForm form, Parameters& parameters, const char* name) {
+    const auto limit = parameters.real(name, form.limits_silu ? kAnyReal : kFinite);
+    form.limit.reset();
+    if (limit && (*limit > 0 || !form.limits_silu)) form.limit = static_cast<float>(*limit);
     return form;
   };
   constexpr std::array kForms = {Row<GateForm>{"limits_silu", &GateForm::limits_silu},
@@ -234,7 +237,7 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
                                  Row<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
   MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
   mlp.set(form.gate, kForms);
-  form.gate = limited(form.gate, mlp.real("limit", kFinite));
+  form.gate = limited(form.gate, mlp, "limit");
   const auto give = [](MlpSpec& to, const MlpSpec& from) {
     to.gate = from.gate;
     to.has_gate = from.has_gate;
@@ -244,7 +247,7 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   if (experts == nullptr) return;
   if (experts->shared) give(*experts->shared, form);
   if (mixture != nullptr && mixture->has("expert_limit"))
-    form.gate = limited(form.gate, mixture->real("expert_limit", kFinite));
+    form.gate = limited(form.gate, *mixture, "expert_limit");
   give(experts->expert, form);
 }
 

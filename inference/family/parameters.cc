@@ -17,26 +17,33 @@ void Parameters::refuse(int line, const std::string& fact) const {
       .in_file(fmt::format("family {}", family_.name));
 }
 
-std::uint64_t Parameters::number(std::string_view name, std::uint64_t usual) {
+const Json& value_of(const formats::ModelConfig& config, std::string_view key) {
+  for (std::size_t at = key.find('.'); at != std::string_view::npos; at = key.find('.', at + 1)) {
+    const Json& outer = formats::config_value(config, key.substr(0, at));
+    if (!outer.is_null() && !outer.is_object())
+      refuse(fmt::format("'{}' is not an object", key.substr(0, at)));
+  }
+  return formats::config_value(config, key);
+}
+
+std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual, bool is_flag) {
   const ForwardValue* value = find(name);
   if (value == nullptr) return usual;
   const std::string& text = text_of(*value);
   if (text == "true" || text == "false") return text == "true" ? 1 : 0;
   try {
-    return formats::Width::parse(text, family_.widths).size(config_, layer_);
+    const formats::Width width = formats::Width::parse(text, family_.widths);
+    for (const std::string& key : formats::keys_of(width)) {
+      const Json& is = value_of(config_, key);
+      if (is.is_null() || is.is_array() || is.is_boolean() == is_flag) continue;
+      inference::refuse(fmt::format("'{}' is {}, {}", key, is.dump(),
+                                    is_flag ? "not true or false" : "not a whole number"));
+    }
+    return width.size(config_, layer_);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     refuse(value->line, error.message());
   }
-}
-
-bool Parameters::flag(std::string_view name, bool usual) {
-  const std::uint64_t is = number(name, usual ? 1 : 0);
-  const ForwardValue* value = find(name);
-  const bool is_key = value != nullptr && value->text.find_first_of("*/+-(") == std::string::npos;
-  if (is > 1 && is_key)
-    inference::refuse(fmt::format("'{}' is {}, neither true nor false", value->text, is));
-  return is != 0;
 }
 
 std::size_t Parameters::count(std::string_view name, std::size_t usual, Limits limits) {
@@ -57,7 +64,7 @@ std::optional<double> Parameters::real(std::string_view name, Limits limits) {
   constexpr std::string_view kDefault = " default ";
   const std::size_t at = text.find(kDefault);
   const std::string key = text.substr(0, at);
-  const Json* said = &formats::config_value(config_, key);
+  const Json* said = &value_of(config_, key);
   if (said->is_array() && layer_) {
     if (*layer_ >= said->size())
       inference::refuse(

@@ -15,6 +15,9 @@
 
 namespace ingot::inference {
 
+/// The value of a key, as config_value() has it; kCorrupt where an outer one is not an object.
+const formats::Json& value_of(const formats::ModelConfig& config, std::string_view key);
+
 /// A word of a file, and its meaning.
 template <typename Value>
 struct Word {
@@ -47,9 +50,14 @@ class Parameters {
   /// kInvalidArgument naming the family's file.
   [[noreturn]] void refuse(int line, const std::string& fact) const;
   [[nodiscard]] bool has(std::string_view name) { return find(name) != nullptr; }
-  [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t usual);
-  /// Whether a number is not 0; kCorrupt for a key whose value is neither 0 nor 1.
-  [[nodiscard]] bool flag(std::string_view name, bool usual);
+  /// Keys of a number may be anything but true or false (kCorrupt), those of a flag only these or
+  /// lists by layer; it is set where its expression is not 0.
+  [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t usual) {
+    return whole(name, usual, /*is_flag=*/false);
+  }
+  [[nodiscard]] bool flag(std::string_view name, bool usual) {
+    return whole(name, usual ? 1 : 0, /*is_flag=*/true) != 0;
+  }
   /// A number, or the one of a key, which is kCorrupt beyond the limits; nullopt where the config
   /// lacks that key and the file has no default for it.
   [[nodiscard]] std::optional<double> real(std::string_view name, Limits limits = kAnyReal);
@@ -85,6 +93,7 @@ class Parameters {
   void set(float& member, std::string_view name, Limits limits) {
     if (const auto given = real(name, limits)) member = static_cast<float>(*given);
   }
+  std::uint64_t whole(std::string_view name, std::uint64_t usual, bool is_flag);
   const formats::ForwardValue* find(std::string_view name);
   /// The value for this config: kUnsupported for a word that the file does not know.
   [[nodiscard]] const std::string& text_of(const formats::ForwardValue& value) const;

@@ -16,6 +16,7 @@ namespace ingot::inference {
 namespace {
 
 using namespace ingot::testing;
+using formats::Json;
 using formats::ModelConfig;
 
 const std::vector<JsonEdit> kExperts = {
@@ -65,7 +66,8 @@ TEST(ForwardTable, TakesTheFirstMixerThatHolds) {
 
 TEST(ForwardTable, HasANumberForEachLayer) {
   const ModelSpec spec = spec_with(
-      "{mixer: {kind: grouped, head_dim: head, theta: bases}, mlp: {limit: limits, slope: 2}}",
+      "{mixer: {kind: grouped, head_dim: head, theta: bases}, mlp: {limit: limits, limits_silu: "
+      "true, slope: 2}}",
       {{"/bases", {100, 200}}, {"/limits", {0, 3.5}}});
   EXPECT_NE(spec.layers[0].find<GroupedSpec>()->rope, spec.layers[1].find<GroupedSpec>()->rope);
   EXPECT_FALSE(spec.layers[0].find<MlpSpec>()->gate.limit);
@@ -129,13 +131,26 @@ TEST(ForwardTable, RefusesNumbersBeyondTheirLimits) {
   const std::string forward =
       "{mixer: {kind: grouped, head_dim: head, theta: base default 10, sinks: sunk}, "
       "mlp: {slope: steep default 1, limit: top}}";
-  EXPECT_EQ(spec_with(forward, {{"/sunk", 1}}).find<GroupedSpec>()->sinks, true);
   for (const JsonEdit& edit : {JsonEdit{"/base", -1}, JsonEdit{"/steep", -1}, JsonEdit{"/top", -1},
                                JsonEdit{"/steep", 1e10}, JsonEdit{"/top", "high"}})
     expect_error(ErrorCode::kCorrupt, {"no number from 0"}, [&] { spec_with(forward, {edit}); });
-  expect_error(ErrorCode::kCorrupt, {"'sunk' is 5", "neither true nor false"}, [&] {
-    spec_with(forward, {{"/sunk", 5}});
+}
+
+TEST(ForwardTable, RefusesValuesOfTheWrongType) {
+  const std::string forward =
+      "{only: {use_it: false, n: 1, other: none}, mixer: {kind: grouped, head_dim: head, "
+      "window: outer.seen, sinks: sunk * (most - 1)}, mlp: {limit: top}}";
+  for (const Json& none : {Json(0), Json(false), Json()})
+    EXPECT_EQ(spec_with(forward, {{"/other", none}}).n_main, 2U);
+  expect_error(ErrorCode::kUnsupported, {"'other' is 'x'"}, [&] {
+    spec_with(forward, {{"/other", "x"}});
   });
+  for (const JsonEdit& edit :
+       {JsonEdit{"/sunk", 0}, JsonEdit{"/sunk", 1}, JsonEdit{"/sunk", "x"}, JsonEdit{"/use_it", 0},
+        JsonEdit{"/use_it", 1}, JsonEdit{"/n", "x"}, JsonEdit{"/n", true}, JsonEdit{"/n", -1},
+        JsonEdit{"/outer", {{"seen", true}}}, JsonEdit{"/outer", 5}})
+    expect_error(ErrorCode::kCorrupt, {}, [&] { spec_with(forward, {edit}); });
+  EXPECT_EQ(spec_with(forward, {{"/top", 0}}).find<MlpSpec>()->gate.limit, 0.0F);
 }
 
 TEST(ForwardTable, NamesTheLineOfWhatIsUnknown) {

@@ -51,6 +51,15 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
                          {{"/text_config/partial_rotary_factors", {0.5, 2.0, 0.5}}});
 }
 
+TEST(LayeredSpecs, NeedTheExpertsOfTheirFamily) {
+  expect_error(ErrorCode::kCorrupt, {"'n_routed_experts' is missing or 0"}, [] {
+    spec_of("tests/golden/families/gpt_oss", {{"/num_local_experts", 0}});
+  });
+  for (const char* name : {"hunyuan_v1_moe", "kimi_linear", "bailing_hybrid", "qwen3_next"})
+    expect_forward_refused(name, ErrorCode::kCorrupt, {"'n_routed_experts'"},
+                           {{"/num_experts", 0}});
+}
+
 TEST(LayeredSpecs, ReadInkling) {
   const std::string text = "/text_config/";
   const ModelSpec spec = forward_spec("inkling", {{text + "log_scaling_n_floor", 128}});
