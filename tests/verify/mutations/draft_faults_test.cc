@@ -99,7 +99,7 @@ TEST(DraftFaults, WrongScaleFailsWeightsAndLayers) {
   EXPECT_LT(report.draft->loss(), 5);
 }
 
-TEST(DraftFaults, SwappedNormsFailWeightsAndLayers) {
+TEST(SlowDraftFaults, SwappedNormsFailWeightsAndLayers) {
   const Report report = report_of([](const Pair& pair) {
     EditedWeights weights(pair.output);
     weights.exchange(kMtp + "enorm.weight", kMtp + "hnorm.weight");

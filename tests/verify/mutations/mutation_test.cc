@@ -242,7 +242,7 @@ class Mutation : public ::testing::TestWithParam<Fault> {
     const Pair pair = copy_of_good(fault.good, directory.path());
     fault.apply(pair);
     if (forgets) forget_the_conversion(pair.output);
-    const Verdict after = judge_default(pair.source, pair.output);
+    const Verdict after = judge_default(pair.source, pair.output, fault.names);
     EXPECT_FALSE(after.passed) << "nobody noticed";
     EXPECT_THAT(after.text, ::testing::HasSubstr(std::string(fault.names)));
   }

@@ -8,11 +8,18 @@ namespace ingot::testing {
 
 namespace {
 
-// The default gates over the default levels, as `ingot verify SOURCE OUTPUT` has them.
-verify::Report compare(const std::filesystem::path& source, const std::filesystem::path& output) {
-  const verify::ComparedCheckpoint before = verify::open_compared(source, {});
+// The default gates over the structure.
+verify::Report compare_structure(const verify::ComparedCheckpoint& before,
+                                 const std::filesystem::path& output) {
   verify::Report report;
   report.structure = verify::check_structure(before, output, {});
+  report.gates = verify::judge(report, verify::default_thresholds(""));
+  return report;
+}
+
+// The default gates over the default levels, as `ingot verify SOURCE OUTPUT` has them.
+void compare_weights(const verify::ComparedCheckpoint& before, const std::filesystem::path& output,
+                     verify::Report& report) {
   std::string search;
   try {
     const verify::ComparedCheckpoint after = verify::open_compared(output, {});
@@ -23,13 +30,9 @@ verify::Report compare(const std::filesystem::path& source, const std::filesyste
     report.not_run.push_back(fmt::format("weights: {}", error.what()));
   }
   report.gates = verify::judge(report, verify::default_thresholds(search));
-  return report;
 }
 
-}  // namespace
-
-Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output) {
-  const verify::Report report = compare(source, output);
+Verdict verdict_on(const verify::Report& report) {
   Verdict verdict{.passed = report.passed(), .text = {}};
   if (verdict.passed) return verdict;
   for (const check::Finding& finding : report.structure->findings) {
@@ -52,6 +55,20 @@ Verdict judge_default(const std::filesystem::path& source, const std::filesystem
                                 tensor->reach.coarse, tensor->reach.groups);
   }
   return verdict;
+}
+
+}  // namespace
+
+Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output,
+                      std::string_view fault) {
+  const verify::ComparedCheckpoint before = verify::open_compared(source, {});
+  verify::Report report = compare_structure(before, output);
+  if (!fault.empty()) {
+    Verdict verdict = verdict_on(report);
+    if (!verdict.passed && verdict.text.find(fault) != std::string::npos) return verdict;
+  }
+  compare_weights(before, output, report);
+  return verdict_on(report);
 }
 
 }  // namespace ingot::testing

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace ingot::testing {
 
@@ -11,6 +12,8 @@ struct Verdict {
   std::string text;  ///< the faults that were found, a line each
 };
 
-Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output);
+/// Ends with the structure where that fails and names `fault`; the verdict is the same.
+Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output,
+                      std::string_view fault = {});
 
 }  // namespace ingot::testing
