@@ -1,43 +1,14 @@
 #include "formats/experts/separation.h"
 
 #include <algorithm>
-#include <optional>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/places/window.h"
 
 namespace ingot::formats {
 namespace {
-
-/// Rows of a part of a stack that belong to one member of each expert.
-struct MemberRows {
-  std::uint64_t first = 0, count = 0, step = 1;
-  std::uint64_t block_rows = 1;  ///< rows of the member that share one
-};
-
-/// Which `count` of `n_rows` rows are those of member `m`; with a row of the part for each block of
-/// `block` rows, or one for all.
-std::optional<MemberRows> rows_of_member(std::uint64_t n_rows, std::uint64_t block,
-                                         std::uint64_t n_members, std::uint64_t m,
-                                         GateUpOrder order) {
-  const std::uint64_t own = n_rows / n_members;
-  if (block >= n_rows) return MemberRows{.first = 0, .count = 1, .block_rows = block};
-  if (n_members == 1)
-    return MemberRows{.first = 0, .count = ceil_div(n_rows, block), .block_rows = block};
-  if (order == GateUpOrder::kInterleaved) {
-    if (block == 1) return MemberRows{.first = m, .count = own, .step = n_members};
-    if (block % n_members != 0) return std::nullopt;
-    return MemberRows{
-        .first = 0, .count = ceil_div(n_rows, block), .block_rows = block / n_members};
-  }
-  const std::uint64_t begin = m * own;
-  if (begin % block == 0)
-    return MemberRows{.first = begin / block, .count = ceil_div(own, block), .block_rows = block};
-  const bool is_within = begin / block == (begin + own - 1) / block;
-  if (!is_within) return std::nullopt;
-  return MemberRows{.first = begin / block, .count = 1, .block_rows = block};
-}
 
 std::vector<const TensorRule*> members_of(const Checkpoint& source, const LogicalTensor& stack) {
   std::vector<const TensorRule*> rows;
@@ -56,6 +27,14 @@ std::vector<const TensorRule*> members_of(const Checkpoint& source, const Logica
 std::size_t outputs_axis(const LogicalTensor& stack) {
   const bool is_last = stack.shape.size() < 3 || stack.stack == StackOrder::kInputMajor;
   return is_last ? stack.shape.size() - 1 : 1;
+}
+
+/// The rows that are those of member `m` in each expert of a stack.
+Window rows_of_member(const LogicalTensor& stack, std::uint64_t n_members, std::uint64_t m) {
+  const std::uint64_t own = stack.shape[outputs_axis(stack)] / n_members;
+  if (stack.rule->gate_up == GateUpOrder::kInterleaved)
+    return {.first = m, .n = own, .step = n_members};
+  return {.first = m * own, .n = own};
 }
 
 /// Stacks seen one by one.
@@ -79,46 +58,40 @@ class Separation {
         single.shape = {n_outputs / members.size()};
         if (stack.shape.size() == 3)
           single.shape.push_back(stack.shape[stack.stack == StackOrder::kInputMajor ? 1 : 2]);
-        const At at{.expert = expert, .member = m, .n_members = members.size()};
-        is_quantized(stack) ? add_quantized(stack, std::move(single), at)
-                            : add_plain(stack, std::move(single), at);
+        const Window rows = rows_of_member(stack, members.size(), m);
+        is_quantized(stack) ? add_quantized(stack, std::move(single), expert, rows)
+                            : add_plain(stack, std::move(single), expert, rows);
       }
     }
   }
 
  private:
-  struct At {
-    std::uint64_t expert = 0, member = 0, n_members = 1;
-  };
-
-  void add_plain(const LogicalTensor& stack, LogicalTensor single, const At& at) {
+  void add_plain(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
+                 const Window& own) {
     const std::uint32_t stored = stack.encoding.stored.weight();
     const std::uint64_t n_outputs = stack.shape[outputs_axis(stack)];
     const std::uint64_t n_inputs = single.shape.size() == 2 ? single.shape[1] : 1;
-    const auto own = *rows_of_member(n_outputs, 1, at.n_members, at.member, stack.rule->gate_up);
     // Biases are columns.
     const bool is_turned = stack.stack == StackOrder::kInputMajor;
     const std::uint64_t row_stride = is_turned ? 1 : n_inputs;
     const std::uint32_t bits = dtype_bits(source_.stored()[stored].dtype);
-    View view{.nest = Nest(bits, {{.n = own.count, .stride = own.step * row_stride},
+    View view{.nest = Nest(bits, {{.n = own.n, .stride = own.step * row_stride},
                                   {.n = n_inputs, .stride = is_turned ? n_outputs : 1}}),
-              .pieces = {{.stored = stored,
-                          .offset = (at.expert * n_outputs * n_inputs + own.first * row_stride) *
-                                    bits / 8}}};
+              .pieces = {
+                  {.stored = stored,
+                   .offset = (expert * n_outputs * n_inputs + own.first * row_stride) * bits / 8}}};
     single.encoding = stack.encoding;
     single.encoding.stored = StoredParts(sight_.add(single.name, single.shape, std::move(view)));
     sight_.add(std::move(single));
   }
 
-  void add_quantized(const LogicalTensor& stack, LogicalTensor single, const At& at) {
+  void add_quantized(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
+                     const Window& rows) {
     const StorageRow& storage = *storage_of(dialect_, source_, stack);
     const Encoding& whole = stack.encoding;
     const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
-    const auto member = [&](std::uint64_t block) {
-      return *rows_of_member(n_rows, block, at.n_members, at.member, stack.rule->gate_up);
-    };
     single.encoding = whole;
-    single.encoding.block_rows = member(whole.block_rows).block_rows;
+    single.encoding.block_rows = cover(rows, whole.block_rows, n_rows).unit;
     // One for all of a matrix is one for all of this one.
     if (scheme_facts(whole.scheme).group_rows == 0)
       single.encoding.block_rows = single.shape.front();
@@ -132,16 +105,16 @@ class Separation {
       const std::uint64_t count = stored.n_bytes * 8 / bits;
       const bool has_rows = part == Part::kWeight || (part == Part::kScale && count > 1);
       const std::uint64_t block = part == Part::kWeight ? 1 : whole.block_rows;
-      const MemberRows own = has_rows ? member(block) : MemberRows{.count = 1};
+      const Window own = has_rows ? cover(rows, block, n_rows).units : Window{.n = 1};
       const std::uint64_t n_whole = has_rows ? ceil_div(n_rows, std::min(block, n_rows)) : 1;
       // One for all experts is that of each.
       const std::uint64_t expert_bytes = count > 1 ? stored.n_bytes / n_experts : 0;
       const std::uint64_t row_bytes = count > 1 ? expert_bytes / n_whole : stored.n_bytes;
-      if (part == Part::kWeight) shape = {own.count, row_bytes * 8 / bits};
-      View view{.nest = Nest(8, {{.n = own.count, .stride = own.step * row_bytes},
-                                 {.n = row_bytes, .stride = 1}}),
-                .pieces = {
-                    {.stored = index, .offset = at.expert * expert_bytes + own.first * row_bytes}}};
+      if (part == Part::kWeight) shape = {own.n, row_bytes * 8 / bits};
+      View view{
+          .nest = Nest(
+              8, {{.n = own.n, .stride = own.step * row_bytes}, {.n = row_bytes, .stride = 1}}),
+          .pieces = {{.stored = index, .offset = expert * expert_bytes + own.first * row_bytes}}};
       parts.set(part, sight_.add(part_name(row, single.name), std::move(shape), std::move(view)));
     });
     single.encoding.stored = parts;
@@ -169,8 +142,8 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
     return fmt::format("dialect {} has no names for its parts", dialect_of_singles(source).name);
   if (stack.stack != StackOrder::kOutputMajor) return "its matrices are turned";
   for (std::size_t m = 0; m < members.size(); ++m) {
-    if (!rows_of_member(shape[1], stack.encoding.block_rows, members.size(), m,
-                        stack.rule->gate_up))
+    const Window rows = rows_of_member(stack, members.size(), m);
+    if (!cover(rows, stack.encoding.block_rows, shape[1]).is_apart)
       return fmt::format("blocks of {} rows belong to gate and to up", stack.encoding.block_rows);
   }
   std::string odd;

@@ -20,6 +20,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
+#include "formats/places/window.h"
 #include "formats/storage/block_scales.h"
 #include "inference/weights/held_bytes.h"
 
@@ -308,32 +309,24 @@ void require_column(const LogicalTensor& tensor, std::size_t first, std::size_t 
 }
 
 void lay_out_scales(const Encoding& encoding, PartLayout& layout) {
-  const auto block_rows = static_cast<std::size_t>(encoding.block_rows);
-  const auto block_cols = static_cast<std::size_t>(encoding.block_cols);
   const LinearPart& range = layout.range;
-  const std::size_t scale_rows_per_matrix = ceil_div(layout.matrix_rows, block_rows);
-  const std::size_t first_row = range.rows.first / block_rows;
-  const std::size_t end_row = ceil_div(range.rows.first + range.rows.count, block_rows);
-  layout.scale_rows = {.first = range.matrix * scale_rows_per_matrix + first_row,
-                       .count = end_row - first_row};
-  layout.first_row = range.rows.first - first_row * block_rows;
-
-  const std::size_t end_col = ceil_div(range.cols.first + range.cols.count, block_cols);
-  if (encoding.stored.has(Part::kGroupOrder)) {
-    // The columns of any group may be at any place.
-    layout.scale_cols = {.first = 0, .count = ceil_div(layout.matrix_cols, block_cols)};
-    layout.first_col = range.cols.first;
-    return;
-  }
-  if (block_cols >= layout.matrix_cols) {
-    // One group to a row, in which all columns are alike: the part begins a group of its own.
-    layout.scale_cols = {.first = 0, .count = end_col};
-    return;
-  }
-  // Scale columns in front are dropped only where the rest still begins at a multiple of 16.
-  const std::size_t first_col = block_cols % kDotLanes == 0 ? range.cols.first / block_cols : 0;
-  layout.scale_cols = {.first = first_col, .count = end_col - first_col};
-  layout.first_col = range.cols.first - first_col * block_cols;
+  const std::uint64_t block_cols = encoding.block_cols;
+  const formats::Covered rows = formats::cover({.first = range.rows.first, .n = range.rows.count},
+                                               encoding.block_rows, layout.matrix_rows);
+  const formats::Covered cols = formats::cover({.first = range.cols.first, .n = range.cols.count},
+                                               block_cols, layout.matrix_cols);
+  layout.scale_rows = {
+      .first = range.matrix * ceil_div(layout.matrix_rows, encoding.block_rows) + rows.units.first,
+      .count = rows.units.n};
+  layout.first_row = rows.skipped;
+  layout.scale_cols = {.first = cols.units.first, .count = cols.units.n};
+  layout.first_col = cols.skipped;
+  // The columns of any group may be at any place; and groups in front are dropped only where the
+  // rest still begins at a multiple of 16.
+  const bool is_long = block_cols % kDotLanes == 0 || block_cols >= layout.matrix_cols;
+  if (!encoding.stored.has(Part::kGroupOrder) && is_long) return;
+  layout.scale_cols = {.first = 0, .count = ceil_div(layout.matrix_cols, block_cols)};
+  layout.first_col = range.cols.first;
 }
 
 }  // namespace
