@@ -121,8 +121,7 @@ void slice_tensors(Plan& plan) {
                                 .shared = options.slicing.shared,
                                 .fit = options.slicing.fit,
                                 .stages = {},
-                                .is_deepseek_mp = options.layout->takes_mp,
-                                .is_sharded_state = !options.layout->engine.empty()};
+                                .layout = options.layout};
   const auto n_layers = static_cast<std::uint32_t>(source.config().num_hidden_layers);
   const std::uint32_t pp = options.slicing.topology.pp;
   const LayoutFunctions& layout = functions_of(*plan.options.layout);

@@ -17,6 +17,9 @@ struct Layout {
   bool is_sliced = false;             ///< several ranks
   bool has_rank_directories = false;  ///< each rank has a directory that is complete in itself
   bool takes_mp = false;              ///< one number, --mp, says how it is cut
+  bool keeps_blocks = false;          ///< FP8 blocks stay as released
+  bool keeps_widths = false;          ///< no width is padded
+  bool cuts_experts_by_tp = false;    ///< --tp cuts experts as well as the rest
   std::string_view engine = {};       ///< the word of the engine whose own format it is
   /// True if the files of all ranks are in one directory.
   [[nodiscard]] constexpr bool has_shards() const { return is_sliced && !has_rank_directories; }
@@ -35,12 +38,16 @@ inline constexpr std::array kLayouts = {
            .name = "deepseek-mp",
            .summary = "model{i}-mp{N}.safetensors, the names that DeepSeek's inference code loads",
            .is_sliced = true,
-           .takes_mp = true},
+           .takes_mp = true,
+           .keeps_blocks = true},
     Layout{.id = LayoutId::kShardedState,
            .name = "vllm-sharded",
            .summary = "model-rank-{r}-part-0.safetensors, what vLLM 0.32 or later loads with "
                       "--load-format sharded_state",
            .is_sliced = true,
+           .keeps_blocks = true,
+           .keeps_widths = true,
+           .cuts_experts_by_tp = true,
            .engine = "vllm"},
 };
 

@@ -187,9 +187,7 @@ class AlignmentRefusals {
   };
 
   AlignmentRefusals(const formats::ModelConfig& config, const Slicing& slicing)
-      : config_(config),
-        is_deepseek_mp_(slicing.is_deepseek_mp),
-        is_sharded_state_(slicing.is_sharded_state) {}
+      : config_(config), layout_(*slicing.layout) {}
 
   void add(const TensorToAlign& tensor, Why why = Why::kTorn) {
     const CutNeed need = need_of(tensor);
@@ -253,10 +251,10 @@ class AlignmentRefusals {
     if (!words.empty()) text = fmt::format("--tp-fit {}", alternatives(words));
     if (refusal.need.n == 1) return text;
     const bool is_expert = refusal.first->cut.owner == Owner::kExpert;
-    const bool has_etp = is_expert && !is_sharded_state_;
-    const char* option = is_deepseek_mp_ ? "--mp" : has_etp ? "--etp" : "--tp";
+    const bool has_etp = is_expert && !layout_.cuts_experts_by_tp;
+    const char* option = layout_.takes_mp ? "--mp" : has_etp ? "--etp" : "--tp";
     text += fmt::format("{}{} {}", text.empty() ? "" : "; or ", option, most_slices(refusal));
-    if (is_sharded_state_ && is_expert && config_.n_routed_experts % refusal.need.n == 0)
+    if (layout_.cuts_experts_by_tp && is_expert && config_.n_routed_experts % refusal.need.n == 0)
       text += fmt::format("; or --ep {}, which deals experts whole", refusal.need.n);
     return text;
   }
@@ -265,12 +263,11 @@ class AlignmentRefusals {
                                                              const CutNeed& need) const {
     std::vector<std::string_view> words;
     const bool is_torn = need.divides();
-    const bool may_retile = !is_deepseek_mp_ && !is_sharded_state_;
-    if (is_torn && may_retile && tensor.scheme == SchemeId::kFp8Block &&
+    if (is_torn && !layout_.keeps_blocks && tensor.scheme == SchemeId::kFp8Block &&
         halved_to_fit(need.unit, need.width / need.n) != 0)
       words.push_back(tp_fit_name(TpFit::kRetile));
     const auto side = paddable_side(tensor, config_);
-    if (side && !is_sharded_state_ && side->is_rows == need.along_rows &&
+    if (side && !layout_.keeps_widths && side->is_rows == need.along_rows &&
         !block_joins_sections(tensor, *side))
       words.push_back(tp_fit_name(TpFit::kPad));
     if (is_torn && formats::scheme_facts(tensor.scheme).quantized)
@@ -286,7 +283,8 @@ class AlignmentRefusals {
       CutNeed need = refusal.need;
       need.n = n;
       // --tp cuts the heads as well.
-      const bool has_heads = owner == Owner::kTp || (is_sharded_state_ && owner == Owner::kExpert);
+      const bool has_heads =
+          owner == Owner::kTp || (layout_.cuts_experts_by_tp && owner == Owner::kExpert);
       const bool cuts_heads = !has_heads || heads % n == 0;
       const bool cuts_kv_heads = owner != Owner::kKvHeads || refusal.need.n % n == 0;
       if (need.fits() && cuts_heads && cuts_kv_heads) return n;
@@ -295,7 +293,7 @@ class AlignmentRefusals {
   }
 
   const formats::ModelConfig& config_;
-  const bool is_deepseek_mp_, is_sharded_state_;
+  const formats::Layout& layout_;
   std::vector<Refusal> refusals_;
 };
 

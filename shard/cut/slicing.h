@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/container/sections.h"
+#include "formats/records/layout.h"
 #include "formats/storage/tensor_source.h"
 #include "shard/cut/expert_map.h"
 #include "shard/cut/stages.h"
@@ -33,10 +34,8 @@ struct Slicing {
   SharedExperts shared = SharedExperts::kTp;
   TpFit fit = TpFit::kRefuse;
   Stages stages;  ///< of the pipeline
-  /// Layout deepseek-mp: FP8 blocks stay 128 x 128, and --mp says how many ranks there are.
-  bool is_deepseek_mp = false;
-  /// Layout vllm-sharded: blocks and widths stay as released, and --tp cuts experts as well.
-  bool is_sharded_state = false;
+  /// Says which options cut it, and which blocks and widths stay.
+  const formats::Layout* layout = formats::find_layout("ranks");
 };
 
 /// The side of a weight along which it is cut.
