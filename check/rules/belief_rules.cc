@@ -82,8 +82,7 @@ void head_listed(const RuleInput& input) {
   const ConfigReader reader = reader_of(input, Engine::kTransformers);
   for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
     const LinearModule& module = input.facts.modules[i];
-    if (module.tensor->rule == nullptr || module.tensor->rule->role != Role::kHead ||
-        module.is_quantized || !misread(input, reader, i))
+    if (role_of(*module.tensor) != Role::kHead || module.is_quantized || !misread(input, reader, i))
       continue;
     input.report_at(input.codes_of(*module.tensor), ErrorCode::kMismatch,
                     fmt::format("is not in {}, and transformers leaves it plain by itself only "

@@ -150,7 +150,7 @@ std::vector<std::uint32_t> layers_without(const RuleInput& input, const CacheSca
                                         formats::Role::kKvaProj};
   std::set<std::uint32_t> layers;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const bool is_cached = tensor.rule != nullptr && tensor.layer && kCached.has(tensor.rule->role);
+    const bool is_cached = tensor.layer && kCached.has(role_of(tensor));
     if (is_cached && *tensor.layer < input.checkpoint.config().num_hidden_layers &&
         is_listed(input, *tensor.layer))
       layers.insert(*tensor.layer);

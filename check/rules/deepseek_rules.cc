@@ -77,7 +77,8 @@ void config_without_weights(const RuleInput& input) {
     return;
   // The block speaks of experts in FP4 too.
   if (formats::is_native(input.dialect(), input.checkpoint.family()) &&
-      std::ranges::any_of(input.checkpoint.tensors(), is_quantized))
+      std::ranges::any_of(input.checkpoint.tensors(),
+                          [](const LogicalTensor& tensor) { return is_quantized(tensor); }))
     return;
   input.report_config(ErrorCode::kMismatch,
                       fmt::format("promises {0} weights, but no weight is {0} (remove "
@@ -208,7 +209,7 @@ void experts_said(const RuleInput& input) {
   if (block == nullptr || !formats::is_native(input.dialect(), input.checkpoint.family())) return;
   const bool is_said = json_member(*block, "moe_quant_algo") == "NVFP4";
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const bool is_expert = tensor.rule != nullptr && is_routed_expert(tensor.rule->role);
+    const bool is_expert = is_routed_expert(role_of(tensor));
     const bool is_draft =
         tensor.layer && *tensor.layer >= input.checkpoint.config().num_hidden_layers;
     if (!is_expert || is_draft || !is_quantized(tensor)) continue;

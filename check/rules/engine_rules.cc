@@ -59,7 +59,7 @@ void plain_int8_experts(const RuleInput& input) {
            !formats::is_packed_int8(tensor.encoding);
   };
   const auto is_expert = [](const LogicalTensor& tensor) {
-    return tensor.rule != nullptr && is_routed_expert(tensor.rule->role);
+    return is_routed_expert(role_of(tensor));
   };
   // compressed-tensors without INT8 experts is loaded by another scheme.
   const bool has_them =

@@ -119,7 +119,7 @@ void routing(const RuleInput& input) {
 
 void correction_bias_dtype(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->role != Role::kRouterBias) continue;
+    if (role_of(tensor) != Role::kRouterBias) continue;
     const DType dtype = input.codes_of(tensor).dtype;
     if (tensor.rule->synth_dtype != DType::kF32 || dtype == DType::kF32) continue;
     input.report_at(input.codes_of(tensor), ErrorCode::kDtypeMismatch,
@@ -129,7 +129,7 @@ void correction_bias_dtype(const RuleInput& input) {
 
 void indexer_k_scheme(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->role != Role::kIndexerK) continue;
+    if (role_of(tensor) != Role::kIndexerK) continue;
     const SchemeId scheme = tensor.encoding.scheme;
     if (scheme == SchemeId::kFp8Block || scheme == SchemeId::kBf16) continue;
     input.report_kind(tensor, ErrorCode::kMismatch,
@@ -148,7 +148,7 @@ void built_indexers(const RuleInput& input) {
   };
   std::set<std::uint32_t> layers;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->role != Role::kIndexerK || !tensor.layer) continue;
+    if (role_of(tensor) != Role::kIndexerK || !tensor.layer) continue;
     layers.insert(*tensor.layer);
     if (builds(*tensor.layer)) continue;
     input.report_kind(tensor, ErrorCode::kMismatch,

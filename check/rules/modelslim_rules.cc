@@ -195,8 +195,7 @@ void deq_scale_dtype(const RuleInput& input) {
 
 void kv_b_float(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->role != Role::kKvbProj || !is_quantized(tensor))
-      continue;
+    if (role_of(tensor) != Role::kKvbProj || !is_quantized(tensor)) continue;
     input.report_kind(
         tensor, ErrorCode::kUnsupported,
         fmt::format("is {}, but is taken apart at load and kept FLOAT by every recipe",

@@ -33,7 +33,6 @@ using engines::facts_of;
 using engines::has_e4m3_codes;
 using engines::has_int4_codes;
 using engines::has_int8_codes;
-using engines::is_quantized;
 using engines::LinearModule;
 using formats::Activations;
 using formats::Checkpoint;

@@ -429,8 +429,7 @@ std::string explain_text(const Plan& plan, std::string_view name) {
     if (tensor.name != name) continue;
     std::string text =
         fmt::format("{}\n  role    {}\n  shape   {}\n", printable(tensor.name),
-                    formats::role_name(tensor.rule ? tensor.rule->role : formats::Role::kOther),
-                    formats::shape_text(tensor.shape));
+                    formats::role_name(role_of(tensor)), formats::shape_text(tensor.shape));
     const convert::Decision decision = plan.recipe.decide(tensor);
     text += fmt::format("  rule    {}\n", decision.rule != nullptr
                                               ? printable(rule_text(*decision.rule))

@@ -52,8 +52,7 @@ std::vector<Weights> weights_of_ranks(const Plan& plan) {
     for (const convert::PartRef& at : file.parts) {
       const convert::PlannedTensor& planned = plan.tensors[at.tensor];
       const formats::TensorRule* rule = plan.tensor_of(planned).rule;
-      in_file[group_of(rule != nullptr ? rule->role : Role::kOther)] +=
-          convert::slice_at(plan, planned, at, 0).n_bytes;
+      in_file[group_of(role_of(rule))] += convert::slice_at(plan, planned, at, 0).n_bytes;
     }
     for (const convert::PlannedFile::Member& member : file.members) {
       for (const std::uint32_t rank : member.ranks) {

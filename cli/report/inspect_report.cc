@@ -338,10 +338,6 @@ std::string cache_text(const Checkpoint& checkpoint, std::uint64_t n_scales) {
 
 }  // namespace
 
-Role role_of(const LogicalTensor& tensor) {
-  return tensor.rule != nullptr ? tensor.rule->role : Role::kOther;
-}
-
 std::string summary_text(std::string_view directory, const Checkpoint& checkpoint) {
   const AsStored as_stored(checkpoint);
   const Summary summary = summarize(checkpoint, as_stored);

@@ -8,8 +8,6 @@
 
 namespace ingot::cli {
 
-formats::Role role_of(const formats::LogicalTensor& tensor);
-
 /// The contents of a checkpoint, only from headers and config: the tables of `ingot inspect`, under
 /// the name of the directory that was asked for.
 std::string summary_text(std::string_view directory, const formats::Checkpoint& checkpoint);

@@ -31,8 +31,7 @@ bool holds_role(const Plan& plan, const std::vector<RankFile>& files, formats::R
   return std::any_of(files.begin(), files.end(), [&](const RankFile& file) {
     const auto& parts = plan.files[file.file].parts;
     return std::any_of(parts.begin(), parts.end(), [&](const PartRef& at) {
-      const formats::TensorRule* rule = plan.tensor_of(plan.tensors[at.tensor]).rule;
-      return rule != nullptr && rule->role == role;
+      return role_of(plan.tensor_of(plan.tensors[at.tensor])) == role;
     });
   });
 }

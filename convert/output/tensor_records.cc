@@ -14,8 +14,7 @@ using formats::TensorRecord;
 TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const TensorResult& done) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   TensorRecord record{.name = tensor.name,
-                      .role = std::string(formats::role_name(tensor.rule ? tensor.rule->role
-                                                                         : formats::Role::kOther)),
+                      .role = std::string(formats::role_name(role_of(tensor))),
                       .layer = tensor.layer,
                       .expert = tensor.expert,
                       .action = std::string(action_name(planned.action)),
@@ -116,7 +115,7 @@ QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& 
     const quantize::QualitySums& sums = *record.quality;
     const PlannedTensor& planned = plan.tensors[item];
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
-    const formats::Role role = tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther;
+    const formats::Role role = role_of(tensor);
     QualityReport::Row& row = rows[{planned.to, role}];
     row.scheme = planned.to;
     row.role = std::string(formats::role_name(role));
@@ -124,7 +123,7 @@ QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& 
     row.sums.add(sums);
     report.exact_blocks += sums.exact_blocks;
     report.rounded_blocks += sums.blocks - sums.exact_blocks;
-    const bool was_quantized = formats::scheme_facts(tensor.encoding.scheme).quantized;
+    const bool was_quantized = is_quantized(tensor);
     if (was_quantized && sums.exact_blocks != sums.blocks) ++report.rounded_twice;
     if (sums.error2 > 0) by_error.emplace_back(-sums.relative_error(), item);
   }

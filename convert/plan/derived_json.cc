@@ -114,7 +114,7 @@ void state_expert_dtype(const formats::WrittenModel& model, bool is_needed, Json
   const auto expert =
       std::ranges::find_if(model.tensors, [&](const formats::WrittenTensor& tensor) {
         const bool is_main = tensor.layer && *tensor.layer < model.source.num_hidden_layers;
-        return is_main && tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
+        return is_main && formats::is_routed_expert(role_of(tensor.rule));
       });
   if (expert == model.tensors.end()) return;
   const bool is_fp4 = formats::scheme_facts(expert->scheme).code == formats::CodeKind::kE2m1;

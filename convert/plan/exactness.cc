@@ -63,9 +63,8 @@ RolesByExactness roles_by_exactness(const Plan& plan) {
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;
     const LogicalTensor& tensor = plan.tensor_of(planned);
-    const formats::Role role = tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role;
     roles[{is_exact_by_rule(plan, planned), tensor.encoding.scheme, planned.to}].insert(
-        formats::role_name(role));
+        formats::role_name(role_of(tensor)));
   }
   return roles;
 }

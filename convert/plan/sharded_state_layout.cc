@@ -33,7 +33,7 @@ constexpr formats::RoleSet kOfIndexers = {formats::Role::kIndexerQ, formats::Rol
                                           formats::Role::kIndexerWeights};
 
 bool is_of_indexer(const LogicalTensor& tensor) {
-  return tensor.rule != nullptr && tensor.layer && kOfIndexers.has(tensor.rule->role);
+  return tensor.layer && kOfIndexers.has(role_of(tensor));
 }
 
 bool builds_indexer(const Plan& plan, std::uint64_t layer) {
@@ -194,8 +194,7 @@ void require_draft(const Plan& plan) {
   }
   for (const formats::Role role : {formats::Role::kMtpEmbedding, formats::Role::kMtpHead}) {
     const bool is_here = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
-      const LogicalTensor& tensor = plan.tensor_of(planned);
-      return tensor.rule != nullptr && tensor.rule->role == role;
+      return role_of(plan.tensor_of(planned)) == role;
     });
     if (is_here) continue;
     refuse(
@@ -273,11 +272,10 @@ void require_holdable(const Plan& plan) {
 
 std::uint64_t padded_rows(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
-  if (tensor.rule == nullptr) return 0;
-  const formats::Role role = tensor.rule->role;
-  constexpr std::array kOfVocabulary = {formats::Role::kEmbedding, formats::Role::kHead,
-                                        formats::Role::kMtpEmbedding, formats::Role::kMtpHead};
-  if (std::ranges::find(kOfVocabulary, role) == kOfVocabulary.end()) return 0;
+  constexpr formats::RoleSet kOfVocabulary = {formats::Role::kEmbedding, formats::Role::kHead,
+                                              formats::Role::kMtpEmbedding,
+                                              formats::Role::kMtpHead};
+  if (!kOfVocabulary.has(role_of(tensor))) return 0;
   const std::uint64_t padded = round_up(tensor.shape.at(0), engines::kStateVocabMultiple);
   return padded == tensor.shape.at(0) ? 0 : padded;
 }
@@ -297,7 +295,7 @@ std::vector<std::uint32_t> stages_of(const Plan& plan, const LogicalTensor& tens
     return all;
   }
   // Where MTP layers are left out, nothing behind the first stage shares the embedding.
-  if (tensor.rule != nullptr && tensor.rule->role == formats::Role::kEmbedding) return {0};
+  if (role_of(tensor) == formats::Role::kEmbedding) return {0};
   return shard::stages_of(tensor, plan.source, *plan.slicing);
 }
 

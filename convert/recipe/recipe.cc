@@ -128,7 +128,7 @@ bool any_matches(const std::vector<Pattern>& patterns, const std::string& name) 
 namespace {
 
 bool stays_unless_named(const LogicalTensor& tensor) {
-  const auto role = tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther;
+  const formats::Role role = role_of(tensor);
   return role == formats::Role::kOtherModality || role == formats::Role::kLookupTable ||
          formats::is_cache_scale(tensor.rule);
 }

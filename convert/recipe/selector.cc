@@ -73,10 +73,6 @@ std::vector<std::string_view> role_words() {
   return words;
 }
 
-Role role_of(const LogicalTensor& tensor) {
-  return tensor.rule != nullptr ? tensor.rule->role : Role::kOther;
-}
-
 }  // namespace
 
 Selector::Selector(std::string_view text) : text_(text) {

@@ -40,7 +40,7 @@ BuiltModule built_of(const LogicalTensor& tensor, std::string_view name, Engine 
   BuiltModule built;
   built.name = name;
   if (tensor.rule == nullptr) return built;
-  const Role role = tensor.rule->role;
+  const Role role = role_of(tensor);
   const std::size_t experts = name.rfind(kExperts);
   if (tensor.expert && is_routed_expert(role) && experts != std::string_view::npos) {
     built.kind = BuiltModule::Kind::kExperts;
@@ -106,10 +106,8 @@ BuiltModules::BuiltModules(const Checkpoint& checkpoint, std::span<const LinearM
       members.emplace_back();
     }
     module_of_.push_back(place->second);
-    const formats::TensorRule* rule = layer.tensor->rule;
-    members[place->second].push_back({.name = name,
-                                      .role = rule != nullptr ? rule->role : Role::kOther,
-                                      .expert = layer.tensor->expert.value_or(0)});
+    members[place->second].push_back(
+        {.name = name, .role = role_of(*layer.tensor), .expert = layer.tensor->expert.value_or(0)});
   }
   // SGLang's DeepSeek knows only what its attention joins: models/deepseek_v2.py:3250, 3266.
   is_latent_ = std::ranges::any_of(checkpoint.family().rules, [](const formats::TensorRule& rule) {

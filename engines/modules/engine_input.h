@@ -51,9 +51,6 @@ struct EngineInput {
 inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
   return formats::scheme_facts(tensor.encoding.scheme);
 }
-inline bool is_quantized(const LogicalTensor& tensor) {
-  return facts_of(tensor).quantized;
-}
 inline bool has_e4m3_codes(const SchemeFacts& scheme) {
   return scheme.code == formats::CodeKind::kE4m3;
 }

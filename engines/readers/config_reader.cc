@@ -98,16 +98,14 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& fact
 // models/deepseek_v2.py:967.
 Belief ConfigReader::belief(std::size_t layer) const {
   Belief belief = own_belief(layer);
-  const formats::TensorRule* rule = facts_.modules[layer].tensor->rule;
-  if (!is_sglang() || rule == nullptr || !belief.scheme.starts_with("fp8")) return belief;
-  const bool is_of_shared = rule->role == Role::kSharedGate || rule->role == Role::kSharedUp;
-  if (!is_of_shared || !built_.is_latent()) return belief;
+  const Role role = role_of(*facts_.modules[layer].tensor);
+  const bool is_of_shared = role == Role::kSharedGate || role == Role::kSharedUp;
+  if (!is_sglang() || !is_of_shared || !built_.is_latent() || !belief.scheme.starts_with("fp8"))
+    return belief;
   const std::string_view parent = parent_of(facts_.modules[layer].name);
   for (std::size_t i = 0; i < facts_.modules.size(); ++i) {
     const LinearModule& other = facts_.modules[i];
-    if (other.tensor->rule == nullptr || other.tensor->rule->role != Role::kSharedDown ||
-        parent_of(other.name) != parent)
-      continue;
+    if (role_of(*other.tensor) != Role::kSharedDown || parent_of(other.name) != parent) continue;
     if (own_belief(i).scheme == kPlain)
       return refused(fmt::format("{} next to it is plain", other.name));
   }
@@ -121,9 +119,8 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   if (!silence_.empty()) return plain(silence_);
   if (transformers_) return by_transformers(layer);
   // SGLang builds every router without a config: models/qwen3_moe.py, models/qwen2_moe.py.
-  const bool is_router =
-      module.tensor->rule != nullptr && (module.tensor->rule->role == Role::kRouter ||
-                                         module.tensor->rule->role == Role::kSharedRouter);
+  const Role role = role_of(*module.tensor);
+  const bool is_router = role == Role::kRouter || role == Role::kSharedRouter;
   if (is_sglang() && is_router) return plain("always plain");
   const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
   if (!module.is_quantizable && !may_be_named) return plain("always plain");
@@ -133,8 +130,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   if (block_) return by_block(module);
   if (checkpoint_.dialect().name == "modelslim") return by_description(module);
   if (facts_.quantization == nullptr) return plain("no quantization_config");
-  const bool is_expert =
-      module.tensor->rule != nullptr && is_routed_expert(module.tensor->rule->role);
+  const bool is_expert = is_routed_expert(role);
   const bool is_mxfp4 = checkpoint_.dialect().name == "mxfp4";
   if (is_mxfp4 && !is_expert) return plain("not an expert");
   const SchemeId scheme = is_mxfp4                         ? SchemeId::kMxfp4

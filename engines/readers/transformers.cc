@@ -27,8 +27,8 @@ constexpr std::string_view kExpression = "re:", kExpertsEnd = ".experts", kLinea
 
 /// Whether its model has a Linear where other engines never quantize.
 bool is_other_linear(const LinearModule& layer) {
-  const formats::TensorRule* rule = layer.tensor->rule;
-  return rule != nullptr && (rule->role == Role::kHead || rule->role == Role::kIndexerWeights);
+  const Role role = role_of(*layer.tensor);
+  return role == Role::kHead || role == Role::kIndexerWeights;
 }
 
 bool is_plain_letter(char letter) {
@@ -217,7 +217,7 @@ Belief ConfigReader::by_transformers(std::size_t number) const {
   const std::uint64_t n_layers = checkpoint_.config().num_hidden_layers;
   if (tensor.layer && n_layers != 0 && *tensor.layer >= n_layers)
     return {stored_scheme(layer), "not built"};
-  const Role role = tensor.rule == nullptr ? Role::kOther : tensor.rule->role;
+  const Role role = role_of(tensor);
   const bool is_own_router = role == Role::kRouter && layer.name.ends_with(".gate");
   if (is_own_router || !(layer.is_quantizable || is_other_linear(layer)))
     return plain("always plain");

@@ -94,8 +94,8 @@ constexpr std::array kScopes = {
              }},
     ScopeRow{EngineScope::kRotated, "q_proj, k_proj",
              [](const Dialect&, const Weight& weight) {
-               return weight.rule != nullptr &&
-                      (weight.rule->role == Role::kQProj || weight.rule->role == Role::kKProj);
+               const Role role = role_of(weight.rule);
+               return role == Role::kQProj || role == Role::kKProj;
              }},
     ScopeRow{EngineScope::kExpertsButK3, "routed experts but of kimi_k3",
              [](const Dialect&, const Weight& weight) {

@@ -58,8 +58,8 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                       dtype_name(weight.dtype), with.family.name));
   }
   if (tensor.rule->any_shape || with.are_slices) return;
-  const Shape expected = weight_shape(*tensor.rule, with.config, tensor.layer,
-                                      scheme_facts(tensor.encoding.scheme).quantized);
+  const Shape expected =
+      weight_shape(*tensor.rule, with.config, tensor.layer, is_quantized(tensor));
   if (tensor.shape == expected) return;
   Shape turned = tensor.shape;
   if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);
@@ -156,7 +156,7 @@ bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
   tensor.rule = match->rule;
   tensor.layer = match->layer;
   tensor.expert = match->expert;
-  tensor.stack = stack_order(*match->rule, scheme_facts(tensor.encoding.scheme).quantized);
+  tensor.stack = stack_order(*match->rule, is_quantized(tensor));
   return true;
 }
 

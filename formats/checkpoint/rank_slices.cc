@@ -51,7 +51,7 @@ class Matcher {
     tensor.encoding.stored.for_each(
         [&](Part, std::uint32_t i) { fits = part(tensor, with_.stored[i]) && fits; });
     if (!fits) return;
-    if (scheme_facts(tensor.encoding.scheme).quantized) wholes(tensor);
+    if (is_quantized(tensor)) wholes(tensor);
     // No shape is promised outside the grammar.
     if (tensor.rule != nullptr && !tensor.rule->any_shape) whole(tensor, weight);
   }
@@ -109,7 +109,7 @@ class Matcher {
   }
 
   [[nodiscard]] RankHoldings::Share share_of(const LogicalTensor& tensor) const {
-    return holdings_.share_of(tensor.rule != nullptr ? tensor.rule->role : Role::kOther);
+    return holdings_.share_of(role_of(tensor));
   }
 
   static std::string slice_text(const SliceRecord& slice) {

@@ -19,7 +19,7 @@ bool says_tied(const ModelConfig& config) {
 }
 
 // Modules of layers are called `output` and `head` too.
-Role role_of(const LogicalTensor& tensor) {
+Role role_or_usual(const LogicalTensor& tensor) {
   if (tensor.rule != nullptr) return tensor.rule->role;
   const bool is_in_layer =
       std::ranges::any_of(tensor.name, [](char c) { return '0' <= c && c <= '9'; });
@@ -32,7 +32,7 @@ std::optional<TiedHead> tied_head(const TensorSource& source) {
   if (!says_tied(source.config())) return std::nullopt;
   TiedHead tied;
   for (const LogicalTensor& tensor : source.tensors()) {
-    const Role role = role_of(tensor);
+    const Role role = role_or_usual(tensor);
     if (role == Role::kHead && tied.head == nullptr) tied.head = &tensor;
     if (role == Role::kEmbedding && tied.embedding == nullptr) tied.embedding = &tensor;
   }

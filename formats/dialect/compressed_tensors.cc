@@ -92,16 +92,13 @@ constexpr std::array kStorage = {
 constexpr const char* kIgnore = "ignore";
 constexpr std::string_view kWeight = ".weight";
 
-bool is_quantized(const WrittenTensor& tensor) {
-  return scheme_facts(tensor.scheme).quantized;
-}
-
 /// vLLM's and SGLang's heads are no `Linear`: they are quantized if a target is their name.
 void name_heads(const WrittenModel& model, const QuantizationGroup& group,
                 std::vector<std::string>& targets) {
   for (const WrittenTensor& tensor : model.tensors) {
     const bool is_head = tensor.rule != nullptr && tensor.rule->silence == Silence::kHead;
-    if (!is_head || !is_quantized(tensor) || group_of(tensor, model.source) != group) continue;
+    if (!is_head || !is_quantized(tensor.scheme) || group_of(tensor, model.source) != group)
+      continue;
     const std::string_view module = module_name(tensor.name);
     std::string alias = mtp_names(module, 0).head;
     for (std::string name : {std::string(module), std::move(alias)}) {
@@ -118,12 +115,13 @@ void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignor
   const ModuleList norms(std::vector<std::string>{kNorms}, PatternSyntax::kRegex);
   const bool has_quantized_norm =
       std::any_of(model.tensors.begin(), model.tensors.end(), [&](const WrittenTensor& tensor) {
-        return is_quantized(tensor) && norms.covers_for_all(module_name(tensor.name));
+        return is_quantized(tensor.scheme) && norms.covers_for_all(module_name(tensor.name));
       });
   const ModuleList linears(ignored, PatternSyntax::kRegex);
   for (const WrittenTensor& tensor : model.tensors) {
     const std::string_view module = module_name(tensor.name);
-    if (is_quantized(tensor) || module == tensor.name || linears.covers_for_all(module)) continue;
+    if (is_quantized(tensor.scheme) || module == tensor.name || linears.covers_for_all(module))
+      continue;
     const bool is_norm = !has_quantized_norm && norms.covers_for_all(module);
     ignored.emplace_back(is_norm ? kNorms : module);
   }
@@ -211,11 +209,11 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
 std::vector<WrittenTensor> nameable(const WrittenModel& model) {
   const bool is_int8 =
       std::all_of(model.tensors.begin(), model.tensors.end(), [](const WrittenTensor& tensor) {
-        return !is_quantized(tensor) || tensor.scheme == SchemeId::kInt8Channel;
+        return !is_quantized(tensor.scheme) || tensor.scheme == SchemeId::kInt8Channel;
       });
   std::vector<WrittenTensor> tensors(model.tensors.begin(), model.tensors.end());
   std::erase_if(tensors, [&](const WrittenTensor& tensor) {
-    return is_int8 && !is_quantized(tensor) && tensor.rule != nullptr &&
+    return is_int8 && !is_quantized(tensor.scheme) && tensor.rule != nullptr &&
            (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
   });
   return tensors;

@@ -270,7 +270,7 @@ bool is_plain_matrix(const WrittenTensor& tensor) {
   if (tensor.fp8_by_default()) return true;
   const bool may_be_matrix = tensor.rank == 0 || tensor.rank == 2;
   if (!may_be_matrix || !tensor.name.ends_with(".weight")) return false;
-  if (tensor.rule != nullptr && is_norm(tensor.rule->role)) return false;
+  if (is_norm(role_of(tensor.rule))) return false;
   return !module_name(tensor.name).ends_with("norm");
 }
 

@@ -7,20 +7,12 @@
 
 namespace ingot::formats {
 
-Role role_of(const LogicalTensor& tensor) {
-  return tensor.rule != nullptr ? tensor.rule->role : Role::kOther;
-}
-
 bool is_stack(const LogicalTensor& tensor) {
   return is_expert_stack(role_of(tensor));
 }
 
 bool is_single(const LogicalTensor& tensor) {
   return is_of_routed_expert(role_of(tensor)) && !is_stack(tensor);
-}
-
-bool is_quantized(const LogicalTensor& tensor) {
-  return scheme_facts(tensor.encoding.scheme).quantized;
 }
 
 const Dialect& dialect_of_singles(const Checkpoint& source) {

@@ -29,11 +29,9 @@ inline constexpr std::array kStacks = {
     StackMembers{Role::kExpertsDownBias, {Role::kExpertDownBias}},
 };
 
-Role role_of(const LogicalTensor& tensor);
 bool is_stack(const LogicalTensor& tensor);
 /// Whether it is a weight or a bias of one routed expert.
 bool is_single(const LogicalTensor& tensor);
-bool is_quantized(const LogicalTensor& tensor);
 /// The dialect whose names parts of single experts have: compressed-tensors where that of the
 /// source knows only stacks.
 const Dialect& dialect_of_singles(const Checkpoint& source);

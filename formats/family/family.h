@@ -120,6 +120,10 @@ struct TensorRule {
   /// Which of the modules of a layer whose rows have the same roles it is of.
   std::uint8_t block = 0;
 };
+/// The role of a tensor in such a row; kOther where it has none.
+constexpr Role role_of(const TensorRule* rule) {
+  return rule != nullptr ? rule->role : Role::kOther;
+}
 
 struct Forward;
 

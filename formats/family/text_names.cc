@@ -92,7 +92,7 @@ std::optional<std::uint64_t> number_behind(std::string_view name, std::string_vi
 
 bool is_of_other_modality(std::string_view name) {
   const TensorRule* rule = shared_rule(name);
-  return rule != nullptr && rule->role == Role::kOtherModality;
+  return role_of(rule) == Role::kOtherModality;
 }
 
 }  // namespace

@@ -26,6 +26,12 @@ struct LogicalTensor {
   /// them (formats/experts/expert_views.h).
   StackOrder stack = StackOrder::kNone;
 };
+inline Role role_of(const LogicalTensor& tensor) {
+  return role_of(tensor.rule);
+}
+inline bool is_quantized(const LogicalTensor& tensor) {
+  return is_quantized(tensor.encoding.scheme);
+}
 
 /// A weights file of a source.
 struct SourceFile {

@@ -12,7 +12,7 @@ namespace ingot::inference {
 namespace {
 
 bool is_routed_expert(const formats::LogicalTensor& tensor) {
-  return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
+  return formats::is_routed_expert(role_of(tensor));
 }
 
 // Copies of embedding and head in the MTP layer are not read, except where they alone are here.

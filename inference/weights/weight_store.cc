@@ -49,8 +49,8 @@ bool is_of(const formats::TensorRule& rule, const WeightPlace& place) {
 
 // Rows of a matrix [outputs, inputs] are read. Biases of stacks are read only of single experts.
 bool is_readable(const LogicalTensor& tensor) {
-  if (tensor.rule == nullptr || !formats::is_expert_stack(tensor.rule->role)) return true;
-  const formats::Role role = tensor.rule->role;
+  const formats::Role role = role_of(tensor);
+  if (!formats::is_expert_stack(role)) return true;
   return (role == formats::Role::kExpertsGateUp || role == formats::Role::kExpertsDown) &&
          tensor.stack != formats::StackOrder::kInputMajor;
 }
@@ -259,7 +259,7 @@ PartLayout WeightStore::layout_of(const LinearPart& part) const {
 void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const {
   linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
   if (profile_ != Profile::kNative) return;
-  if (!formats::scheme_facts(tensor.encoding.scheme).quantized) return;
+  if (!is_quantized(tensor)) return;
   linear.activations = native_activations(source_, tensor, linear.matrix,
                                           activations_.of(tensor.name, tensor.encoding));
   // A weight that is quantized only for its size is computed with its exact decoded values.

@@ -153,10 +153,6 @@ std::uint64_t halved_to_fit(std::uint64_t block, std::uint64_t part) {
   return block;
 }
 
-Role role_of(const TensorToAlign& tensor) {
-  return tensor.tensor->rule == nullptr ? Role::kOther : tensor.tensor->rule->role;
-}
-
 std::string unit_name(const TensorToAlign& tensor, bool along_rows) {
   if (tensor.scheme == SchemeId::kFp8Block) return "FP8 block";
   if (tensor.scheme == SchemeId::kInt8Block) return "INT8 block";
@@ -192,8 +188,8 @@ class AlignmentRefusals {
   void add(const TensorToAlign& tensor, Why why = Why::kTorn) {
     const CutNeed need = need_of(tensor);
     const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const Refusal& other) {
-      return role_of(*other.first) == role_of(tensor) && other.first->scheme == tensor.scheme &&
-             other.need == need && other.why == why;
+      return role_of(*other.first->tensor) == role_of(*tensor.tensor) &&
+             other.first->scheme == tensor.scheme && other.need == need && other.why == why;
     });
     if (same != refusals_.end()) {
       ++same->count;

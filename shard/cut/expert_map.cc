@@ -237,8 +237,7 @@ std::string ranges_text(const std::set<std::uint32_t>& numbers) {
 std::set<std::uint32_t> layers_with_experts(const formats::TensorSource& model) {
   std::set<std::uint32_t> layers;
   for (const formats::LogicalTensor& tensor : model.tensors()) {
-    if (tensor.layer && tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role))
-      layers.insert(*tensor.layer);
+    if (tensor.layer && formats::is_routed_expert(role_of(tensor))) layers.insert(*tensor.layer);
   }
   return layers;
 }

@@ -264,7 +264,7 @@ std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
   const std::uint32_t last = stages.count() - 1;
   if (last == 0) return {0};
   if (tensor.layer) return {stages.stage_of(*tensor.layer)};
-  const Role role = tensor.rule == nullptr ? Role::kOther : tensor.rule->role;
+  const Role role = role_of(tensor);
   // Outputs of other modalities replace embeddings.
   if (role == Role::kOtherModality) return {0};
   if (role == Role::kFinalNorm || role == Role::kHead) return {last};
@@ -275,7 +275,7 @@ std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
     std::size_t n_own = 0;
     for (const LogicalTensor& other : source.tensors()) {
       if (other.layer && *other.layer >= config.num_hidden_layers) mtp_layers.insert(*other.layer);
-      if (other.rule != nullptr && other.rule->role == Role::kMtpEmbedding) ++n_own;
+      if (role_of(other) == Role::kMtpEmbedding) ++n_own;
     }
     const bool is_shared = n_own < mtp_layers.size();
     if (is_shared || config.tie_word_embeddings) return {0, last};

@@ -91,7 +91,7 @@ std::uint64_t head_bytes(const formats::Checkpoint& model) {
   const auto bytes_of = [&](formats::Role role) {
     std::uint64_t n_bytes = 0;
     for (const formats::LogicalTensor& tensor : model.tensors()) {
-      if (tensor.rule == nullptr || tensor.rule->role != role) continue;
+      if (role_of(tensor) != role) continue;
       tensor.encoding.stored.for_each(
           [&](formats::Part, std::uint32_t stored) { n_bytes += model.stored()[stored].n_bytes; });
     }

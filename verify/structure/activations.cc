@@ -34,8 +34,7 @@ void compare_activations(const Checkpoint& source, const Checkpoint& output, con
   std::map<std::pair<std::string, std::string>, Change> changes;
   for (const LogicalTensor& tensor : source.tensors()) {
     const auto partner = partners.find(tensor.name);
-    if (partner == partners.end() || !formats::scheme_facts(tensor.encoding.scheme).quantized)
-      continue;
+    if (partner == partners.end() || !is_quantized(tensor)) continue;
     const formats::Encoding& encoding = partner->second->encoding;
     if (encoding.scheme != tensor.encoding.scheme) continue;
     const std::string_view now = activations_name(after.of(tensor.name, encoding));

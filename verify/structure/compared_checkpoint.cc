@@ -56,10 +56,6 @@ std::string fingerprint_of(const Checkpoint& model) {
   return hasher.finish().hex();
 }
 
-bool is_feed_forward(const LogicalTensor& tensor) {
-  return tensor.rule != nullptr && formats::is_feed_forward(tensor.rule->role);
-}
-
 std::string_view scheme_of(const LogicalTensor& tensor) {
   return formats::scheme_facts(tensor.encoding.scheme).name;
 }
@@ -92,7 +88,8 @@ std::string kind_of(const Checkpoint& model) {
       case formats::CodeKind::kE2m1:
         has_nvfp4 = true;
         has_coarser =
-            has_coarser || scheme != SchemeId::kNvfp4 || !is_feed_forward(tensor) ||
+            has_coarser || scheme != SchemeId::kNvfp4 ||
+            !formats::is_feed_forward(role_of(tensor)) ||
             activations.of(tensor.name, tensor.encoding) != formats::Activations::kWeightOnly;
         break;
       case formats::CodeKind::kInt4:
@@ -174,8 +171,7 @@ std::vector<SchemeChange> scheme_changes(const Checkpoint& source, const Checkpo
     ++change.sum.tensors;
     change.sum.source_bytes += n_bytes;
     change.sum.output_bytes += bytes_of(output, *partner->second);
-    change.bytes_of_roles[tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role] +=
-        n_bytes;
+    change.bytes_of_roles[role_of(tensor)] += n_bytes;
   }
   std::vector<SchemeChange> sorted;
   for (auto& [schemes, change] : changes) {

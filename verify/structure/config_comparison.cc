@@ -226,8 +226,7 @@ struct NumberFormats {
     const auto tensors = output.tensors();
     const std::uint64_t n_layers = output.config().num_hidden_layers;
     const auto expert = std::ranges::find_if(tensors, [&](const LogicalTensor& tensor) {
-      return tensor.layer && *tensor.layer < n_layers && tensor.rule != nullptr &&
-             formats::is_routed_expert(tensor.rule->role);
+      return tensor.layer && *tensor.layer < n_layers && formats::is_routed_expert(role_of(tensor));
     });
     if (expert == tensors.end()) return;
     const SchemeId scheme = expert->encoding.scheme;

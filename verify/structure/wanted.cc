@@ -21,7 +21,7 @@ bool names(std::string_view term, const formats::LogicalTensor& tensor) {
   constexpr std::string_view kRole = "role:";
   if (!term.starts_with(kRole)) return term == tensor.name;
   const auto roles = formats::find_roles(term.substr(kRole.size()));
-  return roles && roles->has(tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role);
+  return roles && roles->has(role_of(tensor));
 }
 
 }  // namespace

@@ -103,10 +103,9 @@ class WeightCheck {
   }
 
   void add(const LogicalTensor& tensor, const LogicalTensor& partner) {
-    const formats::Role role = tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role;
     report_.tensors.push_back(
         {.name = tensor.name,
-         .role = std::string(formats::role_name(role)),
+         .role = std::string(formats::role_name(role_of(tensor))),
          .layer = tensor.layer,
          .expert = tensor.expert,
          .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),

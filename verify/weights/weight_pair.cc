@@ -312,9 +312,8 @@ Relation WeightPair::relation(const BandSums& whole) const {
     return Relation::kQuantized;
   if (same_coding_) return Relation::kChanged;
   if (is_raw_) return Relation::kChanged;
-  if (formats::scheme_facts(output_.tensor.encoding.scheme).quantized) return Relation::kQuantized;
-  if (formats::scheme_facts(source_.tensor.encoding.scheme).quantized || is_linear(source_.tensor))
-    return Relation::kWidened;
+  if (is_quantized(output_.tensor)) return Relation::kQuantized;
+  if (is_quantized(source_.tensor) || is_linear(source_.tensor)) return Relation::kWidened;
   const ElementSums& sums = whole.sums;
   const bool is_exact = sums.exact + sums.source_nonfinite == sums.elements;
   const bool is_wanted = wanted_.narrows(source_.tensor, output_.tensor.encoding.scheme);
