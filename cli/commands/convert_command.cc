@@ -65,14 +65,9 @@ struct ConvertVerifyFlags {
       text += fmt::format(" --require '{}'", requirement);
     return text;
   }
-  /// Throws for values that are not understood, or flags that go with no verification.
+  /// Throws for values that are not understood, and for a source that will not be there.
   void require_valid(const JobFlags& job) const {
-    if (job.execute.no_verify && !job.execute.resume)
-      throw Error(ErrorCode::kInvalidArgument, "--no-verify goes with --resume");
-    if (levels.empty()) {
-      if (thresholds.empty() && requirements.empty()) return;
-      throw Error(ErrorCode::kInvalidArgument, "--thresholds and --require go with --verify");
-    }
+    if (levels.empty()) return;
     if (job.execute.consume_source) {
       throw Error(ErrorCode::kInvalidArgument,
                   "--verify compares with the source, which --consume-source deletes");
@@ -107,8 +102,10 @@ void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, JobFlag
               &job.execute.no_verify,
               "with --resume: publish without the verification that the "
               "conversion began with (recorded in the manifest)",
-              {.excludes = {"--verify"}}}});
-  declare_gates(table, flags.thresholds, flags.requirements);
+              {.needs = "--resume", .excludes = {"--verify"}}}});
+  declare_gates(table, flags.thresholds, flags.requirements, belongs_to("--verify", [&flags, &job] {
+                  return !flags.levels.empty() || job.execute.lossless_only;
+                }));
 }
 
 /// Compares the output with `input`, its source, before anything is published, and prints the

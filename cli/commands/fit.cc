@@ -56,7 +56,8 @@ std::uint64_t device_bytes(const FitFlags& flags) {
 }
 
 std::vector<Flag> with_gpu_memory(std::vector<Flag> flags) {
-  for (Flag& flag : flags) flag.rule.needs = kGpuMemory;
+  for (Flag& flag : flags)
+    if (flag.rule.needs.empty()) flag.rule.needs = kGpuMemory;
   return flags;
 }
 
@@ -85,7 +86,7 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
                  {"--sequences",
                   &flags.sequences,
                   "sequences at once in each group of tensor parallelism",
-                  {.is_positive = true}}}));
+                  {.is_positive = true, .needs = "--context"}}}));
 }
 
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
@@ -94,9 +95,6 @@ Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
                      .context = {},
                      .sequences = flags.sequences};
   if (!flags.context.empty()) request.context = parse_tokens(flags.context, "--context");
-  if (request.sequences && !request.context) {
-    throw Error(ErrorCode::kInvalidArgument, "--sequences needs the tokens of each, --context");
-  }
   convert::Recipe recipe = make_recipe(flags.target);
   open_scales_from(flags.target, std::string(source.family().name), available_processors(),
                    recipe.choices);

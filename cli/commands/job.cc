@@ -192,16 +192,18 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
 }
 
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
-                   std::vector<std::string>& requirements) {
+                   std::vector<std::string>& requirements,
+                   const std::function<std::string_view()>& idle) {
   table.add(FlagGroup::kComparison,
             {{"--thresholds",
               &thresholds,
               "YAML file of gates, instead of the defaults",
-              {.kind = ValueKind::kFile}},
-             {"--require", &requirements,
+              {.kind = ValueKind::kFile, .idle = idle}},
+             {"--require",
+              &requirements,
               "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
-              "repeated; metrics: ingot "
-              "list metrics"}});
+              "repeated; metrics: ingot list metrics",
+              {.idle = idle}}});
 }
 
 void declare_job(FlagTable& table, JobFlags& flags) {

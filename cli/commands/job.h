@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,9 +46,10 @@ std::vector<std::string> words_without(const std::vector<std::string>& words,
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
-/// The gates of a comparison: --thresholds, --require.
+/// The gates of a comparison, --thresholds and --require; `idle`: their FlagRule::idle.
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
-                   std::vector<std::string>& requirements);
+                   std::vector<std::string>& requirements,
+                   const std::function<std::string_view()>& idle = {});
 
 /// Says so, and returns true, when the output is finished and its source, of which no plan can be
 /// made any more, was deleted for it (--consume-source, with --resume).

@@ -34,7 +34,6 @@ std::string kv_format_names() {
 }
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20U;
-constexpr std::size_t kMostDrafts = 16, kMostBatchTokens = std::size_t{1} << 20U;
 
 bool is_between(char c) {
   return std::string_view(" ,\t\r\n").find(c) != std::string_view::npos;
@@ -126,27 +125,9 @@ void GenerateFlags::require_one_source() const {
                        : "give one of --prompt, --prompts, --arrivals, --messages, --tokens and "
                          "--interactive");
   }
-  if (system && (raw || tokens || !messages_file.empty())) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--system goes with --prompt, --prompts, --arrivals and --interactive, not with "
-                "--raw");
-  }
-  if (interactive && (raw || json || jsonl)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--interactive takes neither --raw nor --json nor --jsonl");
-  }
   const auto between = [](const std::optional<double>& value, double most) {
     return !value || (*value >= 0 && *value <= most);
   };
-  if (drafts > kMostDrafts) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--draft is at most {}: few proposals hold beyond the first", kMostDrafts));
-  }
-  if (batch_tokens == 0 || batch_tokens > kMostBatchTokens) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--batch-tokens is from 1 to {}", kMostBatchTokens));
-  }
   if (!between(temperature, 1e4) || !between(top_p, 1)) {
     throw Error(ErrorCode::kInvalidArgument, "--temperature is 0 or more, --top-p is from 0 to 1");
   }
@@ -160,7 +141,10 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
   table.add(FlagGroup::kCommon,
             {required("directory", &flags.directory, kDirectoryHelp, ValueKind::kFolder),
              {"--prompt", &flags.prompt, "message of the user; - is stdin", {.takes_stdin = true}},
-             {"--interactive", &flags.interactive, "a conversation; /clear forgets it, /exit ends"},
+             {"--interactive",
+              &flags.interactive,
+              "a conversation; /clear forgets it, /exit ends",
+              {.excludes = {"--raw", "--json", "--jsonl"}}},
              {"--greedy", &flags.greedy, "take the likeliest token, whatever the files say"},
              {"--profile",
               &flags.profile,
@@ -189,7 +173,10 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
         &flags.tokens,
         "token ids in, token ids out; needs no tokenizer; - is stdin, a list in each line",
         {.takes_stdin = true}},
-       {"--system", &flags.system, "system message before the prompt"},
+       {"--system",
+        &flags.system,
+        "system message before the prompt",
+        {.excludes = {"--raw", "--tokens", "--messages"}}},
        {"--chat-format",
         &flags.chat_format,
         fmt::format("format that makes text of messages, instead of the checkpoint's: {}",
@@ -219,11 +206,15 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               "the same seed (default 0), prompt and options give the same answer", sampled}});
   table.add(
       FlagGroup::kJob,
-      {{"--draft", &flags.drafts,
-        "tokens that the layer for multi-token prediction proposes and a step checks at once; the "
-        "answers stay the same (default 0: the layer is not used)"},
-       {"--batch-tokens", &flags.batch_tokens,
-        "tokens of all sequences that a step takes at most (default 512)"},
+      {{"--draft",
+        &flags.drafts,
+        "tokens that the layer for multi-token prediction proposes and a step checks at once (few "
+        "hold beyond the first); the answers stay the same (default 0: the layer is not used)",
+        {.range = NumberRange{0, 16}}},
+       {"--batch-tokens",
+        &flags.batch_tokens,
+        "tokens of all sequences that a step takes at most (default 512)",
+        {.range = NumberRange{1, 1 << 20}}},
        {"--kv-cache",
         &flags.kv_cache,
         fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()),

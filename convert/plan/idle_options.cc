@@ -15,9 +15,6 @@ using formats::SchemeId;
 
 namespace {
 
-using Test = bool(const PlannedTensor& planned, const LogicalTensor& tensor);
-
-// Whether the test holds for a tensor of the output.
 template <typename Any>
 bool any(const Plan& plan, const Any& test) {
   return std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
@@ -82,59 +79,59 @@ bool has_attention_on_request(const Plan& plan) {
   });
 }
 
-/// An option, and when it has an effect: when one of the two holds.
+/// Whether the test holds for a tensor of the output.
+template <auto test>
+bool for_some(const Plan& plan) {
+  return any(plan, test);
+}
+
+/// An option, and when it has an effect.
 struct OptionScope {
   std::string_view option;
   std::string_view meaning;  ///< the effect of the option
   std::string_view lacking;  ///< the condition that is missing when it has no effect
   std::string_view remedy;
-  Test* of_tensor = nullptr;  ///< for some tensor
-  bool (*of_plan)(const Plan& plan) = nullptr;
-
-  [[nodiscard]] bool acts(const Plan& plan) const {
-    return (of_plan != nullptr && of_plan(plan)) || (of_tensor != nullptr && any(plan, of_tensor));
-  }
+  bool (*acts)(const Plan& plan);
 };
 
 constexpr std::string_view kAllowUnknown = "--allow unknown-tensor";
 
 constexpr OptionScope kScopes[] = {
     {"--to", "says which scheme weights have in the output", "no tensor of the output has it",
-     "see ingot list roles DIR, and give rules such as --rule SELECTOR=SCHEME", nullptr,
-     takes_scheme},
+     "see ingot list roles DIR, and give rules such as --rule SELECTOR=SCHEME", takes_scheme},
     {kAllowUnknown, "copies tensors that the family does not have", "no tensor is called so",
-     "see the names in ingot inspect DIR", nullptr, takes_unknown},
+     "see the names in ingot inspect DIR", takes_unknown},
     {"--dialect", "says how quantized tensors are stored", "no tensor of the output is quantized",
-     "use --to with a quantized scheme", is_quantized,
-     [](const Plan& plan) { return plan.counts.demoted > 0; }},
+     "use --to with a quantized scheme",
+     [](const Plan& plan) { return plan.counts.demoted > 0 || any(plan, is_quantized); }},
     {"--activations", "belongs to quantized tensors that can have such activations",
-     "the output has none", "choose another --to or --dialect", nullptr, takes_activations},
+     "the output has none", "choose another --to or --dialect", takes_activations},
     {"--activation-scales", "belongs to --activations static",
      "no tensor of the output has static activations", "add --activations static",
-     has_static_inputs},
+     for_some<has_static_inputs>},
     {"--input-scale", "belongs to --activations static",
      "no tensor of the output has static activations", "add --activations static",
-     has_static_inputs},
+     for_some<has_static_inputs>},
     {"--fp8-grid", "belongs to FP8 with scales of blocks, rows or tensors",
-     "no tensor of the output is encoded so", "use --to fp8", takes_fp8_grid},
+     "no tensor of the output is encoded so", "use --to fp8", for_some<takes_fp8_grid>},
     {"--scales-from", "gives the scales of fp8-block and int4-group",
      "no tensor is encoded as one of them", "use --to fp8 or int4",
-     [](const PlannedTensor& planned, const LogicalTensor&) {
+     for_some<[](const PlannedTensor& planned, const LogicalTensor&) {
        return planned.scales != PlannedTensor::kNone;
-     }},
+     }>},
     {"--search", "chooses the scales of nvfp4 and int4-group",
-     "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
+     "no tensor is encoded as one of them", "use --to nvfp4 or int4", for_some<searches_scales>},
     {"--importance", "weights the search of nvfp4 and int4-group scales",
-     "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
+     "no tensor is encoded as one of them", "use --to nvfp4 or int4", for_some<searches_scales>},
     {"--group-size", "says how many columns share an int4-group scale",
-     "no tensor is encoded as int4-group", "use --to int4", nullptr, takes_group_size},
+     "no tensor is encoded as int4-group", "use --to int4", takes_group_size},
     {"--via", "names the dtype to which values are rounded before they are encoded",
      "no tensor is encoded", "use --to with a quantized scheme",
-     [](const PlannedTensor& planned, const LogicalTensor& tensor) {
+     for_some<[](const PlannedTensor& planned, const LogicalTensor& tensor) {
        return goes_through_bands(tensor, planned);
-     }},
+     }>},
     {"--quantize-attention", "belongs to --to nvfp4, mxfp4 and int4", "another target is given",
-     "use one of them", nullptr, has_attention_on_request},
+     "use one of them", has_attention_on_request},
 };
 
 }  // namespace
@@ -144,11 +141,10 @@ void refuse_idle_options(const Plan& plan) {
   ErrorList idle;
   for (const OptionScope& row : kScopes) {
     // A file is read only when its option is given.
-    const bool is_given =
-        (row.option == "--to" && recipe.to) ||
-        (row.option == kAllowUnknown && !recipe.allow.unknown_tensor.empty()) ||
-        (row.option == "--importance" && recipe.choices.importance != nullptr) ||
-        std::find(recipe.given.begin(), recipe.given.end(), row.option) != recipe.given.end();
+    const bool is_given = (row.option == "--to" && recipe.to) ||
+                          (row.option == kAllowUnknown && !recipe.allow.unknown_tensor.empty()) ||
+                          (row.option == "--importance" && recipe.choices.importance != nullptr) ||
+                          std::ranges::find(recipe.given, row.option) != recipe.given.end();
     if (!is_given || row.acts(plan)) continue;
     idle.add(Error(ErrorCode::kInvalidArgument,
                    fmt::format("{} {}, but {} ({}, or leave it out)", row.option, row.meaning,
