@@ -80,9 +80,9 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
   if (!equal.empty()) section.note(fmt::format("equal in both: {}", fmt::join(equal, ", ")));
   if (!is_page) return section;
   section.note(
-      "Figures of many pairs are means over them. The interval is of the paired difference, with "
-      "prompts or documents as what was drawn; where it holds 0, these samples do not tell A and B "
-      "apart.");
+      "Figures of many pairs are means over them. The interval is of the paired difference; its "
+      "independent samples are prompts or documents, not tokens. Where it holds 0, these samples "
+      "do not tell A and B apart.");
   Table meanings = table_of(rows, {{"figure", "figure", kName},
                                    {"meaning", "summary"},
                                    {name("farthest apart at"), "farthest"}});

@@ -200,8 +200,8 @@ void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Se
       {"router",
        "Agreement of routers",
        {draw_overlaps(layers),
-        Paragraph{"The part of what the source chooses that the output chooses too, both "
-                  "given the source's hidden state; mean over tokens.",
+        Paragraph{"Share of the source's choices that the output makes too, where both get the "
+                  "source's hidden state; mean over tokens.",
                   true}}});
 }
 

@@ -88,7 +88,7 @@ Section compared_section(const Report& report) {
   add("layers gated as", [](const CheckpointFacts& facts) { return facts.kind; });
   add(
       "fingerprint", [](const CheckpointFacts& facts) { return facts.fingerprint; }, Style::kCode);
-  Section section{"sides", "What was compared", {std::move(table)}};
+  Section section{"sides", "The checkpoints", {std::move(table)}};
   if (!report.reference.empty())
     section.note(fmt::format("The source's activations were recorded by {}.", report.reference));
   section.note(

@@ -109,7 +109,8 @@ std::string not_judged_text(const Report& report) {
         std::find(report.levels.begin(), report.levels.end(), level.level) == report.levels.end())
       parts.push_back(fmt::format("level {} (not asked for)", level.name));
   }
-  return parts.empty() ? "nothing that was looked at" : fmt::format("{}", fmt::join(parts, "; "));
+  return parts.empty() ? "nothing: all that was compared has gates"
+                       : fmt::format("{}", fmt::join(parts, "; "));
 }
 
 Table changes_table(const Summary& summary) {

@@ -101,7 +101,7 @@ TEST(ReportHtml, SaysWhereEverythingWasJudged) {
   report.greedy.reset();
   report.draft.reset();
   report.text.reset();
-  EXPECT_THAT(opening(report_html(report)), HasSubstr("nothing that was looked at"));
+  EXPECT_THAT(opening(report_html(report)), HasSubstr("nothing: all that was compared has gates"));
 }
 
 TEST(ReportHtml, SaysWhichLevelsNobodyAskedFor) {
