@@ -47,8 +47,7 @@ bool format_fits(std::string_view wanted, std::string_view format) {
 /// The format of the whole, or empty.
 std::string top_format(const RuleInput& input) {
   const Json* block = input.facts.quantization;
-  const Json& format = block == nullptr ? Json() : json_member(*block, "format");
-  return format.is_string() ? format.get<std::string>() : std::string();
+  return block == nullptr ? std::string() : text_at(*block, "format");
 }
 
 std::span<const ConfigGroup> groups_of(const RuleInput& input) {

@@ -11,6 +11,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/words.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 
@@ -131,9 +132,7 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
   char* end = nullptr;
   const double number = std::strtod(copy.c_str(), &end);
   const bool starts_with_digit = digits > 0 && text[0] != '.' && *end == '\0';
-  std::string unit;
-  for (const char c : text.substr(digits))
-    unit += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  const std::string unit = upper_case(text.substr(digits));
   for (const Unit& row : kUnits) {
     if (!starts_with_digit || unit != row.name) continue;
     const double bytes = number * row.bytes;

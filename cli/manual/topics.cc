@@ -5,6 +5,7 @@
 
 #include "cli/manual/markdown_text.h"
 #include "cli/manual/topic_texts.h"
+#include "formats/base/words.h"
 
 namespace ingot::cli {
 
@@ -20,8 +21,7 @@ std::span<const Topic> topics() {
 
 const Topic* find_topic(std::string_view name) {
   constexpr std::string_view kSuffix = ".md";
-  std::string word(name);
-  for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  std::string word = lower_case(name);
   if (word.ends_with(kSuffix)) word.resize(word.size() - kSuffix.size());
   const auto* const found = std::find_if(std::begin(kTopics), std::end(kTopics),
                                          [&](const Topic& topic) { return topic.name == word; });

@@ -279,9 +279,8 @@ std::vector<std::string> modules_left_plain(const Plan& plan) {
   if (plan.target.dialect != &plan.source.dialect()) return modules;
   const Json& block = formats::quantization_block(plan.source.config());
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
-    for (const Json& entry : formats::json_member(block, key)) {
-      if (entry.is_string()) modules.push_back(entry.get<std::string>());
-    }
+    const std::vector<std::string> listed = formats::strings_at(block, key);
+    modules.insert(modules.end(), listed.begin(), listed.end());
   }
   std::ranges::sort(modules);
   return modules;

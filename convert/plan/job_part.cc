@@ -1,7 +1,6 @@
 #include "convert/plan/job_part.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -9,18 +8,9 @@
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
+#include "formats/base/words.h"
 
 namespace ingot::convert {
-
-namespace {
-
-// True when all of `text` is the number.
-bool parse_number(std::string_view text, std::uint32_t& number) {
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return failure == std::errc() && end == text.data() + text.size();
-}
-
-}  // namespace
 
 std::string text_of(const JobPart& part) {
   return fmt::format("{}/{}", part.index, part.n);
@@ -28,10 +18,10 @@ std::string text_of(const JobPart& part) {
 
 JobPart parse_job_part(std::string_view text) {
   const std::size_t slash = text.find('/');
-  JobPart part;
-  if (slash != std::string_view::npos && parse_number(text.substr(0, slash), part.index) &&
-      parse_number(text.substr(slash + 1), part.n) && part.index < part.n)
-    return part;
+  if (slash != std::string_view::npos) {
+    const auto index = number_from(text.substr(0, slash)), n = number_from(text.substr(slash + 1));
+    if (index && n && *index < *n) return {.index = *index, .n = *n};
+  }
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("--part '{}' is not I/N with I from 0 to N-1, e.g. 0/4", printable(text)));

@@ -1,7 +1,6 @@
 #include "convert/recipe/selector.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <vector>
@@ -10,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/text/spelling.h"
@@ -49,11 +49,7 @@ void for_each_piece(std::string_view text, char separator, const Visit& visit) {
 
 std::optional<std::uint64_t> layer_number(std::string_view word) {
   if (word == "last") return kLastLayer;
-  std::uint32_t number = 0;
-  const char* end = word.data() + word.size();
-  const auto [stop, fault] = std::from_chars(word.data(), end, number);
-  if (word.empty() || fault != std::errc() || stop != end) return std::nullopt;
-  return number;
+  return number_from(word);
 }
 
 std::vector<std::string_view> group_names() {

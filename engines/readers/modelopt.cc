@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "engines/readers/config_reader.h"
+#include "formats/base/words.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 
@@ -29,15 +30,9 @@ constexpr std::array<std::string_view, 5> kSglangAlgos = {"FP8", "NVFP4", "NVFP4
 constexpr std::array<std::string_view, 6> kSglangLayerAlgos = {
     "FP8", "FP8_PB_WO", "FP8_BLOCK_SCALES", "NVFP4", "W4A16_NVFP4", "MXFP8"};
 
-std::string upper(std::string text) {
-  for (char& letter : text)
-    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
-  return text;
-}
-
 bool has_fp4(const Json* layers) {
   return layers != nullptr && std::ranges::any_of(*layers, [](const Json& layer) {
-           return upper(text_at(layer, "quant_algo")).ends_with("NVFP4");
+           return upper_case(text_at(layer, "quant_algo")).ends_with("NVFP4");
          });
 }
 
@@ -57,7 +52,8 @@ void ConfigReader::read_modelopt() {
                    std::array{is_flat ? "ignore" : "exclude_modules"}, &faults_);
     return;
   }
-  const bool is_mixed = block != nullptr && upper(text_at(*block, "quant_algo")) == kModeloptMixed;
+  const bool is_mixed =
+      block != nullptr && upper_case(text_at(*block, "quant_algo")) == kModeloptMixed;
   const bool has_caches = block != nullptr && (block->contains("kv_cache_quant_algo") ||
                                                block->contains("kv_cache_scheme"));
   const bool is_complete =
@@ -73,7 +69,7 @@ void ConfigReader::read_body(const Json& source, bool is_file) {
   const Json& body = formats::modelopt_body(source);
   const bool is_flat = &body == &source;
   const std::string given = text_at(body, "quant_algo");
-  std::string algo = is_vllm(engine_) ? upper(given) : given;
+  std::string algo = is_vllm(engine_) ? upper_case(given) : given;
   const std::string producer = text_at(json_member(source, "producer"), "name");
   const bool has_producer = !is_flat && producer == "modelopt" && !algo.empty();
   const bool has_method =
@@ -152,11 +148,11 @@ Belief ConfigReader::by_layers(const BuiltModule& module) const {
   const auto algo_at = [&](std::string_view name) -> std::optional<std::string> {
     const auto layer = layers.find(std::string(name));
     if (layer == layers.end()) return std::nullopt;
-    return upper(text_at(*layer, "quant_algo"));
+    return upper_case(text_at(*layer, "quant_algo"));
   };
   const auto algo_below = [&](std::string_view prefix) -> std::optional<std::string> {
     for (const auto& [name, layer] : layers.items())
-      if (name.starts_with(prefix)) return upper(text_at(layer, "quant_algo"));
+      if (name.starts_with(prefix)) return upper_case(text_at(layer, "quant_algo"));
     return std::nullopt;
   };
   std::optional<std::string> algo = algo_at(module.name);

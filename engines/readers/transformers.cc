@@ -7,6 +7,7 @@
 
 #include "engines/readers/config_reader.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 
@@ -74,8 +75,7 @@ void ConfigReader::read_fp8_in_transformers() {
   }
   transformers_.emplace();
   if (block.contains("activation_scheme")) {
-    std::string scheme = text_at(block, "activation_scheme");
-    for (char& letter : scheme) letter = static_cast<char>(std::tolower(letter));
+    const std::string scheme = lower_case(text_at(block, "activation_scheme"));
     if (scheme != "dynamic" && scheme != "static") return refuse("activation_scheme " + scheme);
   }
   transformers_->has_blocks =

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <span>
 
 #include <fmt/format.h>
 
+#include "formats/base/words.h"
 #include "formats/config/derived_keys.h"
 #include "formats/config/nested_config.h"
 
@@ -178,15 +178,6 @@ const FamilyRow* find_family_row(std::string_view family) {
   return row == kFamilies.end() ? nullptr : row;
 }
 
-/// Takes a decimal number and the dot behind it off the front.
-std::optional<std::uint32_t> take_number(std::string_view& text) {
-  std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end == text.data() + text.size() || *end != '.') return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-  return number;
-}
-
 std::optional<StatePlace> place_in(std::span<const ModuleRow> rows, Model model, bool has_low_rank,
                                    std::string_view prefix, std::string_view module,
                                    std::string_view part) {
@@ -209,7 +200,7 @@ std::optional<StatePlace> draft_place(Model model, std::string_view prefix, std:
 }
 
 std::optional<StatePlace> expert_place(std::string_view prefix, std::string_view rest) {
-  const auto expert = take_number(rest);
+  const auto expert = take_number(rest, ".");
   const std::size_t dot = rest.find('.');
   if (!expert || dot == std::string_view::npos) return std::nullopt;
   const auto* row = std::ranges::find(kExpertRows, rest.substr(0, dot), &ExpertRow::hub);
@@ -233,7 +224,7 @@ std::optional<StatePlace> state_place(std::string_view name, std::string_view fa
   if (!name.starts_with(kLayers))
     return place_in(kOuterRows, row->model, has_low_rank, "", name.substr(0, dot), part);
   std::string_view rest = name.substr(kLayers.size());
-  const auto layer = take_number(rest);
+  const auto layer = take_number(rest, ".");
   if (!layer || rest.size() <= part.size()) return std::nullopt;
   const std::string_view module = rest.substr(0, rest.size() - part.size() - 1);
   const std::string prefix = fmt::format("{}{}.", kLayers, *layer);

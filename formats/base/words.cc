@@ -10,6 +10,13 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
+std::string upper_case(std::string_view text) {
+  std::string upper(text);
+  for (char& c : upper)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  return upper;
+}
+
 std::vector<std::string_view> name_words(std::string_view name) {
   std::vector<std::string_view> words;
   while (true) {

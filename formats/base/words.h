@@ -1,9 +1,11 @@
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace ingot {
@@ -13,9 +15,19 @@ constexpr char lower_case(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 std::string lower_case(std::string_view text);
+std::string upper_case(std::string_view text);
 
 /// A name between its dots.
 std::vector<std::string_view> name_words(std::string_view name);
+
+/// The decimal number that is the whole text; nullopt for any other text.
+template <typename Number = std::uint32_t>
+std::optional<Number> number_from(std::string_view text) {
+  Number number{};
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 /// Takes a decimal number, and then `after`, from the front of a text. nullopt, and the text stays,
 /// when it does not begin so.

@@ -18,11 +18,6 @@ constexpr const char* kQuantization = "quantization_config";
 // first, then there.
 constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
 
-std::string word(const Json& object, const char* key) {
-  const Json& value = json_member(object, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 }  // namespace
 
 std::span<const std::string_view> text_config_keys() {
@@ -37,10 +32,10 @@ TextNesting text_nesting(const Json& document) {
   if (key == kTextKeys.end()) return nesting;
   nesting.key = *key;
   Json keys = json_member(document, nesting.key);
-  nesting.model_type = word(keys, "model_type");
+  nesting.model_type = text_at(keys, "model_type");
   const bool is_on_top = !json_member(document, kQuantization).is_null();
   const bool is_in_text = !json_member(keys, kQuantization).is_null();
-  const std::string whole = word(document, "model_type");
+  const std::string whole = text_at(document, "model_type");
   nesting.holds_quantization =
       !is_on_top &&
       (is_in_text || std::ranges::find(kQuantizedInText, whole) != kQuantizedInText.end());

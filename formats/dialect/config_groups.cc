@@ -144,15 +144,9 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   return args;
 }
 
-std::string text_or(const Json& value, std::string_view absent) {
-  if (value.is_null()) return std::string(absent);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 // A strategy that is not named follows from the other keys.
 std::string strategy_of(const Json& weights) {
-  if (std::string named = text_or(json_member(weights, "strategy"), ""); !named.empty())
-    return named;
+  if (std::string named = text_at(weights, "strategy"); !named.empty()) return named;
   if (!json_member(weights, "block_structure").is_null()) return "block";
   const Json& size = json_member(weights, "group_size");
   if (size.is_null()) return "tensor";
@@ -290,7 +284,8 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
 
 std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
   const bool has_zero_points = json_member(weights, "symmetric") == false;
-  const std::string type = text_or(json_member(weights, "type"), "int");
+  const std::string type =
+      json_member(weights, "type").is_null() ? "int" : text_at(weights, "type");
   const std::string strategy = strategy_of(weights);
   const Json& said_bits = json_member(weights, "num_bits");
   const std::uint64_t bits = said_bits.is_number_unsigned() ? said_bits.get<std::uint64_t>() : 8;
@@ -349,7 +344,7 @@ ConfigGroups::ConfigGroups(const Json& block, std::vector<std::string>* fault_li
       ConfigGroup& known = groups_.emplace_back();
       known.name = name;
       known.json = &group;
-      known.format = text_or(json_member(group, "format"), "");
+      known.format = text_at(group, "format");
       known.activations = activations_of(group);
       const Json& weights = json_member(group, "weights");
       known.has_weights = weights.is_object();
@@ -446,7 +441,7 @@ std::string activations_text(const ConfigGroup& group) {
   if (!given.is_object() || !group.activations) return {};
   const Json args = with_defaults(given);
   return fmt::format("{} in {} bits of type {}{}", activations_name(*group.activations),
-                     args.at("num_bits").dump(), text_or(args.at("type"), ""),
+                     args.at("num_bits").dump(), text_at(args, "type"),
                      args.at("symmetric") == false ? ", asymmetric" : "");
 }
 

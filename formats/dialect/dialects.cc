@@ -227,20 +227,12 @@ bool any_quantized(std::span<const WrittenTensor> written) {
 }
 
 std::vector<std::string> string_list(const Json& block, const char* key) {
-  std::vector<std::string> strings;
-  const auto list = block.find(key);
-  if (list == block.end() || list->is_null()) return strings;
-  const auto refuse = [&] {
-    return Error(ErrorCode::kCorrupt,
-                 fmt::format("'quantization_config.{}' is not a list of strings", key))
-        .in_file("config.json");
-  };
-  if (!list->is_array()) throw refuse();
-  for (const Json& entry : *list) {
-    if (!entry.is_string()) throw refuse();
-    strings.push_back(entry.get<std::string>());
-  }
-  return strings;
+  const Json& list = json_member(block, key);
+  std::vector<std::string> strings = strings_at(block, key);
+  if (list.is_null() || (list.is_array() && strings.size() == list.size())) return strings;
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("'quantization_config.{}' is not a list of strings", key))
+      .in_file("config.json");
 }
 
 void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules) {

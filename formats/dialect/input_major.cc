@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
@@ -34,12 +35,7 @@ bool is_true(const Json& block, const char* key) {
 
 std::string lower_word(const Json& block, const char* key, std::string_view absent) {
   const Json& value = json_member(block, key);
-  if (!value.is_string()) return std::string(absent);
-  auto word = value.get<std::string>();
-  for (char& letter : word) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return word;
+  return value.is_string() ? lower_case(value.get_ref<const std::string&>()) : std::string(absent);
 }
 
 // 0: for whole rows.

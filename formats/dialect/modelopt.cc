@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
@@ -66,11 +67,7 @@ constexpr std::array kStorage = {
 
 // Its makers wrote `fp8_pb_wo` at first.
 std::string algo_name_in(const Json& owner) {
-  const Json& given = json_member(owner, "quant_algo");
-  std::string name = given.is_string() ? given.get<std::string>() : std::string();
-  for (char& letter : name)
-    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
-  return name;
+  return upper_case(text_at(owner, "quant_algo"));
 }
 
 ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
@@ -87,13 +84,9 @@ ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
         throw Error(ErrorCode::kCorrupt, std::move(fault)).in_file("config.json");
       faults->push_back(std::move(fault));
     }
-    if (!list.is_array()) continue;
-    for (const Json& entry : list) {
-      // Expressions are not of this dialect; an entry that looks like one is only text.
-      if (entry.is_string() && entry != "" &&
-          !entry.get_ref<const std::string&>().starts_with("re:"))
-        entries.push_back(entry.get<std::string>());
-    }
+    // Expressions are not of this dialect; an entry that looks like one is only text.
+    for (std::string& entry : strings_at(body, key))
+      if (!entry.empty() && !entry.starts_with("re:")) entries.push_back(std::move(entry));
   }
   return {entries, PatternSyntax::kGlob};
 }

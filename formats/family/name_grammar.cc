@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <vector>
@@ -8,6 +7,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/family/cache_scales.h"
 #include "formats/family/family.h"
 #include "formats/family/family_check.h"
@@ -24,10 +24,7 @@ namespace {
 /// A decimal number as our names have it: digits only, no leading zero, below 2^32.
 std::optional<std::uint32_t> number_of(std::string_view text) {
   if (text.empty() || (text.size() > 1 && text.front() == '0')) return std::nullopt;
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return number_from(text);
 }
 
 /// The words of a family's patterns that come before `mark`.

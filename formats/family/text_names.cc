@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <compare>
 #include <set>
 
+#include "formats/base/words.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/cache_scales.h"
 #include "formats/family/family.h"
@@ -84,10 +84,8 @@ std::set<NumberedHead> mtp_heads(const Family& family) {
 
 std::optional<std::uint64_t> number_behind(std::string_view name, std::string_view head) {
   if (!name.starts_with(head)) return std::nullopt;
-  std::uint32_t number = 0;
-  const char* begin = name.data() + head.size();
-  const auto [end, failure] = std::from_chars(begin, name.data() + name.size(), number);
-  return failure == std::errc() ? std::optional<std::uint64_t>(number) : std::nullopt;
+  name.remove_prefix(head.size());
+  return take_number(name, "");
 }
 
 bool is_of_other_modality(std::string_view name) {

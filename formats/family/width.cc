@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/derived_keys.h"
 #include "formats/config/nested_config.h"
@@ -163,11 +163,10 @@ class WidthParser {
   }
 
   [[nodiscard]] std::uint64_t number(std::string_view word) const {
-    std::uint64_t value = 0;
-    const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (failure != std::errc() || end != word.data() + word.size() || value > kMaxNumber)
+    const auto value = number_from<std::uint64_t>(word);
+    if (!value || *value > kMaxNumber)
       refuse(text_, fmt::format("has '{}', which is no whole number up to {}", word, kMaxNumber));
-    return value;
+    return *value;
   }
 
   /// True for a key of config.json; only such a key may be missing.

@@ -146,20 +146,12 @@ bool Manifest::drops_mtp() const {
 }
 
 std::vector<std::string> Manifest::allowed(std::string_view kind) const {
-  std::vector<std::string> patterns;
-  const Json& list = json_member(json_member(recipe, "allow"), kind);
-  if (!list.is_array()) return patterns;
-  for (const Json& text : list)
-    if (text.is_string()) patterns.push_back(text.get<std::string>());
-  return patterns;
+  return strings_at(json_member(recipe, "allow"), kind);
 }
 
 std::set<std::string, std::less<>> Manifest::constants() const {
-  std::set<std::string, std::less<>> names;
-  if (!engine->is_object() || !engine->contains("constants")) return names;
-  for (const Json& name : engine->at("constants"))
-    if (name.is_string()) names.insert(name.get_ref<const std::string&>());
-  return names;
+  const std::vector<std::string> names = strings_at(engine, "constants");
+  return {names.begin(), names.end()};
 }
 
 std::string manifest_text(const Manifest& manifest) {

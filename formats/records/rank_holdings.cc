@@ -21,11 +21,8 @@ bool mentions(const Json& slots, std::uint64_t expert) {
 /// The map is a list of slots, or an object in which `slots` or `layers` has such lists.
 bool has_in_slot(const Json& map, std::uint64_t expert) {
   if (!map.is_object()) return mentions(map, expert);
-  for (const char* key : {"slots", "layers"}) {
-    if (const auto found = map.find(key); found != map.end() && mentions(*found, expert))
-      return true;
-  }
-  return false;
+  return mentions(json_member(map, "slots"), expert) ||
+         mentions(json_member(map, "layers"), expert);
 }
 
 Holding promised_if(bool is_here) {

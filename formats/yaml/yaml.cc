@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 #include <sstream>
 
@@ -10,6 +9,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include "formats/base/words.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::formats {
@@ -145,10 +145,7 @@ const std::string& Yaml::text(std::string_view what) const {
 
 bool Yaml::boolean(std::string_view what) const {
   const std::string& word = text(what);
-  std::string lower = word;
-  std::ranges::transform(lower, lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
+  const std::string lower = lower_case(word);
   if (std::ranges::find(kTrue, lower) != kTrue.end()) return true;
   if (std::ranges::find(kFalse, lower) != kFalse.end()) return false;
   refuse(fmt::format("{} '{}' is neither true nor false", what, word));
@@ -156,11 +153,10 @@ bool Yaml::boolean(std::string_view what) const {
 
 std::uint64_t Yaml::number(std::string_view what, std::uint64_t max) const {
   const std::string& word = text(what);
-  std::uint64_t value = 0;
-  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (failure != std::errc() || end != word.data() + word.size() || value > max)
+  const auto value = number_from<std::uint64_t>(word);
+  if (!value || *value > max)
     refuse(fmt::format("{} '{}' is no whole number from 0 to {}", what, word, max));
-  return value;
+  return *value;
 }
 
 std::span<const Yaml> Yaml::list(std::string_view what) const {

@@ -1,8 +1,8 @@
 #include "inference/family/parameters.h"
 
-#include <charconv>
 #include <cmath>
 
+#include "formats/base/words.h"
 #include "formats/json/json.h"
 #include "inference/family/spec_parts.h"
 
@@ -116,11 +116,9 @@ const std::string& Parameters::text_of(const ForwardValue& value) const {
 }
 
 double Parameters::literal(const ForwardValue& value, std::string_view text) const {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size())
-    refuse(value.line, fmt::format("'{}' is no number", text));
-  return number;
+  const auto number = number_from<double>(text);
+  if (!number) refuse(value.line, fmt::format("'{}' is no number", text));
+  return *number;
 }
 
 }  // namespace ingot::inference

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include <openssl/evp.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "inference/tokenizer/bpe.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
@@ -67,14 +66,12 @@ Json vocabulary(std::string_view file) {
     if (line.empty() || line == "\r") continue;
     const std::size_t space = line.find(' ');
     if (space == std::string_view::npos) refuse_line(n_lines, "is not a token and its rank");
-    std::uint64_t rank = 0;
-    const std::string_view number = without_white_space(line.substr(space), true, true);
-    const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), rank);
-    if (fault != std::errc() || end != number.data() + number.size())
-      refuse_line(n_lines, "is without a rank");
+    const auto rank =
+        number_from<std::uint64_t>(without_white_space(line.substr(space), true, true));
+    if (!rank) refuse_line(n_lines, "is without a rank");
     std::string token;
     append_byte_characters(base64_bytes(line.substr(0, space), n_lines), token);
-    if (!vocab.emplace(token, rank).second) refuse_line(n_lines, "repeats a token");
+    if (!vocab.emplace(token, *rank).second) refuse_line(n_lines, "repeats a token");
     ++n_tokens;
   }
   for (const auto& [token, rank] : vocab.items()) {
@@ -103,18 +100,16 @@ Json control_tokens(std::size_t first, const formats::JsonFields& config) {
   }
   if (const auto named = config.optional_child("added_tokens_decoder")) {
     for (const auto& [key, entry] : config.get("added_tokens_decoder").items()) {
-      std::size_t id = 0;
-      const auto [end, fault] = std::from_chars(key.data(), key.data() + key.size(), id);
-      if (fault != std::errc() || end != key.data() + key.size() || id < first ||
-          id - first >= kControlTokens + 2) {
+      const auto id = number_from<std::size_t>(key);
+      if (!id || *id < first || *id - first >= kControlTokens + 2) {
         named->refuse(fmt::format("names token {}, which is none of the {} after {}",
                                   quote_text(key), kControlTokens, first));
       }
       // Releases name two more than a model has room for.
-      if (id - first >= kControlTokens) continue;
+      if (*id - first >= kControlTokens) continue;
       const formats::JsonFields token(entry, "", named->path() + "." + key);
-      tokens[id - first]["content"] = token.text("content");
-      tokens[id - first]["special"] = token.boolean("special", true);
+      tokens[*id - first]["content"] = token.text("content");
+      tokens[*id - first]["special"] = token.boolean("special", true);
     }
   }
   return tokens;

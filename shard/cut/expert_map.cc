@@ -1,7 +1,6 @@
 #include "shard/cut/expert_map.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -16,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/json/json.h"
 
 namespace ingot::shard {
@@ -199,11 +199,8 @@ ByRank unique_experts(const ByRank& slots) {
 }
 
 std::optional<std::uint32_t> layer_number(std::string_view key) {
-  std::uint32_t layer = 0;
-  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer);
-  if (error != std::errc() || end != key.data() + key.size() || std::to_string(layer) != key)
-    return std::nullopt;
-  return layer;
+  const auto layer = number_from(key);
+  return layer && std::to_string(*layer) == key ? layer : std::nullopt;
 }
 
 bool holds(const ByRank& by_rank, std::uint32_t expert) {

@@ -1,7 +1,6 @@
 #include "shard/cut/stages.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 
@@ -9,6 +8,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 
 namespace ingot::shard {
 
@@ -62,13 +62,6 @@ Error bad_stages(std::string_view text, std::string_view fact) {
                fmt::format("'{}' {} (stages are ranges of layers such as 0-30,31-60)", text, fact));
 }
 
-std::optional<std::uint32_t> number(std::string_view text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 std::uint32_t Stages::stage_of(std::uint32_t layer) const {
@@ -111,9 +104,9 @@ Stages parse_stages(std::string_view text, std::uint32_t n_layers, std::uint32_t
     const std::size_t comma = rest.find(',');
     const std::string_view range = rest.substr(0, comma);
     const std::size_t dash = range.find('-');
-    const auto first = number(range.substr(0, dash));
+    const auto first = number_from(range.substr(0, dash));
     const auto last =
-        dash == std::string_view::npos ? std::nullopt : number(range.substr(dash + 1));
+        dash == std::string_view::npos ? std::nullopt : number_from(range.substr(dash + 1));
     if (!first || !last)
       throw bad_stages(text, fmt::format("holds '{}', which is no range", range));
     if (*first != stages.first.back()) {

@@ -1,6 +1,5 @@
 #include "verify/calibrate/expert_loads.h"
 
-#include <charconv>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +10,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/stop_scope.h"
+#include "formats/base/words.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
@@ -48,10 +48,7 @@ std::optional<std::uint32_t> layer_in(std::string_view text) {
   constexpr std::string_view kLayers = "layers.";
   const std::size_t at = text.rfind(kLayers);
   if (at != std::string_view::npos) text.remove_prefix(at + kLayers.size());
-  std::uint32_t layer = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), layer);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return layer;
+  return number_from(text);
 }
 
 class Reader {

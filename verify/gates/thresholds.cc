@@ -1,5 +1,4 @@
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <vector>
 
@@ -8,6 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/words.h"
 #include "formats/text/spelling.h"
 #include "formats/yaml/yaml.h"
 #include "verify/gates/gate.h"
@@ -37,12 +37,9 @@ const Metric& known_metric(std::string_view name) {
 // A finite number and nothing else.
 double parse_number(std::string_view text, std::string_view what) {
   text = trimmed(text);
-  double value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}' is not a number", what, text));
-  }
-  return value;
+  const auto value = number_from<double>(text);
+  if (value && std::isfinite(*value)) return *value;
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}' is not a number", what, text));
 }
 
 // A gate from its words: `limit` is a number, on the metric's good side, or has ">=" or "<="

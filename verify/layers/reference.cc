@@ -1,7 +1,6 @@
 #include "verify/layers/reference.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/stop_scope.h"
+#include "formats/base/words.h"
 #include "formats/container/dtype.h"
 #include "formats/container/safetensors.h"
 #include "formats/container/tensor.h"
@@ -65,11 +65,7 @@ std::string_view after_prefix(std::string_view name) {
 
 std::optional<std::size_t> hidden_index(std::string_view name) {
   if (!name.starts_with(kHidden)) return std::nullopt;
-  const std::string_view digits = name.substr(kHidden.size());
-  std::size_t index = 0;
-  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-  if (failure != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return index;
+  return number_from<std::size_t>(name.substr(kHidden.size()));
 }
 
 void require_shape(const StoredTensor& tensor, const formats::Shape& shape, const char* why) {

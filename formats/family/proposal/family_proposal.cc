@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
@@ -61,7 +62,7 @@ class Proposal {
     if (type.empty()) type = "unknown";
     std::string name = type;
     for (char& c : name) {
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+      c = lower_case(c);
       if ((c < 'a' || c > 'z') && (c < '0' || c > '9')) c = '_';
     }
     if (name.size() > 64) name.resize(64);
@@ -96,12 +97,12 @@ class Proposal {
     if (name->is_numbered && is_of_tower) {
       if (words[name->at - 1].find("expert") == std::string::npos) words[name->at] = kLayerMark;
     } else if (name->is_numbered) {
-      layer = number_of(words[name->at]);
+      layer = number_from(words[name->at]);
       if (want_mtp) *layer += static_cast<std::uint32_t>(config_.num_hidden_layers);
       mark_layer(*name);
     }
     for (std::size_t i = 1; i < words.size(); ++i) {
-      if (number_of(words[i]) && words[i - 1].find("expert") != std::string::npos) {
+      if (number_from(words[i]) && words[i - 1].find("expert") != std::string::npos) {
         words[i] = kExpertMark;
         break;
       }
@@ -430,7 +431,7 @@ bool leave_out_refused(std::string& yaml, std::string_view refusal) {
   if (!refusal.starts_with(kLine)) return false;
   refusal.remove_prefix(kLine.size());
   const std::size_t colon = std::min(refusal.find(": "), refusal.size());
-  const std::optional<std::uint32_t> line = number_of(refusal.substr(0, colon));
+  const std::optional<std::uint32_t> line = number_from(refusal.substr(0, colon));
   std::size_t begin = 0;
   for (std::uint32_t i = 1; line && i < *line; ++i) begin = yaml.find('\n', begin) + 1;
   if (!line || yaml.substr(begin, 2) != "- ") return false;

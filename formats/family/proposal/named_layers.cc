@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <map>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "formats/base/words.h"
 #include "formats/family/family.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
@@ -25,13 +25,6 @@ bool can_be_named(std::string_view name) {
 }
 
 }  // namespace
-
-std::optional<std::uint32_t> number_of(std::string_view word) {
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (failure != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
 
 std::vector<std::string> split(std::string_view list, std::string_view between) {
   std::vector<std::string> parts;
@@ -84,7 +77,7 @@ std::optional<NumberedWords> NamedLayers::words_of(std::string_view stored) cons
   if (!can_be_named(name)) return std::nullopt;
   NumberedWords found{.words = split(name, ".")};
   const std::vector<std::string>& words = found.words;
-  while (found.at < words.size() && !number_of(words[found.at])) ++found.at;
+  while (found.at < words.size() && !number_from(words[found.at])) ++found.at;
   found.is_numbered = found.at > 0 && found.at < words.size();
   for (std::size_t i = 0; i < std::min(found.at, words.size()); ++i)
     found.is_mtp |=

@@ -15,8 +15,6 @@
 
 namespace ingot::formats {
 
-/// The number that a word is.
-std::optional<std::uint32_t> number_of(std::string_view word);
 /// The parts of a list between separators; `between` is not empty.
 std::vector<std::string> split(std::string_view list, std::string_view between);
 

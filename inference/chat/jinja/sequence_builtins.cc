@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "formats/base/words.h"
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
@@ -32,11 +31,9 @@ class Path {
     state.step(text.size());
     state.charge(text.size() * 2 * sizeof(std::string_view));
     for (const std::string_view part : split_at(text, ".", -1)) {
-      std::int64_t index = 0;
-      const char* const end = part.data() + part.size();
-      const auto parsed = std::from_chars(part.data(), end, index);
-      const bool is_index = parsed.ec == std::errc() && parsed.ptr == end && part[0] != '-';
-      state.push(steps_, is_index ? Value::integer(index) : state.text(part));
+      const auto index = number_from<std::int64_t>(part);
+      const bool is_index = index && part[0] != '-';
+      state.push(steps_, is_index ? Value::integer(*index) : state.text(part));
     }
   }
 

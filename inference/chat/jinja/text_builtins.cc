@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "formats/base/words.h"
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
@@ -183,13 +182,6 @@ Value to_json(Invocation& call) {
   return call.state.text(json_text(call.state, call.self, style));
 }
 
-std::optional<double> parsed_real(std::string_view text) {
-  double real = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), real);
-  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
-  return is_number ? std::optional(real) : std::nullopt;
-}
-
 // Decimal numbers; anything else is the default.
 Value to_integer(Invocation& call) {
   const Value& self = call.self;
@@ -201,11 +193,8 @@ Value to_integer(Invocation& call) {
   if (self.is(Kind::kText)) {
     std::string_view digits = strip(self.text(), Ends::kBoth);
     if (digits.starts_with('+')) digits.remove_prefix(1);
-    std::int64_t number = 0;
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    const bool is_integer = !digits.empty() && parsed.ptr == digits.data() + digits.size();
-    if (is_integer && parsed.ec == std::errc()) return Value::integer(number);
-    real = parsed_real(digits);
+    if (const auto number = number_from<std::int64_t>(digits)) return Value::integer(*number);
+    real = number_from<double>(digits);
   }
   if (!real || !std::isfinite(*real)) return call.has(0) ? call[0] : Value::integer(0);
   constexpr double kEnd = 9223372036854775808.0;  // 2^63
