@@ -98,7 +98,7 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
                 "slices of ranks are no checkpoint that engines load (ingot merge makes one)")
         .in_file(checkpoint.directory().string());
   }
-  if (!ConfigReader::is_readable(checkpoint.dialect())) {
+  if (checkpoint.dialect().is_read_only) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("how engines read the config of dialect {} is not known here "
                             "(ingot convert writes another dialect)",
@@ -147,8 +147,7 @@ std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const
   std::vector<EngineVerdict> verdicts;
   for (const EngineRow* engine : engines())
     verdicts.push_back(engine_verdict(checkpoint, *engine, serving));
-  if (checkpoint.slicing() != nullptr || !ConfigReader::is_readable(checkpoint.dialect()))
-    return verdicts;
+  if (checkpoint.slicing() != nullptr || checkpoint.dialect().is_read_only) return verdicts;
   const EngineInput facts(checkpoint);
   const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
   for (EngineVerdict& verdict : verdicts) {

@@ -39,7 +39,7 @@ ConfigReader reader_of(const RuleInput& input, Engine engine, bool has_draft_nam
 
 template <Engine engine>
 void draft_names(const RuleInput& input) {
-  if (!ConfigReader::is_readable(input.dialect()) || input.checkpoint.slicing() != nullptr) return;
+  if (input.dialect().is_read_only || input.checkpoint.slicing() != nullptr) return;
   const ConfigReader reader = reader_of(input, engine);
   const ConfigReader by_stored_name = reader_of(input, engine, false);
   for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {

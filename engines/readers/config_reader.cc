@@ -23,8 +23,6 @@ namespace {
 
 constexpr std::string_view kPlain = "plain";
 constexpr std::string_view kRefused = "refused";
-constexpr std::array<std::string_view, 5> kReadable = {"deepseek", "compressed-tensors", "modelopt",
-                                                       "modelslim", "mxfp4"};
 
 Belief plain(std::string because) {
   return {std::string(kPlain), std::move(because)};
@@ -64,10 +62,6 @@ bool says_the_same(const ConfigGroup* a, const ConfigGroup* b) {
 
 std::string stored_scheme(const LinearModule& module) {
   return std::string(module.is_quantized ? facts_of(*module.tensor).name : kPlain);
-}
-
-bool ConfigReader::is_readable(const Dialect& dialect) {
-  return is_in(kReadable, dialect.name);
 }
 
 ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& facts,

@@ -21,15 +21,13 @@ struct Belief {
 /// The scheme in which a module is stored, in the words of Belief::scheme.
 std::string stored_scheme(const LinearModule& module);
 
-/// How an engine reads a checkpoint's configs. Of the dialects that is_readable() holds for.
+/// How an engine reads a checkpoint's configs, of dialects that are not Dialect::is_read_only: of
+/// those it is not known here.
 class ConfigReader {
  public:
   /// Keeps all three. Without draft names the engine is taken to call every layer as it is stored.
   ConfigReader(const Checkpoint& checkpoint, const EngineInput& facts, const EngineRow& engine,
                bool has_draft_names = true);
-
-  /// Whether it is known here what engines read out of a config of this dialect.
-  static bool is_readable(const Dialect& dialect);
 
   /// Why the engine raises an error for the whole config, or empty.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
