@@ -16,7 +16,6 @@
 
 namespace ingot::check {
 
-using formats::Json;
 using formats::kManifestName;
 using formats::kRecordsName;
 using formats::Manifest;

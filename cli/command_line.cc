@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <memory>
 #include <type_traits>
 
 #include <CLI/CLI.hpp>

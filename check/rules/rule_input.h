@@ -1,8 +1,5 @@
 #pragma once
 
-#include <array>
-#include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

@@ -9,7 +9,6 @@
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/balance_report.h"
-#include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/json/json.h"

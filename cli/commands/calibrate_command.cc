@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -8,7 +7,6 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
-#include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"

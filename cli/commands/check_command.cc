@@ -15,7 +15,6 @@
 #include "cli/terminal/terminal.h"
 #include "engines/view.h"
 #include "formats/base/fault_lines.h"
-#include "formats/base/parallel.h"
 #include "report/figures.h"
 #include "report/rows.h"
 #include "report/table_text.h"

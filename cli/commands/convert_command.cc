@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -21,7 +20,6 @@
 #include "convert/convert.h"
 #include "convert/expert_form.h"
 #include "convert/job/execute.h"
-#include "convert/job/job_identity.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"

@@ -28,7 +28,6 @@
 #include "convert/output/version.h"
 #include "convert/run/band_encoder.h"
 #include "formats/base/parallel.h"
-#include "formats/base/printable.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {

@@ -21,7 +21,6 @@
 #include "formats/storage/encoding.h"
 #include "formats/text/spelling.h"
 #include "quantize/scheme.h"
-#include "report/figures.h"
 #include "report/rows.h"
 #include "report/table_text.h"
 #include "shard/join/source.h"

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "cli/flags/flag_table.h"
 #include "cli/terminal/progress.h"

@@ -13,7 +13,6 @@
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"

@@ -1,7 +1,6 @@
 #include "cli/flags/family_proposal.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <system_error>

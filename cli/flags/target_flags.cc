@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "convert/job/job_identity.h"
-#include "convert/recipe/engine_choice.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"

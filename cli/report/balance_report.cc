@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "convert/output/version.h"
-#include "report/figures.h"
 #include "report/heat_map.h"
 #include "report/rows.h"
 

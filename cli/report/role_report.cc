@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/report/as_stored.h"
-#include "cli/report/inspect_report.h"
 #include "convert/recipe/selector.h"
 #include "formats/family/role_groups.h"
 #include "formats/json/json.h"

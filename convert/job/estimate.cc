@@ -6,7 +6,6 @@
 #include <chrono>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <span>
 #include <utility>

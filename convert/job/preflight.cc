@@ -20,7 +20,6 @@
 namespace ingot::convert {
 
 using formats::Checkpoint;
-using formats::Json;
 
 namespace fs = std::filesystem;
 

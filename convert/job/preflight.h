@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "convert/job/execute.h"
 #include "convert/job/journal.h"

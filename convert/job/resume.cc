@@ -1,7 +1,6 @@
 #include "convert/job/resume.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"

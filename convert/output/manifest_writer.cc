@@ -16,11 +16,8 @@
 
 namespace ingot::convert {
 
-using formats::Checkpoint;
-using formats::LogicalTensor;
 using formats::Manifest;
 using formats::ManifestFile;
-using formats::StoredTensor;
 using formats::TensorRecord;
 
 namespace {

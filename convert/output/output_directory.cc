@@ -1,7 +1,6 @@
 #include "convert/output/output_directory.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <set>
 
@@ -22,9 +21,6 @@ namespace ingot::convert {
 namespace fs = std::filesystem;
 
 namespace {
-
-// The disk answers all who wait for it at once.
-constexpr std::size_t kSyncsAtOnce = 16;
 
 bool is_description_file(const std::string& name) {
   const auto dialects = formats::dialects();

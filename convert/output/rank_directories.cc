@@ -12,7 +12,6 @@
 
 namespace ingot::convert {
 
-using formats::Checkpoint;
 using formats::RankRecord;
 using formats::SlicingRecord;
 using formats::TensorRecord;
@@ -119,7 +118,6 @@ SlicingRecord rank_slicing_record(const Plan& plan, const SlicingRecord& slicing
 
 std::vector<TensorRecord> rank_records(const Plan& plan, std::uint32_t rank,
                                        const std::vector<TensorResult>& done) {
-  std::map<std::uint32_t, TensorRecord> by_item;
   std::map<std::uint32_t, std::map<std::uint8_t, formats::TensorHash>> outputs;
   for (const RankFile& file : files_of_rank(plan, rank)) {
     for (const PartRef& at : plan.files[file.file].parts) {

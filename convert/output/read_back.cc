@@ -1,6 +1,5 @@
 #include "convert/output/read_back.h"
 
-#include <algorithm>
 #include <cstring>
 #include <set>
 

@@ -5,7 +5,6 @@
 
 namespace ingot::convert {
 
-using formats::Checkpoint;
 using formats::LogicalTensor;
 using formats::StoredTensor;
 using formats::TensorHash;

@@ -12,7 +12,6 @@
 
 namespace ingot::convert {
 
-using formats::Fuse;
 using formats::LogicalTensor;
 
 namespace {

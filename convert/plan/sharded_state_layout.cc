@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -10,7 +9,6 @@
 #include "engines/versions/sharded_state.h"
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 
 // Layout vllm-sharded, for `vllm serve DIR --load-format sharded_state`: a file per rank with the

@@ -17,7 +17,6 @@
 namespace ingot::convert {
 
 using formats::LogicalTensor;
-using formats::Role;
 using formats::RoleSet;
 
 namespace {

@@ -15,8 +15,6 @@
 
 namespace ingot::convert {
 
-using formats::LogicalTensor;
-
 namespace {
 
 constexpr std::uint64_t kSyncBytes = std::uint64_t{128} << 20;

@@ -7,14 +7,12 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

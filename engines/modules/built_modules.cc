@@ -1,7 +1,6 @@
 #include "engines/modules/built_modules.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "formats/base/error.h"

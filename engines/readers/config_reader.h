@@ -37,7 +37,6 @@ class ConfigReader {
  private:
   /// The parts of ModelOpt's configs that vLLM and SGLang read.
   struct ModeloptFacts {
-    const Json* body = nullptr;
     std::string algo;
     std::optional<ExcludedModules> excluded;
     const Json* layers = nullptr;  ///< `quantized_layers`, where modules are listed

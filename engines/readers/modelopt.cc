@@ -103,7 +103,6 @@ void ConfigReader::read_body(const Json& source, bool is_file) {
   if (is_vllm(engine_) && algo == kModeloptMixed && (!layers.is_object() || layers.empty()))
     refusal_ = "no quantized_layers";
   modelopt_.emplace();
-  modelopt_->body = &body;
   modelopt_->algo = std::move(algo);
   modelopt_->excluded.emplace(strings_at(owner, key), engine_, !built_.is_latent());
   if (layers.is_object()) modelopt_->layers = &layers;

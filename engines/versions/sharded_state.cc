@@ -16,7 +16,6 @@ using formats::DType;
 using formats::ModelConfig;
 using formats::SchemeId;
 using formats::Shape;
-using formats::TensorSpec;
 
 namespace {
 

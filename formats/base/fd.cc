@@ -103,12 +103,6 @@ Fd Fd::open_for_writing(const std::filesystem::path& path, int flags) {
   return Fd(open_or_throw(path, flags, "open for writing"), path.string());
 }
 
-Fd Fd::create_new(const std::filesystem::path& path, int flags) {
-  const int fd = try_open(path, flags | O_CREAT | O_EXCL);
-  if (fd < 0 && errno != EEXIST) throw system_error(errno, "create", path.string());
-  return Fd(fd, path.string());
-}
-
 Fd Fd::open_direct(const std::filesystem::path& path) {
   const int fd = try_open(path, O_RDONLY | O_DIRECT);
   if (fd < 0 && !means_unsupported(errno)) throw system_error(errno, "open", path.string());

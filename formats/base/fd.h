@@ -52,8 +52,6 @@ class Fd {
   static Fd open_for_reading(const std::filesystem::path& path);
   /// Opens for writing with the given open(2) flags (O_CREAT and so on), mode 0644.
   static Fd open_for_writing(const std::filesystem::path& path, int flags);
-  /// The same with O_CREAT and O_EXCL; an invalid Fd when something of this name is there.
-  static Fd create_new(const std::filesystem::path& path, int flags);
   /// Opens for reads past the page cache (O_DIRECT): aligned memory at aligned offsets. An invalid
   /// Fd where the file system has none.
   static Fd open_direct(const std::filesystem::path& path);

@@ -1,7 +1,6 @@
 #include "formats/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "formats/checkpoint/part_names.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include <fmt/format.h>

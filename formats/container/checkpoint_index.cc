@@ -1,7 +1,6 @@
 #include "formats/container/checkpoint_index.h"
 
 #include <algorithm>
-#include <optional>
 
 #include <fmt/format.h>
 

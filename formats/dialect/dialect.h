@@ -21,7 +21,6 @@ enum class Activations : std::uint8_t {
   kStatic,      ///< quantized with scales stored with the weight
 };
 std::string_view activations_name(Activations activations);
-std::optional<Activations> find_activations(std::string_view name);
 
 /// Shape of a part, from the weight's [..., N, K] and the group that shares a scale.
 enum class PartShape : std::uint8_t {

@@ -70,13 +70,6 @@ std::string_view activations_name(Activations activations) {
   return kActivations[static_cast<std::size_t>(activations)];
 }
 
-std::optional<Activations> find_activations(std::string_view name) {
-  for (std::size_t i = 0; i < kActivations.size(); ++i) {
-    if (kActivations[i] == name) return static_cast<Activations>(i);
-  }
-  return std::nullopt;
-}
-
 Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
                  std::array<std::uint64_t, 2> group) {
   Shape part = weight;

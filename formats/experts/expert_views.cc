@@ -1,7 +1,6 @@
 #include "formats/experts/expert_views.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include <fmt/format.h>

@@ -92,9 +92,6 @@ struct SchemeFacts {
   bool has_global = false;          ///< Part::kGlobal is needed
   bool has_dimensions = false;      ///< Part::kDimensions is needed
   bool has_signed_scales = false;   ///< a scale may be negative; else it is above zero
-
-  /// Whether a checkpoint may choose the rows or columns that share a scale.
-  [[nodiscard]] bool chooses_group() const { return group_rows > 1 || chooses_cols; }
 };
 
 std::span<const SchemeFacts> schemes();

@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "formats/config/model_config.h"
 #include "formats/container/tensor.h"

@@ -1,7 +1,5 @@
 #include "inference/chat/dsml.h"
 
-#include <utility>
-
 #include <fmt/format.h>
 
 #include "formats/base/error.h"

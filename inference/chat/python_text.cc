@@ -1,7 +1,6 @@
 #include "inference/chat/python_text.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <utf8proc.h>

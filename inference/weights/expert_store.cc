@@ -1,7 +1,6 @@
 #include "inference/weights/expert_store.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>

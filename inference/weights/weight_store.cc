@@ -24,7 +24,6 @@
 namespace ingot::inference {
 
 using formats::LogicalTensor;
-using formats::Part;
 using formats::Shape;
 using formats::StoredTensor;
 

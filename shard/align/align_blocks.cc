@@ -19,8 +19,6 @@
 
 namespace ingot::shard {
 
-using formats::Fuse;
-using formats::Role;
 using formats::SchemeId;
 
 namespace {

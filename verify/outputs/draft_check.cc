@@ -1,7 +1,6 @@
 #include "verify/outputs/draft_check.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"

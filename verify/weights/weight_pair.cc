@@ -19,7 +19,6 @@ namespace {
 
 using formats::DType;
 using formats::LogicalTensor;
-using formats::Part;
 using formats::SchemeId;
 
 /// Values decoded at a time on either side: both fit the nearest cache.

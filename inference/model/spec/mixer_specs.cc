@@ -1,7 +1,5 @@
 #include "inference/model/spec/mixer_specs.h"
 
-#include <algorithm>
-
 namespace ingot::inference {
 
 std::size_t window_values(const CompressorSpec& spec, std::size_t width) {

@@ -48,7 +48,7 @@ TEST(StandardOutput, RemembersWhyItFailed) {
 
 TEST(StandardOutput, WritesPiecesOfEverySize) {
   const testing::TempDir dir;
-  const Fd file = Fd::create_new(dir / "out", O_WRONLY);
+  const Fd file = Fd::open_for_writing(dir / "out", O_WRONLY | O_CREAT);
   std::string expected;
   {
     StandardOutput output(file.get());

@@ -182,14 +182,6 @@ TEST(Fd, LocksAFileForOneOpening) {
   EXPECT_EQ(Fd::open_for_writing(dir / "f", O_RDWR).try_lock(), LockState::kLocked);
 }
 
-TEST(Fd, CreatesOnlyWhatIsNotThere) {
-  const TempDir dir;
-  EXPECT_TRUE(Fd::create_new(dir / "f", O_RDWR).valid());
-  EXPECT_FALSE(Fd::create_new(dir / "f", O_RDWR).valid());
-  std::filesystem::create_symlink("nowhere", dir / "link");
-  EXPECT_FALSE(Fd::create_new(dir / "link", O_RDWR).valid());
-}
-
 TEST(RenameFile, ReplacesTheTargetAndNamesTheMissingSource) {
   const TempDir dir;
   write_text_file(dir / "from", "new");
