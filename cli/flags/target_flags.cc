@@ -153,9 +153,8 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        "activations: the output of ingot calibrate",
        {.kind = ValueKind::kFile}},
       choice(flags, "--input-scale", "one scale for every static input instead of a file, e.g. 1"),
-      choice(
-          flags, "--fp8-grid",
-          "FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax"),
+      choice(flags, "--fp8-grid",
+             "FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax"),
       {"--scales-from",
        &flags.scales_from,
        "take the FP8 block or INT4 scales of this release instead of computing them",

@@ -267,10 +267,11 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                      "in memory)",
                      count_text(memory.n_read_twice), bytes_text(memory.bytes_read_twice)));
   }
-  line("peak memory", fmt::format("{} ({} tables and program, {} workers with {}, {} windows of {})",
-                                  bytes_text(memory.peak()), bytes_text(memory.fixed_bytes),
-                                  memory.threads, bytes_text(memory.worker_bytes),
-                                  memory.n_windows, bytes_text(memory.window_bytes)));
+  line("peak memory",
+       fmt::format("{} ({} tables and program, {} workers with {}, {} windows of {})",
+                   bytes_text(memory.peak()), bytes_text(memory.fixed_bytes), memory.threads,
+                   bytes_text(memory.worker_bytes), memory.n_windows,
+                   bytes_text(memory.window_bytes)));
   const convert::DiskNeed& disk = run.checked.disk;
   line("disk",
        fmt::format(
