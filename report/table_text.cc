@@ -5,16 +5,13 @@
 #include <utility>
 
 #include "formats/base/printable.h"
+#include "formats/base/words.h"
 
 namespace ingot {
 namespace {
 
 constexpr std::size_t kLeastCell = 8;
 constexpr std::string_view kGap = "  ";  // before every column
-
-bool continues_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
-}
 
 // Characters, not bytes.
 std::size_t columns_of(std::string_view text) {

@@ -215,8 +215,7 @@ void format_agrees(const RuleInput& input) {
                         fmt::format("config_groups.{} is in format {}, but its weights are {}: {}",
                                     group.name, format, scheme_facts(*group.scheme).name, wanted));
   }
-  std::sort(formats.begin(), formats.end());
-  formats.erase(std::unique(formats.begin(), formats.end()), formats.end());
+  formats::sort_unique(formats);
   if (formats.empty() || !is_known_format(input, top)) return;
   const std::string wanted = formats.size() == 1 ? formats.front() : std::string(kMixed);
   // Beside groups with formats of their own it is that of the experts to SGLang, and of none to

@@ -10,6 +10,7 @@
 #include <pcre2.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 
 namespace ingot {
 namespace {
@@ -27,7 +28,7 @@ constexpr std::size_t kMaxExpressionBytes = 65'536;
 std::size_t next_character(std::string_view text, std::size_t i) {
   do {
     ++i;
-  } while (i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U);
+  } while (i < text.size() && continues_character(text[i]));
   return i;
 }
 

@@ -125,8 +125,7 @@ void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignor
     const bool is_norm = !has_quantized_norm && norms.covers_for_all(module);
     ignored.emplace_back(is_norm ? kNorms : module);
   }
-  std::sort(ignored.begin(), ignored.end());
-  ignored.erase(std::unique(ignored.begin(), ignored.end()), ignored.end());
+  sort_unique(ignored);
 }
 
 // Empty for a scheme that the dialect does not hold, which config_group() refuses.

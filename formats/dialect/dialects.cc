@@ -21,13 +21,6 @@ constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynami
 constexpr std::string_view kWeightSuffix = ".weight";
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
 
-/// Sorted, each once.
-template <typename T>
-void keep_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-
 }  // namespace
 
 std::span<const Dialect* const> dialects() {
@@ -231,7 +224,7 @@ std::vector<std::string> string_list(const Json& block, const char* key) {
 void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules) {
   std::vector<std::string> all = string_list(block, key);
   all.insert(all.end(), modules.begin(), modules.end());
-  keep_distinct(all);
+  sort_unique(all);
   block[key] = all;
 }
 
@@ -267,9 +260,9 @@ WrittenGroups written_groups(const WrittenModel& model) {
     if (scheme_facts(tensor.scheme).quantized)
       result.groups.push_back(group_of(tensor, model.source));
     // 46,000 tensors of a few groups: keep the list short.
-    if (result.groups.size() > 64) keep_distinct(result.groups);
+    if (result.groups.size() > 64) sort_unique(result.groups);
   }
-  keep_distinct(result.groups);
+  sort_unique(result.groups);
   for (const WrittenTensor& tensor : model.tensors) {
     std::uint32_t cls = 0;
     if (scheme_facts(tensor.scheme).quantized) {

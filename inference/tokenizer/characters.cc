@@ -6,15 +6,13 @@
 
 #include <utf8proc.h>
 
+#include "formats/base/words.h"
+
 namespace ingot::inference {
 
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-bool is_continuation(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
-}
 
 utf8proc_category_t category_of(char32_t code_point) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
@@ -45,7 +43,7 @@ CodePoint code_point_at(std::string_view text, std::size_t position) {
 
 CodePoint code_point_before(std::string_view text, std::size_t position) {
   do --position;
-  while (is_continuation(text[position]));
+  while (continues_character(text[position]));
   return code_point_at(text, position);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
 
@@ -49,7 +50,7 @@ std::string quote_text(std::string_view text) {
   const bool is_cut = text.size() > kMaxQuotedBytes;
   if (is_cut) {
     std::size_t end = kMaxQuotedBytes;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+    while (end > 0 && continues_character(text[end])) --end;
     text = text.substr(0, end);
   }
   // Texts from the file are valid UTF-8, so this cannot throw.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/printable.h"
+#include "formats/base/words.h"
 #include "report/figures.h"
 #include "report/rows.h"
 #include "verify/report/sections.h"
@@ -15,10 +16,6 @@ namespace {
 
 constexpr std::size_t kPromptBytes = 400;  // shown of a prompt
 constexpr std::size_t kPromptIds = 64;
-
-bool continues_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
-}
 
 // Where two texts part, at the start of a character.
 std::size_t parting(std::string_view a, std::string_view b) {
