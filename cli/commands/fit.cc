@@ -38,11 +38,7 @@ std::uint64_t parse_tokens(std::string_view text, std::string_view option) {
 inference::KvFormat cache_format(const FitFlags& flags) {
   if (flags.kv_cache.empty()) return inference::KvFormat::kBf16;
   if (const auto format = inference::find_kv_format(flags.kv_cache)) return *format;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--kv-cache {}: there are {}{}", flags.kv_cache,
-                          names_of(inference::kv_formats(), inference::kv_format_name),
-                          did_you_mean(flags.kv_cache, inference::kv_formats(),
-                                       inference::kv_format_name)));
+  refuse_word("--kv-cache", flags.kv_cache, inference::kv_formats(), inference::kv_format_name);
 }
 
 // No device has so little: a unit was left out.

@@ -209,12 +209,12 @@ int run_list_yaml(const ListFlags& flags) {
                                       ? nullptr
                                       : formats::find_family(flags.directory);
   if (flags.what != "families" || family == nullptr || family->yaml.empty()) {
-    std::vector<std::string_view> names;
-    for (const formats::FamilyEntry& entry : formats::family_entries()) names.push_back(entry.name);
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--yaml prints a family (ingot list families NAME --yaml); there is no "
                             "family '{}'{}",
-                            flags.directory, did_you_mean(flags.directory, names)));
+                            flags.directory,
+                            did_you_mean(flags.directory, formats::family_entries(),
+                                         &formats::FamilyEntry::name)));
   }
   std::cout << family->yaml;
   return kExitDone;

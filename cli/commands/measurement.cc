@@ -104,12 +104,8 @@ verify::VerificationOptions measurement_options(const MeasurementFlags& flags) {
   require_place_for(flags.html);
   require_place_for(flags.markdown);
   const auto profile = inference::find_profile(flags.profile);
-  if (!profile) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--profile '{}' is none of native, bf16, f32{}", flags.profile,
-                    did_you_mean(flags.profile, inference::profiles(), inference::profile_name)));
-  }
+  if (!profile)
+    refuse_word("--profile", flags.profile, inference::profiles(), inference::profile_name);
   verify::VerificationOptions options = flags.options;
   options.levels = verify::parse_levels(flags.levels);
   options.hashes = !flags.no_hashes;

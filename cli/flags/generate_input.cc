@@ -93,9 +93,7 @@ std::string today() {
 
 inference::Profile GenerateFlags::chosen_profile() const {
   if (const auto found = inference::find_profile(profile)) return *found;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--profile {}: there are {}{}", profile, profile_names(),
-                          did_you_mean(profile, inference::profiles(), inference::profile_name)));
+  refuse_word("--profile", profile, inference::profiles(), inference::profile_name);
 }
 
 inference::KvFormat GenerateFlags::kv_format() const {
@@ -104,10 +102,7 @@ inference::KvFormat GenerateFlags::kv_format() const {
                                                         : inference::KvFormat::kBf16;
   }
   if (const auto found = inference::find_kv_format(kv_cache)) return *found;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("--kv-cache {}: there are {}{}", kv_cache, kv_format_names(),
-                  did_you_mean(kv_cache, inference::kv_formats(), inference::kv_format_name)));
+  refuse_word("--kv-cache", kv_cache, inference::kv_formats(), inference::kv_format_name);
 }
 
 std::uint64_t GenerateFlags::memory_limit() const {

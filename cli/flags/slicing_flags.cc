@@ -30,10 +30,8 @@ const formats::Layout* layout_of(const SlicingFlags& flags) {
   const bool is_cut = flags.tp || flags.ep || flags.etp || flags.pp;
   if (flags.layout.empty()) return formats::find_layout(is_cut ? "ranks" : "hf");
   const formats::Layout* layout = formats::find_layout(flags.layout);
-  if (layout == nullptr) {
-    refuse(fmt::format("--layout {} is unknown (there are {}){}", flags.layout, layout_names(),
-                       did_you_mean(flags.layout, formats::layouts(), &formats::Layout::name)));
-  }
+  if (layout == nullptr)
+    refuse_word("--layout", flags.layout, formats::layouts(), &formats::Layout::name);
   if (!layout->is_sliced && is_cut) {
     refuse(
         fmt::format("--layout {} is one checkpoint, and --tp, --ep, --etp and --pp cut it "

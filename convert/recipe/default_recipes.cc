@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/role_groups.h"
 #include "formats/text/spelling.h"
@@ -175,12 +174,7 @@ std::span<const DefaultRecipeLine> default_recipe_lines() {
 const formats::Dialect& require_dialect(std::string_view name, std::string_view what) {
   const formats::Dialect* dialect = formats::find_dialect(name);
   if (dialect != nullptr) return *dialect;
-  std::string names;
-  for (const formats::Dialect* row : formats::dialects())
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is none of {}{}", what, name, names,
-                          did_you_mean(name, formats::dialects(), &formats::Dialect::name)));
+  refuse_word(what, name, formats::dialects(), &formats::Dialect::name);
 }
 
 const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Checkpoint& source) {

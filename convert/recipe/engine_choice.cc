@@ -179,11 +179,7 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
 
 const EngineRow* parse_engine(std::string_view word) {
   if (const EngineRow* engine = engines::find_engine(word)) return engine;
-  std::vector<std::string_view> words;
-  for (const EngineRow* row : engines::engines()) words.push_back(row->word);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--for '{}' is none of {}{}", word, fmt::join(words, ", "),
-                          did_you_mean(word, words)));
+  refuse_word("--for", word, engines::engines(), &EngineRow::word);
 }
 
 void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::Layout& layout) {

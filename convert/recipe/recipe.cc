@@ -52,16 +52,6 @@ constexpr std::array<std::string_view, 3> kExpertChoices = {"keep", "stacked", "
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
 template <typename Value>
-Value parse_word(std::span<const std::string_view> words, std::string_view word,
-                 std::string_view where) {
-  const auto found = std::ranges::find(words, word);
-  if (found != words.end()) return static_cast<Value>(found - words.begin());
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is none of {}{}", where, word, fmt::join(words, ", "),
-                          did_you_mean(word, words)));
-}
-
-template <typename Value>
 std::string word_of(std::span<const std::string_view> words, Value value) {
   return std::string(words[static_cast<std::size_t>(value)]);
 }
@@ -234,7 +224,7 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
-  return parse_word<MtpPolicy>(kMtpPolicies, word, where);
+  return parse_word<MtpPolicy>(where, word, kMtpPolicies);
 }
 
 std::string_view scale_search_name(quantize::ScaleSearch search) {
@@ -242,7 +232,7 @@ std::string_view scale_search_name(quantize::ScaleSearch search) {
 }
 
 ExpertChoice parse_experts(std::string_view word) {
-  return parse_word<ExpertChoice>(kExpertChoices, word, "--experts");
+  return parse_word<ExpertChoice>("--experts", word, kExpertChoices);
 }
 
 namespace {
@@ -251,8 +241,7 @@ std::uint64_t parse_group_size(std::string_view word) {
   const auto* const found = std::ranges::find(kGroupWords, word);
   if (found != kGroupWords.end())
     return kGroupSizes.at(static_cast<std::size_t>(found - kGroupWords.begin()));
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--group-size '{}' is none of 32, 64, 128 and row", word));
+  refuse_word("--group-size", word, kGroupWords);
 }
 
 float parse_input_scale(std::string_view word) {
@@ -270,7 +259,7 @@ float parse_input_scale(std::string_view word) {
 template <auto choice, const auto& words>
 void take_word(std::string_view name, std::string_view word, Choices& choices) {
   using Value = typename decltype(std::optional(choices.*choice))::value_type;
-  choices.*choice = parse_word<Value>(words, word, name);
+  choices.*choice = parse_word<Value>(name, word, words);
 }
 
 template <auto choice, auto parse>

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "formats/base/error.h"
 #include "formats/base/printable.h"
 
 namespace ingot {
@@ -60,6 +62,13 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices) {
   const std::string_view nearest = nearest_word(word, choices);
   return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", printable(nearest));
+}
+
+void refuse_word(std::string_view what, std::string_view word,
+                 std::span<const std::string_view> choices) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is none of {}{}", what, word, fmt::join(choices, ", "),
+                          did_you_mean(word, choices)));
 }
 
 }  // namespace ingot

@@ -28,14 +28,36 @@ inline constexpr std::size_t kMostEdits = 6;
 inline constexpr std::size_t kShortestBeginning = 4;
 inline constexpr std::size_t kLongestSpelling = 160;
 
+template <typename Rows, typename Name>
+std::vector<std::string_view> row_names(const Rows& rows, const Name& name) {
+  std::vector<std::string_view> names;
+  for (const auto& row : rows) names.push_back(std::invoke(name, row));
+  return names;
+}
+
 /// `; did you mean WORD?`, or empty: for the end of a message.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices);
 /// The same over the rows of a table, by the name of each.
 template <typename Rows, typename Name>
 std::string did_you_mean(std::string_view word, const Rows& rows, const Name& name) {
-  std::vector<std::string_view> choices;
-  for (const auto& row : rows) choices.push_back(std::invoke(name, row));
-  return did_you_mean(word, choices);
+  return did_you_mean(word, row_names(rows, name));
+}
+
+/// Throws kInvalidArgument: `WHAT 'WORD' is none of A, B, C; did you mean A?`
+[[noreturn]] void refuse_word(std::string_view what, std::string_view word,
+                              std::span<const std::string_view> choices);
+template <typename Rows, typename Name>
+[[noreturn]] void refuse_word(std::string_view what, std::string_view word, const Rows& rows,
+                              const Name& name) {
+  refuse_word(what, word, row_names(rows, name));
+}
+/// The value of an enum whose values have these words, in their order; else refuse_word().
+template <typename Enum>
+Enum parse_word(std::string_view what, std::string_view word,
+                std::span<const std::string_view> words) {
+  const auto found = std::ranges::find(words, word);
+  if (found == words.end()) refuse_word(what, word, words);
+  return static_cast<Enum>(found - words.begin());
 }
 
 }  // namespace ingot

@@ -26,16 +26,6 @@ namespace {
 constexpr std::array<std::string_view, 4> kFits = {"refuse", "retile", "pad", "bf16"};
 constexpr std::array<std::string_view, 2> kSharedExperts = {"tp", "replicated"};
 
-template <typename Enum, std::size_t N>
-Enum parse_word(std::string_view option, const std::array<std::string_view, N>& words,
-                std::string_view word) {
-  const auto found = std::find(words.begin(), words.end(), word);
-  if (found != words.end()) return static_cast<Enum>(found - words.begin());
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("there is no {} '{}' (there are {}){}", option, word,
-                          fmt::join(words, ", "), did_you_mean(word, words)));
-}
-
 /// Facts about a kind of tensor are the same in every layer.
 void add_once(ErrorList& faults, Error fault) {
   const auto& known = faults.errors();
@@ -172,7 +162,7 @@ std::string_view tp_fit_name(TpFit fit) {
 }
 
 TpFit parse_tp_fit(std::string_view word) {
-  return parse_word<TpFit>("--tp-fit", kFits, word);
+  return parse_word<TpFit>("--tp-fit", word, kFits);
 }
 
 std::string_view shared_experts_name(SharedExperts shared) {
@@ -180,7 +170,7 @@ std::string_view shared_experts_name(SharedExperts shared) {
 }
 
 SharedExperts parse_shared_experts(std::string_view word) {
-  return parse_word<SharedExperts>("placement of shared experts", kSharedExperts, word);
+  return parse_word<SharedExperts>("--shared-experts", word, kSharedExperts);
 }
 
 std::size_t cut_dimension(const formats::Shape& weight, Axis axis) {

@@ -79,7 +79,7 @@ holds "f['weights']['experts'] < 7866240 * 0.6"
 expect 2 "with a unit, as in 80GB" "$ingot" inspect "$example" --gpu-memory 80
 expect 2 "no number of tokens" "$ingot" inspect "$example" --gpu-memory 80GB --context 128q
 expect 2 "--sequences requires --context" "$ingot" inspect "$example" --gpu-memory 80GB --sequences 2
-expect 2 "--kv-cache fp4: there are" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache fp4
+expect 2 "--kv-cache 'fp4' is none of" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache fp4
 expect 2 "--gpu-memory" "$ingot" inspect "$example" --to bf16
 expect 2 "does not load int8-block" "$ingot" inspect "$example" --gpu-memory 80GB --to int8-block --for vllm
 expect 2 "is not a size" "$ingot" inspect "$example" --gpu-memory lots

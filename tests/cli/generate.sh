@@ -95,8 +95,8 @@ expect 2 "not within the vocabulary" "$ingot" generate "$example" --tokens 5,204
 expect 2 "--tokens takes ids" "$ingot" generate "$example" --tokens five
 expect 2 "prompt 0 is empty" "$ingot" generate "$example" --tokens ""
 expect 2 "context of 1024" "$ingot" generate "$example" --tokens "$(seq -s, 1 1025)"
-expect 2 "--profile f64: there are native, bf16, f32" "$ingot" generate "$example" --prompt a --profile f64
-expect 2 "--kv-cache int3" "$ingot" generate "$example" --prompt a --kv-cache int3
+expect 2 "--profile 'f64' is none of native, bf16, f32" "$ingot" generate "$example" --prompt a --profile f64
+expect 2 "--kv-cache 'int3'" "$ingot" generate "$example" --prompt a --kv-cache int3
 printf "\n\n" >"$work/blank"
 expect 2 "holds no prompt" "$ingot" generate "$example" --prompts "$work/blank"
 expect 2 "--temperature" "$ingot" generate "$example" --prompt a --temperature -1

@@ -184,7 +184,7 @@ expect 2 "--search 4over6 does not belong to int4-group (which has amax, mse, si
   "$ingot" convert "$work/kimi.bf16" "$work/none" --to int4 --group-size 32 --search 4over6
 expect 2 "--search signed does not belong to nvfp4" "$ingot" convert "$work/kimi.bf16" "$work/none" --to nvfp4 --search signed
 expect 2 "--group-size says how many columns" "$ingot" convert "$kimi" "$work/none" --to bf16 --group-size 32
-expect 2 "none of 32, 64, 128 and row" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 48
+expect 2 "none of 32, 64, 128, row" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 48
 
 # Damage: each is named.
 damage() { # damage TEXT EDIT [CHECKPOINT]: EDIT is Python over config `c` and tensors `t`

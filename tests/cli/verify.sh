@@ -60,7 +60,7 @@ diff -r --exclude ingot.verify.json "$work/none" "$work/int8" || fail "resumed a
 
 # Wrong words and files: exit code 2, and what would be right.
 expect 2 "structure, weights, layers, greedy" "$ingot" verify "$example" "$work/int8" --levels deep
-expect 2 "choose from structure.errors" "$ingot" verify "$example" "$work/int8" --require 'weights.cosin>=1'
+expect 2 "is none of structure.errors" "$ingot" verify "$example" "$work/int8" --require 'weights.cosin>=1'
 expect 2 "strict.yml" "$ingot" verify "$example" "$work/int8" --thresholds "$work/strict.yml"
 expect 2 "--text" "$ingot" verify "$example"
 expect 2 "absent" "$ingot" verify "$example" "$work/absent"

@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <string>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include "formats/base/error.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::verify {
@@ -52,12 +47,9 @@ std::vector<Level> parse_levels(std::string_view text) {
       is_known = true;
     }
     if (is_known) continue;
-    std::vector<std::string_view> known;
-    for (const LevelFacts& facts : kLevels) known.push_back(facts.name);
+    std::vector<std::string_view> known = row_names(kLevels, &LevelFacts::name);
     known.emplace_back("all");
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is not a level of verification (choose from {}){}", word,
-                            fmt::join(known, ", "), did_you_mean(word, known)));
+    refuse_word("level", word, known);
   }
   return {chosen.begin(), chosen.end()};
 }

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -27,11 +26,7 @@ std::string_view trimmed(std::string_view text) {
 
 const Metric& known_metric(std::string_view name) {
   if (const Metric* metric = find_metric(name)) return *metric;
-  std::vector<std::string_view> known;
-  for (const Metric& metric : metrics()) known.push_back(metric.name);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' is not something that can be gated (choose from {}){}", name,
-                          fmt::join(known, ", "), did_you_mean(name, known)));
+  refuse_word("metric", name, metrics(), &Metric::name);
 }
 
 // A finite number and nothing else.

@@ -99,7 +99,7 @@ TEST(Requirement, SaysWhatIsNotUnderstood) {
   refused("layers.cosine>=nan", "is not a number");
   refused("layers.cosine<=0.9", "write >=");
   refused("outputs.kl>=1", "write <=");
-  refused("layer.cosine>=0.9", "'layer.cosine' is not something that can be gated");
+  refused("layer.cosine>=0.9", "metric 'layer.cosine' is none of");
   refused("weights.cosine[nvfp5]>=0.9", "'nvfp5' is not a group");
   refused("weights.cosine[4-bit]>=0.9", "'4-bit' is not a group");
   refused("layers.cosine[bf16]>=0.9", "'bf16' is not a group");
