@@ -106,13 +106,11 @@ formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) 
   return formats::part_shape(row, planned.to, tensor.shape, planned.block);
 }
 
-std::uint64_t Plan::fused_bytes(std::size_t set) const {
-  std::uint64_t n_bytes = 0;
-  for (const std::uint32_t index : fused_sets[set]) {
-    const LogicalTensor& tensor = tensor_of(tensors[index]);
-    n_bytes += source.stored()[tensor.encoding.stored.weight()].n_bytes;
-  }
-  return n_bytes;
+std::vector<std::uint32_t> Plan::reread(const PlannedTensor& planned) const {
+  std::vector<std::uint32_t> stored = stored_of(planned);
+  if (planned.fused_set == PlannedTensor::kNone)
+    std::erase(stored, tensor_of(planned).encoding.stored.weight());
+  return stored;
 }
 
 std::string Plan::header(std::size_t file) const {

@@ -288,8 +288,9 @@ struct Plan {
     std::string bytes;
   };
   [[nodiscard]] std::vector<KnownBytes> known_bytes(std::size_t file) const;
-  /// Stored bytes of the codes of a fused set in the source.
-  [[nodiscard]] std::uint64_t fused_bytes(std::size_t set) const;
+  /// Stored tensors that are read more than once: all of one in a fused set, else the parts that go
+  /// with its codes, which are judged, decoded with and hashed.
+  [[nodiscard]] std::vector<std::uint32_t> reread(const PlannedTensor& planned) const;
 };
 
 /// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales. Where

@@ -26,7 +26,7 @@ std::vector<Hash128> TensorTask::source_hashes(const std::map<Part, Hash128>& kn
 TensorResult transcode(const TensorTask& task) {
   const formats::LogicalTensor& tensor = task.tensor;
   const std::vector<float> scales =
-      formats::read_block_scales(task.context.plan.source, tensor, task.scale_policy());
+      formats::read_block_scales(task.source, tensor, task.scale_policy());
   const bool allows_nan = task.allows_nan();
   const quantize::Transcode kernel =
       quantize::find_transcode(tensor.encoding.scheme, task.planned.to);

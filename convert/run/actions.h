@@ -24,6 +24,7 @@ struct TensorTask : PlannedValues {
   TensorTask(RunContext& run, BandLoop& bands, TileBuffers& buffers, std::uint32_t of)
       : PlannedValues{.plan = run.plan,
                       .planned = run.plan.tensors[of],
+                      .source = bands,
                       .lossless_only = run.lossless_only},
         context(run),
         loop(bands),

@@ -117,7 +117,7 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       from_(*quantize::find_scheme(tensor_.encoding.scheme)),
       to_(*quantize::find_scheme(planned_.to)),
       bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block)),
-      scales_(plan_.source, tensor_, of.scale_policy()),
+      scales_(of.source, tensor_, of.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
       repacks_(can_repack()),
       amax_(amax),

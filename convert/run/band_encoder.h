@@ -25,6 +25,7 @@ class ValueLost : public Error {
 struct PlannedValues {
   const Plan& plan;
   const PlannedTensor& planned;
+  const formats::TensorSource& source;
   bool lossless_only = false;
   const formats::LogicalTensor& tensor = plan.tensor_of(planned);
 

@@ -12,15 +12,21 @@ std::span<std::byte> room_for(std::uint64_t n_bytes, std::vector<std::byte>& buf
 
 }  // namespace
 
-BandLoop::BandLoop(RunContext& context) : context_(context) {}
+BandLoop::BandLoop(RunContext& context, std::uint64_t most_kept)
+    : context_(context), source_(context.plan.source), most_kept_(most_kept) {}
 
-std::span<const std::byte> BandLoop::read(std::uint32_t stored, std::uint64_t offset,
-                                          std::span<std::byte> buffer) {
+std::span<const std::byte> BandLoop::bytes_of(std::uint32_t stored, std::uint64_t offset,
+                                              std::span<std::byte> buffer) const {
   if (const auto kept = kept_.find(stored); kept != kept_.end())
     return kept->second.subspan(offset, buffer.size());
   const StageTimer timer(context_.times.read, buffer.size());
-  context_.plan.source.read(stored, offset, buffer);
+  source_.read(stored, offset, buffer);
   return buffer;
+}
+
+void BandLoop::read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const {
+  const auto bytes = bytes_of(stored, offset, out);
+  if (bytes.data() != out.data()) std::ranges::copy(bytes, out.begin());
 }
 
 template <typename Step>
@@ -35,17 +41,16 @@ BandLoop::Copied BandLoop::copy(std::uint32_t stored, PartWriter part, const Loo
   // Short enough to be read straight into the output's memory.
   const std::uint64_t most = std::min<std::uint64_t>(kBandBytes, context_.writer.window_bytes());
   TensorHasher hasher;
-  for_each(BandPlan::of_bytes(context_.plan.source.stored()[stored].n_bytes, most),
-           [&](const Band& band) {
-             const std::span<std::byte> values = part.prepare(band.output_bytes, output_);
-             read(stored, band.source_offset, values);
-             if (look) look(band, values);
-             if (!part.is_plain()) {
-               const StageTimer timer(context_.times.hash, values.size());
-               hasher.update(values);
-             }
-             part.commit();
-           });
+  for_each(BandPlan::of_bytes(source_.stored()[stored].n_bytes, most), [&](const Band& band) {
+    const std::span<std::byte> values = part.prepare(band.output_bytes, output_);
+    read(stored, band.source_offset, values);
+    if (look) look(band, values);
+    if (!part.is_plain()) {
+      const StageTimer timer(context_.times.hash, values.size());
+      hasher.update(values);
+    }
+    part.commit();
+  });
   Copied copied{.source = {}, .output = part.finish()};
   copied.source = part.is_plain() ? copied.output.front() : hasher.finish();
   return copied;
@@ -55,7 +60,7 @@ Hash128 BandLoop::recode(std::uint32_t stored, const BandPlan& bands, PartWriter
                          const Recode& recode, const std::function<void()>& written) {
   TensorHasher hasher;
   for_each(bands, [&](const Band& band) {
-    const auto values = read(stored, band.source_offset, room_for(band.source_bytes, input_));
+    const auto values = bytes_of(stored, band.source_offset, room_for(band.source_bytes, input_));
     {
       const StageTimer timer(context_.times.hash, values.size());
       hasher.update(values);
@@ -73,23 +78,24 @@ Hash128 BandLoop::recode(std::uint32_t stored, const BandPlan& bands, PartWriter
 
 void BandLoop::look(std::uint32_t stored, const BandPlan& bands, const Look& look) {
   for_each(bands, [&](const Band& band) {
-    look(band, read(stored, band.source_offset, room_for(band.source_bytes, input_)));
+    look(band, bytes_of(stored, band.source_offset, room_for(band.source_bytes, input_)));
   });
 }
 
 Hash128 BandLoop::hash(std::uint32_t stored) {
   TensorHasher hasher;
-  look(stored, BandPlan::of_bytes(context_.plan.source.stored()[stored].n_bytes, kBandBytes),
+  look(stored, BandPlan::of_bytes(source_.stored()[stored].n_bytes, kBandBytes),
        [&](const Band&, std::span<const std::byte> values) { hasher.update(values); });
   return hasher.finish();
 }
 
-void BandLoop::keep(std::uint32_t stored, std::uint64_t n_bytes) {
-  if (kept_.empty()) (void)room_for(n_bytes, kept_bytes_);
-  const auto values =
-      std::span(kept_bytes_).subspan(n_kept_, context_.plan.source.stored()[stored].n_bytes);
+void BandLoop::keep(std::uint32_t stored) {
+  const std::uint64_t n_bytes = source_.stored()[stored].n_bytes;
+  if (kept_.contains(stored) || n_bytes > most_kept_ - n_kept_) return;
+  kept_bytes_.reserve(most_kept_);  // what is kept stays where it is
+  const auto values = room_for(n_kept_ + n_bytes, kept_bytes_).subspan(n_kept_);
   read(stored, 0, values);
-  n_kept_ += values.size();
+  n_kept_ += n_bytes;
   kept_[stored] = values;
 }
 

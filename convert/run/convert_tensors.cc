@@ -82,6 +82,7 @@ class Worker {
                                                                 const Act& act) {
     const TensorTask task(context_, loop_, tiles_, index);
     try {
+      for (const std::uint32_t stored : task.plan.reread(task.planned)) loop_.keep(stored);
       return act(task);
     } catch (Error& error) {
       if (error.code() == ErrorCode::kInterrupted || error.code() == ErrorCode::kNoSpace) throw;
@@ -115,15 +116,9 @@ class Worker {
   }
 
   float joint_amax(std::uint32_t set) {
-    const std::uint64_t n_bytes = context_.plan.fused_bytes(set);
     float largest = 0;
-    for (const std::uint32_t index : context_.plan.fused_sets[set]) {
-      largest = std::max(largest, at_tensor(index, [&](const TensorTask& task) {
-                           if (n_bytes <= run_.memory.fused_bytes)
-                             loop_.keep(task.tensor.encoding.stored.weight(), n_bytes);
-                           return amax_of(task);
-                         }));
-    }
+    for (const std::uint32_t index : context_.plan.fused_sets[set])
+      largest = std::max(largest, at_tensor(index, amax_of));
     return largest;
   }
 
@@ -146,7 +141,7 @@ class Worker {
 
   RunContext& context_;
   const TensorRun& run_;
-  BandLoop loop_{context_};
+  BandLoop loop_{context_, run_.memory.kept_bytes};
   TileBuffers tiles_;
 };
 

@@ -44,7 +44,7 @@ void require_claimed_scales(const TensorTask& task, std::span<const float> scale
 
 void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
   if (task.planned.action == Action::kCopy || task.planned.keeps_input)
-    formats::require_good_input_scales(task.context.plan.source, task.tensor, task.scale_policy());
+    formats::require_good_input_scales(task.source, task.tensor, task.scale_policy());
   if (!scales.has_scales()) return;
   const std::uint64_t step = std::max<std::uint64_t>(kScalesAtOnce / scales.cols(), 1);
   for (std::uint64_t row = 0; row < scales.rows(); row += step) {
@@ -72,12 +72,12 @@ bool is_kept(const TensorTask& task, const PlannedPart& part) {
   if (is_input ? !task.planned.keeps_input : part.part != Part::kScale) return false;
   if (part.part == Part::kInputScale && is_turned(task)) return false;
   return stored.has(part.part) &&
-         is_same_kind(task.context.plan.source.stored()[stored[part.part]].dtype, part.dtype);
+         is_same_kind(task.source.stored()[stored[part.part]].dtype, part.dtype);
 }
 
 // The stored scale of activations, as the target has it.
 float kept_input_scale(const TensorTask& task) {
-  const float stored = formats::read_input_scale(task.context.plan.source, task.tensor);
+  const float stored = formats::read_input_scale(task.source, task.tensor);
   return is_turned(task) ? 1.0F / stored : stored;
 }
 
@@ -133,7 +133,6 @@ void require_scales_held(const TensorTask& task, const formats::ScaleReader& sca
   const bool turns = scales.global() && task.planned.storage != nullptr && is_turned(task);
   const bool is_divided = task.planned.find(Part::kDeqScale) != nullptr;
   if (!task.lossless_only || !(turns || is_divided)) return;
-  const formats::Checkpoint& source = task.context.plan.source;
   const std::uint64_t n_rows = std::max<std::uint64_t>(1, kScalesAtOnce / scales.cols());
   for (std::uint64_t row = 0; row < scales.rows(); row += n_rows) {
     const formats::ScaleReader::Range range{.first = row,
@@ -142,10 +141,10 @@ void require_scales_held(const TensorTask& task, const formats::ScaleReader& sca
     std::vector<float> after = before;
     if (turns) {
       const std::uint32_t stored = task.tensor.encoding.stored[Part::kScale];
-      const DType dtype = source.stored()[stored].dtype;
+      const DType dtype = task.source.stored()[stored].dtype;
       const std::uint64_t width = formats::dtype_bits(dtype) / 8;
       std::vector<std::byte> bytes(before.size() * width);
-      source.read(stored, row * scales.cols() * width, bytes);
+      task.source.read(stored, row * scales.cols() * width, bytes);
       const formats::GlobalScale turned{
           .value = target_global(task, task.context.original_globals, *scales.global()),
           .divides = task.planned.storage->global_divides};
@@ -168,7 +167,7 @@ void require_scales_held(const TensorTask& task, const formats::ScaleReader& sca
 
 TensorResult keep_codes(const TensorTask& task) {
   if (task.planned.joint_global) return rescale_blocks(task);
-  const formats::ScaleReader scales(task.context.plan.source, task.tensor, task.scale_policy());
+  const formats::ScaleReader scales(task.source, task.tensor, task.scale_policy());
   judge_scales(task, scales);
   require_scales_held(task, scales);
   TensorResult result;

@@ -56,23 +56,26 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
   memory.worker_bytes = threads * of_worker;
   const std::uint64_t least_windows = 2 * threads + 2;
   std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
-  // Reading a fused set once is worth up to half of the remaining memory; the windows need the
-  // rest.
-  std::vector<std::uint64_t> sizes;
-  for (std::size_t set = 0; set < plan.fused_sets.size(); ++set) {
-    if (plan.is_read(plan.tensors[plan.fused_sets[set].front()]))
-      sizes.push_back(plan.fused_bytes(set));
+  // Reading bytes once is worth up to half of the remaining memory; the windows need the rest.
+  const std::size_t n_sets = plan.fused_sets.size();
+  std::vector<std::uint64_t> sizes(n_sets);  // of sets, then of other tensors
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (!plan.is_read(planned)) continue;
+    const bool is_in_set = planned.fused_set != PlannedTensor::kNone;
+    std::uint64_t& size = is_in_set ? sizes[planned.fused_set] : sizes.emplace_back();
+    for (const std::uint32_t stored : plan.reread(planned))
+      size += plan.source.stored()[stored].n_bytes;
   }
   const std::uint64_t most = (available - least_windows * kMinWindowBytes) / 2 / threads;
-  for (const std::uint64_t size : sizes) {
-    if (size <= most) {
-      memory.fused_bytes = std::max(memory.fused_bytes, size);
-    } else {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] <= most) {
+      memory.kept_bytes = std::max(memory.kept_bytes, sizes[i]);
+    } else if (i < n_sets) {
       ++memory.n_read_twice;
-      memory.bytes_read_twice += size;
+      memory.bytes_read_twice += sizes[i];
     }
   }
-  available -= threads * memory.fused_bytes;
+  available -= threads * memory.kept_bytes;
   memory.window_bytes = kMaxWindowBytes;
   while (available / memory.window_bytes < std::max<std::uint64_t>(least_windows, 8) &&
          memory.window_bytes > kMinWindowBytes) {

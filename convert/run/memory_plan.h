@@ -11,15 +11,15 @@ namespace ingot::convert {
 struct MemoryPlan {
   std::uint64_t fixed_bytes = 0;   ///< program, tables
   std::uint64_t worker_bytes = 0;  ///< read and band buffers of all threads
-  /// The bytes of a fused set that each thread may keep between its two passes; larger sets are
-  /// read twice.
-  std::uint64_t fused_bytes = 0;
-  std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets that are, and their codes
-  std::uint64_t threads = 0;       ///< that convert at once
-  std::uint64_t window_bytes = 0;  ///< one window of an output file
+  /// The bytes that each thread may keep of a fused set, between its two passes, or of another
+  /// tensor (Plan::reread); what exceeds them is read again.
+  std::uint64_t kept_bytes = 0;
+  std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets that are, and their bytes
+  std::uint64_t threads = 0;                             ///< that convert at once
+  std::uint64_t window_bytes = 0;                        ///< one window of an output file
   std::uint64_t n_windows = 0;
   [[nodiscard]] std::uint64_t peak() const {
-    return fixed_bytes + worker_bytes + threads * fused_bytes + window_bytes * n_windows;
+    return fixed_bytes + worker_bytes + threads * kept_bytes + window_bytes * n_windows;
   }
 };
 

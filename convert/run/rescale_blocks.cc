@@ -72,12 +72,12 @@ quantize::QualitySums errors_of(std::span<const std::byte> codes, const Scales& 
 
 TensorResult rescale_blocks(const TensorTask& task) {
   const formats::StoredParts& stored = task.tensor.encoding.stored;
-  const formats::ScaleReader reader(task.context.plan.source, task.tensor, task.scale_policy());
+  const formats::ScaleReader reader(task.source, task.tensor, task.scale_policy());
   // Judges them, as wherever scales are kept.
   (void)reader.read({.first = 0, .n = reader.rows()});
   const float joint = *task.planned.joint_global;
-  std::vector<std::byte> bytes(task.context.plan.source.stored()[stored[Part::kScale]].n_bytes);
-  task.context.plan.source.read(stored[Part::kScale], 0, bytes);
+  std::vector<std::byte> bytes(task.source.stored()[stored[Part::kScale]].n_bytes);
+  task.source.read(stored[Part::kScale], 0, bytes);
   const Scales scales = rescaled(std::move(bytes), *reader.global(), joint);
 
   TensorResult result;

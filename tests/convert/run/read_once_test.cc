@@ -1,0 +1,106 @@
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "formats/json/json.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/temp_dir.h"
+
+// A conversion reads what is stored once, codes and scales.
+
+namespace ingot::convert {
+namespace {
+
+using formats::Checkpoint;
+using formats::SchemeId;
+using ingot::testing::fixture;
+using ingot::testing::TempDir;
+
+using Counts = std::map<std::string, std::uint64_t>;
+
+/// The bytes of another checkpoint, which are counted by stored tensor.
+class CountedBytes final : public formats::StoredBytes {
+ public:
+  CountedBytes(const Checkpoint& source, Counts& counts) : source_(source), counts_(counts) {}
+  [[nodiscard]] std::span<const formats::SourceFile> files() const override {
+    return source_.files();
+  }
+  void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override {
+    counts_[tensor.name] += out.size();
+    source_.read(index, offset, out);
+  }
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
+    return source_.header_bytes(file);
+  }
+  [[nodiscard]] bool has_data(std::uint32_t file) const override { return source_.has_data(file); }
+  void read_file(std::uint32_t file, std::uint64_t offset,
+                 std::span<std::byte> out) const override {
+    source_.read_file(file, offset, out);
+  }
+  void close_file(std::uint32_t file) const override { source_.close_file(file); }
+
+ private:
+  const Checkpoint& source_;
+  Counts& counts_;
+};
+
+Checkpoint counted(const Checkpoint& source, Counts& counts) {
+  return Checkpoint::assemble(
+      {.directory = source.directory(),
+       .config = source.config(),
+       .config_text = source.config_text(),
+       .description = source.description(),
+       .dialect = &source.dialect(),
+       .side_files = source.side_files(),
+       .stored = {source.stored().begin(), source.stored().end()},
+       .bytes = std::make_unique<CountedBytes>(source, counts),
+       .index_frame = source.index_frame(),
+       .tensors = std::vector(source.tensors().begin(), source.tensors().end())},
+      {.family = std::string(source.family().spec)});
+}
+
+struct Case {
+  const char* name;
+  const char* source;
+  std::optional<SchemeId> to = {};
+  const char* dialect = "";
+};
+
+class EveryPart : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EveryPart, IsReadOnce) {
+  const TempDir dir;
+  const Checkpoint source = Checkpoint::open(fixture(GetParam().source));
+  Counts read;
+  const Checkpoint seen = counted(source, read);
+  Recipe recipe;
+  recipe.to = GetParam().to;
+  recipe.choices.dialect = GetParam().dialect;
+  ingot::testing::resolve(recipe, seen);
+  const Plan plan = ingot::testing::plan_for(seen, recipe);
+  read.clear();
+  execute(plan, dir / "out", {});
+  std::size_t n_scales = 0;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.n_parts == 0) continue;
+    plan.tensor_of(planned).encoding.stored.for_each([&](formats::Part part, std::uint32_t i) {
+      const formats::StoredTensor& stored = source.stored()[i];
+      EXPECT_EQ(read[stored.name], stored.n_bytes) << stored.name;
+      n_scales += part == formats::Part::kScale ? 1 : 0;
+    });
+  }
+  EXPECT_GT(n_scales, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Conversions, EveryPart,
+    ::testing::Values(Case{"Decoded", "glm4_moe_fp8_block", SchemeId::kBf16},
+                      Case{"EncodedInSets", "qwen3_moe_gptq", SchemeId::kNvfp4},
+                      Case{"Encoded", "qwen3_moe_gptq_asym", SchemeId::kFp8Channel},
+                      Case{"Kept", "deepseek_v4_nvfp4"},
+                      Case{"Rewrapped", "qwen3_moe_awq", std::nullopt, "compressed-tensors"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace ingot::convert
