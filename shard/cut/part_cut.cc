@@ -157,6 +157,27 @@ std::uint64_t PartCut::slice_offset(std::uint32_t slice) const {
   return slice * sections_.length_of(0, slice_[static_cast<std::size_t>(axis_)]);
 }
 
+void PartCut::gather(std::uint64_t offset, std::span<std::byte> out,
+                     const formats::ReadPiece& read) const {
+  INGOT_CHECK(matrices_.empty());
+  while (!out.empty()) {
+    const Place at = locate(offset);
+    const std::uint64_t n = std::min<std::uint64_t>(out.size(), at.end - offset);
+    // Pieces of this length, one of each slice in turn.
+    const std::uint64_t skipped = at.run.slice * at.piece + at.run.slice_offset - at.row;
+    const formats::Nest pieces(
+        8, {{.n = ceil_div(skipped + n, n_receiving_ * at.piece), .stride = at.piece},
+            {.n = n_receiving_, .pieces = 1},
+            {.n = at.piece, .stride = 1}});
+    pieces.gather(skipped, out.first(n),
+                  [&](std::uint32_t slice, std::uint64_t from, std::span<std::byte> bytes) {
+                    read(slice, at.row + from, bytes);
+                  });
+    out = out.subspan(n);
+    offset += n;
+  }
+}
+
 PartCut::Place PartCut::locate(std::uint64_t offset) const {
   INGOT_CHECK(offset < whole_bytes_);
   Place at;

@@ -9,6 +9,7 @@
 
 #include "formats/container/sections.h"
 #include "formats/container/tensor.h"
+#include "formats/places/nest.h"
 #include "formats/storage/encoding.h"
 #include "shard/cut/slicing.h"
 
@@ -94,6 +95,9 @@ class PartCut {
       }
     }
   }
+
+  /// Bytes of the whole from `offset` on, whose pieces are the slices with all matrices.
+  void gather(std::uint64_t offset, std::span<std::byte> out, const formats::ReadPiece& read) const;
 
   /// The run that begins at `offset`, cut off after n_bytes; nullopt where no slice holds that
   /// byte.

@@ -49,7 +49,6 @@ class JoinedBytes final : public formats::StoredBytes {
   /// With `compare_replicas` every other holder of the bytes is read too, and a difference is
   /// kMismatch naming tensor and holders.
   JoinedBytes(JoinedSlices slices, bool compare_replicas);
-  ~JoinedBytes() override;
 
   [[nodiscard]] std::span<const formats::SourceFile> files() const override {
     return files_.files();
@@ -72,12 +71,10 @@ class JoinedBytes final : public formats::StoredBytes {
   [[nodiscard]] bool may_have_replicas(std::uint32_t index) const;
 
  private:
-  struct Cut;
   class Reading;
   [[nodiscard]] std::span<const JoinedPiece> pieces_of(const JoinedTensor& joined) const;
 
-  JoinedSlices slices_;    // files taken out
-  std::vector<Cut> cuts_;  // parallel to the kinds
+  JoinedSlices slices_;  // files taken out
   formats::CheckpointFiles files_;
   bool compare_replicas_;
 };

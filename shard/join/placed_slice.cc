@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,10 +19,11 @@ namespace {
 
 constexpr std::array<std::uint64_t, 2> kOnce = {1, 1};
 
-// Finds the slice along the axis; contradictions of the record with itself were seen when it was
-// parsed.
-void match_stored(const Shape& stored, PlacedSlice& placed) {
-  const SliceRecord& record = placed.record;
+// The number of slices along the axis, and which one this is; contradictions of the record with
+// itself were seen when it was parsed.
+std::pair<std::uint32_t, std::uint32_t> match_stored(formats::DType dtype, const Shape& stored,
+                                                     const SliceRecord& record) {
+  std::uint32_t n = 1, slice = 0;
   const auto require = [&](bool holds, std::string_view fact) {
     if (holds) return;
     throw Error(ErrorCode::kMismatch,
@@ -39,8 +41,8 @@ void match_stored(const Shape& stored, PlacedSlice& placed) {
       const std::uint64_t section = record.sections.length_of(0, record.whole[d]);
       require(length > 0 && section % length == 0 && record.offset % length == 0,
               "slices of this size do not make up the whole");
-      placed.n = narrow<std::uint32_t>(section / length, "the number of slices");
-      placed.slice = narrow<std::uint32_t>(record.offset / length, "the number of a slice");
+      n = narrow<std::uint32_t>(section / length, "the number of slices");
+      slice = narrow<std::uint32_t>(record.offset / length, "the number of a slice");
     } else if (d == 0 && !record.experts.empty()) {
       require(record.experts.size() == stored[0], "it holds another number of experts");
     } else {
@@ -49,8 +51,9 @@ void match_stored(const Shape& stored, PlacedSlice& placed) {
   }
   require(!record.original.empty() || record.repeat == kOnce, "nothing was there to be repeated");
   // Slices of packed sub-byte types would begin inside a byte; nothing that we cut has one.
-  require(dtype_bits(placed.dtype) % 8 == 0 || (record.axis < 0 && record.experts.empty()),
+  require(dtype_bits(dtype) % 8 == 0 || (record.axis < 0 && record.experts.empty()),
           "elements of less than a byte cannot be cut");
+  return {n, slice};
 }
 
 // The side whose end is padded section by section: that of the cut, else that of the rows of
@@ -64,37 +67,10 @@ std::size_t section_side(const SliceRecord& record) {
              : 0;
 }
 
-}  // namespace
-
-bool PlacedSlice::is_cut_like(const PlacedSlice& other) const {
-  const auto common = [](const PlacedSlice& of) {
-    const SliceRecord& r = of.record;
-    return std::tie(of.dtype, of.n, r.axis, r.sections, r.whole, r.original, r.repeat);
-  };
-  return common(*this) == common(other);
-}
-
-PlacedSlice place_slice(formats::DType dtype, const Shape& stored, const SliceRecord* record) {
-  PlacedSlice placed{.dtype = dtype, .record = {}};
-  if (record == nullptr) {
-    placed.record.whole = stored;
-  } else {
-    placed.record = *record;
-    if (record->original == record->whole && record->repeat == kOnce)
-      placed.record.original.clear();
-    match_stored(stored, placed);
-  }
-  if (!formats::byte_count(dtype, placed.record.whole))
-    throw Error(ErrorCode::kLimit, "its size overflows 64 bits");
-  static_cast<void>(original_in_whole(placed));
-  return placed;
-}
-
-std::optional<formats::Nest> original_in_whole(const PlacedSlice& placed) {
-  const SliceRecord& record = placed.record;
+std::optional<formats::Nest> original_in_whole(formats::DType dtype, const SliceRecord& record) {
   if (record.original.empty()) return std::nullopt;
   const std::size_t n = record.whole.size();
-  const std::uint32_t bits = dtype_bits(placed.dtype);
+  const std::uint32_t bits = dtype_bits(dtype);
   const bool is_vector = n == 1;
   const std::size_t side = section_side(record);
   const std::size_t row_side = is_vector ? 0 : n - 2;
@@ -117,7 +93,7 @@ std::optional<formats::Nest> original_in_whole(const PlacedSlice& placed) {
     throw Error(ErrorCode::kMismatch,
                 fmt::format("was {} {} before it was retiled or padded, which {} in {} section(s) "
                             "cannot be made of (changed since it was written: run ingot check)",
-                            dtype_name(placed.dtype), shape_text(record.original),
+                            dtype_name(dtype), shape_text(record.original),
                             shape_text(record.whole), record.sections.count()));
   }
   std::uint64_t matrices = 1;
@@ -127,6 +103,37 @@ std::optional<formats::Nest> original_in_whole(const PlacedSlice& placed) {
                               {.n = rows / row_sections, .stride = record.repeat[0] * whole_cols},
                               {.n = col_sections, .stride = whole_cols / col_sections},
                               {.n = cols / col_sections, .stride = record.repeat[1]}});
+}
+
+}  // namespace
+
+bool PlacedSlice::is_cut_like(const PlacedSlice& other) const {
+  const auto common = [](const PlacedSlice& of) {
+    const SliceRecord& r = of.record;
+    return std::tie(of.dtype, r.axis, r.sections, r.whole, r.original, r.repeat);
+  };
+  return common(*this) == common(other) && cut.n_slices() == other.cut.n_slices();
+}
+
+PlacedSlice place_slice(formats::DType dtype, const Shape& stored, const SliceRecord* record) {
+  SliceRecord of;
+  std::uint32_t n = 1, slice = 0;
+  if (record == nullptr) {
+    of.whole = stored;
+  } else {
+    of = *record;
+    if (of.original == of.whole && of.repeat == kOnce) of.original.clear();
+    std::tie(n, slice) = match_stored(dtype, stored, of);
+  }
+  if (!formats::byte_count(dtype, of.whole))
+    throw Error(ErrorCode::kLimit, "its size overflows 64 bits");
+  PartCut cut(dtype, of.whole, of.axis, n, of.sections);
+  auto original = original_in_whole(dtype, of);
+  return {.dtype = dtype,
+          .record = std::move(of),
+          .cut = std::move(cut),
+          .slice = slice,
+          .original = std::move(original)};
 }
 
 }  // namespace ingot::shard

@@ -6,6 +6,7 @@
 #include "formats/container/dtype.h"
 #include "formats/places/nest.h"
 #include "formats/records/slicing_record.h"
+#include "shard/cut/part_cut.h"
 
 namespace ingot::shard {
 
@@ -14,8 +15,11 @@ struct PlacedSlice {
   formats::DType dtype{};
   /// A tensor without a record is all of `whole`. `original` is empty where nothing was changed.
   formats::SliceRecord record;
-  std::uint32_t n = 1;      ///< slices along the axis
-  std::uint32_t slice = 0;  ///< 0 .. n-1
+  PartCut cut;              ///< of the whole along the axis
+  std::uint32_t slice = 0;  ///< of those of the cut
+  /// The tensor as it was before it was padded or retiled, as one piece of the whole; nullopt where
+  /// it was neither.
+  std::optional<formats::Nest> original;
 
   /// The shape of the tensor that the slices give when they are joined.
   [[nodiscard]] const formats::Shape& shape() const {
@@ -30,9 +34,5 @@ struct PlacedSlice {
 /// for a whole whose size does not fit 64 bits.
 PlacedSlice place_slice(formats::DType dtype, const formats::Shape& stored,
                         const formats::SliceRecord* record);
-
-/// The tensor as it was before it was padded or retiled, as one piece of the whole; nullopt where
-/// it was neither.
-std::optional<formats::Nest> original_in_whole(const PlacedSlice& placed);
 
 }  // namespace ingot::shard

@@ -35,10 +35,11 @@ void append_key(std::string& key, const Numbers& numbers) {
 std::string key_of(const PlacedSlice& placed) {
   const formats::SliceRecord& record = placed.record;
   std::string key;
-  append_key(key, std::array<std::uint64_t, 7>{static_cast<std::uint64_t>(placed.dtype),
-                                               static_cast<std::uint64_t>(record.axis + 1),
-                                               placed.n, placed.slice, record.repeat[0],
-                                               record.repeat[1], record.is_zeroed ? 1U : 0U});
+  append_key(key,
+             std::array<std::uint64_t, 7>{static_cast<std::uint64_t>(placed.dtype),
+                                          static_cast<std::uint64_t>(record.axis + 1),
+                                          placed.cut.n_slices(), placed.slice, record.repeat[0],
+                                          record.repeat[1], record.is_zeroed ? 1U : 0U});
   append_key(key, record.sections.shares());
   append_key(key, record.whole);
   append_key(key, record.original);
@@ -48,7 +49,7 @@ std::string key_of(const PlacedSlice& placed) {
 
 std::string cut_text(const PlacedSlice& placed) {
   std::string text = fmt::format("{} {}", dtype_name(placed.dtype), shape_text(placed.shape()));
-  if (placed.n > 1) text += fmt::format(" in {} slices", placed.n);
+  if (placed.cut.n_slices() > 1) text += fmt::format(" in {} slices", placed.cut.n_slices());
   return text;
 }
 
@@ -249,14 +250,15 @@ void SliceJoin::complete(Whole& whole, ErrorList& faults) const {
 // The part that no slice holds, in words; empty when the pieces make up the whole.
 std::string SliceJoin::missing_part(const Whole& whole) const {
   const PlacedSlice& any = kind_of(whole.pieces[0]);
+  const std::uint32_t n_slices = any.cut.n_slices();
   std::vector<std::uint32_t> present;
   for (const JoinedPiece& piece : whole.pieces) {
     if (!kind_of(piece).record.is_zeroed) present.push_back(kind_of(piece).slice);
   }
   if (present.empty()) return "every rank holds zeros in its place";
-  if (const auto absent = absent_below(any.n, std::move(present)); !absent.empty())
+  if (const auto absent = absent_below(n_slices, std::move(present)); !absent.empty())
     return fmt::format("no file has slice{} {} of {}", absent.size() == 1 ? "" : "s",
-                       numbers_text(absent), any.n);
+                       numbers_text(absent), n_slices);
   for (std::size_t begin = 0; begin < whole.pieces.size();) {
     std::vector<std::uint32_t> experts;
     const PlacedSlice& first = kind_of(whole.pieces[begin]);
@@ -275,7 +277,7 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
     if (const auto absent = absent_below(n_experts, std::move(experts)); !absent.empty()) {
       return fmt::format("no file has expert{} {} of {}{}", absent.size() == 1 ? "" : "s",
                          numbers_text(absent), n_experts,
-                         any.n > 1 ? fmt::format(" in slice {}", first.slice) : "");
+                         n_slices > 1 ? fmt::format(" in slice {}", first.slice) : "");
     }
   }
   return "";
