@@ -35,6 +35,17 @@ class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
   static std::filesystem::path source() {
     return std::get<1>(GetParam()) ? tiny_bf16() : tiny_v32();
   }
+  // Each of the two, opened and read once per process.
+  static const formats::Checkpoint& opened_source() {
+    static const auto fp8 = formats::Checkpoint::open(tiny_v32());
+    static const auto bf16 = formats::Checkpoint::open(tiny_bf16());
+    return std::get<1>(GetParam()) ? bf16 : fp8;
+  }
+  static const OutputTensors& read_source() {
+    static const OutputTensors fp8 = read_output(tiny_v32());
+    static const OutputTensors bf16 = read_output(tiny_bf16());
+    return std::get<1>(GetParam()) ? bf16 : fp8;
+  }
   static std::string name_of(const formats::PartRow& part, const std::string& weight) {
     return module_of(weight).append(part.suffix);
   }
@@ -53,21 +64,25 @@ class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
   OutputTensors output_;
 };
 
-// Every row from FP8; from BF16 the first of each scheme, as the activations do not touch a weight.
-std::vector<std::tuple<Target, bool>> cases() {
-  std::vector<std::tuple<Target, bool>> all;
-  for (const Target& target : all_targets()) {
-    all.emplace_back(target, false);
-    if (formats::find_storage(*target.dialect, target.storage->scheme) == target.storage)
-      all.emplace_back(target, true);
-  }
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Dialects, EveryScheme, ::testing::ValuesIn(cases()), [](const auto& row) {
+std::string case_name(const ::testing::TestParamInfo<std::tuple<Target, bool>>& row) {
   return test_name(std::get<0>(row.param).name() +
                    (std::get<1>(row.param) ? "_from_bf16" : "_from_fp8"));
-});
+}
+
+using ::testing::Combine;
+using ::testing::Values;
+using ::testing::ValuesIn;
+
+INSTANTIATE_TEST_SUITE_P(FirstTargets, EveryScheme,
+                         Combine(ValuesIn(first_targets()), Values(false)), case_name);
+INSTANTIATE_TEST_SUITE_P(Schemes, EveryScheme, Combine(ValuesIn(scheme_targets()), Values(true)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(SlowTargets, EveryScheme,
+                         Combine(ValuesIn(all_targets_but(first_targets())), Values(false)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(SlowSchemes, EveryScheme,
+                         Combine(ValuesIn(all_targets_but(scheme_targets())), Values(true)),
+                         case_name);
 
 // Shapes of parts, from docs/formats.md.
 Shape shape_of(PartShape kind, SchemeId scheme, const Shape& weight) {
@@ -133,8 +148,7 @@ std::string strategy_of(SchemeId scheme) {
 void EveryScheme::expect_parts() const {
   const formats::Checkpoint checkpoint = open();
   EXPECT_EQ(checkpoint.dialect().name, target().dialect->name);
-  const formats::Checkpoint before = formats::Checkpoint::open(source());
-  ASSERT_EQ(checkpoint.tensors().size(), before.tensors().size());
+  ASSERT_EQ(checkpoint.tensors().size(), opened_source().tensors().size());
   std::set<std::string> seen;
   std::size_t n_target = 0;
   for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
@@ -179,9 +193,8 @@ void EveryScheme::expect_numbers() const {
 
 // Tensors that no rule selects keep their bytes.
 void EveryScheme::expect_untouched() const {
-  const OutputTensors before = read_output(source());
   std::size_t n_same = 0;
-  for (const auto& [name, tensor] : before) {
+  for (const auto& [name, tensor] : read_source()) {
     const bool is_part = tensor.dtype == DType::kF8E4M3 || name.ends_with("_scale_inv");
     if (is_part) continue;
     const auto after = output_.find(name);

@@ -24,8 +24,8 @@ using ingot::testing::Target;
 
 TEST(Inspection, SeesFinishedFilesBeforePublication) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "plain").run();
-  Conversion conversion(tiny_v32(), directory / "out");
+  Conversion(synth_model(), directory / "plain").run();
+  Conversion conversion(synth_model(), directory / "out");
   std::map<std::string, std::string> seen;
   std::vector<std::string> published;
   conversion.execute.inspect = [&](const std::filesystem::path& staged) {
@@ -41,8 +41,8 @@ TEST(Inspection, SeesFinishedFilesBeforePublication) {
 
 TEST(Inspection, PublishesItsReportUnlistedInTheManifest) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "plain").run();
-  Conversion conversion(tiny_v32(), directory / "out");
+  Conversion(synth_model(), directory / "plain").run();
+  Conversion conversion(synth_model(), directory / "out");
   conversion.execute.inspect = [](const std::filesystem::path&) {
     return Inspection{.report = "{\"version\": 1}\n"};
   };
@@ -56,8 +56,8 @@ TEST(Inspection, PublishesItsReportUnlistedInTheManifest) {
 
 TEST(Inspection, RefusalPublishesNothingAndCanBeResumed) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "plain").run();
-  Conversion conversion(tiny_v32(), directory / "out");
+  Conversion(synth_model(), directory / "plain").run();
+  Conversion conversion(synth_model(), directory / "out");
   int times = 0;
   conversion.execute.inspect = [&](const std::filesystem::path&) {
     ++times;
@@ -79,7 +79,7 @@ TEST(Inspection, RefusalPublishesNothingAndCanBeResumed) {
 
 TEST(Inspection, ReplacesTheReportOfAnOlderCheckpoint) {
   const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+  Conversion conversion(synth_model(), directory / "out");
   conversion.execute.inspect = [](const std::filesystem::path&) {
     return Inspection{.report = "{\"old\": true}\n"};
   };
@@ -92,14 +92,14 @@ TEST(Inspection, ReplacesTheReportOfAnOlderCheckpoint) {
 
 TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
   const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "whole");
+  Conversion conversion(synth_model(), directory / "whole");
   conversion.execute.inspect = [](const std::filesystem::path&) {
     return Inspection{.report = "{}\n"};
   };
   conversion.run();
   const auto expected = tree(directory / "whole");
   for (const bool report_is_in_place : {false, true}) {
-    Conversion cut(tiny_v32(), directory / (report_is_in_place ? "after" : "before"));
+    Conversion cut(synth_model(), directory / (report_is_in_place ? "after" : "before"));
     const OutputPaths paths = stage_finished(cut, directory / "whole");
     if (report_is_in_place)
       std::filesystem::rename(paths.staged / formats::kVerifyName,
@@ -112,7 +112,7 @@ TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
 }
 
 Conversion gated(const std::filesystem::path& output, bool passes) {
-  Conversion conversion(tiny_v32(), output);
+  Conversion conversion(synth_model(), output);
   conversion.execute.gate = "--verify weights --require 'weights.cosine>=0.999'";
   conversion.execute.inspect = [passes](const std::filesystem::path&) {
     return Inspection{.may_publish = passes};
@@ -124,7 +124,7 @@ using Gate = InTempDir;
 
 TEST_F(Gate, IsNotForgottenByResume) {
   EXPECT_TRUE(gated(dir_ / "out", false).run().refused);
-  Conversion plain(tiny_v32(), dir_ / "out");
+  Conversion plain(synth_model(), dir_ / "out");
   plain.execute.resume = true;
   for (int attempt = 0; attempt < 2; ++attempt) {
     expect_error(ErrorCode::kMismatch,
@@ -134,20 +134,20 @@ TEST_F(Gate, IsNotForgottenByResume) {
   }
   // Nor is one that was never reached.
   Conversion stopped = gated(dir_ / "stopped", true);
-  ASSERT_TRUE(run_stopped(stopped, 300));
+  ASSERT_TRUE(run_stopped(stopped, 100));
   plain.output = dir_ / "stopped";
   expect_error(ErrorCode::kMismatch, {"--verify weights"}, [&] { plain.run(); });
 
   Conversion passed = gated(dir_ / "out", true);
   passed.execute.resume = true;
   EXPECT_FALSE(passed.run().refused);
-  Conversion(tiny_v32(), dir_ / "plain").run();
+  Conversion(synth_model(), dir_ / "plain").run();
   EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "plain"));
 }
 
 TEST_F(Gate, ThatIsLeftOutStandsInTheManifest) {
   EXPECT_TRUE(gated(dir_ / "out", false).run().refused);
-  Conversion open(tiny_v32(), dir_ / "out");
+  Conversion open(synth_model(), dir_ / "out");
   open.execute.resume = true;
   open.execute.no_verify = true;
   open.run();
@@ -159,7 +159,7 @@ TEST_F(Gate, ThatIsLeftOutStandsInTheManifest) {
 }
 
 TEST_F(Gate, LooksAtAnOutputThatWasFinishedBefore) {
-  Conversion(tiny_v32(), dir_ / "out").run();
+  Conversion(synth_model(), dir_ / "out").run();
   const auto before = tree(dir_ / "out");
   for (const bool passes : {true, false}) {
     Conversion again = gated(dir_ / "out", passes);
@@ -172,8 +172,8 @@ TEST_F(Gate, LooksAtAnOutputThatWasFinishedBefore) {
 }
 
 TEST_F(Gate, LooksAtAPublicationThatWasCut) {
-  Conversion(tiny_v32(), dir_ / "whole").run();
-  Conversion cut(tiny_v32(), dir_ / "out");
+  Conversion(synth_model(), dir_ / "whole").run();
+  Conversion cut(synth_model(), dir_ / "out");
   const OutputPaths paths = stage_finished(cut, dir_ / "whole");
   Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
   Conversion again = gated(dir_ / "out", false);

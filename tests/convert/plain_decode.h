@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -15,13 +16,23 @@
 
 namespace ingot::testing {
 
-inline float e4m3_value(std::uint8_t code) {
+inline float e4m3_by_formula(std::uint8_t code) {
   const int exponent = code >> 3 & 15;
   const int mantissa = code & 7;
   if ((code & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
   const double magnitude =
       exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
   return static_cast<float>((code & 0x80) != 0 ? -magnitude : magnitude);
+}
+
+inline float e4m3_value(std::uint8_t code) {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> all{};
+    for (unsigned i = 0; i < all.size(); ++i)
+      all[i] = e4m3_by_formula(static_cast<std::uint8_t>(i));
+    return all;
+  }();
+  return values[code];
 }
 
 inline float e2m1_value(unsigned code) {
@@ -92,8 +103,12 @@ inline std::vector<float> scaled_values(const std::vector<float>& codes,
                                         std::size_t block_rows, std::size_t block_cols) {
   std::vector<float> values(codes.size());
   const std::size_t across = (cols + block_cols - 1) / block_cols;
-  for (std::size_t i = 0; i < codes.size(); ++i)
-    values[i] = codes[i] * scales[i / cols / block_rows * across + i % cols / block_cols];
+  for (std::size_t row = 0, i = 0; i < codes.size(); ++row) {
+    const float* scale = scales.data() + row / block_rows * across;
+    for (std::size_t begin = 0; begin < cols; begin += block_cols, ++scale)
+      for (const std::size_t end = i + std::min(block_cols, cols - begin); i < end; ++i)
+        values[i] = codes[i] * *scale;
+  }
   return values;
 }
 

@@ -141,4 +141,14 @@ inline const std::filesystem::path& synth_model() {
   return path;
 }
 
+/// The usual one cast to BF16 by us, made once per process.
+inline const std::filesystem::path& synth_bf16() {
+  static const TempDir directory;
+  static const std::filesystem::path path = [] {
+    Conversion(synth_model(), directory / "bf16").run();
+    return directory / "bf16";
+  }();
+  return path;
+}
+
 }  // namespace ingot::testing

@@ -58,19 +58,20 @@ TEST_F(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
 
 TEST_F(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
   const auto expected = tree(tiny_bf16());
-  int n = 0;
-  for (const std::size_t threads : {1U, 2U, 7U}) {
-    for (const std::uint64_t mem_limit : {std::uint64_t{80} << 20, std::uint64_t{4} << 30}) {
-      for (const bool direct : {true, false}) {
-        Conversion conversion(tiny_v32(), dir_ / std::to_string(n++));
-        conversion.execute.threads = threads;
-        conversion.execute.mem_limit = mem_limit;
-        conversion.execute.direct_io = direct;
-        conversion.run();
-        EXPECT_TRUE(tree(conversion.output) == expected)
-            << threads << " threads, " << mem_limit << " bytes, direct " << direct;
-      }
-    }
+  struct Setting {
+    std::size_t threads;
+    std::uint64_t megabytes;
+    bool direct;
+  };
+  for (const auto& [threads, megabytes, direct] :
+       {Setting{1, 80, true}, {2, 80, false}, {7, 4096, false}, {7, 80, true}}) {
+    Conversion conversion(tiny_v32(), dir_ / std::to_string(threads + megabytes));
+    conversion.execute.threads = threads;
+    conversion.execute.mem_limit = megabytes << 20;
+    conversion.execute.direct_io = direct;
+    conversion.run();
+    EXPECT_TRUE(tree(conversion.output) == expected)
+        << threads << " threads, " << megabytes << " megabytes, direct " << direct;
   }
 }
 
@@ -85,8 +86,7 @@ TEST_F(Execute, WithoutTargetEveryTensorIsUntouched) {
 }
 
 TEST_F(Execute, ReshardingIsLossless) {
-  for (const std::uint64_t limit :
-       {std::uint64_t{300'000}, std::uint64_t{3'000'000}, std::uint64_t{1} << 40}) {
+  for (const std::uint64_t limit : {std::uint64_t{300'000}, std::uint64_t{1} << 40}) {
     const TempDir directory;
     Conversion conversion(tiny_v32(), directory / "out");
     conversion.recipe.to.reset();

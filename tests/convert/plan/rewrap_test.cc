@@ -397,7 +397,10 @@ double relative_error(const std::vector<float>& was, const std::vector<float>& i
 
 class DialectDecode : public ::testing::TestWithParam<Target> {};
 
-INSTANTIATE_TEST_SUITE_P(Dialects, DialectDecode, ::testing::ValuesIn(all_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(FirstTargets, DialectDecode, ::testing::ValuesIn(first_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowTargets, DialectDecode,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
   const TempDir directory;

@@ -151,15 +151,13 @@ TEST_F(Lossless, StopsWhereAnOutputWouldDiffer) {
   for (const SchemeId to : {SchemeId::kBf16, SchemeId::kF16, SchemeId::kFp8Block,
                             SchemeId::kFp8Channel, SchemeId::kFp8Tensor, SchemeId::kNvfp4,
                             SchemeId::kMxfp8, SchemeId::kInt8Channel, SchemeId::kInt8Block}) {
-    for (const int base : {-9, -127}) {
-      for (const int spread : {0, 14, 18}) {
-        const auto exponent = [&](auto, auto) { return base + any(0, spread); };
-        // Codes of a block may all be zero, or even.
-        const auto code = [&](std::uint64_t row, std::uint64_t) {
-          return row % 3 == 0 ? 0 : row % 3 == 1 ? 2 * any(0, 7) : any(0, 15);
-        };
-        (loss(mxfp4(exponent, code), to).empty() ? n_held : n_lost) += 1;
-      }
+    for (const auto& [base, spread] : {std::pair{-9, 0}, {-9, 18}, {-127, 14}}) {
+      const auto exponent = [&](auto, auto) { return base + any(0, spread); };
+      // Codes of a block may all be zero, or even.
+      const auto code = [&](std::uint64_t row, std::uint64_t) {
+        return row % 3 == 0 ? 0 : row % 3 == 1 ? 2 * any(0, 7) : any(0, 15);
+      };
+      (loss(mxfp4(exponent, code), to).empty() ? n_held : n_lost) += 1;
     }
     for (const bool is_round : {false, true}) {
       const auto scale = [&](std::uint64_t, std::uint64_t) {
@@ -169,8 +167,8 @@ TEST_F(Lossless, StopsWhereAnOutputWouldDiffer) {
       (loss(int4(scale, code), to).empty() ? n_held : n_lost) += 1;
     }
   }
-  EXPECT_GT(n_held, 20);
-  EXPECT_GT(n_lost, 20);
+  EXPECT_GT(n_held, 12);
+  EXPECT_GT(n_lost, 12);
 }
 
 TEST_F(Lossless, NamesTheFirstValueThatChanges) {

@@ -248,7 +248,10 @@ void expect_as_planned(Conversion conversion) {
 
 class PlannedTarget : public ::testing::TestWithParam<Target> {};
 
-INSTANTIATE_TEST_SUITE_P(Dialects, PlannedTarget, ::testing::ValuesIn(all_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(FirstTargets, PlannedTarget, ::testing::ValuesIn(first_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowTargets, PlannedTarget,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 TEST_P(PlannedTarget, IsWhatIsWritten) {
   const TempDir directory;

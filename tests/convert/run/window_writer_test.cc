@@ -77,10 +77,9 @@ void expect_files(const TempDir& directory, const Job& job) {
   for (std::uint32_t f = 0; f < job.files.size(); ++f) {
     const std::string text = read_text_file(directory / job.files[f].name, 1 << 30);
     ASSERT_EQ(text.size(), job.files[f].n_bytes);
-    for (std::uint64_t at = 0; at < text.size(); ++at) {
-      ASSERT_EQ(static_cast<std::byte>(text[at]), content(f, at))
-          << job.files[f].name << " byte " << at;
-    }
+    std::uint64_t at = 0;
+    while (at < text.size() && static_cast<std::byte>(text[at]) == content(f, at)) ++at;
+    ASSERT_EQ(at, text.size()) << job.files[f].name << " has another byte here";
   }
 }
 
@@ -93,7 +92,7 @@ class WindowWriterSettings : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(WindowWriterSettings, WritesRandomRangesAndReportsEachOnce) {
   const Setting setting = GetParam();
-  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+  for (std::uint32_t seed = 0; seed < 2; ++seed) {
     const TempDir directory;
     const Job job = random_job(seed, 5, 700'000);
     std::vector<std::uint32_t> durable;
@@ -237,7 +236,7 @@ TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
 
 // More files than the process may open, in folders of their own.
 
-constexpr std::size_t kFiles = 700;
+constexpr std::size_t kFiles = 150;
 constexpr rlim_t kDescriptors = 64;
 
 WindowWriter::Options options(std::size_t windows) {
@@ -280,7 +279,7 @@ TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
   expect_files(directory, job);
 }
 
-INSTANTIATE_TEST_SUITE_P(Windows, ManyFiles, ::testing::Values(8, 200, 1500),
+INSTANTIATE_TEST_SUITE_P(Windows, ManyFiles, ::testing::Values(8, 400),
                          [](const auto& instance) { return std::to_string(instance.param); });
 
 using WindowWriterFiles = InTempDir;
