@@ -94,6 +94,16 @@ void set_blocks(Parameters& parameters, GroupedSpec& spec, std::uint32_t layer) 
   spec.blocks = blocks;
 }
 
+// Queries grow with their positions: as rope's parameters say, or by numbers of the file.
+std::optional<GrowthSpec> growth_of(const ModelConfig& config, Parameters& parameters) {
+  if (parameters.flag("growth", false)) return query_growth(config);
+  GrowthSpec own{.offset = 1};
+  own.beta = static_cast<float>(parameters.real("growth_beta", {0, 1e6}).value_or(0));
+  if (!parameters.has("growth_length") || !parameters.is_set("grows", true)) return std::nullopt;
+  own.length = static_cast<float>(parameters.count("growth_length", 0, {1, kWindow.most}));
+  return own;
+}
+
 // The values of a head that rope turns.
 std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters& parameters) {
   if (!parameters.flag("positions", true)) return 0;
@@ -120,7 +130,7 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
   spec.norms = parameters.word("head_norms", HeadNorm::kPerHead, kHeadNorms);
   if (!parameters.flag("has_head_norms", true)) spec.norms = HeadNorm::kNone;
   parameters.set(spec, kGroupedRows);
-  if (parameters.flag("growth", false)) spec.growth = query_growth(config);
+  spec.growth = growth_of(config, parameters);
   set_blocks(parameters, spec, layer);
   return spec;
 }
@@ -145,7 +155,7 @@ void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
 BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
   LatentSpec spec = latent_attention(model.config, parameters.flag("positions", true));
   spec.head_gate = parameters.flag("head_gate", false);
-  if (parameters.flag("growth", false)) spec.growth = query_growth(model.config);
+  spec.growth = growth_of(model.config, parameters);
   if (parameters.flag("own_norm_eps", false)) spec.latent_norm_eps = model.spec.norm.eps;
   const auto latent_scale = [&](const char* flag, std::size_t width) {
     if (!parameters.flag(flag, false) || width == 0) return 1.0F;

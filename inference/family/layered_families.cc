@@ -12,43 +12,6 @@ namespace ingot::inference {
 using formats::JsonFields;
 using formats::ModelConfig;
 
-namespace {
-
-constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
-
-}  // namespace
-
-// Llama 4: layers with rope see the tokens of their chunk and normalize rotated values; layers
-// without see all, and their queries may grow. Experts take their input times the gate.
-ModelSpec llama4(const ModelConfig& config) {
-  Decoder model(config);
-  model.leave_out_mtp();
-  const JsonFields& fields = model.fields;
-  GroupedSpec chunked = grouped_attention(config, {.interleaved = true});
-  chunked.norms = fields.boolean("use_qk_norm", true) ? HeadNorm::kPlain : HeadNorm::kNone;
-  chunked.norms_after_rope = true;
-  GroupedSpec whole = chunked;
-  chunked.chunk = static_cast<std::size_t>(
-      fields.optional_number("attention_chunk_size", kMaxWindow).value_or(8192));
-  whole.norms = HeadNorm::kNone;
-  whole.rope = {};
-  // A flag in some configs, a number in others.
-  const formats::Json* tuned = fields.find("attn_temperature_tuning");
-  if (tuned == nullptr || (*tuned != false && *tuned != 0 && !tuned->is_null())) {
-    whole.growth = GrowthSpec{
-        .beta = static_cast<float>(fields.optional_real("attn_scale", 0, 1e6).value_or(0.1)),
-        .length = static_cast<float>(required(
-            fields.optional_number("floor_scale", kMaxWindow).value_or(8192), "floor_scale")),
-        .offset = 1};
-  }
-  const std::vector<bool> has_rope = rope_layers(fields, model.spec.n_main);
-  RouterSpec& router = model.router("num_local_experts");
-  router.score = GateScore::kSigmoid;
-  router.scales_input = true;
-  model.share(model.mixture->expert.width);
-  return model.with([&](std::size_t l) { return has_rope[l] ? chunked : whole; });
-}
-
 // Inkling: logits by distance in place of rope, short convolutions over keys, values and outputs;
 // local layers have heads of their own. The router weighs shared experts too.
 ModelSpec inkling(const ModelConfig& config) {
@@ -87,7 +50,7 @@ ModelSpec inkling(const ModelConfig& config) {
   scale(local);
   whole.distances = {.values = values, .extent = needed(fields, "rel_extent")};
   scale(whole);
-  if (const auto floor = fields.optional_number("log_scaling_n_floor", kMaxWindow)) {
+  if (const auto floor = fields.optional_number("log_scaling_n_floor", 1 << 30)) {
     whole.growth = GrowthSpec{
         .beta =
             static_cast<float>(fields.optional_real("log_scaling_alpha", -1e6, 1e6).value_or(0.1)),

@@ -12,6 +12,12 @@ using formats::ForwardParameters;
 using formats::ForwardValue;
 using formats::Json;
 
+namespace {
+
+constexpr std::string_view kDefault = " default ";
+
+}  // namespace
+
 void Parameters::refuse(int line, const std::string& fact) const {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("line {}: {}", line, fact))
       .in_file(fmt::format("family {}", family_.name));
@@ -26,18 +32,21 @@ const Json& value_of(const formats::ModelConfig& config, std::string_view key) {
   return formats::config_value(config, key);
 }
 
-std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual, bool is_flag) {
+std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual,
+                                std::optional<bool> is_flag) {
   const ForwardValue* value = find(name);
   if (value == nullptr) return usual;
   const std::string& text = text_of(*value);
   if (text == "true" || text == "false") return text == "true" ? 1 : 0;
+  if (text == "rope_layers" && layer_)
+    return rope_layers(spec_fields(config_), config_.num_hidden_layers).at(*layer_) ? 1 : 0;
   try {
     const formats::Width width = formats::Width::parse(text, family_.widths);
     for (const std::string& key : formats::keys_of(width)) {
       const Json& is = value_of(config_, key);
-      if (is.is_null() || is.is_array() || is.is_boolean() == is_flag) continue;
+      if (!is_flag || is.is_null() || is.is_array() || is.is_boolean() == *is_flag) continue;
       inference::refuse(fmt::format("'{}' is {}, {}", key, is.dump(),
-                                    is_flag ? "not true or false" : "not a whole number"));
+                                    *is_flag ? "not true or false" : "not a whole number"));
     }
     return width.size(config_, layer_);
   } catch (const Error& error) {
@@ -49,7 +58,8 @@ std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual, bool
 std::size_t Parameters::count(std::string_view name, std::size_t usual, Limits limits) {
   const std::uint64_t is = number(name, usual);
   const ForwardValue* value = find(name);
-  const std::string& text = value == nullptr ? std::string(name) : text_of(*value);
+  const std::string said = value == nullptr ? std::string(name) : text_of(*value);
+  const std::string text = said.substr(0, said.find(kDefault));
   if (static_cast<double>(is) > limits.most)
     inference::refuse(fmt::format("'{}' is {}, at most {} is plausible", text, is, limits.most));
   if (static_cast<double>(is) < limits.least) required(is, text);
@@ -61,7 +71,6 @@ std::optional<double> Parameters::real(std::string_view name, Limits limits) {
   if (value == nullptr) return std::nullopt;
   const std::string& text = text_of(*value);
   if (text.find_first_of("0123456789-") == 0) return literal(*value, text);
-  constexpr std::string_view kDefault = " default ";
   const std::size_t at = text.find(kDefault);
   const std::string key = text.substr(0, at);
   const Json* said = &value_of(config_, key);

@@ -58,6 +58,10 @@ class Parameters {
   [[nodiscard]] bool flag(std::string_view name, bool usual) {
     return whole(name, usual ? 1 : 0, /*is_flag=*/true) != 0;
   }
+  /// The same of keys that are flags in some configs and numbers in others.
+  [[nodiscard]] bool is_set(std::string_view name, bool usual) {
+    return whole(name, usual ? 1 : 0, std::nullopt) != 0;
+  }
   /// A number, or the one of a key, which is kCorrupt beyond the limits; nullopt where the config
   /// lacks that key and the file has no default for it.
   [[nodiscard]] std::optional<double> real(std::string_view name, Limits limits = kAnyReal);
@@ -93,7 +97,7 @@ class Parameters {
   void set(float& member, std::string_view name, Limits limits) {
     if (const auto given = real(name, limits)) member = static_cast<float>(*given);
   }
-  std::uint64_t whole(std::string_view name, std::uint64_t usual, bool is_flag);
+  std::uint64_t whole(std::string_view name, std::uint64_t usual, std::optional<bool> is_flag);
   const formats::ForwardValue* find(std::string_view name);
   /// The value for this config: kUnsupported for a word that the file does not know.
   [[nodiscard]] const std::string& text_of(const formats::ForwardValue& value) const;

@@ -101,7 +101,6 @@ HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
 /// Families in other files.
 ModelSpec mistral_large4(const formats::ModelConfig& config);
-ModelSpec llama4(const formats::ModelConfig& config);
 ModelSpec inkling(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
 
