@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 // A kind is a function from parameters to its spec. A parameter that the file does not name has the
 // value of most families, so that common ones are short.
@@ -138,7 +139,8 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
 void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
                  std::uint32_t layer) {
   IndexerSpec indexer =
-      lightning_indexer(model.config, spec, parameters.flag("indexer_interleaved", true));
+      lightning_indexer(model.config, spec, parameters.flag("indexer_interleaved", true),
+                        parameters.flag("indexer_from_input", false));
   indexer.hadamard_fp8 = parameters.flag("indexer_hadamard", false);
   if (indexer.hadamard_fp8 && !std::has_single_bit(indexer.head_dim)) {
     refuse(ErrorCode::kUnsupported,
@@ -152,9 +154,37 @@ void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
   spec = with_indexer(model.config, spec, indexer, layer);
 }
 
+// An earlier layer of its kind, with keys of its own, whose keys the layer reads.
+void set_source(const Decoder& model, Parameters& parameters, LatentSpec& spec,
+                std::uint32_t layer) {
+  const std::optional<double> said = parameters.real("keys_of", {0, kMaxCount});
+  if (!said || *said == layer) return;
+  spec.keys_of = static_cast<std::size_t>(*said);
+  const bool is_earlier = *said < layer && *said == std::floor(*said);
+  const LatentSpec* source =
+      is_earlier ? model.spec.layers[*spec.keys_of].find<LatentSpec>() : nullptr;
+  if (source == nullptr || source->keys_of || source->rope_dim != spec.rope_dim) {
+    refuse(
+        fmt::format("'{}' has {} for layer {}, which is no earlier layer of its kind with keys "
+                    "of its own",
+                    parameters.key("keys_of"), *said, layer));
+  }
+}
+
 BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
-  LatentSpec spec = latent_attention(model.config, parameters.flag("positions", true));
+  ModelConfig config = model.config;
+  const bool is_stretched = parameters.flag("stretched", false) && !rope_fields(config);
+  if (is_stretched) {
+    // The defaults of transformers.
+    config.rope.type = "yarn";
+    config.rope.factor = 2048;
+    config.rope.original_max_position_embeddings = 512;
+  }
+  LatentSpec spec = latent_attention(config, parameters.flag("positions", true));
+  if (is_stretched) spec.rope.magnitude = 1.0F;
+  spec.rope.is_learned = parameters.flag("learned_rope", false);
   spec.head_gate = parameters.flag("head_gate", false);
+  spec.heads_grow = parameters.flag("heads_grow", false);
   spec.growth = growth_of(model.config, parameters);
   if (parameters.flag("own_norm_eps", false)) spec.latent_norm_eps = model.spec.norm.eps;
   const auto latent_scale = [&](const char* flag, std::size_t width) {
@@ -165,6 +195,9 @@ BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t laye
   spec.query_latent_scale = latent_scale("scales_queries", spec.q_lora);
   spec.key_latent_scale = latent_scale("scales_keys", spec.kv_lora);
   if (parameters.flag("indexer", false)) set_indexer(model, parameters, spec, layer);
+  // The indexer has positions in all layers.
+  if (!parameters.flag("has_rope", true)) spec.nope += std::exchange(spec.rope_dim, 0);
+  set_source(model, parameters, spec, layer);
   return spec;
 }
 
@@ -263,6 +296,8 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
 
 void set_model(Parameters& parameters, Decoder& model) {
   model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
+  if (const auto cap = parameters.real("logit_cap", {1e-6, 1e9}))
+    model.spec.ends.logit_cap = static_cast<float>(*cap);
   if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
   model.spec.ends.hyper->learned_head = parameters.flag("learned_head", true);

@@ -55,14 +55,18 @@ std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual,
   }
 }
 
+std::string Parameters::key(std::string_view name) {
+  const ForwardValue* value = find(name);
+  const std::string text = value == nullptr ? std::string(name) : text_of(*value);
+  return text.substr(0, text.find(kDefault));
+}
+
 std::size_t Parameters::count(std::string_view name, std::size_t usual, Limits limits) {
   const std::uint64_t is = number(name, usual);
-  const ForwardValue* value = find(name);
-  const std::string said = value == nullptr ? std::string(name) : text_of(*value);
-  const std::string text = said.substr(0, said.find(kDefault));
   if (static_cast<double>(is) > limits.most)
-    inference::refuse(fmt::format("'{}' is {}, at most {} is plausible", text, is, limits.most));
-  if (static_cast<double>(is) < limits.least) required(is, text);
+    inference::refuse(
+        fmt::format("'{}' is {}, at most {} is plausible", key(name), is, limits.most));
+  if (static_cast<double>(is) < limits.least) required(is, key(name));
   return static_cast<std::size_t>(is);
 }
 

@@ -50,6 +50,8 @@ class Parameters {
   /// kInvalidArgument naming the family's file.
   [[noreturn]] void refuse(int line, const std::string& fact) const;
   [[nodiscard]] bool has(std::string_view name) { return find(name) != nullptr; }
+  /// The key or expression of a parameter, for messages.
+  [[nodiscard]] std::string key(std::string_view name);
   /// Keys of a number may be anything but true or false (kCorrupt), those of a flag only these or
   /// lists by layer; it is set where its expression is not 0.
   [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t usual) {

@@ -100,7 +100,6 @@ LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
 /// Families in other files.
-ModelSpec mistral_large4(const formats::ModelConfig& config);
 ModelSpec inkling(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
 

@@ -119,13 +119,15 @@ TEST(LayeredSpecs, ReadMistralLarge4) {
 TEST(LayeredSpecs, RefuseWhatMistralLarge4CannotBe) {
   using enum ErrorCode;
   const std::string text = "/text_config/";
-  const auto sources = [&](std::initializer_list<int> layers) {
+  const auto sources = [&](std::initializer_list<double> layers) {
     return Edits{{text + "kv_source_layers", Json(layers)}};
   };
   expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 2 for layer 1"},
                          sources({0, 2, 2}));
   expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 0 for layer 2"},
                          sources({0, 0, 0}));
+  expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' has 0.5 for layer 1"},
+                         sources({0, 0.5, 2}));
   expect_forward_refused("mistral_large4", kCorrupt, {"'kv_source_layers' is not a list for 3"},
                          sources({0, 0}));
   expect_forward_refused("mistral_large4", kCorrupt, {"'index_topk_pattern'"},

@@ -5,8 +5,6 @@
 #include "formats/json/json_fields.h"
 #include "inference/family/spec_parts.h"
 
-// Families whose layers have attention of different kinds, of which files cannot say all.
-
 namespace ingot::inference {
 
 using formats::JsonFields;
@@ -75,69 +73,6 @@ ModelSpec inkling(const ModelConfig& config) {
       model.with([&](std::size_t l) { return std::ranges::count(locals, l) > 0 ? local : whole; });
   for (LayerSpec& layer : spec.layers) layer.short_convolution = kernel;
   return spec;
-}
-
-// Mistral Large 4: latent attention without a query latent, whose queries grow by head. Layers
-// without rope widen the other part of a head; some layers read the keys of an earlier one. Rope's
-// frequencies are learned factors of YaRN's, and logits have a soft cap.
-ModelSpec mistral_large4(const ModelConfig& given) {
-  const bool says_rope = rope_fields(given).has_value();
-  ModelConfig config = given;
-  if (!says_rope) {
-    // The defaults of transformers.
-    config.rope.type = "yarn";
-    config.rope.factor = 2048;
-    config.rope.original_max_position_embeddings = 512;
-  }
-  Decoder model(config);
-  model.leave_out_mtp();
-  const JsonFields& fields = model.fields;
-  const std::size_t n_layers = model.spec.n_main;
-  LatentSpec attention = latent_attention(config);
-  if (!says_rope) attention.rope.magnitude = 1.0F;
-  attention.rope.is_learned = true;
-  attention.latent_norm_eps = model.spec.norm.eps;
-  attention.heads_grow = true;
-  if (attention.q_lora > 0) {
-    refuse(ErrorCode::kUnsupported,
-           fmt::format("'q_lora_rank' is {}; this family has no query latent", attention.q_lora));
-  }
-  const IndexerSpec indexer =
-      lightning_indexer(config, attention, /*interleaved=*/true, /*from_input=*/true);
-
-  LatentSpec without_rope = attention;
-  without_rope.nope += without_rope.rope_dim;
-  without_rope.rope_dim = 0;
-  const std::vector<bool> has_rope = rope_layers(fields, n_layers);
-  const std::vector<std::uint64_t> sources = fields.optional_numbers("kv_source_layers");
-  if (!sources.empty() && sources.size() != n_layers) {
-    refuse(fmt::format("'kv_source_layers' is not a list for {} layers", n_layers));
-  }
-  const auto mixer = [&](std::size_t l) {
-    LatentSpec own = with_indexer(config, has_rope[l] ? attention : without_rope, indexer, l);
-    if (sources.empty() || sources[l] == l) return own;
-    if (sources[l] > l || sources[sources[l]] != sources[l] ||
-        has_rope[sources[l]] != has_rope[l]) {
-      refuse(
-          fmt::format("'kv_source_layers' has {} for layer {}, which is no earlier layer of its "
-                      "kind with keys of its own",
-                      sources[l], l));
-    }
-    own.keys_of = static_cast<std::size_t>(sources[l]);
-    return own;
-  };
-  model.spec.ends.logit_cap =
-      static_cast<float>(fields.optional_real("final_logit_softcapping", 1e-6, 1e9).value_or(30));
-  if (!model.mixture) return model.with(mixer);
-  RouterSpec& router = model.router();
-  if (router.groups > 1) {
-    refuse(ErrorCode::kUnsupported,
-           fmt::format("'n_group' is {}; this family has one group", router.groups));
-  }
-  router.score = GateScore::kSoftmax;
-  router.normalize = true;
-  router.scale = routed_scale(fields);
-  return model.with(mixer);
 }
 
 }  // namespace ingot::inference
