@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::array kFamilies = {
     ModelFamily{"deepseek_v4", deepseek_v4},
-    ModelFamily{"inkling", inkling},
 };
 
 }  // namespace

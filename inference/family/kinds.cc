@@ -63,7 +63,8 @@ constexpr std::array kRouterRows = {
     Row<RouterSpec>{"scales_input", &RouterSpec::scales_input},
     Row<RouterSpec>{"normalize", &RouterSpec::normalize},
     Row<RouterSpec>{"scale", &RouterSpec::scale, kAnyReal},
-    Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew}};
+    Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew},
+    Row<RouterSpec>{"weighed_shared", &RouterSpec::weighed_shared, kNoneOrFew}};
 
 // `alpha` of dynamic rope stretches its base once, whatever the length.
 void stretch_by_alpha(ModelConfig& config) {
@@ -98,9 +99,11 @@ void set_blocks(Parameters& parameters, GroupedSpec& spec, std::uint32_t layer) 
 // Queries grow with their positions: as rope's parameters say, or by numbers of the file.
 std::optional<GrowthSpec> growth_of(const ModelConfig& config, Parameters& parameters) {
   if (parameters.flag("growth", false)) return query_growth(config);
-  GrowthSpec own{.offset = 1};
-  own.beta = static_cast<float>(parameters.real("growth_beta", {0, 1e6}).value_or(0));
-  if (!parameters.has("growth_length") || !parameters.is_set("grows", true)) return std::nullopt;
+  if (!parameters.has("growth_length")) return std::nullopt;
+  GrowthSpec own{.offset = 1, .is_smooth = parameters.flag("growth_smooth", false)};
+  static_cast<void>(parameters.has("growth_beta"));
+  if (!parameters.is_set("grows", true)) return std::nullopt;
+  own.beta = static_cast<float>(parameters.real("growth_beta", {-1e6, 1e6}).value_or(0));
   own.length = static_cast<float>(parameters.count("growth_length", 0, {1, kWindow.most}));
   return own;
 }
@@ -131,6 +134,12 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
   spec.norms = parameters.word("head_norms", HeadNorm::kPerHead, kHeadNorms);
   if (!parameters.flag("has_head_norms", true)) spec.norms = HeadNorm::kNone;
   parameters.set(spec, kGroupedRows);
+  if (parameters.flag("scaled_by_width", false))
+    spec.softmax_scale = 1.0F / static_cast<float>(spec.head_dim);
+  if (parameters.has("distance_values")) {
+    spec.distances = {.values = parameters.count("distance_values", 0),
+                      .extent = parameters.count("distance_extent", 0, {1, kMaxCount})};
+  }
   spec.growth = growth_of(config, parameters);
   set_blocks(parameters, spec, layer);
   return spec;
@@ -295,9 +304,17 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
 }
 
 void set_model(Parameters& parameters, Decoder& model) {
+  EndsSpec& ends = model.spec.ends;
   model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
   if (const auto cap = parameters.real("logit_cap", {1e-6, 1e9}))
-    model.spec.ends.logit_cap = static_cast<float>(*cap);
+    ends.logit_cap = static_cast<float>(*cap);
+  ends.logit_divisor =
+      static_cast<float>(parameters.real("logit_divisor", {1e-6, 1e6}).value_or(1));
+  ends.norms_embedding = parameters.flag("norms_embedding", false);
+  const std::size_t stored = model.spec.stored_vocab;
+  model.spec.vocab = parameters.count("vocab", stored, {1, static_cast<double>(stored)});
+  if (parameters.has("short_convolution"))
+    model.short_convolution = parameters.count("short_convolution", 0, {2, 1 << 16});
   if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
   model.spec.ends.hyper->learned_head = parameters.flag("learned_head", true);

@@ -66,7 +66,10 @@ std::size_t Parameters::count(std::string_view name, std::size_t usual, Limits l
   if (static_cast<double>(is) > limits.most)
     inference::refuse(
         fmt::format("'{}' is {}, at most {} is plausible", key(name), is, limits.most));
-  if (static_cast<double>(is) < limits.least) required(is, key(name));
+  if (static_cast<double>(is) >= limits.least) return static_cast<std::size_t>(is);
+  required(is, key(name));
+  inference::refuse(
+      fmt::format("'{}' is {}, at least {} is plausible", key(name), is, limits.least));
   return static_cast<std::size_t>(is);
 }
 

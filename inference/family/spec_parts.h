@@ -58,6 +58,7 @@ struct Decoder {
   MlpSpec dense;
   std::optional<MixtureSpec> mixture;  ///< where any layer has one
   bool norms_mixture = false;          ///< as BlockSpec::norms_output, of the mixture
+  std::size_t short_convolution = 0;   ///< as of each LayerSpec
 
   /// kCorrupt, naming `key`, where no layer has experts.
   RouterSpec& router(const char* key = "num_experts");
@@ -100,7 +101,6 @@ LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
 /// Families in other files.
-ModelSpec inkling(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
 
 }  // namespace ingot::inference

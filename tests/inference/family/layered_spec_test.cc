@@ -81,15 +81,15 @@ TEST(LayeredSpecs, RefuseWhatInklingCannotBe) {
   const std::string text = "/text_config/";
   expect_forward_refused("inkling", kUnsupported, {"'shared_expert_sink' is false"},
                          {{text + "shared_expert_sink", false}});
-  expect_forward_refused("inkling", kCorrupt, {"'sconv_kernel_size' is 1"},
+  expect_forward_refused("inkling", kCorrupt, {"sconv_kernel_size' is 1"},
                          {{text + "sconv_kernel_size", 1}});
   expect_forward_refused("inkling", kCorrupt, {"'d_rel'"}, {{text + "d_rel", 0}});
   expect_forward_refused("inkling", kCorrupt, {"'rel_extent'"}, {{text + "rel_extent", 0}});
   expect_forward_refused("inkling", kCorrupt, {"'sliding_window_size'"},
                          {{text + "sliding_window_size", 0}});
-  expect_forward_refused("inkling", kCorrupt, {"4 heads over 3 key heads"},
+  expect_forward_refused("inkling", kCorrupt, {"4 heads of 24 over 3 key heads"},
                          {{text + "swa_num_key_value_heads", 3}});
-  expect_forward_refused("inkling", kCorrupt, {"'unpadded_vocab_size'"},
+  expect_forward_refused("inkling", kCorrupt, {"unpadded_vocab_size"},
                          {{text + "unpadded_vocab_size", 113}});
 }
 
