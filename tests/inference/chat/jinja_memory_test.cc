@@ -37,6 +37,14 @@ void uncounted(void* memory) {
 void* operator new(std::size_t n) {
   return counted(n);
 }
+// As the buffer of a stable sort is made: freed by the operators below too.
+void* operator new(std::size_t n, const std::nothrow_t& /*quiet*/) noexcept {
+  try {
+    return counted(n);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept {
   uncounted(memory);
 }

@@ -199,10 +199,10 @@ TEST(Bpe, NamesAMissingUnknownTokenWhenNeeded) {
   testing::expect_error(ErrorCode::kCorrupt, {"<unk>", "\"?\""}, [&] { model.encode("?"); });
 }
 
-TEST(Bpe, MergesAMillionCharactersInOnePiece) {
+TEST(Bpe, MergesALongPieceInLittleTime) {
   Model model(model_json({"a", "aa", "aaaa"}, {"a a", "aa aa"}));
-  const Tokens tokens = model.encode(std::string(1'000'001, 'a'));
-  ASSERT_EQ(tokens.size(), 250'001U);
+  const Tokens tokens = model.encode(std::string(200'001, 'a'));
+  ASSERT_EQ(tokens.size(), 50'001U);
   EXPECT_EQ(tokens.front(), "aaaa");
   EXPECT_EQ(tokens.back(), "a");
 }

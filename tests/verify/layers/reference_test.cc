@@ -91,7 +91,7 @@ class ReferenceFile : public ::testing::Test {
 
   static TinyTensor ids(const std::string& name, const std::vector<std::int64_t>& values) {
     std::string data(values.size() * sizeof(std::int64_t), '\0');
-    std::memcpy(data.data(), values.data(), data.size());
+    if (!values.empty()) std::memcpy(data.data(), values.data(), data.size());
     return {.name = name, .dtype = "I64", .shape = {values.size()}, .data = data};
   }
   static TinyTensor zeros(const std::string& name, const std::vector<std::uint64_t>& shape) {
