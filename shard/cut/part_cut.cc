@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 
@@ -73,28 +71,17 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   const std::uint64_t codes = is_in_blocks ? side / whole_[axis]
                               : is_packed  ? formats::codes_per_element(scheme, dtype)
                                            : 1;
-  INGOT_CHECK(whole_[axis] == side / unit / codes && sections_.divide(whole_[axis], n_));
+  INGOT_CHECK(whole_[axis] == side / unit / codes);
   cut_along(dtype, axis);
 }
 
 PartCut::PartCut(DType dtype, const Shape& whole, int axis, std::uint32_t n,
                  const formats::Sections& sections)
     : n_(n), whole_(whole), slice_(whole) {
-  const auto refuse = [&] {
-    return Error(ErrorCode::kCorrupt,
-                 fmt::format("a part of shape {} cannot be cut into {} slices of {} sections along "
-                             "dimension {}",
-                             formats::shape_text(whole), n, sections.count(), axis));
-  };
-  if (n == 0 || axis < -1) throw refuse();
-  if (!formats::byte_count(dtype, whole)) throw refuse();
   set_whole(dtype);
   if (axis == -1 || n == 1) return;
-  const auto dimension = static_cast<std::size_t>(axis);
-  if (dimension >= whole.size() || !sections.divide(whole[dimension], n)) throw refuse();
   sections_ = sections;
-  if (!is_of_whole_bytes(dtype, dimension)) throw refuse();
-  cut_along(dtype, dimension);
+  cut_along(dtype, static_cast<std::size_t>(axis));
 }
 
 void PartCut::set_whole(DType dtype) {
@@ -104,25 +91,17 @@ void PartCut::set_whole(DType dtype) {
   matrix_bytes_ = stride_ = piece_ = *n_bytes;
 }
 
-std::uint64_t PartCut::element_bits(DType dtype, std::size_t axis) const {
-  std::uint64_t bits = formats::dtype_bits(dtype);
-  for (std::size_t d = axis + 1; d < whole_.size(); ++d) bits *= whole_[d];
-  return bits;
-}
-
-bool PartCut::is_of_whole_bytes(DType dtype, std::size_t axis) const {
-  // Every section is a multiple of this.
-  return element_bits(dtype, axis) * (sections_.step(whole_[axis]) / n_) % 8 == 0;
-}
-
 void PartCut::cut_along(DType dtype, std::size_t axis) {
-  INGOT_CHECK(is_of_whole_bytes(dtype, axis));
+  INGOT_CHECK(axis < whole_.size() && n_ > 0 && sections_.divide(whole_[axis], n_));
+  std::uint64_t bits = formats::dtype_bits(dtype);  // of an element with all inner dimensions
+  for (std::size_t d = axis + 1; d < whole_.size(); ++d) bits *= whole_[d];
+  // Every section is a multiple of the step.
+  INGOT_CHECK(bits * (sections_.step(whole_[axis]) / n_) % 8 == 0);
   kind_ = Kind::kCut;
   axis_ = static_cast<int>(axis);
   n_receiving_ = n_;
   slice_[axis] /= n_;
   slice_bytes_ = whole_bytes_ / n_;
-  const std::uint64_t bits = element_bits(dtype, axis);
   if (sections_.is_equal()) {
     stride_ = sections_.step(whole_[axis]) * bits / 8;
   } else {

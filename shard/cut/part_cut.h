@@ -40,7 +40,7 @@ class PartCut {
           std::array<std::uint64_t, 2> group, const TensorCut& cut);
 
   /// From a record: a part of `whole` shape cut into `n` along its dimension `axis` from the front
-  /// (-1: not cut). Throws kCorrupt for a shape that cannot be cut so.
+  /// (-1: not cut), which place_slice has compared with a slice; INGOT_CHECKed.
   PartCut(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
           const formats::Sections& sections);
 
@@ -123,9 +123,6 @@ class PartCut {
   };
   [[nodiscard]] Place locate(std::uint64_t offset) const;
   void set_whole(formats::DType dtype);
-  /// Bits of one element along the axis, with all inner dimensions.
-  [[nodiscard]] std::uint64_t element_bits(formats::DType dtype, std::size_t axis) const;
-  [[nodiscard]] bool is_of_whole_bytes(formats::DType dtype, std::size_t axis) const;
   void cut_along(formats::DType dtype, std::size_t axis);
 
   Kind kind_ = Kind::kWhole;
