@@ -162,7 +162,7 @@ shard::AlignedPart Plan::aligned(const PlannedTensor& planned, std::size_t part)
   const LogicalTensor& tensor = tensor_of(planned);
   const formats::Shape shape = part_shape(planned, part);
   if (planned.alignment == shard::Alignment{})
-    return {.shape = shape, .sections = planned.padded_sections()};
+    return {.shape = shape, .weight = tensor.shape, .sections = planned.padded_sections()};
   return shard::aligned_part(planned.parts[part].part, planned.to, shape, tensor.shape,
                              scale_block_of(tensor, planned), planned.alignment,
                              planned.padded_sections());
@@ -172,15 +172,11 @@ shard::PartCut Plan::part_cut(const PlannedTensor& planned, std::size_t part,
                               std::uint32_t ep_rank) const {
   const LogicalTensor& tensor = tensor_of(planned);
   const PlannedPart& whole = planned.parts[part];
-  formats::Shape weight = tensor.shape;
-  if (planned.alignment.padded[0] != 0)
-    weight[weight.size() >= 2 ? weight.size() - 2 : 0] =
-        planned.alignment.padded[0] * planned.padded_sections();
-  if (planned.alignment.padded[1] != 0) weight.back() = planned.alignment.padded[1];
+  const shard::AlignedPart as_cut = aligned(planned, part);
   const bool is_retiled = planned.alignment.block[0] != 0;
-  const shard::PartCut cut(
-      whole.part, whole.dtype, aligned(planned, part).shape, planned.to, weight,
-      is_retiled ? planned.alignment.block : scale_block_of(tensor, planned), planned.cut);
+  const shard::PartCut cut(whole.part, whole.dtype, as_cut.shape, planned.to, as_cut.weight,
+                           is_retiled ? planned.alignment.block : scale_block_of(tensor, planned),
+                           planned.cut);
   if (ep_rank == PlannedPlace::kAllExperts) return cut;
   const auto experts = slicing->experts.experts_of(*tensor.layer, ep_rank);
   return cut.of_matrices({experts.begin(), experts.end()});

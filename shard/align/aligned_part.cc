@@ -54,13 +54,12 @@ std::vector<std::byte> filler_of(Part part, formats::SchemeId scheme, DType dtyp
 AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape,
                          const Shape& weight, std::array<std::uint64_t, 2> group,
                          const Alignment& alignment, std::uint32_t sections) {
-  AlignedPart aligned{.shape = shape, .sections = sections};
+  AlignedPart aligned{.shape = shape, .weight = weight, .sections = sections};
   // A block that the weight does not fill may be one of several when it is padded.
-  Shape padded = weight;
-  if (alignment.padded[0] != 0)
-    padded[padded.size() >= 2 ? padded.size() - 2 : 0] = alignment.padded[0] * sections;
-  if (alignment.padded[1] != 0) padded.back() = alignment.padded[1];
-  const auto unit = part_unit(part, scheme, padded, group);
+  const std::size_t row_side = weight.size() >= 2 ? weight.size() - 2 : 0;
+  if (alignment.padded[0] != 0) aligned.weight[row_side] = alignment.padded[0] * sections;
+  if (alignment.padded[1] != 0) aligned.weight.back() = alignment.padded[1];
+  const auto unit = part_unit(part, scheme, aligned.weight, group);
   if (alignment.block[0] != 0 && part == Part::kScale) {
     const std::size_t rank = shape.size();
     INGOT_CHECK(rank >= 2 && weight.size() >= 2);
@@ -73,7 +72,7 @@ AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape
   if (alignment.padded[0] != 0 && unit[0] != 0) {
     // Rows are the dimension before the last, or the only one.
     const std::size_t rows = shape.size() >= 2 ? shape.size() - 2 : 0;
-    const std::uint64_t before = weight[weight.size() >= 2 ? weight.size() - 2 : 0] / sections;
+    const std::uint64_t before = weight[row_side] / sections;
     INGOT_CHECK(sections == 1 || before % unit[0] == 0);
     aligned.shape[rows] +=
         sections * (ceil_div(alignment.padded[0], unit[0]) - ceil_div(before, unit[0]));

@@ -15,6 +15,7 @@ namespace ingot::shard {
 /// A part whose tensor was retiled or padded.
 struct AlignedPart {
   formats::Shape shape;                          ///< of the whole, as it is cut
+  formats::Shape weight;                         ///< of the tensor, padded
   std::array<std::uint64_t, 2> repeat = {1, 1};  ///< rows and columns of it per original element
   std::uint32_t sections = 1;                    ///< of its rows; each is padded at its own end
 };
