@@ -19,8 +19,8 @@ python3 -c 'import json,sys; json.dump({"docs": json.load(open(sys.argv[1]))["do
   "$golden/val_docs.json" "$work/text.json" || fail "text"
 
 # Both against the source: 8 bits are closer where they are 8 bits, in values and in outputs.
-expect 0 "the outputs of A are closer" "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels all \
-  --tokens 4 --progress never
+expect 0 "the outputs of A are closer" "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" \
+  --levels weights,layers --progress never
 [ "$(wc -l <"$work/stdout")" -le 40 ] || fail "a comparison is longer than a screen"
 "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels all --tokens 4 --text "$work/text.json" \
   --json --html "$work/page.html" --markdown "$work/card.md" >"$work/all" 2>/dev/null || fail "--json"
@@ -44,7 +44,8 @@ holds "[c['roles'] for c in d['b']['measured']['changes'] if c['to'] == 'nvfp4']
 grep -q "$work" "$work/all" && fail "a path in the document"
 
 # The figures are those of verify; the two sides are measured alike, as the mirrored ones below say.
-"$ingot" verify "$example" "$work/nvfp4" --levels all --tokens 4 --text "$work/text.json" --json >"$work/one" 2>/dev/null
+"$ingot" verify "$example" "$work/nvfp4" --levels structure,weights,layers,greedy --tokens 4 --text "$work/text.json" \
+  --json >"$work/one" 2>/dev/null
 python3 - "$work/all" "$work/one" <<'PY' || fail "other figures than verify's"
 import json, sys
 measured = json.load(open(sys.argv[1]))["b"]["measured"]
