@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -22,7 +23,7 @@ namespace {
 using formats::CodeKind;
 using formats::SchemeId;
 
-double code_value(CodeKind kind, int code) {
+double value_by_formula(CodeKind kind, int code) {
   if (kind == CodeKind::kInt8) return static_cast<std::int8_t>(code);
   const bool e2m1 = kind == CodeKind::kE2m1;
   const int mantissa_bits = e2m1 ? 1 : 3;
@@ -34,6 +35,15 @@ double code_value(CodeKind kind, int code) {
       exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
                     : std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
   return code >= (e2m1 ? 8 : 128) ? -value : value;
+}
+
+/// The same, computed once for each code.
+double code_value(CodeKind kind, int code) {
+  static std::map<CodeKind, std::vector<double>> known;
+  std::vector<double>& values = known[kind];
+  for (int i = static_cast<int>(values.size()); i < 256; ++i)
+    values.push_back(value_by_formula(kind, i));
+  return values[static_cast<std::size_t>(code)];
 }
 
 /// -8 to 7, stored with 8 added.
@@ -135,10 +145,9 @@ TEST(EveryBf16, BecomesTheNearestCodeOfItsGroup) {
             }
           }
           EXPECT_TRUE(coded.scales == scales);
-          for (std::size_t i = 0; i < 65536; ++i) {
-            ASSERT_EQ(coded.code(i / 128, i % 128), expected[i])
-                << "value " << matrix.values[i] << ", element " << i;
-          }
+          std::size_t i = 0;
+          while (i < 65536 && coded.code(i / 128, i % 128) == expected[i]) ++i;
+          ASSERT_EQ(i, 65536U) << "value " << matrix.values[i % 65536] << " has another code";
         });
         if (HasFailure()) return;
       }

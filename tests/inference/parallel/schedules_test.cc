@@ -188,15 +188,19 @@ TEST_P(Schedules, EndWhereCachesAreShort) {
   EXPECT_GT(expect_answers_of_one_rank(kSmallest, schedules), 0U);
 }
 
+std::string topology_name(const ::testing::TestParamInfo<shard::Topology>& suite) {
+  const shard::Topology& of = suite.param;
+  return fmt::format("tp{}_ep{}_etp{}_pp{}", of.tp, of.ep, of.etp, of.pp);
+}
+
 INSTANTIATE_TEST_SUITE_P(Topologies, Schedules,
+                         ::testing::Values(shard::Topology{.tp = 2, .ep = 4},
+                                           shard::Topology{.ep = 2, .pp = 2}),
+                         topology_name);
+INSTANTIATE_TEST_SUITE_P(SlowTopologies, Schedules,
                          ::testing::Values(shard::Topology{.ep = 4},
-                                           shard::Topology{.tp = 2, .ep = 4},
-                                           shard::Topology{.ep = 2, .pp = 2},
                                            shard::Topology{.tp = 1, .ep = 2, .etp = 2}),
-                         [](const auto& suite) {
-                           const shard::Topology& of = suite.param;
-                           return fmt::format("tp{}_ep{}_etp{}_pp{}", of.tp, of.ep, of.etp, of.pp);
-                         });
+                         topology_name);
 
 }  // namespace
 }  // namespace ingot::testing
