@@ -1,7 +1,6 @@
 #include "formats/family/families.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include "formats/json/json.h"
@@ -9,46 +8,24 @@
 #include "inference/family/forward_table.h"
 #include "inference/family/spec_parts.h"
 
-// Families whose files cannot say all of their forward pass (forward_table.h): a function from
-// config.json in a file of its own, and a row here.
-
 namespace ingot::inference {
 
 using formats::ModelConfig;
 
-namespace {
-
-constexpr std::array kFamilies = {
-    ModelFamily{"deepseek_v4", deepseek_v4},
-};
-
-}  // namespace
-
-std::span<const ModelFamily> model_families() {
-  return kFamilies;
-}
-
 ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
   // A file may have the name of a family of the program, and say nothing of the forward pass.
   const formats::Family* own = family.forward ? &family : formats::find_family(family.name);
-  const auto row = std::ranges::find(kFamilies, family.name, &ModelFamily::name);
-  ModelSpec spec;
-  if (own != nullptr && own->forward != nullptr) {
-    spec = spec_of_file(*own, config);
-  } else if (row != kFamilies.end()) {
-    spec = row->spec(config);
-  } else {
+  if (own == nullptr || own->forward == nullptr) {
     std::string known;
     for (const formats::FamilyEntry& entry : formats::family_entries()) {
-      const bool has_one =
-          std::ranges::find(kFamilies, entry.name, &ModelFamily::name) != kFamilies.end() ||
-          formats::find_family(entry.name)->forward != nullptr;
-      if (has_one) known += (known.empty() ? "" : ", ") + std::string(entry.name);
+      if (formats::find_family(entry.name)->forward != nullptr)
+        known += (known.empty() ? "" : ", ") + std::string(entry.name);
     }
     refuse(ErrorCode::kUnsupported,
            fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
   }
-  spec.family = own != nullptr ? own->name : row->name;
+  ModelSpec spec = spec_of_file(*own, config);
+  spec.family = own->name;
   return spec;
 }
 

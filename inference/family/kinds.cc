@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "formats/json/json.h"
+
 // A kind is a function from parameters to its spec. A parameter that the file does not name has the
 // value of most families, so that common ones are short.
 
@@ -40,6 +42,10 @@ constexpr std::array kBlockIndexRows = {
     Row<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, kFew},
     Row<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, kFew},
     Row<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, kNoneOrFew}};
+constexpr std::array kCompressedRows = {
+    Row<CompressedSpec>{"out_groups", &CompressedSpec::out_groups},
+    Row<CompressedSpec>{"out_lora", &CompressedSpec::out_lora, kFew},
+    Row<CompressedSpec>{"window", &CompressedSpec::window, kFew}};
 constexpr std::array kDeltaNetRows = {
     Row<DeltaNetSpec>{"key_heads", &DeltaNetSpec::key_heads},
     Row<DeltaNetSpec>{"value_heads", &DeltaNetSpec::value_heads},
@@ -210,6 +216,53 @@ BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t laye
   return spec;
 }
 
+// Every layer has a sliding window and a compressed cache, of which a row sees all, or the choice
+// of an indexer. Layers with a compressor have other, stretched frequencies, without an effect on
+// magnitudes; short windows of it overlap and have an indexer, long ones neither.
+BodySpec compressed(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+  constexpr std::uint64_t kShort = 4, kLong = 128;
+  const ModelConfig& config = model.config;
+  CompressedSpec spec{.heads = of_heads(config.num_attention_heads, "num_attention_heads"),
+                      .head_dim = of_heads(config.head_dim, "head_dim"),
+                      .rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim"),
+                      .q_lora = required(config.q_lora_rank, "q_lora_rank")};
+  parameters.set(spec, kCompressedRows);
+  if (spec.rope_dim >= spec.head_dim || spec.heads % spec.out_groups != 0) {
+    refuse(
+        fmt::format("{} heads of {} values, of which {} are rotated, in {} groups make no "
+                    "attention",
+                    spec.heads, spec.head_dim, spec.rope_dim, spec.out_groups));
+  }
+  const std::string key = parameters.key("ratio");
+  const formats::Json& ratios = value_of(config, key);
+  const auto ratio = ratios.is_array() && layer < ratios.size()
+                         ? formats::whole_number(ratios[layer], kMaxCount)
+                         : std::nullopt;
+  if (!ratio) refuse(fmt::format("'{}' has no whole number for layer {}", key, layer));
+  if (*ratio != 0 && *ratio != kShort && *ratio != kLong) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'{}' has {} for layer {}; the forward pass knows 0, {} and {}", key, *ratio,
+                       layer, kShort, kLong));
+  }
+  formats::RopeConfig stretched = config.rope;
+  stretched.theta = parameters.real("compressed_theta", {0, 1e12}).value_or(config.rope.theta);
+  const RopeSpec far = rope_spec(stretched, spec.rope_dim, /*interleaved=*/true);
+  spec.rope = rope_spec({.theta = config.rope.theta}, spec.rope_dim, /*interleaved=*/true);
+  if (*ratio == 0) return spec;
+  spec.rope = far;
+  spec.rope.magnitude = 1.0F;
+  spec.compressor = {static_cast<std::size_t>(*ratio), *ratio == kShort};
+  if (*ratio != kShort) return spec;
+  spec.topk = required(config.index_topk, "index_topk");
+  spec.index_heads = of_heads(config.index_n_heads, "index_n_heads");
+  spec.index_head_dim = of_heads(config.index_head_dim, "index_head_dim");
+  if (spec.index_head_dim < spec.rope_dim) {
+    refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
+                       spec.index_head_dim, spec.rope_dim));
+  }
+  return spec;
+}
+
 BodySpec delta_net(const Decoder&, Parameters& parameters, std::uint32_t) {
   DeltaNetSpec net;
   parameters.set(net, kDeltaNetRows);
@@ -247,9 +300,10 @@ struct Kind {
   std::string_view name;
   BodySpec (*body)(const Decoder& model, Parameters& parameters, std::uint32_t layer);
 };
-constexpr std::array kKinds = {Kind{"grouped", grouped},     Kind{"latent", latent},
-                               Kind{"delta-net", delta_net}, Kind{"state-space", state_space},
-                               Kind{"mlp", dense},           Kind{"mixture", mixture}};
+constexpr std::array kKinds = {Kind{"grouped", grouped},         Kind{"latent", latent},
+                               Kind{"compressed", compressed},   Kind{"delta-net", delta_net},
+                               Kind{"state-space", state_space}, Kind{"mlp", dense},
+                               Kind{"mixture", mixture}};
 
 }  // namespace
 
@@ -264,7 +318,12 @@ BodySpec body_of(const Decoder& model, Parameters& parameters, std::uint32_t lay
 }
 
 void set_mixture(Parameters& parameters, Decoder& model) {
+  if (parameters.flag("in_all_layers", false)) {
+    if (!model.mixture) refuse("'n_routed_experts' is missing or 0");
+    model.is_moe.assign(model.is_moe.size(), true);
+  }
   if (!model.mixture) return;
+  model.n_tables = parameters.number("tables", 0);
   RouterSpec& router = model.mixture->router;
   router.score = parameters.word("score", GateScore::kSoftmax, kScores);
   parameters.set(router, kRouterRows);

@@ -12,15 +12,6 @@
 
 namespace ingot::inference {
 
-/// A family whose file cannot say all of its forward pass: a function and a row in families.cc.
-/// Others say it there (forward_table.h).
-struct ModelFamily {
-  std::string_view name;  ///< as in formats
-  ModelSpec (*spec)(const formats::ModelConfig& config);
-};
-
-std::span<const ModelFamily> model_families();
-
 /// The numbers of a checkpoint's forward pass. kUnsupported naming the family and those that have
 /// one; kCorrupt naming a key of config.json that is missing, 0, or that contradicts another (more
 /// experts per token than experts, groups that do not divide them).

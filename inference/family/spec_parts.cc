@@ -57,12 +57,6 @@ bool has_own_indexer(const ModelConfig& config, std::size_t layer) {
                      layer, config.num_hidden_layers));
 }
 
-}  // namespace
-
-JsonFields spec_fields(const ModelConfig& config) {
-  return {formats::text_keys(config), "config.json"};
-}
-
 void require_text(const JsonFields& fields, const char* key, std::string_view only) {
   const std::string value = fields.text(key, only);
   if (value == only) return;
@@ -70,8 +64,10 @@ void require_text(const JsonFields& fields, const char* key, std::string_view on
          fmt::format("'{}' is '{}'; the forward pass knows only '{}'", key, value, only));
 }
 
-float routed_scale(const JsonFields& fields) {
-  return static_cast<float>(fields.optional_real("routed_scaling_factor", -1e9, 1e9).value_or(1.0));
+}  // namespace
+
+JsonFields spec_fields(const ModelConfig& config) {
+  return {formats::text_keys(config), "config.json"};
 }
 
 Decoder::Decoder(const ModelConfig& given, std::string_view activation)
@@ -114,22 +110,10 @@ Decoder::Decoder(const ModelConfig& given, std::string_view activation)
   share(config.n_shared_experts * config.moe_intermediate_size);
 }
 
-RouterSpec& Decoder::router(const char* key) {
-  if (!mixture) refuse(fmt::format("'{}' is missing or 0", key));
-  return mixture->router;
-}
-
 void Decoder::share(std::uint64_t width) {
   if (!mixture) return;
   mixture->shared.reset();
   if (width > 0) mixture->shared = MlpSpec{.width = static_cast<std::size_t>(width)};
-}
-
-void Decoder::gate(const GateForm& form) {
-  dense.gate = form;
-  if (!mixture) return;
-  mixture->expert.gate = form;
-  if (mixture->shared) mixture->shared->gate = form;
 }
 
 void Decoder::leave_out_mtp() {
@@ -138,14 +122,10 @@ void Decoder::leave_out_mtp() {
 }
 
 BodySpec Decoder::feed_forward(std::size_t layer) const {
-  return is_moe[layer] ? BodySpec(*mixture) : BodySpec(dense);
-}
-
-ModelSpec Decoder::with(const std::function<BodySpec(std::size_t layer)>& mixer) {
-  for (std::size_t l = 0; l < is_moe.size(); ++l) {
-    spec.layers.push_back({.blocks = {{.body = mixer(l)}, {.body = feed_forward(l)}}});
-  }
-  return std::move(spec);
+  if (!is_moe[layer]) return dense;
+  MixtureSpec own = *mixture;
+  own.router.has_table = layer < n_tables;
+  return own;
 }
 
 LatentSpec latent_attention(const ModelConfig& config, bool has_positions) {
@@ -266,10 +246,6 @@ std::optional<JsonFields> rope_fields(const ModelConfig& config) {
   const JsonFields fields = spec_fields(config);
   return fields.optional_child(fields.find("rope_parameters") != nullptr ? "rope_parameters"
                                                                          : "rope_scaling");
-}
-
-std::size_t needed(const JsonFields& fields, const char* key, std::uint64_t most) {
-  return required(fields.optional_number(key, most).value_or(0), key);
 }
 
 }  // namespace ingot::inference

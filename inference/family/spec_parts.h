@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,13 +35,6 @@ std::size_t of_heads(std::uint64_t value, std::string_view key);
 formats::JsonFields spec_fields(const formats::ModelConfig& config);
 /// Parameters of rope, in either spelling; nullopt where there are none.
 std::optional<formats::JsonFields> rope_fields(const formats::ModelConfig& config);
-/// One of them, a whole number: present, and not 0.
-std::size_t needed(const formats::JsonFields& fields, const char* key,
-                   std::uint64_t most = kMaxCount);
-/// kUnsupported for another text; the key may be missing.
-void require_text(const formats::JsonFields& fields, const char* key, std::string_view only);
-/// The factor of experts' weights; 1 where the config has none.
-float routed_scale(const formats::JsonFields& fields);
 
 /// The common beginning of every family: widths, ends, norms, and the feed-forward parts of its
 /// layers. The family adds its mixers.
@@ -57,21 +49,16 @@ struct Decoder {
   std::vector<bool> is_moe;    ///< per layer, MTP layers included
   MlpSpec dense;
   std::optional<MixtureSpec> mixture;  ///< where any layer has one
+  std::uint64_t n_tables = 0;          ///< layers from the first on whose router has a table
   bool norms_mixture = false;          ///< as BlockSpec::norms_output, of the mixture
   std::size_t short_convolution = 0;   ///< as of each LayerSpec
 
-  /// kCorrupt, naming `key`, where no layer has experts.
-  RouterSpec& router(const char* key = "num_experts");
   /// Shared experts as wide as this together; none where it is 0.
   void share(std::uint64_t width);
-  /// Gives the gates of all MLPs and experts this form.
-  void gate(const GateForm& form);
   /// For families whose layers for prediction are not of the kind that MtpLayer computes.
   void leave_out_mtp();
   /// The dense MLP or the mixture of a layer.
   [[nodiscard]] BodySpec feed_forward(std::size_t layer) const;
-  /// The model whose layers mix tokens with this, then feed forward. REQUIRES: it is the last call.
-  ModelSpec with(const std::function<BodySpec(std::size_t layer)>& mixer);
 };
 
 /// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
@@ -101,6 +88,5 @@ LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
 /// Families in other files.
-ModelSpec deepseek_v4(const formats::ModelConfig& config);
 
 }  // namespace ingot::inference

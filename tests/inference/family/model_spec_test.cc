@@ -245,7 +245,7 @@ TEST(DeepseekV4Spec, RefusesWhatMakesNoAttention) {
                           const Edits& edits) {
     expect_error(code, fragments, [&] { v4(edits); });
   };
-  refused(ErrorCode::kCorrupt, {"'compress_ratios' has 2 entries for 4 layers"},
+  refused(ErrorCode::kCorrupt, {"'compress_ratios' has no whole number for layer 2"},
           {{"/compress_ratios", {0, 4}}});
   refused(ErrorCode::kUnsupported, {"'compress_ratios' has 64 for layer 1"},
           {{"/compress_ratios", {0, 64, 128, 4}}});
@@ -343,9 +343,6 @@ TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
       ErrorCode::kUnsupported,
       {"generic", "deepseek_v2, deepseek_v3, deepseek_v32", "llama", "qwen3, qwen3_5_moe"},
       [&] { model_spec(*formats::find_family("generic"), config_of("examples/tiny-v32")); });
-  for (const ModelFamily& family : model_families()) {
-    EXPECT_NE(formats::find_family(family.name), nullptr) << family.name;
-  }
 }
 
 }  // namespace
