@@ -41,16 +41,6 @@ inference::KvFormat cache_format(const FitFlags& flags) {
   refuse_word("--kv-cache", flags.kv_cache, inference::kv_formats(), inference::kv_format_name);
 }
 
-// No device has so little: a unit was left out.
-std::uint64_t device_bytes(const FitFlags& flags) {
-  constexpr std::uint64_t kLeast = 1'000'000;
-  const std::uint64_t n_bytes = parse_size(flags.device_memory, kGpuMemory);
-  if (n_bytes >= kLeast) return n_bytes;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} {} is {} bytes (with a unit, as in 80GB)", kGpuMemory,
-                          flags.device_memory, n_bytes));
-}
-
 std::vector<Flag> with_gpu_memory(std::vector<Flag> flags) {
   for (Flag& flag : flags)
     if (flag.rule.needs.empty()) flag.rule.needs = kGpuMemory;
@@ -86,7 +76,7 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
 }
 
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
-  FitRequest request{.device_bytes = device_bytes(flags),
+  FitRequest request{.device_bytes = parse_size(flags.device_memory, kGpuMemory),
                      .cache = cache_format(flags),
                      .context = {},
                      .sequences = flags.sequences};

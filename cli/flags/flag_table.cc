@@ -25,7 +25,6 @@ struct Unit {
 };
 
 constexpr std::array kUnits = {
-    Unit{"", 1},
     Unit{"B", 1},
     Unit{"K", 1e3},
     Unit{"KB", 1e3},
@@ -35,9 +34,13 @@ constexpr std::array kUnits = {
     Unit{"GB", 1e9},
     Unit{"T", 1e12},
     Unit{"TB", 1e12},
+    Unit{"KI", 1024.},
     Unit{"KIB", 1024.},
+    Unit{"MI", 1048576.},
     Unit{"MIB", 1048576.},
+    Unit{"GI", 1073741824.},
     Unit{"GIB", 1073741824.},
+    Unit{"TI", 1099511627776.},
     Unit{"TIB", 1099511627776.},
 };
 
@@ -132,7 +135,8 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
   char* end = nullptr;
   const double number = std::strtod(copy.c_str(), &end);
   const bool starts_with_digit = digits > 0 && text[0] != '.' && *end == '\0';
-  const std::string unit = upper_case(text.substr(digits));
+  const std::size_t blank = digits < text.size() && text[digits] == ' ' ? 1 : 0;
+  const std::string unit = upper_case(text.substr(digits + blank));
   for (const Unit& row : kUnits) {
     if (!starts_with_digit || unit != row.name) continue;
     const double bytes = number * row.bytes;
@@ -140,10 +144,10 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
     if (std::isfinite(bytes) && bytes >= 1 && bytes <= 4611686018427387904.0)
       return static_cast<std::uint64_t>(bytes);
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("{} '{}' is not a size (give bytes, or a number with KB, MB, GB, KiB, MiB, GiB)",
-                  option, text));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is not a size (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or "
+                          "TiB, as in 5GB)",
+                          option, text));
 }
 
 }  // namespace ingot::cli

@@ -164,8 +164,8 @@ inline constexpr const char* kFamilyHelp =
     "model family instead of config.json's; generic accepts any names";
 inline constexpr const char* kConfigHelp = "config.json of the model, for shards without one";
 
-/// Bytes of `5GB`, `4GiB`, `500M`, `1048576`: decimal and binary units, a fraction allowed before
-/// one. Throws kInvalidArgument naming the option.
+/// Bytes of `5GB`, `4 GiB`, `16Gi`, `0.5M`, `1048576B`: a number, at most one blank, and a decimal
+/// or binary unit in any case. Throws kInvalidArgument naming the option, also without a unit.
 std::uint64_t parse_size(std::string_view text, std::string_view option);
 
 }  // namespace ingot::cli

@@ -46,9 +46,9 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
   const std::uint64_t least = memory.fixed_bytes + 2 * kMinWindowBytes + per_thread;
   if (mem_limit < least) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("--mem-limit {} is too small: this checkpoint needs {} bytes on one "
-                            "thread (raise it)",
-                            mem_limit, least));
+                fmt::format("this checkpoint takes more memory on one thread than {:.1f} MB; "
+                            "--mem-limit {}MB would be enough",
+                            static_cast<double>(mem_limit) / 1e6, (least + 999'999) / 1'000'000));
   }
   const std::uint64_t threads =
       std::min<std::uint64_t>(most_threads, 1 + (mem_limit - least) / per_thread);

@@ -76,7 +76,7 @@ holds "f['weights']['attention'] < 2 * 1499544 and f['weight_bytes'] < $weights"
 inspect 80GB --recipe "$(dirname "$example")/recipes/nvfp4-attention-fp8.yaml"
 holds "f['weights']['experts'] < 7866240 * 0.6"
 
-expect 2 "with a unit, as in 80GB" "$ingot" inspect "$example" --gpu-memory 80
+expect 2 "as in 5GB" "$ingot" inspect "$example" --gpu-memory 80
 expect 2 "no number of tokens" "$ingot" inspect "$example" --gpu-memory 80GB --context 128q
 expect 2 "--sequences requires --context" "$ingot" inspect "$example" --gpu-memory 80GB --sequences 2
 expect 2 "--kv-cache 'fp4' is none of" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache fp4

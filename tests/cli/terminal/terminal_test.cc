@@ -222,15 +222,17 @@ TEST(MarkdownText, PutsBoldAroundHeadingsAlone) {
 }
 
 TEST(SizeOption, TakesDecimalAndBinaryUnits) {
-  EXPECT_EQ(parse_size("1048576", "--x"), 1'048'576U);
+  EXPECT_EQ(parse_size("1048576B", "--x"), 1'048'576U);
+  EXPECT_EQ(parse_size("16 GB", "--x"), 16'000'000'000U);
+  EXPECT_EQ(parse_size("16Gi", "--x"), std::uint64_t{16} << 30);
   EXPECT_EQ(parse_size("5GB", "--x"), 5'000'000'000U);
   EXPECT_EQ(parse_size("4gib", "--x"), std::uint64_t{4} << 30);
   EXPECT_EQ(parse_size("1.5KiB", "--x"), 1536U);
 }
 
 TEST(SizeOption, RefusesWhatIsNoSize) {
-  for (const std::string text : {"", "GB", "-1", "0", "5 GB", "5QB", "nan", "inf", "1e30", "0x10",
-                                 "1e3", "1.2.3", ".5GB", "5GB5"}) {
+  for (const std::string text : {"", "GB", "-1", "0", "5", "5  GB", "5 G B", "5QB", "nan", "inf",
+                                 "1e30", "0x10", "1e3", "1.2.3", ".5GB", "5GB5"}) {
     SCOPED_TRACE(text);
     expect_error(ErrorCode::kInvalidArgument, {"--x"}, [&] { parse_size(text, "--x"); });
   }

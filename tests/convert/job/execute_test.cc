@@ -357,7 +357,7 @@ TEST(Resources, TakeAsManyThreadsAsTheBudgetHolds) {
 
 TEST(Resources, NameTheLeastBudget) {
   for (const std::uint64_t targets : {1U, 320U}) {
-    ingot::testing::expect_error(ErrorCode::kLimit, {"--mem-limit", std::to_string(32 * kMiB)},
+    ingot::testing::expect_error(ErrorCode::kLimit, {"than 33.6 MB", "--mem-limit 34MB"},
                                  [&] { divide(2, 32 * kMiB - 1, targets); });
   }
 }
