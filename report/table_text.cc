@@ -10,7 +10,7 @@
 namespace ingot {
 namespace {
 
-constexpr std::size_t kLeastCell = 8;
+constexpr std::size_t kLeastCell = 10;
 constexpr std::string_view kGap = "  ";  // before every column
 
 // Characters, not bytes.
@@ -34,6 +34,11 @@ std::size_t bytes_that_fit(std::string_view word, std::size_t width) {
 
 using Cells = std::vector<std::string>;
 
+// The columns of a row, with the gaps before its cells.
+std::size_t columns_of(const std::vector<std::size_t>& widths) {
+  return std::accumulate(widths.begin(), widths.end(), kGap.size() * widths.size());
+}
+
 // The widest column of texts gives until all fit, or none has more to give.
 std::vector<std::size_t> column_widths(const Table& table, const std::vector<Cells>& rows,
                                        std::size_t width) {
@@ -45,7 +50,7 @@ std::vector<std::size_t> column_widths(const Table& table, const std::vector<Cel
   for (std::size_t c = 0; c < widths.size(); ++c)
     if (table.columns[c].kind != Column::Kind::kNumber) left.push_back(c);
   if (width == 0 || left.empty()) return widths;
-  while (std::accumulate(widths.begin(), widths.end(), kGap.size() * widths.size()) > width) {
+  while (columns_of(widths) > width) {
     const auto widest =
         std::ranges::max_element(left, {}, [&](std::size_t c) { return widths[c]; });
     if (widths[*widest] <= kLeastCell) break;
@@ -63,6 +68,25 @@ std::string line_of(const Table& table, const Cells& cells,
     line.append(kGap).append(is_number ? padding + cells[c] : cells[c] + padding);
   }
   return line.erase(line.find_last_not_of(' ') + 1) + "\n";
+}
+
+// A row as a line for each of its cells that says something, behind its title.
+std::string record_of(const Cells& titles, const Cells& row, std::size_t width) {
+  std::size_t widest = 0;
+  for (const std::string& title : titles) widest = std::max(widest, columns_of(title));
+  const std::size_t behind = widest + 2 * kGap.size();
+  std::string text;
+  for (std::size_t c = 0; c < row.size(); ++c) {
+    if (row[c].empty() || row[c] == "-") continue;
+    std::string title = titles[c];
+    for (const std::string& line :
+         filled_lines(row[c], std::max(width, 2 * behind) - behind, LongWords::kCut)) {
+      text.append(kGap).append(title).append(widest - columns_of(title), ' ');
+      text.append(kGap).append(line).append("\n");
+      title.clear();
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -107,6 +131,13 @@ std::string table_text(const Table& table, std::size_t width, std::size_t n_rows
   }
   const std::vector<std::size_t> widths = column_widths(table, rows, width);
   std::string text;
+  const auto is_number = [](const Column& column) { return column.kind == Column::Kind::kNumber; };
+  if (width > 0 && columns_of(widths) > width && n_titles > 0 &&
+      std::ranges::none_of(table.columns, is_number)) {
+    for (std::size_t r = 1; r < rows.size(); ++r)
+      text += (r == 1 ? "" : "\n") + record_of(rows.front(), rows[r], width);
+    return text;
+  }
   for (std::size_t r = 0; r < rows.size(); ++r) {
     std::vector<Cells> lines;
     for (std::size_t c = 0; c < rows[r].size(); ++c) {

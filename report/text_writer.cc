@@ -112,16 +112,19 @@ void shorten(std::vector<std::vector<Shown>>& sections, std::size_t max_lines) {
 
 std::string write_text(const Document& document, std::size_t max_lines, std::size_t width) {
   // The head and the remarks are sections, too.
-  std::vector<Block> head, foot = {document.remarks};
+  std::vector<Block> head, foot = {document.remarks}, last;
   if (!document.finding.empty()) {
     head = {Paragraph{fmt::format("{}{}{}", document.verdict, document.verdict.empty() ? "" : ": ",
                                   document.finding)},
             Paragraph{document.subject}};
+    if (width > 0 && !document.verdict.empty() && !document.sections.empty())
+      last.push_back(head.front());
   }
   std::vector<std::vector<Shown>> sections = {shown_of(head, width)};
   for (const Section& section : document.sections)
     sections.push_back(shown_of(section.blocks, width));
   sections.push_back(shown_of(foot, width));
+  sections.push_back(shown_of(last, width));
   std::erase_if(sections, [](const auto& section) { return section.empty(); });
   if (max_lines > 0) shorten(sections, max_lines);
   return text_of(sections);

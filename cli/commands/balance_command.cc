@@ -9,6 +9,7 @@
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/balance_report.h"
+#include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
@@ -67,7 +68,7 @@ int run_balance(const BalanceFlags& flags) {
   if (flags.json) {
     std::cout << formats::json_text(*balance_json(balance));
   } else {
-    std::cout << write_text(document, kScreenLines)
+    std::cout << write_text(document, kScreenLines, report_width())
               << fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n", flags.out,
                              flags.directory, shape.ep, flags.out,
                              shape.slots > n_experts ? " --redundant-experts" : "");

@@ -124,7 +124,8 @@ std::string view_text(const engines::EngineRow& engine, const engines::EngineVie
                                                               {"stored"},
                                                               {"believed", "", believed},
                                                               {"by", "because"},
-                                                              {"joined to", "joined", joined}}));
+                                                              {"joined to", "joined", joined}}),
+      report_width());
   const engines::EngineVerdict& verdict = view.verdict;
   text += verdict.loads ? fmt::format("{} reads these weights ({})", engine.name,
                                       evidence_text(verdict.evidence))

@@ -27,7 +27,7 @@ int run_compare(const CompareFlags& flags) {
   // First where no disk can be full.
   std::cout << (flags.json
                     ? formats::json_text(verify::comparison_json(comparison, json_worst(flags)))
-                    : verify::comparison_text(comparison, flags.n_worst));
+                    : verify::comparison_text(comparison, flags.n_worst, report_width()));
   if (!flags.html.empty()) write_text_file(flags.html, verify::comparison_html(comparison));
   if (!flags.markdown.empty())
     write_text_file(flags.markdown, verify::comparison_markdown(comparison));

@@ -124,7 +124,8 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
         .tool_version = std::string(convert::kVersion),
         .stop_requested = stop_requested};
     const verify::Report report = verify::verify_pair(input, staged, options);
-    (report.passed() ? notes() : std::cerr) << verify::report_text(report, job.n_worst);
+    (report.passed() ? notes() : std::cerr)
+        << verify::report_text(report, job.n_worst, report_width());
     return convert::Inspection{.may_publish = report.passed(),
                                .report = formats::json_text(verify::report_json(report))};
   };

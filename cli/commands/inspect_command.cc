@@ -76,7 +76,7 @@ std::string histogram_text(const Json& rows) {
                           count_text(n), std::string(cells, '#')});
   }
   if (below > 0) table.rows.push_back({"smaller", count_text(below)});
-  return "  magnitudes from\n" + table_text(table);
+  return "  magnitudes from\n" + table_text(table, report_width());
 }
 
 std::string statistics_text(const TensorStatistics& statistics) {
@@ -168,7 +168,7 @@ std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::si
                           formats::shape_text(tensor.shape), count_text(as_stored.n_bytes(tensor)),
                           checkpoint.files()[weight.file].name});
   }
-  return table_text(table);
+  return table_text(table, report_width());
 }
 
 Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {

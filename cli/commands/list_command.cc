@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/role_report.h"
+#include "cli/terminal/terminal.h"
 #include "convert/recipe/default_recipes.h"
 #include "engines/limits.h"
 #include "formats/base/error.h"
@@ -248,7 +249,7 @@ int run_list(const ListFlags& flags) {
   auto shown = table_of(rows, fields);
   // As docs/ have it: names in backticks.
   for (std::vector<Cell>& row : shown.rows) row.front().style = Style::kCode;
-  std::cout << (flags.markdown ? markdown_table(shown) : table_text(shown));
+  std::cout << (flags.markdown ? markdown_table(shown) : table_text(shown, report_width()));
   return kExitDone;
 }
 

@@ -146,7 +146,7 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   }
   // First where no disk can be full.
   std::cout << (flags.json ? formats::json_text(verify::report_json(report, json_worst(flags)))
-                           : verify::report_text(report, flags.n_worst));
+                           : verify::report_text(report, flags.n_worst, report_width()));
   if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
   if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::report_markdown(report));
   return report.passed() ? kExitDone : kExitBelowThreshold;

@@ -218,7 +218,7 @@ ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> en
 // On a screen, or whole.
 std::string text_of(Section section, bool is_whole) {
   const Document document{.sections = {std::move(section)}};
-  return write_text(document, is_whole ? 0 : kScreenLines);
+  return write_text(document, is_whole ? 0 : kScreenLines, report_width());
 }
 
 }  // namespace
@@ -334,7 +334,7 @@ std::string remarks_text(const Plan& plan, bool is_whole) {
                                         "",
                                         {remarks_of("warning", plan.warnings),
                                          remarks_of("note", alignment_notes(plan))}}}};
-  return write_text(document, is_whole ? 0 : kFewLines);
+  return write_text(document, is_whole ? 0 : kFewLines, report_width());
 }
 
 std::string report_text(const Plan& plan, const ExecuteReport& report, const std::string& output,

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/family/role_groups.h"
 #include "inference/family/model_family.h"
@@ -173,7 +174,7 @@ std::string fit_text(const Fit& fit) {
                                     bytes_text(request.device_bytes))});
   std::string text = fmt::format(
       "memory of rank {}, which has the least room of {} (tp {}, ep {}, pp {})\n{}", fit.rank,
-      topology.n_ranks(), topology.tp, topology.ep, topology.pp, table_text(table));
+      topology.n_ranks(), topology.tp, topology.ep, topology.pp, table_text(table, report_width()));
   text += fit.fits()
               ? "fits      yes\n"
               : fmt::format("fits      no: {} too much\n", bytes_text(used - fit.usable_bytes()));

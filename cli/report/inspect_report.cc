@@ -185,7 +185,7 @@ std::string parameters_text(std::uint64_t n_parameters) {
 // With its titles in bold.
 std::string bold_table(const Table& table) {
   const Emphasis bold = emphasis(1);
-  const std::string text = table_text(table);
+  const std::string text = table_text(table, report_width());
   const std::size_t end = text.find('\n');
   return fmt::format("{}{}{}{}\n", bold.on, text.substr(0, end), bold.off, text.substr(end));
 }
@@ -287,8 +287,9 @@ std::string files_text(const Checkpoint& checkpoint, const AsStored& as_stored) 
   }
   for (Json& side : side_file_rows(checkpoint)) rows.push_back(std::move(side));
   const auto tensors = [](const Json& n) { return n.is_null() ? "" : count_text(n) + " tensors"; };
-  return text + table_text(table_of(
-                    rows, {{"", "name"}, {number(""), "tensors", tensors}, {"", "bytes"}}));
+  return text +
+         table_text(table_of(rows, {{"", "name"}, {number(""), "tensors", tensors}, {"", "bytes"}}),
+                    report_width());
 }
 
 std::string quantization_text(const Checkpoint& checkpoint, const Summary& summary) {

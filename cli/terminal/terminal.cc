@@ -45,6 +45,11 @@ int terminal_width() {
   return 80;
 }
 
+std::size_t report_width() {
+  struct winsize size {};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 std::ostream& notes() {
   static std::ostream nowhere(nullptr);
   return quiet ? nowhere : std::cerr;

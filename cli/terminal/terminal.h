@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -12,6 +13,9 @@ namespace ingot::cli {
 bool stderr_is_terminal();
 /// Columns of the terminal on stderr, 80 when unknown.
 int terminal_width();
+/// Columns for a report on stdout: those of its terminal, or 0, which is any number, when it is
+/// no terminal.
+std::size_t report_width();
 
 /// Where everything goes that is neither a result nor an error: stderr, or nowhere after
 /// be_quiet().

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Progress of a long job: bars that fit the terminal, a line on SIGUSR1, a line for each phase. progress.py INGOT"""
+"""A terminal: bars and tables that fit it, a line on SIGUSR1, a line for each phase. progress.py INGOT"""
 import fcntl
+import json
 import os
 import pty
 import re
@@ -41,6 +42,23 @@ def on_terminal(columns, *arguments, ask=False):
     result = os.read(out, 65536).decode()
     assert os.waitpid(pid, 0)[1] == 0, shown.decode()
     return shown.decode(), result
+
+
+def screen(columns, *arguments):
+    """The lines of a command whose stdout is a terminal of so many columns."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        os.environ.update(TERM="xterm", NO_COLOR="1")
+        os.execl(ingot, "ingot", *arguments)
+    shown = b""
+    try:
+        while piece := os.read(fd, 65536):
+            shown += piece
+    except OSError:
+        pass
+    os.waitpid(pid, 0)
+    return shown.decode().split("\r\n")
 
 
 def drawn(shown):
@@ -101,4 +119,14 @@ with tempfile.TemporaryDirectory() as work:
     # No terminal, less than half a minute: nothing between the start and the lines of the phases.
     quick = subprocess.run([ingot, "convert", source, work + "/lines", "--to", "bf16"], capture_output=True, text=True, check=True)
     assert "%  " not in quick.stderr and "\033" not in quick.stderr, quick.stderr
+
+# Tables fit the terminal, and elsewhere a row is a line.
+for columns in (80, 120):
+    lines = screen(columns, "list", "engines")
+    assert max(map(len, lines)) <= columns, max(lines, key=len)
+    assert any("vLLM-Ascend" in line for line in lines)
+plain = subprocess.run([ingot, "list", "engines", "--json"], capture_output=True, text=True, check=True).stdout
+rows = json.loads(plain)["engines"]
+text = subprocess.run([ingot, "list", "engines"], capture_output=True, text=True, check=True).stdout
+assert len(text.splitlines()) == len(rows) + 1
 print("all claims hold")

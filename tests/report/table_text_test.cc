@@ -31,6 +31,15 @@ TEST(TableText, BreaksAWordThatFillsALine) {
   EXPECT_EQ(table_text(table, 18), "  model.layers.3.\n  mlp.experts \xc3\xa4\xc3\xb6\n");
 }
 
+TEST(TableText, TooManyTextsBecomeRecords) {
+  const Table table{.columns = {"engine", "scheme", "reason"},
+                    .rows = {{"vLLM-Ascend", "int8-channel", ""},
+                             {"transformers", "mxfp4-block", "has no kernel for it"}}};
+  EXPECT_EQ(table_text(table, 30),
+            "  engine  vLLM-Ascend\n  scheme  int8-channel\n\n"
+            "  engine  transformers\n  scheme  mxfp4-block\n  reason  has no kernel for it\n");
+}
+
 TEST(TableText, NumbersAreNeverBroken) {
   const Table table{.columns = {number("bytes")}, .rows = {{"688,574,839,360"}}};
   EXPECT_EQ(table_text(table, 8), table_text(table));

@@ -90,7 +90,8 @@ std::string comparison_sentence(const Comparison& comparison);
 
 /// The forms of report.h. `{"schema": 1, "command": "compare", ...}`.
 formats::Json comparison_json(const Comparison& comparison, std::size_t n_worst = 100);
-std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst = {});
+std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst = {},
+                            std::size_t width = 0);
 std::string comparison_markdown(const Comparison& comparison);
 std::string comparison_html(const Comparison& comparison);
 

@@ -75,7 +75,8 @@ std::string compared_sentence(const Report& report);
 formats::Json report_json(const Report& report, std::size_t n_worst = 100);
 /// For a terminal: at most kScreenLines lines, with the five worst tensors. When `n_worst` is
 /// given, as many tensors and layers, and every other line.
-std::string report_text(const Report& report, std::optional<std::size_t> n_worst = {});
+std::string report_text(const Report& report, std::optional<std::size_t> n_worst = {},
+                        std::size_t width = 0);
 /// For a model card.
 std::string report_markdown(const Report& report);
 /// A page of its own.

@@ -250,9 +250,10 @@ Document comparison_document(const Comparison& comparison, Form form, std::size_
 
 }  // namespace
 
-std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst) {
+std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst,
+                            std::size_t width) {
   return write_text(comparison_document(comparison, Form::kText, n_worst.value_or(kScreenWorst)),
-                    n_worst ? 0 : kScreenLines);
+                    n_worst ? 0 : kScreenLines, width);
 }
 
 std::string comparison_markdown(const Comparison& comparison) {

@@ -149,9 +149,10 @@ Remarks findings_of(const StructureReport& structure, std::string_view side) {
   return remarks;
 }
 
-std::string report_text(const Report& report, std::optional<std::size_t> n_worst) {
+std::string report_text(const Report& report, std::optional<std::size_t> n_worst,
+                        std::size_t width) {
   return write_text(report_document(report, Form::kText, n_worst.value_or(kScreenWorst)),
-                    n_worst ? 0 : kScreenLines);
+                    n_worst ? 0 : kScreenLines, width);
 }
 
 std::string report_markdown(const Report& report) {

@@ -24,6 +24,13 @@ TEST(ReportText, VerdictComesFirst) {
   EXPECT_THAT(report_text(failing_report()), StartsWith("FAIL: 1 error in the structure, first "));
 }
 
+TEST(ReportText, VerdictIsTheLastLineOfAScreen) {
+  const std::string text = report_text(failing_report(62), {}, 80);
+  const std::string verdict = text.substr(0, text.find('\n') + 1);
+  EXPECT_THAT(verdict, StartsWith("FAIL: "));
+  EXPECT_THAT(text, EndsWith("\n\n" + verdict));
+}
+
 TEST(ReportText, NamesBadLayerTensorsGatesAndFindings) {
   const std::string text = report_text(failing_report(62));
   EXPECT_THAT(text, HasSubstr("layer 31 is the first below its gate"));
