@@ -18,11 +18,15 @@ struct Comparison {
   Report b;                 ///< B against the reference; without one, B against A
 };
 
+/// Whether two errors differ by more than 0.01 dB, which is 0.115%, and by more than 1e-8, which is
+/// the rounding of what computes them. NaN is farther than every number.
+bool are_apart(double a, double b);
+
 /// Which of two outputs is closer to the reference in a figure.
 enum class Closer : std::uint8_t {
   kA,
   kB,
-  kEqual,      ///< all pairs are equal
+  kEqual,      ///< no pair is apart
   kUndecided,  ///< the interval of the difference holds 0
   kNeither,    ///< the figure tells nothing of closeness
 };
@@ -40,22 +44,23 @@ struct PairedFigure {
   std::optional<Interval> interval = {};
   std::uint64_t tokens = 0, clusters = 0;
   std::string_view drawn = {};
-  std::uint64_t a_closer = 0, b_closer = 0;  ///< pairs, where one side is
+  std::uint64_t a_closer = 0, b_closer = 0;  ///< pairs that are apart
   std::string farthest = {};                 ///< subject of the largest difference of many
 
   /// Without an interval the mean of several values counts.
   [[nodiscard]] Closer closer() const;
 };
-/// Every metric that both reports have values of, the most telling first.
+/// Every metric that both reports have values of: damage, then the most telling first.
 std::vector<PairedFigure> paired_figures(const Report& a, const Report& b);
 
 /// A tensor that both were compared in.
 struct PairedTensor {
   const TensorWeights* a = nullptr;
   const TensorWeights* b = nullptr;
-  /// Relative errors, B's less A's.
+  /// Relative errors, B's less A's; 0 where they are not apart.
   [[nodiscard]] double difference() const {
-    return b->sums.relative_error() - a->sums.relative_error();
+    const double of_a = a->sums.relative_error(), of_b = b->sums.relative_error();
+    return are_apart(of_a, of_b) ? of_b - of_a : 0;
   }
 };
 /// In the order of A's report; tensors of only one side are left out.
@@ -68,7 +73,7 @@ struct PairedGroup {
   std::vector<std::string> a_schemes, b_schemes;          ///< in order of appearance
   std::uint64_t tensors = 0, a_closer = 0, b_closer = 0;  ///< by relative error
   ElementSums a, b;
-  /// SQNR in dB, B's less A's; 0 where both are exact, infinite where one is.
+  /// SQNR in dB, B's less A's; 0 where the errors are not apart, infinite where one is exact.
   [[nodiscard]] double difference_db() const;
 };
 struct Grouping {

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "formats/text/spelling.h"
 #include "report/figures.h"
 #include "verify/compare/comparison.h"
 
@@ -67,6 +69,22 @@ std::string outputs_text(const PairedFigure& kl) {
   }
 }
 
+// Values that are missing, changed or no numbers, and errors of the structure: whatever the means
+// say, such an output is not the better one.
+std::vector<std::string> damage_of(const std::vector<PairedFigure>& figures) {
+  constexpr std::array<std::string_view, 6> kDamage = {"structure.errors",  "weights.unmatched",
+                                                       "weights.nonfinite", "weights.changed",
+                                                       "weights.narrowed",  "layers.nonfinite"};
+  std::vector<std::string> parts;
+  for (const PairedFigure& figure : figures) {
+    if (!is_in(kDamage, figure.name) || (figure.a == 0 && figure.b == 0)) continue;
+    const auto n = static_cast<double>(figure.pairs);
+    parts.push_back(fmt::format("{} of A {}, of B {}", figure.name, short_text(figure.a * n),
+                                short_text(figure.b * n)));
+  }
+  return parts;
+}
+
 std::string difference_text(const Report& report) {
   std::string text;
   if (report.weights) {
@@ -93,18 +111,14 @@ std::string difference_text(const Report& report) {
 
 std::string comparison_sentence(const Comparison& comparison) {
   if (!comparison.a) return difference_text(comparison.b);
-  std::vector<std::string> parts;
   const std::vector<PairedFigure> figures = paired_figures(*comparison.a, comparison.b);
+  std::vector<std::string> parts = damage_of(figures);
   const auto kl = std::ranges::find(figures, "outputs.kl", &PairedFigure::name);
   if (kl != figures.end()) parts.push_back(outputs_text(*kl));
   const std::vector<PairedTensor> tensors = paired_tensors(*comparison.a, comparison.b);
   if (!tensors.empty()) parts.push_back(weights_text(tensors));
-  const auto errors = std::ranges::find(figures, "structure.errors", &PairedFigure::name);
-  if (errors != figures.end() && (errors->a > 0 || errors->b > 0 || parts.empty())) {
-    parts.push_back(fmt::format("errors in the structure: A {}, B {}", short_text(errors->a),
-                                short_text(errors->b)));
-  }
-  if (parts.empty()) return "no level gave a figure of both";
+  if (parts.empty())
+    return figures.empty() ? "no level gave a figure of both" : "no error in the structure of both";
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 

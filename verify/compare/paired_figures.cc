@@ -16,9 +16,26 @@
 namespace ingot::verify {
 namespace {
 
-// The figures that matter most for a deployment come first.
-constexpr std::array<std::string_view, 8> kOrder = {
-    "outputs.", "text.", "greedy.", "draft.", "mtp.", "layers.", "weights.", "structure."};
+// Damage comes first, then the figures that matter most for a deployment.
+constexpr std::array<std::string_view, 13> kOrder = {"structure.",
+                                                     "weights.unmatched",
+                                                     "weights.nonfinite",
+                                                     "weights.changed",
+                                                     "weights.narrowed",
+                                                     "layers.nonfinite",
+                                                     "outputs.",
+                                                     "text.",
+                                                     "greedy.",
+                                                     "draft.",
+                                                     "mtp.",
+                                                     "layers.",
+                                                     "weights."};
+
+// A value of a metric as an error, whose best is 0.
+double error_of(std::string_view metric, std::optional<Bound> good, double value) {
+  if (metric == "weights.sqnr") return std::pow(10, -value / 20);
+  return good == Bound::kAtLeast ? 1 - value : value;
+}
 
 struct Value {
   std::string subject;
@@ -46,7 +63,9 @@ class Pairs {
       figure_.b += b;
       ++n_finite_;
     }
-    if (a == b || (std::isnan(a) && std::isnan(b))) return;
+    if (!are_apart(error_of(figure_.name, figure_.good, a),
+                   error_of(figure_.name, figure_.good, b)))
+      return;
     count_closer(a, b);
     const double apart = std::abs(b - a);
     if (!(apart <= farthest_)) {
@@ -246,6 +265,14 @@ std::size_t place_of(const PairedFigure& figure) {
 }
 
 }  // namespace
+
+bool are_apart(double a, double b) {
+  constexpr double kHundredthOfADecibel = 0.00115, kRounding = 1e-8;
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) != std::isnan(b);
+  if (std::isinf(a) || std::isinf(b)) return a != b;
+  return std::abs(a - b) >
+         std::max(kRounding, kHundredthOfADecibel * std::max(std::abs(a), std::abs(b)));
+}
 
 Closer PairedFigure::closer() const {
   if (!good) return Closer::kNeither;

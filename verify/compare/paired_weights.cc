@@ -37,8 +37,7 @@ std::vector<PairedTensor> paired_tensors(const Report& a, const Report& b) {
 }
 
 double PairedGroup::difference_db() const {
-  const double of_a = a.sqnr_db(), of_b = b.sqnr_db();
-  return of_a == of_b ? 0 : of_b - of_a;
+  return are_apart(a.relative_error(), b.relative_error()) ? b.sqnr_db() - a.sqnr_db() : 0;
 }
 
 std::vector<PairedGroup> paired_groups(const std::vector<PairedTensor>& tensors,

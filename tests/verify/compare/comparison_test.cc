@@ -37,7 +37,8 @@ TEST(ComparisonSentence, SaysWhichIsCloserAndWhereNot) {
     if (tensor.role == "expert-up") tensor.sums.error2 /= 2;
   }
   const std::string text = comparison_sentence(comparison);
-  EXPECT_THAT(text, StartsWith("the outputs of A are closer, mean KL of A 0.00017, of B 0.000255"));
+  EXPECT_THAT(text, StartsWith("structure.errors of A 1, of B 0; layers.nonfinite of A 1, of B 0; "
+                               "the outputs of A are closer, mean KL of A 0.00017, of B 0.000255"));
   EXPECT_THAT(text, HasSubstr("; the weights of B are closer, SQNR of A "));
   EXPECT_THAT(text, HasSubstr("but not in expert-up"));
 }
@@ -49,7 +50,7 @@ TEST(ComparisonSentence, DoesNotDecideByChance) {
   for (TokenDivergence& token : tokens) token.kl += token.prompt % 2 == 0 ? 1e-4 : -1e-4;
   comparison.b.layers->logits = logit_agreement(tokens);
   EXPECT_THAT(comparison_sentence(comparison),
-              StartsWith("the prompts do not tell the outputs apart"));
+              HasSubstr("; the prompts do not tell the outputs apart"));
 }
 
 TEST(ComparisonSentence, WithoutReferenceIsADifference) {

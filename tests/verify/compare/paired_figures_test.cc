@@ -86,6 +86,19 @@ TEST(PairedFigures, ExactTensorsAreEqualAndInNoMean) {
   EXPECT_TRUE(std::isnan(sqnr.difference));
 }
 
+TEST(PairedFigures, AHundredthOfADecibelIsEqual) {
+  const Report a = weights_report({tensor("x", 0.5)}), b = weights_report({tensor("x", 0.5005)}),
+               c = weights_report({tensor("x", 0.501)});
+  for (const char* name : {"weights.relative_error", "weights.sqnr"}) {
+    EXPECT_EQ(figure(paired_figures(a, b), name).closer(), Closer::kEqual) << name;
+    EXPECT_EQ(figure(paired_figures(a, c), name).closer(), Closer::kA) << name;
+  }
+  EXPECT_FALSE(are_apart(1e-9, 5e-9));
+  EXPECT_FALSE(are_apart(NAN, NAN));
+  EXPECT_TRUE(are_apart(NAN, 1));
+  EXPECT_TRUE(are_apart(0, HUGE_VAL));
+}
+
 TEST(PairedFigures, ValuesOfAWholeReportAreOnePair) {
   // Their subjects name the worst token, which is another one on each side.
   const Report a = logits_report({0.1, 0.1, 0.1, 0.1}, 0),
