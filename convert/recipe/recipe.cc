@@ -11,6 +11,7 @@
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
 #include "convert/recipe/statistics.h"
+#include "engines/versions/versions.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
 #include "formats/family/cache_scales.h"
@@ -27,6 +28,31 @@ using formats::SchemeId;
 namespace {
 
 constexpr std::string_view kKeep = "keep";
+
+// Words that people give for a scheme, and the words for it here.
+struct Spoken {
+  std::string_view word, means;
+};
+constexpr std::array kSpoken = {
+    Spoken{"w8a8", "W8A8 is int8, or fp8-channel"},
+    Spoken{"w8a16", "W8A16 is fp8-channel with --activations weight-only"},
+    Spoken{"w4a16", "W4A16 is int4"},
+    Spoken{"w4a4", "W4A4 is nvfp4"},
+    Spoken{"fp4", "FP4 is nvfp4, or mxfp4"},
+    Spoken{"awq", "AWQ is a way to choose the codes of int4, which the same kernels read"},
+    Spoken{"gptq", "GPTQ is a way to choose the codes of int4, which the same kernels read"},
+    Spoken{"gguf", "GGUF is made of a bf16 output by llama.cpp's convert_hf_to_gguf.py"},
+    Spoken{"tensorrt-llm", "that is an engine: --for trtllm"},
+};
+
+// For the end of a message: the meaning of the word, or the likeliest of the known words.
+std::string meaning_of(const std::string& word, std::span<const std::string_view> known) {
+  const auto spoken = std::ranges::find(kSpoken, word, &Spoken::word);
+  if (spoken != kSpoken.end()) return fmt::format("; {}", spoken->means);
+  if (engines::find_engine(word) != nullptr)
+    return fmt::format("; that is an engine: --for {}", word);
+  return did_you_mean(word, known);
+}
 
 struct Allowance {
   std::string_view name;
@@ -220,7 +246,7 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where,
-                  word, fmt::join(choices, ", "), did_you_mean(lower_case(word), words)));
+                  word, fmt::join(choices, ", "), meaning_of(lower_case(word), words)));
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
