@@ -75,10 +75,7 @@ void entry_point(const RuleInput& input) {
 
 void no_adapter(const RuleInput& input) {
   constexpr std::string_view kAdapter = "adapter_config.json";
-  const auto& files = input.checkpoint.side_files();
-  if (std::none_of(files.begin(), files.end(),
-                   [&](const formats::SideFile& file) { return file.path == kAdapter; }))
-    return;
+  if (!input.checkpoint.has_file(kAdapter)) return;
   input.report_file(
       kAdapter, ErrorCode::kMismatch,
       "makes readers look for another model, of which this were a change (remove it)");

@@ -22,6 +22,7 @@ constexpr std::string_view kOriginal = "original/";
 constexpr std::string_view kCacheFolder = "models--";
 constexpr std::string_view kPictures = "pictures";
 constexpr std::string_view kSafetensors = ".safetensors";
+constexpr std::string_view kAdapterConfig = "adapter_config.json";
 
 /// A file ending and what kind of file it marks, for files that are no part of a checkpoint.
 struct ForeignEnding {
@@ -61,6 +62,8 @@ constexpr std::array kEndings = {
     ForeignEnding{".gif", kPictures},
     ForeignEnding{".webp", kPictures},
     ForeignEnding{".svg", kPictures},
+    ForeignEnding{kAdapterConfig,
+                  "readers would look for another model, of which this were a change"},
 };
 
 const ForeignEnding* find_ending(std::string_view path) {
@@ -123,6 +126,14 @@ fs::path checkpoint_directory(const fs::path& directory) {
 
 void require_own_format(const fs::path& directory) {
   const std::vector<std::string> names = names_in(directory);
+  if (std::ranges::binary_search(names, kAdapterConfig) &&
+      !std::ranges::binary_search(names, "config.json")) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "holds an adapter (LoRA), which is a change of another model (add it to that model: "
+        "merge_and_unload() of PEFT, then save_pretrained(); and convert the result)")
+        .in_file(directory.string());
+  }
   const auto is_own = [](const std::string& name) {
     return name.ends_with(kSafetensors) || name.ends_with(".safetensors.index.json");
   };

@@ -17,7 +17,7 @@ namespace ingot::formats {
 std::filesystem::path checkpoint_directory(const std::filesystem::path& directory);
 
 /// Throws kUnsupported, with the remedy, for a directory that has weights, but none in safetensors
-/// files, and kInvalidArgument for the hub's cache itself.
+/// files, and for one of an adapter (LoRA); kInvalidArgument for the hub's cache itself.
 void require_own_format(const std::filesystem::path& directory);
 
 /// True if a file that begins so (at least 8 bytes) is a Git LFS pointer, which a clone has in
@@ -33,8 +33,8 @@ struct LeftOut {
 };
 inline constexpr std::string_view kUnlistedWeights = "weights that the checkpoint does not use";
 
-/// Why a side file is left out: weights in another format, pictures, the folder `original/`; empty
-/// for one that belongs to the checkpoint.
+/// Why a side file is left out: weights in another format, pictures, the folder `original/`, the
+/// config of an adapter; empty for one that belongs to the checkpoint.
 std::string_view left_out_reason(std::string_view path);
 
 /// One remark for each reason, naming the first files.

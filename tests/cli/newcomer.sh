@@ -18,12 +18,19 @@ expect 0 "warning: $work/m: left out, pictures: figures/logo.png" "$ingot" check
 expect 0 "left out" "$ingot" convert "$work/m" "$work/copy" --progress never
 [ "$(cd "$work/copy" && ls -d original figures consolidated* *.bin *.gguf 2>/dev/null)" = "" ] || fail "strays were copied"
 json "$ingot" inspect "$work/m"; holds "len(d['warnings']) == 5"
-rm -r "$work/m/original" "$work/m/figures" "$work/m"/consolidated* "$work/m"/*.bin "$work/m"/*.gguf
+echo '{"peft_type": "LORA"}' >"$work/m/adapter_config.json"
+expect 2 "container.no-adapter" "$ingot" check "$work/m"
+expect 0 "left out, readers would look for another model" "$ingot" repair "$work/m" "$work/mended" --progress never
+expect 0 "0 errors" "$ingot" check "$work/mended"
+rm -r "$work/m"/adapter* "$work/mended" "$work/m/original" "$work/m/figures" "$work/m"/consolidated* "$work/m"/*.bin "$work/m"/*.gguf
 
 # Directories that hold none.
 mkdir -p "$work/gguf" "$work/pickles" "$work/hub/models--o--m/snapshots" "$work/hub/models--o--m/refs"
 echo x >"$work/gguf/model-Q4.gguf"; echo x >"$work/pickles/pytorch_model.bin"
 expect 2 "holds GGUF files" "$ingot" inspect "$work/gguf"
+mkdir "$work/lora" && cp "$example"/*-00002-*.safetensors "$work/lora/adapter_model.safetensors"
+echo '{"peft_type": "LORA"}' >"$work/lora/adapter_config.json"
+expect 2 "holds an adapter (LoRA)" "$ingot" convert "$work/lora" "$work/none" --to bf16
 expect 2 "holds PyTorch pickles" "$ingot" convert "$work/pickles" "$work/none" --to bf16
 cp -r "$example" "$work/hub/models--o--m/snapshots/abc"
 expect 2 "has no refs/main" "$ingot" inspect "$work/hub/models--o--m"
