@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <type_traits>
 
@@ -26,7 +27,8 @@ namespace {
 template <typename T>
 CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
   if constexpr (std::is_same_v<T, bool>) {
-    return app.add_flag(flag.name, *target, flag.help);
+    const std::string& letter = flag.rule.letter;
+    return app.add_flag(letter.empty() ? flag.name : letter + "," + flag.name, *target, flag.help);
   } else if constexpr (std::is_same_v<T, std::optional<bool>>) {
     // Not bound to the optional: CLI11 would set it where the flag is not given.
     return app.add_flag_function(
@@ -60,14 +62,28 @@ void demand_choice(const FlagRule& rule, CLI::Option& option) {
   option.check(refusal, shown);
 }
 
-void demand(const FlagRule& rule, bool is_real, CLI::Option& option) {
-  option.required(rule.is_required);
-  if (rule.is_positive) option.check(CLI::PositiveNumber);
-  if (rule.range && is_real) option.check(CLI::Range(rule.range->least, rule.range->most));
-  if (rule.range && !is_real) {
+// As CLI::Range and CLI::PositiveNumber, in our words.
+void demand_number(const FlagRule& rule, CLI::Option& option) {
+  const auto add = [&](double least, double most, bool is_above, const std::string& shown) {
     option.check(
-        CLI::Range(static_cast<int>(rule.range->least), static_cast<int>(rule.range->most)));
+        [=](const std::string& text) -> std::string {
+          double value = 0;
+          const bool is_number = CLI::detail::lexical_cast(text, value);
+          const bool is_in = value <= most && (is_above ? value > least : value >= least);
+          return is_number && is_in ? std::string() : fmt::format("{} is not {}", text, shown);
+        },
+        shown);
+  };
+  if (rule.is_positive) add(0, HUGE_VAL, true, "above 0");
+  if (rule.range) {
+    add(rule.range->least, rule.range->most, false,
+        fmt::format("from {} to {}", rule.range->least, rule.range->most));
   }
+}
+
+void demand(const FlagRule& rule, CLI::Option& option) {
+  option.required(rule.is_required);
+  demand_number(rule, option);
   demand_choice(rule, option);
   if (rule.kind != ValueKind::kText) option.type_name(std::string(value_kind_name(rule.kind)));
   if (!rule.value_name.empty()) option.type_name(rule.value_name);
@@ -92,9 +108,7 @@ void declare(const FlagTable& table, CLI::App& app) {
     const Flag& flag = row->flag;
     CLI::Option* option =
         std::visit([&](auto* target) { return add_flag_to(app, flag, target); }, flag.target);
-    const bool is_real = std::holds_alternative<double*>(flag.target) ||
-                         std::holds_alternative<std::optional<double>*>(flag.target);
-    demand(flag.rule, is_real, *option);
+    demand(flag.rule, *option);
     option->description(help_text(flag.help));
     option->group(std::string(heading_of(row->group)));
   }
@@ -153,19 +167,51 @@ void take_stdin(const FlagTable& table) {
   }
 }
 
-// CLI11 begins its messages with a capital; an option or a name keeps its case.
-std::string in_our_words(const CLI::ParseError& failure) {
-  if (failure.get_name() == "RequiredError" &&
-      std::string_view(failure.what()).find("subcommand") != std::string_view::npos) {
-    return "a command is required";
-  }
+// The numbers that an option of a type of CLI11 takes.
+std::string_view numbers_of(const std::string& type) {
+  if (type.starts_with("UINT")) return "whole number from 0 on, or too large";
+  return type.starts_with("INT") ? "whole number, or too large" : "number";
+}
+
+// CLI11's sentences about values. It begins others with a capital; an option keeps its case.
+std::string in_our_words(const CLI::ParseError& failure, const CLI::App& app) {
   std::string text = failure.what();
+  const std::string name = text.substr(0, text.find(": "));
+  constexpr std::string_view kNoNumber = "Could not convert: ", kReceived = " received ";
+  if (failure.get_name() == "ConversionError" && text.starts_with(kNoNumber)) {
+    const std::size_t equals = text.find(" = ");
+    const std::string option = text.substr(kNoNumber.size(), equals - kNoNumber.size());
+    for (const CLI::App* sub : app.get_subcommands()) {
+      if (const CLI::Option* found = sub->get_option_no_throw(option))
+        return fmt::format("{}: '{}' is no {}", option, text.substr(equals + 3),
+                           numbers_of(found->get_type_name()));
+    }
+  }
+  if (failure.get_name() == "ArgumentMismatch") {
+    const std::size_t received = text.find(kReceived);
+    return received == std::string::npos
+               ? fmt::format("{} needs a value", name)
+               : fmt::format("{} is there {} times, and can be there once", name,
+                             text.substr(received + kReceived.size()));
+  }
   if (text.size() > 1 && text[0] >= 'A' && text[0] <= 'Z' && text[1] >= 'a' && text[1] <= 'z') {
     text[0] = static_cast<char>(text[0] - 'A' + 'a');
   }
   while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
   return text;
 }
+
+// Options of other programs, and what does the same here.
+struct Spoken {
+  std::string_view option, means;
+};
+constexpr std::array kSpoken = {
+    Spoken{"--lora", "a LoRA is added to its model beforehand, by PEFT's merge_and_unload()"},
+    Spoken{"--quantization", "that is --to"},
+    Spoken{"--dtype", "that is --to"},
+    Spoken{"--tensor-parallel-size", "that is --tp"},
+    Spoken{"--output", "the output is the second word"},
+};
 
 // The words that no option took, in their order, and the option that the first may have meant.
 std::string unexpected_words(const CLI::App& app) {
@@ -186,8 +232,11 @@ std::string unexpected_words(const CLI::App& app) {
   const std::vector<std::string_view> choices(names.begin(), names.end());
   const auto option = std::find_if(words.begin(), words.end(),
                                    [](const std::string& word) { return word.starts_with("--"); });
-  if (option != words.end()) text += did_you_mean(option->substr(0, option->find('=')), choices);
-  return text;
+  if (option == words.end()) return text;
+  const std::string word = option->substr(0, option->find('='));
+  const auto spoken = std::ranges::find(kSpoken, word, &Spoken::option);
+  return text + (spoken == kSpoken.end() ? did_you_mean(word, choices)
+                                         : fmt::format("; {}", spoken->means));
 }
 
 // `ingot help CONVERT` is `ingot convert --help`; the help command handles all other topics.
@@ -199,8 +248,8 @@ const Command* command_of_help(int argc, const char* const* argv) {
 void describe_program(CLI::App& app) {
   app.name("ingot");
   app.set_help_flag("-h,--help", "print this help and exit");
-  app.set_version_flag("--version", versions_text(), "print versions of ingot and its libraries");
-  app.require_subcommand(1);
+  app.set_version_flag("-V,--version", versions_text(),
+                       "print versions of ingot and its libraries");
   app.footer(kProgramFooter);
 }
 
@@ -234,13 +283,14 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
     } else {
       app.parse(argc, argv);
     }
+    if (body == nullptr) throw CLI::CallForHelp();
   } catch (const CLI::Success& asked) {
     app.exit(asked);
     return nullptr;
   } catch (const CLI::ExtrasError&) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", unexpected_words(app), see));
   } catch (const CLI::ParseError& failure) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", in_our_words(failure), see));
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", in_our_words(failure, app), see));
   }
   return body;
 }

@@ -105,7 +105,8 @@ DeclaredCommand declare_command(const Command& command) {
   const auto table = std::make_shared<FlagTable>();
   const auto quiet = std::make_shared<bool>(false);
   std::function<int()> action = command.declare(*table);
-  table->add(FlagGroup::kReport, {{"--quiet", quiet.get(), "print only the result and errors"}});
+  table->add(FlagGroup::kReport,
+             {{"--quiet", quiet.get(), "print only the result and errors", {.letter = "-q"}}});
   // The table lives as long as the function: commands ask it which flags were given.
   return {table, [table, quiet, action = std::move(action)] {
             if (*quiet) be_quiet();

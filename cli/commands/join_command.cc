@@ -31,7 +31,7 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},          OwnOption{"--m
                                     OwnOption{"--threads"},       OwnOption{"--progress"},
                                     OwnOption{"--log"},           OwnOption{"--json", false},
                                     OwnOption{"--resume", false}, OwnOption{"--no-verify", false},
-                                    OwnOption{"--quiet", false}};
+                                    OwnOption{"--quiet", false},  OwnOption{"-q", false}};
 
 // Whether a command, said in the current directory, names this folder.
 bool names(const std::vector<std::string>& words, const std::filesystem::path& folder) {

@@ -32,11 +32,11 @@ struct VerifyFlags : MeasurementFlags {
 };
 
 // Options that a part, and the join, state for themselves.
-constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--threads"},
-                                    OwnOption{"--mem-limit"},   OwnOption{"--progress"},
-                                    OwnOption{"--html"},        OwnOption{"--markdown"},
-                                    OwnOption{"--worst"},       OwnOption{"--reports"},
-                                    OwnOption{"--json", false}, OwnOption{"--quiet", false}};
+constexpr std::array kOwnOptions = {
+    OwnOption{"--part"},         OwnOption{"--threads"}, OwnOption{"--mem-limit"},
+    OwnOption{"--progress"},     OwnOption{"--html"},    OwnOption{"--markdown"},
+    OwnOption{"--worst"},        OwnOption{"--reports"}, OwnOption{"--json", false},
+    OwnOption{"--quiet", false}, OwnOption{"-q", false}};
 
 // Becomes the command that the parts were begun with, and gives it their reports.
 [[noreturn]] void run_join(const VerifyFlags& flags, const FlagTable& table) {

@@ -16,6 +16,7 @@ std::string shell_quoted(std::string_view text) {
 // The option, and the one that denies it.
 std::vector<std::string> option_names(const Flag& flag) {
   std::vector<std::string> names = {flag.name};
+  if (!flag.rule.letter.empty()) names.push_back(flag.rule.letter);
   if (std::holds_alternative<std::optional<bool>*>(flag.target))
     names.push_back("--no-" + flag.name.substr(2));
   return names;

@@ -44,7 +44,9 @@ std::string value_of(const Flag& flag) {
 }
 
 std::string option_entry(const Flag& flag) {
-  std::string text = fmt::format(".TP\n.B {}", roff(flag.name));
+  const std::string& letter = flag.rule.letter;
+  std::string text =
+      fmt::format(".TP\n.B {}{}", letter.empty() ? "" : roff(letter) + ", ", roff(flag.name));
   if (std::holds_alternative<std::optional<bool>*>(flag.target))
     text += fmt::format(", {}", roff("--no-" + flag.name.substr(2)));
   if (!is_positional(flag) && takes_value(flag))

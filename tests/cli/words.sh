@@ -10,6 +10,15 @@ expect 0 "ingot 0." "$ingot" --version
 for library in nlohmann TBB zstd Highway OpenSSL xxHash yaml-cpp CLI11 fmt spdlog Oniguruma PCRE2; do
   expect 0 "$library" "$ingot" --version
 done
+expect 0 "Usage: ingot" "$ingot"
+expect 0 "ingot 0." "$ingot" -V
+expect 0 "" "$ingot" inspect "$example" -q
+expect 2 "did you mean --version?" "$ingot" --verison
+expect 2 "PEFT" "$ingot" convert "$example" "$work/none" --lora x
+expect 2 "--tp: '-1' is no whole number" "$ingot" convert "$example" "$work/none" --tp -1
+expect 2 "--to is there 2 times" "$ingot" convert "$example" "$work/none" --to int8 --to fp8
+judge 2 "--to needs a value" "$ingot" convert "$example" "$work/none" --to
+expect 2 "--sample: 2 is not from 0 to 1" "$ingot" verify "$example" "$example" --sample 2
 expect 2 "convert" "$ingot" covnert
 expect 2 "--nonsense" "$ingot" convert a b --nonsense
 expect 2 "" "$ingot" convert
