@@ -337,6 +337,28 @@ std::string remarks_text(const Plan& plan, bool is_whole) {
   return write_text(document, is_whole ? 0 : kFewLines, report_width());
 }
 
+// The bytes of this run and their rates, or whose the bytes of the output are.
+std::vector<std::string> written_lines(const Plan& plan, const ExecuteReport& report) {
+  const auto& tensors = report.tensors;
+  const std::string spent = fmt::format("in {}", seconds_text(report.elapsed_seconds));
+  const std::string memory = fmt::format("peak memory {}", bytes_text(peak_memory()));
+  if (tensors.write.n_bytes == 0) {
+    const char* owner = report.n_joined > 0          ? "that the parts wrote"
+                        : report.tensors_resumed > 0 ? "that an earlier run wrote"
+                                                     : "of the source, linked or copied";
+    return {fmt::format("published {} {} {}, {}", bytes_text(plan.sizes.bytes_out), owner, spent,
+                        memory)};
+  }
+  return {fmt::format("wrote {} {} at {:.2f} GB/s{}, {}", bytes_text(tensors.write.n_bytes), spent,
+                      static_cast<double>(tensors.write.n_bytes) * 1e-9 /
+                          std::max(report.elapsed_seconds, 1e-9),
+                      tensors.direct_io ? " (direct I/O)" : " (buffered I/O)", memory),
+          fmt::format(
+              "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}",
+              gigabytes_per_second(tensors.read), gigabytes_per_second(tensors.compute),
+              gigabytes_per_second(tensors.hash), gigabytes_per_second(tensors.write))};
+}
+
 std::string report_text(const Plan& plan, const ExecuteReport& report, const std::string& output,
                         std::optional<std::size_t> n_worst) {
   if (report.already_done) return std::string(kAlreadyFinished) + "\n";
@@ -354,18 +376,8 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   if (report.n_joined > 0) done += fmt::format(" (by {} parts)", report.n_joined);
   if (report.tensors_resumed > 0)
     done += fmt::format(" ({} of them by an earlier run)", count_text(report.tensors_resumed));
-  std::vector<std::string> lines = {
-      done,
-      fmt::format("wrote {} in {} at {:.2f} GB/s{}, peak memory {}",
-                  bytes_text(report.tensors.write.n_bytes), seconds_text(report.elapsed_seconds),
-                  static_cast<double>(report.tensors.write.n_bytes) * 1e-9 /
-                      std::max(report.elapsed_seconds, 1e-9),
-                  report.tensors.direct_io ? " (direct I/O)" : " (buffered I/O)",
-                  bytes_text(peak_memory())),
-      fmt::format(
-          "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}",
-          gigabytes_per_second(report.tensors.read), gigabytes_per_second(report.tensors.compute),
-          gigabytes_per_second(report.tensors.hash), gigabytes_per_second(report.tensors.write))};
+  std::vector<std::string> lines = written_lines(plan, report);
+  lines.insert(lines.begin(), done);
   if (plan.options.part) {
     lines.push_back(fmt::format(
         "part {} is complete: {} of {} weights files. When all parts are: "
