@@ -2,10 +2,12 @@
 
 cookbook.py INGOT EXAMPLE
 """
+import json
 import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,23 @@ def run(command, work):
     return result.stdout
 
 
+def tune(source, tuned):
+    """Job 9's model: the BF16 weights with another attention in layer 2, of up to 5% another value."""
+    shutil.copytree(source, tuned, ignore=shutil.ignore_patterns("ingot*"))
+    n_tuned = 0
+    for path in tuned.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        for name, tensor in json.loads(data[8:start]).items():
+            if ".layers.2.self_attn." not in name or len(tensor["shape"]) != 2:
+                continue
+            begin, end = (start + offset for offset in tensor["data_offsets"])
+            data[begin:end:6] = bytes(byte ^ 6 for byte in data[begin:end:6])
+            n_tuned += 1
+        path.write_bytes(data)
+    assert n_tuned > 0
+
+
 with tempfile.TemporaryDirectory(prefix="ingot-cookbook-") as folder:
     work = pathlib.Path(folder)
     shutil.copytree(example, work / "DeepSeek-V3.2")
@@ -38,6 +57,8 @@ with tempfile.TemporaryDirectory(prefix="ingot-cookbook-") as folder:
     n_commands = 0
     for job in jobs:
         title = job.splitlines()[0]
+        if title.startswith("Back to FP8"):
+            tune(work / "V3.2-bf16", work / "V3.2-tuned")
         output = ""
         for block in re.findall(r"^```sh\n(.*?)^```", job, flags=re.M | re.S):
             for line in block.replace("\\\n", " ").splitlines():
