@@ -38,8 +38,13 @@ bool is_fault(ErrorCode code) {
 ComparedCheckpoint open_with(const VerificationOptions& options,
                              const std::filesystem::path& directory,
                              const std::filesystem::path& config) {
-  return open_compared(directory, {.open = {.family = options.family, .threads = options.threads},
-                                   .config = config});
+  try {
+    return open_compared(directory, {.open = {.family = options.family, .threads = options.threads},
+                                     .config = config});
+  } catch (Error& error) {
+    error.in_directory(directory.string());
+    throw;
+  }
 }
 
 // A source is seen with its experts as the output has them.
@@ -147,6 +152,7 @@ class Verification {
     }
     std::optional<ComparedCheckpoint> to;
     attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
+    report_.was_read = to.has_value();
     if (to) {
       take_facts(*to);
       if (options_.ranks == nullptr) report_.changes = scheme_changes(from.model, to->model);

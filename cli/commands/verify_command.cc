@@ -149,6 +149,7 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
                            : verify::report_text(report, flags.n_worst, report_width()));
   if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
   if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::report_markdown(report));
+  if (!report.was_read) return kExitTrouble;
   return report.passed() ? kExitDone : kExitBelowThreshold;
 }
 

@@ -74,6 +74,13 @@ Error& Error::at_byte(std::uint64_t offset) {
   return *this;
 }
 
+Error& Error::in_directory(std::string_view directory) {
+  if (!file_.starts_with(directory) && !file_.starts_with('/'))
+    file_ = fmt::format("{}{}{}", directory, file_.empty() ? "" : "/", file_);
+  rebuild();
+  return *this;
+}
+
 void Error::rebuild() {
   text_.clear();
   if (!file_.empty()) text_ += printable(file_) + ": ";

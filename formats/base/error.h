@@ -44,6 +44,8 @@ class Error : public std::exception {
   Error& in_file(std::string_view file);
   Error& in_tensor(std::string_view tensor);
   Error& at_byte(std::uint64_t offset);
+  /// Puts the directory before the file, or in its place, unless the file says it already.
+  Error& in_directory(std::string_view directory);
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] const std::string& message() const noexcept { return message_; }

@@ -89,7 +89,7 @@ cp -r "$work/int8" "$work/bad"
 python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/bad" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01 >/dev/null || fail "edit"
 expect 0 "A is closer in 1 and B in 0" "$ingot" compare "$work/int8" "$work/bad" --reference "$example" --levels weights
 truncate -s -100 "$work/bad/model-00001-of-00002.safetensors"
-expect 2 "model-00001-of-00002.safetensors" "$ingot" compare "$work/int8" "$work/bad" --reference "$example"
+expect 2 "$work/bad/model-00001-of-00002.safetensors: " "$ingot" compare "$work/int8" "$work/bad" --reference "$example"
 expect 2 "absent" "$ingot" compare "$work/int8" "$work/absent"
 expect 2 "b is required" "$ingot" compare "$work/int8"
 expect 2 "--require" "$ingot" compare "$work/int8" "$work/nvfp4" --require 'weights.cosine>=1'

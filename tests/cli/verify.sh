@@ -39,7 +39,8 @@ python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/bad" model.layers
 expect 1 "model.layers.3.mlp.experts.7.up_proj.weight" "$ingot" verify "$example" "$work/bad"
 expect 1 "FAIL" "$ingot" verify "$example" "$work/bad" --levels weights
 truncate -s -100 "$work/bad/model-00001-of-00002.safetensors"
-expect 1 "model-00001-of-00002.safetensors" "$ingot" verify "$example" "$work/bad"
+expect 2 "$work/bad/model-00001-of-00002.safetensors: " "$ingot" verify "$example" "$work/bad"
+expect 2 "$work/bad/model-00001-of-00002.safetensors: " "$ingot" verify "$work/bad" "$work/int8"
 
 # Text, and activations that transformers recorded.
 expect 0 "perplexity" "$ingot" verify "$work/int8" --text "$work/prompts"

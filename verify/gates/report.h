@@ -42,6 +42,7 @@ struct Report {
   /// recorded; empty: nothing out of the ordinary, or weights were not compared.
   std::string wanted;
   std::vector<GateResult> gates;
+  bool was_read = true;  ///< the output could be opened
   /// Neither side is the reference: both are outputs, and a difference is no fault.
   bool is_difference = false;
 

@@ -70,6 +70,18 @@ TEST(Error, ShowsNamesAndQuotedTextEscaped) {
   EXPECT_EQ(error.file(), "dir/\033[31m.safetensors") << "programs get the name as it is";
 }
 
+TEST(Error, NamesItsDirectoryOnce) {
+  const auto named = [](std::string_view file) {
+    Error error(ErrorCode::kCorrupt, "is cut off");
+    error.in_file(file).in_directory("a/b");
+    return error.file();
+  };
+  EXPECT_EQ(named("config.json"), "a/b/config.json");
+  EXPECT_EQ(named("a/b/config.json"), "a/b/config.json");
+  EXPECT_EQ(named("/a/b/config.json"), "/a/b/config.json");
+  EXPECT_EQ(named(""), "a/b");
+}
+
 TEST(Error, ListsKeepTheirLines) {
   ErrorList faults;
   faults.add(Error(ErrorCode::kCorrupt, "first\n\033"));
