@@ -1,6 +1,7 @@
 #include "cli/terminal/output_guard.h"
 
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <utility>
 
@@ -11,6 +12,14 @@
 
 namespace ingot::cli {
 namespace {
+
+constexpr std::string_view kPlain = "\033[0m";
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kColours = {{
+    {"error:", "\033[1;31m"},
+    {"warning:", "\033[1;33m"},
+    {"FAIL", "\033[1;31m"},
+    {"PASS", "\033[1;32m"},
+}};
 
 bool is_plain(char c) {
   return (c >= ' ' && c <= '~') || c == '\n' || c == '\t';
@@ -35,6 +44,25 @@ bool GuardedBuffer::put(std::string_view text) {
          static_cast<std::streamsize>(text.size());
 }
 
+bool GuardedBuffer::put_lines(std::string_view text) {
+  if (!is_styled_) return put(text);
+  while (!text.empty()) {
+    if (std::exchange(is_at_line_start_, false)) {
+      for (const auto& [word, colour] : kColours) {
+        if (!text.starts_with(word)) continue;
+        if (!put(colour) || !put(word) || !put(kPlain)) return false;
+        text.remove_prefix(word.size());
+      }
+    }
+    const std::size_t end = text.find('\n');
+    is_at_line_start_ = end != std::string_view::npos;
+    const std::string_view line = text.substr(0, is_at_line_start_ ? end + 1 : end);
+    if (!put(line)) return false;
+    text.remove_prefix(line.size());
+  }
+  return true;
+}
+
 bool GuardedBuffer::put_open() {
   return put(printable_page(std::exchange(open_, {})));
 }
@@ -47,7 +75,7 @@ bool GuardedBuffer::write_raw(std::string_view bytes) {
 std::streamsize GuardedBuffer::xsputn(const char* bytes, std::streamsize n) {
   const std::lock_guard lock(mutex_);
   std::string_view text(bytes, static_cast<std::size_t>(n));
-  if (open_.empty() && std::ranges::all_of(text, is_plain)) return put(text) ? n : 0;
+  if (open_.empty() && std::ranges::all_of(text, is_plain)) return put_lines(text) ? n : 0;
   const std::string whole = std::exchange(open_, {}).append(text);
   text = whole;
   open_ = text.substr(text.size() - open_bytes(text));
@@ -55,11 +83,11 @@ std::streamsize GuardedBuffer::xsputn(const char* bytes, std::streamsize n) {
   constexpr std::string_view kBold = "\xfe\xff";
   while (!text.empty()) {
     const std::size_t end =
-        shows_bold_ ? std::min(text.find_first_of(kBold), text.size()) : text.size();
-    if (!put(printable_page(text.substr(0, end)))) return 0;
+        is_styled_ ? std::min(text.find_first_of(kBold), text.size()) : text.size();
+    if (!put_lines(printable_page(text.substr(0, end)))) return 0;
     text.remove_prefix(end);
     if (text.empty()) break;
-    if (!put(text.starts_with(kBoldOn) ? "\033[1m" : "\033[0m")) return 0;
+    if (!put(text.starts_with(kBoldOn) ? "\033[1m" : kPlain)) return 0;
     text.remove_prefix(1);
   }
   return n;

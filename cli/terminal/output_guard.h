@@ -14,11 +14,13 @@ inline constexpr std::string_view kBoldOn = "\xfe", kBoldOff = "\xff";
 
 /// Passes text on as printable_page() has it, so that names and messages of a checkpoint, and a
 /// model's text, cannot steer a terminal. A character may come in several writes. Writes are safe
-/// from many threads.
+/// from many threads. A line that begins with the word of an error, a warning or a verdict has this
+/// word in its colour, where colours are shown; the word comes in one write.
 class GuardedBuffer final : public std::streambuf {
  public:
-  /// `to` must outlive this. `shows_bold`: kBoldOn and kBoldOff become those of a terminal.
-  GuardedBuffer(std::streambuf& to, bool shows_bold) : to_(to), shows_bold_(shows_bold) {}
+  /// `to` must outlive this. `is_styled`: colours are shown, and kBoldOn and kBoldOff become those
+  /// of a terminal.
+  GuardedBuffer(std::streambuf& to, bool is_styled) : to_(to), is_styled_(is_styled) {}
 
   /// Bytes as they are, after all that was written before.
   bool write_raw(std::string_view bytes);
@@ -30,10 +32,11 @@ class GuardedBuffer final : public std::streambuf {
 
  private:
   bool put(std::string_view text);
+  bool put_lines(std::string_view text);
   bool put_open();
 
   std::streambuf& to_;
-  bool shows_bold_;
+  bool is_styled_, is_at_line_start_ = true;
   std::mutex mutex_;
   std::string open_;  // of a character that the next write may complete
 };

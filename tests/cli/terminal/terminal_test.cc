@@ -133,9 +133,9 @@ TEST_F(Groups, OutsideOfTheirMountAreTheMount) {
   }
 }
 
-std::string guarded(std::initializer_list<std::string_view> writes, bool shows_bold = false) {
+std::string guarded(std::initializer_list<std::string_view> writes, bool is_styled = false) {
   std::stringbuf to;
-  GuardedBuffer buffer(to, shows_bold);
+  GuardedBuffer buffer(to, is_styled);
   std::ostream stream(&buffer);
   for (const std::string_view text : writes) stream << text;
   stream.flush();
@@ -164,6 +164,13 @@ TEST(OutputGuard, LeavesJsonTheSameJson) {
 TEST(OutputGuard, MakesBoldOfItsMarksAlone) {
   EXPECT_EQ(guarded({kBoldOn, "a\033[1m", kBoldOff}, true), "\033[1ma\\x1b[1m\033[0m");
   EXPECT_EQ(guarded({kBoldOn}), "\\xfe");
+}
+
+TEST(OutputGuard, ColoursVerdictsAtTheStartOfLines) {
+  EXPECT_EQ(guarded({"error: ", "a\nno error: b\n", "PASS: c\n"}, true),
+            "\033[1;31merror:\033[0m a\nno error: b\n\033[1;32mPASS\033[0m: c\n");
+  EXPECT_EQ(guarded({"warning: ß\n"}, true), "\033[1;33mwarning:\033[0m ß\n");
+  EXPECT_EQ(guarded({"error: a\n"}), "error: a\n");
 }
 
 TEST(OutputGuard, WritesRawBytesInTheirPlace) {
