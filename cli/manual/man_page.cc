@@ -31,6 +31,23 @@ std::string title(std::string_view name, std::string_view summary, std::string_v
                      roff(name), version, roff(name), roff(summary));
 }
 
+// The sections that every page ends with.
+constexpr std::string_view kLastSections =
+    ".SH EXIT STATUS\n"
+    ".TP\n.B 0\ndone\n"
+    ".TP\n.B 1\na verification below its thresholds, or an engine that does not load the "
+    "checkpoint\n"
+    ".TP\n.B 2\nanything else, such as an option or a file that cannot be used\n"
+    ".TP\n.B 130, 143\nstopped by Ctrl\\-C, by SIGTERM\n"
+    ".SH ENVIRONMENT\n"
+    ".TP\n.B NO_COLOR\nif not empty, no colour and nothing in bold\n"
+    ".TP\n.B TERM\nof \"dumb\" likewise, and no progress bar\n"
+    ".SH FILES\n"
+    ".TP\n.I OUT/.ingot\\-partial\nan output until it is published; \\-\\-resume continues it\n"
+    ".TP\n.I OUT/ingot.json\nthe manifest: options, source, and a hash of every file\n"
+    ".TP\n.I OUT/ingot.tensors.jsonl.zst\na record for each tensor, with its hash\n"
+    ".TP\n.I OUT/ingot.verify.json\nthe report of a verification before publication\n";
+
 // Lines without changes.
 std::string verbatim(std::string_view text) {
   return fmt::format(".nf\n{}\n.fi\n", roff(text));
@@ -75,8 +92,9 @@ std::string program_man_page(const ProgramWords& program, std::span<const Comman
   text += ".SH SYNOPSIS\n.B ingot\n\\fIcommand\\fR [\\fIoptions\\fR] ...\n.SH COMMANDS\n";
   for (const CommandWords& command : commands)
     text += fmt::format(".TP\n.BR ingot\\-{} (1)\n{}\n", command.name, roff(command.summary));
-  text += ".SH EXAMPLES AND EXIT STATUS\n" + verbatim(program.footer);
-  return text + ".SH SEE ALSO\n.B ingot help\nlists pages that the program has of itself.\n";
+  text += ".SH EXAMPLES\n" + verbatim(program.footer);
+  return text.append(kLastSections) +
+         ".SH SEE ALSO\n.B ingot help\nlists pages that the program has of itself.\n";
 }
 
 std::string command_man_page(const ProgramWords& program, const CommandWords& command) {
@@ -99,7 +117,7 @@ std::string command_man_page(const ProgramWords& program, const CommandWords& co
     text += entries;
   }
   if (!command.table->footer.empty()) text += ".SH EXAMPLES\n" + verbatim(command.table->footer);
-  return text + ".SH SEE ALSO\n.BR ingot (1)\n";
+  return text.append(kLastSections) + ".SH SEE ALSO\n.BR ingot (1)\n";
 }
 
 }  // namespace ingot::cli
