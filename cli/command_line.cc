@@ -202,9 +202,6 @@ std::string in_our_words(const CLI::ParseError& failure, const CLI::App& app) {
 }
 
 // Options of other programs, and what does the same here.
-struct Spoken {
-  std::string_view option, means;
-};
 constexpr std::array kSpoken = {
     Spoken{"--lora", "a LoRA is added to its model beforehand, by PEFT's merge_and_unload()"},
     Spoken{"--quantization", "that is --to"},
@@ -234,9 +231,7 @@ std::string unexpected_words(const CLI::App& app) {
                                    [](const std::string& word) { return word.starts_with("--"); });
   if (option == words.end()) return text;
   const std::string word = option->substr(0, option->find('='));
-  const auto spoken = std::ranges::find(kSpoken, word, &Spoken::option);
-  return text + (spoken == kSpoken.end() ? did_you_mean(word, choices)
-                                         : fmt::format("; {}", spoken->means));
+  return text + meaning_of(word, kSpoken, choices);
 }
 
 // `ingot help CONVERT` is `ingot convert --help`; the help command handles all other topics.

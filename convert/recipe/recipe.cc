@@ -30,9 +30,6 @@ namespace {
 constexpr std::string_view kKeep = "keep";
 
 // Words that people give for a scheme, and the words for it here.
-struct Spoken {
-  std::string_view word, means;
-};
 constexpr std::array kSpoken = {
     Spoken{"w8a8", "W8A8 is int8, or fp8-channel"},
     Spoken{"w8a16", "W8A16 is fp8-channel with --activations weight-only"},
@@ -45,13 +42,11 @@ constexpr std::array kSpoken = {
     Spoken{"tensorrt-llm", "that is an engine: --for trtllm"},
 };
 
-// For the end of a message: the meaning of the word, or the likeliest of the known words.
-std::string meaning_of(const std::string& word, std::span<const std::string_view> known) {
-  const auto spoken = std::ranges::find(kSpoken, word, &Spoken::word);
-  if (spoken != kSpoken.end()) return fmt::format("; {}", spoken->means);
+// For the end of a message about a word that is no scheme.
+std::string hint_for(const std::string& word, std::span<const std::string_view> known) {
   if (engines::find_engine(word) != nullptr)
     return fmt::format("; that is an engine: --for {}", word);
-  return did_you_mean(word, known);
+  return meaning_of(word, kSpoken, known);
 }
 
 struct Allowance {
@@ -246,7 +241,7 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where,
-                  word, fmt::join(choices, ", "), meaning_of(lower_case(word), words)));
+                  word, fmt::join(choices, ", "), hint_for(lower_case(word), words)));
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {

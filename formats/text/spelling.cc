@@ -64,6 +64,12 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
   return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", printable(nearest));
 }
 
+std::string meaning_of(std::string_view word, std::span<const Spoken> spoken,
+                       std::span<const std::string_view> choices) {
+  const auto row = std::ranges::find(spoken, word, &Spoken::word);
+  return row == spoken.end() ? did_you_mean(word, choices) : fmt::format("; {}", row->means);
+}
+
 void refuse_word(std::string_view what, std::string_view word,
                  std::span<const std::string_view> choices) {
   throw Error(ErrorCode::kInvalidArgument,

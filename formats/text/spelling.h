@@ -43,6 +43,14 @@ std::string did_you_mean(std::string_view word, const Rows& rows, const Name& na
   return did_you_mean(word, row_names(rows, name));
 }
 
+/// A word of other programs, and its meaning here.
+struct Spoken {
+  std::string_view word, means;
+};
+/// `; MEANS` for a word of these rows, else did_you_mean().
+std::string meaning_of(std::string_view word, std::span<const Spoken> spoken,
+                       std::span<const std::string_view> choices);
+
 /// Throws kInvalidArgument: `WHAT 'WORD' is none of A, B, C; did you mean A?`
 [[noreturn]] void refuse_word(std::string_view what, std::string_view word,
                               std::span<const std::string_view> choices);
