@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,6 +51,10 @@ struct PairedFigure {
   /// Without an interval the mean of several values counts.
   [[nodiscard]] Closer closer() const;
 };
+/// Metrics of damage: whatever the means of others say, an output with more is not the better one.
+inline constexpr std::array<std::string_view, 6> kDamageMetrics = {
+    "structure.errors", "weights.unmatched", "weights.nonfinite",
+    "weights.changed",  "weights.narrowed",  "layers.nonfinite"};
 /// Every metric that both reports have values of: damage, then the most telling first.
 std::vector<PairedFigure> paired_figures(const Report& a, const Report& b);
 

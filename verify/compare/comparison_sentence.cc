@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -69,15 +68,10 @@ std::string outputs_text(const PairedFigure& kl) {
   }
 }
 
-// Values that are missing, changed or no numbers, and errors of the structure: whatever the means
-// say, such an output is not the better one.
 std::vector<std::string> damage_of(const std::vector<PairedFigure>& figures) {
-  constexpr std::array<std::string_view, 6> kDamage = {"structure.errors",  "weights.unmatched",
-                                                       "weights.nonfinite", "weights.changed",
-                                                       "weights.narrowed",  "layers.nonfinite"};
   std::vector<std::string> parts;
   for (const PairedFigure& figure : figures) {
-    if (!is_in(kDamage, figure.name) || (figure.a == 0 && figure.b == 0)) continue;
+    if (!is_in(kDamageMetrics, figure.name) || (figure.a == 0 && figure.b == 0)) continue;
     const auto n = static_cast<double>(figure.pairs);
     parts.push_back(fmt::format("{} of A {}, of B {}", figure.name, short_text(figure.a * n),
                                 short_text(figure.b * n)));

@@ -16,20 +16,9 @@
 namespace ingot::verify {
 namespace {
 
-// Damage comes first, then the figures that matter most for a deployment.
-constexpr std::array<std::string_view, 13> kOrder = {"structure.",
-                                                     "weights.unmatched",
-                                                     "weights.nonfinite",
-                                                     "weights.changed",
-                                                     "weights.narrowed",
-                                                     "layers.nonfinite",
-                                                     "outputs.",
-                                                     "text.",
-                                                     "greedy.",
-                                                     "draft.",
-                                                     "mtp.",
-                                                     "layers.",
-                                                     "weights."};
+// The figures that matter most for a deployment come first, behind those of damage.
+constexpr std::array<std::string_view, 7> kOrder = {"outputs.", "text.",   "greedy.", "draft.",
+                                                    "mtp.",     "layers.", "weights."};
 
 // A value of a metric as an error, whose best is 0.
 double error_of(std::string_view metric, std::optional<Bound> good, double value) {
@@ -258,10 +247,12 @@ void add_text_samples(const TextReport& a, const TextReport& b,
 }
 
 std::size_t place_of(const PairedFigure& figure) {
-  const auto at = std::find_if(kOrder.begin(), kOrder.end(), [&](std::string_view begin) {
-    return figure.name.starts_with(begin);
-  });
-  return static_cast<std::size_t>(at - kOrder.begin());
+  const auto damage = std::ranges::find(kDamageMetrics, figure.name);
+  if (damage != kDamageMetrics.end())
+    return static_cast<std::size_t>(damage - kDamageMetrics.begin());
+  const auto at = std::ranges::find_if(
+      kOrder, [&](std::string_view begin) { return figure.name.starts_with(begin); });
+  return kDamageMetrics.size() + static_cast<std::size_t>(at - kOrder.begin());
 }
 
 }  // namespace
