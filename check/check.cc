@@ -267,8 +267,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   require_directory(converted);
   const std::optional<Manifest> manifest = formats::read_manifest(converted);
   if (!manifest) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("has no {}: it was not made by ingot convert", kManifestName))
+    throw Error(ErrorCode::kNotFound, "has no {}: it was not made by ingot convert", kManifestName)
         .in_file(converted.string());
   }
   const std::vector<TensorRecord> records =

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include "formats/base/chunks.h"
@@ -28,7 +27,7 @@ Hash128 hash_chunk(const Chunk& chunk, std::span<std::byte> memory, const Hashin
       chunk, memory,
       [&](std::uint64_t offset, std::span<std::byte> out) {
         if (options.stop_requested && options.stop_requested())
-          throw Error(ErrorCode::kInterrupted, fmt::format("stopped while {} were hashed", what));
+          throw Error(ErrorCode::kInterrupted, "stopped while {} were hashed", what);
         read(offset, out);
       },
       [&](std::span<const std::byte> bytes, std::uint64_t) { hasher.update(bytes); });

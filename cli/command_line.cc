@@ -155,8 +155,8 @@ void take_stdin(const FlagTable& table) {
     if (!is_dash) continue;
     if (!reader.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{} and {} both read the standard input (give one of them a file)",
-                              reader, flag.name));
+                  "{} and {} both read the standard input (give one of them a file)", reader,
+                  flag.name);
     }
     reader = flag.name;
     if (path != nullptr) {
@@ -283,9 +283,9 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
     app.exit(asked);
     return nullptr;
   } catch (const CLI::ExtrasError&) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", unexpected_words(app), see));
+    throw Error(ErrorCode::kInvalidArgument, "{} {}", unexpected_words(app), see);
   } catch (const CLI::ParseError& failure) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", in_our_words(failure, app), see));
+    throw Error(ErrorCode::kInvalidArgument, "{} {}", in_our_words(failure, app), see);
   }
   return body;
 }

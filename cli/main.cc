@@ -10,7 +10,6 @@
 #include <system_error>
 #include <vector>
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -49,9 +48,8 @@ void require_known(const Call& call) {
   if (call.command.empty() || find_command(call.command) != nullptr) return;
   std::vector<std::string_view> names;
   for (const Command& command : commands()) names.push_back(command.name);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("no command '{}' (see ingot help){}", printable(call.command),
-                          did_you_mean(call.command, names)));
+  throw Error(ErrorCode::kInvalidArgument, "no command '{}' (see ingot help){}",
+              printable(call.command), did_you_mean(call.command, names));
 }
 
 int report(const Call& call, const Error& error) {
@@ -113,9 +111,9 @@ int guarded(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& failure) {
     return report(call, system_error(failure.code().value(), "use", failure.path1().string()));
   } catch (const std::system_error& failure) {
-    return report(call, Error(ErrorCode::kLimit,
-                              fmt::format("the system refuses a thread: {} (lower --threads)",
-                                          failure.code().message())));
+    return report(call,
+                  Error(ErrorCode::kLimit, "the system refuses a thread: {} (lower --threads)",
+                        failure.code().message()));
   } catch (const std::exception& failure) {
     return report(call, Error(ErrorCode::kInternal, failure.what()));
   }

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "convert/convert.h"
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
@@ -58,8 +56,8 @@ ExpertForm form_of_target(Recipe recipe, const Checkpoint& source, const PlanOpt
 }
 
 void refuse_idle(std::string_view word, std::string_view fact) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--experts {} has no effect: {} (leave it out)", word, fact));
+  throw Error(ErrorCode::kInvalidArgument, "--experts {} has no effect: {} (leave it out)", word,
+              fact);
 }
 
 using Seen = std::shared_ptr<const Checkpoint>;

@@ -100,9 +100,9 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
   }
   if (checkpoint.dialect().is_read_only) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("how engines read the config of dialect {} is not known here "
-                            "(ingot convert writes another dialect)",
-                            checkpoint.dialect().name))
+                "how engines read the config of dialect {} is not known here (ingot convert writes "
+                "another dialect)",
+                checkpoint.dialect().name)
         .in_file("config.json");
   }
   EngineView view{.verdict = engine_verdict(checkpoint, engine, serving), .modules = {}};

@@ -57,15 +57,14 @@ SynthKind plain_kind(DType dtype, const ExpectedTensor& tensor) {
   if (dtype == DType::kF32) return norm ? SynthKind::kF32Norm : SynthKind::kF32Weight;
   if (dtype == DType::kI64) return SynthKind::kI64Zero;
   if (dtype == DType::kI32) return SynthKind::kI32Zero;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("cannot make random values of dtype {}", dtype_name(dtype)))
+  throw Error(ErrorCode::kUnsupported, "cannot make random values of dtype {}", dtype_name(dtype))
       .in_tensor(tensor.name);
 }
 
 std::uint64_t size_of(const TensorSpec& spec) {
   const auto n_bytes = byte_count(spec.dtype, spec.shape);
   if (!n_bytes) {
-    throw Error(ErrorCode::kLimit, fmt::format("shape {} is too large", shape_text(spec.shape)))
+    throw Error(ErrorCode::kLimit, "shape {} is too large", shape_text(spec.shape))
         .in_tensor(spec.name);
   }
   return *n_bytes;
@@ -87,9 +86,8 @@ std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelCo
   const bool is_fp8 = options.fp8 && options.config.empty();
   for_each_expected(*options.family, config, options.stacked, [&](const ExpectedTensor& expected) {
     if (expected.rule->any_shape) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("the table of family {} does not say which shape it has",
-                              options.family->name))
+      throw Error(ErrorCode::kUnsupported, "the table of family {} does not say which shape it has",
+                  options.family->name)
           .in_tensor(expected.name);
     }
     const Shape shape = rule_shape(*expected.rule, config, expected.layer);
@@ -119,8 +117,8 @@ void deal(std::vector<SynthTensor>& tensors, std::uint64_t n_files) {
     if (!is_scale(tensor)) ++groups_left;
   }
   if (n_files > groups_left) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} tensors do not fill {} files (--shards)", groups_left, n_files));
+    throw Error(ErrorCode::kInvalidArgument, "{} tensors do not fill {} files (--shards)",
+                groups_left, n_files);
   }
   std::uint32_t file = 0;
   std::uint64_t in_file = 0;
@@ -184,8 +182,8 @@ void plant_edge_cases(std::vector<SynthTensor>& tensors, const SynthOptions& opt
 
 std::uint64_t count_shards(const SynthOptions& options, const std::vector<SynthTensor>& tensors) {
   if (options.shards == 0 || options.shards > kMaxShards) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("there can be 1 to {} files, not {}", kMaxShards, options.shards));
+    throw Error(ErrorCode::kInvalidArgument, "there can be 1 to {} files, not {}", kMaxShards,
+                options.shards);
   }
   if (options.size != SynthSize::kHeaders || options.shards != 1) return options.shards;
   std::uint64_t total = 0;
@@ -335,9 +333,9 @@ void require_space(const std::filesystem::path& directory, const std::vector<Syn
   const std::uint64_t free = free_bytes(directory);
   if (needed <= free) return;
   throw Error(ErrorCode::kNoSpace,
-              fmt::format("the weights take {} bytes, the file system has {} free (choose a "
-                          "directory on another disk, or --like headers, whose data are holes)",
-                          needed, free))
+              "the weights take {} bytes, the file system has {} free (choose a directory on "
+              "another disk, or --like headers, whose data are holes)",
+              needed, free)
       .in_file(directory.string());
 }
 

@@ -171,9 +171,9 @@ void JoinedParts::require_of(const Report& report, const VerificationOptions& op
   const std::string now = subject_of(report, options);
   if (now == subject) return;
   throw Error(ErrorCode::kMismatch,
-              fmt::format("the reports are of other checkpoints, options or versions: {} (now {}); "
-                          "verify the parts again",
-                          subject, now));
+              "the reports are of other checkpoints, options or versions: {} (now {}); verify the "
+              "parts again",
+              subject, now);
 }
 
 JoinedParts join_parts(std::span<const std::filesystem::path> reports) {
@@ -190,21 +190,21 @@ JoinedParts join_parts(std::span<const std::filesystem::path> reports) {
       joined.subject = report.found.subject;
     }
     if (report.n != n) {
-      throw Error(ErrorCode::kMismatch,
-                  fmt::format("is one of {} parts, the first report one of {}", report.n, n))
+      throw Error(ErrorCode::kMismatch, "is one of {} parts, the first report one of {}", report.n,
+                  n)
           .in_file(path.string());
     }
     if (report.found.subject != joined.subject ||
         (&path != &reports.front() && report.found.command.words != joined.command.words)) {
-      throw Error(ErrorCode::kMismatch,
-                  fmt::format("is of other checkpoints, options or versions than the first "
-                              "report: {} (there {})",
-                              report.found.subject, joined.subject))
+      throw Error(
+          ErrorCode::kMismatch,
+          "is of other checkpoints, options or versions than the first report: {} (there {})",
+          report.found.subject, joined.subject)
           .in_file(path.string());
     }
     if (!parts.insert(report.index).second) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("is part {}/{}, which another report is too", report.index, n))
+      throw Error(ErrorCode::kInvalidArgument, "is part {}/{}, which another report is too",
+                  report.index, n)
           .in_file(path.string());
     }
     add_entries(joined.ledger.hashes.hashes, report.found.ledger.hashes.hashes);
@@ -215,8 +215,8 @@ JoinedParts join_parts(std::span<const std::filesystem::path> reports) {
     if (!parts.contains(part)) missing.push_back(fmt::format("{}/{}", part, n));
   }
   if (!missing.empty()) {
-    throw Error(ErrorCode::kNotFound, fmt::format("reports of {} of {} parts are missing: {}",
-                                                  missing.size(), n, fmt::join(missing, ", ")));
+    throw Error(ErrorCode::kNotFound, "reports of {} of {} parts are missing: {}", missing.size(),
+                n, fmt::join(missing, ", "));
   }
   return joined;
 }

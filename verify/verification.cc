@@ -285,9 +285,10 @@ class Verification {
   // With all levels it is left out where a side has no MTP layer; asked for by name it is refused.
   void run_drafts(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     const auto lacks = [](ErrorCode code, std::string_view side) {
-      return Error(code, fmt::format("the {} has no layer for multi-token prediction, so it drafts "
-                                     "nothing (--levels without draft)",
-                                     side));
+      return Error(code,
+                   "the {} has no layer for multi-token prediction, so it drafts nothing (--levels "
+                   "without draft)",
+                   side);
     };
     const bool source_has = has_mtp_layer(from.model), output_has = has_mtp_layer(to.model);
     if (options_.levels.size() == levels().size() && !(source_has && output_has)) {

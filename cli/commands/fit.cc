@@ -31,8 +31,7 @@ std::uint64_t parse_tokens(std::string_view text, std::string_view option) {
   if (fault == std::errc() && factor != 0 && number >= 1 && number <= kMost / factor)
     return number * factor;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is no number of tokens (as 131072, 128k or 1M, at most 2^32)",
-                          option, text));
+              "{} '{}' is no number of tokens (as 131072, 128k or 1M, at most 2^32)", option, text);
 }
 
 inference::KvFormat cache_format(const FitFlags& flags) {

@@ -332,9 +332,8 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
       const std::vector<std::vector<std::int32_t>> ids = {encoded()};
       if (ids[0].size() >= context) {
         throw Error(ErrorCode::kLimit,
-                    fmt::format("the conversation has {} tokens, --context is {}; /clear begins a "
-                                "new one",
-                                ids[0].size(), context));
+                    "the conversation has {} tokens, --context is {}; /clear begins a new one",
+                    ids[0].size(), context);
       }
       inference::GenerateOptions turn = options;
       turn.max_new_tokens = std::min(turn.max_new_tokens, context - ids[0].size());

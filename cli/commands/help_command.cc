@@ -56,8 +56,8 @@ Error no_topic(std::string_view word) {
   for (const Command& command : commands()) known.push_back(command.name);
   for (const Topic& topic : topics()) known.push_back(topic.name);
   return Error(ErrorCode::kInvalidArgument,
-               fmt::format("there is no command and no page '{}' (ingot help lists them){}",
-                           printable(word), did_you_mean(word, known)));
+               "there is no command and no page '{}' (ingot help lists them){}", printable(word),
+               did_you_mean(word, known));
 }
 
 void write_man_pages(const std::filesystem::path& folder) {

@@ -207,10 +207,10 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
     if (!selector || selector->matches(tensors[i])) found.push_back(i);
   }
   if (selector && found.empty()) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("no tensor matches '{}' (a glob covers the whole name; "
-                            "see ingot inspect --tensors){}",
-                            text, formats::meant_tensor(text, tensors)))
+    throw Error(
+        ErrorCode::kNotFound,
+        "no tensor matches '{}' (a glob covers the whole name; see ingot inspect --tensors){}",
+        text, formats::meant_tensor(text, tensors))
         .in_file(checkpoint.directory().string());
   }
   return found;

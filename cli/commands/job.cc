@@ -77,8 +77,7 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
     logger->flush_on(spdlog::level::trace);
     return logger;
   } catch (const spdlog::spdlog_ex& failure) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot open the log: {}", failure.what()))
-        .in_file(path);
+    throw Error(ErrorCode::kIo, "cannot open the log: {}", failure.what()).in_file(path);
   }
 }
 

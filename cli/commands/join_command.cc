@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
@@ -65,9 +63,9 @@ int run_join(const JoinFlags& flags) {
   std::filesystem::current_path(line.directory, failure);
   if (failure) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("the parts were begun in {}, which is not here: {} (give their whole "
-                            "command with --part join)",
-                            line.directory, failure.message()))
+                "the parts were begun in {}, which is not here: {} (give their whole command with "
+                "--part join)",
+                line.directory, failure.message())
         .in_file(paths.output.string());
   }
   std::vector<std::string> words = words_without(line.words, kOwnOptions);

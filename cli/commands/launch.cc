@@ -41,9 +41,9 @@ std::string own_words() {
 
 Error not_cut(const fs::path& directory, std::string_view remedy) {
   return Error(ErrorCode::kNotFound,
-               fmt::format("holds no rank directories, so no ranks can run it ({}, or cut it: "
-                           "ingot convert --tp T --ep E)",
-                           remedy))
+               "holds no rank directories, so no ranks can run it ({}, or cut it: ingot convert "
+               "--tp T --ep E)",
+               remedy)
       .in_file(directory.string());
 }
 
@@ -59,8 +59,8 @@ shard::Topology topology_of(const fs::path& directory, std::uint32_t rank, std::
       .tp = slicing.tp, .ep = slicing.ep, .etp = slicing.etp, .pp = slicing.pp};
   if (topology.n_ranks() != n_ranks || slicing.rank->rank != rank) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("its ingot.json is that of rank {} of {} (was the directory renamed?)",
-                            slicing.rank->rank, topology.n_ranks()))
+                "its ingot.json is that of rank {} of {} (was the directory renamed?)",
+                slicing.rank->rank, topology.n_ranks())
         .in_file(directory.string());
   }
   return topology;
@@ -75,8 +75,8 @@ fs::path rank_directory(const fs::path& directory, std::uint32_t rank, std::uint
   const auto number = shard::parse_rank_name(here.front(), shard::rank_directory_name);
   if (number && number->n_ranks != n_ranks) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("is cut for {} ranks, and {} were launched (mpirun -n {})",
-                            number->n_ranks, n_ranks, number->n_ranks))
+                "is cut for {} ranks, and {} were launched (mpirun -n {})", number->n_ranks,
+                n_ranks, number->n_ranks)
         .in_file(directory.string());
   }
   throw Error(ErrorCode::kNotFound, "the directory of this rank is not here").in_file(own.string());
@@ -89,9 +89,10 @@ int run_as_threads(const fs::path& directory, const std::function<int(const Runn
   INGOT_CHECK(first.has_value());
   const std::uint32_t n_ranks = first->n_ranks;
   if (names.size() != n_ranks) {
-    throw Error(ErrorCode::kNotFound, fmt::format("holds {} of {} rank directories (threads need "
-                                                  "all of them; mpirun runs ranks of many hosts)",
-                                                  names.size(), n_ranks))
+    throw Error(ErrorCode::kNotFound,
+                "holds {} of {} rank directories (threads need all of them; mpirun runs ranks of "
+                "many hosts)",
+                names.size(), n_ranks)
         .in_file(directory.string());
   }
   const shard::Topology topology = topology_of(directory / names.front(), first->rank, n_ranks);

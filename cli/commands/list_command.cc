@@ -210,12 +210,11 @@ int run_list_yaml(const ListFlags& flags) {
                                       ? nullptr
                                       : formats::find_family(flags.directory);
   if (flags.what != "families" || family == nullptr || family->yaml.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--yaml prints a family (ingot list families NAME --yaml); there is no "
-                            "family '{}'{}",
-                            flags.directory,
-                            did_you_mean(flags.directory, formats::family_entries(),
-                                         &formats::FamilyEntry::name)));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "--yaml prints a family (ingot list families NAME --yaml); there is no family '{}'{}",
+        flags.directory,
+        did_you_mean(flags.directory, formats::family_entries(), &formats::FamilyEntry::name));
   }
   std::cout << family->yaml;
   return kExitDone;
@@ -227,11 +226,10 @@ int run_list(const ListFlags& flags) {
   const auto table = std::find_if(kTables.begin(), kTables.end(),
                                   [&](const Table& row) { return row.name == what; });
   if (table == kTables.end()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} (there are the tables {}){}",
-                            what.empty() ? "which table is to be listed?"
-                                         : fmt::format("there is no table '{}'", what),
-                            table_names(), did_you_mean(what, kTables, &Table::name)));
+    throw Error(
+        ErrorCode::kInvalidArgument, "{} (there are the tables {}){}",
+        what.empty() ? "which table is to be listed?" : fmt::format("there is no table '{}'", what),
+        table_names(), did_you_mean(what, kTables, &Table::name));
   }
   const bool has_directory = !flags.directory.empty();
   if (has_directory && table->rows_of == nullptr) refuse_idle("a directory", "ingot list roles");

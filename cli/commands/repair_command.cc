@@ -167,9 +167,9 @@ int run_repair(RepairFlags& flags) {
   const Opened opened = open(flags, recipe.allow);
   if (opened.source.dialect().is_read_only) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("is in dialect {}, which is read and never written (ingot convert "
-                            "makes compressed-tensors of it)",
-                            opened.source.dialect().name))
+                "is in dialect {}, which is read and never written (ingot convert makes "
+                "compressed-tensors of it)",
+                opened.source.dialect().name)
         .in_file(flags.input);
   }
   recipe.choices.dialect = flags.dialect.empty()

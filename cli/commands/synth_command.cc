@@ -66,10 +66,10 @@ SynthOptions make_options(const SynthFlags& flags) {
           : formats::find_family(flags.family);
   if (options.family == nullptr || options.family->rules.empty()) {
     if (!flags.family.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("there is no family '{}' (ingot list families){}", flags.family,
-                              did_you_mean(flags.family, formats::family_entries(),
-                                           &formats::FamilyEntry::name)));
+      throw Error(
+          ErrorCode::kInvalidArgument, "there is no family '{}' (ingot list families){}",
+          flags.family,
+          did_you_mean(flags.family, formats::family_entries(), &formats::FamilyEntry::name));
     }
     throw Error(ErrorCode::kUnsupported,
                 "its model_type is of no family (give --family, or one of your own with "

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/commands/launch.h"
@@ -75,9 +73,9 @@ constexpr std::array kOwnOptions = {
   std::filesystem::current_path(command.directory, failure);
   if (failure) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("the parts were begun in {}, which is not here: {} (give their whole "
-                            "command with --reports FILE for each report instead of --part)",
-                            command.directory, failure.message()));
+                "the parts were begun in {}, which is not here: {} (give their whole command with "
+                "--reports FILE for each report instead of --part)",
+                command.directory, failure.message());
   }
   become("verify", command.words, own);
 }

@@ -74,9 +74,9 @@ std::string settle_family(const formats::Checkpoint& source, const ProposalFlags
             "and give it with --family-file"
           : fmt::format("look at {}, and give it with --family-file", flags.file);
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("a proposed family does not decide which tensors may be quantized ({}; "
-                          "--accept-family takes it as it is)",
-                          way))
+              "a proposed family does not decide which tensors may be quantized ({}; "
+              "--accept-family takes it as it is)",
+              way)
       .in_file(source.directory().string());
 }
 

@@ -7,8 +7,6 @@
 #include <cstdlib>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/base/words.h"
@@ -75,8 +73,8 @@ const std::vector<std::string>& offered_values(const Flag& flag) {
 }
 
 void refuse_idle(std::string_view flag, std::string_view belongs_to) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} has no effect here: it belongs to {}", flag, belongs_to));
+  throw Error(ErrorCode::kInvalidArgument, "{} has no effect here: it belongs to {}", flag,
+              belongs_to);
 }
 
 void refuse_idle_flags(const FlagTable& table) {
@@ -144,10 +142,10 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
     if (std::isfinite(bytes) && bytes >= 1 && bytes <= 4611686018427387904.0)
       return static_cast<std::uint64_t>(bytes);
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is not a size (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or "
-                          "TiB, as in 5GB)",
-                          option, text));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "{} '{}' is not a size (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 5GB)",
+      option, text);
 }
 
 }  // namespace ingot::cli

@@ -313,8 +313,7 @@ std::vector<GivenPrompt> PromptReader::read_prompts_file() const {
       prompts.push_back(encode_line(line));
       if (arrive) prompts.back().arrives = line.seconds;
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  fmt::format("{} {}: {}", has_lines ? "line" : "prompt", line.line, error.what()))
+      throw Error(error.code(), "{} {}: {}", has_lines ? "line" : "prompt", line.line, error.what())
           .in_file(path);
     }
   }

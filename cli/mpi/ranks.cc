@@ -9,7 +9,6 @@
 #include <thread>
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -47,10 +46,10 @@ const MpiModule* load() {
   if (library == nullptr) {
     const char* const why = ::dlerror();
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("cannot join the processes of this launcher: {} (install Open MPI and "
-                            "an ingot that was built with it, use --part and ingot join, or let "
-                            "each process work by itself with --mpi never)",
-                            why != nullptr ? why : "dlopen fails"))
+                "cannot join the processes of this launcher: {} (install Open MPI and an ingot "
+                "that was built with it, use --part and ingot join, or let each process work by "
+                "itself with --mpi never)",
+                why != nullptr ? why : "dlopen fails")
         .in_file(path.string());
   }
   const auto symbol =
@@ -73,8 +72,7 @@ MpiUse parse_mpi_use(std::string_view word) {
   if (word == "auto") return MpiUse::kAuto;
   if (word == "always") return MpiUse::kAlways;
   if (word == "never") return MpiUse::kNever;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--mpi '{}' is none of auto, always, never", word));
+  throw Error(ErrorCode::kInvalidArgument, "--mpi '{}' is none of auto, always, never", word);
 }
 
 bool is_launched(MpiUse use) {
@@ -119,10 +117,9 @@ void Ranks::take(std::uint32_t from, const RankMessage& message) {
     case kAsked:
       if (first != words_) {
         throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("rank {} of this launch has other command-line arguments than rank "
-                                "0; all ranks need the same (--mpi never lets each process work by "
-                                "itself)",
-                                from));
+                    "rank {} of this launch has other command-line arguments than rank 0; all "
+                    "ranks need the same (--mpi never lets each process work by itself)",
+                    from);
       }
       last.is_here = true;
       break;

@@ -475,9 +475,8 @@ std::string explain_text(const Plan& plan, std::string_view name) {
     }
     return text;
   }
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors){}", name,
-                          formats::meant_tensor(name, plan.source.tensors())));
+  throw Error(ErrorCode::kNotFound, "no tensor '{}' in the source (see ingot inspect --tensors){}",
+              name, formats::meant_tensor(name, plan.source.tensors()));
 }
 
 }  // namespace ingot::cli

@@ -39,8 +39,8 @@ Progress::Progress(std::string_view mode, std::string_view phase, Unit unit)
       shown_(began_),
       used_(resource_use()) {
   if (mode != "always" && mode != "auto" && mode != "never") {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--progress '{}' is none of auto, always, never", mode));
+    throw Error(ErrorCode::kInvalidArgument, "--progress '{}' is none of auto, always, never",
+                mode);
   }
   if (mode != "never" && !is_quiet())
     style_ = mode == "always" || stderr_is_terminal() ? Style::kBar : Style::kLines;

@@ -106,19 +106,16 @@ std::string name_of(const std::optional<RunName>& run) {
 
 [[noreturn]] void refuse(const fs::path& output, const std::optional<RunName>& other) {
   throw Error(ErrorCode::kExists,
-              fmt::format("another run is writing here ({}); wait for it, stop it, or choose "
-                          "another output",
-                          name_of(other)))
+              "another run is writing here ({}); wait for it, stop it, or choose another output",
+              name_of(other))
       .in_file(output.string());
 }
 
 [[noreturn]] void refuse_unprovable(const fs::path& output, const fs::path& claim,
                                     std::string_view why) {
-  throw Error(
-      ErrorCode::kExists,
-      fmt::format("another run may be writing here ({}); {}. If it has ended, remove {} and "
-                  "run again",
-                  name_of(read_claim(claim)), why, claim.string()))
+  throw Error(ErrorCode::kExists,
+              "another run may be writing here ({}); {}. If it has ended, remove {} and run again",
+              name_of(read_claim(claim)), why, claim.string())
       .in_file(output.string());
 }
 
@@ -224,8 +221,8 @@ bool is_alive(const fs::path& claim, const RunName& run, const Renewal& renewal)
 }
 
 [[noreturn]] void refuse_part(const OutputPaths& paths, const PartFile& claim) {
-  throw Error(ErrorCode::kExists, fmt::format("part {} is at work ({}); wait for it, or stop it",
-                                              text_of(claim.part), name_of(read_claim(claim.path))))
+  throw Error(ErrorCode::kExists, "part {} is at work ({}); wait for it, or stop it",
+              text_of(claim.part), name_of(read_claim(claim.path)))
       .in_file(paths.output.string());
 }
 
@@ -343,9 +340,8 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
     if (may_live) refuse_part(paths_, *last);
     if (!resume && fs::exists(last->path)) {
       throw Error(ErrorCode::kExists,
-                  fmt::format("part {} was left by a run that has ended ({}); --resume takes it "
-                              "over",
-                              text_of(part), name_of(read_claim(last->path))))
+                  "part {} was left by a run that has ended ({}); --resume takes it over",
+                  text_of(part), name_of(read_claim(last->path)))
           .in_file(paths_.output.string());
     }
   }
@@ -460,11 +456,10 @@ Claim::~Claim() {
 
 void Claim::require_held() const {
   if (is_file(file_, path_) && (next_.empty() || !fs::exists(next_))) return;
-  throw Error(
-      ErrorCode::kMismatch,
-      fmt::format("the claim of this run, {}, was removed or replaced while it was at work: "
-                  "nothing is published",
-                  path_.string()))
+  throw Error(ErrorCode::kMismatch,
+              "the claim of this run, {}, was removed or replaced while it was at work: nothing is "
+              "published",
+              path_.string())
       .in_file(paths_.output.string());
 }
 

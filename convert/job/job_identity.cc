@@ -135,9 +135,9 @@ bool allows_as_much(const Json& earlier, const Json& now) {
 
 [[noreturn]] void refuse(const std::string& difference) {
   throw Error(ErrorCode::kMismatch,
-              fmt::format("cannot resume: {} (run the original command on the original source, or "
-                          "start again with --force)",
-                          difference));
+              "cannot resume: {} (run the original command on the original source, or start again "
+              "with --force)",
+              difference);
 }
 
 // Names the first source file whose size, header or samples changed.

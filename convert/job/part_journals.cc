@@ -100,20 +100,19 @@ void require_complete(const std::map<JobPart, const PartJournal*>& journals, std
                       n, index, n));
     }
   }
-  throw Error(
-      ErrorCode::kNotFound,
-      fmt::format("cannot join: {} of {} parts are missing: {}{}; nothing is published", n_missing,
-                  n, fmt::join(missing, ", "), n_missing > missing.size() ? ", ..." : ""))
+  throw Error(ErrorCode::kNotFound,
+              "cannot join: {} of {} parts are missing: {}{}; nothing is published", n_missing, n,
+              fmt::join(missing, ", "), n_missing > missing.size() ? ", ..." : "")
       .in_file(paths.output.string());
 }
 
 Error rewritten(const Plan& plan, const std::vector<std::uint32_t>& parts, std::uint32_t n,
                 std::size_t file, std::string_view fact) {
   const std::string part = text_of(JobPart{.index = parts[file], .n = n});
-  return Error(ErrorCode::kMismatch,
-               fmt::format("{}, not what part {} wrote (run that part again with --part {} "
-                           "--resume, then join)",
-                           fact, part, part))
+  return Error(
+             ErrorCode::kMismatch,
+             "{}, not what part {} wrote (run that part again with --part {} --resume, then join)",
+             fact, part, part)
       .in_file(plan.files[file].name);
 }
 
@@ -198,12 +197,11 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
     const PlannedTensor& planned = plan.tensors[index];
     if (planned.n_parts == 0 || (all.items.contains(index) && !disputed.contains(index))) continue;
     const std::uint32_t file = plan.first_place(planned.parts[0]).file;
-    throw Error(
-        ErrorCode::kMismatch,
-        fmt::format("parts of the job {} (the memory or the source of a host may be "
-                    "broken: run part {} again with --resume)",
-                    disputed.contains(index) ? "read or wrote it differently" : "do not have it",
-                    text_of(JobPart{.index = dealt_parts(plan, n)[file], .n = n})))
+    throw Error(ErrorCode::kMismatch,
+                "parts of the job {} (the memory or the source of a host may be broken: run part "
+                "{} again with --resume)",
+                disputed.contains(index) ? "read or wrote it differently" : "do not have it",
+                text_of(JobPart{.index = dealt_parts(plan, n)[file], .n = n}))
         .in_tensor(plan.tensor_of(planned).name);
   }
   require_staged(plan, paths, n);

@@ -53,12 +53,10 @@ void require_gate(const std::optional<JournalContents>& earlier, const ExecuteOp
                 "with, and there is none here (remove it)");
   }
   if (asked.empty() || options.inspect || options.no_verify) return;
-  throw Error(
-      ErrorCode::kMismatch,
-      fmt::format("cannot resume: it was begun with {}, which it has not passed (give that "
-                  "again or other gates; or --no-verify to publish it unverified, which the "
-                  "manifest records)",
-                  asked));
+  throw Error(ErrorCode::kMismatch,
+              "cannot resume: it was begun with {}, which it has not passed (give that again or "
+              "other gates; or --no-verify to publish it unverified, which the manifest records)",
+              asked);
 }
 
 // The output, or the nearest directory above it that is there.
@@ -72,9 +70,8 @@ void require_writable(const fs::path& output) {
   if (failure && failure.value() != ENOENT)
     throw system_error(failure.value(), "look at the output", output.string());
   if (!fs::is_directory(place, failure)) {
-    throw Error(
-        ErrorCode::kExists,
-        fmt::format("cannot be made: {} is not a directory (give another output)", place.string()))
+    throw Error(ErrorCode::kExists, "cannot be made: {} is not a directory (give another output)",
+                place.string())
         .in_file(output.string());
   }
   if (::access(place.c_str(), W_OK | X_OK) != 0)
@@ -265,10 +262,9 @@ void require_own_side_files(const formats::Checkpoint& source) {
     const fs::path target = fs::canonical(path);
     if (is_inside(target, own) || (is_snapshot && is_inside(target, blobs))) continue;
     faults.add(Error(ErrorCode::kUnsupported,
-                     fmt::format("is a link to {}, outside the source, and the output would get a "
-                                 "copy of it (put the file itself there, or accept all such links "
-                                 "with --follow-links)",
-                                 target.string()))
+                     "is a link to {}, outside the source, and the output would get a copy of it "
+                     "(put the file itself there, or accept all such links with --follow-links)",
+                     target.string())
                    .in_file(path.string()));
   }
   faults.throw_if_any();
@@ -343,10 +339,9 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
   }
   throw Error(
       ErrorCode::kNoSpace,
-      fmt::format("the output needs {} bytes at the peak, the file system has {} free: {} are "
-                  "missing ({})",
-                  disk.peak_bytes - std::min(disk.peak_bytes, disk.held_bytes), disk.free_bytes,
-                  disk.missing(), fmt::join(remedies, "; or ")))
+      "the output needs {} bytes at the peak, the file system has {} free: {} are missing ({})",
+      disk.peak_bytes - std::min(disk.peak_bytes, disk.held_bytes), disk.free_bytes, disk.missing(),
+      fmt::join(remedies, "; or "))
       .in_file(output.string());
 }
 

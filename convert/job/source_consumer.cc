@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "convert/job/resume.h"
 #include "formats/base/fd.h"
 #include "formats/files/folder.h"
@@ -35,9 +33,9 @@ void require_consumable(const Plan& plan) {
   }
   if (source.dialect().is_read_only) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("--consume-source deletes files while others are still read, and a "
-                            "weight of {} is proved by tensors of several (convert without it)",
-                            source.dialect().name))
+                "--consume-source deletes files while others are still read, and a weight of {} is "
+                "proved by tensors of several (convert without it)",
+                source.dialect().name)
         .in_file(source.directory().string());
   }
   for (const formats::SourceFile& file : source.files()) {

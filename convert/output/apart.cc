@@ -101,8 +101,8 @@ ReadFolders folders_of(const JobInputs& inputs) {
 
 [[noreturn]] void refuse(const fs::path& output, const fs::path& source, std::string_view why) {
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the output {} and the source {} must not contain one another{}",
-                          output.string(), source.string(), why));
+              "the output {} and the source {} must not contain one another{}", output.string(),
+              source.string(), why);
 }
 
 std::string same_text(const fs::path& one, const fs::path& other) {

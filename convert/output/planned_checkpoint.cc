@@ -189,9 +189,9 @@ void refuse_what_engine_does_not_load(const Plan& plan,
         any_matches(plan.recipe.allow.engine_refuses, verdict.tensor))
       continue;
     Error error(ErrorCode::kUnsupported,
-                fmt::format("{} {}: {} (choose another scheme for it with --rule, "
-                            "--allow 'engine-refuses=PATTERN' writes it all the same)",
-                            verdict.engine->name, engines::failure_text(verdict), verdict.reason));
+                "{} {}: {} (choose another scheme for it with --rule, --allow "
+                "'engine-refuses=PATTERN' writes it all the same)",
+                verdict.engine->name, engines::failure_text(verdict), verdict.reason);
     errors.add(error.in_tensor(verdict.tensor));
   }
 }
@@ -268,9 +268,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
           is_repair && check::find_loader_rule(finding.rule)->is_allowable;
       const bool is_inherited = known.contains(key_of(finding)) && !is_beyond_repair;
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
-        Error error(finding.code,
-                    fmt::format("{} (loader rule {}; {}nothing is published)", finding.message,
-                                finding.rule, is_beyond_repair ? remedy_of_weight(finding) : ""));
+        Error error(finding.code, "{} (loader rule {}; {}nothing is published)", finding.message,
+                    finding.rule, is_beyond_repair ? remedy_of_weight(finding) : "");
         errors.add(error.in_file(finding.file).in_tensor(finding.tensor));
         continue;
       }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 
@@ -65,9 +63,8 @@ BandPlan BandPlan::to_cast(const formats::LogicalTensor& tensor, formats::Scheme
   if (plan.cols <= most) return plan;
   plan.band_cols = round_down(most, tensor.encoding.block_cols);
   if (plan.band_cols == 0) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("one scale covers more than {} columns; such blocks are not converted", most))
+    throw Error(ErrorCode::kUnsupported,
+                "one scale covers more than {} columns; such blocks are not converted", most)
         .in_tensor(tensor.name);
   }
   return plan;

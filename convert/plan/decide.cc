@@ -211,9 +211,9 @@ class Decider {
     for (const auto& [scheme, unused] : is_selected_)
       names += fmt::format("{}{}", names.empty() ? "" : " and ", scheme_name(scheme));
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("dialect {} holds one quantized scheme, the rules ask for {} (use "
-                            "--dialect compressed-tensors)",
-                            dialect_.name, names));
+                "dialect {} holds one quantized scheme, the rules ask for {} (use --dialect "
+                "compressed-tensors)",
+                dialect_.name, names);
   }
 
   bool has_wanted_activations(SchemeId scheme) const {

@@ -65,9 +65,9 @@ void require_holdable(const Plan& plan) {
 void require_fits(const Plan& plan) {
   if (plan.alignments.block[0] == 0) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("layout deepseek-mp holds FP8 blocks of 128 x 128, and retiling would "
-                          "make them {} x {} (use --tp-fit bf16, or --layout ranks)",
-                          plan.alignments.block[0], plan.alignments.block[1]));
+              "layout deepseek-mp holds FP8 blocks of 128 x 128, and retiling would make them {} x "
+              "{} (use --tp-fit bf16, or --layout ranks)",
+              plan.alignments.block[0], plan.alignments.block[1]);
 }
 
 // model{i}-mp{N}.safetensors: everything that a rank loads, replicas included, in one file.

@@ -1,7 +1,5 @@
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
@@ -146,9 +144,8 @@ void refuse_idle_options(const Plan& plan) {
                           (row.option == "--importance" && recipe.choices.importance != nullptr) ||
                           std::ranges::find(recipe.given, row.option) != recipe.given.end();
     if (!is_given || row.acts(plan)) continue;
-    idle.add(Error(ErrorCode::kInvalidArgument,
-                   fmt::format("{} {}, but {} ({}, or leave it out)", row.option, row.meaning,
-                               row.lacking, row.remedy)));
+    idle.add(Error(ErrorCode::kInvalidArgument, "{} {}, but {} ({}, or leave it out)", row.option,
+                   row.meaning, row.lacking, row.remedy));
   }
   idle.throw_if_any();
 }

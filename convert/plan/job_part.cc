@@ -22,9 +22,8 @@ JobPart parse_job_part(std::string_view text) {
     const auto index = number_from(text.substr(0, slash)), n = number_from(text.substr(slash + 1));
     if (index && n && *index < *n) return {.index = *index, .n = *n};
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("--part '{}' is not I/N with I from 0 to N-1, e.g. 0/4", printable(text)));
+  throw Error(ErrorCode::kInvalidArgument, "--part '{}' is not I/N with I from 0 to N-1, e.g. 0/4",
+              printable(text));
 }
 
 std::vector<std::uint32_t> dealt_parts(const Plan& plan, std::uint32_t n) {
@@ -32,12 +31,10 @@ std::vector<std::uint32_t> dealt_parts(const Plan& plan, std::uint32_t n) {
   if (n > n_files) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format(
-            "{} parts are more than the {} file(s) to deal: a part writes whole "
-            "files{} (give at most {} parts{})",
-            n, n_files,
-            plan.is_sliced() ? ", those with the same tensors of all ranks together" : "", n_files,
-            plan.options.layout->takes_mp ? "" : ", or smaller files with --max-shard-size"));
+        "{} parts are more than the {} file(s) to deal: a part writes whole files{} (give at most "
+        "{} parts{})",
+        n, n_files, plan.is_sliced() ? ", those with the same tensors of all ranks together" : "",
+        n_files, plan.options.layout->takes_mp ? "" : ", or smaller files with --max-shard-size");
   }
   const auto bytes_of = [&](std::uint32_t f) {
     return plan.files[f].n_bytes * plan.files[f].members.size();

@@ -185,11 +185,10 @@ void join_globals(const Checkpoint& source, const std::vector<const LogicalTenso
                         &large = *set[static_cast<std::size_t>(most - own.begin())];
     throw Error(
         ErrorCode::kBadScale,
-        fmt::format("has a global scale of {}, and '{}', with which loaders fuse it, one of {}: "
-                    "farther apart than block scales can make up for (where one is the reciprocal "
-                    "that it should not be, ingot check says so; else ingot convert computes them "
-                    "from the release)",
-                    least->value, large.name, most->value))
+        "has a global scale of {}, and '{}', with which loaders fuse it, one of {}: farther apart "
+        "than block scales can make up for (where one is the reciprocal that it should not be, "
+        "ingot check says so; else ingot convert computes them from the release)",
+        least->value, large.name, most->value)
         .in_tensor(small.name);
   }
   for (std::size_t i = 0; i < set.size(); ++i) {

@@ -58,10 +58,10 @@ void require_indexers(const Plan& plan) {
   for (std::uint32_t layer = 0; !layers.empty() && layer < n_layers; ++layer) {
     if (layers.contains(layer) || !builds_indexer(plan, layer)) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("vLLM builds an indexer in layer {}, which has none: it reads "
-                            "index_topk_freq, index_skip_topk_offset and index_topk_pattern of "
-                            "config.json, and not indexer_types (give config.json these)",
-                            layer));
+                "vLLM builds an indexer in layer {}, which has none: it reads index_topk_freq, "
+                "index_skip_topk_offset and index_topk_pattern of config.json, and not "
+                "indexer_types (give config.json these)",
+                layer);
   }
 }
 

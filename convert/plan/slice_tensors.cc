@@ -110,11 +110,10 @@ void slice_tensors(Plan& plan) {
   const PlanOptions& options = plan.options;
   if (!options.layout->is_sliced) return;
   if (source.family().rules.empty() && !options.slicing.topology.is_single()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("family {} has no tensor names, so the cuts are not known (give the model's "
-                    "family with --family)",
-                    source.family().name));
+    throw Error(ErrorCode::kUnsupported,
+                "family {} has no tensor names, so the cuts are not known (give the model's family "
+                "with --family)",
+                source.family().name);
   }
   plan.slicing = shard::Slicing{.topology = options.slicing.topology,
                                 .experts = expert_map(plan),

@@ -21,14 +21,13 @@ void keep_unread_codes(Plan& plan) {
   const formats::StoredTensor& first = source.stored()[codes->first->encoding.stored.weight()];
   const std::string others =
       codes->n == 1 ? "" : fmt::format(", as do {} more tensors", codes->n - 1);
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("holds {} codes that this version cannot read{}{}; they can only be copied, with "
-                  "every file and its JSON (leave out --to, --rule and slicing; or take the "
-                  "checkpoint that was quantized{})",
-                  formats::dtype_name(first.dtype), others,
-                  codes->is_said ? ", and config.json says that the model is quantized" : "",
-                  codes->is_said ? "" : "; --allow unknown-tensor=PATTERN if they are no codes"))
+  throw Error(ErrorCode::kUnsupported,
+              "holds {} codes that this version cannot read{}{}; they can only be copied, with "
+              "every file and its JSON (leave out --to, --rule and slicing; or take the checkpoint "
+              "that was quantized{})",
+              formats::dtype_name(first.dtype), others,
+              codes->is_said ? ", and config.json says that the model is quantized" : "",
+              codes->is_said ? "" : "; --allow unknown-tensor=PATTERN if they are no codes")
       .in_file(source.files()[first.file].name)
       .in_tensor(codes->first->name);
 }

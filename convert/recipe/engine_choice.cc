@@ -141,10 +141,9 @@ void require_loaded(const EngineRow& engine, const std::vector<SchemeId>& scheme
                     const Loads& loads) {
   for (const SchemeId scheme : schemes) {
     if (!loads.of(scheme).empty()) continue;
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("{} does not load {} of this model{} (it loads {}; see ingot list loads)",
-                    engine.name, scheme_name(scheme), loads.reason(scheme), loads.names()));
+    throw Error(ErrorCode::kUnsupported,
+                "{} does not load {} of this model{} (it loads {}; see ingot list loads)",
+                engine.name, scheme_name(scheme), loads.reason(scheme), loads.names());
   }
 }
 
@@ -165,14 +164,14 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
     asked += fmt::format(" --activations {}", activations_name(*choices.activations));
   if (asked.empty()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} does not load {} together with another quantized scheme (one "
-                            "scheme for all, or bf16 for the others)",
-                            engine.name, scheme_name(scheme)));
+                "{} does not load {} together with another quantized scheme (one scheme for all, "
+                "or bf16 for the others)",
+                engine.name, scheme_name(scheme));
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} does not load{}: {} of this model it reads in {} (leave {} out)",
-                          engine.name, asked, scheme_name(scheme), text_of(rows),
-                          choices.dialect.empty() ? "--activations" : "--dialect"));
+              "{} does not load{}: {} of this model it reads in {} (leave {} out)", engine.name,
+              asked, scheme_name(scheme), text_of(rows),
+              choices.dialect.empty() ? "--activations" : "--dialect");
 }
 
 }  // namespace
@@ -188,12 +187,11 @@ void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::
   if (layout.is_sliced && layout.engine != engine.word) {
     const auto layouts = formats::layouts();
     const auto own = std::ranges::find(layouts, engine.word, &formats::Layout::engine);
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} reads no files of layout {}, and cuts a whole checkpoint while it loads "
-                    "(leave out --tp, --ep and --layout, or --for{})",
-                    engine.name, layout.name,
-                    own == layouts.end() ? "" : fmt::format("; or take --layout {}", own->name)));
+    throw Error(ErrorCode::kInvalidArgument,
+                "{} reads no files of layout {}, and cuts a whole checkpoint while it loads (leave "
+                "out --tp, --ep and --layout, or --for{})",
+                engine.name, layout.name,
+                own == layouts.end() ? "" : fmt::format("; or take --layout {}", own->name));
   }
   const Loads loads(engine, source);
   const std::vector<SchemeId> schemes = wanted_schemes(recipe, source);

@@ -110,8 +110,8 @@ void Allowances::add(std::string_view text) {
   for (const Allowance& row : kAllowances) {
     if (text.substr(0, equals) != row.name) continue;
     if (equals == std::string_view::npos || equals + 1 == text.size()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--allow {0} needs a pattern: {0}=PATTERN", row.name));
+      throw Error(ErrorCode::kInvalidArgument, "--allow {0} needs a pattern: {0}=PATTERN",
+                  row.name);
     }
     std::vector<Pattern>& patterns = this->*row.patterns;
     Pattern added(text.substr(equals + 1));
@@ -119,9 +119,8 @@ void Allowances::add(std::string_view text) {
       patterns.push_back(std::move(added));
     return;
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--allow '{}' is not KIND=PATTERN with KIND one of {}{}", text,
-                          fmt::join(kinds(), ", "), did_you_mean(text.substr(0, equals), kinds())));
+  throw Error(ErrorCode::kInvalidArgument, "--allow '{}' is not KIND=PATTERN with KIND one of {}{}",
+              text, fmt::join(kinds(), ", "), did_you_mean(text.substr(0, equals), kinds()));
 }
 
 std::vector<std::string_view> Allowances::kinds() {
@@ -172,14 +171,12 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
     if (std::any_of(tensors.begin(), tensors.end(),
                     [&](const LogicalTensor& t) { return rule.matches(t); }))
       continue;
-    Error error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}{} '{}={}' matches no tensor (see {}){}",
-                    rule.line > 0 ? fmt::format("line {}: ", rule.line) : "",
-                    origin_name(rule.origin), rule.selector.text(), scheme_word(rule.scheme),
-                    rule.selector.knows_family() ? "ingot list roles DIR for its roles and layers"
-                                                 : "ingot inspect --tensors for the names",
-                    formats::meant_tensor(rule.selector.text(), tensors)));
+    Error error(ErrorCode::kInvalidArgument, "{}{} '{}={}' matches no tensor (see {}){}",
+                rule.line > 0 ? fmt::format("line {}: ", rule.line) : "", origin_name(rule.origin),
+                rule.selector.text(), scheme_word(rule.scheme),
+                rule.selector.knows_family() ? "ingot list roles DIR for its roles and layers"
+                                             : "ingot inspect --tensors for the names",
+                formats::meant_tensor(rule.selector.text(), tensors));
     errors.add(error.in_file(rule.file));
   }
   errors.throw_if_any();
@@ -208,10 +205,8 @@ Json Recipe::to_json() const {
 
 Rule parse_rule(std::string_view text) {
   const std::size_t equals = text.rfind('=');
-  if (equals == std::string_view::npos) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--rule '{}' is not SELECTOR=SCHEME", text));
-  }
+  if (equals == std::string_view::npos)
+    throw Error(ErrorCode::kInvalidArgument, "--rule '{}' is not SELECTOR=SCHEME", text);
   return make_rule(text.substr(0, equals), text.substr(equals + 1), RuleOrigin::kRule);
 }
 
@@ -226,11 +221,10 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   const auto scheme = formats::find_scheme(lower_case(word));
   if (scheme && *scheme != SchemeId::kRaw) return *scheme;
   if (lower_case(word) == kKeep) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{0}: no scheme '{1}': that is a word of rules, as SELECTOR=keep (leave "
-                    "{0} out: tensors without a rule are kept)",
-                    where, word));
+    throw Error(ErrorCode::kInvalidArgument,
+                "{0}: no scheme '{1}': that is a word of rules, as SELECTOR=keep (leave {0} out: "
+                "tensors without a rule are kept)",
+                where, word);
   }
   std::vector<std::string_view> choices, words = {kKeep};
   for (const formats::SchemeFacts& row : formats::schemes()) {
@@ -238,10 +232,9 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
     choices.push_back(row.name);
     words.insert(words.end(), {row.name, row.to_word});
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where,
-                  word, fmt::join(choices, ", "), hint_for(lower_case(word), words)));
+  throw Error(ErrorCode::kInvalidArgument,
+              "{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where, word,
+              fmt::join(choices, ", "), hint_for(lower_case(word), words));
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
@@ -269,10 +262,8 @@ float parse_input_scale(std::string_view word) {
   const std::string text(word);
   char* end = nullptr;
   const float scale = std::strtof(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(scale) || !(scale > 0)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--input-scale '{}' is no number above zero", word));
-  }
+  if (text.empty() || *end != '\0' || !std::isfinite(scale) || !(scale > 0))
+    throw Error(ErrorCode::kInvalidArgument, "--input-scale '{}' is no number above zero", word);
   return scale;
 }
 

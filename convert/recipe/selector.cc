@@ -77,8 +77,8 @@ Selector::Selector(std::string_view text) : text_(text) {
   }
   for_each_piece(text, '&', [&](std::string_view term) {
     if (term.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("rule '{}' has nothing on one side of an '&'", text_));
+      throw Error(ErrorCode::kInvalidArgument, "rule '{}' has nothing on one side of an '&'",
+                  text_);
     }
     terms_.push_back(parse_term(term));
   });
@@ -90,11 +90,10 @@ Selector::Term Selector::parse_term(std::string_view text) const {
   const std::string_view name = text.substr(kRolePrefix.size());
   const std::optional<RoleSet> roles = formats::find_roles(name);
   if (!roles) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("rule '{}': no role '{}' (groups are {}; see ingot list roles DIR for "
-                    "the roles of a checkpoint){}",
-                    text_, name, fmt::join(group_names(), ", "), did_you_mean(name, role_words())));
+    throw Error(ErrorCode::kInvalidArgument,
+                "rule '{}': no role '{}' (groups are {}; see ingot list roles DIR for the roles of "
+                "a checkpoint){}",
+                text_, name, fmt::join(group_names(), ", "), did_you_mean(name, role_words()));
   }
   return *roles;
 }
@@ -110,10 +109,10 @@ Selector::Layers Selector::parse_layers(std::string_view list) const {
     const auto first = layer_number(item.substr(0, dash));
     const auto last = dash == std::string_view::npos ? first : layer_number(item.substr(dash + 1));
     if (!first || !last || *first > *last) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("rule '{}': '{}' is no layer, range of layers, last or mtp (as in "
-                              "layers:0-2,last)",
-                              text_, item));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "rule '{}': '{}' is no layer, range of layers, last or mtp (as in layers:0-2,last)",
+          text_, item);
     }
     layers.push_back({*first, *last});
   });

@@ -73,14 +73,12 @@ void SourceStamps::require_unchanged(const fs::path& path) const {
   const auto now = stamp_of(path);
   const auto& [stamp, reader] = before->second;
   if (now && *now == stamp) return;
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("has changed while this run read it: {} ({})",
-                          now ? difference(stamp, *now) : "it is gone",
-                          reader == ReadFor::kSource
-                              ? "let no program write to the source, and run again with "
-                                "--resume, which reads changed files again"
-                              : "restore the old file and run again with --resume, or start "
-                                "again with --force"))
+  throw Error(ErrorCode::kMismatch, "has changed while this run read it: {} ({})",
+              now ? difference(stamp, *now) : "it is gone",
+              reader == ReadFor::kSource
+                  ? "let no program write to the source, and run again with --resume, which reads "
+                    "changed files again"
+                  : "restore the old file and run again with --resume, or start again with --force")
       .in_file(path.string());
 }
 

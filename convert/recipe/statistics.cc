@@ -36,9 +36,8 @@ constexpr std::array kStatistics = {
     Statistic{formats::kInputMeanSquare, &ModuleStatistics::mean_square, false}};
 
 Error corrupt(const StoredTensor& tensor, std::string_view must) {
-  return Error(ErrorCode::kCorrupt,
-               fmt::format("is {} {}, must be {}", formats::dtype_name(tensor.dtype),
-                           formats::shape_text(tensor.shape), must))
+  return Error(ErrorCode::kCorrupt, "is {} {}, must be {}", formats::dtype_name(tensor.dtype),
+               formats::shape_text(tensor.shape), must)
       .in_tensor(tensor.name);
 }
 
@@ -67,8 +66,7 @@ void add_expert_tokens(const Fd& file, const StoredTensor& tensor, Found& found)
   std::vector<std::uint64_t> unreached;
   for (std::size_t expert = 0; expert < tokens.size(); ++expert) {
     if (tokens[expert] < 0) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("says that expert {} saw {} tokens", expert, tokens[expert]))
+      throw Error(ErrorCode::kCorrupt, "says that expert {} saw {} tokens", expert, tokens[expert])
           .in_tensor(tensor.name);
     }
     if (tokens[expert] == 0) unreached.push_back(expert);
@@ -193,8 +191,8 @@ Importance Importance::read(const std::filesystem::path& path) {
     const auto bad = std::ranges::find_if_not(
         values, [](float value) { return value >= 0 && std::isfinite(value); });
     if (bad != values.end()) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("has a mean square of {} in column {}", *bad, bad - values.begin()))
+      throw Error(ErrorCode::kCorrupt, "has a mean square of {} in column {}", *bad,
+                  bad - values.begin())
           .in_tensor(module);
     }
     importance.values_.emplace(module, *statistics.mean_square);

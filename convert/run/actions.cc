@@ -5,8 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 
@@ -90,10 +88,8 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
 std::int32_t quant_bias(float offset, std::int64_t sum) {
   // Both factors are integers below 2^53 / 2^8, so the product is exact.
   const double bias = -static_cast<double>(offset) * static_cast<double>(sum);
-  if (std::abs(bias) > std::numeric_limits<std::int32_t>::max()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("has a quant_bias of {}, beyond 32 bits", bias));
-  }
+  if (std::abs(bias) > std::numeric_limits<std::int32_t>::max())
+    throw Error(ErrorCode::kUnsupported, "has a quant_bias of {}, beyond 32 bits", bias);
   return static_cast<std::int32_t>(std::nearbyint(bias));
 }
 
@@ -106,7 +102,7 @@ std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& pl
   std::vector<std::int32_t> sides;
   for (const std::uint64_t side : shape) {
     if (side > std::uint64_t{std::numeric_limits<std::int32_t>::max()})
-      throw Error(ErrorCode::kLimit, fmt::format("a side of {} is beyond its I32 shape", side));
+      throw Error(ErrorCode::kLimit, "a side of {} is beyond its I32 shape", side);
     sides.push_back(static_cast<std::int32_t>(side));
   }
   return bytes_of(sides);

@@ -36,9 +36,9 @@ bool PlannedValues::allows_nan() const {
 
 Error PlannedValues::nan_code(std::uint64_t row, std::uint64_t col) const {
   return Error(ErrorCode::kNonFinite,
-               fmt::format("holds a NaN code at row {}, column {} (fetch the file again, or accept "
-                           "it with --allow 'nan-code={}')",
-                           row, col, tensor.name));
+               "holds a NaN code at row {}, column {} (fetch the file again, or accept it with "
+               "--allow 'nan-code={}')",
+               row, col, tensor.name);
 }
 
 void PlannedValues::require_held(std::uint64_t first_row, std::uint64_t first_col,
@@ -98,14 +98,12 @@ void HeldValues::count(std::span<const float> values) {
 void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::SchemeId to,
                               const std::vector<Pattern>& allowed) const {
   if (is_held_ || lost_ == 0 || any_matches(allowed, tensor.name)) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format(
-          "would be all zeros in {1}: all of its {2} numbers other than zero are below the range "
-          "of {1} (leave it as it is with --rule '{0}=keep', use {3}, or accept zeros with "
-          "--allow 'underflow={0}')",
-          tensor.name, formats::scheme_facts(to).name, lost_,
-          to == SchemeId::kF16 ? "bf16" : "f32"));
+  throw Error(ErrorCode::kUnsupported,
+              "would be all zeros in {1}: all of its {2} numbers other than zero are below the "
+              "range of {1} (leave it as it is with --rule '{0}=keep', use {3}, or accept zeros "
+              "with --allow 'underflow={0}')",
+              tensor.name, formats::scheme_facts(to).name, lost_,
+              to == SchemeId::kF16 ? "bf16" : "f32");
 }
 
 BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles)
@@ -219,13 +217,11 @@ void BandEncoder::replace_nonfinite(const Band& band, const Tile& tile) {
       {.data = tile_values.data, .rows = tile.rows, .cols = tile.cols, .stride = tile.cols});
   if (!found) return;
   if (!nonfinite_allowed_ && !nan_allowed_) {
-    throw Error(
-        ErrorCode::kNonFinite,
-        fmt::format("holds {} at row {}, column {}, which {} cannot hold (accept it with --allow "
-                    "'nonfinite={}': NaN becomes 0, an infinity the largest value of its scale "
-                    "group)",
-                    tile_values.data[*found], band.first_row + tile.row + *found / tile.cols,
-                    tile.col + *found % tile.cols, facts_.name, tensor_.name));
+    throw Error(ErrorCode::kNonFinite,
+                "holds {} at row {}, column {}, which {} cannot hold (accept it with --allow "
+                "'nonfinite={}': NaN becomes 0, an infinity the largest value of its scale group)",
+                tile_values.data[*found], band.first_row + tile.row + *found / tile.cols,
+                tile.col + *found % tile.cols, facts_.name, tensor_.name);
   }
   // A tile is only a part of the tensor that shares a scale.
   if (facts_.group_rows == 0 && amax_) {
@@ -279,13 +275,11 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
          .options = plan_.target.encode},
         out);
     if (faults.overflows > 0 && !overflow_allowed_) {
-      throw Error(
-          ErrorCode::kNonFinite,
-          fmt::format("holds a value beyond the largest {} number at row {}, column {} ({} in this "
-                      "part of it; accept infinities with --allow 'f16-overflow={}', or use bf16)",
-                      facts_.name, band.first_row + tile.row + faults.first_overflow / tile.cols,
-                      tile.col + faults.first_overflow % tile.cols, faults.overflows,
-                      tensor_.name));
+      throw Error(ErrorCode::kNonFinite,
+                  "holds a value beyond the largest {} number at row {}, column {} ({} in this "
+                  "part of it; accept infinities with --allow 'f16-overflow={}', or use bf16)",
+                  facts_.name, band.first_row + tile.row + faults.first_overflow / tile.cols,
+                  tile.col + faults.first_overflow % tile.cols, faults.overflows, tensor_.name);
     }
   }
   if (facts_.quantized) {

@@ -34,11 +34,10 @@ void require_claimed_scales(const TensorTask& task, std::span<const float> scale
     return;
   for (const float scale : scales) {
     if (scale == 0 || formats::is_e8m0_value(std::fabs(scale))) continue;
-    throw Error(
-        ErrorCode::kBadScale,
-        fmt::format("has a scale of {}, but config.json says scale_fmt ue8m0, powers of two "
-                    "(ingot repair takes scale_fmt out)",
-                    scale));
+    throw Error(ErrorCode::kBadScale,
+                "has a scale of {}, but config.json says scale_fmt ue8m0, powers of two (ingot "
+                "repair takes scale_fmt out)",
+                scale);
   }
 }
 

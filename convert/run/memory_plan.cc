@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 
 namespace ingot::convert {
@@ -46,9 +44,9 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
   const std::uint64_t least = memory.fixed_bytes + 2 * kMinWindowBytes + per_thread;
   if (mem_limit < least) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("this checkpoint takes more memory on one thread than {:.1f} MB; "
-                            "--mem-limit {}MB would be enough",
-                            static_cast<double>(mem_limit) / 1e6, (least + 999'999) / 1'000'000));
+                "this checkpoint takes more memory on one thread than {:.1f} MB; --mem-limit {}MB "
+                "would be enough",
+                static_cast<double>(mem_limit) / 1e6, (least + 999'999) / 1'000'000);
   }
   const std::uint64_t threads =
       std::min<std::uint64_t>(most_threads, 1 + (mem_limit - least) / per_thread);

@@ -56,8 +56,8 @@ const EngineRow& engine_of(std::string_view text) {
   if (row == nullptr) {
     std::vector<std::string_view> words;
     for (const EngineRow* known : engines()) words.push_back(known->word);
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is no engine (known: {})", word, fmt::join(words, ", ")));
+    throw Error(ErrorCode::kInvalidArgument, "'{}' is no engine (known: {})", word,
+                fmt::join(words, ", "));
   }
   if (colon == std::string_view::npos) return *row;
   const std::string_view version = text.substr(colon + 1);
@@ -67,8 +67,8 @@ const EngineRow& engine_of(std::string_view text) {
     if (known->version == version && !version.empty()) return *known;
     names.push_back(known->name);
   }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("only {} is known, not version '{}'", fmt::join(names, ", "), version));
+  throw Error(ErrorCode::kUnsupported, "only {} is known, not version '{}'", fmt::join(names, ", "),
+              version);
 }
 
 }  // namespace ingot::engines

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include "formats/base/checked.h"
@@ -23,8 +22,8 @@ AlignedBuffer::AlignedBuffer(std::size_t n_bytes) : size_(n_bytes) {
   void* const mapping =
       ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
-    throw Error(ErrorCode::kLimit,
-                fmt::format("cannot allocate a buffer of {} bytes (lower --mem-limit)", n_bytes));
+    throw Error(ErrorCode::kLimit, "cannot allocate a buffer of {} bytes (lower --mem-limit)",
+                n_bytes);
   }
   mapping_ = {mapping, {.n_bytes = mapped}};
   const auto address = reinterpret_cast<std::uintptr_t>(mapping);

@@ -121,8 +121,7 @@ Error system_error(int error_number, std::string_view what_failed, std::string_v
     default:
       break;
   }
-  Error error(code,
-              fmt::format("cannot {}: {}{}", what_failed, std::strerror(error_number), remedy));
+  Error error(code, "cannot {}: {}{}", what_failed, std::strerror(error_number), remedy);
   error.in_file(file);
   return error;
 }
@@ -158,9 +157,8 @@ void ErrorList::throw_if_any(std::size_t shown) const {
 }
 
 void check_failed(const char* expression, const char* file, int line) {
-  throw Error(
-      ErrorCode::kInternal,
-      fmt::format("internal check failed: {} ({}:{}), please report this", expression, file, line));
+  throw Error(ErrorCode::kInternal, "internal check failed: {} ({}:{}), please report this",
+              expression, file, line);
 }
 
 }  // namespace ingot

@@ -4,7 +4,10 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace ingot {
 
@@ -39,6 +42,10 @@ std::string_view error_code_name(ErrorCode code);
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
+  /// With the message that fmt makes of `format` and at least one argument.
+  template <typename First, typename... Rest>
+  Error(ErrorCode code, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+      : Error(code, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
 
   /// Adds context. The innermost value wins: a call on an error that already has one is ignored.
   Error& in_file(std::string_view file);

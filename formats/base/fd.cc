@@ -149,8 +149,8 @@ void Fd::read_exact(std::span<std::byte> out, std::uint64_t offset) const {
         uninterrupted([&] { return ::pread(fd_, out.data(), wanted, static_cast<off_t>(offset)); });
     if (n < 0) throw system_error(errno, "read", path_).at_byte(offset);
     if (n == 0) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("file ends {} bytes early (truncated? fetch it again)", out.size()))
+      throw Error(ErrorCode::kCorrupt, "file ends {} bytes early (truncated? fetch it again)",
+                  out.size())
           .in_file(path_)
           .at_byte(offset);
     }
@@ -203,8 +203,7 @@ std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_
   const Fd file = Fd::open_for_reading(path);
   const std::uint64_t size = file.size();
   if (size > max_bytes) {
-    throw Error(ErrorCode::kLimit,
-                fmt::format("is {} bytes long, at most {} are read", size, max_bytes))
+    throw Error(ErrorCode::kLimit, "is {} bytes long, at most {} are read", size, max_bytes)
         .in_file(file.path());
   }
   std::string text(size, '\0');

@@ -114,13 +114,11 @@ fs::path checkpoint_directory(const fs::path& directory) {
   if (is_snapshot_name(name) && fs::is_directory(snapshots / name, failure))
     return snapshots / name;
   throw Error(ErrorCode::kNotFound,
-              fmt::format("is a model's folder in the hub's cache, and {} (fetch the model again, "
-                          "or name one of its snapshots: {})",
-                          name.empty() ? std::string("has no refs/main")
-                                       : fmt::format("refs/main names snapshot '{}', which is not "
-                                                     "here",
-                                                     name),
-                          first_names(names_in(snapshots))))
+              "is a model's folder in the hub's cache, and {} (fetch the model again, or name one "
+              "of its snapshots: {})",
+              name.empty() ? std::string("has no refs/main")
+                           : fmt::format("refs/main names snapshot '{}', which is not here", name),
+              first_names(names_in(snapshots)))
       .in_file(directory.string());
 }
 
@@ -144,15 +142,14 @@ void require_own_format(const fs::path& directory) {
   std::error_code failure;
   if (!models.empty() && !fs::exists(directory / "config.json", failure)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("is the hub's cache of many models (name one of them: {})",
-                            first_names(models)))
+                "is the hub's cache of many models (name one of them: {})", first_names(models))
         .in_file(directory.string());
   }
   for (const std::string& name : names) {
     const ForeignEnding* row = find_ending(name);
     if (row == nullptr || row->refusal.empty()) continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {}; only safetensors files are read", row->refusal, name))
+    throw Error(ErrorCode::kUnsupported, "{}: {}; only safetensors files are read", row->refusal,
+                name)
         .in_file(directory.string());
   }
 }

@@ -28,10 +28,8 @@ std::string Hash128::hex() const {
 
 Hash128 Hash128::from_hex(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  if (text.size() != 32 || text.find_first_not_of(kDigits) != std::string_view::npos) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("'{}' is not a hash of 32 hexadecimal digits", text));
-  }
+  if (text.size() != 32 || text.find_first_not_of(kDigits) != std::string_view::npos)
+    throw Error(ErrorCode::kCorrupt, "'{}' is not a hash of 32 hexadecimal digits", text);
   Hash128 hash;
   for (std::size_t i = 0; i < 16; ++i) {
     hash.high = hash.high << 4 | kDigits.find(text[i]);

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include <fmt/format.h>
 #include <sched.h>
 
 #ifndef INGOT_THREADS_STD
@@ -132,9 +131,8 @@ void run_workers(std::size_t workers, const std::function<void(std::size_t)>& bo
       }
     } catch (const std::system_error& refused) {
       all_there.set_value(false);
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("cannot start thread {} of {}: {} (lower --threads)", pool.size() + 1,
-                              workers, refused.code().message()));
+      throw Error(ErrorCode::kLimit, "cannot start thread {} of {}: {} (lower --threads)",
+                  pool.size() + 1, workers, refused.code().message());
     } catch (...) {
       all_there.set_value(false);
       throw;

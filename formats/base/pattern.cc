@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <fmt/format.h>
 #include <pcre2.h>
 
 #include "formats/base/error.h"
@@ -102,8 +101,8 @@ void check_utf8(std::string_view text) {
   pcre2_code* literal =
       pcre2_compile(code_units(text), text.size(), PCRE2_LITERAL | PCRE2_UTF, &error, &at, nullptr);
   if (literal == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("pattern cannot be used: {} (at byte {})", pcre_message(error), at));
+    throw Error(ErrorCode::kInvalidArgument, "pattern cannot be used: {} (at byte {})",
+                pcre_message(error), at);
   }
   pcre2_code_free(literal);
 }
@@ -122,8 +121,8 @@ struct Pattern::Regex {
                       PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
     if (code == nullptr) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("pattern 're:{}' is not a regular expression: {} (at byte {})",
-                              expression, pcre_message(error), at));
+                  "pattern 're:{}' is not a regular expression: {} (at byte {})", expression,
+                  pcre_message(error), at);
     }
     limits = pcre2_match_context_create(nullptr);
     INGOT_CHECK(limits != nullptr);
@@ -153,13 +152,12 @@ Pattern::Pattern(std::string_view text) : text_(text) {
   const bool is_regex = text.starts_with(kRegexPrefix);
   const std::string_view expression = is_regex ? text.substr(kRegexPrefix.size()) : text;
   if (expression.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("pattern '{}' is empty (write '*' for every tensor)", text));
+    throw Error(ErrorCode::kInvalidArgument, "pattern '{}' is empty (write '*' for every tensor)",
+                text);
   }
   if (expression.size() > kMaxExpressionBytes) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("pattern is {} bytes long, at most {} are accepted", expression.size(),
-                            kMaxExpressionBytes));
+    throw Error(ErrorCode::kInvalidArgument, "pattern is {} bytes long, at most {} are accepted",
+                expression.size(), kMaxExpressionBytes);
   }
   check_utf8(text);
   if (is_regex) regex_ = std::make_unique<Regex>(expression);
@@ -176,13 +174,11 @@ bool Pattern::matches(std::string_view name) const {
     case PCRE2_ERROR_DEPTHLIMIT:
     case PCRE2_ERROR_HEAPLIMIT:
     case PCRE2_ERROR_JIT_STACKLIMIT:
-      throw Error(
-          ErrorCode::kLimit,
-          fmt::format("pattern '{}' backtracks too much on name '{}' (simplify it)", text_, name));
+      throw Error(ErrorCode::kLimit, "pattern '{}' backtracks too much on name '{}' (simplify it)",
+                  text_, name);
     default:
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("pattern '{}' cannot be matched against this name: {}", text_,
-                              pcre_message(result)))
+      throw Error(ErrorCode::kCorrupt, "pattern '{}' cannot be matched against this name: {}",
+                  text_, pcre_message(result))
           .in_tensor(name);
   }
 }

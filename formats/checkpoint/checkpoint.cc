@@ -35,9 +35,9 @@ namespace {
 
 Error with_remedy_of_headers(const Error& unread) {
   return Error(unread.code(),
-               fmt::format("{}; the headers say how each weight is stored: with a copy of "
-                           "config.json that has no quantization_config it is read",
-                           unread.message()))
+               "{}; the headers say how each weight is stored: with a copy of config.json that has "
+               "no quantization_config it is read",
+               unread.message())
       .in_file(unread.file());
 }
 
@@ -74,30 +74,28 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked,
   const Family* family = asked.empty() ? family_of(config) : find_family(asked);
   if (family != nullptr) return *family;
   if (!asked.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("there is no family '{}' (there are {}){}", asked,
-                            fmt::join(family_names(), ", "), did_you_mean(asked, family_names())));
+    throw Error(ErrorCode::kInvalidArgument, "there is no family '{}' (there are {}){}", asked,
+                fmt::join(family_names(), ", "), did_you_mean(asked, family_names()));
   }
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format(
-          "model_type '{}'{}{} belongs to no known family (--family takes one of {}; "
-          "--family-file a file that says what the family is, docs/families.md)",
-          config.model_type,
-          config.architecture.empty() ? std::string() : fmt::format(" ({})", config.architecture),
-          config.text.key.empty()
-              ? std::string()
-              : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
-          fmt::join(family_names(), ", ")))
+      "model_type '{}'{}{} belongs to no known family (--family takes one of {}; --family-file a "
+      "file that says what the family is, docs/families.md)",
+      config.model_type,
+      config.architecture.empty() ? std::string() : fmt::format(" ({})", config.architecture),
+      config.text.key.empty()
+          ? std::string()
+          : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
+      fmt::join(family_names(), ", "))
       .in_file(kConfigName);
 }
 
 void require_one_directory(const Manifest& manifest, const std::filesystem::path& directory) {
   if (!manifest.slicing || manifest.slicing->ranks.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("holds a checkpoint cut for {} ranks, in {} and its like (name one of "
-                          "those directories)",
-                          manifest.slicing->n_ranks, manifest.slicing->ranks.front().directory))
+  throw Error(
+      ErrorCode::kUnsupported,
+      "holds a checkpoint cut for {} ranks, in {} and its like (name one of those directories)",
+      manifest.slicing->n_ranks, manifest.slicing->ranks.front().directory)
       .in_file(directory.string());
 }
 

@@ -85,9 +85,8 @@ std::string index_name(const fs::path& directory) {
                 [](const std::string& name) { return !name.starts_with(kModelslimIndexPrefix); });
   if (names.empty()) return {};
   if (names.size() > 1) {
-    throw Error(ErrorCode::kDuplicate,
-                fmt::format("is an index, and so is {}{} (keep the one of this model)", names[1],
-                            kIndexSuffix))
+    throw Error(ErrorCode::kDuplicate, "is an index, and so is {}{} (keep the one of this model)",
+                names[1], kIndexSuffix)
         .in_file(names[0].append(kIndexSuffix));
   }
   return names[0].append(kIndexSuffix);
@@ -123,21 +122,19 @@ void tell_of_index(const std::string& index, const std::vector<std::string>& mis
                    const std::vector<std::string>& unnamed, ErrorList& faults) {
   if (!missing.empty() && !unnamed.empty()) {
     faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("names files that are not here ({}), and does not name files that "
-                                 "are ({}): it is the index of other files ({})",
-                                 first_of(missing), first_of(unnamed), kIndexRemedy))
+                     "names files that are not here ({}), and does not name files that are ({}): "
+                     "it is the index of other files ({})",
+                     first_of(missing), first_of(unnamed), kIndexRemedy)
                    .in_file(index));
   } else if (!missing.empty()) {
-    faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("{} names it, but it is not here{} (fetch {}; {})", index,
-                                 nor_others(missing, "are"),
-                                 missing.size() == 1 ? "this file" : "these files", kIndexRemedy))
+    faults.add(Error(ErrorCode::kNotFound, "{} names it, but it is not here{} (fetch {}; {})",
+                     index, nor_others(missing, "are"),
+                     missing.size() == 1 ? "this file" : "these files", kIndexRemedy)
                    .in_file(missing.front()));
   } else if (!unnamed.empty()) {
     faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("is not named by {}{} (fetch the index again, or move the "
-                                 "file away; {})",
-                                 index, nor_others(unnamed, "are"), kIndexRemedy))
+                     "is not named by {}{} (fetch the index again, or move the file away; {})",
+                     index, nor_others(unnamed, "are"), kIndexRemedy)
                    .in_file(unnamed.front()));
   }
 }
@@ -165,10 +162,9 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
       listing.strays.push_back(file);
     } else {
       faults.add(Error(ErrorCode::kMissingTensor,
-                       fmt::format("is not named by {}, and loaders would read it instead of "
-                                   "the files that are (move the file away, or the index and its "
-                                   "files)",
-                                   listing.index.name))
+                       "is not named by {}, and loaders would read it instead of the files that "
+                       "are (move the file away, or the index and its files)",
+                       listing.index.name)
                      .in_file(file));
     }
   }
@@ -179,20 +175,18 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
                     WeightsListing& listing, ErrorList& faults) {
   if (present.empty()) {
     listing.is_complete = false;
-    faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("holds no weights: neither {} nor {}", kIndexName, kSingleFile))
-                   .in_file(directory.string()));
+    faults.add(
+        Error(ErrorCode::kNotFound, "holds no weights: neither {} nor {}", kIndexName, kSingleFile)
+            .in_file(directory.string()));
     return;
   }
   if (!is_in(present, kSingleFile)) {
     listing.is_complete = false;
-    faults.add(
-        Error(ErrorCode::kNotFound, fmt::format("has {} .safetensors file(s), but neither {} nor "
-                                                "{} (fetch the index, or ingot repair "
-                                                "makes one; --family generic reads them "
-                                                "without)",
-                                                present.size(), kIndexName, kSingleFile))
-            .in_file(directory.string()));
+    faults.add(Error(ErrorCode::kNotFound,
+                     "has {} .safetensors file(s), but neither {} nor {} (fetch the index, or "
+                     "ingot repair makes one; --family generic reads them without)",
+                     present.size(), kIndexName, kSingleFile)
+                   .in_file(directory.string()));
     return;
   }
   listing.files.emplace_back(kSingleFile);
@@ -205,9 +199,8 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
   const std::string others =
       shards.size() == 1 ? std::string() : fmt::format(", and so do {} more", shards.size() - 1);
   faults.add(Error(ErrorCode::kMissingTensor,
-                   fmt::format("is next to {} without an index{} (fetch {}, or move the file away; "
-                               "{})",
-                               kSingleFile, others, kIndexName, kIndexRemedy))
+                   "is next to {} without an index{} (fetch {}, or move the file away; {})",
+                   kSingleFile, others, kIndexName, kIndexRemedy)
                  .in_file(shards.front()));
 }
 
@@ -289,10 +282,9 @@ void require_finished_directory(const fs::path& directory) {
   const bool is_partial = fs::exists(directory / kPartialName, failure);
   if (failure) throw system_error(failure.value(), "read directory", directory.string());
   if (is_partial) {
-    throw Error(
-        ErrorCode::kExists,
-        fmt::format("holds {}: an unfinished conversion (run the same command with --resume)",
-                    kPartialName))
+    throw Error(ErrorCode::kExists,
+                "holds {}: an unfinished conversion (run the same command with --resume)",
+                kPartialName)
         .in_file(directory.string());
   }
 }

@@ -125,13 +125,13 @@ class OtherPrefixes {
       const auto quoted = [](const std::string& prefix) {
         return prefix.empty() ? std::string("no prefix") : fmt::format("prefix '{}'", prefix);
       };
-      faults.add(Error(ErrorCode::kUnknownTensor,
-                       fmt::format("{} tensors have {} where family {} has {}: rename them, or "
-                                   "have them read so by a --family-file of three lines, "
-                                   "`family: renamed`, `like: {}`, `aliases: {{{}}}`",
-                                   found.count, quoted(stored), with_.family.name, quoted(meant),
-                                   with_.family.name, fmt::join(aliases, ", ")))
-                     .in_tensor(found.first));
+      faults.add(
+          Error(ErrorCode::kUnknownTensor,
+                "{} tensors have {} where family {} has {}: rename them, or have them read so by a "
+                "--family-file of three lines, `family: renamed`, `like: {}`, `aliases: {{{}}}`",
+                found.count, quoted(stored), with_.family.name, quoted(meant), with_.family.name,
+                fmt::join(aliases, ", "))
+              .in_tensor(found.first));
     }
   }
 

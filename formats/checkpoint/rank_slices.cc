@@ -38,10 +38,9 @@ class Matcher {
   void stages() {
     const std::uint32_t end = with_.slices.slicing.stage_layers.back();
     if (end == with_.config.num_hidden_layers) return;
-    faults_.add(
-        Error(ErrorCode::kMismatch, fmt::format("divides {} layers into stages, config.json has {}",
-                                                end, with_.config.num_hidden_layers))
-            .in_file(kManifestName));
+    faults_.add(Error(ErrorCode::kMismatch, "divides {} layers into stages, config.json has {}",
+                      end, with_.config.num_hidden_layers)
+                    .in_file(kManifestName));
   }
 
   void tensor(const LogicalTensor& tensor) {

@@ -167,12 +167,11 @@ void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
       settled.push_back(fmt::format("'{}'", name));
       continue;
     }
-    faults.add(Error(ErrorCode::kDuplicate,
-                     fmt::format("is also in {}{}; {}", fmt::join(holders, " and "),
-                                 indexed == copies.end()
-                                     ? std::string()
-                                     : fmt::format(", {} names this file", choice.index->name),
-                                 remedy_of(are_equal, indexed != copies.end())))
+    faults.add(Error(ErrorCode::kDuplicate, "is also in {}{}; {}", fmt::join(holders, " and "),
+                     indexed == copies.end()
+                         ? std::string()
+                         : fmt::format(", {} names this file", choice.index->name),
+                     remedy_of(are_equal, indexed != copies.end()))
                    .in_file(files[stored[kept].file].name)
                    .in_tensor(name));
   }
@@ -237,11 +236,10 @@ void check_index(const CheckpointIndex& index, std::span<const StoredTensor> sto
           ? ""
           : fmt::format("; of the files' tensors it does not name '{}'{}", unnamed.front(),
                         unnamed.size() == 1 ? "" : fmt::format(" and {} more", unnamed.size() - 1));
-  faults.add(
-      Error(ErrorCode::kMissingTensor, fmt::format("{}{}{} (fetch index and file again; {})",
-                                                   first_fact, others_of(told), also, kIndexRemedy))
-          .in_file(first_file)
-          .in_tensor(told.front()));
+  faults.add(Error(ErrorCode::kMissingTensor, "{}{}{} (fetch index and file again; {})", first_fact,
+                   others_of(told), also, kIndexRemedy)
+                 .in_file(first_file)
+                 .in_tensor(told.front()));
 }
 
 std::set<std::string_view> unreadable_files(std::span<const SourceFile> files) {
@@ -289,8 +287,8 @@ Error refusal(const StrayCheck& check, const std::vector<LostFile>& lost) {
       check.index_name.empty()
           ? fmt::format("is next to the weights without an index, and holds '{}'", tensor)
           : fmt::format("is not named by {}, nor is its tensor '{}'", check.index_name, tensor);
-  return Error(ErrorCode::kMissingTensor, fmt::format("{}{} (fetch {}, or move the file away; {})",
-                                                      fact, others, kIndexName, kIndexRemedy))
+  return Error(ErrorCode::kMissingTensor, "{}{} (fetch {}, or move the file away; {})", fact,
+               others, kIndexName, kIndexRemedy)
       .in_file(lost.front().name);
 }
 

@@ -147,9 +147,8 @@ std::uint64_t mtp_layer_count(const ConfigKeys& keys, std::uint64_t main_layers)
   if (ratios == nullptr || ratios->size() <= main_layers) return n_layers;
   const std::uint64_t n_drafts = ratios->size() - main_layers;
   if (n_drafts > ConfigKeys::kMaxCount) {
-    throw Error(
-        ErrorCode::kLimit,
-        fmt::format("'compress_ratios' has {} entries more than there are layers", n_drafts))
+    throw Error(ErrorCode::kLimit, "'compress_ratios' has {} entries more than there are layers",
+                n_drafts)
         .in_file("config.json");
   }
   return std::max(n_layers, n_drafts);

@@ -77,9 +77,9 @@ void require_computable(const ModelConfig& config) {
   if (config.tie_word_embeddings) keys.emplace_back("tie_word_embeddings (true)");
   if (keys.empty()) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("DeepSeek's inference code computes another model than this one, because "
-                          "of {} (choose another layout)",
-                          fmt::join(keys, ", ")))
+              "DeepSeek's inference code computes another model than this one, because of {} "
+              "(choose another layout)",
+              fmt::join(keys, ", "))
       .in_file("config.json");
 }
 

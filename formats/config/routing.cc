@@ -17,9 +17,8 @@ constexpr std::uint64_t kMaxGroups = std::uint64_t{1} << 20;
 
 [[noreturn]] void refuse(const std::string& fact) {
   throw Error(ErrorCode::kCorrupt,
-              fmt::format("{} (n_routed_experts, n_group, topk_group and num_experts_per_tok must "
-                          "go together)",
-                          fact))
+              "{} (n_routed_experts, n_group, topk_group and num_experts_per_tok must go together)",
+              fact)
       .in_file("config.json");
 }
 

@@ -65,9 +65,8 @@ class IndexReader final : public JsonEvents {
       if (std::find(top_keys_.begin(), top_keys_.end(), name) != top_keys_.end()) {
         throw corrupt(fmt::format("key '{}' occurs twice", name));
       }
-      if (top_keys_.size() == kMaxTopKeys) {
-        throw Error(ErrorCode::kLimit, fmt::format("has more than {} keys", kMaxTopKeys));
-      }
+      if (top_keys_.size() == kMaxTopKeys)
+        throw Error(ErrorCode::kLimit, "has more than {} keys", kMaxTopKeys);
       top_keys_.push_back(name);
       top_key_ = std::move(name);
     } else if (in_map() || depth_ == 2) {

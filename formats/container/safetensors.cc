@@ -60,10 +60,9 @@ std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file
   const std::string_view start(reinterpret_cast<const char*>(bytes.data()), kLengthBytes);
   if (is_lfs_pointer(start)) throw corrupt(std::string(kLfsPointerFact));
   if (n > kMaxHeaderBytes) {
-    throw Error(
-        ErrorCode::kLimit,
-        fmt::format("header claims {} bytes, at most {} are allowed (not a safetensors file?)", n,
-                    kMaxHeaderBytes));
+    throw Error(ErrorCode::kLimit,
+                "header claims {} bytes, at most {} are allowed (not a safetensors file?)", n,
+                kMaxHeaderBytes);
   }
   if (kLengthBytes + n > file_bytes) {
     throw corrupt(fmt::format("header ends at byte {}, file has {} (truncated? fetch it again)",
@@ -116,10 +115,8 @@ class HeaderReader final : public JsonEvents {
         return;
       case Place::kMetadata:
         if (!scalar.is_string()) wrong_type();
-        if (header_.metadata.size() == kMaxMetadataKeys) {
-          throw Error(ErrorCode::kLimit,
-                      fmt::format("__metadata__ has more than {} keys", kMaxMetadataKeys));
-        }
+        if (header_.metadata.size() == kMaxMetadataKeys)
+          throw Error(ErrorCode::kLimit, "__metadata__ has more than {} keys", kMaxMetadataKeys);
         header_.metadata.emplace_back(std::move(metadata_key_),
                                       std::move(scalar.get_ref<std::string&>()));
         return;
@@ -133,7 +130,7 @@ class HeaderReader final : public JsonEvents {
       case Place::kShape:
         if (!scalar.is_number_unsigned()) wrong_number(scalar);
         if (shape_->size() == kMaxRank) {
-          throw Error(ErrorCode::kLimit, fmt::format("shape has more than {} dimensions", kMaxRank))
+          throw Error(ErrorCode::kLimit, "shape has more than {} dimensions", kMaxRank)
               .in_tensor(name_);
         }
         shape_->push_back(scalar.get<std::uint64_t>());
@@ -262,8 +259,7 @@ class HeaderReader final : public JsonEvents {
       repeated = std::find(other_keys_.begin(), other_keys_.end(), name) != other_keys_.end();
       if (!repeated) other_keys_.push_back(name);
       if (other_keys_.size() > kMaxEntryKeys) {
-        throw Error(ErrorCode::kLimit,
-                    fmt::format("entry has more than {} unknown keys", kMaxEntryKeys))
+        throw Error(ErrorCode::kLimit, "entry has more than {} unknown keys", kMaxEntryKeys)
             .in_tensor(name_);
       }
     }
@@ -283,7 +279,7 @@ class HeaderReader final : public JsonEvents {
     const std::optional<DType> dtype = find_dtype(*dtype_);
     if (!dtype) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("dtype '{}' is not known to this version (a newer format?)", *dtype_))
+                  "dtype '{}' is not known to this version (a newer format?)", *dtype_)
           .in_tensor(name_);
     }
     const std::optional<std::uint64_t> n_elements = element_count(*shape_);

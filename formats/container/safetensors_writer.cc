@@ -39,14 +39,12 @@ void check_specs(std::span<const TensorSpec> tensors) {
           .in_tensor(tensor.name);
     }
     if (tensor.name.size() > kMaxJsonKeyBytes) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("a tensor name of {} bytes, at most {} are accepted",
-                              tensor.name.size(), kMaxJsonKeyBytes));
+      throw Error(ErrorCode::kLimit, "a tensor name of {} bytes, at most {} are accepted",
+                  tensor.name.size(), kMaxJsonKeyBytes);
     }
     if (!byte_count(tensor.dtype, tensor.shape)) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("shape {} of {} overflows or does not fill whole bytes",
-                              shape_text(tensor.shape), dtype_name(tensor.dtype)))
+      throw Error(ErrorCode::kLimit, "shape {} of {} overflows or does not fill whole bytes",
+                  shape_text(tensor.shape), dtype_name(tensor.dtype))
           .in_tensor(tensor.name);
     }
   }
@@ -90,10 +88,9 @@ std::string safetensors_header_text(std::span<const TensorSpec> tensors,
   text.resize(static_cast<std::size_t>(round_up(text.size(), 8)), ' ');
   const std::uint64_t n_bytes = text.size() - kLengthBytes;
   if (n_bytes > kMaxHeaderBytes) {
-    throw Error(
-        ErrorCode::kLimit,
-        fmt::format("header of {} tensors takes {} bytes, at most {} are allowed (use more files)",
-                    tensors.size(), n_bytes, kMaxHeaderBytes));
+    throw Error(ErrorCode::kLimit,
+                "header of {} tensors takes {} bytes, at most {} are allowed (use more files)",
+                tensors.size(), n_bytes, kMaxHeaderBytes);
   }
   std::memcpy(text.data(), &n_bytes, sizeof n_bytes);
   return text;

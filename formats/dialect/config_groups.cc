@@ -88,8 +88,8 @@ const GroupForm& form_of(SchemeId scheme) {
   for (const GroupForm& form : kForms) {
     if (form.scheme == scheme) return form;
   }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("compressed-tensors has no form for {}", scheme_facts(scheme).name));
+  throw Error(ErrorCode::kUnsupported, "compressed-tensors has no form for {}",
+              scheme_facts(scheme).name);
 }
 
 bool chooses_cols(const GroupForm& form) {
@@ -125,9 +125,8 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   const bool is_dynamic = group.activations == Activations::kDynamic;
   const std::string_view strategy = is_dynamic ? form.at_run_time : form.beforehand;
   if (strategy.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("compressed-tensors has no {} activations for {}",
-                            activations_name(group.activations), scheme_facts(group.scheme).name));
+    throw Error(ErrorCode::kUnsupported, "compressed-tensors has no {} activations for {}",
+                activations_name(group.activations), scheme_facts(group.scheme).name);
   }
   const bool is_as_weights = form.input_bits == 0;
   Json args = {{"num_bits", is_as_weights ? form.num_bits : form.input_bits},
@@ -193,8 +192,7 @@ std::optional<Activations> activations_of(const Json& group) {
 }
 
 Error corrupt(std::string_view fact) {
-  return Error(ErrorCode::kCorrupt, fmt::format("quantization_config {}", fact))
-      .in_file("config.json");
+  return Error(ErrorCode::kCorrupt, "quantization_config {}", fact).in_file("config.json");
 }
 
 /// Arguments of activations with the defaults that compressed-tensors gives to absent ones.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/families.h"
@@ -299,9 +297,9 @@ void require_experts(const WrittenModel& model) {
     if (!is_expert && find_storage(kDeepseekDialect, tensor.scheme) == nullptr &&
         is_native_scheme(tensor.scheme)) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("is no routed expert, and dialect deepseek has {} for nothing else "
-                              "(give it fp8 with --rule)",
-                              scheme))
+                  "is no routed expert, and dialect deepseek has {} for nothing else (give it fp8 "
+                  "with --rule)",
+                  scheme)
           .in_tensor(tensor.name);
     }
     const bool is_main = !tensor.layer || *tensor.layer < model.source.num_hidden_layers;
@@ -309,9 +307,9 @@ void require_experts(const WrittenModel& model) {
     if (first == nullptr) first = &tensor;
     if (first->scheme == tensor.scheme) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("is {}, '{}' is {}: engines know one scheme for all routed experts "
-                            "(give them one with --rule role:expert-gate,...)",
-                            scheme, first->name, scheme_facts(first->scheme).name))
+                "is {}, '{}' is {}: engines know one scheme for all routed experts (give them one "
+                "with --rule role:expert-gate,...)",
+                scheme, first->name, scheme_facts(first->scheme).name)
         .in_tensor(tensor.name);
   }
 }

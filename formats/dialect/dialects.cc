@@ -1,7 +1,5 @@
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/config_groups.h"
@@ -216,8 +214,7 @@ std::vector<std::string> string_list(const Json& block, const char* key) {
   const Json& list = json_member(block, key);
   std::vector<std::string> strings = strings_at(block, key);
   if (list.is_null() || (list.is_array() && strings.size() == list.size())) return strings;
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("'quantization_config.{}' is not a list of strings", key))
+  throw Error(ErrorCode::kCorrupt, "'quantization_config.{}' is not a list of strings", key)
       .in_file("config.json");
 }
 

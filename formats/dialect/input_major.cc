@@ -25,8 +25,7 @@ Json no_block(const WrittenModel& /*model*/) {
 }
 
 Error unsupported(std::string_view fact) {
-  return Error(ErrorCode::kUnsupported, fmt::format("quantization_config {}", fact))
-      .in_file("config.json");
+  return Error(ErrorCode::kUnsupported, "quantization_config {}", fact).in_file("config.json");
 }
 
 bool is_true(const Json& block, const char* key) {

@@ -103,11 +103,10 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   derived.algo = find_storage(kModeloptDialect, group.scheme, group.activations);
   if (written.groups.size() > 1 || derived.algo == nullptr) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("dialect modelopt holds one scheme of nvfp4 (weight-only, static), "
-                            "fp8-tensor (static), fp8-channel and fp8-block (dynamic), not {} with "
-                            "{} activations{}",
-                            scheme_facts(group.scheme).name, activations_name(group.activations),
-                            written.groups.size() > 1 ? " together with others" : ""));
+                "dialect modelopt holds one scheme of nvfp4 (weight-only, static), fp8-tensor "
+                "(static), fp8-channel and fp8-block (dynamic), not {} with {} activations{}",
+                scheme_facts(group.scheme).name, activations_name(group.activations),
+                written.groups.size() > 1 ? " together with others" : "");
   }
   derived.excluded =
       module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);

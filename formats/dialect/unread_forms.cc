@@ -40,11 +40,10 @@ constexpr std::array kForms = {
 
 Error unread(std::string_view named, std::string_view holds) {
   return Error(ErrorCode::kUnsupported,
-               fmt::format("{}{}{} cannot be read by this version (quant_method fp8, "
-                           "blockwise_int8, compressed-tensors, modelopt, mxfp4, awq, gptq and "
-                           "auto-round can; take the release that it was made from; "
-                           "--family generic copies this one)",
-                           named, holds.empty() ? "" : ": ", holds))
+               "{}{}{} cannot be read by this version (quant_method fp8, blockwise_int8, "
+               "compressed-tensors, modelopt, mxfp4, awq, gptq and auto-round can; take the "
+               "release that it was made from; --family generic copies this one)",
+               named, holds.empty() ? "" : ": ", holds)
       .in_file("config.json");
 }
 

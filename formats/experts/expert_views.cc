@@ -45,9 +45,8 @@ void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
 }
 
 Error not_seen(const Checkpoint& source, std::string_view form, std::string fault) {
-  return Error(ErrorCode::kUnsupported,
-               fmt::format("experts cannot be seen {}: {} (leave --experts at keep)", form,
-                           std::move(fault)))
+  return Error(ErrorCode::kUnsupported, "experts cannot be seen {}: {} (leave --experts at keep)",
+               form, std::move(fault))
       .in_file(source.directory().string());
 }
 

@@ -3,8 +3,6 @@
 #include <set>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
@@ -212,7 +210,7 @@ class Walk {
   void send(const TensorRule& rule, std::optional<std::uint32_t> layer,
             std::optional<std::uint32_t> expert) {
     if (++n_sent_ > kMaxExpected) {
-      throw Error(ErrorCode::kLimit, fmt::format("promises more than {} tensors", kMaxExpected))
+      throw Error(ErrorCode::kLimit, "promises more than {} tensors", kMaxExpected)
           .in_file("config.json");
     }
     visit_({.name = row_name(family_, config_, rule, layer, expert),

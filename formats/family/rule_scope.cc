@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
@@ -39,9 +37,8 @@ bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint
   if (condition.values.empty()) {
     const Json& value = config_value(config, condition.key);
     if (value.size() > kMostListed) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("lists {} layers under {} (at most {} are understood)", value.size(),
-                              condition.key, kMostListed))
+      throw Error(ErrorCode::kLimit, "lists {} layers under {} (at most {} are understood)",
+                  value.size(), condition.key, kMostListed)
           .in_file("config.json");
     }
     return value.is_array() &&

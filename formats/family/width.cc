@@ -61,14 +61,14 @@ bool is_list(const Json& value, const ModelConfig& config) {
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view fact) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' {}", text, fact));
+  throw Error(ErrorCode::kInvalidArgument, "'{}' {}", text, fact);
 }
 
 std::uint64_t checked(std::optional<std::uint64_t> value, std::uint64_t a, char sign,
                       std::uint64_t b) {
   if (value) return *value;
-  throw Error(ErrorCode::kLimit, fmt::format("a width of {} {} {} does not fit 64 bits", a,
-                                             sign == '*' ? 'x' : sign, b))
+  throw Error(ErrorCode::kLimit, "a width of {} {} {} does not fit 64 bits", a,
+              sign == '*' ? 'x' : sign, b)
       .in_file("config.json");
 }
 
@@ -248,9 +248,8 @@ std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer
   if (value.is_null()) return step.number;
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (const auto number = whole_number(value, kMaxNumber)) return *number;
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("'{}' is {}, where the family needs a whole number up to {}", step.key,
-                          config_text(value), kMaxNumber))
+  throw Error(ErrorCode::kCorrupt, "'{}' is {}, where the family needs a whole number up to {}",
+              step.key, config_text(value), kMaxNumber)
       .in_file("config.json");
 }
 

@@ -79,9 +79,8 @@ void require_widths(const Family& family, const ModelConfig& config) {
     }
   }
   if (missing.empty()) return;
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("family {} needs {}, which the config lacks or has as 0", family.name,
-                          fmt::join(missing, "; ")))
+  throw Error(ErrorCode::kCorrupt, "family {} needs {}, which the config lacks or has as 0",
+              family.name, fmt::join(missing, "; "))
       .in_file("config.json");
 }
 

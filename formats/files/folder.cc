@@ -37,9 +37,9 @@ std::pair<std::uint64_t, std::uint64_t> mount_of(const Fd& folder) {
 
 Error in_the_way(std::string_view fact, const std::string& path) {
   return Error(ErrorCode::kExists,
-               fmt::format("{}, and ingot writes and removes nothing through it (remove it, or "
-                           "choose another output)",
-                           fact))
+               "{}, and ingot writes and removes nothing through it (remove it, or choose another "
+               "output)",
+               fact)
       .in_file(path);
 }
 

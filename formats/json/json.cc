@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
@@ -40,8 +38,8 @@ class SaxAdapter {
   bool number_float(Json::number_float_t value, const std::string& text) {
     // nlohmann silently turns an integer that is too long into a rounded double.
     if (text.find_first_of(".eE") == std::string::npos) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("integer {} does not fit 64 bits", text.substr(0, kMaxMessageBytes)))
+      throw Error(ErrorCode::kCorrupt, "integer {} does not fit 64 bits",
+                  text.substr(0, kMaxMessageBytes))
           .in_file(where_);
     }
     return scalar(Json(value));
@@ -55,9 +53,8 @@ class SaxAdapter {
   }
   bool key(std::string& name) {
     if (name.size() > kMaxJsonKeyBytes) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("holds a name of {} bytes, at most {} are accepted", name.size(),
-                              kMaxJsonKeyBytes))
+      throw Error(ErrorCode::kLimit, "holds a name of {} bytes, at most {} are accepted",
+                  name.size(), kMaxJsonKeyBytes)
           .in_file(where_);
     }
     events_.key(std::move(name));
@@ -84,8 +81,7 @@ class SaxAdapter {
   }
   void descend() {
     if (depth_ == kMaxJsonDepth) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("JSON is nested deeper than {} levels", kMaxJsonDepth))
+      throw Error(ErrorCode::kCorrupt, "JSON is nested deeper than {} levels", kMaxJsonDepth)
           .in_file(where_);
     }
     ++depth_;
@@ -113,10 +109,8 @@ class TreeBuilder final : public JsonEvents {
   void end() override { open_.pop_back(); }
   void value(Json&& scalar) override { append(std::move(scalar)); }
   void key(std::string&& name) override {
-    if (!open_.back().keys.insert(name).second) {
-      throw Error(ErrorCode::kCorrupt, fmt::format("key '{}' occurs twice in one object", name))
-          .in_file(where_);
-    }
+    if (!open_.back().keys.insert(name).second)
+      throw Error(ErrorCode::kCorrupt, "key '{}' occurs twice in one object", name).in_file(where_);
     key_ = std::move(name);
   }
 

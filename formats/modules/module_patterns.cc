@@ -175,9 +175,9 @@ void require_exact(std::span<const ClassedModule> modules, std::uint32_t cls,
     const bool is_wanted = module.cls == cls;
     if (is_wanted ? list.covers_for_all(module.name) : !list.covers_for_any(module.name)) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("no list of this dialect can {} '{}' without a change for others (give "
-                            "it the scheme of its neighbours)",
-                            is_wanted ? "name" : "leave out", module.name));
+                "no list of this dialect can {} '{}' without a change for others (give it the "
+                "scheme of its neighbours)",
+                is_wanted ? "name" : "leave out", module.name);
   }
 }
 
@@ -186,9 +186,9 @@ void refuse_mixed_experts(const ModuleCensus& census) {
     for (std::size_t t = 0; t < census.tails().size(); ++t) {
       if (census.cell(l, t) != ModuleCensus::kMixed) continue;
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("experts '{}{}.{}' are in several schemes, but engines of this "
-                              "dialect load the experts of a layer as one (give them one scheme)",
-                              census.prefix(), census.layers()[l], census.tails()[t]));
+                  "experts '{}{}.{}' are in several schemes, but engines of this dialect load the "
+                  "experts of a layer as one (give them one scheme)",
+                  census.prefix(), census.layers()[l], census.tails()[t]);
     }
   }
 }

@@ -54,9 +54,8 @@ std::vector<ManifestFile> parse_files(const Json& array, std::string_view where,
       file.sha256 = *sha256;
     }
     fields.expect_no_more();
-    if (!names.insert(file.name).second) {
-      throw Error(ErrorCode::kDuplicate, fmt::format("lists '{}' twice", file.name)).in_file(where);
-    }
+    if (!names.insert(file.name).second)
+      throw Error(ErrorCode::kDuplicate, "lists '{}' twice", file.name).in_file(where);
     files.push_back(std::move(file));
   }
   return files;
@@ -183,9 +182,8 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   // Version first: a newer schema may have anything else.
   if (fields.text("tool") != "ingot") fail_json(where, "was not written by ingot");
   if (const std::uint64_t schema = fields.number("schema"); schema != kSchema) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("has schema {}, this version reads {} (use a newer ingot)", schema, kSchema))
+    throw Error(ErrorCode::kUnsupported, "has schema {}, this version reads {} (use a newer ingot)",
+                schema, kSchema)
         .in_file(where);
   }
   Manifest manifest;
@@ -284,17 +282,15 @@ std::vector<TensorRecord> read_tensor_records(const std::filesystem::path& path,
   const std::string file = path.string();
   std::vector<TensorRecord> records;
   const Hash128 hash = read_zstd_lines(path, [&](std::string_view line) {
-    if (records.size() == kMaxRecords) {
-      throw Error(ErrorCode::kLimit, fmt::format("has more than {} records", kMaxRecords))
-          .in_file(file);
-    }
+    if (records.size() == kMaxRecords)
+      throw Error(ErrorCode::kLimit, "has more than {} records", kMaxRecords).in_file(file);
     records.push_back(
         parse_tensor_record(line, fmt::format("{} line {}", file, records.size() + 1)));
   });
   if (hash != expected) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("holds {}, the manifest promises {} (one of the two was changed)",
-                            hash.hex(), expected.hex()))
+                "holds {}, the manifest promises {} (one of the two was changed)", hash.hex(),
+                expected.hex())
         .in_file(file);
   }
   return records;

@@ -160,10 +160,8 @@ std::vector<RankEntry> parse_ranks(const Json& array, std::string_view where) {
     fields.expect_no_more();
     if (entry.directory.find('/') != std::string::npos)
       fail_json(where, fmt::format("'{}' is no directory next to the manifest", entry.directory));
-    if (!names.insert(entry.directory).second) {
-      throw Error(ErrorCode::kDuplicate, fmt::format("lists '{}' twice", entry.directory))
-          .in_file(where);
-    }
+    if (!names.insert(entry.directory).second)
+      throw Error(ErrorCode::kDuplicate, "lists '{}' twice", entry.directory).in_file(where);
     ranks.push_back(std::move(entry));
   }
   return ranks;

@@ -37,9 +37,9 @@ void widen(std::span<const std::byte> bytes, std::span<float> out) {
 Error number_for_each(const TensorSource& source, std::uint32_t index) {
   const StoredTensor& stored = source.stored()[index];
   return Error(ErrorCode::kUnsupported,
-               fmt::format("has shape {}, a number for each expert of a stack, which is taken over "
-                           "only expert by expert (--experts separate)",
-                           shape_text(stored.shape)))
+               "has shape {}, a number for each expert of a stack, which is taken over only expert "
+               "by expert (--experts separate)",
+               shape_text(stored.shape))
       .in_file(source.files()[stored.file].name)
       .in_tensor(stored.name);
 }
@@ -104,8 +104,8 @@ void require_zero_offset(const TensorSource& source, const LogicalTensor& tensor
     const auto byte = std::to_integer<unsigned>(bytes[i]);
     if ((is_sign_byte ? byte & 0x7FU : byte) == 0) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("offset {} is not zero in row {}: asymmetric codes cannot be decoded",
-                            source.stored()[index].name, i / width))
+                "offset {} is not zero in row {}: asymmetric codes cannot be decoded",
+                source.stored()[index].name, i / width)
         .in_file(source.files()[source.stored()[index].file].name)
         .in_tensor(tensor.name);
   }
@@ -139,8 +139,8 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
       break;
     default:
       throw Error(ErrorCode::kDtypeMismatch,
-                  fmt::format("a scale of dtype {} (F32, F16, BF16, F8_E4M3 and F8_E8M0 are known)",
-                              dtype_name(dtype)));
+                  "a scale of dtype {} (F32, F16, BF16, F8_E4M3 and F8_E8M0 are known)",
+                  dtype_name(dtype));
   }
   if (global) multiply_or_divide(*global, out);
 }
@@ -256,10 +256,9 @@ void ScaleReader::require_dimensions() const {
                                  });
   if (agrees) return;
   throw Error(ErrorCode::kCorrupt,
-              fmt::format("{} says [{}], but the codes and their scales make {} (fetch the file "
-                          "again; of a slice it is the slice's own shape; columns that are no "
-                          "multiple of 8 are not read)",
-                          stored.name, fmt::join(sides, ", "), shape_text(tensor_.shape)))
+              "{} says [{}], but the codes and their scales make {} (fetch the file again; of a "
+              "slice it is the slice's own shape; columns that are no multiple of 8 are not read)",
+              stored.name, fmt::join(sides, ", "), shape_text(tensor_.shape))
       .in_file(source_.files()[stored.file].name)
       .in_tensor(tensor_.name);
 }
@@ -271,8 +270,8 @@ void ScaleReader::read_group_order() {
   for (std::size_t col = 0; col < groups.size(); ++col) {
     if (groups[col] < 0 || static_cast<std::uint64_t>(groups[col]) >= cols_) {
       throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{} puts column {} into group {}, of {} (fetch the file again)",
-                              stored.name, col, groups[col], cols_))
+                  "{} puts column {} into group {}, of {} (fetch the file again)", stored.name, col,
+                  groups[col], cols_)
           .in_file(source_.files()[stored.file].name)
           .in_tensor(tensor_.name);
     }

@@ -72,9 +72,8 @@ std::string meaning_of(std::string_view word, std::span<const Spoken> spoken,
 
 void refuse_word(std::string_view what, std::string_view word,
                  std::span<const std::string_view> choices) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is none of {}{}", what, word, fmt::join(choices, ", "),
-                          did_you_mean(word, choices)));
+  throw Error(ErrorCode::kInvalidArgument, "{} '{}' is none of {}{}", what, word,
+              fmt::join(choices, ", "), did_you_mean(word, choices));
 }
 
 }  // namespace ingot

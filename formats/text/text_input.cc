@@ -5,7 +5,6 @@
 #include <cerrno>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,8 +41,7 @@ class Input {
       if (n == 0) return text;
       text.append(piece.data(), static_cast<std::size_t>(n));
       if (text.size() > max_bytes) {
-        throw Error(ErrorCode::kLimit,
-                    fmt::format("has more than the {} bytes that are read", max_bytes))
+        throw Error(ErrorCode::kLimit, "has more than the {} bytes that are read", max_bytes)
             .in_file(path_);
       }
     }

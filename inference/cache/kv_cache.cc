@@ -8,8 +8,6 @@
 #include <span>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
@@ -250,13 +248,12 @@ void KvCache::reserve(SequenceId id, std::size_t n) {
   const std::size_t held = sequence.slabs.size();
   const std::size_t free = max_slabs_ - slabs_used();
   if (needed > held && needed - held > free) {
-    throw Error(
-        ErrorCode::kLimit,
-        fmt::format("the cache has no room for {} tokens: {} more are needed for it, in pages of "
-                    "{}; {} of its {} tokens are taken, {} bytes each (run fewer or shorter "
-                    "sequences, or raise its capacity)",
-                    n, (needed - held) * kPageTokens, kPageTokens, slabs_used() * kPageTokens,
-                    max_slabs_ * kPageTokens, slab_bytes_ / kPageTokens));
+    throw Error(ErrorCode::kLimit,
+                "the cache has no room for {} tokens: {} more are needed for it, in pages of {}; "
+                "{} of its {} tokens are taken, {} bytes each (run fewer or shorter sequences, or "
+                "raise its capacity)",
+                n, (needed - held) * kPageTokens, kPageTokens, slabs_used() * kPageTokens,
+                max_slabs_ * kPageTokens, slab_bytes_ / kPageTokens);
   }
   try {
     sequence.slabs.reserve(needed);
@@ -328,11 +325,10 @@ std::span<float> KvCache::state(SequenceId id, std::size_t layer, std::size_t fr
   if (from == 0) {
     std::ranges::fill(state, 0.0F);
   } else if (sequence.seen[layer] != from) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("the state of layer {} has seen {} tokens of its sequence and cannot go "
-                    "on from {} (begin the sequence again)",
-                    layer, sequence.seen[layer], from));
+    throw Error(ErrorCode::kUnsupported,
+                "the state of layer {} has seen {} tokens of its sequence and cannot go on from {} "
+                "(begin the sequence again)",
+                layer, sequence.seen[layer], from);
   }
   sequence.seen[layer] = to;
   return state;

@@ -45,8 +45,7 @@ void add_extra(const Json* extra, Json& variables) {
   for (const auto& [name, value] : extra->items()) {
     for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
       if (name != own) continue;
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("'{}' is no free variable of a template", name));
+      throw Error(ErrorCode::kInvalidArgument, "'{}' is no free variable of a template", name);
     }
     variables[name] = value;
   }
@@ -99,8 +98,7 @@ Json special_tokens(const Json& config) {
 const std::string& text_of(const Json& object, const char* key, const std::string& where) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   if (!object.is_object() || found == object.end() || !found->is_string()) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("an entry of 'chat_template' has no string '{}'", key))
+    throw Error(ErrorCode::kCorrupt, "an entry of 'chat_template' has no string '{}'", key)
         .in_file(where);
   }
   return found->get_ref<const std::string&>();
@@ -180,7 +178,7 @@ std::span<const std::string_view> chat_formats() {
 }
 
 void refuse_in_format(std::string_view name, const std::string& what) {
-  throw Error(ErrorCode::kUnsupported, fmt::format("the chat format {} has no {}", name, what));
+  throw Error(ErrorCode::kUnsupported, "the chat format {} has no {}", name, what);
 }
 
 void refuse_extra(std::string_view name, const Json* extra) {
@@ -189,8 +187,8 @@ void refuse_extra(std::string_view name, const Json* extra) {
     throw Error(ErrorCode::kInvalidArgument, "the variables of a chat format must be an object");
   }
   if (!extra->empty()) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("the chat format {} has no variable '{}'",
-                                                         name, extra->items().begin().key()));
+    throw Error(ErrorCode::kInvalidArgument, "the chat format {} has no variable '{}'", name,
+                extra->items().begin().key());
   }
 }
 
@@ -206,10 +204,9 @@ std::unique_ptr<ChatFormat> open_chat_format(const std::filesystem::path& direct
     if (auto format = built_in([&](const auto& row) { return row.name == format_override; })) {
       return format;
     }
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is no chat format (known: {}){}", format_override,
-                            fmt::join(chat_formats(), ", "),
-                            did_you_mean(format_override, chat_formats())));
+    throw Error(ErrorCode::kInvalidArgument, "'{}' is no chat format (known: {}){}",
+                format_override, fmt::join(chat_formats(), ", "),
+                did_you_mean(format_override, chat_formats()));
   }
   if (auto format = open_template_format(directory)) return format;
   if (format_override.empty() && !family.empty()) {
@@ -218,9 +215,9 @@ std::unique_ptr<ChatFormat> open_chat_format(const std::filesystem::path& direct
     }
   }
   throw Error(ErrorCode::kNotFound,
-              fmt::format("the model has no chat template (choose a format with --chat-format: {}; "
-                          "or give the text of the prompt with --raw)",
-                          fmt::join(chat_formats().subspan(1), ", ")))
+              "the model has no chat template (choose a format with --chat-format: {}; or give the "
+              "text of the prompt with --raw)",
+              fmt::join(chat_formats().subspan(1), ", "))
       .in_file(directory.string());
 }
 

@@ -55,7 +55,7 @@ std::vector<Numbered> numbered(const Json& messages) {
 }
 
 void refuse(const Numbered& at, std::string_view message) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("messages[{}]{}", at.index, message));
+  throw Error(ErrorCode::kInvalidArgument, "messages[{}]{}", at.index, message);
 }
 
 void declare_tools(const Json& tools, Numbered& system) {
@@ -100,9 +100,8 @@ EncoderFlags read_flags(std::string_view format, const Json* extra, std::string_
   Json rest = *extra;
   const auto take = [&](const char* key, bool& flag) {
     if (!rest.is_object() || !rest.contains(key)) return;
-    if (!rest.at(key).is_boolean()) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is no boolean", key));
-    }
+    if (!rest.at(key).is_boolean())
+      throw Error(ErrorCode::kInvalidArgument, "'{}' is no boolean", key);
     flag = rest.at(key).get<bool>();
     rest.erase(key);
   };

@@ -166,11 +166,10 @@ std::string message_text(const Json& message, std::size_t index) {
   std::string text;
   for (const Json& part : *content) {
     if (part.at("type") != "text") {
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("messages[{}].content has a part of type '{}' (only text can be read)", index,
-                      std::string_view(part.at("type").get_ref<const std::string&>())
-                          .substr(0, kMaxShownBytes)));
+      throw Error(ErrorCode::kUnsupported,
+                  "messages[{}].content has a part of type '{}' (only text can be read)", index,
+                  std::string_view(part.at("type").get_ref<const std::string&>())
+                      .substr(0, kMaxShownBytes));
     }
     text += part.at("text").get_ref<const std::string&>();
   }

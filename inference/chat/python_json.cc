@@ -30,10 +30,8 @@ class LimitedText {
   explicit LimitedText(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
   LimitedText& operator+=(std::string_view text) {
-    if (text.size() > max_bytes_ - text_.size()) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("a value takes more than {} bytes as JSON", max_bytes_));
-    }
+    if (text.size() > max_bytes_ - text_.size())
+      throw Error(ErrorCode::kLimit, "a value takes more than {} bytes as JSON", max_bytes_);
     text_ += text;
     return *this;
   }

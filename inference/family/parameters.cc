@@ -19,7 +19,7 @@ constexpr std::string_view kDefault = " default ";
 }  // namespace
 
 void Parameters::refuse(int line, const std::string& fact) const {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("line {}: {}", line, fact))
+  throw Error(ErrorCode::kInvalidArgument, "line {}: {}", line, fact)
       .in_file(fmt::format("family {}", family_.name));
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 
 namespace ingot::inference {
@@ -22,9 +20,9 @@ Drafter::Drafter(const Model& model, std::size_t k, const SamplingOptions& sampl
     : model_(model), k_(k), sampling_(sampling) {
   if (model.spec().leaves_out_mtp) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("the layers for multi-token prediction of family {} are not computed "
-                            "by this version, so nothing can be drafted (--draft 0)",
-                            model.spec().family));
+                "the layers for multi-token prediction of family {} are not computed by this "
+                "version, so nothing can be drafted (--draft 0)",
+                model.spec().family);
   }
   if (!model.has_mtp()) {
     throw Error(ErrorCode::kUnsupported,

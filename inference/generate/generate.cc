@@ -7,8 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/stop_scope.h"
@@ -440,21 +438,18 @@ std::vector<std::size_t> final_lengths(const ModelSpec& spec,
   std::vector<std::size_t> lengths;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::vector<std::int32_t>& prompt = prompts[i];
-    if (prompt.empty()) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("prompt {} is empty", i));
-    }
+    if (prompt.empty())
+      throw Error(ErrorCode::kInvalidArgument, "prompt {} is empty", i);
     for (const std::int32_t id : prompt) {
       if (id < 0 || static_cast<std::size_t>(id) >= spec.vocab) {
         throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("prompt {}: token id {} is not within the vocabulary of {}", i, id,
-                                spec.vocab));
+                    "prompt {}: token id {} is not within the vocabulary of {}", i, id, spec.vocab);
       }
     }
     const std::size_t context = spec.max_positions == 0 ? SIZE_MAX : spec.max_positions;
     if (prompt.size() > context) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("prompt {} has {} tokens, more than the model's context of {}", i,
-                              prompt.size(), context));
+      throw Error(ErrorCode::kLimit, "prompt {} has {} tokens, more than the model's context of {}",
+                  i, prompt.size(), context);
     }
     lengths.push_back(prompt.size() + std::min(max_new_tokens, context - prompt.size()));
   }

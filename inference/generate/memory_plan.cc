@@ -257,14 +257,12 @@ MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> fin
 
 std::uint64_t weight_limit(const RunMemory& need, std::uint64_t limit) {
   if (limit >= need.least()) return limit - need.cache - need.scratch;
-  throw Error(
-      ErrorCode::kLimit,
-      fmt::format("{} of memory do not suffice: the caches take {}, a step {}, resident "
-                  "weights {} and two experts {}; --mem-limit {}MB would be enough, {}MB "
-                  "for all experts",
-                  megabytes(limit), megabytes(need.cache), megabytes(need.scratch),
-                  megabytes(need.resident), megabytes(need.two_experts),
-                  (need.least() + 999'999) / 1'000'000, (need.all() + 999'999) / 1'000'000));
+  throw Error(ErrorCode::kLimit,
+              "{} of memory do not suffice: the caches take {}, a step {}, resident weights {} and "
+              "two experts {}; --mem-limit {}MB would be enough, {}MB for all experts",
+              megabytes(limit), megabytes(need.cache), megabytes(need.scratch),
+              megabytes(need.resident), megabytes(need.two_experts),
+              (need.least() + 999'999) / 1'000'000, (need.all() + 999'999) / 1'000'000);
 }
 
 }  // namespace ingot::inference

@@ -109,7 +109,7 @@ std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_vi
       entries.push_back(parse_line(here));
       entries.back().line = line;
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("line {}: {}", line, error.what())).in_file(where);
+      throw Error(error.code(), "line {}: {}", line, error.what()).in_file(where);
     }
   }
   return entries;
@@ -121,10 +121,10 @@ std::vector<PromptLine> parse_arrivals(std::string_view text, std::string_view w
   for (const PromptLine& entry : entries) {
     constexpr double kMost = 1e9;
     if (!entry.seconds || !(*entry.seconds >= last && *entry.seconds <= kMost)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("line {}: an arrival has \"seconds\", a number from {} (of the line "
-                              "before, or 0) to 1e9",
-                              entry.line, last))
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "line {}: an arrival has \"seconds\", a number from {} (of the line before, or 0) to 1e9",
+          entry.line, last)
           .in_file(where);
     }
     last = *entry.seconds;

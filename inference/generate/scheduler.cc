@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "inference/cache/kv_cache.h"
@@ -19,9 +17,8 @@ void Scheduler::add(std::size_t id, std::size_t prompt, std::size_t most) {
   Sequence sequence{.prompt = prompt, .most = most, .known = prompt};
   if (pages(sequence, most) > limits_.cache_pages) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("prompt {} and its answer may have {} tokens, and the caches have room "
-                            "for {}",
-                            id, most, limits_.cache_pages * KvCache::kPageTokens));
+                "prompt {} and its answer may have {} tokens, and the caches have room for {}", id,
+                most, limits_.cache_pages * KvCache::kPageTokens);
   }
   INGOT_CHECK(sequences_.emplace(id, sequence).second);
   waiting_.push_back(id);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
@@ -37,9 +35,8 @@ Range vocabulary_part(const StepContext& context) {
 void require_tokens(const ModelSpec& spec, std::span<const Row> rows) {
   for (const Row& row : rows) {
     if (row.token >= 0 && static_cast<std::size_t>(row.token) < spec.vocab) continue;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("token id {} is not within the vocabulary of {}", row.token, spec.vocab));
+    throw Error(ErrorCode::kInvalidArgument, "token id {} is not within the vocabulary of {}",
+                row.token, spec.vocab);
   }
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/model/model_ends.h"
 #include "inference/parallel/rank_view.h"
@@ -86,11 +84,10 @@ std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit) {
   if (limit == 0) return need.experts;
   const std::uint64_t least = need.resident + need.two_experts;
   if (limit < least) {
-    throw Error(
-        ErrorCode::kLimit,
-        fmt::format("{} bytes of memory are left for weights, but {} stay resident and two "
-                    "experts take {}: {} would be enough, {} for all experts",
-                    limit, need.resident, need.two_experts, least, need.resident + need.experts));
+    throw Error(ErrorCode::kLimit,
+                "{} bytes of memory are left for weights, but {} stay resident and two experts "
+                "take {}: {} would be enough, {} for all experts",
+                limit, need.resident, need.two_experts, least, need.resident + need.experts);
   }
   return std::min(need.experts, limit - need.resident);
 }
@@ -101,8 +98,8 @@ void reserve_rows(const StepRows& rows, KvCache& cache) {
     if (i > 0 && rows.runs[i - 1].sequence == run.sequence) continue;  // which it follows
     if (run.first_position > cache.length(run.sequence)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("a row at position {} of a sequence of which {} tokens are cached",
-                              run.first_position, cache.length(run.sequence)));
+                  "a row at position {} of a sequence of which {} tokens are cached",
+                  run.first_position, cache.length(run.sequence));
     }
   }
   const auto truncate_all = [&] {

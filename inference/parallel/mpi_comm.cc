@@ -27,9 +27,9 @@ std::uint32_t tag_of(const Collective& what) {
 void require_sendable(std::uint64_t n_bytes, const Collective& what) {
   if (n_bytes <= kMostMpiBytes) return;
   throw Error(ErrorCode::kLimit,
-              fmt::format("'{}' has {} bytes for one rank, a message of MPI at most {} (give fewer "
-                          "or shorter prompts at once)",
-                          what.name, n_bytes, kMostMpiBytes));
+              "'{}' has {} bytes for one rank, a message of MPI at most {} (give fewer or shorter "
+              "prompts at once)",
+              what.name, n_bytes, kMostMpiBytes);
 }
 
 }  // namespace
@@ -82,10 +82,10 @@ std::vector<Bytes> MpiComm::end_exchange(const Collective& what) {
     const auto peer = static_cast<std::uint32_t>(from);
     if (!module_.probe(member.number, peer, &tag, &n_bytes)) return;
     if (tag != tag_of(what)) {
-      throw Error(ErrorCode::kInternal,
-                  fmt::format("ranks {} and {} of a {} group have come for different things, one "
-                              "of them for '{}'",
-                              own, from, group_name(what.group), what.name));
+      throw Error(
+          ErrorCode::kInternal,
+          "ranks {} and {} of a {} group have come for different things, one of them for '{}'", own,
+          from, group_name(what.group), what.name);
     }
     received[from].resize(n_bytes);
     module_.start_receive(member.number, peer, tag, received[from].data(), n_bytes);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -15,10 +13,8 @@ namespace {
 
 Range part(std::size_t rank, std::size_t size, std::size_t count, std::string_view what) {
   INGOT_CHECK(size > 0 && rank < size);
-  if (count % size != 0) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {} do not divide among {} ranks", what, count, size));
-  }
+  if (count % size != 0)
+    throw Error(ErrorCode::kUnsupported, "{}: {} do not divide among {} ranks", what, count, size);
   return {.first = count / size * rank, .count = count / size};
 }
 
@@ -86,9 +82,9 @@ Range stage_part(const RankView& rank, std::size_t count) {
   const std::vector<std::uint32_t>& first = rank.stages.first;
   if (rank.stages.count() != rank.n_stages() || (!first.empty() && first.back() != count)) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} layers in {} stages: the stages given are {}, of {} layers", count,
-                            rank.n_stages(), rank.stages.count(),
-                            first.empty() ? std::uint32_t{0} : first.back()));
+                "{} layers in {} stages: the stages given are {}, of {} layers", count,
+                rank.n_stages(), rank.stages.count(),
+                first.empty() ? std::uint32_t{0} : first.back());
   }
   if (first.empty()) return {.first = 0, .count = count};
   const std::size_t stage = rank.stage();

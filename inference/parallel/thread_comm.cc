@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "inference/parallel/rank_view.h"
@@ -46,8 +44,8 @@ class PostOffice {
       if (is_abandoned_) throw Error(ErrorCode::kInterrupted, "another rank has failed");
       if (box.front().what != what) {
         throw Error(ErrorCode::kInternal,
-                    fmt::format("ranks {} and {} of a group of {} have come for '{}' and '{}'", me,
-                                from, n_, what.name, box.front().what.name));
+                    "ranks {} and {} of a group of {} have come for '{}' and '{}'", me, from, n_,
+                    what.name, box.front().what.name);
       }
       received.push_back(std::move(box.front().bytes));
       box.pop_front();

@@ -16,8 +16,8 @@ constexpr std::size_t kMaxTokenBytes = 1024;
 
 void check_token_size(std::string_view content) {
   if (content.size() <= kMaxTokenBytes) return;
-  throw Error(ErrorCode::kLimit, fmt::format("added token {} has {} bytes, at most {} are accepted",
-                                             quote_text(content), content.size(), kMaxTokenBytes));
+  throw Error(ErrorCode::kLimit, "added token {} has {} bytes, at most {} are accepted",
+              quote_text(content), content.size(), kMaxTokenBytes);
 }
 
 bool stands_alone(std::string_view text, const Span& span) {

@@ -69,8 +69,8 @@ void Bpe::parse_merges(const Component& model) {
   }
   const Json& merges = model.array("merges");
   if (merges.size() > kMaxMerges) {
-    throw Error(ErrorCode::kLimit, fmt::format("{} has {} merges, at most {} are accepted",
-                                               model.path(), merges.size(), kMaxMerges));
+    throw Error(ErrorCode::kLimit, "{} has {} merges, at most {} are accepted", model.path(),
+                merges.size(), kMaxMerges);
   }
   merges_.reserve(merges.size());
   for (const Json& merge : merges) {
@@ -114,10 +114,8 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch, TextWork& work,
   if (ignore_merges_) {
     if (const auto id = vocabulary_->find(piece)) return ids.push_back(*id);
   }
-  if (piece.size() > std::numeric_limits<std::int32_t>::max()) {
-    throw Error(ErrorCode::kLimit,
-                fmt::format("a piece of {} bytes is too long to be merged", piece.size()));
-  }
+  if (piece.size() > std::numeric_limits<std::int32_t>::max())
+    throw Error(ErrorCode::kLimit, "a piece of {} bytes is too long to be merged", piece.size());
   start_symbols(piece, scratch);
   merge_symbols(scratch, work);
   for (const Symbol& symbol : scratch.symbols)
@@ -158,9 +156,8 @@ std::int32_t Bpe::unknown_id(std::string_view character) const {
   const auto id = vocabulary_->find(*unknown_token_);
   if (id) return *id;
   throw Error(ErrorCode::kCorrupt,
-              fmt::format("the tokenizer has no token for {}, and its unk_token {} is not in its "
-                          "vocab",
-                          quote_text(character), quote_text(*unknown_token_)));
+              "the tokenizer has no token for {}, and its unk_token {} is not in its vocab",
+              quote_text(character), quote_text(*unknown_token_));
 }
 
 std::optional<Bpe::Merge> Bpe::merge_of(std::int32_t left, std::int32_t right) const {

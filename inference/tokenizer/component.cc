@@ -21,7 +21,7 @@ void append_steps(const Json& value, const std::string& path, const char* list_k
   const Component component(value, "", path);
   if (component.text("type") != "Sequence") {
     if (steps.size() == kMaxSteps)
-      throw Error(ErrorCode::kLimit, fmt::format("{} has more than {} steps", path, kMaxSteps));
+      throw Error(ErrorCode::kLimit, "{} has more than {} steps", path, kMaxSteps);
     steps.push_back(component);
     return;
   }

@@ -95,9 +95,8 @@ Regex compile(std::string_view pattern) {
 
 void check_pattern_size(std::string_view pattern) {
   if (pattern.size() <= kMaxPatternBytes) return;
-  throw Error(ErrorCode::kLimit,
-              fmt::format("pattern {} has {} bytes, at most {} are accepted", quote_text(pattern),
-                          pattern.size(), kMaxPatternBytes));
+  throw Error(ErrorCode::kLimit, "pattern {} has {} bytes, at most {} are accepted",
+              quote_text(pattern), pattern.size(), kMaxPatternBytes);
 }
 
 /// The state of one thread's searches, for any pattern.
@@ -163,9 +162,8 @@ void SplitPattern::find_all(std::string_view text, TextWork& work,
                                scratch.region.get(), ONIG_OPTION_NONE, scratch.limits.get());
     if (found == ONIG_MISMATCH) return std::nullopt;
     if (found < 0) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("pattern {} cannot be searched in a text of {} bytes: {}",
-                              quote_text(compiled_->source), text.size(), onig_message(found)));
+      throw Error(ErrorCode::kLimit, "pattern {} cannot be searched in a text of {} bytes: {}",
+                  quote_text(compiled_->source), text.size(), onig_message(found));
     }
     // A \K in a lookbehind may put the start before the last match.
     return Span{.begin = std::max(from, static_cast<std::size_t>(scratch.region->beg[0])),

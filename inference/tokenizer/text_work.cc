@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <ctime>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/stop_scope.h"
 
@@ -25,9 +23,9 @@ double processor_seconds() {
 
 [[noreturn]] void refuse_size(std::size_t n_bytes, std::size_t most) {
   throw Error(ErrorCode::kLimit,
-              fmt::format("a text of {} bytes is too long for the tokenizer (at most {}, after its "
-                          "normalizer and pre-tokenizer)",
-                          n_bytes, most));
+              "a text of {} bytes is too long for the tokenizer (at most {}, after its normalizer "
+              "and pre-tokenizer)",
+              n_bytes, most);
 }
 
 }  // namespace
@@ -62,9 +60,8 @@ void TextWork::look() {
   const double seconds = used_seconds_ + processor_seconds() - resumed_at_;
   const double most = limits_.seconds + limits_.seconds_per_byte * static_cast<double>(n_given_);
   if (seconds <= most) return;
-  throw Error(
-      ErrorCode::kLimit,
-      fmt::format("the tokenizer takes more than {:.3g} s for a text of {} bytes", most, n_given_));
+  throw Error(ErrorCode::kLimit, "the tokenizer takes more than {:.3g} s for a text of {} bytes",
+              most, n_given_);
 }
 
 }  // namespace ingot::inference

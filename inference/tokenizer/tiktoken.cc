@@ -39,7 +39,7 @@ constexpr std::size_t kControlTokens = 256;
 constexpr std::size_t kLongestLine = 4096;  // real ones have less than 200
 
 [[noreturn]] void refuse_line(std::size_t line, std::string_view fault) {
-  throw Error(ErrorCode::kCorrupt, fmt::format("line {} {}", line, fault));
+  throw Error(ErrorCode::kCorrupt, "line {} {}", line, fault);
 }
 
 std::string base64_bytes(std::string_view text, std::size_t line) {
@@ -77,15 +77,13 @@ Json vocabulary(std::string_view file) {
   for (const auto& [token, rank] : vocab.items()) {
     if (rank < n_tokens) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} tokens, of which one has rank {}: ranks that leave ids out are not "
-                            "supported",
-                            n_tokens, rank.get<std::uint64_t>()));
+                "{} tokens, of which one has rank {}: ranks that leave ids out are not supported",
+                n_tokens, rank.get<std::uint64_t>());
   }
   for (int byte = 0; byte < 256; ++byte) {
     std::string token;
     append_byte_characters(std::string(1, static_cast<char>(byte)), token);
-    if (!vocab.contains(token))
-      throw Error(ErrorCode::kCorrupt, fmt::format("has no token for byte {}", byte));
+    if (!vocab.contains(token)) throw Error(ErrorCode::kCorrupt, "has no token for byte {}", byte);
   }
   return vocab;
 }
@@ -124,10 +122,9 @@ Json tiktoken_document(std::string_view ranks, const Json& config) {
       std::ranges::find(kPatterns, tokenizer_class, &Pattern::tokenizer_class);
   if (pattern == kPatterns.end()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("tokenizer_config.json has tokenizer_class {}, whose pattern is not "
-                            "known (supported: {}; convert it to tokenizer.json; --tokens works "
-                            "without a tokenizer)",
-                            quote_text(tokenizer_class), kPatterns.front().tokenizer_class));
+                "tokenizer_config.json has tokenizer_class {}, whose pattern is not known "
+                "(supported: {}; convert it to tokenizer.json; --tokens works without a tokenizer)",
+                quote_text(tokenizer_class), kPatterns.front().tokenizer_class);
   }
   Json vocab = vocabulary(ranks);
   const std::size_t n_tokens = vocab.size();

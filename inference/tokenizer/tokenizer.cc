@@ -135,9 +135,9 @@ void refuse_other_format(const std::filesystem::path& directory) {
   for (const auto& [name, format] : kOtherFormats) {
     if (!std::filesystem::exists(directory / name)) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("a tokenizer in {} format is not supported (convert it to "
-                            "tokenizer.json; --tokens works without a tokenizer)",
-                            format))
+                "a tokenizer in {} format is not supported (convert it to tokenizer.json; --tokens "
+                "works without a tokenizer)",
+                format)
         .in_file((directory / name).string());
   }
 }
@@ -158,10 +158,8 @@ struct Tokenizer::Parts {
             AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
     // A caller that looks ids up in an embedding relies on size().
     for (const std::int32_t id : post_processed(post_processor, {})) {
-      if (vocabulary.text(id) == nullptr && added_tokens.by_id(id) == nullptr) {
-        throw Error(ErrorCode::kCorrupt,
-                    fmt::format("post_processor adds id {}, which no token has", id));
-      }
+      if (vocabulary.text(id) == nullptr && added_tokens.by_id(id) == nullptr)
+        throw Error(ErrorCode::kCorrupt, "post_processor adds id {}, which no token has", id);
     }
   }
 
@@ -219,8 +217,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   work.give(text.size());
   if (const auto position = find_invalid_utf8(text)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the text is not valid UTF-8 at byte {} (save or send it as UTF-8)",
-                            *position));
+                "the text is not valid UTF-8 at byte {} (save or send it as UTF-8)", *position);
   }
   std::vector<std::int32_t> ids;
   BpeScratch model_scratch;

@@ -41,9 +41,8 @@ Unigram Unigram::parse(const Component& model, const Vocabulary& vocabulary) {
     lowest = std::min(lowest, result.scores_.back());
   }
   if (result.longest_ > kLongestToken) {
-    throw Error(ErrorCode::kLimit,
-                fmt::format("{} has a token of {} bytes, at most {} are accepted", model.path(),
-                            result.longest_, kLongestToken));
+    throw Error(ErrorCode::kLimit, "{} has a token of {} bytes, at most {} are accepted",
+                model.path(), result.longest_, kLongestToken);
   }
   result.unknown_score_ = lowest - kUnknownPenalty;
   result.byte_fallback_ = model.boolean("byte_fallback", false);
@@ -96,8 +95,8 @@ void Unigram::append(std::string_view token, std::vector<std::int32_t>& ids) con
   if (const auto id = vocabulary_->find(token)) return ids.push_back(*id);
   if (byte_fallback_ && vocabulary_->append_bytes(token, ids)) return;
   if (unknown_) return ids.push_back(*unknown_);
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("the tokenizer has no token for {}, and no unk_id", quote_text(token)));
+  throw Error(ErrorCode::kCorrupt, "the tokenizer has no token for {}, and no unk_id",
+              quote_text(token));
 }
 
 }  // namespace ingot::inference

@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "inference/weights/expert_slots.h"
@@ -344,9 +342,9 @@ ExpertStore::ExpertStore(const WeightStore& store, ExpertShape shape, std::uint6
   }
   if (budget / 2 < enough.largest) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("{} bytes are left for experts, but two of the largest take {} (all of "
-                            "them {}): raise --mem-limit by {}",
-                            budget, 2 * enough.largest, enough.all, 2 * enough.largest - budget));
+                "{} bytes are left for experts, but two of the largest take {} (all of them {}): "
+                "raise --mem-limit by {}",
+                budget, 2 * enough.largest, enough.all, 2 * enough.largest - budget);
   }
   state_->shared = std::make_shared<Shared>(sizes, budget);
   state_->background = std::jthread(

@@ -4,8 +4,6 @@
 #include <memory>
 #include <new>
 
-#include <fmt/format.h>
-
 #include "formats/base/aligned_buffer.h"
 #include "formats/base/error.h"
 
@@ -30,9 +28,9 @@ class HeldBytes {
           ::operator new (n_bytes, std::align_val_t{kAlignment}, std::nothrow)));
       if (heap_ == nullptr) {
         throw Error(ErrorCode::kLimit,
-                    fmt::format("cannot allocate {} bytes: the system has no more memory (lower "
-                                "--mem-limit, or cache fewer tokens)",
-                                n_bytes));
+                    "cannot allocate {} bytes: the system has no more memory (lower --mem-limit, "
+                    "or cache fewer tokens)",
+                    n_bytes);
       }
     }
   }

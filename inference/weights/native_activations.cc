@@ -25,7 +25,7 @@ namespace {
 Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part part, ErrorCode code,
                const std::string& fact) {
   const StoredTensor& stored = source.stored()[tensor.encoding.stored[part]];
-  return Error(code, fmt::format("{} {}", stored.name, fact))
+  return Error(code, "{} {}", stored.name, fact)
       .in_file(source.files()[stored.file].name)
       .in_tensor(tensor.name);
 }
@@ -49,9 +49,9 @@ float read_input_scale(const TensorSource& source, const LogicalTensor& tensor,
                        std::size_t matrix) {
   if (!tensor.encoding.stored.has(Part::kInputScale)) {
     throw Error(ErrorCode::kMissingTensor,
-                fmt::format("has no input scale, which its {} activations need (run it with "
-                            "--profile bf16, or convert it with --activations)",
-                            formats::scheme_facts(tensor.encoding.scheme).name))
+                "has no input scale, which its {} activations need (run it with --profile bf16, or "
+                "convert it with --activations)",
+                formats::scheme_facts(tensor.encoding.scheme).name)
         .in_tensor(tensor.name);
   }
   const float stored = read_number(source, tensor.encoding.stored[Part::kInputScale], matrix);
@@ -87,9 +87,9 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
   if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
   if (scheme.code == CodeKind::kInt4) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("has quantized activations with {}, which this version does not "
-                            "compute (run it with --profile bf16)",
-                            scheme.name))
+                "has quantized activations with {}, which this version does not compute (run it "
+                "with --profile bf16)",
+                scheme.name)
         .in_tensor(tensor.name);
   }
   const bool is_static = activations == Activations::kStatic;
@@ -103,9 +103,8 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
     return std::nullopt;
   if (is_static && is_mx) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("has static activations, which {} does not know (run it with "
-                            "--profile bf16)",
-                            scheme.name))
+                "has static activations, which {} does not know (run it with --profile bf16)",
+                scheme.name)
         .in_tensor(tensor.name);
   }
   if (is_static || is_under_global) format.input_scale = read_input_scale(source, tensor, matrix);

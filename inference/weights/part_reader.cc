@@ -13,8 +13,6 @@
 #include <numeric>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -265,10 +263,10 @@ class PartReader {
     for (std::size_t i = 0; i < scales.size(); ++i) {
       if (std::isfinite(scales[i]) && scales[i] > 0) continue;
       const StoredTensor& stored = source_.stored()[tensor_.encoding.stored[Part::kDeqScale]];
-      throw Error(ErrorCode::kBadScale,
-                  fmt::format("scale {} in row {} is {}; it must be finite and above zero (fetch "
-                              "the file again)",
-                              stored.name, layout_.range.rows.first + i, scales[i]))
+      throw Error(
+          ErrorCode::kBadScale,
+          "scale {} in row {} is {}; it must be finite and above zero (fetch the file again)",
+          stored.name, layout_.range.rows.first + i, scales[i])
           .in_file(source_.files()[stored.file].name)
           .in_tensor(tensor_.name);
     }
@@ -302,9 +300,9 @@ void require_column(const LogicalTensor& tensor, std::size_t first, std::size_t 
     step = std::lcm(step, static_cast<std::size_t>(group));
   if (first % step == 0) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("cannot be read from column {} on: {} needs a multiple of {} (fewer "
-                          "ranks of tensor parallelism)",
-                          first, formats::scheme_facts(tensor.encoding.scheme).name, step))
+              "cannot be read from column {} on: {} needs a multiple of {} (fewer ranks of tensor "
+              "parallelism)",
+              first, formats::scheme_facts(tensor.encoding.scheme).name, step)
       .in_tensor(tensor.name);
 }
 
@@ -350,9 +348,8 @@ PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, boo
   INGOT_CHECK(within(range.rows, layout.matrix_rows) && within(range.cols, layout.matrix_cols));
   require_column(tensor, range.cols.first, layout.matrix_cols);
   if (range.cols.count * facts.code_bits % 8 != 0) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("cannot be read {} columns wide: two codes share a byte", range.cols.count))
+    throw Error(ErrorCode::kUnsupported, "cannot be read {} columns wide: two codes share a byte",
+                range.cols.count)
         .in_tensor(tensor.name);
   }
   layout.row_bytes = range.cols.count * facts.code_bits / 8;

@@ -189,13 +189,12 @@ std::string WeightStore::name_of(const WeightPlace& place) const {
   const auto usual = std::ranges::find(kUsualNames, role.role, &UsualName::role);
   if (source_.family().rules.empty() && usual != kUsualNames.end())
     return numbered(usual->pattern, place.layer, place.expert);
-  throw Error(
-      ErrorCode::kMissingTensor,
-      fmt::format("the checkpoint has no tensor with the role {}{}{} (a file missing, or "
-                  "the config.json of another model?)",
-                  role.fine ? formats::fine_role_name(*role.fine) : formats::role_name(role.role),
-                  place.layer ? fmt::format(" in layer {}", *place.layer) : "",
-                  place.expert ? fmt::format(" for expert {}", *place.expert) : ""));
+  throw Error(ErrorCode::kMissingTensor,
+              "the checkpoint has no tensor with the role {}{}{} (a file missing, or the "
+              "config.json of another model?)",
+              role.fine ? formats::fine_role_name(*role.fine) : formats::role_name(role.role),
+              place.layer ? fmt::format(" in layer {}", *place.layer) : "",
+              place.expert ? fmt::format(" for expert {}", *place.expert) : "");
 }
 
 bool WeightStore::has(const WeightPlace& place) const {
@@ -232,8 +231,8 @@ const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape
   const LogicalTensor& tensor = find(name);
   if (tensor.shape == shape) return tensor;
   throw Error(ErrorCode::kShapeMismatch,
-              fmt::format("has shape {}, the model needs {} (the config.json of another model?)",
-                          formats::shape_text(tensor.shape), formats::shape_text(shape)))
+              "has shape {}, the model needs {} (the config.json of another model?)",
+              formats::shape_text(tensor.shape), formats::shape_text(shape))
       .in_tensor(name);
 }
 
@@ -270,8 +269,7 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
   const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
   const quantize::Scheme* scheme = quantize::find_scheme(tensor.encoding.scheme);
   if (facts.quantized || scheme == nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("is {}, but must be BF16, F16 or F32 here", facts.name))
+    throw Error(ErrorCode::kUnsupported, "is {}, but must be BF16, F16 or F32 here", facts.name)
         .in_tensor(name);
   }
   const std::uint32_t index = tensor.encoding.stored.weight();
@@ -285,8 +283,8 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
   const auto bad = std::find_if_not(values.begin(), values.end(),
                                     [](float value) { return std::isfinite(value); });
   if (bad != values.end()) {
-    throw Error(ErrorCode::kNonFinite, fmt::format("holds {} at position {} (fetch the file again)",
-                                                   *bad, bad - values.begin()))
+    throw Error(ErrorCode::kNonFinite, "holds {} at position {} (fetch the file again)", *bad,
+                bad - values.begin())
         .in_tensor(name);
   }
   return values;
@@ -307,8 +305,8 @@ std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Sha
   const StoredTensor& stored = source_.stored()[index];
   const bool is_wide = stored.dtype == formats::DType::kI64;
   if (!is_wide && stored.dtype != formats::DType::kI32) {
-    throw Error(ErrorCode::kUnsupported, fmt::format("is {}, but must be I64 or I32 here",
-                                                     formats::dtype_name(stored.dtype)))
+    throw Error(ErrorCode::kUnsupported, "is {}, but must be I64 or I32 here",
+                formats::dtype_name(stored.dtype))
         .in_tensor(name);
   }
   std::vector<std::byte> bytes(stored.n_bytes);
@@ -326,10 +324,9 @@ std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Sha
       wide = narrow;
     }
     if (wide < 0 || static_cast<std::uint64_t>(wide) >= limit) {
-      throw Error(
-          ErrorCode::kCorrupt,
-          fmt::format("holds {} at position {}, but must be below {} (fetch the file again)", wide,
-                      i, limit))
+      throw Error(ErrorCode::kCorrupt,
+                  "holds {} at position {}, but must be below {} (fetch the file again)", wide, i,
+                  limit)
           .in_tensor(name);
     }
     numbers[i] = static_cast<std::uint32_t>(wide);

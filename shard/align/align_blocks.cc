@@ -353,9 +353,9 @@ void require_multiple(WidthNeed& need, std::uint64_t step) {
   const auto multiple = checked_mul(need.step / std::gcd(need.step, step), step);
   if (!multiple || *multiple > kMaxWidth) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("a width padded to multiples of both {} and {} is beyond {} (choose "
-                            "numbers of ranks that divide each other)",
-                            need.step, step, kMaxWidth));
+                "a width padded to multiples of both {} and {} is beyond {} (choose numbers of "
+                "ranks that divide each other)",
+                need.step, step, kMaxWidth);
   }
   need.step = *multiple;
 }

@@ -80,11 +80,10 @@ TensorCut kv_heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& fault
   if (n_heads > 0 && n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
   if (n_heads > 0 && tp % n_heads == 0)
     return {.owner = Owner::kKvHeads, .n = static_cast<std::uint32_t>(n_heads)};
-  add_once(faults,
-           Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{} KV heads can neither be cut nor replicated evenly for --tp "
-                             "{} (choose a divisor or a multiple of {})",
-                             n_heads, tp, n_heads)));
+  add_once(faults, Error(ErrorCode::kInvalidArgument,
+                         "{} KV heads can neither be cut nor replicated evenly for --tp {} (choose "
+                         "a divisor or a multiple of {})",
+                         n_heads, tp, n_heads));
   return {};
 }
 
@@ -92,8 +91,8 @@ TensorCut heads_cut(std::uint64_t n_heads, std::string_view what, std::uint32_t 
                     ErrorList& faults) {
   if (n_heads > 0 && n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
   add_once(faults, Error(ErrorCode::kInvalidArgument,
-                         fmt::format("{} {} cannot be cut for --tp {} (choose a divisor of {})",
-                                     n_heads, what, tp, n_heads)));
+                         "{} {} cannot be cut for --tp {} (choose a divisor of {})", n_heads, what,
+                         tp, n_heads));
   return {};
 }
 
@@ -113,9 +112,9 @@ formats::Sections sections_of(const LogicalTensor& tensor, const ModelConfig& co
   const auto sections = formats::Sections::of_lengths(lengths);
   if (sections && total == tensor.shape[cut_dimension(tensor.shape, axis)]) return *sections;
   faults.add(Error(ErrorCode::kShapeMismatch,
-                   fmt::format("has shape {}, its family's sections have the lengths {} (mend "
-                               "`sections` in the family's file)",
-                               formats::shape_text(tensor.shape), fmt::join(lengths, ", ")))
+                   "has shape {}, its family's sections have the lengths {} (mend `sections` in "
+                   "the family's file)",
+                   formats::shape_text(tensor.shape), fmt::join(lengths, ", "))
                  .in_tensor(tensor.name));
   return {};
 }
@@ -204,9 +203,8 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
       formats::element_count(tensor.shape) != std::uint64_t{1}) {
     faults.add(
         Error(ErrorCode::kUnsupported,
-              fmt::format("has shape {}: numbers of the key-value cache per head are not cut "
-                          "(leave --tp at 1)",
-                          formats::shape_text(tensor.shape)))
+              "has shape {}: numbers of the key-value cache per head are not cut (leave --tp at 1)",
+              formats::shape_text(tensor.shape))
             .in_tensor(tensor.name));
     return {};
   }
@@ -217,9 +215,9 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   if (cut.n > 1 && cut.axis != Axis::kNone &&
       tensor.shape.size() < (cut.axis == Axis::kCols ? 2U : 1U)) {
     faults.add(Error(ErrorCode::kShapeMismatch,
-                     fmt::format("has shape {}, of which no side is what its family cuts (mend "
-                                 "`cut` in the family's file)",
-                                 formats::shape_text(tensor.shape)))
+                     "has shape {}, of which no side is what its family cuts (mend `cut` in the "
+                     "family's file)",
+                     formats::shape_text(tensor.shape))
                    .in_tensor(tensor.name));
     return {};
   }
@@ -228,11 +226,10 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   // Biases behind a row-parallel expert are whole in each slice.
   if (formats::is_expert_bias(rule.role) && cut.axis == Axis::kNone) return cut;
   if (cut.n > 1 && cut.axis == Axis::kNone) {
-    add_once(faults,
-             Error(ErrorCode::kUnsupported,
-                   fmt::format("this version does not know how the weights of model_type '{}' are "
-                               "cut (leave --tp and --etp at 1; --ep and --pp are possible)",
-                               config.model_type)));
+    add_once(faults, Error(ErrorCode::kUnsupported,
+                           "this version does not know how the weights of model_type '{}' are cut "
+                           "(leave --tp and --etp at 1; --ep and --pp are possible)",
+                           config.model_type));
   }
   if (cut.n == 1 || cut.axis == Axis::kNone) {
     cut.n = 1;
@@ -246,9 +243,8 @@ std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
                                      const formats::TensorSource& source, const Slicing& slicing) {
   if (source.family().rules.empty() && !slicing.topology.is_single()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("family {} cannot be cut: nothing is known of its tensors (convert for "
-                            "one rank)",
-                            source.family().name));
+                "family {} cannot be cut: nothing is known of its tensors (convert for one rank)",
+                source.family().name);
   }
   const Stages& stages = slicing.stages;
   const std::uint32_t last = stages.count() - 1;

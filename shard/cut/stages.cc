@@ -59,7 +59,7 @@ std::optional<std::vector<std::uint32_t>> filled(std::span<const std::uint64_t> 
 
 Error bad_stages(std::string_view text, std::string_view fact) {
   return Error(ErrorCode::kInvalidArgument,
-               fmt::format("'{}' {} (stages are ranges of layers such as 0-30,31-60)", text, fact));
+               "'{}' {} (stages are ranges of layers such as 0-30,31-60)", text, fact);
 }
 
 }  // namespace
@@ -77,11 +77,9 @@ Stages balanced_stages(const formats::TensorSource& source, std::span<const std:
   const auto n_layers = narrow<std::uint32_t>(layers.size(), "the number of layers");
   if (pp == 1) return {.first = {0, n_layers}};
   if (pp > n_layers) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--pp {} needs a layer for each stage, the model has {} (choose at most "
-                    "{})",
-                    pp, n_layers, n_layers));
+    throw Error(ErrorCode::kInvalidArgument,
+                "--pp {} needs a layer for each stage, the model has {} (choose at most {})", pp,
+                n_layers, n_layers);
   }
   std::uint64_t low = 0;
   std::uint64_t high = 0;

@@ -32,25 +32,21 @@ Topology make_topology(std::uint32_t tp, std::uint32_t ep, std::optional<std::ui
   const std::array<std::pair<const char*, std::uint32_t>, 4> numbers = {
       {{"--tp", tp}, {"--ep", ep}, {"--etp", topology.etp}, {"--pp", pp}}};
   for (const auto& [option, number] : numbers) {
-    if (number == 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{} is 0, it must be at least 1", option));
-    }
+    if (number == 0)
+      throw Error(ErrorCode::kInvalidArgument, "{} is 0, it must be at least 1", option);
     // Products of numbers below this fit 64 bits.
     if (number > kMaxRanks) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("{} is {}, there may be at most {} ranks", option, number, kMaxRanks));
+      throw Error(ErrorCode::kInvalidArgument, "{} is {}, there may be at most {} ranks", option,
+                  number, kMaxRanks);
     }
   }
   const std::uint64_t expert_ranks = std::uint64_t{ep} * topology.etp;
   const std::uint64_t n_ranks = pp * std::lcm(std::uint64_t{tp}, expert_ranks);
   if (n_ranks > kMaxRanks) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--tp {} --ep {} --etp {} --pp {} needs {} ranks (pp x the least common "
-                    "multiple of tp and ep x etp), at most {} are possible",
-                    tp, ep, topology.etp, pp, n_ranks, kMaxRanks));
+    throw Error(ErrorCode::kInvalidArgument,
+                "--tp {} --ep {} --etp {} --pp {} needs {} ranks (pp x the least common multiple "
+                "of tp and ep x etp), at most {} are possible",
+                tp, ep, topology.etp, pp, n_ranks, kMaxRanks);
   }
   return topology;
 }

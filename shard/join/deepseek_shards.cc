@@ -50,7 +50,7 @@ std::uint32_t count_shards(const fs::path& directory, const Manifest* manifest) 
         .in_file(directory.string());
   }
   if (n > kMaxRanks) {
-    throw Error(ErrorCode::kLimit, fmt::format("is of more than {} shards", kMaxRanks))
+    throw Error(ErrorCode::kLimit, "is of more than {} shards", kMaxRanks)
         .in_file(directory.string());
   }
   ErrorList faults;
@@ -61,16 +61,15 @@ std::uint32_t count_shards(const fs::path& directory, const Manifest* manifest) 
       continue;
     }
     faults.add(Error(ErrorCode::kMismatch,
-                     fmt::format("is a shard of {}, the others are of {} (move those of one of the "
-                                 "two away)",
-                                 name.n_ranks, n))
+                     "is a shard of {}, the others are of {} (move those of one of the two away)",
+                     name.n_ranks, n)
                    .in_file((directory / shard_name(name.rank, name.n_ranks)).string()));
   }
   for (std::uint32_t i = 0; i < n; ++i) {
     if (is_here[i]) continue;
-    faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("is missing, one of {} shards (put it next to the others)", n))
-                   .in_file((directory / shard_name(i, n)).string()));
+    faults.add(
+        Error(ErrorCode::kNotFound, "is missing, one of {} shards (put it next to the others)", n)
+            .in_file((directory / shard_name(i, n)).string()));
   }
   faults.throw_if_any();
   return n;
@@ -166,10 +165,10 @@ class ForeignShards {
   void require_whole_blocks(const StoredTensor& tensor, std::size_t axis) const {
     if (block_[axis] == 0 || tensor.shape[axis] % block_[axis] == 0) return;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("was cut into {} {} per shard, its scales by blocks of {}: which scale "
-                            "a {} has is lost (convert the original again)",
-                            tensor.shape[axis], axis == 0 ? "rows" : "columns", block_[axis],
-                            axis == 0 ? "row" : "column"));
+                "was cut into {} {} per shard, its scales by blocks of {}: which scale a {} has is "
+                "lost (convert the original again)",
+                tensor.shape[axis], axis == 0 ? "rows" : "columns", block_[axis],
+                axis == 0 ? "row" : "column");
   }
 
   const ModelConfig& config_;
@@ -191,8 +190,8 @@ void add_shards(SliceJoin& join, const fs::path& directory, const Manifest* mani
           if (file.name == name) n_bytes = file.n_bytes;
         }
         if (!n_bytes) {
-          throw Error(ErrorCode::kMismatch, fmt::format("is not named by {} (move the file away)",
-                                                        formats::kManifestName));
+          throw Error(ErrorCode::kMismatch, "is not named by {} (move the file away)",
+                      formats::kManifestName);
         }
       }
       if (!join.add_file(directory / name, name, n_bytes, i).second) {

@@ -4,8 +4,6 @@
 #include <tuple>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 
@@ -27,11 +25,10 @@ std::pair<std::uint32_t, std::uint32_t> match_stored(formats::DType dtype, const
   const auto require = [&](bool holds, std::string_view fact) {
     if (holds) return;
     throw Error(ErrorCode::kMismatch,
-                fmt::format("is {}, which is not the slice that the manifest tells of (axis {}, "
-                            "offset {}, {} section(s) of {}): {} (changed since it was written: "
-                            "run ingot check)",
-                            shape_text(stored), record.axis, record.offset, record.sections.count(),
-                            shape_text(record.whole), fact));
+                "is {}, which is not the slice that the manifest tells of (axis {}, offset {}, {} "
+                "section(s) of {}): {} (changed since it was written: run ingot check)",
+                shape_text(stored), record.axis, record.offset, record.sections.count(),
+                shape_text(record.whole), fact);
   };
   require(record.whole.size() == stored.size(), "the numbers of dimensions differ");
   for (std::size_t d = 0; d < stored.size(); ++d) {
@@ -91,10 +88,10 @@ std::optional<formats::Nest> original_in_whole(formats::DType dtype, const Slice
                         (original / sections - 1) * repeat < whole / sections;
   if (!is_sound) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("was {} {} before it was retiled or padded, which {} in {} section(s) "
-                            "cannot be made of (changed since it was written: run ingot check)",
-                            dtype_name(dtype), shape_text(record.original),
-                            shape_text(record.whole), record.sections.count()));
+                "was {} {} before it was retiled or padded, which {} in {} section(s) cannot be "
+                "made of (changed since it was written: run ingot check)",
+                dtype_name(dtype), shape_text(record.original), shape_text(record.whole),
+                record.sections.count());
   }
   std::uint64_t matrices = 1;
   for (std::size_t d = 0; d < row_side; ++d) matrices *= record.original[d];

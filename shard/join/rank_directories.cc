@@ -37,12 +37,12 @@ std::vector<std::string> gathered_ranks(const fs::path& directory) {
   for (const RankNumber& name : found) {
     if (name.n_ranks == found[0].n_ranks) continue;
     throw Error(ErrorCode::kMismatch,
-                fmt::format("holds ranks of {} and of {} (move those of one of the two away)",
-                            found[0].n_ranks, name.n_ranks))
+                "holds ranks of {} and of {} (move those of one of the two away)", found[0].n_ranks,
+                name.n_ranks)
         .in_file(directory.string());
   }
   if (found[0].n_ranks > kMaxRanks) {
-    throw Error(ErrorCode::kLimit, fmt::format("is of more than {} ranks", kMaxRanks))
+    throw Error(ErrorCode::kLimit, "is of more than {} ranks", kMaxRanks)
         .in_file(directory.string());
   }
   std::vector<std::string> names;
@@ -56,11 +56,10 @@ void require_present(const fs::path& directory, const std::vector<std::string>& 
   for (const std::string& name : names) {
     std::error_code failure;
     if (fs::is_directory(directory / name, failure)) continue;
-    faults.add(
-        Error(ErrorCode::kNotFound,
-              fmt::format("is missing, one of {} ranks (put its directory next to the others)",
-                          names.size()))
-            .in_file((directory / name).string()));
+    faults.add(Error(ErrorCode::kNotFound,
+                     "is missing, one of {} ranks (put its directory next to the others)",
+                     names.size())
+                   .in_file((directory / name).string()));
   }
   faults.throw_if_any();
 }
@@ -75,9 +74,9 @@ Manifest read_rank_manifest(const fs::path& rank, const formats::RankEntry* list
     hasher.update(std::as_bytes(std::span(text)));
     if (const Hash128 hash = hasher.finish(); hash != listed->manifest_hash) {
       throw Error(ErrorCode::kMismatch,
-                  fmt::format("was changed or belongs to another run: its hash is {}, {} of the "
-                              "directory above says {} (fetch the directories of one conversion)",
-                              hash.hex(), kManifestName, listed->manifest_hash.hex()))
+                  "was changed or belongs to another run: its hash is {}, {} of the directory "
+                  "above says {} (fetch the directories of one conversion)",
+                  hash.hex(), kManifestName, listed->manifest_hash.hex())
           .in_file(path.string());
     }
   }
@@ -98,9 +97,8 @@ std::string topology_text(const SlicingRecord& slicing) {
 void check_place(const RankDirectory& rank, std::uint32_t number, ErrorList& faults) {
   if (rank.manifest.slicing->rank->rank == number) return;
   faults.add(Error(ErrorCode::kMismatch,
-                   fmt::format("is of rank {}, in the place of rank {} (give the directory its own "
-                               "name back)",
-                               rank.manifest.slicing->rank->rank, number))
+                   "is of rank {}, in the place of rank {} (give the directory its own name back)",
+                   rank.manifest.slicing->rank->rank, number)
                  .in_file((rank.path / kManifestName).string()));
 }
 
@@ -144,8 +142,8 @@ void refuse_unlisted_files(const RankDirectory& rank, ErrorList& faults) {
   for (const formats::ManifestFile& file : rank.manifest.files) known.insert(file.name);
   for (const std::string& name : formats::list_file_names(rank.path)) {
     if (!name.ends_with(kWeightsSuffix) || known.contains(name)) continue;
-    faults.add(Error(ErrorCode::kMismatch,
-                     fmt::format("is not named by {} (move the file away)", formats::kManifestName))
+    faults.add(Error(ErrorCode::kMismatch, "is not named by {} (move the file away)",
+                     formats::kManifestName)
                    .in_file((rank.path / name).string()));
   }
 }

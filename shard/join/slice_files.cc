@@ -187,8 +187,8 @@ class Placing {
         if (open.is_told[i] && open.placed[i] >= open.stored[i].n_bytes) continue;
         report(open, open.stored[i].name,
                Error(ErrorCode::kMismatch,
-                     fmt::format("is not in {} (changed since it was written: run ingot check)",
-                                 formats::kRecordsName)));
+                     "is not in {} (changed since it was written: run ingot check)",
+                     formats::kRecordsName));
       }
     }
   }
@@ -227,10 +227,10 @@ class Placing {
     const auto n_bytes = formats::byte_count(stored.dtype, piece.shape);
     if (!n_bytes || *n_bytes > stored.n_bytes ||
         recorded.piece_offset > stored.n_bytes - *n_bytes) {
-      throw Error(ErrorCode::kMismatch,
-                  fmt::format("is no stretch of '{}' as it is here (changed since it was written: "
-                              "run ingot check)",
-                              stored.name));
+      throw Error(
+          ErrorCode::kMismatch,
+          "is no stretch of '{}' as it is here (changed since it was written: run ingot check)",
+          stored.name);
     }
     piece.n_bytes = *n_bytes;
     piece.offset += recorded.piece_offset;
@@ -297,8 +297,8 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
   });
   if (hash != expected) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("holds {}, the manifest promises {} (one of the two was changed)",
-                            hash.hex(), expected.hex()))
+                "holds {}, the manifest promises {} (one of the two was changed)", hash.hex(),
+                expected.hex())
         .in_file(path);
   }
 }

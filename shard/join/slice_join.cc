@@ -149,17 +149,15 @@ std::pair<std::uint32_t, bool> SliceJoin::add_file(const std::filesystem::path& 
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) {
-      throw Error(
-          ErrorCode::kNotFound,
-          fmt::format("{} names it, but it is not here (fetch this file)", formats::kManifestName))
+      throw Error(ErrorCode::kNotFound, "{} names it, but it is not here (fetch this file)",
+                  formats::kManifestName)
           .in_file(path.string());
     }
     throw system_error(errno, "read", path.string());
   }
   if (n_bytes && static_cast<std::uint64_t>(status.st_size) != *n_bytes) {
-    throw Error(ErrorCode::kMismatch,
-                fmt::format("has {} bytes, {} says {} (fetch this file again)", status.st_size,
-                            formats::kManifestName, *n_bytes))
+    throw Error(ErrorCode::kMismatch, "has {} bytes, {} says {} (fetch this file again)",
+                status.st_size, formats::kManifestName, *n_bytes)
         .in_file(path.string());
   }
   const auto [at, is_new] =

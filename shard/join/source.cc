@@ -2,8 +2,6 @@
 
 #include <optional>
 
-#include <fmt/format.h>
-
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/single_file.h"
@@ -80,10 +78,9 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
 void require_all_ranks(const Checkpoint& source) {
   const formats::SlicingRecord* slicing = source.slicing();
   if (slicing == nullptr) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("holds only the slices of rank {} (give the directory above, with all {} ranks)",
-                  slicing->rank->rank, slicing->n_ranks))
+  throw Error(ErrorCode::kUnsupported,
+              "holds only the slices of rank {} (give the directory above, with all {} ranks)",
+              slicing->rank->rank, slicing->n_ranks)
       .in_file(source.directory().string());
 }
 

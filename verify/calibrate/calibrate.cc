@@ -151,8 +151,7 @@ std::vector<PromptSpan> document_spans(std::span<const Prompt> documents,
     throw Error(ErrorCode::kInvalidArgument, "there is no document to calibrate with");
   for (std::size_t i = 0; i < documents.size(); ++i) {
     if (!documents[i].ids.empty()) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("document {} of {} is empty", i + 1, documents.size()));
+    throw Error(ErrorCode::kInvalidArgument, "document {} of {} is empty", i + 1, documents.size());
   }
   return spans_of(documents, spec);
 }
@@ -269,11 +268,9 @@ class Calibration {
     const auto l = static_cast<std::uint32_t>(spec_.n_main);
     const std::vector<PromptSpan> next = next_token_spans(spans_);
     if (next.empty()) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("no document has two tokens, so that the MTP layer {} sees none (give "
-                      "more text)",
-                      l));
+      throw Error(ErrorCode::kUnsupported,
+                  "no document has two tokens, so that the MTP layer {} sees none (give more text)",
+                  l);
     }
     const std::vector<Row> rows = rows_of(next, 1);
     const Matrix paired = states_before(normed.view(), spans_, next);

@@ -96,7 +96,7 @@ class Reader {
   [[nodiscard]] std::uint64_t n_experts() const { return config_.n_routed_experts; }
 
   [[noreturn]] void refuse(std::string_view name, std::string_view fact) const {
-    throw Error(ErrorCode::kMismatch, fmt::format("'{}' {}", name, fact)).in_file(where_);
+    throw Error(ErrorCode::kMismatch, "'{}' {}", name, fact).in_file(where_);
   }
   void require_count(std::uint64_t count, std::string_view name) const {
     if (count > kMaxTokens) refuse(name, fmt::format("holds {}", static_cast<std::int64_t>(count)));

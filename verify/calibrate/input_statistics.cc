@@ -107,9 +107,8 @@ Error saw_nothing(const CalibratedModule& module) {
     return Error(ErrorCode::kUnsupported, "saw no input, although its layer ran")
         .in_tensor(module.name);
   }
-  return Error(ErrorCode::kUnsupported,
-               fmt::format("no token reaches an expert of layer {} (give more text)",
-                           module.layer.value_or(0)))
+  return Error(ErrorCode::kUnsupported, "no token reaches an expert of layer {} (give more text)",
+               module.layer.value_or(0))
       .in_tensor(module.name);
 }
 
@@ -146,9 +145,8 @@ InputSummary InputStatistics::summary() const {
     const double mean = square_sums_[c] / static_cast<double>(tokens_);
     const auto rounded = static_cast<float>(mean);
     if (!std::isfinite(rounded)) {
-      throw Error(
-          ErrorCode::kNonFinite,
-          fmt::format("its input has a mean square of {} in column {}, beyond FP32", mean, c));
+      throw Error(ErrorCode::kNonFinite,
+                  "its input has a mean square of {} in column {}, beyond FP32", mean, c);
     }
     summary.mean_square.push_back(rounded);
   }

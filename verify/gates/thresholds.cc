@@ -34,7 +34,7 @@ double parse_number(std::string_view text, std::string_view what) {
   text = trimmed(text);
   const auto value = number_from<double>(text);
   if (value && std::isfinite(*value)) return *value;
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}' is not a number", what, text));
+  throw Error(ErrorCode::kInvalidArgument, "{}: '{}' is not a number", what, text);
 }
 
 // A gate from its words: `limit` is a number, on the metric's good side, or has ">=" or "<="
@@ -46,16 +46,16 @@ Gate make_demand(std::string_view metric, std::string_view group, std::string_vi
       group.empty() ? std::string(metric) : fmt::format("{}[{}]", metric, group);
   if (!group.empty() && !is_group(metric, group)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' is not a group of {} (schemes for weights, kinds of "
-                            "checkpoints elsewhere, see docs/verify.md)",
-                            key, group, metric));
+                "{}: '{}' is not a group of {} (schemes for weights, kinds of checkpoints "
+                "elsewhere, see docs/verify.md)",
+                key, group, metric);
   }
   const std::string_view good = row.bound == Bound::kAtLeast ? ">=" : "<=";
   limit = trimmed(limit);
   if (limit.starts_with(">=") || limit.starts_with("<=")) {
     if (!limit.starts_with(good)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: '{}' bounds the good side (write {})", key, limit, good));
+      throw Error(ErrorCode::kInvalidArgument, "{}: '{}' bounds the good side (write {})", key,
+                  limit, good);
     }
     limit.remove_prefix(2);
   }
@@ -169,10 +169,10 @@ double nvfp4_cosine(std::string_view search) {
 void add_requirement(std::string_view text, Thresholds& thresholds) {
   constexpr std::string_view kOrigin = "--require";
   const auto refuse = [&](std::string_view what) -> Error {
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("--require '{}': {} (as in \"layers.cosine>=0.999\" or "
-                             "\"weights.cosine[nvfp4]>=0.996\")",
-                             text, what));
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "--require '{}': {} (as in \"layers.cosine>=0.999\" or \"weights.cosine[nvfp4]>=0.996\")",
+        text, what);
   };
   const std::size_t bound = text.find_first_of("<>=");
   if (bound == std::string_view::npos || !text.substr(bound + 1).starts_with('=') ||

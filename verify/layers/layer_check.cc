@@ -124,11 +124,10 @@ LockstepMemory share_memory(const LockstepModel& source, const LockstepModel& ou
                 beside_output + of_output.resident + of_output.two_experts, for_heads + head_row});
   if (limit < enough) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("{} MB of memory do not suffice to compare layers: hidden states of {} "
-                            "tokens take {} MB, a layer at work up to {} MB; --mem-limit {}MB "
-                            "would be enough",
-                            limit / 1'000'000, rows, (held + 999'999) / 1'000'000,
-                            (enough - held + 999'999) / 1'000'000, (enough + 999'999) / 1'000'000));
+                "{} MB of memory do not suffice to compare layers: hidden states of {} tokens take "
+                "{} MB, a layer at work up to {} MB; --mem-limit {}MB would be enough",
+                limit / 1'000'000, rows, (held + 999'999) / 1'000'000,
+                (enough - held + 999'999) / 1'000'000, (enough + 999'999) / 1'000'000);
   }
   return {.source_weights = limit - beside_source,
           .output_weights = limit - beside_output,
@@ -142,7 +141,7 @@ auto on_side(std::string_view side, Body&& body) {
   try {
     return body();
   } catch (Error& error) {
-    throw Error(error.code(), fmt::format("the {}: {}", side, error.message()))
+    throw Error(error.code(), "the {}: {}", side, error.message())
         .in_file(error.file())
         .in_tensor(error.tensor());
   }
@@ -152,8 +151,7 @@ void require_same_shape(const ModelSpec& source, const ModelSpec& output) {
   const auto require = [](std::string_view what, std::size_t a, std::size_t b) {
     if (a == b) return;
     throw Error(ErrorCode::kMismatch,
-                fmt::format("the source has {} {}, the output {}: they are not the same model", a,
-                            what, b));
+                "the source has {} {}, the output {}: they are not the same model", a, what, b);
   };
   require("layers", source.n_main, output.n_main);
   require("values per hidden state", source.hidden, output.hidden);
@@ -238,7 +236,7 @@ class Lockstep {
       try {
         return similarity(states.view(), half, spans, options_.threads);
       } catch (Error& error) {
-        throw Error(error.code(), fmt::format("layer {}: {}", l, error.message()));
+        throw Error(error.code(), "layer {}: {}", l, error.message());
       }
     };
     report_.layers.push_back({.layer = l,

@@ -131,9 +131,8 @@ class RecordedActivations {
       std::sort(prompts_.begin(), prompts_.end(), [](const auto& a, const auto& b) {
         return std::pair(a.prefix.size(), a.prefix) < std::pair(b.prefix.size(), b.prefix);
       });
-      if (prompts_.empty()) {
-        throw Error(ErrorCode::kCorrupt, fmt::format("holds no '{}', so no activations", kIds));
-      }
+      if (prompts_.empty())
+        throw Error(ErrorCode::kCorrupt, "holds no '{}', so no activations", kIds);
     } catch (Error& error) {
       error.in_file(path.filename().string());
       throw;

@@ -5,8 +5,6 @@
 #include <span>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 
@@ -106,9 +104,8 @@ Similarity similarity(formats::MatrixView<const float> source,
   });
   for (const TokenSums& token : tokens) {
     if (!token.finite) {
-      throw Error(ErrorCode::kNonFinite,
-                  fmt::format("token {} of prompt {} holds NaN or infinite values", token.token,
-                              token.prompt));
+      throw Error(ErrorCode::kNonFinite, "token {} of prompt {} holds NaN or infinite values",
+                  token.token, token.prompt);
     }
   }
   return summary(tokens);

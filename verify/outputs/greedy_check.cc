@@ -6,8 +6,6 @@
 #include <ranges>
 #include <string_view>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/stop_scope.h"
@@ -208,11 +206,11 @@ Share share_memory(const RunMemory& source, const RunMemory& output, std::uint64
   const std::uint64_t least = source.least() + output.least();
   if (limit < least) {
     throw Error(ErrorCode::kLimit,
-                fmt::format("both models are open at once: caches, steps, resident weights and two "
-                            "experts take {} MB of the source and {} MB of the output, and the "
-                            "limit is {} MB; --mem-limit {}MB would be enough",
-                            source.least() / 1'000'000, output.least() / 1'000'000,
-                            limit / 1'000'000, (least + 999'999) / 1'000'000));
+                "both models are open at once: caches, steps, resident weights and two experts "
+                "take {} MB of the source and {} MB of the output, and the limit is {} MB; "
+                "--mem-limit {}MB would be enough",
+                source.least() / 1'000'000, output.least() / 1'000'000, limit / 1'000'000,
+                (least + 999'999) / 1'000'000);
   }
   const std::uint64_t more_source = source.all() - source.least();
   const std::uint64_t more_output = output.all() - output.least();
@@ -339,9 +337,8 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
   const inference::ModelSpec other = inference::model_spec(output);
   if (spec.vocab != other.vocab) {
-    throw Error(ErrorCode::kMismatch,
-                fmt::format("the source has a vocabulary of {}, the output of {}", spec.vocab,
-                            other.vocab));
+    throw Error(ErrorCode::kMismatch, "the source has a vocabulary of {}, the output of {}",
+                spec.vocab, other.vocab);
   }
   if (prompts.empty()) throw Error(ErrorCode::kInvalidArgument, "there is no prompt");
   std::vector<Ids> ids;

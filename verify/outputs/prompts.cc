@@ -134,8 +134,8 @@ std::vector<inference::PromptLine> lines_of(const std::vector<std::string>& text
   std::vector<inference::PromptLine> lines;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (texts[i].empty() || !is_utf8(texts[i])) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("text {} is {}", i, texts[i].empty() ? "empty" : "not valid UTF-8"))
+      throw Error(ErrorCode::kInvalidArgument, "text {} is {}", i,
+                  texts[i].empty() ? "empty" : "not valid UTF-8")
           .in_file(path.string());
     }
     lines.emplace_back().text = texts[i];
@@ -177,8 +177,7 @@ std::vector<Prompt> encode(const std::vector<inference::PromptLine>& lines,
       const std::string text = format->render(*line.said.messages, *line.said.tools, options);
       prompts.push_back({.text = text, .ids = tokenizer.encode(text, false)});
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("line {}: {}", line.line, error.what()))
-          .in_file(path.string());
+      throw Error(error.code(), "line {}: {}", line.line, error.what()).in_file(path.string());
     }
   }
   return prompts;
@@ -210,7 +209,7 @@ void add_windows(const inference::ModelSpec& spec, std::span<const std::int32_t>
 
 void RunOptions::check_stop(std::string_view what) const {
   if (stop_requested && stop_requested())
-    throw Error(ErrorCode::kInterrupted, fmt::format("stopped while {}", what));
+    throw Error(ErrorCode::kInterrupted, "stopped while {}", what);
 }
 
 std::optional<Tokenizer> open_tokenizer(const Checkpoint& source) {

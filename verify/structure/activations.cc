@@ -51,11 +51,9 @@ void compare_activations(const Checkpoint& source, const Checkpoint& output, con
   const bool is_fault = &source.dialect() == &output.dialect() && !wanted.is_repair;
   for (const auto& [words, change] : changes) {
     Error fact(
-        ErrorCode::kMismatch,
-        fmt::format("has input_activations {}, in the source {}{}", words.second, words.first,
-                    change.tensors > 1
-                        ? fmt::format(" (so have {} more weights)", change.tensors - 1)
-                        : ""));
+        ErrorCode::kMismatch, "has input_activations {}, in the source {}{}", words.second,
+        words.first,
+        change.tensors > 1 ? fmt::format(" (so have {} more weights)", change.tensors - 1) : "");
     found.tell(is_fault ? check::Severity::kError : check::Severity::kWarning,
                "structure.activations", fact.in_tensor(change.first->name));
   }

@@ -137,11 +137,10 @@ class SourceSideFiles {
     for (const auto& [path, n_bytes] : here) {
       if (sizes_.contains(path)) continue;
       const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
-      found.tell(
-          counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
-          Error(ErrorCode::kMismatch, fmt::format("is next to the weights, but not in the source{}",
-                                                  counts ? ": loaders read it (remove it)" : ""))
-              .in_file(label + path));
+      found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
+                 Error(ErrorCode::kMismatch, "is next to the weights, but not in the source{}",
+                       counts ? ": loaders read it (remove it)" : "")
+                     .in_file(label + path));
     }
   }
 
@@ -216,12 +215,12 @@ class StructureCheck {
   // A single rank would lack nearly everything: that is one fact.
   bool is_one_rank_of(const Checkpoint& model) {
     if (model.slicing() == nullptr || source_.model.slicing() != nullptr) return false;
-    found_.error("structure.slice",
-                 Error(ErrorCode::kInvalidArgument,
-                       fmt::format("holds only the tensors of rank {} of {} (name the directory "
-                                   "above the ranks')",
-                                   model.slicing()->rank->rank, model.slicing()->n_ranks))
-                     .in_file(formats::kManifestName));
+    found_.error(
+        "structure.slice",
+        Error(ErrorCode::kInvalidArgument,
+              "holds only the tensors of rank {} of {} (name the directory above the ranks')",
+              model.slicing()->rank->rank, model.slicing()->n_ranks)
+            .in_file(formats::kManifestName));
     return true;
   }
 

@@ -13,8 +13,6 @@
 #include <tuple>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -162,9 +160,9 @@ class WeightCheck {
   [[nodiscard]] std::size_t workers() const {
     if (scratch_bytes_ > options_.mem_limit) {
       throw Error(ErrorCode::kLimit,
-                  fmt::format("comparing the longest rows needs {} bytes, beyond the memory limit "
-                              "of {} (raise --mem-limit)",
-                              scratch_bytes_, options_.mem_limit));
+                  "comparing the longest rows needs {} bytes, beyond the memory limit of {} (raise "
+                  "--mem-limit)",
+                  scratch_bytes_, options_.mem_limit);
     }
     return std::min({std::max<std::uint64_t>(options_.threads, 1), n_jobs_,
                      options_.mem_limit / std::max<std::uint64_t>(scratch_bytes_, 1)});
@@ -302,10 +300,8 @@ std::vector<WeightGroup> group_by(const WeightsReport& report, const Key& key, c
 
 WeightsReport compare_weights(const Checkpoint& source, const Checkpoint& output,
                               const WeightsOptions& options) {
-  if (!(options.sample > 0 && options.sample <= 1)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a sample of {} (above 0, at most 1)", options.sample));
-  }
+  if (!(options.sample > 0 && options.sample <= 1))
+    throw Error(ErrorCode::kInvalidArgument, "a sample of {} (above 0, at most 1)", options.sample);
   return WeightCheck(source, output, options).run();
 }
 

@@ -24,7 +24,7 @@ template <typename... Arguments>
 [[noreturn]] void fail_at(ErrorCode code, std::uint32_t line,
                           fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   const std::string message = fmt::format(format, std::forward<Arguments>(arguments)...);
-  throw Error(code, fmt::format("line {}: {}", line, message));
+  throw Error(code, "line {}: {}", line, message);
 }
 
 /// Throws with the line of the template that `line()` of the class tells.

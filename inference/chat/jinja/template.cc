@@ -3,8 +3,6 @@
 #include <initializer_list>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
@@ -319,8 +317,8 @@ struct Template::Parsed {
 
 Template Template::parse(std::string_view text, std::string_view where) {
   if (text.size() > kMaxTemplateBytes) {
-    throw Error(ErrorCode::kLimit, fmt::format("a template of {} bytes, at most {} are accepted",
-                                               text.size(), kMaxTemplateBytes))
+    throw Error(ErrorCode::kLimit, "a template of {} bytes, at most {} are accepted", text.size(),
+                kMaxTemplateBytes)
         .in_file(where);
   }
   if (!is_utf8(text)) {

@@ -266,9 +266,8 @@ ExpertGroup::ExpertGroup(const RankView& rank, std::uint32_t layer, const Mixtur
       experts_(&experts) {
   if ((scales_input_ || spec.router.identity_experts > 0) && !rank.experts_meet_in_tensor_group()) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("experts {} are not computed for tokens that travel (--ep no larger "
-                            "than --tp)",
-                            scales_input_ ? "whose input is weighed" : "without tensors"));
+                "experts {} are not computed for tokens that travel (--ep no larger than --tp)",
+                scales_input_ ? "whose input is weighed" : "without tensors");
   }
   if (places_.places_shared() && spec.router.weighed_shared > 0) {
     throw Error(ErrorCode::kUnsupported,

@@ -2,19 +2,16 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 
 namespace ingot::inference {
 
 void require_one_tensor_rank(const RankView& rank, std::uint32_t layer) {
   if (rank.tp_size() == 1) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("layer {} keeps a recurrent state, which is not divided over the {} ranks "
-                  "of a tensor group (use --ranks joined, or expert and pipeline ranks)",
-                  layer, rank.tp_size()));
+  throw Error(ErrorCode::kUnsupported,
+              "layer {} keeps a recurrent state, which is not divided over the {} ranks of a "
+              "tensor group (use --ranks joined, or expert and pipeline ranks)",
+              layer, rank.tp_size());
 }
 
 std::vector<float> any_shape(const BlockWeights& weights, WeightRole role, std::size_t n) {

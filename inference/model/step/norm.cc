@@ -3,8 +3,6 @@
 #include <cmath>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/kernels/vector_math.h"
 
@@ -82,9 +80,8 @@ RopeSpec with_learned_frequencies(const WeightStore& weights, const RopeSpec& sp
   for (std::size_t i = 0; i < alpha.size(); ++i) {
     learned.freqs[i] *= static_cast<float>(std::exp(static_cast<double>(alpha[i])));
     if (!std::isfinite(learned.freqs[i])) {
-      throw Error(ErrorCode::kNonFinite, fmt::format("holds {}, whose exponential is no frequency "
-                                                     "(fetch the file again)",
-                                                     alpha[i]))
+      throw Error(ErrorCode::kNonFinite,
+                  "holds {}, whose exponential is no frequency (fetch the file again)", alpha[i])
           .in_tensor(name);
     }
   }

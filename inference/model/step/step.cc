@@ -6,8 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/parallel/rank_view.h"
 
@@ -23,8 +21,8 @@ StepRows::StepRows(std::span<const Row> rows) {
     if (goes_on) {
       if (rows[r].position != runs.back().total()) {
         throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("row {} of the step is at position {} of its sequence, after {}", r,
-                                rows[r].position, runs.back().total() - 1));
+                    "row {} of the step is at position {} of its sequence, after {}", r,
+                    rows[r].position, runs.back().total() - 1);
       }
       if (rows[r].is_answer == runs.back().is_answer) {
         ++runs.back().count;
@@ -106,9 +104,9 @@ void require_keys_in_stage(const ModelSpec& spec, const Range& stage) {
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
     if (spec.keys_of(l) >= stage.first) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("layer {} reads the keys of layer {}, which another pipeline stage has "
-                            "(cut the stages elsewhere, or use --tp)",
-                            l, spec.keys_of(l)));
+                "layer {} reads the keys of layer {}, which another pipeline stage has (cut the "
+                "stages elsewhere, or use --tp)",
+                l, spec.keys_of(l));
   }
 }
 
@@ -193,9 +191,9 @@ void require_finite(const Matrix& values, std::size_t layer, std::string_view op
     });
     if (bad) {
       throw Error(ErrorCode::kNonFinite,
-                  fmt::format("layer {}: {} of row {} holds NaN or infinite values (a damaged "
-                              "weight or scale? see ingot check --deep)",
-                              layer, operation, r));
+                  "layer {}: {} of row {} holds NaN or infinite values (a damaged weight or scale? "
+                  "see ingot check --deep)",
+                  layer, operation, r);
     }
   }
 }
