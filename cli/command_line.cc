@@ -14,6 +14,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/flags/hub_names.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
@@ -126,13 +127,6 @@ void note_given(const CLI::App& app, FlagTable& table) {
     if (option->count() > 0)
       table.given.insert((option->get_positional() ? "" : "--") + option->get_single_name());
   }
-}
-
-std::string* text_of(const Flag& flag) {
-  if (auto* const* text = std::get_if<std::string*>(&flag.target)) return *text;
-  if (auto* const* text = std::get_if<std::optional<std::string>*>(&flag.target))
-    return *text != nullptr && (*text)->has_value() ? &***text : nullptr;
-  return nullptr;
 }
 
 void mark_values(const FlagTable& table) {
@@ -264,6 +258,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
       note_given(*sub, *declared.table);
       take_stdin(*declared.table);
       mark_values(*declared.table);
+      open_hub_names(*declared.table);
       refuse_idle_flags(*declared.table);
       body = declared.run;
     });

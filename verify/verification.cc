@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/foreign_files.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
+#include "formats/files/hub_cache.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"

@@ -87,7 +87,7 @@ std::function<int()> declare_balance(FlagTable& table) {
   text.rule.excludes = {"--loads"};
   table.add(
       FlagGroup::kCommon,
-      {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kFolder),
+      {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kCheckpoint),
        text,
        {"--loads",
         &flags->loads,

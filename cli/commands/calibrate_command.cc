@@ -70,7 +70,7 @@ int run_calibrate(const CalibrateFlags& flags) {
 std::function<int()> declare_calibrate(FlagTable& table) {
   auto flags = std::make_shared<CalibrateFlags>();
   table.add(FlagGroup::kCommon,
-            {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kFolder),
+            {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kCheckpoint),
              text_flag(*flags),
              required("--out", &flags->out, "safetensors file to write; must be absent",
                       ValueKind::kFile),

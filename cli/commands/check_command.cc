@@ -227,7 +227,7 @@ std::function<int()> declare_check(FlagTable& table) {
             {required("directory", &flags->directory,
                       "checkpoint to check: whole, one rank's slices, those of all ranks, or one "
                       ".safetensors file",
-                      ValueKind::kPath),
+                      ValueKind::kCheckpointOrFile),
              {"--deep", &flags->deep, "read every FP8 weight for NaN codes"},
              {"--no-hashes", &flags->no_hashes, "compare sizes with the manifest, not bytes"},
              {"--tp",
@@ -246,7 +246,7 @@ std::function<int()> declare_check(FlagTable& table) {
               "only tell whether this is the source of the directory CONVERTED",
               {.excludes = {"--deep", "--no-hashes", "--family", "--family-file", "--config"},
                .value_name = "CONVERTED",
-               .kind = ValueKind::kFolder}}});
+               .kind = ValueKind::kCheckpoint}}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp),
              family_file_flag(&flags->family),

@@ -39,15 +39,16 @@ int run_compare(const CompareFlags& flags) {
 std::function<int()> declare_compare(FlagTable& table) {
   auto flags = std::make_shared<CompareFlags>();
   verify::ComparedDirectories& directories = flags->directories;
-  table.add(FlagGroup::kCommon,
-            {required("a", &directories.a, "an output, in any format, dialect and slicing",
-                      ValueKind::kFolder),
-             required("b", &directories.b, "another output of the same source", ValueKind::kFolder),
-             {"--reference",
-              &directories.reference,
-              "the source of both: each is held against it, and the differences are paired",
-              {.kind = ValueKind::kFolder}},
-             levels_flag(*flags)});
+  table.add(
+      FlagGroup::kCommon,
+      {required("a", &directories.a, "an output, in any format, dialect and slicing",
+                ValueKind::kCheckpoint),
+       required("b", &directories.b, "another output of the same source", ValueKind::kCheckpoint),
+       {"--reference",
+        &directories.reference,
+        "the source of both: each is held against it, and the differences are paired",
+        {.kind = ValueKind::kCheckpoint}},
+       levels_flag(*flags)});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->options.family, kFamilyHelp),
              family_file_flag(&flags->options.family),

@@ -243,10 +243,10 @@ int run_parts(ConvertFlags& flags) {
 
 std::function<int()> declare_convert(FlagTable& table) {
   auto flags = std::make_shared<ConvertFlags>();
-  table.add(
-      FlagGroup::kCommon,
-      {required("input", &flags->input, "directory of the source checkpoint", ValueKind::kFolder),
-       required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+  table.add(FlagGroup::kCommon,
+            {required("input", &flags->input, "directory of the source checkpoint",
+                      ValueKind::kCheckpoint),
+             required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kCommon, scheme_flags(flags->target));
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kAutoFamilyHelp), family_file_flag(&flags->family)});

@@ -274,7 +274,7 @@ int run_inspect(const InspectFlags& flags) {
 std::function<int()> declare_inspect(FlagTable& table) {
   auto flags = std::make_shared<InspectFlags>();
   table.add(FlagGroup::kCommon,
-            {required("directory", &flags->directory, kPathHelp, ValueKind::kPath),
+            {required("directory", &flags->directory, kPathHelp, ValueKind::kCheckpointOrFile),
              {"pattern",
               &flags->pattern,
               "tensors as a rule selects them: a glob, re:EXPR, role:NAME, layers:LIST, or several "

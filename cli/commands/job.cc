@@ -18,6 +18,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/flags/hub_names.h"
 #include "cli/report/convert_report.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
@@ -131,6 +132,17 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   std::cout << dry_run_text(dry_run, flags.n_worst.has_value());
   if (refusal) throw Error(*refusal);
   return kExitDone;
+}
+
+// Nothing is deleted or replaced in the hub's cache, nor put into a model there.
+void spare_hub_cache(const JobFlags& flags, const convert::Plan& plan) {
+  if (flags.execute.consume_source) {
+    require_outside_hub_cache(plan.source.directory(), true,
+                              "--consume-source would delete its files (leave it out, or fetch "
+                              "the model once more: hf download ORG/NAME --local-dir DIR)");
+  }
+  require_outside_hub_cache(flags.output, flags.execute.force,
+                            "an output would change what they read (give another output)");
 }
 
 }  // namespace
@@ -256,6 +268,7 @@ bool is_done_without_source(const JobFlags& flags, const std::string& source,
 }
 
 int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan) {
+  spare_hub_cache(flags, plan);
   if (flags.dry_run) return run_dry(flags, plan);
   convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);

@@ -263,7 +263,7 @@ std::function<int()> declare_list(FlagTable& table) {
                                   &flags->directory,
                                   "list roles: tensors of each role in this checkpoint; list "
                                   "families --yaml: the name of one",
-                                  {.kind = ValueKind::kFolder}}});
+                                  {.kind = ValueKind::kCheckpoint}}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json),

@@ -6,7 +6,7 @@
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
-#include "formats/base/foreign_files.h"
+#include "formats/files/hub_cache.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
@@ -53,7 +53,7 @@ std::function<int()> declare_merge(FlagTable& table) {
   table.add(FlagGroup::kCommon,
             {required("input", &flags->input,
                       "directory of rank directories, or of model{i}-mp{N}.safetensors",
-                      ValueKind::kFolder),
+                      ValueKind::kCheckpoint),
              required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
             {{"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}},

@@ -188,9 +188,10 @@ int run_repair(RepairFlags& flags) {
 
 std::function<int()> declare_repair(FlagTable& table) {
   auto flags = std::make_shared<RepairFlags>();
-  table.add(FlagGroup::kCommon,
-            {required("input", &flags->input, "directory of the checkpoint", ValueKind::kFolder),
-             required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+  table.add(
+      FlagGroup::kCommon,
+      {required("input", &flags->input, "directory of the checkpoint", ValueKind::kCheckpoint),
+       required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, "model family instead of config.json's"),
              family_file_flag(&flags->family), allow_flag(flags->target)});

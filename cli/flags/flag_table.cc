@@ -47,7 +47,8 @@ constexpr std::array<std::string_view, kFlagGroups> kHeadings = {
     "Options", "Source", "Target", "Slicing", "Comparison", "Prompts", "Answers", "Job", "Report"};
 
 // By ValueKind.
-constexpr std::array<std::string_view, 5> kKindNames = {"", "SIZE", "FILE", "DIR", "PATH"};
+constexpr std::array<std::string_view, 7> kKindNames = {"",     "SIZE", "FILE", "DIR",
+                                                        "PATH", "DIR",  "PATH"};
 
 }  // namespace
 
@@ -57,6 +58,13 @@ std::string_view value_kind_name(ValueKind kind) {
 
 std::string_view heading_of(FlagGroup group) {
   return kHeadings.at(static_cast<std::size_t>(group));
+}
+
+std::string* text_of(const Flag& flag) {
+  if (auto* const* text = std::get_if<std::string*>(&flag.target)) return *text;
+  if (auto* const* text = std::get_if<std::optional<std::string>*>(&flag.target))
+    return *text != nullptr && (*text)->has_value() ? &***text : nullptr;
+  return nullptr;
 }
 
 bool is_positional(const Flag& flag) {

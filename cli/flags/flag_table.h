@@ -47,8 +47,14 @@ enum class ValueKind : std::uint8_t {
   kSize,
   kFile,
   kFolder,
-  kPath,  ///< a folder, or a file
+  kPath,              ///< a folder, or a file
+  kCheckpoint,        ///< a folder that is read, or the name of a model in the hub's cache
+  kCheckpointOrFile,  ///< or one .safetensors file
 };
+/// Whether a value may be the name of a model in the hub's cache.
+inline bool names_checkpoint(ValueKind kind) {
+  return kind == ValueKind::kCheckpoint || kind == ValueKind::kCheckpointOrFile;
+}
 /// The word for it in --help; empty for kText.
 std::string_view value_kind_name(ValueKind kind);
 
@@ -106,6 +112,8 @@ struct FlagTable {
   [[nodiscard]] bool is_given(std::string_view name) const { return given.contains(name); }
 };
 
+/// The variable of a flag whose value is one text, if that was given or has a default; else null.
+std::string* text_of(const Flag& flag);
 /// Whether a flag is a word at its place, and whether it takes a value.
 bool is_positional(const Flag& flag);
 bool takes_value(const Flag& flag);

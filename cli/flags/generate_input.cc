@@ -134,7 +134,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
   const auto of_chat =
       belongs_to("prompts in a chat format", [&flags] { return !flags.raw && !flags.tokens; });
   table.add(FlagGroup::kCommon,
-            {required("directory", &flags.directory, kDirectoryHelp, ValueKind::kFolder),
+            {required("directory", &flags.directory, kDirectoryHelp, ValueKind::kCheckpoint),
              {"--prompt", &flags.prompt, "message of the user; - is stdin", {.takes_stdin = true}},
              {"--interactive",
               &flags.interactive,

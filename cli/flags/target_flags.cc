@@ -158,7 +158,7 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       {"--scales-from",
        &flags.scales_from,
        "take the FP8 block or INT4 scales of this release instead of computing them",
-       {.kind = ValueKind::kFolder}},
+       {.kind = ValueKind::kCheckpoint}},
       choice(
           flags, "--search",
           "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "

@@ -43,9 +43,11 @@ std::string bash_action(const Flag& flag) {
                        shell_quoted(fmt::format("{}", fmt::join(offered_values(flag), " "))));
   switch (flag.rule.kind) {
     case ValueKind::kFolder:
+    case ValueKind::kCheckpoint:
       return "_ingot_paths -d";
     case ValueKind::kFile:
     case ValueKind::kPath:
+    case ValueKind::kCheckpointOrFile:
       return "_ingot_paths -f";
     default:
       return ":";
@@ -140,9 +142,11 @@ std::string zsh_action(const Flag& flag) {
     return fmt::format(":value:({})", fmt::join(offered_values(flag), " "));
   switch (flag.rule.kind) {
     case ValueKind::kFolder:
+    case ValueKind::kCheckpoint:
       return ":folder:_files -/";
     case ValueKind::kFile:
     case ValueKind::kPath:
+    case ValueKind::kCheckpointOrFile:
       return ":file:_files";
     default:
       return ":value: ";
@@ -199,9 +203,11 @@ std::string fish_action(const Flag& flag) {
                        fish_quoted(fmt::format("{}", fmt::join(offered_values(flag), " "))));
   switch (flag.rule.kind) {
     case ValueKind::kFolder:
+    case ValueKind::kCheckpoint:
       return " -x -a '(__fish_complete_directories)'";
     case ValueKind::kFile:
     case ValueKind::kPath:
+    case ValueKind::kCheckpointOrFile:
       return " -r -F";
     default:
       return " -x";

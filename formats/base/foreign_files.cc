@@ -14,7 +14,6 @@ namespace ingot::formats {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::uint64_t kMaxRefBytes = 256;
 constexpr std::size_t kNamesShown = 5;
 // The first bytes of a safetensors file; `version ` would be a length beyond any disk.
 constexpr std::size_t kLengthOfSafetensors = 8;
@@ -74,7 +73,8 @@ const ForeignEnding* find_ending(std::string_view path) {
   return row == kEndings.end() ? nullptr : &*row;
 }
 
-/// Bare names of the entries, sorted; none where there is no such folder.
+}  // namespace
+
 std::vector<std::string> names_in(const fs::path& directory) {
   std::vector<std::string> names;
   std::error_code failure;
@@ -83,43 +83,6 @@ std::vector<std::string> names_in(const fs::path& directory) {
     names.push_back(at->path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-std::string first_names(std::vector<std::string> names) {
-  const std::size_t n = names.size();
-  names.resize(std::min(n, kNamesShown));
-  return fmt::format("{}{}", fmt::join(names, ", "),
-                     n > kNamesShown ? fmt::format(" and {} more", n - kNamesShown) : "");
-}
-
-bool is_snapshot_name(std::string_view name) {
-  return !name.empty() && !name.starts_with('.') &&
-         name.find_first_of("/\\") == std::string_view::npos;
-}
-
-}  // namespace
-
-fs::path checkpoint_directory(const fs::path& directory) {
-  const fs::path snapshots = directory / "snapshots";
-  std::error_code failure;
-  const bool is_cached = fs::is_directory(snapshots, failure) &&
-                         !fs::exists(directory / "config.json", failure) &&
-                         (fs::is_directory(directory / "blobs", failure) ||
-                          fs::is_directory(directory / "refs", failure));
-  if (!is_cached) return directory;
-  const fs::path ref = directory / "refs" / "main";
-  std::string name;
-  if (fs::exists(ref, failure)) name = read_text_file(ref, kMaxRefBytes);
-  name.erase(name.find_last_not_of(" \r\n\t") + 1);
-  if (is_snapshot_name(name) && fs::is_directory(snapshots / name, failure))
-    return snapshots / name;
-  throw Error(ErrorCode::kNotFound,
-              "is a model's folder in the hub's cache, and {} (fetch the model again, or name one "
-              "of its snapshots: {})",
-              name.empty() ? std::string("has no refs/main")
-                           : fmt::format("refs/main names snapshot '{}', which is not here", name),
-              first_names(names_in(snapshots)))
-      .in_file(directory.string());
 }
 
 void require_own_format(const fs::path& directory) {
@@ -165,6 +128,13 @@ std::string_view left_out_reason(std::string_view path) {
   if (path.ends_with(kSafetensors)) return kUnlistedWeights;
   const ForeignEnding* row = find_ending(path);
   return row == nullptr ? std::string_view() : row->reason;
+}
+
+std::string first_names(std::vector<std::string> names) {
+  const std::size_t n = names.size();
+  names.resize(std::min(n, kNamesShown));
+  return fmt::format("{}{}", fmt::join(names, ", "),
+                     n > kNamesShown ? fmt::format(" and {} more", n - kNamesShown) : "");
 }
 
 std::vector<std::string> left_out_remarks(std::span<const LeftOut> files) {

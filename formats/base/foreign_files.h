@@ -6,15 +6,10 @@
 #include <string_view>
 #include <vector>
 
-// Files in a checkpoint's folder that do not belong to it: the hub's cache folders, weights in
-// formats that are not read, Git LFS pointers, pictures.
+// Files in a checkpoint's folder that do not belong to it: weights in formats that are not read,
+// Git LFS pointers, pictures.
 
 namespace ingot::formats {
-
-/// The directory that holds the checkpoint: for a model's folder in the hub's cache
-/// (`models--ORG--NAME`) the snapshot that its refs/main names, else `directory` itself. Throws
-/// kNotFound, with the snapshots that are here, when it names none of them.
-std::filesystem::path checkpoint_directory(const std::filesystem::path& directory);
 
 /// Throws kUnsupported, with the remedy, for a directory that has weights, but none in safetensors
 /// files, and for one of an adapter (LoRA); kInvalidArgument for the hub's cache itself.
@@ -36,6 +31,11 @@ inline constexpr std::string_view kUnlistedWeights = "weights that the checkpoin
 /// Why a side file is left out: weights in another format, pictures, the folder `original/`, the
 /// config of an adapter; empty for one that belongs to the checkpoint.
 std::string_view left_out_reason(std::string_view path);
+
+/// Bare names of a folder's entries, sorted; none where there is no such folder.
+std::vector<std::string> names_in(const std::filesystem::path& directory);
+/// The first names, and how many more there are.
+std::string first_names(std::vector<std::string> names);
 
 /// One remark for each reason, naming the first files.
 std::vector<std::string> left_out_remarks(std::span<const LeftOut> files);

@@ -11,6 +11,7 @@
 #include "formats/base/printable.h"
 #include "formats/config/native_config.h"
 #include "formats/family/families.h"
+#include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
@@ -64,6 +65,11 @@ std::vector<std::string> present_files(const fs::path& directory,
                                        const fs::path& consumed_headers) {
   std::vector<std::string> names = names_with_suffix(directory, kWeightsSuffix);
   for (std::string& name : names) name += kWeightsSuffix;
+  // A snapshot has links, also to files that did not arrive, or were removed.
+  if (hub_snapshot_at(directory)) {
+    std::error_code ignored;
+    std::erase_if(names, [&](const auto& name) { return !fs::exists(directory / name, ignored); });
+  }
   if (!consumed_headers.empty()) {
     for (std::string& name : names_with_suffix(consumed_headers, kHeaderSuffix))
       names.push_back(std::move(name));
@@ -118,8 +124,9 @@ std::string nor_others(const std::vector<std::string>& names, std::string_view v
 }
 
 // An index that is not of the files: one fault for each way in which that shows.
-void tell_of_index(const std::string& index, const std::vector<std::string>& missing,
-                   const std::vector<std::string>& unnamed, ErrorList& faults) {
+void tell_of_index(const fs::path& directory, const std::string& index,
+                   const std::vector<std::string>& missing, const std::vector<std::string>& unnamed,
+                   ErrorList& faults) {
   if (!missing.empty() && !unnamed.empty()) {
     faults.add(Error(ErrorCode::kNotFound,
                      "names files that are not here ({}), and does not name files that are ({}): "
@@ -127,10 +134,14 @@ void tell_of_index(const std::string& index, const std::vector<std::string>& mis
                      first_of(missing), first_of(unnamed), kIndexRemedy)
                    .in_file(index));
   } else if (!missing.empty()) {
-    faults.add(Error(ErrorCode::kNotFound, "{} names it, but it is not here{} (fetch {}; {})",
-                     index, nor_others(missing, "are"),
-                     missing.size() == 1 ? "this file" : "these files", kIndexRemedy)
-                   .in_file(missing.front()));
+    const auto fetch = hub_fetch(directory);
+    faults.add(
+        Error(ErrorCode::kNotFound, "{} names it, but it is not here{} ({}; {})", index,
+              nor_others(missing, "are"),
+              fetch ? *fetch
+                    : fmt::format("fetch {}", missing.size() == 1 ? "this file" : "these files"),
+              kIndexRemedy)
+            .in_file(missing.front()));
   } else if (!unnamed.empty()) {
     faults.add(Error(ErrorCode::kMissingTensor,
                      "is not named by {}{} (fetch the index again, or move the file away; {})",
@@ -139,8 +150,8 @@ void tell_of_index(const std::string& index, const std::vector<std::string>& mis
   }
 }
 
-void take_indexed(const std::vector<std::string>& present, WeightsListing& listing,
-                  ErrorList& faults) {
+void take_indexed(const std::vector<std::string>& present, const fs::path& directory,
+                  WeightsListing& listing, ErrorList& faults) {
   std::vector<std::string> named;
   for (const auto& [tensor, file] : listing.index.weight_map) {
     if (named.empty() || named.back() != file) named.push_back(file);
@@ -168,16 +179,17 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
                      .in_file(file));
     }
   }
-  tell_of_index(listing.index.name, missing, unnamed, faults);
+  tell_of_index(directory, listing.index.name, missing, unnamed, faults);
 }
 
 void take_unindexed(const std::vector<std::string>& present, const fs::path& directory,
                     WeightsListing& listing, ErrorList& faults) {
   if (present.empty()) {
     listing.is_complete = false;
-    faults.add(
-        Error(ErrorCode::kNotFound, "holds no weights: neither {} nor {}", kIndexName, kSingleFile)
-            .in_file(directory.string()));
+    const auto fetch = hub_fetch(directory);
+    faults.add(Error(ErrorCode::kNotFound, "holds no weights: neither {} nor {}{}", kIndexName,
+                     kSingleFile, fetch ? fmt::format(" ({})", *fetch) : "")
+                   .in_file(directory.string()));
     return;
   }
   if (!is_in(present, kSingleFile)) {
@@ -296,7 +308,8 @@ std::optional<std::string> read_config(const fs::path& directory, bool may_be_mi
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     if (may_be_missing) return std::nullopt;
-    throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
+    throw Error(ErrorCode::kNotFound, "is missing ({}; --family generic goes without)",
+                hub_fetch(directory).value_or("fetch it"))
         .in_file(path.string());
   }
 }
@@ -325,7 +338,7 @@ WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_
     listing.files = present;
     listing.has_index = false;
   } else if (listing.has_index) {
-    take_indexed(present, listing, faults);
+    take_indexed(present, directory, listing, faults);
   } else if (options.accept_any && !present.empty()) {
     listing.files = present;
   } else {

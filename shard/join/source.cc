@@ -2,10 +2,10 @@
 
 #include <optional>
 
-#include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/single_file.h"
 #include "formats/family/families.h"
+#include "formats/files/hub_cache.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "shard/join/deepseek_shards.h"

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/foreign_files.h"
 #include "formats/base/hash.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/family/families.h"
+#include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "quantize/scheme.h"
 #include "shard/join/source.h"

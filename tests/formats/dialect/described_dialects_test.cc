@@ -333,26 +333,5 @@ TEST(LfsPointer, IsSaidToBeOne) {
                [&] { Checkpoint::open(dir.path()); });
 }
 
-TEST(HubFolder, IsReadAtTheSnapshotOfMain) {
-  TempDir dir;
-  const std::filesystem::path root = dir / "models--org--tiny";
-  tiny_deepseek_v3().write(root / "snapshots/0a1b");
-  std::filesystem::create_directories(root / "snapshots/2c3d");
-  std::filesystem::create_directories(root / "blobs");
-  expect_error(ErrorCode::kNotFound, {"models--org--tiny", "has no refs/main", "0a1b, 2c3d"},
-               [&] { checkpoint_directory(root); });
-  write_bytes(root / "refs/main", "0a1b\n");
-  EXPECT_EQ(checkpoint_directory(root), root / "snapshots/0a1b");
-  EXPECT_EQ(checkpoint_directory(root / "snapshots/0a1b"), root / "snapshots/0a1b");
-  for (const char* hostile : {"gone", "../snapshots/0a1b", "..", "0a1b/../2c3d"}) {
-    SCOPED_TRACE(hostile);
-    write_bytes(root / "refs/main", hostile);
-    expect_error(ErrorCode::kNotFound, {"refs/main names", "0a1b, 2c3d"},
-                 [&] { checkpoint_directory(root); });
-  }
-  expect_error(ErrorCode::kInvalidArgument, {"hub's cache", "models--org--tiny"},
-               [&] { Checkpoint::open(dir.path()); });
-}
-
 }  // namespace
 }  // namespace ingot::formats

@@ -1,0 +1,151 @@
+#include "formats/files/hub_cache.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/base/foreign_files.h"
+
+namespace ingot::formats {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::uint64_t kMaxRefBytes = 256;
+constexpr std::string_view kFolderPrefix = "models--";
+constexpr std::string_view kSeparator = "--";
+// The longest that the hub accepts.
+constexpr std::size_t kMaxNameBytes = 96;
+
+bool is_word(std::string_view text, std::string_view more) {
+  return !text.empty() && std::ranges::all_of(text, [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           more.find(c) != std::string_view::npos;
+  });
+}
+
+// By the rules of the hub's own programs.
+bool is_half_of_name(std::string_view text) {
+  return is_word(text, "._-") && text.size() <= kMaxNameBytes && text.find_first_of(".-") != 0 &&
+         text.find_last_of(".-") != text.size() - 1 && text.find("..") == std::string_view::npos &&
+         text.find(kSeparator) == std::string_view::npos;
+}
+
+// One that leads out of the folder would be read as a path.
+bool is_revision(std::string_view text) {
+  return is_word(text, "._-/") && !text.starts_with('/') && !text.ends_with('/') &&
+         text.find("..") == std::string_view::npos;
+}
+
+bool is_snapshot_name(std::string_view name) {
+  return !name.empty() && !name.starts_with('.') &&
+         name.find_first_of("/\\") == std::string_view::npos;
+}
+
+// ORG/NAME of a folder models--ORG--NAME, or empty.
+std::string model_of(const fs::path& folder) {
+  std::string name = folder.filename().string();
+  if (!name.starts_with(kFolderPrefix)) return {};
+  name.erase(0, kFolderPrefix.size());
+  if (const std::size_t at = name.find(kSeparator); at != std::string::npos)
+    name.replace(at, kSeparator.size(), "/");
+  return name;
+}
+
+fs::path snapshot_of(const fs::path& folder, const std::string& revision) {
+  const fs::path snapshots = folder / "snapshots";
+  const fs::path ref = folder / "refs" / revision;
+  std::error_code failure;
+  std::string name;
+  if (fs::is_regular_file(ref, failure)) name = read_text_file(ref, kMaxRefBytes);
+  name.erase(name.find_last_not_of(" \r\n\t") + 1);
+  for (const std::string& commit : {name, name.empty() ? revision : std::string()}) {
+    if (is_snapshot_name(commit) && fs::is_directory(snapshots / commit, failure))
+      return snapshots / commit;
+  }
+  const std::string model = model_of(folder);
+  throw Error(ErrorCode::kNotFound,
+              "is a model's folder in the hub's cache, and {} (fetch the model again{}, or name "
+              "one of its snapshots: {})",
+              name.empty()
+                  ? fmt::format("has no refs/{}", revision)
+                  : fmt::format("refs/{} names snapshot '{}', which is not here", revision, name),
+              model.empty() ? std::string()
+                            : fmt::format(": hf download {} --revision {}", model, revision),
+              first_names(names_in(snapshots)))
+      .in_file(folder.string());
+}
+
+fs::path resolved(const fs::path& path) {
+  std::error_code failure;
+  fs::path whole = fs::weakly_canonical(fs::absolute(path), failure);
+  if (failure) whole = fs::absolute(path).lexically_normal();
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+}  // namespace
+
+std::optional<HubName> parse_hub_name(std::string_view text) {
+  HubName name;
+  if (const std::size_t at = text.find('@'); at != std::string_view::npos) {
+    name.revision = text.substr(at + 1);
+    text = text.substr(0, at);
+    if (!is_revision(name.revision)) return std::nullopt;
+  }
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos || !is_half_of_name(text.substr(0, slash)) ||
+      !is_half_of_name(text.substr(slash + 1)))
+    return std::nullopt;
+  name.model = text;
+  return name;
+}
+
+std::optional<fs::path> find_hub_snapshot(const fs::path& cache, const HubName& name) {
+  std::string folder(kFolderPrefix);
+  folder += name.model;
+  folder.replace(folder.find('/'), 1, kSeparator);
+  std::error_code failure;
+  if (cache.empty() || !fs::is_directory(cache / folder, failure)) return std::nullopt;
+  return snapshot_of(cache / folder, name.revision);
+}
+
+fs::path checkpoint_directory(const fs::path& directory) {
+  std::error_code failure;
+  const bool is_cached = fs::is_directory(directory / "snapshots", failure) &&
+                         !fs::exists(directory / "config.json", failure) &&
+                         (fs::is_directory(directory / "blobs", failure) ||
+                          fs::is_directory(directory / "refs", failure));
+  return is_cached ? snapshot_of(directory, "main") : directory;
+}
+
+std::optional<HubSnapshot> hub_snapshot_at(const fs::path& directory) {
+  const fs::path path = resolved(directory);
+  if (path.parent_path().filename() != "snapshots") return std::nullopt;
+  HubSnapshot snapshot{.model = model_of(path.parent_path().parent_path()),
+                       .commit = path.filename().string()};
+  if (!parse_hub_name(snapshot.model)) return std::nullopt;
+  return snapshot;
+}
+
+std::optional<std::string> hub_fetch(const fs::path& directory) {
+  const auto snapshot = hub_snapshot_at(directory);
+  if (!snapshot) return std::nullopt;
+  return fmt::format(
+      "this snapshot in the hub's cache is not complete: hf download {} --revision {}",
+      snapshot->model, snapshot->commit);
+}
+
+std::optional<fs::path> hub_folder_around(const fs::path& path) {
+  constexpr std::array<std::string_view, 2> kKept = {"snapshots", "blobs"};
+  fs::path below = resolved(path);
+  for (fs::path at = below; at.has_relative_path(); at = at.parent_path()) {
+    const bool is_folder = at.filename().string().starts_with(kFolderPrefix);
+    if (is_folder && std::ranges::find(kKept, below.filename().string()) != kKept.end()) return at;
+    below = at;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ingot::formats
