@@ -23,6 +23,10 @@ constexpr std::string_view kPictures = "pictures";
 constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::string_view kAdapterConfig = "adapter_config.json";
 
+// How names of licences begin.
+constexpr std::array<std::string_view, 6> kLicences = {"license", "licence",    "notice",
+                                                       "copying", "use_policy", "use-policy"};
+
 /// A file ending and what kind of file it marks, for files that are no part of a checkpoint.
 struct ForeignEnding {
   std::string_view ending;
@@ -124,10 +128,20 @@ bool is_lfs_pointer(std::string_view start) {
 }
 
 std::string_view left_out_reason(std::string_view path) {
+  if (is_licence(path)) return {};
   if (path.starts_with(kOriginal)) return kOtherWeights;
   if (path.ends_with(kSafetensors)) return kUnlistedWeights;
   const ForeignEnding* row = find_ending(path);
   return row == nullptr ? std::string_view() : row->reason;
+}
+
+bool is_licence(std::string_view path) {
+  const std::string name = lower_case(path.substr(path.find_last_of('/') + 1));
+  const ForeignEnding* row = find_ending(name);
+  const bool is_weights = name.ends_with(kSafetensors) || (row != nullptr && !row->refusal.empty());
+  return !is_weights && std::ranges::any_of(kLicences, [&](std::string_view start) {
+    return name.starts_with(start);
+  });
 }
 
 std::string first_names(std::vector<std::string> names) {

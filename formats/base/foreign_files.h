@@ -7,7 +7,7 @@
 #include <vector>
 
 // Files in a checkpoint's folder that do not belong to it: weights in formats that are not read,
-// Git LFS pointers, pictures.
+// Git LFS pointers, pictures. And licences, which always do.
 
 namespace ingot::formats {
 
@@ -31,6 +31,10 @@ inline constexpr std::string_view kUnlistedWeights = "weights that the checkpoin
 /// Why a side file is left out: weights in another format, pictures, the folder `original/`, the
 /// config of an adapter; empty for one that belongs to the checkpoint.
 std::string_view left_out_reason(std::string_view path);
+
+/// Whether a file tells what may be done with the model: LICENSE, NOTICE, COPYING, USE_POLICY and
+/// the like, in any case and folder. Such a file goes with every copy of the weights.
+bool is_licence(std::string_view path);
 
 /// Bare names of a folder's entries, sorted; none where there is no such folder.
 std::vector<std::string> names_in(const std::filesystem::path& directory);

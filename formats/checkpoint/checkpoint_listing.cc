@@ -228,6 +228,16 @@ bool is_ours_or_derived(std::string_view name) {
          is_description_file(name);
 }
 
+// Of a folder that is left out.
+void add_licences(const fs::path& directory, const std::string& prefix, SideListing& listing) {
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    const std::string name = entry.path().filename().string();
+    std::error_code failure;
+    if (is_licence(name) && is_utf8(name) && entry.is_regular_file(failure))
+      listing.files.push_back({.path = prefix + name, .n_bytes = entry.file_size()});
+  }
+}
+
 void collect_side_files(const fs::path& directory, const std::string& prefix, SideListing& listing,
                         ErrorList& faults) {
   for (const fs::directory_entry& entry : entries_of(directory)) {
@@ -239,6 +249,7 @@ void collect_side_files(const fs::path& directory, const std::string& prefix, Si
         const std::string path = prefix + name + "/";
         if (const std::string_view reason = left_out_reason(path); !reason.empty()) {
           listing.left_out.push_back({.path = path, .reason = reason});
+          add_licences(entry.path(), path, listing);
         } else if (!name.starts_with('.')) {
           collect_side_files(entry.path(), path, listing, faults);
         }

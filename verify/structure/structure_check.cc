@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
+#include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/single_file.h"
 #include "formats/checkpoint/stored_head.h"
@@ -62,14 +63,15 @@ constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
                                                          "vocab.txt"};
 constexpr std::string_view kTemplate = "chat_template.jinja";
 constexpr std::string_view kGeneration = "generation_config.json";
-constexpr std::array<std::string_view, 4> kPaperNames = {"README", "LICENSE", "NOTICE", ".git"};
+constexpr std::array<std::string_view, 2> kPaperNames = {"README", ".git"};
 constexpr std::array<std::string_view, 7> kPaperSuffixes = {".md",  ".pdf", ".png", ".jpg",
                                                             ".svg", ".gif", ".webp"};
 
 // For people: loaders of the model do not open it.
 bool is_paper(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
-  return std::any_of(kPaperNames.begin(), kPaperNames.end(),
+  return formats::is_licence(path) ||
+         std::any_of(kPaperNames.begin(), kPaperNames.end(),
                      [&](std::string_view start) { return name.starts_with(start); }) ||
          std::any_of(kPaperSuffixes.begin(), kPaperSuffixes.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
