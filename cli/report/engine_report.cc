@@ -5,46 +5,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engines/serve_command.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {
 
 using engines::EngineVerdict;
 using formats::Json;
-
-namespace {
-
-constexpr std::uint64_t kWeightsPerDevice = 60'000'000'000;
-constexpr std::uint64_t kMaxDevices = 1024;
-
-std::uint64_t n_devices(std::uint64_t n_bytes) {
-  std::uint64_t n = 1;
-  while (n < kMaxDevices && n_bytes / n > kWeightsPerDevice) n *= 2;
-  return n;
-}
-
-// As a shell takes it for one word.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+=:,@%";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
-}
-
-}  // namespace
-
-std::string serve_command(const ServedOutput& output, const EngineVerdict& verdict) {
-  const engines::EngineRow& engine = *verdict.engine;
-  if (engine.command.empty()) return {};
-  std::string command = fmt::format("{} {}", engine.command, shell_word(output.directory));
-  const std::uint64_t n = n_devices(output.n_bytes);
-  if (n > 1 && !engine.ranks_option.empty())
-    command += fmt::format(" {} {}", engine.ranks_option, n);
-  for (const std::string& option : verdict.options) command += " " + option;
-  return command;
-}
 
 std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput& output) {
   if (output.engines.empty()) return {};
@@ -61,7 +28,8 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
     } else {
       names.push_back(fmt::format("{} ({})", name, engines::evidence_text(verdict.evidence)));
     }
-    if (verdict.engine == output.wanted) command = serve_command(output, verdict);
+    if (verdict.engine == output.wanted)
+      command = engines::serve_command(verdict, output.directory, output.n_bytes);
   }
   std::string text = names.empty() ? std::string("no engine that is known to")
                                    : fmt::format("{}", fmt::join(names, ", "));
@@ -93,7 +61,7 @@ Json engines_json(const ServedOutput& output) {
     json.update({{"evidence", engines::evidence_text(verdict.evidence)},
                  {"options", verdict.options},
                  {"notes", verdict.notes},
-                 {"serve", serve_command(output, verdict)}});
+                 {"serve", engines::serve_command(verdict, output.directory, output.n_bytes)}});
     return json;
   });
 }

@@ -18,10 +18,6 @@ struct ServedOutput {
   const engines::EngineRow* wanted = nullptr;  ///< by --for, or null
 };
 
-/// The command with which an engine serves the output, on as many devices of 80 GB as leave a
-/// quarter of each for the cache: a power of two.
-std::string serve_command(const ServedOutput& output, const engines::EngineVerdict& verdict);
-
 /// Two lines of a report, a label and a text each: who loads the output, and for --for how it is
 /// served. Empty where engines were not asked.
 std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput& output);
