@@ -20,6 +20,7 @@
 #include <xxhash.h>
 #include <zstd.h>
 
+#include "cli/commit.h"
 #include "convert/output/version.h"
 
 namespace ingot::cli {
@@ -37,6 +38,15 @@ std::string pcre2_version() {
   return text.data();
 }
 
+std::string compiler() {
+#ifdef __clang__
+  return fmt::format("Clang {}", __clang_version__);
+#else
+  return fmt::format("GCC {}", __VERSION__);
+#endif
+}
+
+// Those of this processor; kernels run on the first.
 std::string simd_targets() {
   const auto supported = static_cast<std::uint64_t>(hwy::SupportedTargets());
   std::string names;
@@ -56,6 +66,9 @@ std::string versions_text() {
   const auto row = [&](std::string_view name, std::string_view version) {
     text += fmt::format("\n  {:<14} {}", name, version);
   };
+  row("commit", kCommit);
+  row("compiler", compiler());
+  row("SIMD targets", simd_targets());
   row("nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
                                    NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH));
   row("CLI11", CLI11_VERSION);
@@ -72,7 +85,6 @@ std::string versions_text() {
   row("PCRE2", pcre2_version());
   row("utf8proc", utf8proc_version());
   row("libedit", fmt::format("{}.{}", LIBEDIT_MAJOR, LIBEDIT_MINOR));
-  row("SIMD targets", simd_targets());
   return text;
 }
 

@@ -33,13 +33,36 @@ compile() {
   if [ "$status" -ne 0 ]; then tail -40 build/demo.log; return "$status"; fi
 }
 
-echo "This installs missing packages, compiles ingot (ten to twenty minutes on two processors, only the first time),"
-echo "then converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
+# is_of_tree PROGRAM: whether it was built of this version and commit, and no file was changed then or since.
+is_of_tree() {
+  local version commit
+  version=$(sed -n 's/^project(ingot VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)
+  commit=$(git rev-parse --short=12 HEAD 2>/dev/null) && git diff --quiet HEAD 2>/dev/null || return 1
+  "$1" --version 2>/dev/null | awk -v version="ingot $version" -v commit="$commit" '
+    NR == 1 { same = $0 == version }
+    $1 == "commit" { found = same && $2 == commit && NF == 2 }
+    END { exit !found }'
+}
 
-say "1. Packages and build"
-scripts/deps.sh
-compile ingot_cli
-PATH=$PWD/build/release/cli:$PATH
+program=""
+for candidate in "$(command -v ingot || true)" "$PWD/build/release/cli/ingot"; do
+  if [ -z "$program" ] && [ -x "$candidate" ] && is_of_tree "$candidate"; then program=$candidate; fi
+done
+
+if [ -n "$program" ]; then
+  echo "This converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
+  say "1. The program is $program, built of this commit"
+  scripts/deps.sh --demo
+else
+  echo "This installs missing packages, compiles ingot (half an hour on two processors, only the first time),"
+  echo "then converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
+  say "1. Packages and build"
+  scripts/deps.sh
+  compile ingot_cli
+  program=$PWD/build/release/cli/ingot
+fi
+PATH=$(dirname "$program"):$PATH
+mkdir -p build
 work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-demo-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 source=examples/tiny-v32
@@ -100,4 +123,4 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 run 3 mpirun --oversubscribe --bind-to none -n 4 ingot generate "$work/ranks" --prompt "What is 2 + 2?" --greedy
 
 say "Done. The outputs were in $work and are removed now; make your own with"
-echo "  build/release/cli/ingot convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"
+echo "  $program convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The one list of packages, for Debian 12 and Ubuntu 24.04. Installs what is missing; asks for nothing if all is here.
 #   scripts/deps.sh          what building, testing and the demo need
+#   scripts/deps.sh --demo   what the demo needs where a program is there
 #   scripts/deps.sh --clang  clang with libFuzzer and clang-tidy as well, for scripts/test.sh --all and scripts/tidy.sh
 set -euo pipefail
 
@@ -19,7 +20,8 @@ clang_packages=(clang clang-tidy libclang-rt-dev)
 case "${1:-}" in
   "") ;;
   --clang) packages+=("${clang_packages[@]}") ;;
-  *) echo "usage: scripts/deps.sh [--clang]" >&2; exit 2 ;;
+  --demo) packages=(openmpi-bin python3 python3-numpy) ;;
+  *) echo "usage: scripts/deps.sh [--demo | --clang]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }

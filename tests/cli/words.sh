@@ -7,6 +7,9 @@ expect 0 "convert" "$ingot" --help
 expect 0 "Examples" "$ingot" convert --help
 for command in convert inspect check list synth; do expect 0 "Usage" "$ingot" $command --help; done
 expect 0 "ingot 0." "$ingot" --version
+for row in commit compiler "SIMD targets"; do
+  grep -qE "^  $row +[^ ]" <("$ingot" --version) || fail "--version lacks $row"
+done
 for library in nlohmann TBB zstd Highway OpenSSL xxHash yaml-cpp CLI11 fmt spdlog Oniguruma PCRE2; do
   expect 0 "$library" "$ingot" --version
 done
