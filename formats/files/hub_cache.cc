@@ -46,12 +46,12 @@ bool is_snapshot_name(std::string_view name) {
 
 // ORG/NAME of a folder models--ORG--NAME, or empty.
 std::string model_of(const fs::path& folder) {
-  std::string name = folder.filename().string();
+  const std::string name = folder.filename().string();
   if (!name.starts_with(kFolderPrefix)) return {};
-  name.erase(0, kFolderPrefix.size());
-  if (const std::size_t at = name.find(kSeparator); at != std::string::npos)
-    name.replace(at, kSeparator.size(), "/");
-  return name;
+  const std::string_view model = std::string_view(name).substr(kFolderPrefix.size());
+  const std::size_t at = model.find(kSeparator);
+  if (at == std::string_view::npos) return std::string(model);
+  return fmt::format("{}/{}", model.substr(0, at), model.substr(at + kSeparator.size()));
 }
 
 fs::path snapshot_of(const fs::path& folder, const std::string& revision) {
@@ -103,12 +103,13 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 }
 
 std::optional<fs::path> find_hub_snapshot(const fs::path& cache, const HubName& name) {
-  std::string folder(kFolderPrefix);
-  folder += name.model;
-  folder.replace(folder.find('/'), 1, kSeparator);
+  const std::size_t slash = name.model.find('/');
+  const fs::path folder =
+      cache / fmt::format("{}{}{}{}", kFolderPrefix, name.model.substr(0, slash), kSeparator,
+                          name.model.substr(slash + 1));
   std::error_code failure;
-  if (cache.empty() || !fs::is_directory(cache / folder, failure)) return std::nullopt;
-  return snapshot_of(cache / folder, name.revision);
+  if (cache.empty() || !fs::is_directory(folder, failure)) return std::nullopt;
+  return snapshot_of(folder, name.revision);
 }
 
 fs::path checkpoint_directory(const fs::path& directory) {
