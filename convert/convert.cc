@@ -7,6 +7,7 @@
 #include "convert/job/execution.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/apart.h"
+#include "convert/output/model_card.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
@@ -46,6 +47,18 @@ void warn_of_side_files(Plan& plan) {
                   n_bytes, largest->path, largest->n_bytes));
 }
 
+void warn_of_card(Plan& plan) {
+  const SourceCard& card = plan.source_facts.card;
+  if (card.is_too_long) {
+    plan.warnings.push_back(
+        fmt::format("{} is too long for a model card and stays as it is", kCardName));
+  } else if (!card.fault.empty() && has_model_card(plan)) {
+    plan.warnings.push_back(
+        fmt::format("{}: its front matter is not understood, and only kept as text: {}", kCardName,
+                    card.fault));
+  }
+}
+
 }  // namespace
 
 // An output of ours says in its manifest how its own source was quantized.
@@ -69,13 +82,14 @@ void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow
 
 SourceFacts read_source_facts(const Checkpoint& source) {
   return {.quantization = remembered_quantization(source),
-          .has_head_apart = formats::has_head_apart(source)};
+          .has_head_apart = formats::has_head_apart(source),
+          .card = read_source_card(source)};
 }
 
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
   // Read: the caller has opened the source, only headers and JSON. The last files that a plan
-  // depends on are its manifest, and the head of a model that is said to have none of its own;
-  // later passes depend on nothing that could change.
+  // depends on are its manifest, its card, and the head of a model that is said to have none of
+  // its own; later passes depend on nothing that could change.
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
   Plan plan = make_plan(source, std::move(recipe), options, read_source_facts(source));
@@ -115,6 +129,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   // The JSON describes placed tensors, so it comes last.
   derive_json(plan);
   warn_of_side_files(plan);
+  warn_of_card(plan);
   return plan;
 }
 

@@ -17,7 +17,8 @@ formats::JsonValue remembered_quantization(const formats::Checkpoint& source);
 void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow);
 
 /// Reads the facts that a plan needs in addition to the opened checkpoint: the manifest, and of a
-/// model whose config says that its head is the embedding both, where they are stored.
+/// model whose config says that its head is the embedding both, where they are stored; and its
+/// card.
 SourceFacts read_source_facts(const formats::Checkpoint& source);
 
 /// Reads the facts that a plan needs in addition to the opened checkpoint, and makes the plan in

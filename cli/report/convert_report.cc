@@ -209,7 +209,8 @@ std::string time_text(const convert::TimeEstimate& time) {
 
 ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> engines,
                     const std::string& output) {
-  return {.engines = engines,
+  // No engine loads slices of ranks.
+  return {.engines = plan.is_sliced() ? std::span<const engines::EngineVerdict>() : engines,
           .directory = output,
           .n_bytes = plan.sizes.bytes_out,
           .wanted = plan.recipe.choices.engine};

@@ -204,6 +204,7 @@ void Execution::stage_beside_weights() {
   const Hash128 manifest = stage_side_files(
       plan_, *staged_, results_,
       {.identity = identity_,
+       .engines = report_.engines,
        .unverified = options_.no_verify && earlier_ ? earlier_->gate() : std::string(),
        .sha256 = options_.sha256,
        .threads = threads_});

@@ -12,6 +12,7 @@
 #include "convert/job/part_journals.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/apart.h"
+#include "convert/output/model_card.h"
 #include "convert/output/planned_checkpoint.h"
 #include "formats/files/free_space.h"
 #include "formats/json/json.h"
@@ -117,7 +118,8 @@ std::uint64_t rank_side_bytes(const Plan& plan, std::uint64_t shared_bytes) {
   for (const formats::StoredTensor& stored : plan.source.stored())
     longest_name = std::max<std::uint64_t>(longest_name, stored.name.size());
   const std::uint64_t n_ranks = plan.slicing->topology.n_ranks();
-  const std::uint64_t n_shared = plan.source.side_files().size() + 4;  // configs and description
+  const std::uint64_t n_shared =
+      plan.source.side_files().size() + 5;  // configs, description and card
   std::uint64_t n_bytes = 0;
   for (const PlannedFile& file : plan.files) {
     for (const PlannedFile::Member& member : file.members) {
@@ -139,7 +141,7 @@ std::uint64_t rank_side_bytes(const Plan& plan, std::uint64_t shared_bytes) {
 // An upper bound of all other files: indices, records, manifests, configs, side files.
 std::uint64_t side_bytes(const Plan& plan) {
   std::uint64_t shared = plan.json.config.size() + plan.json.native_config.size();
-  shared += plan.json.description.size();
+  shared += plan.json.description.size() + (has_model_card(plan) ? kCardBytes : 0);
   for (const formats::SideFile& file : plan.source.side_files()) shared += file.n_bytes;
   std::uint64_t n_bytes = std::uint64_t{1} << 20;
   n_bytes += plan.tensors.size() * kRecordBytes + shared + plan.json.index.size();

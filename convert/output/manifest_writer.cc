@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "convert/output/model_card.h"
 #include "convert/output/rank_directories.h"
 #include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
@@ -81,15 +82,17 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
 
 // Files next to the weights of one directory, copied or derived, without the index.
 std::vector<ManifestFile> write_side_files(const Plan& plan, StagedFiles& staged,
-                                           const std::string& folder, const CheckStop& check_stop) {
+                                           const std::string& folder,
+                                           const StagingOptions& options) {
   std::vector<ManifestFile> files;
-  for (const formats::SideFile& side : plan.source.side_files()) {
-    const CopiedFile copied = copy_durably(plan.source.directory() / side.path,
-                                           staged.make(folder + side.path), check_stop);
+  for (const formats::SideFile& side : copied_files(plan)) {
+    const CopiedFile copied =
+        copy_durably(plan.source.directory() / side.path, staged.make(folder + side.path),
+                     options.threads.check_stop);
     files.push_back(
         {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
   }
-  for (const auto& [name, text] : derived_files(plan))
+  for (const auto& [name, text] : derived_files(plan, options.engines))
     files.push_back(write_derived(staged, folder, name, text));
   return files;
 }
@@ -167,8 +170,8 @@ std::vector<TensorRecord> records_of_sources(const Plan& plan,
 // One directory of the unsliced layouts, or of one file per rank.
 Hash128 stage_single(const Plan& plan, StagedFiles& staged, Manifest manifest,
                      const std::vector<TensorResult>& hashes, std::vector<ManifestFile> weights,
-                     const CheckStop& check_stop) {
-  manifest.side_files = write_side_files(plan, staged, "", check_stop);
+                     const StagingOptions& options) {
+  manifest.side_files = write_side_files(plan, staged, "", options);
   if (!plan.json.index.empty()) {
     manifest.side_files.push_back(
         write_derived(staged, "", std::string(formats::kIndexName), plan.json.index));
@@ -191,13 +194,14 @@ Hash128 stage_single(const Plan& plan, StagedFiles& staged, Manifest manifest,
 // A directory per rank, and above them a manifest that knows theirs.
 Hash128 stage_ranks(const Plan& plan, StagedFiles& staged, const Manifest& base,
                     const std::vector<TensorResult>& hashes,
-                    const std::vector<ManifestFile>& weights, const JobThreads& threads) {
+                    const std::vector<ManifestFile>& weights, const StagingOptions& options) {
+  const JobThreads& threads = options.threads;
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   const auto folder_of = [&](std::uint32_t rank) {
     return shard::rank_directory_name(rank, n_ranks) + "/";
   };
   const std::vector<ManifestFile> side_files =
-      write_side_files(plan, staged, folder_of(0), threads.check_stop);
+      write_side_files(plan, staged, folder_of(0), options);
   std::vector<formats::RankEntry> entries(n_ranks);
   parallel_for(n_ranks, threads.n, [&](std::size_t r) {
     threads.check_stop();
@@ -242,8 +246,17 @@ Hash128 job_hash(const formats::Json& identity) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan) {
+std::vector<formats::SideFile> copied_files(const Plan& plan) {
+  std::vector<formats::SideFile> files = plan.source.side_files();
+  if (has_model_card(plan))
+    std::erase_if(files, [](const formats::SideFile& file) { return file.path == kCardName; });
+  return files;
+}
+
+std::vector<std::pair<std::string, std::string>> derived_files(
+    const Plan& plan, std::span<const engines::EngineVerdict> engines) {
   std::vector<std::pair<std::string, std::string>> files;
+  if (has_model_card(plan)) files.emplace_back(kCardName, model_card_text(plan, engines));
   if (!plan.json.description.empty())
     files.emplace_back(plan.target.dialect->description_file, plan.json.description);
   if (!plan.json.native_config.empty())
@@ -265,9 +278,8 @@ Hash128 stage_side_files(const Plan& plan, StagedFiles& staged,
   if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(options.identity));
   std::vector<ManifestFile> weights = weights_files(plan, staged, hashes, options);
   if (plan.has_rank_directories())
-    return stage_ranks(plan, staged, manifest, hashes, weights, options.threads);
-  return stage_single(plan, staged, std::move(manifest), hashes, std::move(weights),
-                      options.threads.check_stop);
+    return stage_ranks(plan, staged, manifest, hashes, weights, options);
+  return stage_single(plan, staged, std::move(manifest), hashes, std::move(weights), options);
 }
 
 }  // namespace ingot::convert

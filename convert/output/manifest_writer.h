@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,13 +9,17 @@
 #include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
+#include "engines/verdicts.h"
 #include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 
-/// JSON files around the weights that are the same for every rank: names and texts, in the order in
-/// which they are published.
-std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan);
+/// The side files of the source that are copied byte for byte: all that are not derived.
+std::vector<formats::SideFile> copied_files(const Plan& plan);
+/// JSON files around the weights, and the model card, that are the same for every rank: names and
+/// texts, in the order in which they are published. `engines`: as Loadable has them, for the card.
+std::vector<std::pair<std::string, std::string>> derived_files(
+    const Plan& plan, std::span<const engines::EngineVerdict> engines = {});
 
 /// Keys of a job's identity, other than its recipe, that a manifest has in its `recipe`, where
 /// there are such; in their order.
@@ -23,6 +28,7 @@ inline constexpr std::array<const char*, 3> kOwnKeys = {"slicing", "links", "fam
 /// The facts about the job for the files next to the weights, and how these are written.
 struct StagingOptions {
   formats::JsonValue identity;
+  std::vector<engines::EngineVerdict> engines = {};  ///< as Loadable has them
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
   bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
   JobThreads threads;

@@ -147,8 +147,7 @@ std::vector<std::string> publish_order(const Plan& plan) {
   const auto add_directory = [&](const std::string& folder, const std::vector<std::string>& weights,
                                  bool has_index) {
     for (const std::string& name : weights) names.push_back(folder + name);
-    for (const formats::SideFile& side : plan.source.side_files())
-      names.push_back(folder + side.path);
+    for (const formats::SideFile& side : copied_files(plan)) names.push_back(folder + side.path);
     for (const auto& [name, text] : derived_files(plan)) names.push_back(folder + name);
     if (has_index) names.push_back(folder + std::string(formats::kIndexName));
     names.push_back(folder + std::string(formats::kRecordsName));

@@ -134,7 +134,7 @@ std::vector<std::string> file_names(const Plan& plan, std::span<const formats::S
                                     bool has_index) {
   std::vector<std::string> names;
   for (const formats::SourceFile& file : weights) names.push_back(file.name);
-  for (const formats::SideFile& side : plan.source.side_files())
+  for (const formats::SideFile& side : copied_files(plan))
     names.push_back(std::filesystem::path(side.path).begin()->string());
   for (const auto& [name, text] : derived_files(plan)) names.push_back(name);
   if (has_index) names.emplace_back(formats::kIndexName);
@@ -279,13 +279,13 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
                                   (is_inherited ? " (so it was in the source)" : ""));
       }
     }
-    if (rank || (layout.is_sliced && layout.engine.empty())) continue;
-    std::vector<engines::EngineVerdict> engines = engines::believed_verdicts(
+    if (rank) continue;
+    result.engines = engines::believed_verdicts(
         output,
         {.tensor_parallel = ranks, .has_power_of_two_scales = plan.target.power_of_two_scales});
-    refuse_what_engine_does_not_load(plan, engines, errors);
-    check::deny_by_errors(accepted, engines);
-    if (!layout.is_sliced) result.engines = std::move(engines);
+    if (!layout.is_sliced || !layout.engine.empty())
+      refuse_what_engine_does_not_load(plan, result.engines, errors);
+    check::deny_by_errors(accepted, result.engines);
   }
   errors.throw_if_any();
   return result;

@@ -23,8 +23,8 @@ formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint
 /// How loaders read an output.
 struct Loadable {
   std::vector<std::string> warnings;  ///< of the loader rules
-  /// None of slices. Where a rule finds an error for an engine, allowed or of the source as it may
-  /// be, that engine does not load the output.
+  /// About the whole: slices as they are put together. Where a rule finds an error for an engine,
+  /// allowed or of the source as it may be, that engine does not load the output.
   std::vector<engines::EngineVerdict> engines;
 };
 

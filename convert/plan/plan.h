@@ -11,6 +11,7 @@
 
 #include "convert/plan/job_part.h"
 #include "convert/recipe/recipe.h"
+#include "convert/recipe/source_card.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -209,6 +210,7 @@ struct SourceFacts {
   formats::JsonValue quantization;
   /// config.json says that the head is the embedding, and another one is stored.
   bool has_head_apart = false;
+  SourceCard card = {};
 };
 
 /// The whole output, decided only from headers: a pure function of the facts read of the source,

@@ -25,6 +25,8 @@ for layout in hf ranks pad retile vllm-sharded deepseek-mp; do
   # shellcheck disable=SC2046
   convert $(options "$layout")
   cp -r "$records/$layout/." "$layout/"
+  # At that time README.md was copied.
+  find "$layout" -name README.md -exec cp src/README.md {} \;
   expect 0 "hashed and compared with the manifest: 0 errors" "$ingot" check "$layout"
 done
 

@@ -64,6 +64,7 @@ constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
 constexpr std::string_view kTemplate = "chat_template.jinja";
 constexpr std::string_view kGeneration = "generation_config.json";
 constexpr std::array<std::string_view, 2> kPaperNames = {"README", ".git"};
+constexpr std::string_view kCard = "README.md";
 constexpr std::array<std::string_view, 7> kPaperSuffixes = {".md",  ".pdf", ".png", ".jpg",
                                                             ".svg", ".gif", ".webp"};
 
@@ -111,9 +112,13 @@ class SourceSideFiles {
 
   // Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
   // that the source does not have. Papers (a readme, a licence, pictures) and further files that no
-  // loader looks for are warnings. `label` is put before the names, e.g. `rank-00001-of-00004/`.
+  // loader looks for are warnings. A model card that the conversion made differs; its manifest has
+  // the hash. `label` is put before the names, e.g. `rank-00001-of-00004/`.
   void compare(const std::filesystem::path& directory, const std::string& label,
-               StructureFindings& found) {
+               const std::optional<Manifest>& manifest, StructureFindings& found) {
+    const bool has_own_card =
+        manifest && std::ranges::find(manifest->side_files, kCard, &formats::ManifestFile::name) !=
+                        manifest->side_files.end();
     const auto tell = [&](const std::string& path, ErrorCode code, std::string message) {
       found.tell(is_paper(path) ? check::Severity::kWarning : check::Severity::kError,
                  kSideFileRule, Error(code, std::move(message)).in_file(label + path));
@@ -121,9 +126,10 @@ class SourceSideFiles {
     ErrorList faults;
     std::map<std::string, std::uint64_t> here;
     for (const SideFile& file : formats::list_side_files(directory, faults).files)
-      here.emplace(file.path, file.n_bytes);
+      if (!has_own_card || file.path != kCard) here.emplace(file.path, file.n_bytes);
     for (const Error& fault : faults.errors()) found.error(kSideFileRule, fault);
     for (const auto& [path, n_bytes] : sizes_) {
+      if (has_own_card && path == kCard) continue;
       const auto at = here.find(path);
       if (at == here.end()) {
         tell(path, ErrorCode::kNotFound, "is missing: the source has it (copy it from there)");
@@ -204,7 +210,7 @@ class StructureCheck {
       // No file next to a single weights file is compared.
       const bool is_file = formats::is_weights_file(directory.path);
       if (!is_file || !options_.config.empty()) configs(directory, manifest);
-      if (!is_file) side_files.compare(directory.path, directory.label, found_);
+      if (!is_file) side_files.compare(directory.path, directory.label, manifest, found_);
     }
     std::optional<Manifest> manifest = manifest_of(output_);
     if (!manifest) manifest = manifest_of(directories.front().path);

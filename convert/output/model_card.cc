@@ -1,0 +1,222 @@
+#include "convert/output/model_card.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "convert/output/version.h"
+#include "engines/serve_command.h"
+#include "formats/base/printable.h"
+#include "formats/base/words.h"
+#include "formats/config/model_config.h"
+#include "formats/json/json.h"
+#include "report/figures.h"
+
+namespace ingot::convert {
+
+using formats::Json;
+
+namespace {
+
+constexpr std::size_t kMaxRules = 20;
+
+bool is_changed(const PlannedTensor& planned) {
+  return planned.action != Action::kCopy && planned.action != Action::kDrop;
+}
+
+// Words that YAML does not read as texts.
+constexpr std::array<std::string_view, 9> kNoTexts = {"true", "false", "yes", "no", "on",
+                                                      "off",  "null",  "y",   "n"};
+
+// A text as YAML reads it again: JSON's form is one of its own.
+std::string yaml_text(const std::string& text) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  const auto is_plain = [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') ||
+           std::string_view("._-/+").find(c) != std::string_view::npos;
+  };
+  if (is_letter(text.front()) && std::ranges::all_of(text, is_plain) &&
+      std::ranges::find(kNoTexts, lower_case(text)) == kNoTexts.end())
+    return text;
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string yaml_lines(const CardEntry& entry) {
+  if (!entry.is_list) return fmt::format("{}: {}\n", entry.key, yaml_text(entry.values.front()));
+  std::string lines = entry.key + ":\n";
+  for (const std::string& value : entry.values) lines += fmt::format("- {}\n", yaml_text(value));
+  return lines;
+}
+
+// The words for the output's numbers by which people search: of quantized tensors, else of those
+// that were cast.
+std::vector<std::string> number_words(const Plan& plan) {
+  std::set<std::string> quantized, plain;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) continue;
+    const std::string name(formats::scheme_name(planned.to));
+    if (formats::is_quantized(planned.to)) {
+      quantized.insert(name.substr(0, name.find('-')));
+    } else if (is_changed(planned)) {
+      plain.insert(name);
+    }
+  }
+  const std::set<std::string>& words = quantized.empty() ? plain : quantized;
+  return {words.begin(), words.end()};
+}
+
+// With the config's word for how they are written down.
+std::vector<std::string> tags(const Plan& plan) {
+  std::vector<std::string> words = number_words(plan);
+  if (plan.json.config.empty()) return words;
+  const auto config = formats::parse_model_config(plan.json.config, "config.json");
+  const std::string method = config.quantization ? config.quantization->quant_method : "";
+  if (!method.empty() && std::ranges::find(words, method) == words.end()) words.push_back(method);
+  return words;
+}
+
+std::string front_matter(const Plan& plan) {
+  const SourceCard& source = plan.source_facts.card;
+  std::vector<CardEntry> entries = source.kept;
+  const auto add = [&](std::string key, std::vector<std::string> values, bool is_list) {
+    if (!values.empty() && !values.front().empty())
+      entries.push_back({.key = std::move(key), .values = std::move(values), .is_list = is_list});
+  };
+  add("base_model", source.base_models, source.base_models.size() > 1);
+  add("base_model_relation", {source.relation}, false);
+  if (std::ranges::find(entries, "library_name", &CardEntry::key) == entries.end() &&
+      !plan.json.config.empty())
+    add("library_name", {"transformers"}, false);
+  add("tags", tags(plan), true);
+  std::ranges::sort(entries, {}, &CardEntry::key);
+  std::string text = "---\n";
+  for (const CardEntry& entry : entries) text += yaml_lines(entry);
+  return text + "---\n";
+}
+
+// Without defaults. Values that stand for the content of a file have no meaning to a reader.
+void add_choice(const std::string& key, const Json& value, std::vector<std::string>& words) {
+  if (key.ends_with("_filled") || value.is_null()) return;
+  std::string name = "--" + key;
+  std::ranges::replace(name, '_', '-');
+  words.push_back(std::move(name));
+  if (value == true) return;
+  if (key == "scales_from" || key == "activation_scales" || key == "importance") {
+    words.emplace_back(key == "scales_from" ? "DIR" : "FILE");
+  } else {
+    words.push_back(engines::shell_word(
+        printable(value.is_string() ? value.get<std::string>() : value.dump())));
+  }
+}
+
+// A row for each pair of schemes: tensors, roles, bytes in the output.
+std::string changes_table(const Plan& plan) {
+  struct Row {
+    std::uint64_t n_tensors = 0, n_bytes = 0;
+    std::set<std::string_view> roles;
+  };
+  std::map<std::pair<formats::SchemeId, formats::SchemeId>, Row> rows;
+  std::uint64_t n_dropped = 0;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) {
+      ++n_dropped;
+      continue;
+    }
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    Row& row = rows[{tensor.encoding.scheme, planned.to}];
+    ++row.n_tensors;
+    for (std::size_t p = 0; p < planned.n_parts; ++p) row.n_bytes += planned.parts[p].n_bytes;
+    row.roles.insert(formats::role_name(role_of(tensor)));
+  }
+  std::string text = "| from | to | tensors | bytes | roles |\n|---|---|---|---|---|\n";
+  for (const auto& [schemes, row] : rows) {
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", formats::scheme_name(schemes.first),
+                        formats::scheme_name(schemes.second), count_text(row.n_tensors),
+                        bytes_text(row.n_bytes), fmt::join(row.roles, ", "));
+  }
+  if (n_dropped > 0) text += fmt::format("\n{} tensors are left out.\n", count_text(n_dropped));
+  return text;
+}
+
+// The engines that are known to load the whole, or the one that it was made for.
+std::string serving_text(const Plan& plan, std::span<const engines::EngineVerdict> engines) {
+  std::uint64_t n_bytes = 0;
+  for (const PlannedTensor& planned : plan.tensors) {
+    for (std::size_t p = 0; p < planned.n_parts; ++p) n_bytes += planned.parts[p].n_bytes;
+  }
+  std::string commands;
+  const engines::EngineRow* wanted = plan.recipe.choices.engine;
+  for (const engines::EngineVerdict& verdict : engines) {
+    const bool is_known = verdict.evidence != engines::Evidence::kNotTried &&
+                          verdict.evidence != engines::Evidence::kNotOfFamily;
+    if (!verdict.loads || (wanted != nullptr ? verdict.engine != wanted : !is_known)) continue;
+    const std::string command = engines::serve_command(verdict, "DIR", n_bytes);
+    if (!command.empty()) commands += fmt::format("# {}\n{}\n", verdict.engine->name, command);
+  }
+  if (commands.empty()) return {};
+  return fmt::format(
+      "\nServe it with (DIR is this directory; slices of ranks are put together before, by `ingot "
+      "merge`):\n\n```sh\n{}```\n",
+      commands);
+}
+
+}  // namespace
+
+bool has_model_card(const Plan& plan) {
+  return plan.recipe.choices.repair == nullptr && !plan.source_facts.card.is_too_long &&
+         std::ranges::any_of(plan.tensors, is_changed);
+}
+
+std::string recipe_command(const Recipe& recipe, std::string_view source) {
+  std::vector<std::string> words = {"ingot", "convert", std::string(source), "OUT"};
+  const Json whole = recipe.to_json(), none = Recipe().to_json();
+  for (const char* key : {"to", "mtp"}) add_choice(key, whole.at(key), words);
+  for (const auto& [key, value] : whole.at("choices").items()) {
+    if (value != formats::json_member(none.at("choices"), key)) add_choice(key, value, words);
+  }
+  std::size_t n_rules = 0;
+  for (const Json& rule : whole.at("rules")) {
+    if (rule.at("origin") == "default" || ++n_rules > kMaxRules) continue;
+    words.emplace_back("--rule");
+    words.push_back(engines::shell_word(printable(fmt::format(
+        "{}={}", rule.at("match").get<std::string>(), rule.at("scheme").get<std::string>()))));
+  }
+  for (const auto& [kind, patterns] : whole.at("allow").items()) {
+    for (const Json& pattern : patterns) {
+      words.emplace_back("--allow");
+      words.push_back(
+          engines::shell_word(printable(fmt::format("{}={}", kind, pattern.get<std::string>()))));
+    }
+  }
+  std::string text = fmt::format("{}", fmt::join(words, " "));
+  if (n_rules > kMaxRules) text += fmt::format("  # and {} more rules", n_rules - kMaxRules);
+  return text;
+}
+
+std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines) {
+  const SourceCard& source = plan.source_facts.card;
+  const std::string base = source.is_named ? source.base_models.front() : "";
+  std::string text = front_matter(plan);
+  text +=
+      fmt::format("\n# {} in {}\n\n", base.empty() ? "A model" : base.substr(base.find('/') + 1),
+                  fmt::join(number_words(plan), ", "));
+  text += base.empty() ? "Made"
+                       : fmt::format("Made from [{0}](https://huggingface.co/{0}) at {1}", base,
+                                     source.commit);
+  text += fmt::format(" by ingot {}:\n\n```sh\n{}\n```\n\n", kVersion,
+                      recipe_command(plan.recipe, base.empty() ? "IN" : base));
+  text += changes_table(plan);
+  text +=
+      "\n`ingot.json` has the recipe, and with `ingot.tensors.jsonl.zst` a hash of each tensor "
+      "before and after; `ingot check` compares them with the files. `ingot.verify.json`, where it "
+      "is here, is the verification that had to pass before this was published.\n";
+  text += serving_text(plan, engines);
+  if (!source.text.empty()) text += "\n---\n\n" + source.text;
+  return text;
+}
+
+}  // namespace ingot::convert

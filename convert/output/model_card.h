@@ -1,0 +1,29 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "convert/plan/plan.h"
+#include "engines/verdicts.h"
+
+namespace ingot::convert {
+
+/// Whether README.md of the output is a model card of its own: tensors are stored in another form
+/// than in the source. Copies, whole or cut, merged slices and repaired checkpoints keep the
+/// source's file.
+bool has_model_card(const Plan& plan);
+
+/// The card, in the form that the hub reads: front matter, the way in which the output was made,
+/// what was converted, how engines serve it, and the source's own text. It depends on source and
+/// recipe only: slices that are put together have the card of the output that was never cut.
+/// `engines`: as Loadable has them.
+std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines);
+
+/// No card is longer than its source's by more.
+inline constexpr std::uint64_t kCardBytes = std::uint64_t{1} << 19;
+
+/// The command that made an output, without the paths of this host: `ingot convert IN OUT --to
+/// nvfp4`. Options for the cut and for the job are left out.
+std::string recipe_command(const Recipe& recipe, std::string_view source);
+
+}  // namespace ingot::convert

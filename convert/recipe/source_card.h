@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint.h"
+
+namespace ingot::convert {
+
+inline constexpr std::string_view kCardName = "README.md";
+
+/// A text, or a list of texts, in the front matter of a model card: YAML between two lines `---` at
+/// the begin of README.md, which the hub reads.
+struct CardEntry {
+  std::string key;
+  std::vector<std::string> values;
+  bool is_list = false;
+};
+
+/// The facts about a source that the model card of an output needs.
+struct SourceCard {
+  /// Entries that hold for the output too: the licence, the languages, the task.
+  std::vector<CardEntry> kept;
+  /// Models that this one is made of, as ORG/NAME: the source itself where its place tells its
+  /// name, else those that its config or its own card names.
+  std::vector<std::string> base_models;
+  /// How the output comes of them, in the hub's word; empty: the hub finds out itself.
+  std::string relation;
+  bool is_named = false;     ///< base_models is the source itself
+  std::string commit;        ///< of the source on the hub; empty: not known
+  std::string text;          ///< behind the front matter; with it where that is not understood
+  std::string fault;         ///< why it is not understood; empty: it is, or there is none
+  bool is_too_long = false;  ///< README.md is, and stays as it is
+};
+
+/// Reads README.md, if it is one of the source's side files. Its front matter may be hostile.
+SourceCard read_source_card(const formats::Checkpoint& source);
+
+}  // namespace ingot::convert
