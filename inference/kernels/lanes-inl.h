@@ -59,8 +59,13 @@ constexpr std::size_t kParts = kDotLanes / kVectorLanes;
 constexpr hn::Full128<float> kFourFloats;
 using FourFloats = hn::Vec<decltype(kFourFloats)>;
 
-/// Lane i is element i % kVectorLanes of part i / kVectorLanes.
+/// Lane i is element i % kVectorLanes of part i / kVectorLanes. The constructor is written out for
+/// ARM, or GCC would compile it for no target in particular, where it cannot inline that of NEON's
+/// vectors.
 struct Lanes {
+#if HWY_ARCH_ARM
+  Lanes() {}  // NOLINT(modernize-use-equals-default)
+#endif
   Floats part[kParts];
 };
 
@@ -296,6 +301,7 @@ struct RowScales {
 /// A row of codes with scales, `factor` times which are the weights at work.
 template <bool kRound, class Code>
 struct ScaledRow {
+  ScaledRow() {}  // as for Lanes  NOLINT(modernize-use-equals-default)
   static constexpr bool kGrouped = true;
   const Code* codes = nullptr;
   RowScales<kRound> scales;

@@ -156,6 +156,8 @@ struct E2m1Decoder : E2m1Row {
 struct Int4Codes {
   static constexpr hn::Full128<std::uint8_t> kBytes{};
   struct Group {
+    Group() : Group(hn::Zero(kFloats), hn::Zero(kFloats)) {}
+    HWY_INLINE Group(Floats a_zero, Floats a_scale) : zero(a_zero), scale(a_scale) {}
     Floats zero, scale;
   };
   template <bool kRound>
