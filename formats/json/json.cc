@@ -177,7 +177,9 @@ Json parse_json(std::string_view text, std::string_view where) {
 }
 
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  return parse_python_json(read_text_file(path, max_bytes), path.string());
+  const std::string text = read_text_file(path, max_bytes);
+  const std::string changed = with_rounded_integers(text);
+  return parse_python_json(changed.empty() ? text : changed, path.string());
 }
 
 JsonValue::JsonValue() : JsonValue(Json()) {}

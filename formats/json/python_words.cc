@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <system_error>
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
@@ -30,8 +33,15 @@ bool is_key(std::string_view rest) {
   return next != std::string_view::npos && rest[next] == ':';
 }
 
-// A copy with every word as its string; empty where the text has none outside of strings.
-std::string with_strings(std::string_view text) {
+// Some bytes of a text, and those in their place.
+struct Change {
+  std::size_t n_bytes = 0;  // 0: none here
+  std::string text = {};
+};
+
+// A copy with the changes that find(rest) makes outside of strings; empty where there are none.
+template <typename Find>
+std::string changed_outside_strings(std::string_view text, const Find& find) {
   std::string copy;
   std::size_t copied = 0;
   bool is_in_string = false;
@@ -41,15 +51,24 @@ std::string with_strings(std::string_view text) {
     } else if (text[at] == '"') {
       is_in_string = !is_in_string;
     } else if (!is_in_string) {
-      const auto* const word = std::ranges::find_if(
-          kWords, [&](const Word& row) { return text.substr(at).starts_with(row.word); });
-      if (word == kWords.end() || is_key(text.substr(at + word->word.size()))) continue;
-      copy.append(text.substr(copied, at - copied)).append(word->in_text);
-      at += word->word.size() - 1;
+      const Change change = find(text.substr(at));
+      if (change.n_bytes == 0) continue;
+      copy.append(text.substr(copied, at - copied)).append(change.text);
+      at += change.n_bytes - 1;
       copied = at + 1;
     }
   }
   return copied == 0 ? copy : copy.append(text.substr(copied));
+}
+
+// A copy with every word as its string; empty where the text has none outside of strings.
+std::string with_strings(std::string_view text) {
+  return changed_outside_strings(text, [](std::string_view rest) -> Change {
+    const auto* const word = std::ranges::find_if(
+        kWords, [&](const Word& row) { return rest.starts_with(row.word); });
+    if (word == kWords.end() || is_key(rest.substr(word->word.size()))) return {};
+    return {.n_bytes = word->word.size(), .text = std::string(word->in_text)};
+  });
 }
 
 template <typename Change>
@@ -61,6 +80,18 @@ void for_each_scalar(Json& value, const Change& change) {
 bool is_finite(const Json& value) {
   if (value.is_structured()) return std::ranges::all_of(value, is_finite);
   return !value.is_number_float() || std::isfinite(value.get<double>());
+}
+
+bool is_long_integer(std::string_view number) {
+  const bool is_negative = number.starts_with('-');
+  if (number.find_first_not_of("0123456789", is_negative ? 1 : 0) != std::string_view::npos)
+    return false;
+  std::int64_t negative = 0;
+  std::uint64_t positive = 0;
+  const char *const begin = number.data(), *const end = begin + number.size();
+  const std::errc fault = is_negative ? std::from_chars(begin, end, negative).ec
+                                      : std::from_chars(begin, end, positive).ec;
+  return fault == std::errc::result_out_of_range;
 }
 
 const Word& word_of(double value) {
@@ -87,6 +118,17 @@ Json parse_python_json(std::string_view text, std::string_view where) {
     if (word != kWords.end()) value = word->value;
   });
   return document;
+}
+
+std::string with_rounded_integers(std::string_view text) {
+  constexpr std::string_view kOfNumbers = "0123456789+-.eE";
+  return changed_outside_strings(text, [&](std::string_view rest) -> Change {
+    if (kOfNumbers.find(rest.front()) == std::string_view::npos) return {};
+    const std::string_view number = rest.substr(0, rest.find_first_not_of(kOfNumbers));
+    // Every number is taken whole, so that none is found inside of another.
+    return {.n_bytes = number.size(),
+            .text = std::string(number) + (is_long_integer(number) ? ".0" : "")};
+  });
 }
 
 std::string dump_with_words(const Json& value, int indent, char indent_character,

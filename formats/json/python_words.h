@@ -13,6 +13,11 @@ namespace ingot::formats {
 /// parse_json, and in addition these words. After a NaN, bytes in errors are five too high.
 Json parse_python_json(std::string_view text, std::string_view where);
 
+/// The text with a fraction of 0 behind integers beyond 64 bits, which Python writes and parse_json
+/// refuses: for files that are never written again, such as tokenizer_config.json (model_max_length
+/// 10^30). Empty: the text has no number.
+std::string with_rounded_integers(std::string_view text);
+
 /// Json::dump, with these words for numbers that are not finite.
 std::string dump_with_words(const Json& value, int indent, char indent_character = ' ',
                             bool escapes_non_ascii = false);

@@ -60,6 +60,22 @@ TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
   EXPECT_EQ(json_text(value, json_form_of(text)), text);
 }
 
+// As tokenizer_config.json of Llama 2, Kimi K2 and many others has it.
+TEST(PythonWords, LongIntegersOfFilesAreTheNearestNumber) {
+  const TempDir dir;
+  const auto path = dir / "tokenizer_config.json";
+  write_text_file(path, R"({"a": 1000000000000000019884624838656, "b": [-9223372036854775809, 7],
+                            "c": 0.10000000000000000555111512312578, "d": 18446744073709551615,
+                            "e": "1000000000000000019884624838656"})");
+  const Json read = read_json_file(path, 1 << 20);
+  EXPECT_EQ(read["a"], 1e30);
+  EXPECT_EQ(read["b"], Json({-0x1p63, 7}));
+  EXPECT_EQ(read["c"], 0.1);
+  EXPECT_TRUE(read["d"].is_number_unsigned());
+  EXPECT_EQ(read["d"], 18446744073709551615U);
+  EXPECT_EQ(read["e"], "1000000000000000019884624838656");
+}
+
 TEST(PythonWords, AreNoOtherWords) {
   for (const char* text : {"infinity", "+Infinity", "Infinity1", "nan", "[NaN NaN]", "{NaN: 1}"})
     expect_error(ErrorCode::kCorrupt, {"f"},
