@@ -143,7 +143,8 @@ class SourceSideFiles {
       }
     }
     for (const auto& [path, n_bytes] : here) {
-      if (sizes_.contains(path)) continue;
+      // A card that the source lacks is no surprise: many tools write one.
+      if (sizes_.contains(path) || path == kCard) continue;
       const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
       found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
                  Error(ErrorCode::kMismatch, "is next to the weights, but not in the source{}",
