@@ -181,12 +181,12 @@ TEST_F(TopologyLayout, EveryRankHasTheSideFiles) {
   sliced.run();
   for (const auto& rank : rank_directories(directory_ / "sliced", cut)) {
     for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
-                             "tokenizer_config.json", "PROVENANCE.md"}) {
+                             "tokenizer_config.json", "PROVENANCE.md", "README.md"}) {
       EXPECT_EQ(read_text_file(rank / name, 1 << 24),
                 read_text_file(directory_ / "whole" / name, 1 << 24))
           << rank << name;
     }
-    EXPECT_EQ(top_level(rank).size(), 5 + weights_of(rank).size() + 3) << "index and manifest";
+    EXPECT_EQ(top_level(rank).size(), 6 + weights_of(rank).size() + 3) << "index and manifest";
   }
 }
 

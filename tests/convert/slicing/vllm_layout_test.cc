@@ -164,7 +164,12 @@ TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
       whole.recipe.rules.push_back(convert::parse_rule(rule));
   }
   whole.run();
-  EXPECT_EQ(first_difference(payload(directory_ / "merged"), payload(directory_ / "whole")), "");
+  auto merged = payload(directory_ / "merged"), expected = payload(directory_ / "whole");
+  // The rules above are in the card of the one.
+  if (!whole.recipe.rules.empty()) {
+    for (auto* files : {&merged, &expected}) EXPECT_EQ(files->erase("README.md"), 1U);
+  }
+  EXPECT_EQ(first_difference(merged, expected), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
