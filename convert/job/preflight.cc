@@ -141,7 +141,8 @@ std::uint64_t rank_side_bytes(const Plan& plan, std::uint64_t shared_bytes) {
 // An upper bound of all other files: indices, records, manifests, configs, side files.
 std::uint64_t side_bytes(const Plan& plan) {
   std::uint64_t shared = plan.json.config.size() + plan.json.native_config.size();
-  shared += plan.json.description.size() + (has_model_card(plan) ? kCardBytes : 0);
+  shared += plan.json.description.size();
+  if (has_model_card(plan)) shared += model_card_text(plan, {}).size() + kServingBytes;
   for (const formats::SideFile& file : plan.source.side_files()) shared += file.n_bytes;
   std::uint64_t n_bytes = std::uint64_t{1} << 20;
   n_bytes += plan.tensors.size() * kRecordBytes + shared + plan.json.index.size();

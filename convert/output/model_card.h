@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -19,8 +20,8 @@ bool has_model_card(const Plan& plan);
 /// `engines`: as Loadable has them.
 std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines);
 
-/// No card is longer than its source's by more.
-inline constexpr std::uint64_t kCardBytes = std::uint64_t{1} << 19;
+/// The commands of engines make it longer by no more.
+inline constexpr std::uint64_t kServingBytes = 16384;
 
 /// The command that made an output, without the paths of this host: `ingot convert IN OUT --to
 /// nvfp4`. Options for the cut and for the job are left out.

@@ -234,7 +234,7 @@ void add_licences(const fs::path& directory, const std::string& prefix, SideList
     const std::string name = entry.path().filename().string();
     std::error_code failure;
     if (is_licence(name) && is_utf8(name) && entry.is_regular_file(failure))
-      listing.files.push_back({.path = prefix + name, .n_bytes = entry.file_size()});
+      listing.files.push_back({.path = prefix + name, .n_bytes = entry.file_size(failure)});
   }
 }
 
