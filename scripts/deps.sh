@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # The one list of packages, for Debian 12 and Ubuntu 24.04. Installs what is missing; asks for nothing if all is here.
-#   scripts/deps.sh          what building, testing and the demo need
-#   scripts/deps.sh --demo   what the demo needs where a program is there
-#   scripts/deps.sh --clang  clang with libFuzzer and clang-tidy as well, for scripts/test.sh --all and scripts/tidy.sh
+#   scripts/deps.sh            what building, testing and the demo need
+#   scripts/deps.sh --demo     what the demo needs where a program is there
+#   scripts/deps.sh --clang    clang with libFuzzer and clang-tidy as well, for scripts/test.sh --all and scripts/tidy.sh
+#   scripts/deps.sh --aarch64  a compiler for 64-bit ARM and an emulator as well, and the ARM libraries of the same list
+#                              in build/aarch64-root. On Debian only: Ubuntu has ARM packages on other servers
 set -euo pipefail
 
 packages=(
@@ -21,7 +23,11 @@ case "${1:-}" in
   "") ;;
   --clang) packages+=("${clang_packages[@]}") ;;
   --demo) packages=(openmpi-bin python3 python3-numpy) ;;
-  *) echo "usage: scripts/deps.sh [--demo | --clang]" >&2; exit 2 ;;
+  --aarch64)
+    grep -qx 'ID=debian' /etc/os-release 2>/dev/null ||
+      { echo "scripts/deps.sh --aarch64 takes libraries from Debian's archive: use a Debian 12" >&2; exit 2; }
+    packages+=(g++-aarch64-linux-gnu qemu-user jq zstd) ;;
+  *) echo "usage: scripts/deps.sh [--demo | --clang | --aarch64]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
@@ -30,12 +36,35 @@ missing=()
 for package in "${packages[@]}"; do
   installed "$package" || missing+=("$package")
 done
-[ "${#missing[@]}" -eq 0 ] && exit 0
+if [ "${#missing[@]}" -ne 0 ]; then
+  command -v apt-get >/dev/null ||
+    { echo "these packages are missing, and there is no apt-get: ${missing[*]}" >&2; exit 2; }
+  sudo=()
+  [ "$(id -u)" -eq 0 ] || sudo=(sudo)
+  echo "installing ${missing[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  "${sudo[@]}" apt-get update -q >&2
+  "${sudo[@]}" apt-get install -q -y --no-install-recommends "${missing[@]}" >&2
+fi
+[ "${1:-}" = --aarch64 ] || exit 0
 
-command -v apt-get >/dev/null || { echo "these packages are missing, and there is no apt-get: ${missing[*]}" >&2; exit 2; }
-sudo=()
-[ "$(id -u)" -eq 0 ] || sudo=(sudo)
-echo "installing ${missing[*]}" >&2
-export DEBIAN_FRONTEND=noninteractive
-"${sudo[@]}" apt-get update -q >&2
-"${sudo[@]}" apt-get install -q -y --no-install-recommends "${missing[@]}" >&2
+# Unpacked and not installed: libyaml-cpp-dev and libonig-dev of two architectures exclude each other, and the
+# architectures of this machine stay as they are. Without MPI, whose module is optional.
+libraries=()
+for package in "${packages[@]}"; do
+  case $package in libopenmpi-dev) ;; *-dev) libraries+=("$package") ;; esac
+done
+root=$(dirname "$0")/../build/aarch64-root
+[ "$(cat "$root/packages" 2>/dev/null)" != "${libraries[*]}" ] || exit 0
+rm -rf "$root"
+mkdir -p "$root/apt/lists/partial" "$root/apt/archives/partial"
+root=$(realpath "$root")
+touch "$root/apt/status"
+apt_arm=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$root/apt"
+  -o Dir::State::status="$root/apt/status" -o Dir::Cache="$root/apt" -o APT::Sandbox::User="")
+echo "unpacking the arm64 packages of ${libraries[*]}" >&2
+"${apt_arm[@]}" update >&2
+"${apt_arm[@]}" install -y --no-install-recommends --download-only "${libraries[@]}" >&2
+for package in "$root"/apt/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
+rm -rf "$root/apt"
+echo "${libraries[*]}" >"$root/packages"

@@ -1,0 +1,21 @@
+# 64-bit ARM, cross-compiled on Debian with the libraries of build/aarch64-root (scripts/deps.sh --aarch64). Tests run in
+# an emulator of the processor.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH tree)
+set(CMAKE_SYSROOT ${tree}/build/aarch64-root)
+if(NOT EXISTS ${CMAKE_SYSROOT}/packages)
+  message(FATAL_ERROR "${CMAKE_SYSROOT} has no libraries: scripts/deps.sh --aarch64 unpacks them")
+endif()
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${CMAKE_SYSROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+# The compiler wrappers of MPI belong to this machine; its module is optional.
+set(CMAKE_DISABLE_FIND_PACKAGE_MPI ON)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${CMAKE_SYSROOT})
+set(ENV{PKG_CONFIG_LIBDIR} ${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${CMAKE_SYSROOT}/usr/share/pkgconfig)
