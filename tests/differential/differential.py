@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random conversions, judged by decoding every tensor in NumPy, and by bytes against other ways to the same output.
 
-    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--keep FOLDER] [--verbose] [--verdicts]
+    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--without KIND] [--keep FOLDER] [--verbose] [--verdicts]
 
 GOLDEN is tests/golden, LIBRARY what tests/support/faults.c becomes; without it no run is killed. A case is a pure
 function of its seed. Where one fails, its commands are printed. `--seeds 17 --keep DIR --verbose` repeats one, and
@@ -92,7 +92,7 @@ def ask_for_verdicts(shell, source, output, target):
             raise Wrong(f"{words[0]} of a right output ends with {code}: {(faults or [text])[0]}")
 
 
-def run_case(shell, case, counts, reasons, verdicts=False):
+def run_case(shell, case, counts, reasons, verdicts=False, without=None):
     """Raises Wrong for a fault, Refused where the conversion itself was refused."""
     source = make_source(shell, case)
     for n, target in enumerate(case.targets):
@@ -112,6 +112,8 @@ def run_case(shell, case, counts, reasons, verdicts=False):
             source = output
     runner = Runner(shell, source, f"output{len(case.targets) - 1}", case.targets[-1])
     for variant in case.variants:
+        if variant["kind"] == without:
+            continue
         try:
             runner.run(variant)
             counts[variant["kind"]] += 1
@@ -128,7 +130,7 @@ def run_seed(arguments, seed, counts, reasons):
     os.makedirs(folder, exist_ok=True)
     shell, fault = Shell(arguments.ingot, arguments.faults, folder), None
     try:
-        run_case(shell, make_case(seed, arguments.golden), counts, reasons, arguments.verdicts)
+        run_case(shell, make_case(seed, arguments.golden), counts, reasons, arguments.verdicts, arguments.without)
     except Refused as refusal:
         counts["refused"] += 1
         reasons[reason_of(refusal)] += 1
@@ -153,6 +155,7 @@ def main():
     parser.add_argument("ingot", type=os.path.abspath)
     parser.add_argument("golden", type=os.path.abspath)
     parser.add_argument("--faults", type=os.path.abspath)
+    parser.add_argument("--without", help="a kind of variant that is left out")
     parser.add_argument("--seeds", type=seeds_of, default=range(10))
     parser.add_argument("--keep", type=os.path.abspath)
     parser.add_argument("--verbose", action="store_true")
