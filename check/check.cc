@@ -70,11 +70,8 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, 
       !checkpoint->is_understood() && std::ranges::find(faults.errors(), ErrorCode::kUnsupported,
                                                         &Error::code) != faults.errors().end();
   count(*checkpoint, result);
-  for (const std::string& remark : checkpoint->remarks()) {
-    Finding& finding =
-        result.findings.emplace_back(violation(ErrorCode::kMismatch, path.string(), "", remark));
-    finding.severity = Severity::kWarning;
-  }
+  for (const std::string& text : checkpoint->remarks())
+    result.findings.push_back(remark(text, path.string()));
   return checkpoint;
 }
 

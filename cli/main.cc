@@ -16,6 +16,7 @@
 #include "cli/command_line.h"
 #include "cli/commands/commands.h"
 #include "cli/mpi/ranks.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/output_guard.h"
 #include "cli/terminal/standard_output.h"
 #include "cli/terminal/terminal.h"
@@ -30,7 +31,6 @@ namespace {
 // Facts about the call that are known before anything can fail.
 struct Call {
   std::string command;  ///< first word that is no option; empty when there is none
-  bool json = false;    ///< errors go to stdout as a document
 };
 
 Call first_look(int argc, char** argv) {
@@ -38,7 +38,8 @@ Call first_look(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--") break;
-    if (word == "--json") call.json = true;
+    // A fault in the words is answered as they ask for.
+    if (word == "--json") answer().is_json = true;
     if (call.command.empty() && !word.starts_with('-')) call.command = word;
   }
   return call;
@@ -52,13 +53,15 @@ void require_known(const Call& call) {
               printable(call.command), did_you_mean(call.command, names));
 }
 
+void print_document(const Call& call) {
+  if (answer().is_json && !answer().is_of_other)
+    std::cout << formats::json_text(answer().document(call.command));
+}
+
 int report(const Call& call, const Error& error) {
-  if (call.json) {
-    std::cout << formats::json_text(
-        {{"schema", 1}, {"command", json_name(call.command)}, {"error", error_json(error)}});
-  } else {
-    std::cerr << "error: " << error.what() << "\n";
-  }
+  answer().end_by(error);
+  print_document(call);
+  if (!answer().is_json || answer().is_of_other) std::cerr << "error: " << error.what() << "\n";
   return kExitTrouble;
 }
 
@@ -91,7 +94,10 @@ bool reader_has_gone() {
 int run(int argc, char** argv, const Call& call) {
   require_known(call);
   const std::function<int()> body = parse_command_line(argc, argv, call.command);
-  return body ? body() : kExitDone;
+  if (!body) return kExitDone;
+  const int code = body();
+  print_document(call);
+  return code;
 }
 
 int guarded(int argc, char** argv) {

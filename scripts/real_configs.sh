@@ -47,18 +47,16 @@ def verdict(code, doc):
         return "> 300 s"
     if code not in (0, 1, 2):
         return f"EXIT {code}"
-    error = doc.get("error", {}).get("text", "")
+    error = (doc.get("error") or {}).get("text", "")
     loads = f", {sum(e['loads'] for e in doc['engines'])} load" if "engines" in doc else ""
     if "the file system has" in error and "needs" in error:
         return "space" + loads
     if error:
         return "error: " + re.sub(r"^\S*/", "", error)[:70]
-    findings = doc.get("findings", [])
-    errors = [f for f in findings if f.get("severity") == "error"]
+    errors = doc.get("errors", [])
     if errors:
         return f"{len(errors)} errors: " + str(errors[0].get("rule") or errors[0].get("message"))[:60]
-    warnings = doc.get("warnings", 0)
-    warnings = warnings if isinstance(warnings, int) else len(warnings)
+    warnings = len(doc.get("warnings", []))
     return ("ok" if not warnings else f"{warnings} warn") + loads
 
 

@@ -155,9 +155,7 @@ Json part_json(const Report& report, const VerificationOptions& options,
   for (const auto& hash : ledger.hashes.hashes) hashes.push_back(hash ? Json(hash->hex()) : Json());
   for (const auto& values : ledger.weights.tensors)
     tensors.push_back(values ? json_of(*values) : Json());
-  return {{"schema", 1},
-          {"command", "verify"},
-          {"part",
+  return {{"part",
            {{"index", ledger.weights.share.index},
             {"parts", ledger.weights.share.n},
             {"subject", subject_of(report, options)},

@@ -17,8 +17,8 @@ struct CommandWords {
 };
 
 /// The findings of a run with a share of the work, for reports to be joined:
-/// `{"schema": 1, "command": "verify", "part": {...}}`. `report` is that of verify_pair() with
-/// `options`, whose ledger is not null. `command`: the run's, without its part.
+/// `{"part": {...}}`, of a document. `report` is that of verify_pair() with `options`, whose ledger
+/// is not null. `command`: the run's, without its part.
 formats::Json part_json(const Report& report, const VerificationOptions& options,
                         const CommandWords& command);
 

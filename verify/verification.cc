@@ -188,6 +188,7 @@ class Verification {
     } catch (const Error& error) {
       if (!keeps_faults_ || !is_fault(error.code())) throw;
       report_.not_run.push_back(fmt::format("{}: {}", what, error.what()));
+      report_.faults.push_back(check::finding_of(error));
     }
   }
 

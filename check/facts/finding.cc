@@ -19,6 +19,12 @@ Finding finding_of(const Error& error) {
   return finding;
 }
 
+Finding remark(std::string message, std::string_view file) {
+  Finding finding = violation(ErrorCode::kMismatch, file, "", std::move(message));
+  finding.severity = Severity::kWarning;
+  return finding;
+}
+
 Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
                   std::string message) {
   return finding_of(Error(code, std::move(message)).in_file(file).in_tensor(tensor));

@@ -29,6 +29,8 @@ struct Finding {
 std::uint64_t count_findings(std::span<const Finding> findings, Severity severity);
 /// The same fact as an error of the checkpoint's structure.
 Finding finding_of(const Error& error);
+/// A warning without a rule: something of `file`, which may be empty, is not as it was promised.
+Finding remark(std::string message, std::string_view file = {});
 /// A finding without a rule; `file` and `tensor` may be empty.
 Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
                   std::string message);

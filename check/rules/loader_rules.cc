@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "check/rules/rule_input.h"
+#include "formats/json/json.h"
 
 namespace ingot::check {
+
+using formats::Json;
 
 std::span<const LoaderRule> loader_rules() {
   static const std::vector<LoaderRule> rules = [] {
@@ -23,6 +26,30 @@ const LoaderRule* find_loader_rule(std::string_view name) {
   const auto row = std::find_if(rules.begin(), rules.end(),
                                 [&](const LoaderRule& rule) { return rule.name == name; });
   return row == rules.end() ? nullptr : &*row;
+}
+
+Json fault_json(const Finding& finding) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json json = {{"code", error_code_name(finding.code)},
+               {"file", or_null(finding.file)},
+               {"tensor", or_null(finding.tensor)},
+               {"message", finding.message}};
+  if (!finding.rule.empty()) json["rule"] = finding.rule;
+  if (const LoaderRule* rule = find_loader_rule(finding.rule)) json["loaders"] = rule->loaders;
+  return json;
+}
+
+Json faults_json(std::span<const Finding> findings, Severity severity, std::size_t most) {
+  Json list = Json::array();
+  for (const Finding& finding : findings) {
+    if (finding.severity == severity && list.size() < most) list.push_back(fault_json(finding));
+  }
+  return list;
+}
+
+Json remarks_json(const std::vector<std::string>& remarks, std::string_view file) {
+  return formats::json_list(
+      remarks, [&](const std::string& text) { return fault_json(remark(text, file)); });
 }
 
 bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout) {

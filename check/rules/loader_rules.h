@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -10,6 +12,7 @@
 #include "check/facts/finding.h"
 #include "engines/row/engine.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json_fwd.h"
 #include "formats/records/layout.h"
 
 namespace ingot::check {
@@ -52,6 +55,15 @@ struct LoaderRule {
 std::span<const LoaderRule> loader_rules();
 /// The row of this id, or null.
 const LoaderRule* find_loader_rule(std::string_view name);
+
+/// A finding as documents have it: its code, file and tensor (null where it has none), message, its
+/// rule, and who refuses it by a loader rule.
+formats::Json fault_json(const Finding& finding);
+/// Those of a severity, at most so many.
+formats::Json faults_json(std::span<const Finding> findings, Severity severity,
+                          std::size_t most = SIZE_MAX);
+/// Remarks about a file or directory (empty: none) as such warnings.
+formats::Json remarks_json(const std::vector<std::string>& remarks, std::string_view file = {});
 
 /// Whether a row says something of a layout. Slices are loaded by no engine but the one whose own
 /// their layout is, so what engines make of the whole is nothing to them.

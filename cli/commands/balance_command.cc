@@ -9,6 +9,7 @@
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/balance_report.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -65,8 +66,8 @@ int run_balance(const BalanceFlags& flags) {
   balance.map = flags.out;
   write_text_file(flags.out, map_text(balance));
   const Document document = balance_document(balance);
-  if (flags.json) {
-    std::cout << formats::json_text(*balance_json(balance));
+  if (answer().is_json) {
+    answer().add(balance_json(balance));
   } else {
     std::cout << write_text(document, kScreenLines, report_width())
               << fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n", flags.out,
@@ -123,7 +124,7 @@ std::function<int()> declare_balance(FlagTable& table) {
                                   &flags->markdown,
                                   "also write the report as Markdown",
                                   {.kind = ValueKind::kFile}},
-                                 json_flag(&flags->json)});
+                                 json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
       "  ingot balance DeepSeek-V3.2 --text sample.json --ep 32 --slots 288 --nodes 4 --out "

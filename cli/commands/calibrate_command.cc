@@ -7,7 +7,7 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
-#include "convert/output/version.h"
+#include "cli/terminal/answer.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "report/figures.h"
@@ -43,10 +43,7 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
   const auto unvisited_json = [](const verify::UnvisitedExperts& unvisited) -> Json {
     return {{"layer", unvisited.layer}, {"experts", unvisited.experts}};
   };
-  return {{"schema", 1},
-          {"command", "calibrate"},
-          {"version", std::string(convert::kVersion)},
-          {"output", flags.out},
+  return {{"output", flags.out},
           {"documents", report.documents},
           {"tokens", report.tokens},
           {"modules", report.modules},
@@ -60,8 +57,11 @@ int run_calibrate(const CalibrateFlags& flags) {
             [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {
               report = verify::calibrate(source, documents, flags.out, options);
             });
-  std::cout << (flags.json ? formats::json_text(report_json(flags, report))
-                           : report_text(flags, report));
+  if (answer().is_json) {
+    answer().add(report_json(flags, report));
+  } else {
+    std::cout << report_text(flags, report);
+  }
   return kExitDone;
 }
 
@@ -76,7 +76,7 @@ std::function<int()> declare_calibrate(FlagTable& table) {
                       ValueKind::kFile),
              max_tokens_flag(*flags)});
   add_source_and_job(table, *flags);
-  table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&flags->json)});
+  table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
       "  ingot calibrate DeepSeek-V3.2 --text sample.json --out statistics.safetensors\n"

@@ -12,6 +12,7 @@
 #include "check/rules/engine_findings.h"
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "engines/view.h"
 #include "formats/base/fault_lines.h"
@@ -34,7 +35,7 @@ struct CheckFlags {
   std::string directory, source_of, family, config, engine;
   std::size_t threads = 0;
   std::uint64_t tensor_parallel = 1;
-  bool deep = false, no_hashes = false, json = false;
+  bool deep = false, no_hashes = false;
 };
 
 std::uint64_t count(const CheckResult& result, Severity severity) {
@@ -78,21 +79,8 @@ std::string result_text(const CheckResult& result) {
                             counted(count(result, Severity::kWarning), "warning"));
 }
 
-Json finding_json(const Finding& finding) {
-  Json json = {{"severity", check::severity_name(finding.severity)},
-               {"code", error_code_name(finding.code)}};
-  if (const LoaderRule* rule = check::find_loader_rule(finding.rule)) {
-    json["rule"] = rule->name;
-    json["loaders"] = rule->loaders;
-  }
-  if (!finding.file.empty()) json["file"] = finding.file;
-  if (!finding.tensor.empty()) json["tensor"] = finding.tensor;
-  json["message"] = finding.message;
-  return json;
-}
-
 Json result_json(const CheckFlags& flags, const CheckResult& result) {
-  Json json = {{"schema", 1}, {"command", "check"}, {"directory", flags.directory}};
+  Json json = {{"directory", flags.directory}};
   if (!flags.source_of.empty()) json["source_of"] = flags.source_of;
   json["family"] = result.family;
   json["dialect"] = result.dialect;
@@ -101,9 +89,8 @@ Json result_json(const CheckFlags& flags, const CheckResult& result) {
   json["bytes"] = result.n_bytes;
   json["has_manifest"] = result.has_manifest;
   json["hashed"] = result.n_hashed;
-  json["errors"] = count(result, Severity::kError);
-  json["warnings"] = count(result, Severity::kWarning);
-  json["findings"] = formats::json_list(result.findings, finding_json);
+  json["errors"] = check::faults_json(result.findings, Severity::kError);
+  json["warnings"] = check::faults_json(result.findings, Severity::kWarning);
   return json;
 }
 
@@ -177,11 +164,10 @@ int run_engine_check(const CheckFlags& flags) {
   }
   const bool loads = view && view->verdict.loads && count(result, Severity::kError) == 0 &&
                      std::ranges::all_of(view->modules, &engines::BelievedModules::agrees);
-  if (flags.json) {
-    Json json = result_json(flags, result);
-    if (view) json["engine"] = view_json(engine, *view);
-    json["loads"] = loads;
-    std::cout << formats::json_text(json);
+  if (answer().is_json) {
+    answer().add(result_json(flags, result));
+    if (view) answer().add({{"engine", view_json(engine, *view)}});
+    answer().add({{"passed", loads}});
   } else {
     const bool is_known = view ? view->verdict.is_known : !result.has_unread_form;
     const bool is_silent = view && view->verdict.is_silent;
@@ -215,8 +201,14 @@ int run_check(const CheckFlags& flags) {
                                    flags.config)
           : check::check_is_source_of(flags.directory, flags.source_of,
                                       {.threads = threads, .stop_requested = stop_requested});
-  std::cout << (flags.json ? formats::json_text(result_json(flags, result)) : result_text(result));
-  return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
+  const bool is_sound = count(result, Severity::kError) == 0;
+  if (answer().is_json) {
+    answer().add(result_json(flags, result));
+    answer().add({{"passed", is_sound}});
+  } else {
+    std::cout << result_text(result);
+  }
+  return is_sound ? kExitDone : kExitTrouble;
 }
 
 }  // namespace
@@ -252,7 +244,7 @@ std::function<int()> declare_check(FlagTable& table) {
              family_file_flag(&flags->family),
              {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
-  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+  table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
       "  ingot check DeepSeek-V3.2                                        structure, completeness, "

@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "cli/flags/flag_table.h"
-#include "formats/base/error.h"
-#include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 
@@ -56,11 +54,6 @@ class AllCommands {
 /// Texts of `ingot --help` before and after its commands.
 extern const char* const kProgramSummary;
 extern const char* const kProgramFooter;
-
-/// A name as it is, escaped where JSON cannot hold it.
-std::string json_name(const std::string& name);
-/// The member `error` of JSON documents.
-formats::Json error_json(const Error& error);
 
 std::function<int()> declare_balance(FlagTable& table);
 std::function<int()> declare_calibrate(FlagTable& table);

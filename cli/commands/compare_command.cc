@@ -3,6 +3,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/measurement.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
@@ -25,9 +26,11 @@ int run_compare(const CompareFlags& flags) {
   progress.finish();
   notes() << progress.summary(options.threads);
   // First where no disk can be full.
-  std::cout << (flags.json
-                    ? formats::json_text(verify::comparison_json(comparison, json_worst(flags)))
-                    : verify::comparison_text(comparison, flags.n_worst, report_width()));
+  if (answer().is_json) {
+    answer().add(verify::comparison_json(comparison, json_worst(flags)));
+  } else {
+    std::cout << verify::comparison_text(comparison, flags.n_worst, report_width());
+  }
   if (!flags.html.empty()) write_text_file(flags.html, verify::comparison_html(comparison));
   if (!flags.markdown.empty())
     write_text_file(flags.markdown, verify::comparison_markdown(comparison));

@@ -14,7 +14,8 @@
 #include "cli/flags/flag_table.h"
 #include "cli/flags/slicing_flags.h"
 #include "cli/flags/target_flags.h"
-#include "cli/report/convert_report.h"
+#include "cli/report/explain_report.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
@@ -26,6 +27,7 @@
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "inference/family/model_family.h"
 #include "shard/join/source.h"
@@ -126,8 +128,13 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
     const verify::Report report = verify::verify_pair(input, staged, options);
     (report.passed() ? notes() : std::cerr)
         << verify::report_text(report, job.n_worst, report_width());
-    return convert::Inspection{.may_publish = report.passed(),
-                               .report = formats::json_text(verify::report_json(report))};
+    Answer record;
+    record.add(verify::report_json(report));
+    formats::Json document = record.document("verify");
+    convert::Inspection inspection{.may_publish = report.passed(),
+                                   .report = formats::json_text(document)};
+    answer().add({{"passed", report.passed()}, {"verification", std::move(document)}});
+    return inspection;
   };
 }
 
@@ -191,7 +198,9 @@ int run_convert(ConvertFlags& flags) {
       std::make_shared<const Checkpoint>(std::move(opened)), recipe, shard_options);
   const convert::Plan plan = convert::plan_conversion(*source, std::move(recipe), shard_options);
   if (!flags.explain.empty()) {
-    std::cout << explain_text(plan, flags.explain);
+    const formats::Json explained = explain_json(plan, flags.explain);
+    answer().add({{"explained", explained}});
+    if (!answer().is_json) std::cout << explain_text(explained);
     return kExitDone;
   }
   flags.verify.require_possible(*source);
@@ -218,6 +227,7 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
       ranks.tell(done, total);
     };
     code = ranks.gather(run_convert(own));
+    if (code == kExitBelowThreshold) answer().add({{"passed", false}, {"published", false}});
     ranks.show = {};
     progress.finish();
   } else if (!is_first) {

@@ -17,6 +17,7 @@
 #include "cli/flags/flag_table.h"
 #include "cli/flags/generate_input.h"
 #include "cli/report/step_report.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/output_guard.h"
 #include "cli/terminal/terminal.h"
@@ -150,9 +151,7 @@ Json generate_json(const inference::GenerateResult& result, const std::vector<Gi
     sequences.push_back(answer_json(result.answers[i], tokenizer, given[i].arrives));
   const inference::GenerateTimes& times = result.times;
   const inference::ExpertCounters experts = model.expert_counters();
-  return {{"schema", 1},
-          {"command", "generate"},
-          {"sequences", sequences},
+  return {{"sequences", sequences},
           {"prefill",
            {{"tokens", times.prefill_tokens},
             {"tokens_per_second", rate(times.prefill_tokens, times.prefill_seconds)}}},
@@ -220,11 +219,13 @@ class GenerateSession {
         spec_(inference::model_spec(source_)) {
     if (!self.is_rank) shard::require_all_ranks(source_);
     if (!self.is_first()) return;
-    notes() << remark_lines("warning", source_.remarks());
+    std::vector<std::string> remarks = source_.remarks();
     if (source_.lacks_promised_mtp()) {
-      notes() << "warning: config.json promises layers for multi-token prediction "
-                 "(num_nextn_predict_layers) that are not there\n";
+      remarks.emplace_back(
+          "config.json promises layers for multi-token prediction (num_nextn_predict_layers) that "
+          "are not there");
     }
+    answer().warn(flags.directory, remarks);
   }
 
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
@@ -385,7 +386,7 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
     options.on_answer = [&](std::size_t i, const inference::Answer& answer) {
       std::cout << answer_line(i, given[i], answer, tokenizer) << std::flush;
     };
-  } else if (reader && !flags.json) {
+  } else if (reader && !answer().is_json) {
     options.on_token = [&](std::size_t prompt, std::int32_t token) {
       printer.on_token(prompt, token);
     };
@@ -400,8 +401,8 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
   const inference::GenerateResult result = inference::generate(session.model(), ids, options);
   if (!reader) return kExitDone;
   if (log) log->write(result.steps);
-  if (flags.json) {
-    std::cout << formats::json_text(generate_json(result, given, tokenizer, session.model()));
+  if (answer().is_json) {
+    answer().add(generate_json(result, given, tokenizer, session.model()));
   } else {
     if (!flags.jsonl) printer.finish();
     notes() << generate_summary(result, session.model()) << "\n";

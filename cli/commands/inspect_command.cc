@@ -16,6 +16,7 @@
 #include "cli/flags/flag_table.h"
 #include "cli/report/as_stored.h"
 #include "cli/report/inspect_report.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/recipe/selector.h"
 #include "formats/base/error.h"
@@ -195,7 +196,7 @@ struct InspectFlags {
   std::string directory, pattern, family, config;
   FitFlags fit;
   ProposalFlags proposal;
-  bool tensors = false, json = false;
+  bool tensors = false;
 };
 
 std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const std::string& text) {
@@ -227,20 +228,21 @@ int run_inspect(const InspectFlags& flags) {
   std::string family = flags.family;
   if (family == kAutoFamily) {
     const std::string yaml = proposed_family(open("generic"), flags.proposal);
+    const std::string& file = flags.proposal.file;
+    answer().add({{"proposal", {{"yaml", yaml}, {"file", file.empty() ? Json() : Json(file)}}}});
     if (!flags.proposal.accept) {
-      std::cout << (flags.proposal.file.empty()
-                        ? yaml
-                        : fmt::format(
-                              "{}: a proposal; look at it, and give it with --family-file\n",
-                              flags.proposal.file));
+      if (answer().is_json) return kExitDone;
+      std::cout << (file.empty() ? yaml
+                                 : fmt::format("{}: a proposal; look at it, and give it with "
+                                               "--family-file\n",
+                                               file));
       return kExitDone;
     }
     family = formats::add_family(yaml, "the proposed family").spec;
   }
   const Checkpoint checkpoint = open(family);
-  notes() << remark_lines("warning", checkpoint.remarks());
-  Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", flags.directory}};
-  json["warnings"] = checkpoint.remarks();
+  answer().warn(flags.directory, checkpoint.remarks());
+  Json json = {{"directory", flags.directory}};
   std::string text;
   if (flags.fit.is_asked()) {
     const Fit fit = fit_of(flags.fit, checkpoint);
@@ -254,18 +256,19 @@ int run_inspect(const InspectFlags& flags) {
       text = tensor_text(checkpoint, tensor, statistics);
       json["tensor"] = tensor_json(checkpoint, tensor);
       json["tensor"]["statistics"] = statistics_json(statistics);
-    } else if (flags.json) {
+    } else if (answer().is_json) {
       json["tensors"] = formats::json_list(
           which, [&](std::size_t i) { return tensor_json(checkpoint, checkpoint.tensors()[i]); });
     } else {
       text = tensors_text(checkpoint, which);
     }
-  } else if (flags.json) {
+  } else if (answer().is_json) {
     json.update(summary_json(checkpoint));
   } else {
     text = summary_text(flags.directory, checkpoint);
   }
-  std::cout << (flags.json ? formats::json_text(json) : text);
+  if (!answer().is_json) std::cout << text;
+  answer().add(json);
   return kExitDone;
 }
 
@@ -290,7 +293,7 @@ std::function<int()> declare_inspect(FlagTable& table) {
              {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
   table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
   declare_fit(table, flags->fit);
-  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+  table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
       "  ingot inspect DeepSeek-V3.2\n"

@@ -20,6 +20,7 @@
 #include "cli/flags/flag_table.h"
 #include "cli/flags/hub_names.h"
 #include "cli/report/convert_report.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
@@ -115,21 +116,18 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   const std::optional<Error> refusal = refusal_of_start(flags, plan, checked);
   // Figures of this machine, of this moment: for people, not for programs that compare.
   std::optional<convert::TimeEstimate> time;
-  if (!flags.json && !refusal && !checked.is_finished)
+  if (!answer().is_json && !refusal && !checked.is_finished)
     time = convert::estimate_time(plan, flags.output, checked.memory.threads);
   const DryRun dry_run{.plan = plan,
                        .checked = checked,
                        .output = flags.output,
                        .is_assumed = !flags.assume_disk.empty(),
                        .time = time};
-  if (flags.json) {
-    formats::Json document = dry_run_json(dry_run);
-    document["refused"] = refusal.has_value();
-    if (refusal) document["error"] = error_json(*refusal);
-    std::cout << formats::json_text(document);
-    return refusal ? kExitTrouble : kExitDone;
+  if (answer().is_json) {
+    answer().add(dry_run_json(dry_run));
+  } else {
+    std::cout << dry_run_text(dry_run, flags.n_worst.has_value());
   }
-  std::cout << dry_run_text(dry_run, flags.n_worst.has_value());
   if (refusal) throw Error(*refusal);
   return kExitDone;
 }
@@ -249,18 +247,15 @@ void declare_job(FlagTable& table, JobFlags& flags) {
                                   "append a line per event to this file",
                                   {.kind = ValueKind::kFile}},
                                  progress_flag(&flags.progress),
-                                 json_flag(&flags.json)});
+                                 json_flag(&answer().is_json)});
 }
 
 bool is_done_without_source(const JobFlags& flags, const std::string& source,
                             const convert::Recipe& recipe, const convert::PlanOptions& options) {
   if (!convert::is_done_without_source(source, flags.output, recipe, options, execution(flags)))
     return false;
-  if (flags.json) {
-    std::cout << formats::json_text({{"schema", 1},
-                                     {"command", "convert"},
-                                     {"version", std::string(convert::kVersion)},
-                                     {"already_done", true}});
+  if (answer().is_json) {
+    answer().add({{"already_done", true}, {"published", true}});
   } else {
     std::cout << kAlreadyFinished << "\n";
   }
@@ -269,6 +264,7 @@ bool is_done_without_source(const JobFlags& flags, const std::string& source,
 
 int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan) {
   spare_hub_cache(flags, plan);
+  if (!flags.is_of_launch) answer().add({{"warnings", warnings_json(plan)}});
   if (flags.dry_run) return run_dry(flags, plan);
   convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
@@ -291,27 +287,33 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
     report = convert::execute(plan, flags.output, execute);
   } catch (const convert::ValueLost& lost) {
     progress.finish();
+    const std::string partial = convert::OutputPaths(flags.output).partial.string();
+    answer().end_by(lost);
+    answer().add({{"passed", false}, {"published", false}, {"unfinished", partial}});
     std::cerr << fmt::format(
         "{}\nnothing was published; the unfinished output is in {} (remove it)\n", lost.what(),
-        convert::OutputPaths(flags.output).partial.string());
+        partial);
     return kExitBelowThreshold;
   }
   progress.finish();
   notes() << progress.summary(report.memory.threads);
+  if (answer().is_json && !flags.is_of_launch)
+    answer().add(report_json(plan, report, flags.output));
   if (report.refused && (report.already_done || report.only_published)) {
     std::cerr << "the output was finished before, and stays as it is\n";
     return kExitBelowThreshold;
   }
   if (report.refused) {
+    const std::string staged = convert::OutputPaths(flags.output).staged.string();
+    answer().add({{"unfinished", staged}});
     std::cerr << fmt::format(
         "nothing was published; the output is in {} (verify it with --resume and other gates, or "
         "remove it)\n",
-        convert::OutputPaths(flags.output).staged.string());
+        staged);
     return kExitBelowThreshold;
   }
-  if (flags.is_of_launch) return kExitDone;
-  std::cout << (flags.json ? formats::json_text(report_json(plan, report, flags.output))
-                           : report_text(plan, report, flags.output, flags.n_worst));
+  if (!flags.is_of_launch && !answer().is_json)
+    std::cout << report_text(plan, report, flags.output, flags.n_worst);
   return kExitDone;
 }
 

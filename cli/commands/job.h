@@ -24,7 +24,7 @@ struct JobFlags {
   std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
   std::string assume_disk;
   std::optional<std::size_t> n_worst;
-  bool dry_run = false, buffered = false, json = false;
+  bool dry_run = false, buffered = false;
   bool is_of_launch = false;  ///< a part that another process, or a later job, speaks for
 };
 

@@ -9,10 +9,12 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/job/part_journals.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 
@@ -21,7 +23,7 @@ namespace {
 struct JoinFlags {
   std::string output, progress = "auto", log_file;
   std::size_t threads = 0;
-  bool json = false, dry_run = false;
+  bool dry_run = false;
 };
 
 // Options of the parts' command that this one says itself.
@@ -45,6 +47,7 @@ int run_join(const JoinFlags& flags) {
   const convert::CommandLine line = convert::command_of_part(paths);
   if (line.words.empty()) {
     if (convert::output_state(paths.output) == convert::OutputState::kFinished) {
+      answer().add({{"already_done", true}, {"published", true}});
       notes() << "already finished: there is nothing to join\n";
       return kExitDone;
     }
@@ -79,7 +82,7 @@ int run_join(const JoinFlags& flags) {
                                   "--threads",  std::to_string(threads_of(flags.threads)),
                                   "--progress", flags.progress};
   if (!log_file.empty()) own.insert(own.end(), {"--log", log_file});
-  if (flags.json) own.emplace_back("--json");
+  if (answer().is_json) own.emplace_back("--json");
   if (flags.dry_run) own.emplace_back("--dry-run");
   become("convert", std::move(words), own);
 }
@@ -99,7 +102,7 @@ std::function<int()> declare_join(FlagTable& table) {
                                   "append a line per event to this file",
                                   {.kind = ValueKind::kFile}},
                                  progress_flag(&flags->progress),
-                                 json_flag(&flags->json)});
+                                 json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
       "  ingot convert IN OUT --to bf16 --part 0/2            on one host\n"

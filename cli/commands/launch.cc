@@ -11,6 +11,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/records/manifest.h"
@@ -137,6 +138,7 @@ int run_launched(const std::string& mpi, const std::function<int()>& single,
                  const std::function<int(Ranks&)>& together) {
   if (!is_launched(parse_mpi_use(mpi))) return single();
   Ranks ranks(own_words());
+  answer().is_of_other = ranks.rank() != 0;
   int code = kExitDone;
   if (ranks.size() == 1) {
     code = single();

@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/role_report.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/recipe/default_recipes.h"
 #include "engines/limits.h"
@@ -195,7 +196,7 @@ std::string table_names() {
 
 struct ListFlags {
   std::string what, directory, family;
-  bool json = false, markdown = false, yaml = false;
+  bool markdown = false, yaml = false;
 };
 
 Json rows_of(const Table& table, const ListFlags& flags) {
@@ -235,8 +236,8 @@ int run_list(const ListFlags& flags) {
   if (has_directory && table->rows_of == nullptr) refuse_idle("a directory", "ingot list roles");
   if (!flags.family.empty() && !has_directory) refuse_idle("--family", "a directory");
   const Json rows = rows_of(*table, flags);
-  if (flags.json) {
-    std::cout << formats::json_text({{"schema", 1}, {"command", "list"}, {what, rows}});
+  if (answer().is_json) {
+    answer().add({{what, rows}});
     return kExitDone;
   }
   std::vector<Field> fields;
@@ -266,7 +267,7 @@ std::function<int()> declare_list(FlagTable& table) {
                                   {.kind = ValueKind::kCheckpoint}}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
-  table.add(FlagGroup::kReport, {json_flag(&flags->json),
+  table.add(FlagGroup::kReport, {json_flag(&answer().is_json),
                                  {"--yaml",
                                   &flags->yaml,
                                   "list families NAME: the family as a file, to copy and change",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/job.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
@@ -97,7 +98,7 @@ void declare_measurement(FlagTable& table, MeasurementFlags& flags,
                                   &flags.markdown,
                                   "write the report for a model card",
                                   {.kind = ValueKind::kFile}},
-                                 json_flag(&flags.json)});
+                                 json_flag(&answer().is_json)});
 }
 
 verify::VerificationOptions measurement_options(const MeasurementFlags& flags) {

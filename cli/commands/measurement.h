@@ -20,7 +20,7 @@ struct MeasurementFlags {
   std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
   std::string html, markdown, progress = "auto";
   std::optional<std::size_t> n_worst;
-  bool no_hashes = false, json = false;
+  bool no_hashes = false;
 };
 
 /// --levels.

@@ -10,6 +10,7 @@
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
 #include "cli/flags/target_flags.h"
+#include "cli/terminal/answer.h"
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/plan/repair.h"
@@ -121,7 +122,7 @@ std::vector<std::string> changes_of(const Json& before, const Json& after) {
   return lines;
 }
 
-std::string mended_text(const convert::Plan& plan, const Opened& opened) {
+std::vector<std::string> mended_lines(const convert::Plan& plan, const Opened& opened) {
   std::vector<std::string> lines;
   if (!opened.index_fault.empty())
     lines.push_back(fmt::format("the index is rebuilt: {}", opened.index_fault));
@@ -151,7 +152,7 @@ std::string mended_text(const convert::Plan& plan, const Opened& opened) {
   lines.push_back(
       fmt::format("{} of {} weights files stay as they are{}", n_linked, plan.files.size(),
                   n_linked > 0 ? ": hard links, or copies on another file system" : ""));
-  return fmt::format("{}\n", fmt::join(lines, "\n"));
+  return lines;
 }
 
 int run_repair(RepairFlags& flags) {
@@ -180,7 +181,12 @@ int run_repair(RepairFlags& flags) {
   convert::PlanOptions options;
   options.links = flags.links == "yes";
   const convert::Plan plan = convert::plan_conversion(opened.source, std::move(recipe), options);
-  if (!flags.job.json) std::cout << mended_text(plan, opened) << std::flush;
+  const std::vector<std::string> lines = mended_lines(plan, opened);
+  if (answer().is_json) {
+    answer().add({{"changes", lines}});
+  } else {
+    std::cout << fmt::format("{}\n", fmt::join(lines, "\n")) << std::flush;
+  }
   return run_job(flags.job, "repairing", plan);
 }
 

@@ -10,6 +10,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/terminal/answer.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -41,7 +42,6 @@ struct SynthFlags {
   std::string output, family, config, like = "layer", scheme = "fp8-block", grid = "amax";
   SynthOptions options;
   std::size_t threads = 0;
-  bool json = false;
 };
 
 SynthSize size_of(const SynthFlags& flags) {
@@ -88,15 +88,13 @@ int run_synth(const SynthFlags& flags) {
   const formats::SynthReport report = formats::write_synthetic_checkpoint(flags.output, options);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (flags.json) {
-    std::cout << formats::json_text({{"schema", 1},
-                                     {"command", "synth"},
-                                     {"output", flags.output},
-                                     {"family", options.family->name},
-                                     {"files", report.n_files},
-                                     {"tensors", report.n_tensors},
-                                     {"bytes", report.n_bytes},
-                                     {"seconds", seconds}});
+  if (answer().is_json) {
+    answer().add({{"output", flags.output},
+                  {"family", options.family->name},
+                  {"files", report.n_files},
+                  {"tensors", report.n_tensors},
+                  {"bytes", report.n_bytes},
+                  {"seconds", seconds}});
   } else {
     std::cout << fmt::format("{}: {} tensors, {} in {} file{}, {}\n", flags.output,
                              count_text(report.n_tensors), bytes_text(report.n_bytes),
@@ -181,7 +179,7 @@ std::function<int()> declare_synth(FlagTable& table) {
        {"--subnormal-scales", &options.subnormal_scales, "plant a tensor with subnormal scales"},
        {"--split-scale", &options.split_scale, "plant a scale in another file than its weight"}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
-  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+  table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
       "  ingot synth /tmp/tiny --family deepseek_v32 --like tiny --shards 2 --split-scale\n"

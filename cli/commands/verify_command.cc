@@ -11,6 +11,7 @@
 #include "cli/commands/job.h"
 #include "cli/commands/launch.h"
 #include "cli/commands/measurement.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/plan/job_part.h"
 #include "formats/base/error.h"
@@ -65,7 +66,7 @@ constexpr std::array kOwnOptions = {
   add("--mem-limit", flags.mem_limit);
   add("--threads", std::to_string(flags.options.threads));
   add("--worst", std::to_string(flags.n_worst.value_or(0)));
-  if (flags.json) own.emplace_back("--json");
+  if (answer().is_json) own.emplace_back("--json");
   if (is_quiet()) own.emplace_back("--quiet");
   for (const std::filesystem::path& report : reports)
     own.insert(own.end(), {"--reports", report.string()});
@@ -137,14 +138,18 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   if (parts) parts->require_of(report, options);
   if (!flags.part.empty()) {
     const convert::CommandLine line = command_line();
-    std::cout << formats::json_text(verify::part_json(
+    answer().is_json = true;
+    answer().add(verify::part_json(
         report, options,
         {.directory = line.directory, .words = words_without(line.words, kOwnOptions)}));
     return kExitDone;
   }
   // First where no disk can be full.
-  std::cout << (flags.json ? formats::json_text(verify::report_json(report, json_worst(flags)))
-                           : verify::report_text(report, flags.n_worst, report_width()));
+  if (answer().is_json) {
+    answer().add(verify::report_json(report, json_worst(flags)));
+  } else {
+    std::cout << verify::report_text(report, flags.n_worst, report_width());
+  }
   if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
   if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::report_markdown(report));
   if (!report.was_read) return kExitTrouble;

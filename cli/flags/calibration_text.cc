@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -71,7 +72,7 @@ void add_source_and_job(FlagTable& table, CalibrationFlags& flags) {
 formats::Checkpoint open_source(const CalibrationFlags& flags) {
   formats::Checkpoint source = shard::open_source(
       flags.directory, {.open = {.family = flags.family, .threads = threads_of(flags.threads)}});
-  notes() << remark_lines("warning", source.remarks());
+  answer().warn(flags.directory, source.remarks());
   return source;
 }
 

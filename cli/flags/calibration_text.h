@@ -16,7 +16,6 @@ struct CalibrationFlags {
   std::string directory, text, family, mem_limit = "4GiB", progress = "auto";
   std::size_t max_tokens = 0;  ///< of the text; 0: all
   std::size_t threads = 0;     ///< 0: one for each processor
-  bool json = false;
 };
 
 Flag text_flag(CalibrationFlags& flags);

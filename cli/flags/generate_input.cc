@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/flags/flag_table.h"
+#include "cli/terminal/answer.h"
 #include "cli/terminal/available_memory.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
@@ -219,7 +220,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
                       "(default: the available memory)"),
        threads_flag(&flags.threads)});
   table.add(FlagGroup::kReport,
-            {json_flag(&flags.json),
+            {json_flag(&answer().is_json),
              {"--jsonl",
               &flags.jsonl,
               "one JSON object per answer, with its prompt, as answers finish; --prompts are JSON "

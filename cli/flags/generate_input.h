@@ -43,7 +43,7 @@ struct GenerateFlags {
   std::size_t threads = 0;
   std::size_t drafts = 0, batch_tokens = inference::kPrefillRows;
   std::optional<std::size_t> context;  ///< 8192
-  bool json = false, jsonl = false;
+  bool jsonl = false;
   std::string log_file;
   /// kInvalidArgument naming the profiles that there are.
   [[nodiscard]] inference::Profile chosen_profile() const;

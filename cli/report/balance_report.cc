@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "check/rules/loader_rules.h"
 #include "convert/output/version.h"
 #include "report/heat_map.h"
 #include "report/rows.h"
@@ -84,6 +85,14 @@ Json layer_row(const BalancedLayer& layer) {
           {"slots", layer.slots}};
 }
 
+std::vector<std::string> warnings_of(const Balance& balance) {
+  if (balance.uncounted.empty()) return {};
+  return {
+      fmt::format("no tokens were counted in layer{} {}, so its experts are placed as if all had "
+                  "as many",
+                  balance.uncounted.size() == 1 ? "" : "s", fmt::join(balance.uncounted, ", "))};
+}
+
 // Experts that several of the slots have.
 std::string n_replicated(const Json& slots) {
   std::map<std::uint32_t, std::size_t> places;
@@ -132,9 +141,7 @@ std::string map_text(const Balance& balance) {
 }
 
 formats::JsonValue balance_json(const Balance& balance) {
-  return Json{{"schema", 1},
-              {"command", "balance"},
-              {"version", std::string(convert::kVersion)},
+  return Json{{"warnings", check::remarks_json(warnings_of(balance))},
               {"map", balance.map},
               {"experts", balance.n_experts},
               {"slots", balance.shape.slots},
@@ -168,15 +175,8 @@ Document balance_document(const Balance& balance) {
                              "nothing",
                              shape.groups, shape.nodes)});
   }
-  if (!balance.uncounted.empty()) {
-    document.remarks.push_back(
-        {.style = Style::kMild,
-         .kind = "warning",
-         .text = fmt::format("no tokens were counted in layer{} {}, so its experts are placed as "
-                             "if all had as many",
-                             balance.uncounted.size() == 1 ? "" : "s",
-                             fmt::join(balance.uncounted, ", "))});
-  }
+  for (const std::string& text : warnings_of(balance))
+    document.remarks.push_back({.style = Style::kMild, .kind = "warning", .text = text});
   std::vector<BalancedLayer> layers = balance.layers;
   std::ranges::stable_sort(layers, std::greater<>(),
                            [](const BalancedLayer& layer) { return imbalance(layer.after); });

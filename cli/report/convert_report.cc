@@ -10,15 +10,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "check/rules/loader_rules.h"
 #include "cli/report/engine_report.h"
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/tensor_records.h"
-#include "convert/output/version.h"
 #include "convert/plan/exactness.h"
 #include "convert/plan/passes.h"
 #include "formats/base/printable.h"
-#include "formats/storage/meant_tensor.h"
 #include "report/figures.h"
 #include "report/rows.h"
 
@@ -165,11 +164,6 @@ std::vector<std::string> demoted_tensors(const Plan& plan) {
   return names;
 }
 
-std::string rule_text(const convert::Rule& rule) {
-  return fmt::format("{}={}", rule.selector.text(),
-                     rule.scheme ? scheme_name(*rule.scheme) : std::string_view("keep"));
-}
-
 std::string importance_text(const Plan& plan) {
   std::set<std::string_view> schemes;
   for (const convert::PlannedTensor& planned : plan.tensors) {
@@ -185,9 +179,16 @@ void add_importance(const Plan& plan, Json& json) {
     json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
 }
 
-std::vector<std::string> both(std::vector<std::string> some, const std::vector<std::string>& more) {
-  some.insert(some.end(), more.begin(), more.end());
-  return some;
+// Warnings of a plan, then those of its loader rules and of its run, as lines.
+std::vector<std::string> warnings_of(const Plan& plan, std::span<const check::Finding> more) {
+  std::vector<std::string> lines = plan.warnings;
+  for (const check::Finding& finding : more) {
+    std::string& line = lines.emplace_back();
+    if (!finding.rule.empty()) line += fmt::format("{}: ", finding.rule);
+    if (!finding.tensor.empty()) line += fmt::format("'{}' ", finding.tensor);
+    line += finding.message;
+  }
+  return lines;
 }
 
 std::string time_text(const convert::TimeEstimate& time) {
@@ -284,17 +285,14 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   for (auto& [label, text] : engine_lines(served(plan, run.checked.loadable.engines, run.output)))
     line(label, std::move(text));
   if (run.checked.is_finished) section.add(Paragraph{std::string(kAlreadyFinished)});
-  section.add(remarks_of("warning", both(plan.warnings, run.checked.loadable.warnings)));
+  section.add(remarks_of("warning", warnings_of(plan, run.checked.loadable.warnings)));
   return text_of(std::move(section), is_whole);
 }
 
 Json dry_run_json(const DryRun& run) {
   const Plan& plan = run.plan;
   const convert::Preflight& checked = run.checked;
-  Json json = {{"schema", 1},
-               {"command", "convert"},
-               {"dry_run", true},
-               {"version", std::string(convert::kVersion)},
+  Json json = {{"dry_run", true},
                {"family", plan.source.family().name},
                {"dialect", plan.source.dialect().name},
                {"output_dialect", plan.target.dialect->name},
@@ -325,8 +323,12 @@ Json dry_run_json(const DryRun& run) {
        {"disk_bytes_missing", checked.disk.missing()},
        {"already_done", checked.is_finished},
        {"engines", engines_json(served(plan, checked.loadable.engines, run.output))},
-       {"warnings", both(plan.warnings, checked.loadable.warnings)}});
+       {"warnings", json_list(checked.loadable.warnings, check::fault_json)}});
   return json;
+}
+
+Json warnings_json(const Plan& plan) {
+  return check::remarks_json(plan.warnings, plan.source.directory().string());
 }
 
 std::string remarks_text(const Plan& plan, bool is_whole) {
@@ -392,7 +394,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   }
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     section.blocks.insert(section.blocks.begin(), Paragraph{std::move(*line)});
-  section.add(remarks_of("warning", both(plan.warnings, report.warnings)));
+  section.add(remarks_of("warning", warnings_of(plan, report.warnings)));
   for (const auto& [label, text] : engine_lines(served(plan, report.engines, output)))
     section.add(Paragraph{fmt::format("{}: {}", label, text)});
   return text_of(std::move(section), n_worst.has_value());
@@ -404,10 +406,8 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                 {"bytes", facts.n_bytes},
                 {"gb_per_s", gigabytes_per_second(facts)}};
   };
-  Json json = {{"schema", 1},
-               {"command", "convert"},
-               {"version", std::string(convert::kVersion)},
-               {"already_done", report.already_done},
+  Json json = {{"already_done", report.already_done},
+               {"published", !report.refused || report.already_done || report.only_published},
                {"quantized", plan.counts.quantized},
                {"rewrapped", plan.counts.rewrapped},
                {"demoted", plan.counts.demoted},
@@ -428,56 +428,12 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                  {"hash", stage(report.tensors.hash)},
                  {"write", stage(report.tensors.write)}}},
                {"quality", quality_json(report.quality)},
-               {"warnings", plan.warnings},
-               {"loader_warnings", report.warnings},
+               {"warnings", json_list(report.warnings, check::fault_json)},
                {"engines", engines_json(served(plan, report.engines, output))}};
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   if (report.n_joined > 0) json["parts"] = report.n_joined;
   add_importance(plan, json);
   return json;
-}
-
-std::string explain_text(const Plan& plan, std::string_view name) {
-  for (const PlannedTensor& planned : plan.tensors) {
-    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
-    if (tensor.name != name) continue;
-    std::string text =
-        fmt::format("{}\n  role    {}\n  shape   {}\n", printable(tensor.name),
-                    formats::role_name(role_of(tensor)), formats::shape_text(tensor.shape));
-    const convert::Decision decision = plan.recipe.decide(tensor);
-    text += fmt::format("  rule    {}\n", decision.rule != nullptr
-                                              ? printable(rule_text(*decision.rule))
-                                              : "none: untouched means untouched");
-    text += fmt::format("  action  {} ({} to {})\n", convert::action_name(planned.action),
-                        scheme_name(tensor.encoding.scheme), scheme_name(planned.to));
-    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
-      const formats::StoredTensor& stored = plan.source.stored()[index];
-      text += fmt::format("  from    {} {} {} at byte {} of {}\n", printable(stored.name),
-                          formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
-                          stored.offset, printable(plan.source.files()[stored.file].name));
-    });
-    for (std::size_t p = 0; p < planned.n_parts; ++p) {
-      const convert::PlannedPart& part = planned.parts[p];
-      for (const convert::PlannedSlice& slice : slices_of(plan, planned, p)) {
-        const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
-        const formats::Shape shape = plan.is_sliced()
-                                         ? plan.part_cut(planned, p, ep_rank).slice_shape()
-                                         : plan.part_shape(planned, p);
-        text += fmt::format("  into    {} {} {} at byte {} of {}\n",
-                            printable(plan.part_name(planned, p)), formats::dtype_name(part.dtype),
-                            formats::shape_text(shape), slice.offset,
-                            printable(plan.member_path(slice.member)));
-        const convert::PlannedPlace& place = plan.places[slice.place];
-        if (place.joined != convert::PlannedPlace::kOwn) {
-          text += fmt::format("          in {}\n",
-                              printable(plan.files[place.file].joined[place.joined].spec.name));
-        }
-      }
-    }
-    return text;
-  }
-  throw Error(ErrorCode::kNotFound, "no tensor '{}' in the source (see ingot inspect --tensors){}",
-              name, formats::meant_tensor(name, plan.source.tensors()));
 }
 
 }  // namespace ingot::cli

@@ -28,6 +28,8 @@ inline constexpr std::string_view kAlreadyFinished =
 std::string dry_run_text(const DryRun& dry_run, bool is_whole);
 formats::Json dry_run_json(const DryRun& dry_run);
 
+/// The warnings of a plan, for documents. Those of its loader rules are in the other two.
+formats::Json warnings_json(const convert::Plan& plan);
 /// What has to be known before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);
 
@@ -37,8 +39,5 @@ std::string report_text(const convert::Plan& plan, const convert::ExecuteReport&
                         const std::string& output, std::optional<std::size_t> n_worst);
 formats::Json report_json(const convert::Plan& plan, const convert::ExecuteReport& report,
                           const std::string& output);
-
-/// The rule that fires for one tensor, and the action on it.
-std::string explain_text(const convert::Plan& plan, std::string_view tensor);
 
 }  // namespace ingot::cli

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "check/facts/finding.h"
 #include "convert/job/claim.h"
 #include "convert/output/tensor_records.h"
 #include "convert/recipe/source_stamps.h"
@@ -81,7 +82,7 @@ struct ExecuteReport {
   TensorRunReport tensors;  ///< of the tensors that this run converted
   MemoryPlan memory;
   QualityReport quality;
-  std::vector<std::string> warnings;            ///< of the loader rules, and of the file system
+  std::vector<check::Finding> warnings;         ///< of the loader rules, and of the file system
   std::vector<engines::EngineVerdict> engines;  ///< as Loadable has them
 };
 

@@ -54,7 +54,7 @@ class Execution {
   void require_sources_of_open_tensors() const;
   void on_durable(const std::vector<std::uint32_t>& tensors);
   [[nodiscard]] std::set<std::string> weights_names() const;
-  void warn(std::string text) { report_.warnings.push_back(std::move(text)); }
+  void warn(std::string text) { report_.warnings.push_back(check::remark(std::move(text))); }
   void log(const std::string& line) const {
     if (options_.log) options_.log(line);
   }

@@ -171,12 +171,6 @@ std::vector<std::optional<std::uint32_t>> typical_views(const Plan& plan) {
   return ranks;
 }
 
-std::string text_of(const Finding& finding) {
-  std::string text = fmt::format("{}: ", finding.rule);
-  if (!finding.tensor.empty()) text += fmt::format("'{}' ", finding.tensor);
-  return text + finding.message;
-}
-
 // The promise of --for, or of a layout that is one engine's own, holds for every weight, also for
 // those that no rule chose.
 void refuse_what_engine_does_not_load(const Plan& plan,
@@ -275,8 +269,9 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       }
       if (finding.severity == check::Severity::kError) accepted.push_back(finding);
       if (result.warnings.size() < kMaxWarnings) {
-        result.warnings.push_back(text_of(finding) +
-                                  (is_inherited ? " (so it was in the source)" : ""));
+        Finding& warning = result.warnings.emplace_back(finding);
+        warning.severity = check::Severity::kWarning;
+        if (is_inherited) warning.message += " (so it was in the source)";
       }
     }
     if (rank) continue;

@@ -26,7 +26,7 @@ expect 0 "the outputs of A are closer" "$ingot" compare "$work/int8" "$work/nvfp
   --json --html "$work/page.html" --markdown "$work/card.md" >"$work/all" 2>/dev/null || fail "--json"
 for word in ">In short<" "<svg" ">reference<" "kdb2"; do grep -q -- "$word" "$work/page.html" || fail "no $word in the page"; done
 grep -q "outputs.kl" "$work/card.md" || fail "no figures in the card"
-holds "d['schema'] == 1 and d['command'] == 'compare' and 'passed' not in d" all
+holds "d['schema'] == 2 and d['command'] == 'compare' and 'passed' not in d" all
 holds "f['outputs.kl']['closer'] == 'A' and f['outputs.kl']['interval'][0] > 0 and f['outputs.kl']['clusters'] == 9" all
 holds "f['text.nll']['clusters'] == 3 and f['text.nll']['closer'] is None" all
 holds "f['weights.changed']['closer'] == 'equal'" all
@@ -51,6 +51,7 @@ import json, sys
 measured = json.load(open(sys.argv[1]))["b"]["measured"]
 verified = json.load(open(sys.argv[2]))
 measured["layers"].pop("first_bad_layer"), verified["layers"].pop("first_bad_layer")
+assert [measured["structure"].pop(kind) for kind in ("errors", "warnings")] == [verified["errors"], verified["warnings"]]
 sys.exit(any(measured[level] != verified[level] for level in ("structure", "weights", "layers", "greedy", "text", "changes")))
 PY
 

@@ -37,7 +37,7 @@ python3 - "$work/json" <<'P' || fail "the document: $(cat "$work/json")"
 import json, sys
 d = json.load(open(sys.argv[1]))
 s, = d["sequences"]
-assert d["schema"] == 1 and s["prompt_ids"].count(0) == 1 and s["prompt_ids"][0] == 0
+assert d["schema"] == 2 and s["prompt_ids"].count(0) == 1 and s["prompt_ids"][0] == 0
 assert s["generated_ids"][-1] == 1 and s["text"] == "2 + 2 = 4." and s["stop"] == "eos"
 assert d["prefill"]["tokens"] == 11 and d["prefill"]["tokens_per_second"] > 0
 assert d["decode"]["tokens"] == 8 and d["seconds_to_first_token"] > 0 and d["peak_memory_bytes"] > 0

@@ -59,18 +59,18 @@ cp "$example"/model-00002* "$work/m"
 expect 2 "75 more: 75 of model.layers.*.mlp.experts.*.up_proj.weight" "$ingot" convert "$work/m" "$work/none" --rule '*.experts.*.up_proj.weight=nvfp4' --dialect deepseek
 [ "$(lines)" -le 2 ] || fail "a wrong rule: $(lines) lines"
 json "$ingot" convert "$work/m" "$work/none" --rule '*.experts.*.up_proj.weight=nvfp4' --dialect deepseek
-holds "len(d['error']['faults']) == 80 and d['error']['faults'][7]['code'] == 'unsupported'"
+holds "len(d['errors']) == 80 and d['errors'][7]['code'] == 'unsupported'"
 
 # A rule to BF16 dequantizes, and spares plain F32 unless it names the tensor or its role.
 plan() { "$ingot" convert "$work/m" "$work/none" --dry-run --json "$@" >"$work/json" 2>"$work/stderr" || fail "plan $*: $(cat "$work/stderr")"; }
 plan --rule 're:model\.layers\.[0-2]\.=bf16'
 holds "not any(a['from'] == 'f32' and a['to'] == 'bf16' for a in d['actions'])"
 holds "any(a['from'] == 'fp8-block' and a['to'] == 'bf16' for a in d['actions'])"
-holds "'leaves 8 plain tensors' in d['warnings'][0]"
+holds "'leaves 8 plain tensors' in d['warnings'][0]['message']"
 plan --rule 'role:indexer-k-norm=bf16'
-holds "sum(a['tensors'] for a in d['actions'] if a['from'] == 'f32' and a['to'] == 'bf16') == 12 and 'narrows 12' in d['warnings'][0]"
+holds "sum(a['tensors'] for a in d['actions'] if a['from'] == 'f32' and a['to'] == 'bf16') == 12 and 'narrows 12' in d['warnings'][0]['message']"
 plan --rule 'model.layers.1.mlp.gate.e_score_correction_bias=bf16'
-holds "'narrows 1 plain tensor' in d['warnings'][0]"
+holds "'narrows 1 plain tensor' in d['warnings'][0]['message']"
 "$ingot" convert "$work/m" "$work/part" --rule 're:model\.layers\.[0-2]\.=bf16' --progress never >/dev/null 2>"$work/stderr" || fail "part"
 grep -q "^warning: rule 're:" "$work/stderr" || fail "no warning of what the rule spared: $(cat "$work/stderr")"
 

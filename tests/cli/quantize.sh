@@ -12,7 +12,7 @@ for to in int8 nvfp4 mxfp4; do
   search=()
   [ $to != nvfp4 ] || search=(--search amax)
   json "$ingot" convert "$example" "$work/$to" --to $to "${search[@]}" --progress never
-  holds "d['schema'] == 1 and d['quality']['rows']"
+  holds "d['schema'] == 2 and d['quality']['rows']"
   holds "all(row['sqnr_db'] > 15 and row['cosine'] > 0.98 and 0 < row['relative_error'] < 0.2 for row in d['quality']['rows'])"
   holds "len(d['quality']['worst']) == 20"
   holds "d['quality']['tensors_rounded_twice'] > 0"
@@ -28,7 +28,7 @@ expect 0 "sqnr" bash -c "'$ingot' convert '$example' '$work/text' --to int8 --di
 # A dry run says what becomes BF16 though no rule asked for it, and writes nothing.
 expect 0 "35 quantized tensors that no rule selects become BF16" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt --activations weight-only --dry-run
 json "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt --activations weight-only --dry-run
-holds "d['schema'] == 1 and len(d['demoted']) == 35"
+holds "d['schema'] == 2 and len(d['demoted']) == 35"
 [ ! -e "$work/none" ] || fail "a dry run wrote something"
 expect 0 "nvfp4" "$ingot" convert "$example" "$work/none" --to nvfp4 --explain model.layers.3.mlp.experts.7.up_proj.weight
 expect 0 "bf16" "$ingot" convert "$example" "$work/none" --to nvfp4 --explain model.layers.5.mlp.experts.7.up_proj.weight
@@ -39,7 +39,7 @@ expect 0 "modelslim" "$ingot" list recipes
 expect 0 "modelopt" "$ingot" list dialects
 expect 0 "w8a8_int8" "$ingot" list engines
 json "$ingot" list recipes
-holds "d['schema'] == 1"
+holds "d['schema'] == 2"
 
 # BF16 of ours goes back to the released grid.
 "$ingot" convert "$example" "$work/bf16" --to bf16 --progress never >/dev/null 2>&1 || fail "cast"

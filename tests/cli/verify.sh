@@ -20,7 +20,7 @@ expect 0 "layer" "$ingot" verify "$example" "$work/ranks" --levels all --prompts
 grep -q "<svg" "$work/report.html" || fail "no picture in the page"
 grep -q "Verification: PASS" "$work/report.md" || fail "no verdict in the summary"
 "$ingot" verify "$example" "$work/int8" --json >"$work/json" 2>/dev/null || fail "--json"
-holds "d['schema'] == 1 and d['passed'] is True" json
+holds "d['schema'] == 2 and d['passed'] is True" json
 grep -q "$work" "$work/json" && fail "a path in the document"
 "$ingot" verify "$example" "$work/int8" --json --threads 1 2>/dev/null | cmp -s - "$work/json" || fail "two threads, another report"
 
@@ -48,7 +48,7 @@ expect 0 "PASS" "$ingot" verify "$example" --reference "$golden/forward_fp8.safe
 
 # Before anything is published.
 expect 0 "PASS" "$ingot" convert "$example" "$work/good" --to int8 --verify structure,weights --progress never
-holds "d['schema'] == 1 and d['output']['name'] == 'good'" good/ingot.verify.json
+holds "d['schema'] == 2 and d['output']['name'] == 'good'" good/ingot.verify.json
 grep -q verify.json "$work/good/ingot.json" && fail "the manifest lists the report"
 expect 0 "0 errors" "$ingot" check "$work/good"
 expect 0 "PASS" "$ingot" verify "$example" "$work/good"

@@ -98,7 +98,7 @@ std::vector<PairedLayer> paired_layers(const Report& a, const Report& b);
 /// are. One sentence.
 std::string comparison_sentence(const Comparison& comparison);
 
-/// The forms of report.h. `{"schema": 1, "command": "compare", ...}`.
+/// The forms of report.h.
 formats::Json comparison_json(const Comparison& comparison, std::size_t n_worst = 100);
 std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst = {},
                             std::size_t width = 0);

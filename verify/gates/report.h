@@ -37,6 +37,7 @@ struct Report {
   /// Levels that were asked for and could not be run, with the reason ("layers: the output could
   /// not be opened"). Each fails the report.
   std::vector<std::string> not_run;
+  std::vector<check::Finding> faults;  ///< the reasons, in their order
   std::vector<std::string> warnings;
   /// The requests of the conversion that weights are judged by, or the assumption where none are
   /// recorded; empty: nothing out of the ordinary, or weights were not compared.
@@ -72,7 +73,8 @@ std::string verdict_sentence(const Report& report);
 /// The two sides of the comparison: "source against output", with names and schemes.
 std::string compared_sentence(const Report& report);
 
-/// `{"schema": 1, ...}`: --json and ingot.verify.json. Infinite and undefined numbers are null.
+/// The keys of the report in documents, --json and ingot.verify.json. Infinite and undefined
+/// numbers are null.
 formats::Json report_json(const Report& report, std::size_t n_worst = 100);
 /// For a terminal: at most kScreenLines lines, with the five worst tensors. When `n_worst` is
 /// given, as many tensors and layers, and every other line.

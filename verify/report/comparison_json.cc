@@ -1,5 +1,6 @@
 #include <array>
 
+#include "check/rules/loader_rules.h"
 #include "report/rows.h"
 #include "verify/report/comparison_sections.h"
 
@@ -9,8 +10,6 @@ using formats::Json;
 using formats::json_list;
 
 namespace {
-
-constexpr int kSchema = 1;
 
 // Null where the figure tells nothing of closeness.
 Json closer_json(Closer closer) {
@@ -59,9 +58,7 @@ Json row_of(const PairedGroup& group) {
 
 Json comparison_json(const Comparison& comparison, std::size_t n_worst) {
   const Report& b = comparison.b;
-  Json json = {{"schema", kSchema},
-               {"command", "compare"},
-               {"tool_version", b.tool_version},
+  Json json = {{"warnings", check::remarks_json(warnings_of(comparison))},
                {"finding", comparison_sentence(comparison)},
                {"reference", comparison.a ? side_json(*b.source) : Json(nullptr)},
                {"a", side_json(comparison.a ? comparison.a->output : *b.source)},

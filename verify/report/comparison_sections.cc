@@ -222,12 +222,7 @@ Document comparison_document(const Comparison& comparison, Form form, std::size_
   if (form == Form::kPage) document.title = fmt::format("{} and {}", of_a.name, b.output.name);
   document.subject += comparison.a ? "; the reference is " + side(*b.source)
                                    : "; below, A is called the source and B the output";
-  std::vector<std::string> warnings = comparison.a ? comparison.a->warnings : b.warnings;
-  for (const std::string& warning : b.warnings) {
-    if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end())
-      warnings.push_back(warning);
-  }
-  document.remarks = remarks_of("warning", warnings);
+  document.remarks = remarks_of("warning", warnings_of(comparison));
   Sections& sections = document.sections;
   if (form != Form::kText) {
     Summary summary{.source_title = "A", .sides = {{"B", &b}}, .is_judged = false};
@@ -249,6 +244,15 @@ Document comparison_document(const Comparison& comparison, Form form, std::size_
 }
 
 }  // namespace
+
+std::vector<std::string> warnings_of(const Comparison& comparison) {
+  std::vector<std::string> warnings = comparison.a ? comparison.a->warnings : comparison.b.warnings;
+  for (const std::string& warning : comparison.b.warnings) {
+    if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end())
+      warnings.push_back(warning);
+  }
+  return warnings;
+}
 
 std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst,
                             std::size_t width) {

@@ -13,6 +13,9 @@ namespace ingot::verify {
 formats::Json row_of(const PairedFigure& figure);
 formats::Json row_of(const PairedGroup& group);
 
+/// The warnings about all sides, each once.
+std::vector<std::string> warnings_of(const Comparison& comparison);
+
 /// "+1.25", or which side is exact where the difference is infinite.
 std::string signed_decibels(double value);
 

@@ -1,6 +1,4 @@
-#include <algorithm>
-#include <span>
-
+#include "check/rules/loader_rules.h"
 #include "report/rows.h"
 #include "verify/gates/report.h"
 #include "verify/report/sections.h"
@@ -12,7 +10,6 @@ using formats::json_list;
 
 namespace {
 
-constexpr int kSchema = 1;
 // A checkpoint may have a hundred thousand tensors, and each may be missing.
 constexpr std::size_t kFindings = 1000;
 
@@ -23,25 +20,15 @@ Json share_json(const SchemeShare& share) {
           {"bytes", share.bytes}};
 }
 
-Json finding_json(const check::Finding& finding) {
-  return {{"severity", check::severity_name(finding.severity)},
-          {"code", error_code_name(finding.code)},
-          {"rule", finding.rule},
-          {"file", finding.file},
-          {"tensor", finding.tensor},
-          {"message", finding.message}};
-}
-
 Json structure_json(const StructureReport& structure) {
-  const auto told =
-      std::span(structure.findings).first(std::min(structure.findings.size(), kFindings));
-  return {{"tensors", structure.tensors},
-          {"hashed", structure.hashed},
-          {"manifest", structure.has_manifest},
-          {"errors", structure.errors()},
-          {"warnings", structure.warnings()},
-          {"input_scales", structure.input_scales},
-          {"findings", json_list(told, finding_json)}};
+  return {
+      {"tensors", structure.tensors},
+      {"hashed", structure.hashed},
+      {"manifest", structure.has_manifest},
+      {"input_scales", structure.input_scales},
+      {"summary", {{"errors", structure.errors()}, {"warnings", structure.warnings()}}},
+      {"errors", check::faults_json(structure.findings, check::Severity::kError, kFindings)},
+      {"warnings", check::faults_json(structure.findings, check::Severity::kWarning, kFindings)}};
 }
 
 Json sums_json(const ElementSums& sums) {
@@ -253,23 +240,34 @@ Json measured_json(const Report& report, std::size_t n_worst) {
 
 Json report_json(const Report& report, std::size_t n_worst) {
   const Coverage coverage = coverage_of(report);
-  Json json = {{"schema", kSchema},
-               {"command", "verify"},
-               {"tool_version", report.tool_version},
-               {"passed", report.passed()},
+  Json json = {{"passed", report.passed()},
                {"levels", json_list(report.levels, level_name)},
                {"verdict", verdict_word(report)},
                {"judged", coverage.judged},
                {"measured", coverage.measured},
                {"not_judged", coverage.not_judged},
                {"not_run", report.not_run},
-               {"warnings", report.warnings},
                {"wanted", report.wanted},
                {"source", report.source ? side_json(*report.source) : Json(nullptr)},
                {"output", side_json(report.output)},
                {"reference", report.reference},
                {"gates", json_rows(report.gates)}};
   json.update(measured_json(report, n_worst));
+  // What a comparison has for each side is here the document's own.
+  Json errors = json_list(report.faults, check::fault_json);
+  Json warnings = check::remarks_json(report.warnings);
+  std::uint64_t n_errors = errors.size(), n_warnings = warnings.size();
+  if (report.structure) {
+    n_errors += report.structure->errors();
+    n_warnings += report.structure->warnings();
+    Json& structure = json["structure"];
+    for (Json& fault : structure["errors"]) errors.push_back(std::move(fault));
+    for (Json& fault : structure["warnings"]) warnings.push_back(std::move(fault));
+    for (const char* key : {"errors", "warnings", "summary"}) structure.erase(key);
+  }
+  json.update({{"errors", std::move(errors)},
+               {"warnings", std::move(warnings)},
+               {"summary", {{"errors", n_errors}, {"warnings", n_warnings}}}});
   return as_document(std::move(json));
 }
 

@@ -144,7 +144,8 @@ TEST(ForAnEngine, WarnsOfABackendThatIsWrong) {
     const Plan plan = plan_for_engine(source, Engine::kVllm, SchemeId::kInt4Group, recipe);
     return require_loadable(plan, 1).warnings;
   };
-  EXPECT_THAT(warnings("128"), ::testing::Contains(::testing::HasSubstr("engine.options-of-vllm")));
+  EXPECT_THAT(warnings("128"), ::testing::Contains(::testing::Field(&check::Finding::rule,
+                                                                    "engine.options-of-vllm")));
   EXPECT_THAT(warnings("64"), ::testing::IsEmpty());
 }
 
@@ -253,7 +254,8 @@ TEST(LoadedBy, NobodyWhereARuleFindsAnError) {
   unroutable.config.insert(unroutable.config.rfind('}'), ", \"n_group\": 2");
   const Loadable nowhere = loadable_of(unroutable, plain);
   EXPECT_EQ(n_loading(nowhere), 0U);
-  EXPECT_THAT(nowhere.warnings, ::testing::Contains(::testing::HasSubstr("moe.routing")));
+  EXPECT_THAT(nowhere.warnings,
+              ::testing::Contains(::testing::Field(&check::Finding::rule, "moe.routing")));
 }
 
 TEST(Repair, RefusesAHeadThatLoadersBuildPlain) {
@@ -311,7 +313,9 @@ TEST(EngineFamilies, TellSilentGarbage) {
   EXPECT_FALSE(plain.vllm().loads);
   EXPECT_TRUE(plain.vllm().is_silent);
   EXPECT_THAT(loadable.warnings,
-              ::testing::Contains(::testing::HasSubstr("without an error and computes garbage")));
+              ::testing::Contains(
+                  ::testing::Field(&check::Finding::message,
+                                   ::testing::HasSubstr("without an error and computes garbage"))));
   separate.choices.engine = &engines::kVllmRow;
   expect_error(ErrorCode::kUnsupported, {"without an error and computes garbage"},
                [&] { static_cast<void>(PlannedFixture("gpt_oss_bf16", separate).vllm()); });
