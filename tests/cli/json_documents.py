@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Every command with --json prints one document, of the form in docs/schema/, however it ends.
+
+    json_documents.py INGOT EXAMPLE SCHEMAS
+
+Runs all commands with good and bad outcomes. Standard output has to be one JSON document that its schema accepts, without
+a key that the schema does not know, and `error`, `errors` and `passed` have to agree with the exit code."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import jsonschema
+
+ingot, example, folder = sys.argv[1:4]
+failures = []
+schemas = {os.path.basename(path)[:-len(".json")]: json.load(open(path)) for path in glob.glob(folder + "/*.json")}
+# Of a call whose first word is no command.
+schemas["document"] = {"$id": "document.json", "$ref": "definitions.json#/$defs/document", "unevaluatedProperties": False}
+commands = sorted(schemas.keys() - {"definitions", "generate-line", "document"})
+seen = set()
+
+
+def in_one_file(schema):
+    """The schema with those that it refers to: how others are found differs between versions of jsonschema."""
+    text = json.dumps(schema).replace('"definitions.json#', '"#').replace('"verify.json"', '"#/$defs/verify"')
+    return {key: value for key, value in json.loads(text).items() if key != "$id"}
+
+
+definitions = in_one_file(schemas["definitions"])["$defs"] | {"verify": in_one_file(schemas["verify"])}
+
+
+def faults_of(document, name):
+    schema = in_one_file(schemas[name])
+    schema["$defs"] = definitions | schema.get("$defs", {})
+    found = jsonschema.Draft202012Validator(schema).iter_errors(document)
+    return [f"{name}.json: {'/'.join(map(str, fault.absolute_path))}: {fault.message[:300]}" for fault in found]
+
+
+def judge(words, status, code, text):
+    """The document, after it was held against its schema and the exit code."""
+    def fail(what):
+        failures.append(f"ingot {' '.join(words)}: {what}")
+    if code != status:
+        fail(f"exit code {code} instead of {status}: {text[:500]}")
+    try:
+        document = json.loads(text)
+    except ValueError as fault:
+        sys.exit(f"FAILED: ingot {' '.join(words)}: not one document: {fault}: {text[:200]!r}")
+    command = document.get("command")
+    for fault in faults_of(document, command if command in commands else "document"):
+        fail(fault)
+    error, errors, passed = document["error"], document["errors"], document.get("passed")
+    if document["summary"] != {"errors": len(errors), "warnings": len(document["warnings"])}:
+        fail(f"summary {document['summary']} of {len(errors)} errors and {len(document['warnings'])} warnings")
+    if error is not None and not errors:
+        fail("an error that is not among the errors")
+    if code == 0 and (error is not None or passed is False):
+        fail(f"exit code 0 with error {error}, passed {passed}")
+    if code == 1 and passed is not False:
+        fail(f"exit code 1 with passed {passed}")
+    if code not in (0, 1) and not errors:
+        fail("exit code 2 without an error")
+    seen.update((document["command"], key) for key in document)
+    return document
+
+
+def run(status, *words):
+    done = subprocess.run([ingot, *words, "--json"], capture_output=True, stdin=subprocess.DEVNULL)
+    return judge(words, status, done.returncode, done.stdout.decode())
+
+
+def stopped(number, *words):
+    """The document of a command that a signal stops while it works."""
+    started = subprocess.Popen([ingot, *words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    def catches():
+        mask = next(line for line in open(f"/proc/{started.pid}/status") if line.startswith("SigCgt:"))
+        return int(mask.split()[1], 16) >> (number - 1) & 1
+    while started.poll() is None and not catches():
+        time.sleep(0.001)
+    started.send_signal(number)
+    text = started.communicate()[0].decode()
+    document = judge(words, -number, started.returncode, text)
+    expect(document.get("error", {}).get("code") == "interrupted", f"no word of the signal: {document.get('error')}")
+
+
+def expect(holds, what):
+    if not holds:
+        failures.append(what)
+
+
+def try_all(work):
+    def at(name):
+        return os.path.join(work, name)
+    quiet = ("--progress", "never")
+    text, loads = at("text.txt"), at("loads.safetensors")
+    open(text, "w").write("There was once a small fox, and his name was Sam. One day he found a kite.")
+    absent, broken, unread = at("absent"), at("broken"), at("unread")
+
+    # Words that are not understood, of any command.
+    for command in [*commands, "help", "completions", "nonsense"]:
+        document = run(2, command, "--bogus")
+        expect(document["command"] == command, f"command {document['command']} instead of {command}")
+        expect(document["error"]["code"] == "invalid-argument", f"{command} --bogus: {document['error']}")
+    run(2)
+
+    # Checkpoints that are not there, or damaged.
+    shutil.copytree(example, broken)
+    first = sorted(glob.glob(broken + "/*.safetensors"))[0]
+    os.truncate(first, os.path.getsize(first) - 1000)
+    shutil.copytree(example, unread)
+    open(unread + "/config.json", "w").write("{")
+    for directory in (absent, broken, unread):
+        run(2, "inspect", directory)
+        run(2, "check", directory)
+        run(2, "convert", directory, at("none"), "--to", "bf16")
+        run(2, "convert", directory, at("none"), "--to", "bf16", "--dry-run")
+        run(2, "merge", directory, at("none"))
+        run(2, "repair", directory, at("none"))
+        run(2, "verify", directory)
+        run(2, "verify", example, directory, "--levels", "structure")
+        run(2, "compare", directory, example)
+        run(2, "generate", directory, "--prompt", "x")
+        run(2, "calibrate", directory, "--text", text, "--out", at("none"))
+        run(2, "balance", directory, "--text", text, "--ep", "2", "--out", at("none"))
+    run(2, "join", absent)
+    run(2, "verify", "--join", absent)
+    run(2, "list", "roles", absent)
+
+    run(0, "inspect", example)
+    run(0, "inspect", example, "--tensors")
+    run(0, "inspect", example, "lm_head.weight")
+    run(2, "inspect", example, "no.such.weight")
+    run(0, "inspect", example, "--gpu-memory", "80GB", "--to", "bf16", "--tp", "2", "--context", "4k")
+    expect("yaml" in run(0, "inspect", example, "--family", "auto")["proposal"], "no proposal")
+    for table in sorted(schemas["list"]["properties"].keys() - {"command"}):
+        expect(run(0, "list", table)[table], f"list {table}")
+    run(0, "list", "roles", example)
+    run(2, "list", "nonsense")
+    run(0, "check", example)
+    run(2, "check", example, "--engine", "nonsense")
+    run(0, "synth", at("synth"), "--family", "deepseek_v3")
+    run(2, "synth", at("synth"), "--family", "deepseek_v3")
+    run(0, "calibrate", example, "--text", text, "--out", loads, *quiet)
+    run(2, "calibrate", example, "--text", text, "--out", loads, *quiet)
+    run(0, "balance", example, "--loads", loads, "--ep", "2", "--out", at("map.json"))
+    run(2, "balance", example, "--loads", loads, "--ep", "2", "--out", at("map.json"))
+
+    # Conversions: plans, results, and outputs that are not published.
+    run(0, "convert", example, at("none"), "--to", "nvfp4", "--dry-run", *quiet)
+    run(0, "convert", example, at("none"), "--to", "int8", "--tp", "2", "--dry-run", "--part", "0/2")
+    refused = run(2, "convert", example, at("none"), "--to", "bf16", "--dry-run", "--assume-disk", "1MB")
+    expect(refused["error"]["code"] == "no-space" and refused["files"], "a plan that the disk cannot hold")
+    run(0, "convert", example, at("none"), "--to", "int8", "--explain", "lm_head.weight")
+    run(0, "convert", example, at("none"), "--to", "int8", "--tp", "2", "--explain", "model.layers.0.mlp.up_proj.weight")
+    run(2, "convert", example, at("none"), "--explain", "no.such.weight")
+    several = run(2, "convert", example, at("none"), "--rule", "*.experts.*.up_proj.weight=nvfp4", "--dialect", "deepseek")
+    expect(len(several["errors"]) > 1 and several["errors"][0]["tensor"], "faults of several tensors in one")
+    run(0, "convert", example, at("nvfp4"), "--to", "nvfp4", *quiet)
+    expect(run(0, "convert", example, at("nvfp4"), "--to", "nvfp4", "--resume", *quiet)["already_done"], "done twice")
+    run(2, "convert", example, at("nvfp4"), "--to", "nvfp4", *quiet)
+    gates = ("--verify", "weights", *quiet)
+    kept = run(0, "convert", example, at("int8"), "--to", "int8", *gates)
+    record = json.load(open(at("int8/ingot.verify.json")))
+    expect(record == kept["verification"] and not faults_of(record, "verify"), "the record of a verification")
+    failed = run(1, "convert", example, at("gated"), "--to", "int8", *gates, "--require", "weights.relative_error<=0")
+    expect(failed["published"] is False and os.path.isdir(failed["unfinished"]), "a refused output is called published")
+    expect(failed["verification"]["passed"] is False and failed["verification"]["gates"], "no report of a failed gate")
+    run(1, "convert", example, at("int8"), "--to", "int8", *gates, "--require", "weights.relative_error<=0", "--resume")
+    lost = run(1, "convert", example, at("lossy"), "--to", "int8", "--lossless-only", *quiet)
+    expect(lost["error"]["tensor"] and lost["published"] is False, "the tensor that loses a value is not named")
+    expect(run(0, "convert", example, at("f32"), "--to", "f32", "--lossless-only", *quiet)["passed"], "F32 is lossless")
+    for part in ("0/2", "1/2"):
+        run(0, "convert", example, at("parts"), "--to", "bf16", "--part", part, *quiet)
+    run(0, "join", at("parts"), "--dry-run")
+    run(0, "join", at("parts"))
+    run(0, "join", at("parts"))
+    run(0, "convert", example, at("ranks"), "--tp", "2", "--ep", "2", "--tp-fit", "retile", *quiet)
+    run(0, "inspect", at("ranks"))
+    run(0, "inspect", at("ranks/rank-00001-of-00002"))
+    run(0, "merge", at("ranks"), at("merged"), *quiet)
+    run(2, "merge", example, at("none"))
+    run(0, "repair", at("int8"), at("mended"), *quiet)
+    run(0, "repair", at("int8"), at("none"), "--dry-run")
+    run(1, "check", at("int8"), "--engine", "transformers")
+    run(0, "check", at("int8"), "--engine", "vllm")
+    run(0, "check", example, "--source-of", at("int8"))
+    run(2, "check", at("synth"), "--source-of", at("int8"))
+
+    # Verification, with all levels and a gate that fails; a page that the disk cannot hold, when the report is there.
+    every = ("--levels", "all", "--text", text, "--tokens", "4", *quiet)
+    run(0, "verify", example, at("int8"), *every)
+    run(0, "verify", at("int8"), "--text", text, *quiet)
+    failed = run(1, "verify", example, at("int8"), "--require", "weights.relative_error<=0", *quiet)
+    expect(failed["passed"] is False and failed["weights"], "no report of a failed gate")
+    full = run(2, "verify", example, at("int8"), "--levels", "structure", "--html", "/dev/full", *quiet)
+    expect(full["error"] and full["gates"] is not None and full["passed"], "no report with a page that cannot be written")
+    reports = [at("part0.json"), at("part1.json")]
+    for i, report in enumerate(reports):
+        json.dump(run(0, "verify", example, at("int8"), "--part", f"{i}/2", *quiet), open(report, "w"))
+    run(0, "verify", "--join", *reports)
+    run(2, "verify", "--join", reports[0])
+    run(0, "compare", at("int8"), at("nvfp4"), "--reference", example, *every)
+    run(0, "compare", at("int8"), at("nvfp4"), "--levels", "structure,weights,layers", *quiet)
+
+    run(0, "generate", example, "--prompt", "What is 2 + 2?", "--greedy", "--draft", "1")
+    run(0, "generate", at("ranks"), "--prompt", "2", "--max-new-tokens", "2", "--ranks", "threads")
+    lines = subprocess.run([ingot, "generate", example, "--prompt", "2", "--max-new-tokens", "2", "--jsonl"],
+                           capture_output=True, check=True).stdout.decode().splitlines()
+    for line in lines:
+        failures.extend(faults_of(json.loads(line), "generate-line"))
+    expect(len(lines) == 1, f"{len(lines)} lines of one answer")
+
+    open(text, "w").write("There was once a small fox, and his name was Sam. " * 8000)
+    stopped(signal.SIGTERM, "calibrate", example, "--text", text, "--out", at("never"), *quiet)
+    stopped(signal.SIGINT, "generate", example, "--tokens", "1", "--max-new-tokens", "100000", "--temperature", "2")
+
+
+with tempfile.TemporaryDirectory(prefix="ingot-json-") as work:
+    try_all(work)
+# A key of a schema that no document has would be a promise that is not kept.
+for command in commands:
+    for key in schemas[command].get("properties", {}).keys() - {"command"}:
+        expect((command, key) in seen, f"{command}.json: no document has {key}")
+for failure in failures:
+    print("FAILED:", failure, file=sys.stderr)
+sys.exit(1 if failures else 0)
