@@ -13,7 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/flags/hub_names.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -126,14 +126,6 @@ void note_given(const CLI::App& app, FlagTable& table) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0)
       table.given.insert((option->get_positional() ? "" : "--") + option->get_single_name());
-  }
-}
-
-void mark_values(const FlagTable& table) {
-  for (const FlagTable::Row& row : table.rows) {
-    if (row.flag.rule.mark.empty() || !table.is_given(row.flag.name)) continue;
-    std::string* text = text_of(row.flag);
-    *text = row.flag.rule.mark + *text;
   }
 }
 

@@ -1,13 +1,9 @@
 #include <csignal>
 #include <cstring>
-#include <exception>
-#include <filesystem>
 #include <functional>
 #include <iostream>
-#include <new>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <poll.h>
@@ -24,6 +20,7 @@
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
+#include "library/current_error.h"
 
 namespace ingot::cli {
 namespace {
@@ -112,16 +109,8 @@ int guarded(int argc, char** argv) {
         error.message().find("run again") != std::string::npos)
       tell_of_resume(call, error);
     return code;
-  } catch (const std::bad_alloc&) {
-    return report(call, Error(ErrorCode::kLimit, "out of memory (give a smaller --mem-limit)"));
-  } catch (const std::filesystem::filesystem_error& failure) {
-    return report(call, system_error(failure.code().value(), "use", failure.path1().string()));
-  } catch (const std::system_error& failure) {
-    return report(call,
-                  Error(ErrorCode::kLimit, "the system refuses a thread: {} (lower --threads)",
-                        failure.code().message()));
-  } catch (const std::exception& failure) {
-    return report(call, Error(ErrorCode::kInternal, failure.what()));
+  } catch (...) {
+    return report(call, library::current_error());
   }
 }
 

@@ -4,7 +4,7 @@
 cmake_minimum_required(VERSION 3.25)
 
 # The layers, and what each may include besides itself.
-set(layers formats report engines synth quantize shard check inference convert verify cli)
+set(layers formats report engines synth quantize shard check inference convert verify library cli)
 set(allowed_formats "")
 set(allowed_report formats)
 set(allowed_engines formats)
@@ -15,7 +15,8 @@ set(allowed_check shard engines formats)
 set(allowed_inference shard quantize formats)
 set(allowed_convert check shard engines quantize report formats)
 set(allowed_verify inference check shard quantize report formats)
-set(allowed_cli verify convert inference check shard engines quantize synth report formats)
+set(allowed_library verify convert inference check shard engines quantize report formats)
+set(allowed_cli library verify convert inference check shard engines quantize synth report formats)
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files in the
 # layer's folder itself are the top.
@@ -26,6 +27,7 @@ set(rooms_shard cut align join)
 set(rooms_check facts rules)
 set(rooms_convert recipe plan output run job)
 set(rooms_verify structure weights outputs layers calibrate gates compare report)
+set(rooms_library options)
 set(rooms_cli terminal mpi flags manual report commands)
 set(rooms_inference base kernels kernels/quantized weights cache parallel model/spec model/step family model/attention model/recurrent
   model/feed_forward model tokenizer chat generate)

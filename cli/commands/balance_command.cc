@@ -7,7 +7,6 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
-#include "cli/flags/flag_table.h"
 #include "cli/report/balance_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
@@ -15,6 +14,7 @@
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
+#include "library/options/flag_table.h"
 #include "shard/cut/expert_map.h"
 
 namespace ingot::cli {

@@ -6,8 +6,9 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
+#include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "report/figures.h"

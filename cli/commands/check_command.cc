@@ -11,7 +11,7 @@
 #include "check/check.h"
 #include "check/rules/engine_findings.h"
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "engines/view.h"
@@ -239,10 +239,7 @@ std::function<int()> declare_check(FlagTable& table) {
               {.excludes = {"--deep", "--no-hashes", "--family", "--family-file", "--config"},
                .value_name = "CONVERTED",
                .kind = ValueKind::kCheckpoint}}});
-  table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, kFamilyHelp),
-             family_file_flag(&flags->family),
-             {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
+  declare_source(table, flags->family, flags->config, kFamilyHelp);
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});
   table.footer =

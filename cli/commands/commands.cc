@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "cli/flags/flag_table.h"
 #include "cli/terminal/terminal.h"
+#include "formats/base/fault_lines.h"
+#include "formats/base/printable.h"
+#include "formats/json/json.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 namespace {

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
+#include "formats/base/error.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 

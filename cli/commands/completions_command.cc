@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
 #include "cli/manual/completions.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include "cli/flags/flag_table.h"
 #include "convert/convert.h"
 #include "convert/expert_form.h"
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/text/spelling.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 namespace {

@@ -4,13 +4,15 @@
 #include <optional>
 #include <string>
 
-#include "cli/flags/slicing_flags.h"
-#include "cli/flags/target_flags.h"
 #include "cli/report/fit_report.h"
+#include "library/options/slicing_flags.h"
+#include "library/options/target_flags.h"
+
+namespace ingot {
+struct FlagTable;
+}
 
 namespace ingot::cli {
-
-struct FlagTable;
 
 /// The flags of `inspect --gpu-memory`: whether a checkpoint, or an output of it, fits the memory
 /// of devices.

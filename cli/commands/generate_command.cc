@@ -14,7 +14,6 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/launch.h"
-#include "cli/flags/flag_table.h"
 #include "cli/flags/generate_input.h"
 #include "cli/report/step_report.h"
 #include "cli/terminal/answer.h"
@@ -34,6 +33,7 @@
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/tokenizer/tokenizer.h"
+#include "library/options/flag_table.h"
 #include "report/figures.h"
 #include "shard/join/source.h"
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
 #include "cli/manual/man_page.h"
 #include "cli/manual/topics.h"
 #include "cli/terminal/terminal.h"
@@ -18,6 +17,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/text/spelling.h"
+#include "library/options/flag_table.h"
 #include "report/table_text.h"
 
 namespace ingot::cli {

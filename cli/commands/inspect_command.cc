@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <iostream>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,8 +12,6 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/fit.h"
-#include "cli/flags/family_proposal.h"
-#include "cli/flags/flag_table.h"
 #include "cli/report/as_stored.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/answer.h"
@@ -24,15 +22,15 @@
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/family/families.h"
-#include "formats/storage/block_scales.h"
 #include "formats/storage/meant_tensor.h"
-#include "quantize/scheme.h"
+#include "library/decoded_bands.h"
+#include "library/options/family_proposal.h"
+#include "library/options/flag_table.h"
 #include "quantize/tensor_statistics.h"
 #include "report/figures.h"
 #include "report/rows.h"
 #include "report/table_text.h"
 #include "shard/join/source.h"
-#include "verify/weights/weight_bands.h"
 
 namespace ingot::cli {
 
@@ -94,35 +92,20 @@ std::string statistics_text(const TensorStatistics& statistics) {
   return text + histogram_text(histogram_rows(statistics));
 }
 
-/// Statistics over the decoded values of one tensor, read in bands. Nullopt when its dtype has no
-/// arithmetic here.
+/// Statistics over the decoded values of one tensor. Nullopt when its dtype has no arithmetic here.
 std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
                                                   const LogicalTensor& tensor,
                                                   std::size_t threads) {
-  const quantize::Scheme* scheme = quantize::find_scheme(tensor.encoding.scheme);
-  if (scheme == nullptr || scheme->decode == nullptr) return std::nullopt;
-  const formats::ScaleReader scale_reader(source, tensor, {.allow_zero = true});
-  const formats::Encoding& encoding = tensor.encoding;
-  const std::array<std::uint64_t, 2> group = {encoding.block_rows, encoding.block_cols};
-  const verify::WeightBands bands(tensor.shape, group, group, 1);
-
   TensorStatistics all;
   std::mutex mutex;
-  parallel_for(bands.count(), threads, [&](std::size_t i) {
-    const verify::WeightBand band = bands.band(i);
-    std::vector<std::byte> codes;
-    const verify::EncodedBand read = verify::read_band(
-        {source, tensor}, band, encoding.block_cols > 0 ? &scale_reader : nullptr, codes);
-    std::vector<float> values(band.rows * band.cols);
-    scheme->decode(
-        read.run,
-        {.data = values.data(), .rows = band.rows, .cols = band.cols, .stride = band.cols});
-    TensorStatistics here;
-    here.accumulate(values);
-    const std::lock_guard lock(mutex);
-    all.merge(here);
-  });
-  return all;
+  const bool is_decoded = library::decode_bands(
+      source, tensor, threads, [&](const verify::WeightBand&, std::span<const float> values) {
+        TensorStatistics here;
+        here.accumulate(values);
+        const std::lock_guard lock(mutex);
+        all.merge(here);
+      });
+  return is_decoded ? std::optional(all) : std::nullopt;
 }
 
 /// One tensor: its place, and its values.
@@ -287,10 +270,7 @@ std::function<int()> declare_inspect(FlagTable& table) {
               &flags->tensors,
               "list tensors, with pattern those that match",
               {.excludes = {"--gpu-memory"}}}});
-  table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, kAutoFamilyHelp),
-             family_file_flag(&flags->family),
-             {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
+  declare_source(table, flags->family, flags->config, kAutoFamilyHelp);
   table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
   declare_fit(table, flags->fit);
   table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/flags/hub_names.h"
 #include "cli/report/convert_report.h"
 #include "cli/terminal/answer.h"

@@ -12,9 +12,11 @@
 #include "convert/convert.h"
 #include "convert/job/execute.h"
 
-namespace ingot::cli {
-
+namespace ingot {
 struct FlagTable;
+}
+
+namespace ingot::cli {
 
 /// Flags for how a job runs, not for its output.
 struct JobFlags {

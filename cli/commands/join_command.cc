@@ -8,7 +8,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/job/part_journals.h"

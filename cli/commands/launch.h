@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/flags/flag_table.h"
 #include "cli/mpi/ranks.h"
 #include "inference/parallel/comm.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

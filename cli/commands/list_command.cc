@@ -8,7 +8,6 @@
 
 #include "check/rules/loader_rules.h"
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
 #include "cli/report/role_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
@@ -22,6 +21,7 @@
 #include "formats/records/layout.h"
 #include "formats/storage/encoding.h"
 #include "formats/text/spelling.h"
+#include "library/options/flag_table.h"
 #include "quantize/scheme.h"
 #include "report/rows.h"
 #include "report/table_text.h"

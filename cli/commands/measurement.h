@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "cli/flags/flag_table.h"
 #include "cli/terminal/progress.h"
+#include "library/options/flag_table.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {

@@ -2,11 +2,12 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
-#include "cli/flags/flag_table.h"
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "formats/files/hub_cache.h"
+#include "formats/base/foreign_files.h"
+#include "library/options/flag_table.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

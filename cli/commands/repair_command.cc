@@ -8,8 +8,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
-#include "cli/flags/flag_table.h"
-#include "cli/flags/target_flags.h"
+#include "library/options/flag_table.h"
+#include "library/options/target_flags.h"
 #include "cli/terminal/answer.h"
 #include "convert/convert.h"
 #include "convert/output/apart.h"

@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"

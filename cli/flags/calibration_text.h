@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "cli/flags/flag_table.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "library/options/flag_table.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::cli {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/available_memory.h"
 #include "formats/base/error.h"

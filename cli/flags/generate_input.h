@@ -17,9 +17,11 @@
 #include "inference/generate/scheduler.h"
 #include "inference/tokenizer/tokenizer.h"
 
-namespace ingot::cli {
-
+namespace ingot {
 struct FlagTable;
+}
+
+namespace ingot::cli {
 
 /// The flags of `ingot generate`, as given.
 struct GenerateFlags {

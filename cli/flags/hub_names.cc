@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/files/hub_cache.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

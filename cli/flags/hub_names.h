@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <string_view>
 
-namespace ingot::cli {
-
+namespace ingot {
 struct FlagTable;
+}
+
+namespace ingot::cli {
 
 /// Replaces the given names of models on the hub, `ORG/NAME[@REVISION]`, which are no paths here,
 /// by their snapshots in the hub's cache: that of HF_HUB_CACHE, else of HF_HOME, else of the home

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "cli/flags/flag_table.h"
 #include "cli/manual/markdown_text.h"
 #include "cli/terminal/available_memory.h"
 #include "cli/terminal/output_guard.h"
@@ -23,6 +22,7 @@
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
+#include "library/options/flag_table.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

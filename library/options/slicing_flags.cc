@@ -1,15 +1,15 @@
-#include "cli/flags/slicing_flags.h"
+#include "library/options/slicing_flags.h"
 
 #include <array>
 
 #include <fmt/format.h>
 
-#include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/text/spelling.h"
+#include "library/options/flag_table.h"
 
-namespace ingot::cli {
+namespace ingot {
 namespace {
 
 constexpr std::array kFits = {shard::TpFit::kRefuse, shard::TpFit::kRetile, shard::TpFit::kPad,
@@ -121,4 +121,4 @@ void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options) {
   slicing.expert_map_where = flags.expert_map;
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot

@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-namespace ingot::cli {
+namespace ingot {
 
 /// Headings of `ingot COMMAND --help`, in the order of their appearance; the common flags come
 /// first.
@@ -133,6 +133,9 @@ std::string_view heading_of(FlagGroup group);
 /// The same for the first given flag that FlagRule::idle finds idle.
 void refuse_idle_flags(const FlagTable& table);
 
+/// Puts FlagRule::mark before the values of given flags.
+void mark_values(const FlagTable& table);
+
 /// A flag, or a word at its place, that must be given.
 Flag required(std::string name, FlagTarget target, std::string help,
               ValueKind kind = ValueKind::kText);
@@ -161,6 +164,9 @@ Flag json_flag(bool* target);
 Flag family_flag(std::string* target, std::string help);
 /// The family of a file, in the variable of --family.
 Flag family_file_flag(std::string* target);
+/// --family, --family-file and --config: how a checkpoint is read.
+void declare_source(FlagTable& table, std::string& family, std::string& config,
+                    std::string family_help);
 Flag mem_limit_flag(std::string* target, std::string help = "memory budget");
 /// The threads that were asked for, or every processor.
 std::size_t threads_of(std::size_t given);
@@ -177,4 +183,4 @@ inline constexpr const char* kConfigHelp = "config.json of the model, for shards
 /// or binary unit in any case. Throws kInvalidArgument naming the option, also without a unit.
 std::uint64_t parse_size(std::string_view text, std::string_view option);
 
-}  // namespace ingot::cli
+}  // namespace ingot

@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags/flag_table.h"
 #include "convert/recipe/recipe.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "library/options/flag_table.h"
 
 // `--family auto`: a family proposed for an unknown model.
 
-namespace ingot::cli {
+namespace ingot {
 
 inline constexpr const char* kAutoFamily = "auto";
 inline constexpr const char* kAutoFamilyHelp =
@@ -33,4 +33,4 @@ std::string proposed_family(const formats::Checkpoint& source, const ProposalFla
 std::string settle_family(const formats::Checkpoint& source, const ProposalFlags& flags,
                           const convert::Recipe& recipe);
 
-}  // namespace ingot::cli
+}  // namespace ingot

@@ -1,4 +1,4 @@
-#include "cli/flags/family_proposal.h"
+#include "library/options/family_proposal.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -12,7 +12,7 @@
 #include "formats/family/proposal/family_proposal.h"
 #include "formats/storage/encoding.h"
 
-namespace ingot::cli {
+namespace ingot {
 namespace {
 
 bool quantizes(const convert::Recipe& recipe) {
@@ -80,4 +80,4 @@ std::string settle_family(const formats::Checkpoint& source, const ProposalFlags
       .in_file(source.directory().string());
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot

@@ -1,4 +1,4 @@
-#include "cli/flags/target_flags.h"
+#include "library/options/target_flags.h"
 
 #include <iterator>
 #include <memory>
@@ -12,7 +12,7 @@
 #include "formats/base/fd.h"
 #include "shard/join/source.h"
 
-namespace ingot::cli {
+namespace ingot {
 
 using convert::Recipe;
 using formats::Checkpoint;
@@ -181,4 +181,4 @@ Flag allow_flag(TargetFlags& flags) {
                       fmt::join(convert::Allowances::kinds(), ", "))};
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot

@@ -6,7 +6,7 @@
 
 #include "convert/plan/plan.h"
 
-namespace ingot::cli {
+namespace ingot {
 
 struct FlagTable;
 
@@ -24,4 +24,4 @@ void declare_slicing(FlagTable& table, SlicingFlags& flags);
 /// and as make_topology does.
 void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options);
 
-}  // namespace ingot::cli
+}  // namespace ingot

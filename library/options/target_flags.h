@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/flags/flag_table.h"
 #include "convert/recipe/recipe.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "library/options/flag_table.h"
 
-namespace ingot::cli {
+namespace ingot {
 
 /// The flags that decide how a conversion treats each tensor, as given.
 struct TargetFlags {
@@ -32,4 +32,4 @@ convert::Recipe make_recipe(const TargetFlags& flags);
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
                       convert::Choices& choices);
 
-}  // namespace ingot::cli
+}  // namespace ingot

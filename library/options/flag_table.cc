@@ -1,4 +1,4 @@
-#include "cli/flags/flag_table.h"
+#include "library/options/flag_table.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 
-namespace ingot::cli {
+namespace ingot {
 
 namespace {
 
@@ -93,6 +93,14 @@ void refuse_idle_flags(const FlagTable& table) {
   }
 }
 
+void mark_values(const FlagTable& table) {
+  for (const FlagTable::Row& row : table.rows) {
+    if (row.flag.rule.mark.empty() || !table.is_given(row.flag.name)) continue;
+    std::string* text = text_of(row.flag);
+    *text = row.flag.rule.mark + *text;
+  }
+}
+
 Flag required(std::string name, FlagTarget target, std::string help, ValueKind kind) {
   return {std::move(name), target, std::move(help), {.is_required = true, .kind = kind}};
 }
@@ -126,6 +134,13 @@ Flag family_file_flag(std::string* target) {
            .mark = std::string(formats::kFamilyFileMark)}};
 }
 
+void declare_source(FlagTable& table, std::string& family, std::string& config,
+                    std::string family_help) {
+  table.add(FlagGroup::kSource, {family_flag(&family, std::move(family_help)),
+                                 family_file_flag(&family),
+                                 {"--config", &config, kConfigHelp, {.kind = ValueKind::kFile}}});
+}
+
 Flag mem_limit_flag(std::string* target, std::string help) {
   return {"--mem-limit", target, std::move(help), {.kind = ValueKind::kSize}};
 }
@@ -156,4 +171,4 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
       option, text);
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot

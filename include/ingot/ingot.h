@@ -1,0 +1,141 @@
+/* ingot.h: the C interface of ingot, offline conversion of checkpoints.
+ *
+ * The command line runs the same functions, so that both write the same bytes.
+ *
+ * Calls. A function that can fail returns INGOT_OK or the code of a fault, and then changes none of
+ * its results; ingot_last_error() tells of the fault. No exception leaves the library, and it
+ * prints nothing. Memory that a function gives back belongs to the handle that it came from, unless
+ * the function says otherwise.
+ *
+ * Options are the text of a JSON object, or NULL for none. Its keys are the flags of the command of
+ * the same name, without the dashes: {"to": "nvfp4", "max-shard-size": "5GB"}. The value of a flag
+ * is a text or a number, that of a flag without a value is true or false, and that of a flag that
+ * may be repeated is a list. Recipes (docs/recipes.md) are such objects too.
+ *
+ * Structs begin with their size, which the caller sets before the call: a later version may add
+ * members at the end, and fills in those for which there is room.
+ *
+ * Threads. Functions may be called from any thread, with one handle from one thread at a time;
+ * only reading one ingot_checkpoint is safe from many. After fork() every function fails in the
+ * child with INGOT_UNSUPPORTED, since threads of the library are in the parent only: begin to use
+ * the library in the child, or start the child with exec.
+ */
+#ifndef INGOT_INGOT_H
+#define INGOT_INGOT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define INGOT_API __attribute__((visibility("default")))
+#else
+#define INGOT_API
+#endif
+
+/* The interface that this header declares. It grows when a function is added, and the major number
+ * of the shared library changes when one is taken away. */
+#define INGOT_ABI_VERSION 1
+
+/* Kinds of faults. A value never changes its meaning. */
+enum ingot_code {
+  INGOT_OK = 0,
+  INGOT_INVALID_ARGUMENT, /* an option contradicts itself or matches nothing */
+  INGOT_NOT_FOUND,        /* a file, tensor or key that should be there is not */
+  INGOT_PERMISSION,       /* the system refused access */
+  INGOT_NO_SPACE,         /* the file system is, or would become, full */
+  INGOT_IO,               /* any other failure of a read or write */
+  INGOT_CORRUPT,          /* bytes that violate their format */
+  INGOT_LIMIT,            /* a number beyond the format or the memory budget */
+  INGOT_DUPLICATE,        /* two things of one name */
+  INGOT_UNKNOWN_TENSOR,   /* a name that the family's grammar does not have */
+  INGOT_MISSING_TENSOR,   /* a tensor that the family, index or config promises */
+  INGOT_SHAPE_MISMATCH,   /* a shape that contradicts config, scale or partner */
+  INGOT_DTYPE_MISMATCH,   /* a dtype that the encoding cannot have */
+  INGOT_BAD_SCALE,        /* a scale that is zero, negative, infinite or NaN */
+  INGOT_NON_FINITE,       /* a NaN or infinite value where none may be */
+  INGOT_UNSUPPORTED,      /* legal, but not something that this version can do */
+  INGOT_EXISTS,           /* the target is in the way */
+  INGOT_MISMATCH,         /* contents differ from those that were promised */
+  INGOT_INTERRUPTED,      /* the caller asked to stop */
+  INGOT_INTERNAL          /* a fault of the library */
+};
+
+/* INGOT_ABI_VERSION of the library. */
+INGOT_API int ingot_abi_version(void);
+/* The version of ingot: "0.1.0". */
+INGOT_API const char* ingot_version(void);
+
+/* A fault. Texts are "" where there is none. */
+struct ingot_error {
+  size_t size;
+  int code;
+  const char* code_name; /* "not-found": as the command line has it */
+  const char* file;
+  const char* tensor;
+  const char* message; /* the fact and the remedy */
+  const char* text;    /* all of this, in a line or more */
+};
+/* Fills in the last fault of this thread; its texts live until the next fault of the thread. The
+ * code is INGOT_OK where there was none. Never fails. */
+INGOT_API void ingot_last_error(struct ingot_error* error);
+
+/* Frees a text that a function gave to the caller. NULL is allowed here, and wherever a handle is
+ * freed. */
+INGOT_API void ingot_free_text(char* text);
+
+/* Checkpoints. */
+
+typedef struct ingot_checkpoint ingot_checkpoint;
+
+/* Opens a directory with a checkpoint, whole or in slices, or one .safetensors file: reads the
+ * config, the index and the headers, and no weights. Options: family, config (ingot inspect). */
+INGOT_API int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpoint);
+INGOT_API void ingot_close(ingot_checkpoint* checkpoint);
+
+/* A weight of the model, made of one or more stored tensors. */
+struct ingot_tensor {
+  size_t size;
+  const char* name;
+  const char* role;   /* "expert-up"; ingot list roles */
+  const char* scheme; /* "bf16", "fp8-block"; ingot list schemes */
+  const uint64_t* shape;
+  size_t n_dims;
+  int64_t layer, expert; /* -1: none */
+  size_t n_parts;
+};
+/* A stored tensor: one part of a weight. */
+struct ingot_part {
+  size_t size;
+  const char* kind; /* "weight", "scale" and so on */
+  const char* name;
+  const char* dtype; /* as safetensors spells it: "BF16" */
+  const uint64_t* shape;
+  size_t n_dims;
+  uint64_t n_bytes;
+  const char* path; /* of the file that holds it in one stretch, or NULL: then it is read */
+  uint64_t offset;  /* there */
+};
+
+INGOT_API size_t ingot_tensor_count(const ingot_checkpoint* checkpoint);
+/* Tensors are in the order of the files. INGOT_INVALID_ARGUMENT for an index that there is not. */
+INGOT_API int ingot_tensor_info(const ingot_checkpoint* checkpoint, size_t tensor,
+                                struct ingot_tensor* info);
+INGOT_API int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t part,
+                              struct ingot_part* info);
+/* Reads n_bytes of a stored tensor, from `offset` within it, as they are stored. */
+INGOT_API int ingot_read_stored(const ingot_checkpoint* checkpoint, size_t tensor, size_t part,
+                                uint64_t offset, void* bytes, uint64_t n_bytes);
+/* Decodes a whole weight, row-major; n_values must be the product of its shape. On `threads`
+ * threads, 0: every processor. INGOT_UNSUPPORTED for dtypes that are only copied. */
+INGOT_API int ingot_read_decoded(const ingot_checkpoint* checkpoint, size_t tensor, float* values,
+                                 uint64_t n_values, size_t threads);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "formats/base/error.h"
+
+// The frame of every function of the C interface (include/ingot/ingot.h).
+
+namespace ingot::library {
+
+/// Runs the body of a function of the C interface: INGOT_OK, or the code of what it throws, which
+/// ingot_last_error() tells of then. In a child of fork() the body does not run: INGOT_UNSUPPORTED.
+int call(const std::function<void()>& body) noexcept;
+
+/// The text, or "" for null.
+inline const char* text_or_empty(const char* text) {
+  return text == nullptr ? "" : text;
+}
+/// Throws kInvalidArgument for a null pointer, which has this name in the interface.
+void require_given(const void* pointer, const char* name);
+
+/// Memory of the caller's own, for ingot_free_text().
+char* owned_text(const std::string& text);
+
+/// Fills in the struct of a caller, as far as its size goes.
+template <typename Struct>
+void fill(Struct* out, Struct values) {
+  require_given(out, "the struct to fill in");
+  if (out->size < sizeof(out->size))
+    throw Error(ErrorCode::kInvalidArgument, "the size of a struct is {} (set it to sizeof)",
+                out->size);
+  values.size = out->size;
+  std::memcpy(static_cast<void*>(out), &values, std::min(out->size, sizeof(Struct)));
+}
+
+}  // namespace ingot::library

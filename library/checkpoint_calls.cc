@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "formats/checkpoint/checkpoint_files.h"
+#include "formats/family/roles.h"
+#include "library/call.h"
+#include "library/decoded_bands.h"
+#include "library/handles.h"
+#include "library/options/flag_table.h"
+#include "library/options/json_options.h"
+#include "shard/join/source.h"
+
+namespace ingot::library {
+namespace {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::Part;
+using formats::StoredTensor;
+
+const LogicalTensor& tensor_at(const ingot_checkpoint* checkpoint, std::size_t index) {
+  require_given(checkpoint, "checkpoint");
+  const auto tensors = checkpoint->source->tensors();
+  if (index >= tensors.size())
+    throw Error(ErrorCode::kInvalidArgument, "there is no tensor {} of {}", index, tensors.size());
+  return tensors[index];
+}
+
+std::vector<std::pair<Part, std::uint32_t>> parts_of(const LogicalTensor& tensor) {
+  std::vector<std::pair<Part, std::uint32_t>> parts;
+  tensor.encoding.stored.for_each(
+      [&](Part part, std::uint32_t stored) { parts.emplace_back(part, stored); });
+  return parts;
+}
+
+std::pair<Part, std::uint32_t> part_at(const ingot_checkpoint* checkpoint, std::size_t tensor,
+                                       std::size_t index) {
+  const LogicalTensor& of = tensor_at(checkpoint, tensor);
+  const auto parts = parts_of(of);
+  if (index >= parts.size()) {
+    throw Error(ErrorCode::kInvalidArgument, "has no part {} of {}", index, parts.size())
+        .in_tensor(of.name);
+  }
+  return parts[index];
+}
+
+// "global scale": the meaning without its article.
+const char* kind_of(Part part) {
+  const std::string_view meaning = formats::part_facts(part).meaning;
+  return meaning.data() + meaning.find(' ') + 1;
+}
+
+std::vector<std::string> paths_of(const Checkpoint& source) {
+  std::vector<std::string> paths;
+  // Others join tensors, or lay them out anew.
+  if (dynamic_cast<const formats::CheckpointFiles*>(&source.bytes()) == nullptr) return paths;
+  for (const formats::SourceFile& file : source.files())
+    paths.push_back((source.directory() / file.name).string());
+  return paths;
+}
+
+}  // namespace
+}  // namespace ingot::library
+
+using namespace ingot::library;
+
+int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpoint) {
+  return call([&] {
+    require_given(path, "path");
+    require_given(checkpoint, "checkpoint");
+    std::string family, config;
+    ingot::FlagTable table;
+    ingot::declare_source(table, family, config, ingot::kFamilyHelp);
+    ingot::read_json_options(text_or_empty(options), table);
+    auto source = std::make_shared<const Checkpoint>(ingot::shard::open_source(
+        path, {.open = {.family = family, .threads = ingot::available_processors()},
+               .may_be_file = true,
+               .config = config}));
+    std::vector<std::string> paths = paths_of(*source);
+    *checkpoint = new ingot_checkpoint{std::move(source), std::move(paths)};
+  });
+}
+
+void ingot_close(ingot_checkpoint* checkpoint) {
+  delete checkpoint;
+}
+
+size_t ingot_tensor_count(const ingot_checkpoint* checkpoint) {
+  return checkpoint == nullptr ? 0 : checkpoint->source->tensors().size();
+}
+
+int ingot_tensor_info(const ingot_checkpoint* checkpoint, size_t tensor, ingot_tensor* info) {
+  return call([&] {
+    const LogicalTensor& of = tensor_at(checkpoint, tensor);
+    fill(info, ingot_tensor{
+                   .size = 0,
+                   .name = of.name.c_str(),
+                   .role = ingot::formats::role_name(role_of(of)).data(),
+                   .scheme = ingot::formats::scheme_name(of.encoding.scheme).data(),
+                   .shape = of.shape.data(),
+                   .n_dims = of.shape.size(),
+                   .layer = of.layer ? static_cast<std::int64_t>(*of.layer) : -1,
+                   .expert = of.expert ? static_cast<std::int64_t>(*of.expert) : -1,
+                   .n_parts = parts_of(of).size(),
+               });
+  });
+}
+
+int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t part,
+                    ingot_part* info) {
+  return call([&] {
+    const auto [kind, index] = part_at(checkpoint, tensor, part);
+    const StoredTensor& stored = checkpoint->source->stored()[index];
+    const auto& paths = checkpoint->paths;
+    fill(info, ingot_part{.size = 0,
+                          .kind = kind_of(kind),
+                          .name = stored.name.c_str(),
+                          .dtype = ingot::formats::dtype_name(stored.dtype).data(),
+                          .shape = stored.shape.data(),
+                          .n_dims = stored.shape.size(),
+                          .n_bytes = stored.n_bytes,
+                          .path = paths.empty() ? nullptr : paths[stored.file].c_str(),
+                          .offset = stored.offset});
+  });
+}
+
+int ingot_read_stored(const ingot_checkpoint* checkpoint, size_t tensor, size_t part,
+                      uint64_t offset, void* bytes, uint64_t n_bytes) {
+  return call([&] {
+    const std::uint32_t index = part_at(checkpoint, tensor, part).second;
+    const StoredTensor& stored = checkpoint->source->stored()[index];
+    if (offset > stored.n_bytes || n_bytes > stored.n_bytes - offset) {
+      throw ingot::Error(ingot::ErrorCode::kInvalidArgument,
+                         "has {} bytes, and {} from byte {} on were asked for", stored.n_bytes,
+                         n_bytes, offset)
+          .in_tensor(stored.name);
+    }
+    if (n_bytes == 0) return;
+    require_given(bytes, "bytes");
+    checkpoint->source->read(index, offset, {static_cast<std::byte*>(bytes), n_bytes});
+  });
+}
+
+int ingot_read_decoded(const ingot_checkpoint* checkpoint, size_t tensor, float* values,
+                       uint64_t n_values, size_t threads) {
+  return call([&] {
+    const LogicalTensor& of = tensor_at(checkpoint, tensor);
+    const std::uint64_t n = ingot::formats::element_count(of.shape).value_or(0);
+    if (n_values != n) {
+      throw ingot::Error(ingot::ErrorCode::kInvalidArgument,
+                         "has {} values, and there is room for {}", n, n_values)
+          .in_tensor(of.name);
+    }
+    if (n > 0) require_given(values, "values");
+    const std::uint64_t cols = of.shape.empty() ? 1 : of.shape.back();
+    const bool is_decoded = decode_bands(
+        *checkpoint->source, of, threads == 0 ? ingot::available_processors() : threads,
+        [&](const auto& band, std::span<const float> decoded) {
+          for (std::uint64_t row = 0; row < band.rows; ++row) {
+            std::ranges::copy(decoded.subspan(row * band.cols, band.cols),
+                              values + (band.row + row) * cols + band.col);
+          }
+        });
+    if (!is_decoded) {
+      const auto& stored = checkpoint->source->stored()[of.encoding.stored.weight()];
+      throw ingot::Error(ingot::ErrorCode::kUnsupported,
+                         "is {}, which is copied and never computed with (read it as stored)",
+                         ingot::formats::dtype_name(stored.dtype))
+          .in_tensor(of.name);
+    }
+  });
+}
