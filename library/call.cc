@@ -54,6 +54,31 @@ void require_given(const void* pointer, const char* name) {
   if (pointer == nullptr) throw Error(ErrorCode::kInvalidArgument, "{} is NULL", name);
 }
 
+// Often enough for people, and seldom enough for interpreters.
+constexpr std::chrono::milliseconds kInterval{50};
+
+Receivers::Receivers(const ingot_run* run) : run_{} {
+  if (run != nullptr) std::memcpy(&run_, run, std::min(run->size, sizeof run_));
+}
+
+void Receivers::progress(std::string_view phase, std::uint64_t done, std::uint64_t total) {
+  if (run_.progress == nullptr) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  const auto now = std::chrono::steady_clock::now();
+  if (!lock || (phase == phase_ && done < total && now - last_ < kInterval)) return;
+  last_ = now;
+  phase_ = phase;
+  run_.progress(run_.context, phase_.c_str(), done, total);
+}
+
+void Receivers::begin(std::string_view phase) {
+  progress(phase, 0, 0);
+}
+
+std::function<bool()> Receivers::stop_requested() const {
+  return [stop = run_.stop] { return stop != nullptr && *stop != 0; };
+}
+
 char* owned_text(const std::string& text) {
   auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) throw std::bad_alloc();

@@ -1,10 +1,16 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
+#include <string_view>
+
+#include <ingot/ingot.h>
 
 #include "formats/base/error.h"
 
@@ -22,6 +28,23 @@ inline const char* text_or_empty(const char* text) {
 }
 /// Throws kInvalidArgument for a null pointer, which has this name in the interface.
 void require_given(const void* pointer, const char* name);
+
+/// Receivers of what a job tells of itself, for the struct of a caller, which may be null.
+class Receivers {
+ public:
+  explicit Receivers(const ingot_run* run);
+
+  /// Throttled; one thread at a time.
+  void progress(std::string_view phase, std::uint64_t done, std::uint64_t total);
+  void begin(std::string_view phase);
+  [[nodiscard]] std::function<bool()> stop_requested() const;
+
+ private:
+  ingot_run run_;
+  std::mutex mutex_;
+  std::string phase_;
+  std::chrono::steady_clock::time_point last_{};
+};
 
 /// Memory of the caller's own, for ingot_free_text().
 char* owned_text(const std::string& text);

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ingot/ingot.h>
 
+#include "convert/run/memory_encoder.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "library/conversion.h"
 
 // The handles of the C interface.
 
@@ -14,4 +17,20 @@ struct ingot_checkpoint {
   std::shared_ptr<const ingot::formats::Checkpoint> source;
   /// By file: where it is. Empty where stored tensors are no stretches of files as they are.
   std::vector<std::string> paths;
+};
+
+struct ingot_plan {
+  ingot::library::ConvertOptions options;
+  ingot::JobOptions job;
+  /// Nothing where the output is finished, and its source was deleted for it.
+  std::optional<ingot::library::Conversion> conversion;
+  std::string json;  ///< of ingot_plan_json()
+  // Of a plan made of shapes only: the model that is given, and where its bytes are held.
+  std::shared_ptr<const ingot::formats::Checkpoint> given;
+  ingot::convert::HeldBytes* held = nullptr;
+};
+
+struct ingot_encoder {
+  ingot::convert::MemoryEncoder encoder;
+  std::vector<ingot::convert::EncodedTensor> made;
 };

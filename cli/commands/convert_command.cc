@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <filesystem>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -10,204 +7,51 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/commands/launch.h"
+#include "cli/report/convert_report.h"
+#include "cli/report/explain_report.h"
+#include "cli/terminal/answer.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/terminal.h"
+#include "formats/json/json.h"
+#include "library/conversion.h"
 #include "library/options/family_proposal.h"
 #include "library/options/flag_table.h"
 #include "library/options/slicing_flags.h"
 #include "library/options/target_flags.h"
-#include "cli/report/explain_report.h"
-#include "cli/terminal/answer.h"
-#include "cli/report/convert_report.h"
-#include "cli/terminal/progress.h"
-#include "cli/terminal/terminal.h"
-#include "convert/convert.h"
-#include "convert/expert_form.h"
-#include "convert/job/execute.h"
-#include "convert/output/apart.h"
-#include "convert/output/output_directory.h"
-#include "convert/output/version.h"
-#include "convert/recipe/recipe.h"
-#include "formats/base/error.h"
-#include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
-#include "formats/text/spelling.h"
-#include "inference/family/model_family.h"
-#include "shard/join/source.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {
-
-using convert::Recipe;
-using formats::Checkpoint;
-
 namespace {
 
-/// Flags of `convert --verify`.
-struct ConvertVerifyFlags {
-  std::string levels;  ///< empty: publish without being asked
-  std::filesystem::path thresholds;
-  std::vector<std::string> requirements;
-
-  /// With --lossless-only the output is compared with the source before it is published: a gate
-  /// over every value of both sides.
-  void demand_no_loss() {
-    const std::vector<verify::Level> asked =
-        levels.empty() ? std::vector<verify::Level>() : verify::parse_levels(levels);
-    if (std::ranges::find(asked, verify::Level::kWeights) == asked.end())
-      levels += levels.empty() ? "weights" : ",weights";
-    requirements.emplace_back("weights.relative_error<=0");
-  }
-
-  /// As they were given, for the journal; empty without --verify.
-  [[nodiscard]] std::string text() const {
-    if (levels.empty()) return {};
-    std::string text = fmt::format("--verify {}", levels);
-    if (!thresholds.empty()) text += fmt::format(" --thresholds {}", thresholds.string());
-    for (const std::string& requirement : requirements)
-      text += fmt::format(" --require '{}'", requirement);
-    return text;
-  }
-  /// Throws for values that are not understood, and for a source that will not be there.
-  void require_valid(const JobFlags& job) const {
-    if (levels.empty()) return;
-    if (job.execute.consume_source) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--verify compares with the source, which --consume-source deletes");
-    }
-    verify::parse_levels(levels);
-    // A file or a demand that is not understood, too: before hours of work, not after.
-    verify::make_thresholds({}, thresholds, requirements);
-  }
-  /// Throws kUnsupported for levels that run a model which has no forward pass: hours later, when
-  /// everything is converted, they could not be run.
-  void require_possible(const formats::Checkpoint& source) const {
-    if (levels.empty()) return;
-    for (const verify::Level level : verify::parse_levels(levels)) {
-      if (verify::runs_model(level)) (void)inference::model_spec(source.family(), source.config());
-    }
-  }
-};
-
-void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, JobFlags& job) {
-  table.add(FlagGroup::kComparison,
-            {{"--verify",
-              &flags.levels,
-              fmt::format("compare with the source before anything is "
-                          "published: {}, or all; below a gate nothing is "
-                          "published, and the exit code is 1",
-                          names_of(verify::levels(), &verify::LevelFacts::name)),
-              {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
-             {"--lossless-only", &job.execute.lossless_only,
-              "publish only an output that holds every value of the source exactly; else name the "
-              "first tensor that loses one, and exit with 1"},
-             {"--no-verify",
-              &job.execute.no_verify,
-              "with --resume: publish without the verification that the "
-              "conversion began with (recorded in the manifest)",
-              {.needs = "--resume", .excludes = {"--verify"}}}});
-  declare_gates(table, flags.thresholds, flags.requirements, belongs_to("--verify", [&flags, &job] {
-                  return !flags.levels.empty() || job.execute.lossless_only;
-                }));
-}
-
-/// Compares the output with `input`, its source, before anything is published, and prints the
-/// report on stderr; null without --verify. The flags must outlive it.
-std::function<convert::Inspection(const std::filesystem::path& staged)> inspection_of(
-    const ConvertVerifyFlags& flags, const std::string& input, const std::string& family,
-    const JobFlags& job) {
-  if (flags.levels.empty()) return {};
-  return [&](const std::filesystem::path& staged) {
-    const verify::VerificationOptions options{
-        .levels = verify::parse_levels(flags.levels),
-        .family = family,
-        .output_name = std::filesystem::absolute(job.output).lexically_normal().filename().string(),
-        .thresholds = flags.thresholds,
-        .requirements = flags.requirements,
-        .threads = threads_of(job.execute.threads),
-        .mem_limit = parse_size(job.mem_limit, "--mem-limit"),
-        .tool_version = std::string(convert::kVersion),
-        .stop_requested = stop_requested};
-    const verify::Report report = verify::verify_pair(input, staged, options);
-    (report.passed() ? notes() : std::cerr)
-        << verify::report_text(report, job.n_worst, report_width());
-    Answer record;
-    record.add(verify::report_json(report));
-    formats::Json document = record.document("verify");
-    convert::Inspection inspection{.may_publish = report.passed(),
-                                   .report = formats::json_text(document)};
-    answer().add({{"passed", report.passed()}, {"verification", std::move(document)}});
-    return inspection;
-  };
-}
+using library::kJoin;
 
 // The flags as given; validated into a recipe and options when the command runs.
-struct ConvertFlags {
-  std::string input, family, explain, max_shard_size, experts, part, mpi = "auto";
-  TargetFlags target;
-  ProposalFlags proposal;
-  SlicingFlags slicing;
+struct ConvertFlags : library::ConvertOptions {
+  std::string explain, mpi = "auto";
   JobFlags job;
-  ConvertVerifyFlags verify;
 };
-
-// The value of --part that publishes the files of all parts.
-constexpr std::string_view kJoin = "join";
-
-convert::PlanOptions plan_options(const ConvertFlags& flags) {
-  convert::PlanOptions options;
-  if (!flags.max_shard_size.empty()) {
-    options.shards.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
-  }
-  read_slicing(flags.slicing, options);
-  if (!flags.part.empty() && flags.part != kJoin)
-    options.part = convert::parse_job_part(flags.part);
-  return options;
-}
 
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
-  convert::ExecuteOptions& execute = flags.job.execute;
-  const std::size_t threads = threads_of(execute.threads);
-  if (execute.lossless_only) flags.verify.demand_no_loss();
-  flags.verify.require_valid(flags.job);
-  Recipe recipe = make_recipe(flags.target);
-  if (!flags.experts.empty()) recipe.choices.experts = convert::parse_experts(flags.experts);
-  convert::require_apart({.folders = {flags.input}}, flags.job.output);
-
-  const convert::PlanOptions shard_options = plan_options(flags);
-  execute.join = flags.part == kJoin;
-  execute.resume = execute.resume || execute.join;
-  if (is_done_without_source(flags.job, flags.input, recipe, shard_options)) return kExitDone;
-  execute.stamps.add(flags.input);
-  if (!flags.target.scales_from.empty())
-    execute.stamps.add(flags.target.scales_from, convert::ReadFor::kOption);
-  const auto open = [&](const std::string& family) {
-    return shard::open_source(
-        flags.input, {.open = {.family = family,
-                               .allow_unknown = &recipe.allow.unknown_tensor,
-                               .allow_duplicate = &recipe.allow.duplicate_tensor,
-                               .consumed_headers =
-                                   execute.resume ? convert::consumed_headers_of(flags.job.output)
-                                                  : std::filesystem::path(),
-                               .threads = threads},
-                      .compare_replicas = !flags.job.dry_run});
-  };
-  if (flags.family == kAutoFamily)
-    flags.family = settle_family(open("generic"), flags.proposal, recipe);
-  Checkpoint opened = open(flags.family);
-  open_scales_from(flags.target, flags.family, threads, recipe.choices);
-  const auto source = convert::with_experts_as_written(
-      std::make_shared<const Checkpoint>(std::move(opened)), recipe, shard_options);
-  const convert::Plan plan = convert::plan_conversion(*source, std::move(recipe), shard_options);
+  library::ConversionRequest request = library::read_conversion(flags, flags.job);
+  if (is_done_without_source(flags.job, flags.input, request.recipe, request.plan))
+    return kExitDone;
+  const library::Conversion conversion =
+      library::plan_conversion(flags, flags.job, std::move(request), !flags.job.dry_run);
   if (!flags.explain.empty()) {
-    const formats::Json explained = explain_json(plan, flags.explain);
+    const formats::Json explained = explain_json(conversion.plan, flags.explain);
     answer().add({{"explained", explained}});
     if (!answer().is_json) std::cout << explain_text(explained);
     return kExitDone;
   }
-  flags.verify.require_possible(*source);
-  execute.inspect = inspection_of(flags.verify, flags.input, flags.family, flags.job);
-  execute.gate = flags.verify.text();
-  return run_job(flags.job, "converting", plan);
+  library::add_gate(
+      flags, flags.job, *conversion.source, stop_requested,
+      [&](const verify::Report& report, formats::Json document) {
+        (report.passed() ? notes() : std::cerr)
+            << verify::report_text(report, flags.job.n_worst, report_width());
+        answer().add({{"passed", report.passed()}, {"verification", std::move(document)}});
+      });
+  return run_job(flags.job, "converting", conversion.plan);
 }
 
 // A part for each rank and, when all are done, the join by rank 0.
@@ -258,40 +102,17 @@ std::function<int()> declare_convert(FlagTable& table) {
             {required("input", &flags->input, "directory of the source checkpoint",
                       ValueKind::kCheckpoint),
              required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
-  table.add(FlagGroup::kCommon, scheme_flags(flags->target));
-  table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, kAutoFamilyHelp), family_file_flag(&flags->family)});
-  table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
-  table.add(FlagGroup::kSource, {allow_flag(flags->target)});
-  table.add(FlagGroup::kTarget, choice_flags(flags->target));
-  table.add(
-      FlagGroup::kTarget,
-      {{"--experts",
-        &flags->experts,
-        "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
-        "per expert and projection); default: as loaders of the target read them",
-        {.words = {"keep", "stacked", "separate"}}},
-       {"--max-shard-size",
-        &flags->max_shard_size,
-        "re-shard into files of at most this size (default: keep the source's files and their "
-        "contents)",
-        {.kind = ValueKind::kSize}}});
+  library::declare_target(table, *flags);
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print the rule that applies to TENSOR, and the result"}});
+  library::declare_rest(table, *flags, flags->job);
   table.add(
       FlagGroup::kJob,
-      {{"--part",
-        &flags->part,
-        "write only the files of part I of N, I from 0; all parts share the output's directory, "
-        "and publish nothing; join: publish their output (ingot join)",
-        {.words = {std::string(kJoin)}, .value_name = "I/N|join"}},
-       mpi_flag(&flags->mpi,
+      {mpi_flag(&flags->mpi,
                 "a part for each process that mpirun, or srun with PMIx, has started, and the join "
                 "by the first of them",
                 {"--part"})});
-  declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
-  declare_convert_verify(table, flags->verify, flags->job);
   table.footer =
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"

@@ -225,7 +225,7 @@ class GenerateSession {
           "config.json promises layers for multi-token prediction (num_nextn_predict_layers) that "
           "are not there");
     }
-    answer().warn(flags.directory, remarks);
+    warn_of(flags.directory, remarks);
   }
 
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }

@@ -224,7 +224,7 @@ int run_inspect(const InspectFlags& flags) {
     family = formats::add_family(yaml, "the proposed family").spec;
   }
   const Checkpoint checkpoint = open(family);
-  answer().warn(flags.directory, checkpoint.remarks());
+  warn_of(flags.directory, checkpoint.remarks());
   Json json = {{"directory", flags.directory}};
   std::string text;
   if (flags.fit.is_asked()) {

@@ -1,74 +1,33 @@
 #include "cli/commands/job.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <chrono>
-#include <ctime>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <optional>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
-#include "library/options/flag_table.h"
 #include "cli/flags/hub_names.h"
 #include "cli/report/convert_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
-#include "convert/job/claim.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
 #include "convert/run/band_encoder.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 
 namespace {
-
-// Enough to know a command by.
-constexpr std::size_t kMaxCommandBytes = 200;
-
-// Files of /proc have no length; a file that cannot be read is empty.
-std::string text_of(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::string command() {
-  std::string words = text_of("/proc/self/cmdline");
-  while (!words.empty() && words.back() == '\0') words.pop_back();
-  std::replace(words.begin(), words.end(), '\0', ' ');
-  if (words.size() <= kMaxCommandBytes) return words;
-  return words.substr(0, kMaxCommandBytes) + " ...";
-}
-
-/// This process, as another run that wants the same output will read of it.
-convert::RunName this_run() {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host.front() = '\0';
-  std::string boot = text_of("/proc/sys/kernel/random/boot_id");
-  if (!boot.empty() && boot.back() == '\n') boot.pop_back();
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  return {.host = host.data(),
-          .boot = std::move(boot),
-          .pid = static_cast<std::uint64_t>(::getpid()),
-          .started = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(now)),
-          .command = command(),
-          .line = command_line()};
-}
-
-constexpr std::size_t kJsonWorst = 20;
 
 // An append-only log, flushed line by line, so that a kill loses nothing.
 std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
@@ -83,14 +42,10 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
   }
 }
 
-convert::ExecuteOptions execution(const JobFlags& flags) {
-  convert::ExecuteOptions options = flags.execute;
-  options.run = this_run();
-  options.threads = threads_of(options.threads);
-  options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
-  options.sha256 = flags.hash == "sha256";
-  options.direct_io = !flags.buffered;
-  options.n_worst = std::max(flags.n_worst.value_or(0), kJsonWorst);
+// With the words of the command, which `ingot join` says again.
+convert::ExecuteOptions execution_of(const JobFlags& flags) {
+  convert::ExecuteOptions options = execution(flags);
+  options.run.line = command_line();
   return options;
 }
 
@@ -110,7 +65,7 @@ std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan
 }
 
 int run_dry(const JobFlags& flags, const convert::Plan& plan) {
-  convert::Preflight checked = convert::preflight(plan, flags.output, execution(flags));
+  convert::Preflight checked = convert::preflight(plan, flags.output, execution_of(flags));
   if (!flags.assume_disk.empty())
     checked.disk.free_bytes = parse_size(flags.assume_disk, "--assume-disk");
   const std::optional<Error> refusal = refusal_of_start(flags, plan, checked);
@@ -144,20 +99,6 @@ void spare_hub_cache(const JobFlags& flags, const convert::Plan& plan) {
 }
 
 }  // namespace
-
-convert::CommandLine command_line() {
-  convert::CommandLine line;
-  std::error_code failure;
-  line.directory = std::filesystem::current_path(failure).string();
-  const std::string text = text_of("/proc/self/cmdline");
-  if (failure) return {};
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\0', at), text.size());
-    line.words.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return line;
-}
 
 std::vector<std::string> words_without(const std::vector<std::string>& words,
                                        std::span<const OwnOption> options) {
@@ -199,48 +140,14 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
               "40 lines in all)"}});
 }
 
-void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
-                   std::vector<std::string>& requirements,
-                   const std::function<std::string_view()>& idle) {
-  table.add(FlagGroup::kComparison,
-            {{"--thresholds",
-              &thresholds,
-              "YAML file of gates, instead of the defaults",
-              {.kind = ValueKind::kFile, .idle = idle}},
-             {"--require",
-              &requirements,
-              "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
-              "repeated; metrics: ingot list metrics",
-              {.idle = idle}}});
-}
-
 void declare_job(FlagTable& table, JobFlags& flags) {
-  convert::ExecuteOptions& execute = flags.execute;
-  execute.threads = 0;
-  table.add(
-      FlagGroup::kCommon,
-      {{"--dry-run", &flags.dry_run, "print the plan and write nothing; refuses what a run would"},
-       {"--resume", &execute.resume, "continue a stopped conversion"},
-       {"--force", &execute.force, "replace the checkpoint that is in the output"}});
-  table.add(
-      FlagGroup::kJob,
-      {mem_limit_flag(&flags.mem_limit),
-       threads_flag(&execute.threads),
-       {"--assume-disk",
-        &flags.assume_disk,
-        "plan for a host with so much free disk, e.g. 2TB",
-        {.needs = "--dry-run", .kind = ValueKind::kSize}},
-       {"--hash",
-        &flags.hash,
-        "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass",
-        {.choices = {"xxh3", "sha256"}}},
-       {"--consume-source", &execute.consume_source,
-        "delete each source file once its tensors are safe"},
-       {"--buffered", &flags.buffered, "write through the page cache even where direct I/O works"},
-       {"--read-back", &execute.read_back,
-        "read everything again from the disk, past the page cache, before it is published"},
-       {"--follow-links", &execute.follow_links,
-        "copy side files that are links to something outside the source"}});
+  table.add(FlagGroup::kCommon, {{"--dry-run", &flags.dry_run,
+                                  "print the plan and write nothing; refuses what a run would"}});
+  declare_job_options(table, flags);
+  table.add(FlagGroup::kJob, {{"--assume-disk",
+                               &flags.assume_disk,
+                               "plan for a host with so much free disk, e.g. 2TB",
+                               {.needs = "--dry-run", .kind = ValueKind::kSize}}});
   declare_worst(table, flags.n_worst);
   table.add(FlagGroup::kReport, {{"--log",
                                   &flags.log_file,
@@ -252,7 +159,7 @@ void declare_job(FlagTable& table, JobFlags& flags) {
 
 bool is_done_without_source(const JobFlags& flags, const std::string& source,
                             const convert::Recipe& recipe, const convert::PlanOptions& options) {
-  if (!convert::is_done_without_source(source, flags.output, recipe, options, execution(flags)))
+  if (!convert::is_done_without_source(source, flags.output, recipe, options, execution_of(flags)))
     return false;
   if (answer().is_json) {
     answer().add({{"already_done", true}, {"published", true}});
@@ -266,7 +173,7 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   spare_hub_cache(flags, plan);
   if (!flags.is_of_launch) answer().add({{"warnings", warnings_json(plan)}});
   if (flags.dry_run) return run_dry(flags, plan);
-  convert::ExecuteOptions execute = execution(flags);
+  convert::ExecuteOptions execute = execution_of(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
   Progress progress(flags.is_of_launch ? "never" : flags.progress, verb);
   install_stop_signals();

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,28 +9,17 @@
 #include <vector>
 
 #include "convert/convert.h"
-#include "convert/job/execute.h"
-
-namespace ingot {
-struct FlagTable;
-}
+#include "library/options/job_options.h"
 
 namespace ingot::cli {
 
-/// Flags for how a job runs, not for its output.
-struct JobFlags {
-  /// Set by the flags; threads: 0 for every processor. The command adds stamps, the inspection
-  /// before anything is published, and other receivers of progress.
-  convert::ExecuteOptions execute;
-  std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
-  std::string assume_disk;
-  std::optional<std::size_t> n_worst;
-  bool dry_run = false, buffered = false;
+/// Flags for how a job runs, and for what is printed of it.
+struct JobFlags : JobOptions {
+  std::string log_file, progress = "auto", assume_disk;
+  bool dry_run = false;
   bool is_of_launch = false;  ///< a part that another process, or a later job, speaks for
 };
 
-/// The words that this process was started with, and where; empty where that folder is gone.
-convert::CommandLine command_line();
 /// An option of a command that another says itself.
 struct OwnOption {
   std::string_view name;
@@ -48,10 +36,6 @@ std::vector<std::string> words_without(const std::vector<std::string>& words,
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
-/// The gates of a comparison, --thresholds and --require; `idle`: their FlagRule::idle.
-void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
-                   std::vector<std::string>& requirements,
-                   const std::function<std::string_view()>& idle = {});
 
 /// Says so, and returns true, when the output is finished and its source, of which no plan can be
 /// made any more, was deleted for it (--consume-source, with --resume).

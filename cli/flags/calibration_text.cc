@@ -72,7 +72,7 @@ void add_source_and_job(FlagTable& table, CalibrationFlags& flags) {
 formats::Checkpoint open_source(const CalibrationFlags& flags) {
   formats::Checkpoint source = shard::open_source(
       flags.directory, {.open = {.family = flags.family, .threads = threads_of(flags.threads)}});
-  answer().warn(flags.directory, source.remarks());
+  warn_of(flags.directory, source.remarks());
   return source;
 }
 

@@ -1,48 +1,17 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "formats/base/error.h"
-#include "formats/json/json_fwd.h"
+#include "library/answer.h"
 
 namespace ingot::cli {
 
-/// The document of --json: of one call, and of the process, as its standard output is. Commands add
-/// their results as they have them, and main.cc prints it when the command has ended, however it
-/// ended. Not for several threads: only the first of several ranks answers.
-class Answer {
- public:
-  bool is_json = false;  ///< --json: the result is this document, and no text
-  /// Another process of the launch answers: print nothing.
-  bool is_of_other = false;
-
-  /// Puts keys into the document, in place of those that are there; the faults of its lists
-  /// `errors` and `warnings` (check::fault_json) behind those that are there. `summary` counts them
-  /// where the lists are cut.
-  void add(formats::Json keys);
-  /// A warning about a file or directory: in the document, and a note on stderr.
-  void warn(std::string_view file, const std::vector<std::string>& remarks);
-  /// The command ends with this error.
-  void end_by(const Error& error);
-
-  /// The keys of all commands first: the form of docs/schema/.
-  [[nodiscard]] formats::Json document(const std::string& command) const;
-
- private:
-  formats::JsonValue keys_ = {}, error_ = {};
-  struct Faults {
-    std::vector<formats::JsonValue> listed;
-    std::uint64_t n = 0;
-
-    void add(formats::Json fault);
-  };
-  Faults errors_, warnings_;
-};
-
-/// That of this process.
+/// That of this process, whose standard output it is: main.cc prints it.
 Answer& answer();
+
+/// A warning about a file or directory: in the document, and a note on stderr.
+void warn_of(std::string_view file, const std::vector<std::string>& remarks);
 
 }  // namespace ingot::cli

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "convert/run/actions.h"
+#include "convert/run/set_converter.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 
@@ -54,74 +55,15 @@ std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done
 // Runs units on one thread.
 class Worker {
  public:
-  Worker(RunContext& context, const TensorRun& run) : context_(context), run_(run) {}
+  Worker(RunContext& context, const TensorRun& run)
+      : context_(context),
+        convert_(context, run.memory.kept_bytes, {.done = run.done, .of = run.results}) {}
 
   void operator()(const WorkUnit& unit) {
-    if (unit.header_of) {
-      write_header(*unit.header_of);
-      return;
-    }
-    std::optional<float> amax;
-    const std::uint32_t set = context_.plan.tensors[unit.tensors.front()].fused_set;
-    if (set != PlannedTensor::kNone) {
-      amax = journalled_amax(set);
-      if (!amax) amax = joint_amax(set);
-    }
-    for (const std::uint32_t index : unit.tensors) {
-      run_.results[index] =
-          at_tensor(index, [&](const TensorTask& task) { return convert(task, amax); });
-      context_.writer.finish_item(index);
-    }
-    loop_.forget_kept();
+    unit.header_of ? write_header(*unit.header_of) : convert_(unit.tensors);
   }
 
  private:
-  // Names file and tensor in errors of `act`.
-  template <typename Act>
-  std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index,
-                                                                const Act& act) {
-    const TensorTask task(context_, loop_, tiles_, index);
-    try {
-      for (const std::uint32_t stored : task.plan.reread(task.planned)) loop_.keep(stored);
-      return act(task);
-    } catch (Error& error) {
-      if (error.code() == ErrorCode::kInterrupted || error.code() == ErrorCode::kNoSpace) throw;
-      const auto& stored = context_.plan.source.stored()[task.tensor.encoding.stored.weight()];
-      error.in_file(context_.plan.source.files()[stored.file].name).in_tensor(task.tensor.name);
-      throw;
-    }
-  }
-
-  static TensorResult convert(const TensorTask& task, std::optional<float> amax) {
-    switch (task.planned.action) {
-      case Action::kCopy:
-      case Action::kRewrap:
-        return keep_codes(task);
-      case Action::kCast:
-        return goes_through_bands(task.tensor, task.planned) ? encode(task, amax) : transcode(task);
-      case Action::kQuantize:
-        return encode(task, amax);
-      case Action::kDrop:
-        break;
-    }
-    return {};
-  }
-
-  // The amax of a set that an earlier run began: the source of a finished tensor may be gone.
-  std::optional<float> journalled_amax(std::uint32_t set) const {
-    for (const std::uint32_t index : context_.plan.fused_sets[set]) {
-      if (run_.done[index] != 0) return run_.results[index].amax;
-    }
-    return std::nullopt;
-  }
-
-  float joint_amax(std::uint32_t set) {
-    float largest = 0;
-    for (const std::uint32_t index : context_.plan.fused_sets[set])
-      largest = std::max(largest, at_tensor(index, amax_of));
-    return largest;
-  }
-
   void write_header(std::uint32_t file) {
     const std::vector<Plan::KnownBytes> known = context_.plan.known_bytes(file);
     const auto item = static_cast<std::uint32_t>(context_.plan.tensors.size() + file);
@@ -140,9 +82,7 @@ class Worker {
   }
 
   RunContext& context_;
-  const TensorRun& run_;
-  BandLoop loop_{context_, run_.memory.kept_bytes};
-  TileBuffers tiles_;
+  SetConverter convert_;
 };
 
 // Hands units out in order. After a failure no new ones start, but those begun earlier finish, so

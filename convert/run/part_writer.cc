@@ -164,7 +164,7 @@ void PartWriter::scatter_to(const Target& target, std::uint32_t member,
   };
   if (!target.file->is_here) {
     // Another part of the job writes it; its hash is in the record of the tensor all the same.
-    elsewhere_.resize(std::min(n_bytes, hashes ? WindowWriter::kMostBytes : 0));
+    elsewhere_.resize(std::min(n_bytes, hashes ? ByteSink::kMostBytes : 0));
     for (std::uint64_t left = hashes ? n_bytes : 0; left > 0;) {
       const std::span<std::byte> piece =
           std::span(elsewhere_).first(std::min<std::uint64_t>(left, elsewhere_.size()));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "convert/plan/plan.h"
+#include "convert/run/byte_sink.h"
 #include "convert/run/window_writer.h"
 #include "formats/base/hash.h"
 #include "formats/storage/block_scales.h"
@@ -26,7 +27,7 @@ struct StageTimes {
 /// State that all threads of a run share.
 struct RunContext {
   const Plan& plan;
-  WindowWriter& writer;
+  ByteSink& writer;
   StageTimes times;
   std::atomic<std::uint64_t> done_bytes = 0;  ///< output bytes produced, for progress
   /// Called per band; throws kInterrupted when the user asked to stop.
@@ -83,9 +84,9 @@ class PartWriter {
   std::vector<Target> targets_;
   std::vector<TensorHasher> hashers_;
   std::optional<shard::PartAligner> aligner_;
-  std::uint64_t written_ = 0;                 // of the whole, as it comes
-  std::uint64_t scattered_ = 0;               // of the aligned whole
-  std::optional<WindowWriter::Lease> lease_;  // of the prepared bytes
+  std::uint64_t written_ = 0;             // of the whole, as it comes
+  std::uint64_t scattered_ = 0;           // of the aligned whole
+  std::optional<ByteSink::Lease> lease_;  // of the prepared bytes
   std::size_t leased_hasher_ = 0;
   std::span<std::byte> prepared_;
   std::vector<std::vector<shard::PartCut::Run>> runs_;  // by slice, of the bytes at hand

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/run/byte_sink.h"
 #include "convert/run/output_files.h"
 #include "formats/base/aligned_buffer.h"
 
@@ -57,11 +57,9 @@ class StageTimer {
 ///
 /// Work is attributed to items; `durable` is called with items whose every byte has been written
 /// and fdatasync'ed.
-class WindowWriter {
+class WindowWriter final : public ByteSink {
  public:
   using File = OutputFiles::File;
-  /// A longer piece would not be in cache when it is hashed.
-  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
   struct Options {
     std::size_t window_bytes = std::size_t{8} << 20;  ///< a multiple of 4096
     std::size_t max_windows = 16;                     ///< at least two per producing thread
@@ -77,50 +75,27 @@ class WindowWriter {
 
   WindowWriter(StagedFiles& staged, std::vector<File> files, const Options& options,
                DurableCallback durable);
-  ~WindowWriter();
+  ~WindowWriter() override;
   WindowWriter(const WindowWriter&) = delete;
   WindowWriter& operator=(const WindowWriter&) = delete;
 
   /// Marks a range as written by an earlier run. Before the first lease.
   void mark_written(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
 
-  /// Memory to fill, of one window.
-  struct Lease {
-    std::span<std::byte> bytes;
-    std::uint32_t file = 0;
-    std::uint64_t offset = 0;
-  };
-  /// Memory for the range [offset, offset + n_bytes) of a file, as far as it is in one window.
-  /// Blocks while no window is free, so that who calls this must hold no lease; throws the first
-  /// failure of a writer.
-  Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
-  /// The lease's bytes are in place; they belong to `item`.
-  void commit(const Lease& lease, std::uint32_t item);
-  /// Whether one lease can have so many bytes there.
-  [[nodiscard]] bool is_in_one_window(std::uint64_t offset, std::uint64_t n_bytes) const {
+  /// Of one window. Blocks while no window is free; throws the first failure of a writer.
+  Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes) override;
+  void commit(const Lease& lease, std::uint32_t item) override;
+  [[nodiscard]] bool is_in_one_window(std::uint64_t offset, std::uint64_t n_bytes) const override {
     return offset % options_.window_bytes + n_bytes <= options_.window_bytes;
   }
-  /// Fills a range of any length: calls fill(piece) for its consecutive pieces.
-  template <typename Fill>
-  void put(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes, std::uint32_t item,
-           const Fill& fill) {
-    while (n_bytes > 0) {
-      const Lease lease = acquire(file, offset, std::min(n_bytes, kMostBytes));
-      fill(lease.bytes);
-      commit(lease, item);
-      offset += lease.bytes.size();
-      n_bytes -= lease.bytes.size();
-    }
-  }
-  /// All ranges of `item` have been committed.
-  void finish_item(std::uint32_t item);
+  void finish_item(std::uint32_t item) override;
 
   /// Makes everything committed durable and closes the files. Every range must have been committed.
   void finish();
   /// Makes complete items durable and stops; for interruption. Never throws.
   void abandon() noexcept;
 
-  [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
+  [[nodiscard]] std::size_t window_bytes() const override { return options_.window_bytes; }
   /// Bytes and time of its writes.
   [[nodiscard]] const StageTime& written() const { return written_; }
   [[nodiscard]] bool uses_direct_io() const { return files_.uses_direct(); }

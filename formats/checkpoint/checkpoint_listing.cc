@@ -365,6 +365,9 @@ IndexFrame read_index_frame(const fs::path& directory) {
 }
 
 std::vector<std::string> list_file_names(const fs::path& directory) {
+  // A model of which only shapes are known is in no directory.
+  std::error_code failure;
+  if (!fs::exists(directory, failure)) return {};
   return names_with_suffix(directory, "");
 }
 

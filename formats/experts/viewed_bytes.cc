@@ -36,4 +36,13 @@ std::string ViewedBytes::home_file(std::uint32_t index) const {
                              : source_->home_file(stored);
 }
 
+std::set<std::uint32_t> origins_of(const Checkpoint& checkpoint, std::uint32_t stored) {
+  const auto* viewed = dynamic_cast<const ViewedBytes*>(&checkpoint.bytes());
+  if (viewed == nullptr) return {stored};
+  std::set<std::uint32_t> origins;
+  for (const ViewPiece& piece : viewed->view(stored).pieces)
+    origins.merge(origins_of(viewed->source(), piece.stored));
+  return origins;
+}
+
 }  // namespace ingot::formats

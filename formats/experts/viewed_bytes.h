@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,11 +45,17 @@ class ViewedBytes final : public StoredBytes {
   void close_file(std::uint32_t file) const override { source_->close_file(file); }
   [[nodiscard]] bool is_whole() const override { return is_whole_; }
   [[nodiscard]] std::string home_file(std::uint32_t index) const override;
+  [[nodiscard]] const Checkpoint& source() const { return *source_; }
+  [[nodiscard]] const View& view(std::uint32_t index) const { return views_.at(index); }
 
  private:
   std::shared_ptr<const Checkpoint> source_;
   std::vector<View> views_;
   bool is_whole_;  // the source's tensors are, and each view is of one file
 };
+
+/// The stored tensors that a stored tensor is gathered from, through all views: of the checkpoint
+/// behind the last. Ascending.
+std::set<std::uint32_t> origins_of(const Checkpoint& checkpoint, std::uint32_t stored);
 
 }  // namespace ingot::formats

@@ -134,6 +134,70 @@ INGOT_API int ingot_read_stored(const ingot_checkpoint* checkpoint, size_t tenso
 INGOT_API int ingot_read_decoded(const ingot_checkpoint* checkpoint, size_t tensor, float* values,
                                  uint64_t n_values, size_t threads);
 
+/* Conversions. */
+
+typedef struct ingot_plan ingot_plan;
+
+/* Plans a conversion of `source` into the directory `output`: reads headers and writes nothing.
+ * Options: those of ingot convert, or a recipe. */
+INGOT_API int ingot_plan_conversion(const char* source, const char* output, const char* options,
+                                    ingot_plan** plan);
+/* The same for a model that is in memory, of its config.json and shapes only. `shapes` is a JSON
+ * object as the header of a safetensors file: {"NAME": {"dtype": "BF16", "shape": [4, 8]}}. The
+ * options are those that decide which tensors the output has, and mem-limit. */
+INGOT_API int ingot_plan_shapes(const char* config, const char* shapes, const char* options,
+                                ingot_plan** plan);
+INGOT_API void ingot_plan_free(ingot_plan* plan);
+/* The plan as JSON: `tensors` (name, role, action, scheme), `files`, bytes_in, bytes_out, the
+ * `config` of the output, warnings; of shapes also `sets`, the names of tensors that are encoded
+ * together. The text belongs to the plan; NULL for NULL. */
+INGOT_API const char* ingot_plan_json(const ingot_plan* plan);
+
+/* How a job tells of itself, and is stopped. */
+struct ingot_run {
+  size_t size;
+  /* Called now and then, by one thread at a time, which may be none of the caller's; NULL: never.
+   * `phase` is "" while weights are converted; `total` is 0 where it is not known. */
+  void (*progress)(void* context, const char* phase, uint64_t done, uint64_t total);
+  void* context;
+  /* Where it is not NULL, and becomes other than 0, the job ends with INGOT_INTERRUPTED; a signal
+   * handler may set it. A conversion can be continued then, by the option resume. */
+  const volatile int* stop;
+};
+/* Runs a conversion; `run` may be NULL. `report` gets a text of JSON for ingot_free_text(), unless
+ * it is NULL. INGOT_MISMATCH where the option verify or lossless-only refuses the output: then
+ * nothing is published. */
+INGOT_API int ingot_plan_run(ingot_plan* plan, const struct ingot_run* run, char** report);
+
+/* Encoding in memory. */
+
+typedef struct ingot_encoder ingot_encoder;
+
+/* A tensor of the output; all belongs to the encoder until its next call. */
+struct ingot_encoded {
+  size_t size;
+  const char* name;
+  const char* dtype;
+  const uint64_t* shape;
+  size_t n_dims;
+  const void* bytes;
+  uint64_t n_bytes;
+};
+/* `plan` is one of ingot_plan_shapes(), must outlive the encoder, and has no other one. */
+INGOT_API int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder);
+INGOT_API void ingot_encoder_free(ingot_encoder* encoder);
+/* Gives a tensor of the model. `n_made` gets the number of tensors of the output that are complete
+ * with it, with the bytes that a conversion writes: 0 until all tensors have come that share a
+ * scale, or a tensor of the output. The encoder holds these until then. Where their values cannot
+ * be encoded the call fails, and they may be given again. */
+INGOT_API int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* bytes,
+                                uint64_t n_bytes, size_t* n_made);
+/* The tensor of this index, of those that the last ingot_encoder_put() has completed. */
+INGOT_API int ingot_encoder_made(const ingot_encoder* encoder, size_t index,
+                                 struct ingot_encoded* tensor);
+/* INGOT_MISSING_TENSOR while tensors of the plan have not come. */
+INGOT_API int ingot_encoder_finish(const ingot_encoder* encoder);
+
 #ifdef __cplusplus
 }
 #endif

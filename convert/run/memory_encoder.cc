@@ -1,0 +1,251 @@
+#include "convert/run/memory_encoder.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "convert/run/set_converter.h"
+#include "formats/base/error.h"
+#include "formats/experts/viewed_bytes.h"
+#include "formats/text/spelling.h"
+
+namespace ingot::convert {
+
+void HeldBytes::hold(std::uint32_t index, std::span<const std::byte> bytes) {
+  held_[index].assign(bytes.begin(), bytes.end());
+  n_held_ += bytes.size();
+}
+
+void HeldBytes::drop(std::uint32_t index) {
+  const auto found = held_.find(index);
+  if (found == held_.end()) return;
+  n_held_ -= found->second.size();
+  held_.erase(found);
+}
+
+void HeldBytes::read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
+                     std::span<std::byte> out) const {
+  const auto found = held_.find(index);
+  if (found == held_.end())
+    throw Error(ErrorCode::kInternal, "is read before it is given").in_tensor(tensor.name);
+  std::ranges::copy(std::span(found->second).subspan(offset, out.size()), out.begin());
+}
+
+void HeldBytes::read_file(std::uint32_t file, std::uint64_t /*offset*/,
+                          std::span<std::byte> /*out*/) const {
+  throw Error(ErrorCode::kInternal, "is in memory, and no file").in_file(facts_.at(file).name);
+}
+
+namespace {
+
+// The parts of some tensors, each in memory of its own.
+class MemorySink final : public ByteSink {
+ public:
+  void add(const PlannedPlace& place, std::uint64_t n_bytes) {
+    if (n_bytes > 0) parts_[{place.file, place.offset}].resize(n_bytes);
+  }
+  std::vector<std::byte> take(const PlannedPlace& place, std::uint64_t n_bytes) {
+    // The next part has the place of an empty one.
+    if (n_bytes == 0) return {};
+    return std::move(parts_.at({place.file, place.offset}));
+  }
+
+  // By member in a file's row; here each row has one.
+  Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes) override {
+    auto part = parts_.upper_bound({file, offset});
+    INGOT_CHECK(part != parts_.begin());
+    --part;
+    const std::uint64_t begin = offset - part->first.second;
+    INGOT_CHECK(part->first.first == file && begin + n_bytes <= part->second.size());
+    return {
+        .bytes = std::span(part->second).subspan(begin, n_bytes), .file = file, .offset = offset};
+  }
+  void commit(const Lease& /*lease*/, std::uint32_t /*item*/) override {}
+  void finish_item(std::uint32_t /*item*/) override {}
+  [[nodiscard]] std::size_t window_bytes() const override { return kBandBytes; }
+  [[nodiscard]] bool is_in_one_window(std::uint64_t /*offset*/,
+                                      std::uint64_t /*n_bytes*/) const override {
+    return true;
+  }
+
+ private:
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::byte>> parts_;
+};
+
+// Which of some numbers belong together.
+class Joins {
+ public:
+  explicit Joins(std::size_t n) : of_(n) { std::iota(of_.begin(), of_.end(), 0U); }
+  std::uint32_t first(std::uint32_t i) {
+    while (of_[i] != i) i = of_[i] = of_[of_[i]];
+    return i;
+  }
+  void join(std::uint32_t a, std::uint32_t b) {
+    a = first(a);
+    b = first(b);
+    of_[std::max(a, b)] = std::min(a, b);
+  }
+
+ private:
+  std::vector<std::uint32_t> of_;
+};
+
+}  // namespace
+
+MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTensor> given,
+                             HeldBytes& held, std::uint64_t most_held)
+    : plan_(plan),
+      given_(given),
+      held_(held),
+      most_held_(most_held),
+      set_of_(given.size()),
+      has_come_(given.size(), 0),
+      done_(plan.tensors.size(), 0),
+      results_(plan.tensors.size()) {
+  if (plan.is_sliced()) {
+    throw Error(ErrorCode::kUnsupported,
+                "tensors in memory are encoded whole, and --layout {} cuts them (leave --layout, "
+                "--tp and --ep out)",
+                plan.options.layout->name);
+  }
+  for (std::uint32_t i = 0; i < given.size(); ++i) by_name_.emplace(given[i].name, i);
+  // Tensors of the source that a tensor of the output, or a shared scale, is made of.
+  Joins joins(given.size());
+  std::vector<std::uint32_t> first_of(plan.tensors.size());
+  std::map<std::uint32_t, std::uint32_t> first_of_set;  // by fused set
+  for (std::uint32_t t = 0; t < plan.tensors.size(); ++t) {
+    const PlannedTensor& planned = plan.tensors[t];
+    std::set<std::uint32_t> origins;
+    plan.tensor_of(planned).encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+      origins.merge(formats::origins_of(plan.source, stored));
+    });
+    first_of[t] = *origins.begin();
+    for (const std::uint32_t origin : origins) joins.join(first_of[t], origin);
+    if (planned.fused_set != PlannedTensor::kNone)
+      joins.join(first_of_set.emplace(planned.fused_set, first_of[t]).first->second, first_of[t]);
+  }
+  std::map<std::uint32_t, std::uint32_t> numbers;
+  const auto set_at = [&](std::uint32_t origin) {
+    const auto [at, is_new] = numbers.emplace(joins.first(origin), sets_.size());
+    if (is_new) sets_.emplace_back();
+    return at->second;
+  };
+  for (std::uint32_t t = 0; t < plan.tensors.size(); ++t)
+    sets_[set_at(first_of[t])].planned.push_back(t);
+  for (std::uint32_t i = 0; i < given.size(); ++i) {
+    set_of_[i] = set_at(i);
+    sets_[set_of_[i]].given.push_back(i);
+  }
+}
+
+std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
+                                              std::span<const std::byte> bytes) {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) {
+    throw Error(ErrorCode::kNotFound, "is not in the plan{}",
+                did_you_mean(name, given_, &formats::StoredTensor::name))
+        .in_tensor(name);
+  }
+  const std::uint32_t index = found->second;
+  if (has_come_[index] != 0)
+    throw Error(ErrorCode::kDuplicate, "has been given before").in_tensor(name);
+  const formats::StoredTensor& tensor = given_[index];
+  if (bytes.size() != tensor.n_bytes) {
+    throw Error(ErrorCode::kShapeMismatch, "has {} bytes, and {} {} of the plan has {}",
+                bytes.size(), formats::dtype_name(tensor.dtype), formats::shape_text(tensor.shape),
+                tensor.n_bytes)
+        .in_tensor(name);
+  }
+  Set& set = sets_[set_of_[index]];
+  if (set.given.size() > 1 && held_.n_held() + bytes.size() > most_held_) {
+    throw Error(ErrorCode::kLimit,
+                "{} bytes of sets that are not complete are held, and it has {} (give the tensors "
+                "of a set one after another, or a larger --mem-limit)",
+                held_.n_held(), bytes.size())
+        .in_tensor(name);
+  }
+  held_.hold(index, bytes);
+  has_come_[index] = 1;
+  if (++set.n_here < set.given.size()) return {};
+  try {
+    std::vector<EncodedTensor> made = convert(set);
+    drop(set, true);
+    return made;
+  } catch (...) {
+    drop(set, false);
+    throw;
+  }
+}
+
+// Lets go of the bytes; a set that is not done may come again.
+void MemoryEncoder::drop(Set& set, bool is_done) {
+  for (const std::uint32_t index : set.given) {
+    held_.drop(index);
+    if (!is_done) has_come_[index] = 0;
+  }
+  if (!is_done) set.n_here = 0;
+}
+
+std::vector<EncodedTensor> MemoryEncoder::convert(const Set& set) {
+  MemorySink sink;
+  for (const std::uint32_t t : set.planned) {
+    const PlannedTensor& planned = plan_.tensors[t];
+    for (std::size_t p = 0; p < planned.n_parts; ++p)
+      sink.add(plan_.first_place(planned.parts[p]), planned.parts[p].n_bytes);
+  }
+  RunContext context{.plan = plan_, .writer = sink, .check_stop = [] {}};
+  SetConverter converter(context, 0, {.done = done_, .of = results_});
+  // Sets of one scale are consecutive in the plan.
+  for (auto first = set.planned.begin(); first != set.planned.end();) {
+    const std::uint32_t fused = plan_.tensors[*first].fused_set;
+    const auto last = std::find_if(first + 1, set.planned.end(), [&](std::uint32_t t) {
+      return fused == PlannedTensor::kNone || plan_.tensors[t].fused_set != fused;
+    });
+    if (plan_.tensors[*first].n_parts > 0) converter({first, last});
+    first = last;
+  }
+  std::vector<EncodedTensor> made;
+  for (const std::uint32_t t : set.planned) {
+    const PlannedTensor& planned = plan_.tensors[t];
+    results_[t] = {};  // hashes, for records
+    for (std::size_t p = 0; p < planned.n_parts; ++p) {
+      made.push_back(
+          {.name = plan_.part_name(planned, p),
+           .dtype = planned.parts[p].dtype,
+           .shape = plan_.part_shape(planned, p),
+           .bytes = sink.take(plan_.first_place(planned.parts[p]), planned.parts[p].n_bytes)});
+    }
+  }
+  return made;
+}
+
+void MemoryEncoder::finish() const {
+  constexpr std::size_t kShown = 5;
+  std::vector<std::string_view> missing;
+  for (std::uint32_t i = 0; i < given_.size(); ++i) {
+    // First those that others wait for.
+    if (has_come_[i] == 0 && sets_[set_of_[i]].n_here > 0) missing.push_back(given_[i].name);
+  }
+  for (std::uint32_t i = 0; i < given_.size(); ++i) {
+    if (has_come_[i] == 0 && sets_[set_of_[i]].n_here == 0) missing.push_back(given_[i].name);
+  }
+  if (missing.empty()) return;
+  const std::size_t n = missing.size();
+  missing.resize(std::min(n, kShown));
+  throw Error(ErrorCode::kMissingTensor, "{} of {} tensors of the plan have not been given: {}{}",
+              n, given_.size(), fmt::join(missing, ", "), n > kShown ? " and others" : "");
+}
+
+std::vector<std::vector<std::string>> MemoryEncoder::sets() const {
+  std::vector<std::vector<std::string>> sets;
+  for (const Set& set : sets_) {
+    std::vector<std::string>& names = sets.emplace_back();
+    for (const std::uint32_t i : set.given) names.push_back(given_[i].name);
+  }
+  return sets;
+}
+
+}  // namespace ingot::convert

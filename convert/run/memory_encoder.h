@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/output/tensor_records.h"
+#include "convert/plan/plan.h"
+#include "formats/container/tensor.h"
+#include "formats/storage/stored_bytes.h"
+
+// Conversion of tensors in memory: a program that has the model gives it tensor by tensor.
+
+namespace ingot::convert {
+
+/// Stored tensors of which some are in memory, by index: the bytes of a model whose shapes are
+/// known, and nothing else.
+class HeldBytes final : public formats::StoredBytes {
+ public:
+  /// `n_bytes`: of the file that they would have.
+  explicit HeldBytes(std::uint64_t n_bytes) {
+    facts_.push_back({.name = "model.safetensors", .n_bytes = n_bytes, .data_start = 0});
+  }
+
+  void hold(std::uint32_t index, std::span<const std::byte> bytes);
+  void drop(std::uint32_t index);
+  [[nodiscard]] std::uint64_t n_held() const { return n_held_; }
+
+  [[nodiscard]] std::span<const formats::SourceFile> files() const override { return facts_; }
+  void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override;
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t /*file*/) const override {
+    return {};
+  }
+  /// There is no file: all that is read of one would be wrong.
+  [[nodiscard]] bool has_data(std::uint32_t /*file*/) const override { return false; }
+  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
+  void close_file(std::uint32_t /*file*/) const override {}
+
+ private:
+  std::vector<formats::SourceFile> facts_;
+  std::map<std::uint32_t, std::vector<std::byte>> held_;
+  std::uint64_t n_held_ = 0;
+};
+
+/// A stored tensor of the output.
+struct EncodedTensor {
+  std::string name;
+  formats::DType dtype{};
+  formats::Shape shape;
+  std::vector<std::byte> bytes;
+};
+
+/// Makes the tensors of an output from those of the source, which come in any order, with the bytes
+/// that an execution of the plan writes. A tensor is held until the others of its *set* have come:
+/// those that share a scale with it, or a tensor of the output. Most sets have one tensor.
+class MemoryEncoder {
+ public:
+  /// `given`: the stored tensors that will come, those of `held`, over which the source of the plan
+  /// may be a view. All references must outlive it. `most_held`: bytes of open sets. Throws
+  /// kUnsupported for a plan that cuts tensors.
+  MemoryEncoder(const Plan& plan, std::span<const formats::StoredTensor> given, HeldBytes& held,
+                std::uint64_t most_held);
+
+  /// Takes the bytes of a stored tensor, and returns the tensors of the output that are complete
+  /// with it; none while its set is not, or where the output drops it. Throws kNotFound for a name
+  /// that is not in the plan, kDuplicate for one that has come, kShapeMismatch for bytes of another
+  /// length, kLimit where open sets would have more than `most_held`, and as a conversion for
+  /// values that no allowance covers: its set is dropped then, and may come again.
+  std::vector<EncodedTensor> put(std::string_view name, std::span<const std::byte> bytes);
+  /// Throws kMissingTensor, naming them, while tensors of the plan have not come.
+  void finish() const;
+
+  /// The names that come together, set by set, in the order of the plan.
+  [[nodiscard]] std::vector<std::vector<std::string>> sets() const;
+
+ private:
+  struct Set {
+    std::vector<std::uint32_t> given;    // indices of stored tensors, ascending
+    std::vector<std::uint32_t> planned;  // indices into Plan::tensors, ascending
+    std::size_t n_here = 0;
+  };
+
+  std::vector<EncodedTensor> convert(const Set& set);
+  void drop(Set& set, bool is_done);
+
+  const Plan& plan_;
+  std::span<const formats::StoredTensor> given_;
+  HeldBytes& held_;
+  std::uint64_t most_held_;
+  std::vector<Set> sets_;
+  std::vector<std::uint32_t> set_of_;  // by given tensor
+  std::vector<char> has_come_;         // by given tensor
+  std::map<std::string_view, std::uint32_t> by_name_;
+  const std::vector<char> done_;       // by tensor of the plan: none
+  std::vector<TensorResult> results_;  // by tensor of the plan, of the set at hand
+};
+
+}  // namespace ingot::convert

@@ -1,0 +1,235 @@
+#include "library/conversion.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "convert/expert_form.h"
+#include "convert/output/apart.h"
+#include "convert/output/version.h"
+#include "formats/base/error.h"
+#include "formats/json/json.h"
+#include "inference/family/model_family.h"
+#include "library/answer.h"
+#include "library/options/json_options.h"
+#include "shard/join/source.h"
+#include "verify/gates/report.h"
+#include "verify/verification.h"
+
+namespace ingot::library {
+
+using formats::Checkpoint;
+
+namespace {
+
+/// With --lossless-only the output is compared with the source before it is published: a gate over
+/// every value of both sides.
+void demand_no_loss(GateOptions& gate) {
+  const std::vector<verify::Level> asked =
+      gate.levels.empty() ? std::vector<verify::Level>() : verify::parse_levels(gate.levels);
+  if (std::ranges::find(asked, verify::Level::kWeights) == asked.end())
+    gate.levels += gate.levels.empty() ? "weights" : ",weights";
+  gate.requirements.emplace_back("weights.relative_error<=0");
+}
+
+/// As it was given, for the journal; empty without --verify.
+std::string text_of(const GateOptions& gate) {
+  if (gate.levels.empty()) return {};
+  std::string text = fmt::format("--verify {}", gate.levels);
+  if (!gate.thresholds.empty()) text += fmt::format(" --thresholds {}", gate.thresholds.string());
+  for (const std::string& requirement : gate.requirements)
+    text += fmt::format(" --require '{}'", requirement);
+  return text;
+}
+
+/// Throws for values that are not understood, and for a source that will not be there.
+void require_valid(const GateOptions& gate, const JobOptions& job) {
+  if (gate.levels.empty()) return;
+  if (job.execute.consume_source) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--verify compares with the source, which --consume-source deletes");
+  }
+  verify::parse_levels(gate.levels);
+  // A file or a demand that is not understood, too: before hours of work, not after.
+  verify::make_thresholds({}, gate.thresholds, gate.requirements);
+}
+
+// The members of a recipe that are no flags, as the flags that say the same.
+std::string recipe_as_flags(std::string_view json) {
+  if (json.empty()) return {};
+  formats::Json options = formats::parse_json(json, "options");
+  if (!options.is_object()) return std::string(json);
+  if (const auto rules = options.find("rules"); rules != options.end()) {
+    formats::Json& flags = options["rule"];
+    if (!flags.is_array()) flags = flags.is_null() ? formats::Json::array() : formats::Json{flags};
+    for (const formats::Json& rule : *rules) {
+      const std::string match = formats::text_at(rule, "match"),
+                        scheme = formats::text_at(rule, "scheme");
+      if (rule.size() != 2 || match.empty() || scheme.empty()) {
+        throw Error(ErrorCode::kInvalidArgument, "rules: {} is no map of match and scheme",
+                    rule.dump());
+      }
+      flags.push_back(fmt::format("{}={}", match, scheme));
+    }
+    options.erase("rules");
+  }
+  if (const auto allow = options.find("allow"); allow != options.end() && allow->is_object()) {
+    formats::Json flags = formats::Json::array();
+    for (const auto& [kind, patterns] : allow->items()) {
+      for (const std::string& pattern : formats::strings_at(*allow, kind))
+        flags.push_back(fmt::format("{}={}", kind, pattern));
+    }
+    options["allow"] = flags;
+  }
+  return options.dump();
+}
+
+}  // namespace
+
+void read_options(std::string_view json, FlagTable& table) {
+  read_json_options(recipe_as_flags(json), table);
+}
+
+void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& source,
+              std::function<bool()> stop_requested,
+              std::function<void(const verify::Report&, formats::Json document)> judged) {
+  const GateOptions& gate = options.gate;
+  job.execute.gate = text_of(gate);
+  if (gate.levels.empty()) return;
+  // Hours later, when everything is converted, they could not be run.
+  for (const verify::Level level : verify::parse_levels(gate.levels)) {
+    if (verify::runs_model(level)) (void)inference::model_spec(source.family(), source.config());
+  }
+  job.execute.inspect = [&options, &job, stop = std::move(stop_requested),
+                         judged = std::move(judged)](const std::filesystem::path& staged) {
+    const verify::Report report = verify::verify_pair(
+        options.input, staged,
+        {.levels = verify::parse_levels(options.gate.levels),
+         .family = options.family,
+         .output_name =
+             std::filesystem::absolute(job.output).lexically_normal().filename().string(),
+         .thresholds = options.gate.thresholds,
+         .requirements = options.gate.requirements,
+         .threads = threads_of(job.execute.threads),
+         .mem_limit = parse_size(job.mem_limit, "--mem-limit"),
+         .tool_version = std::string(convert::kVersion),
+         .stop_requested = stop});
+    Answer record;
+    record.add(verify::report_json(report));
+    formats::Json document = record.document("verify");
+    convert::Inspection inspection{.may_publish = report.passed(),
+                                   .report = formats::json_text(document)};
+    judged(report, std::move(document));
+    return inspection;
+  };
+}
+
+ConversionRequest read_target(const ConvertOptions& options) {
+  ConversionRequest request{.recipe = make_recipe(options.target), .plan = {}};
+  if (!options.experts.empty())
+    request.recipe.choices.experts = convert::parse_experts(options.experts);
+  if (!options.max_shard_size.empty())
+    request.plan.shards.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
+  read_slicing(options.slicing, request.plan);
+  if (!options.part.empty() && options.part != kJoin)
+    request.plan.part = convert::parse_job_part(options.part);
+  return request;
+}
+
+ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
+  convert::ExecuteOptions& execute = job.execute;
+  if (execute.lossless_only) demand_no_loss(options.gate);
+  require_valid(options.gate, job);
+  ConversionRequest request = read_target(options);
+  convert::require_apart({.folders = {options.input}}, job.output);
+  execute.join = options.part == kJoin;
+  execute.resume = execute.resume || execute.join;
+  return request;
+}
+
+Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionRequest request,
+                           bool compares_replicas) {
+  const std::size_t threads = threads_of(job.execute.threads);
+  convert::Recipe& recipe = request.recipe;
+  job.execute.stamps.add(options.input);
+  if (!options.target.scales_from.empty())
+    job.execute.stamps.add(options.target.scales_from, convert::ReadFor::kOption);
+  const auto open = [&](const std::string& family) {
+    return shard::open_source(
+        options.input,
+        {.open = {.family = family,
+                  .allow_unknown = &recipe.allow.unknown_tensor,
+                  .allow_duplicate = &recipe.allow.duplicate_tensor,
+                  .consumed_headers = job.execute.resume ? convert::consumed_headers_of(job.output)
+                                                         : std::filesystem::path(),
+                  .threads = threads},
+         .compare_replicas = compares_replicas});
+  };
+  if (options.family == kAutoFamily)
+    options.family = settle_family(open("generic"), options.proposal, recipe);
+  auto opened = std::make_shared<const Checkpoint>(open(options.family));
+  return plan_conversion(options, std::move(request), std::move(opened), threads);
+}
+
+Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,
+                           std::shared_ptr<const Checkpoint> opened, std::size_t threads) {
+  open_scales_from(options.target, options.family, threads, request.recipe.choices);
+  auto source = convert::with_experts_as_written(std::move(opened), request.recipe, request.plan);
+  convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
+  return {std::move(source), std::move(plan)};
+}
+
+void declare_target(FlagTable& table, ConvertOptions& options) {
+  table.add(FlagGroup::kCommon, scheme_flags(options.target));
+  table.add(FlagGroup::kSource,
+            {family_flag(&options.family, kAutoFamilyHelp), family_file_flag(&options.family)});
+  table.add(FlagGroup::kSource, proposal_flags(options.proposal, options.family));
+  table.add(FlagGroup::kSource, {allow_flag(options.target)});
+  table.add(FlagGroup::kTarget, choice_flags(options.target));
+  table.add(
+      FlagGroup::kTarget,
+      {{"--experts",
+        &options.experts,
+        "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
+        "per expert and projection); default: as loaders of the target read them",
+        {.words = {"keep", "stacked", "separate"}}},
+       {"--max-shard-size",
+        &options.max_shard_size,
+        "re-shard into files of at most this size (default: keep the source's files and their "
+        "contents)",
+        {.kind = ValueKind::kSize}}});
+  declare_slicing(table, options.slicing);
+}
+
+void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
+  table.add(
+      FlagGroup::kJob,
+      {{"--part",
+        &options.part,
+        "write only the files of part I of N, I from 0; all parts share the output's directory, "
+        "and publish nothing; join: publish their output (ingot join)",
+        {.words = {std::string(kJoin)}, .value_name = "I/N|join"}}});
+  table.add(FlagGroup::kComparison,
+            {{"--verify",
+              &options.gate.levels,
+              fmt::format("compare with the source before anything is "
+                          "published: {}, or all; below a gate nothing is "
+                          "published, and the exit code is 1",
+                          names_of(verify::levels(), &verify::LevelFacts::name)),
+              {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
+             {"--lossless-only", &job.execute.lossless_only,
+              "publish only an output that holds every value of the source exactly; else name the "
+              "first tensor that loses one, and exit with 1"},
+             {"--no-verify",
+              &job.execute.no_verify,
+              "with --resume: publish without the verification that the "
+              "conversion began with (recorded in the manifest)",
+              {.needs = "--resume", .excludes = {"--verify"}}}});
+  declare_gates(table, options.gate.thresholds, options.gate.requirements,
+                belongs_to("--verify", [&options, &job] {
+                  return !options.gate.levels.empty() || job.execute.lossless_only;
+                }));
+}
+
+}  // namespace ingot::library

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/convert.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json_fwd.h"
+#include "library/options/family_proposal.h"
+#include "library/options/job_options.h"
+#include "library/options/slicing_flags.h"
+#include "library/options/target_flags.h"
+#include "verify/gates/report.h"
+
+// A conversion as it is asked for: by the command line, and by ingot_plan().
+
+namespace ingot::library {
+
+/// The value of --part that publishes the files of all parts.
+inline constexpr std::string_view kJoin = "join";
+
+/// Options of `convert --verify`.
+struct GateOptions {
+  std::string levels;  ///< empty: publish without being asked
+  std::filesystem::path thresholds;
+  std::vector<std::string> requirements;
+};
+
+/// Options of a conversion, as given.
+struct ConvertOptions {
+  std::string input, family, max_shard_size, experts, part;
+  TargetFlags target;
+  ProposalFlags proposal;
+  SlicingFlags slicing;
+  GateOptions gate;
+};
+
+/// Declares those that decide which tensors the output has.
+void declare_target(FlagTable& table, ConvertOptions& options);
+/// Declares the others; `job` has those of declare_job_options().
+void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job);
+
+/// read_json_options() of a table that has these. The object may be a recipe, whose `rules` and
+/// `allow` mean the flags --rule and --allow.
+void read_options(std::string_view json, FlagTable& table);
+
+/// The meaning of the options, before the source is opened.
+struct ConversionRequest {
+  convert::Recipe recipe;
+  convert::PlanOptions plan;
+};
+/// Throws kInvalidArgument for options that are not understood or contradict each other.
+ConversionRequest read_target(const ConvertOptions& options);
+/// The same for a job, of which it completes the options.
+ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job);
+
+/// A plan, and its source.
+struct Conversion {
+  std::shared_ptr<const formats::Checkpoint> source;
+  convert::Plan plan;
+};
+/// Opens the source, and makes the plan. `compares_replicas`: as shard::SourceOptions has it.
+Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionRequest request,
+                           bool compares_replicas);
+/// Makes the plan for a source that is open. `threads`: for --scales-from.
+Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,
+                           std::shared_ptr<const formats::Checkpoint> opened, std::size_t threads);
+
+/// With --verify: has the output compared with its source before anything is published, and calls
+/// `judged` with the report and its document, which is kept with the output. The options must
+/// outlive the job. Throws kUnsupported for levels that run a model which has no forward pass.
+void add_gate(const ConvertOptions& options, JobOptions& job, const formats::Checkpoint& source,
+              std::function<bool()> stop_requested,
+              std::function<void(const verify::Report&, formats::Json document)> judged);
+
+}  // namespace ingot::library

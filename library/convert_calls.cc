@@ -1,0 +1,80 @@
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "convert/convert.h"
+#include "formats/base/error.h"
+#include "formats/json/json.h"
+#include "library/call.h"
+#include "library/handles.h"
+#include "library/options/json_options.h"
+#include "library/plan_json.h"
+
+using namespace ingot;
+using namespace ingot::library;
+
+int ingot_plan_conversion(const char* source, const char* output, const char* options,
+                          ingot_plan** plan) {
+  return call([&] {
+    require_given(source, "source");
+    require_given(output, "output");
+    require_given(plan, "plan");
+    auto made = std::make_unique<ingot_plan>();
+    FlagTable table;
+    declare_target(table, made->options);
+    declare_rest(table, made->options, made->job);
+    declare_job_options(table, made->job);
+    read_options(text_or_empty(options), table);
+    made->options.input = source;
+    made->job.output = output;
+    ConversionRequest request = read_conversion(made->options, made->job);
+    if (!convert::is_done_without_source(source, output, request.recipe, request.plan,
+                                         execution(made->job))) {
+      made->conversion.emplace(plan_conversion(made->options, made->job, std::move(request), true));
+      made->json = formats::json_text(plan_json(made->conversion->plan));
+    }
+    *plan = made.release();
+  });
+}
+
+void ingot_plan_free(ingot_plan* plan) {
+  delete plan;
+}
+
+const char* ingot_plan_json(const ingot_plan* plan) {
+  return plan == nullptr ? nullptr : plan->json.c_str();
+}
+
+int ingot_plan_run(ingot_plan* plan, const ingot_run* run, char** report) {
+  return call([&] {
+    require_given(plan, "plan");
+    if (plan->held != nullptr) {
+      throw Error(ErrorCode::kUnsupported,
+                  "a plan made of shapes has no source to convert (give it to an encoder)");
+    }
+    convert::ExecuteReport done;
+    done.already_done = true;
+    if (plan->conversion) {
+      Receivers receivers(run);
+      convert::ExecuteOptions execute;
+      formats::Json judgement;
+      add_gate(
+          plan->options, plan->job, *plan->conversion->source, receivers.stop_requested(),
+          [&](const verify::Report&, formats::Json document) { judgement = std::move(document); });
+      execute = execution(plan->job);
+      execute.phase = [&](std::string_view phase) { receivers.begin(phase); };
+      execute.progress = [&](std::uint64_t n, std::uint64_t total) {
+        receivers.progress("", n, total);
+      };
+      execute.stop_requested = receivers.stop_requested();
+      done = convert::execute(plan->conversion->plan, plan->job.output, execute);
+      if (done.refused) {
+        throw Error(ErrorCode::kMismatch,
+                    "the output does not pass its gates, and was not published by this run: {}",
+                    judgement.dump())
+            .in_file(plan->job.output);
+      }
+    }
+    if (report != nullptr) *report = owned_text(formats::json_text(execute_json(done)));
+  });
+}

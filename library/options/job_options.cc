@@ -1,0 +1,115 @@
+#include "library/options/job_options.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace ingot {
+namespace {
+
+// Enough to know a command by.
+constexpr std::size_t kMaxCommandBytes = 200;
+
+constexpr std::size_t kLeastWorst = 20;
+
+// Files of /proc have no length; a file that cannot be read is empty.
+std::string text_of(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string command() {
+  std::string words = text_of("/proc/self/cmdline");
+  while (!words.empty() && words.back() == '\0') words.pop_back();
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  if (words.size() <= kMaxCommandBytes) return words;
+  return words.substr(0, kMaxCommandBytes) + " ...";
+}
+
+/// This process, as another run that wants the same output will read of it.
+convert::RunName this_run() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host.front() = '\0';
+  std::string boot = text_of("/proc/sys/kernel/random/boot_id");
+  if (!boot.empty() && boot.back() == '\n') boot.pop_back();
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  return {.host = host.data(),
+          .boot = std::move(boot),
+          .pid = static_cast<std::uint64_t>(::getpid()),
+          .started = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(now)),
+          .command = command()};
+}
+
+}  // namespace
+
+convert::CommandLine command_line() {
+  convert::CommandLine line;
+  std::error_code failure;
+  line.directory = std::filesystem::current_path(failure).string();
+  const std::string text = text_of("/proc/self/cmdline");
+  if (failure) return {};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\0', at), text.size());
+    line.words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return line;
+}
+
+convert::ExecuteOptions execution(const JobOptions& options) {
+  convert::ExecuteOptions execute = options.execute;
+  execute.run = this_run();
+  execute.threads = threads_of(execute.threads);
+  execute.mem_limit = parse_size(options.mem_limit, "--mem-limit");
+  execute.sha256 = options.hash == "sha256";
+  execute.direct_io = !options.buffered;
+  execute.n_worst = std::max(options.n_worst.value_or(0), kLeastWorst);
+  return execute;
+}
+
+void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
+                   std::vector<std::string>& requirements,
+                   const std::function<std::string_view()>& idle) {
+  table.add(FlagGroup::kComparison,
+            {{"--thresholds",
+              &thresholds,
+              "YAML file of gates, instead of the defaults",
+              {.kind = ValueKind::kFile, .idle = idle}},
+             {"--require",
+              &requirements,
+              "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
+              "repeated; metrics: ingot list metrics",
+              {.idle = idle}}});
+}
+
+void declare_job_options(FlagTable& table, JobOptions& options) {
+  convert::ExecuteOptions& execute = options.execute;
+  execute.threads = 0;
+  table.add(FlagGroup::kCommon,
+            {{"--resume", &execute.resume, "continue a stopped conversion"},
+             {"--force", &execute.force, "replace the checkpoint that is in the output"}});
+  table.add(FlagGroup::kJob,
+            {mem_limit_flag(&options.mem_limit),
+             threads_flag(&execute.threads),
+             {"--hash",
+              &options.hash,
+              "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass",
+              {.choices = {"xxh3", "sha256"}}},
+             {"--consume-source", &execute.consume_source,
+              "delete each source file once its tensors are safe"},
+             {"--buffered", &options.buffered,
+              "write through the page cache even where direct I/O works"},
+             {"--read-back", &execute.read_back,
+              "read everything again from the disk, past the page cache, before it is published"},
+             {"--follow-links", &execute.follow_links,
+              "copy side files that are links to something outside the source"}});
+}
+
+}  // namespace ingot

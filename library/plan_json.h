@@ -1,0 +1,15 @@
+#pragma once
+
+#include "convert/job/execute.h"
+#include "convert/plan/plan.h"
+#include "formats/json/json_fwd.h"
+
+namespace ingot::library {
+
+/// Which tensors an output has, and its config.json.
+formats::Json plan_json(const convert::Plan& plan);
+
+/// The end of a conversion.
+formats::Json execute_json(const convert::ExecuteReport& report);
+
+}  // namespace ingot::library
