@@ -60,10 +60,12 @@ std::string recipe_as_flags(std::string_view json) {
   if (json.empty()) return {};
   formats::Json options = formats::parse_json(json, "options");
   if (!options.is_object()) return std::string(json);
-  if (const auto rules = options.find("rules"); rules != options.end()) {
+  if (const auto found = options.find("rules"); found != options.end()) {
+    const formats::Json rules = *found;
+    options.erase("rules");
     formats::Json& flags = options["rule"];
     if (!flags.is_array()) flags = flags.is_null() ? formats::Json::array() : formats::Json{flags};
-    for (const formats::Json& rule : *rules) {
+    for (const formats::Json& rule : rules) {
       const std::string match = formats::text_at(rule, "match"),
                         scheme = formats::text_at(rule, "scheme");
       if (rule.size() != 2 || match.empty() || scheme.empty()) {
@@ -72,15 +74,18 @@ std::string recipe_as_flags(std::string_view json) {
       }
       flags.push_back(fmt::format("{}={}", match, scheme));
     }
-    options.erase("rules");
   }
   if (const auto allow = options.find("allow"); allow != options.end() && allow->is_object()) {
     formats::Json flags = formats::Json::array();
     for (const auto& [kind, patterns] : allow->items()) {
+      if (formats::strings_at(*allow, kind).size() != patterns.size() || !patterns.is_array()) {
+        throw Error(ErrorCode::kInvalidArgument, "allow: {} of {} is no list of patterns",
+                    patterns.dump(), kind);
+      }
       for (const std::string& pattern : formats::strings_at(*allow, kind))
         flags.push_back(fmt::format("{}={}", kind, pattern));
     }
-    options["allow"] = flags;
+    *allow = flags;
   }
   return options.dump();
 }

@@ -127,6 +127,38 @@ static void structs_are_filled_as_far_as_they_go(const ingot_checkpoint* checkpo
   CLAIM(ingot_tensor_info(checkpoint, 1u << 30, &info) == INGOT_INVALID_ARGUMENT);
 }
 
+static void count_calls(void* context, const char* phase, uint64_t done, uint64_t total) {
+  CLAIM(phase != NULL && (total == 0 || done <= total));
+  ++*(int*)context;
+}
+
+/* The script compares the output with that of the command line. */
+static void conversions_are_planned_and_run(const char* path, const char* output) {
+  const char* options =
+      "{\"to\": \"int8\", \"rules\": [{\"match\": \"role:attention\", \"scheme\": \"bf16\"}],"
+      " \"mtp\": \"drop\", \"max-shard-size\": \"5MB\"}";
+  ingot_plan* plan = NULL;
+  CLAIM(ingot_plan_conversion(path, output, "{\"to\": \"int9\"}", &plan) == INGOT_INVALID_ARGUMENT);
+  CLAIM(ingot_plan_conversion(path, output, "{\"tp-fit\": \"pad\"}", &plan) ==
+        INGOT_INVALID_ARGUMENT);
+  CLAIM(strstr(last_fault().message, "no effect") != NULL && plan == NULL);
+  CLAIM(ingot_plan_conversion(path, output, options, &plan) == INGOT_OK);
+  CLAIM(strstr(ingot_plan_json(plan), "\"int8-channel\"") != NULL);
+  int n_calls = 0, stop = 1;
+  struct ingot_run run = {
+      .size = sizeof run, .progress = count_calls, .context = &n_calls, .stop = &stop};
+  CLAIM(ingot_plan_run(plan, &run, NULL) == INGOT_INTERRUPTED);
+  ingot_plan_free(plan);
+  CLAIM(ingot_plan_conversion(path, output, options, &plan) == INGOT_OK);
+  stop = 0;
+  char* report = NULL;
+  CLAIM(ingot_plan_run(plan, &run, &report) == INGOT_OK && n_calls > 0);
+  CLAIM(report != NULL && strstr(report, "\"already_done\": false") != NULL);
+  ingot_free_text(report);
+  CLAIM(ingot_plan_run(plan, NULL, NULL) == INGOT_EXISTS);
+  ingot_plan_free(plan);
+}
+
 /* 0 in the child: the call failed at once, and said so. */
 static void a_forked_child_gets_an_error(const char* path, const ingot_checkpoint* checkpoint) {
   const pid_t child = fork();
@@ -155,6 +187,7 @@ int main(int argc, char** argv) {
   structs_are_filled_as_far_as_they_go(checkpoint);
   faults_have_code_file_and_words(argv[2]);
   options_are_named_as_flags(argv[1]);
+  conversions_are_planned_and_run(argv[1], argv[2]);
   a_forked_child_gets_an_error(argv[1], checkpoint);
   ingot_close(checkpoint);
   ingot_close(NULL);
