@@ -1,0 +1,17 @@
+"""Offline conversion of checkpoints: the functions of the command line `ingot`, for programs.
+
+>>> import ingot
+>>> checkpoint = ingot.open("DeepSeek-V3.2")             # doctest: +SKIP
+>>> ingot.convert("DeepSeek-V3.2", "OUT", to="nvfp4")    # doctest: +SKIP
+
+docs/python.md has more examples. Nothing but ctypes is needed; numpy is imported where arrays of it
+are asked for.
+"""
+
+from ingot._calls import Error, version
+from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
+from ingot._encoder import Encoder, Plan
+from ingot._jobs import convert, plan
+
+__all__ = ["Checkpoint", "Encoder", "Error", "Plan", "QuantizedTensor", "Tensor", "convert", "open",
+           "plan", "version"]

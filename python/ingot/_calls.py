@@ -1,0 +1,212 @@
+"""The shared library: its structs, its functions, and how they are called."""
+
+import ctypes
+import json
+import os
+import threading
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+
+_ABI = 1
+_LIBRARY_NAME = "libingot.so.1"
+_TURN = 0.1  # seconds
+
+
+class Error(Exception):
+    """A fault: `code` ("not-found"), and the `file`, `tensor` and `message` that are known."""
+
+    def __init__(self, code, file, tensor, message, text):
+        super().__init__(text)
+        self.code, self.file, self.tensor, self.message = code, file, tensor, message
+
+    def __reduce__(self):
+        return Error, (self.code, self.file, self.tensor, self.message, str(self))
+
+
+class Sized(ctypes.Structure):
+    """A struct of the interface, which begins with its size."""
+
+    def __init__(self, **members):
+        super().__init__(size=ctypes.sizeof(self), **members)
+
+
+class Fault(Sized):
+    _fields_ = [("size", c_size_t), ("code", c_int), ("code_name", c_char_p), ("file", c_char_p),
+                ("tensor", c_char_p), ("message", c_char_p), ("text", c_char_p)]
+
+
+class TensorInfo(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("role", c_char_p), ("scheme", c_char_p),
+                ("shape", POINTER(c_uint64)), ("n_dims", c_size_t), ("layer", c_int64),
+                ("expert", c_int64), ("n_parts", c_size_t)]
+
+
+class PartInfo(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_char_p), ("name", c_char_p), ("dtype", c_char_p),
+                ("shape", POINTER(c_uint64)), ("n_dims", c_size_t), ("n_bytes", c_uint64),
+                ("path", c_char_p), ("offset", c_uint64)]
+
+
+class EncodedInfo(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("dtype", c_char_p),
+                ("shape", POINTER(c_uint64)), ("n_dims", c_size_t), ("bytes", c_void_p),
+                ("n_bytes", c_uint64)]
+
+
+PROGRESS = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_uint64, c_uint64)
+
+
+class Run(Sized):
+    _fields_ = [("size", c_size_t), ("progress", PROGRESS), ("context", c_void_p),
+                ("stop", POINTER(c_int))]
+
+
+_HANDLE = c_void_p
+_SIGNATURES = {
+    "open": [c_char_p, c_char_p, POINTER(_HANDLE)],
+    "tensor_info": [_HANDLE, c_size_t, POINTER(TensorInfo)],
+    "part_info": [_HANDLE, c_size_t, c_size_t, POINTER(PartInfo)],
+    "read_stored": [_HANDLE, c_size_t, c_size_t, c_uint64, c_void_p, c_uint64],
+    "read_decoded": [_HANDLE, c_size_t, POINTER(c_float), c_uint64, c_size_t],
+    "plan_conversion": [c_char_p, c_char_p, c_char_p, POINTER(_HANDLE)],
+    "plan_shapes": [c_char_p, c_char_p, c_char_p, POINTER(_HANDLE)],
+    "plan_run": [_HANDLE, POINTER(Run), POINTER(c_void_p)],
+    "encoder_new": [_HANDLE, POINTER(_HANDLE)],
+    "encoder_put": [_HANDLE, c_char_p, c_void_p, c_uint64, POINTER(c_size_t)],
+    "encoder_made": [_HANDLE, c_size_t, POINTER(EncodedInfo)],
+    "encoder_finish": [_HANDLE],
+}
+_OTHERS = {
+    "abi_version": (c_int, []),
+    "version": (c_char_p, []),
+    "last_error": (None, [POINTER(Fault)]),
+    "free_text": (None, [c_void_p]),
+    "close": (None, [_HANDLE]),
+    "tensor_count": (c_size_t, [_HANDLE]),
+    "plan_free": (None, [_HANDLE]),
+    "plan_json": (c_char_p, [_HANDLE]),
+    "encoder_free": (None, [_HANDLE]),
+}
+
+_library = None
+
+
+def library():
+    """The shared library, loaded at the first call: that of the variable INGOT_LIBRARY, the one in
+    the package, or the one that the system finds."""
+    global _library
+    if _library is None:
+        bundled = os.path.join(os.path.dirname(__file__), "lib", _LIBRARY_NAME)
+        path = os.environ.get("INGOT_LIBRARY") or (
+            bundled if os.path.exists(bundled) else _LIBRARY_NAME)
+        loaded = ctypes.CDLL(path)
+        for name, arguments in _SIGNATURES.items():
+            getattr(loaded, "ingot_" + name).argtypes = arguments
+        for name, (result, arguments) in _OTHERS.items():
+            function = getattr(loaded, "ingot_" + name)
+            function.restype, function.argtypes = result, arguments
+        if loaded.ingot_abi_version() < _ABI:
+            raise ImportError(f"{path} has interface {loaded.ingot_abi_version()}, and {_ABI} is needed")
+        _library = loaded
+    return _library
+
+
+def version():
+    """The version of the library."""
+    return library().ingot_version().decode()
+
+
+def call(name, *arguments):
+    """Calls a function that may fail; ctypes lets go of the GIL meanwhile."""
+    if getattr(library(), "ingot_" + name)(*arguments) != 0:
+        fault = Fault()
+        library().ingot_last_error(byref(fault))
+        raise Error(*(getattr(fault, field).decode(errors="replace")
+                      for field in ("code_name", "file", "tensor", "message", "text")))
+
+
+class Handle:
+    """A handle of the library, which is freed with this object."""
+
+    def __init__(self, free):
+        self._free = getattr(library(), "ingot_" + free)
+        self.value = c_void_p()
+
+    def __del__(self):
+        if self.value:
+            self._free(self.value)
+            self.value = c_void_p()
+
+
+def taken_text(text):
+    """The JSON of a text that the library gave away."""
+    try:
+        return json.loads(ctypes.string_at(text))
+    finally:
+        library().ingot_free_text(text)
+
+
+def path_bytes(path):
+    return os.fsencode(os.fspath(path))
+
+
+def options_json(options):
+    """Keywords as a JSON object of flags: max_shard_size is --max-shard-size."""
+    def plain(value):
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+    flags = {name.rstrip("_").replace("_", "-"):
+             [plain(one) for one in value] if isinstance(value, (list, tuple)) else plain(value)
+             for name, value in options.items()}
+    return json.dumps(flags).encode()
+
+
+def shape_of(info):
+    return tuple(info.shape[i] for i in range(info.n_dims))
+
+
+def run_job(name, before, progress, report):
+    """Calls a job of the library with progress(phase, done, total), in a thread of its own: so this
+    one gets signals, and Ctrl-C stops the job."""
+    stop = c_int(0)
+    failures = []
+
+    def told(_, phase, done, total):
+        try:
+            progress(phase.decode(), done, total)
+        except BaseException as failure:  # raised where the job was called
+            failures.append(failure)
+            stop.value = 1
+
+    run = Run(progress=PROGRESS(told) if progress else PROGRESS(), stop=ctypes.pointer(stop))
+
+    go, done = threading.Event(), threading.Event()
+
+    def work():
+        go.wait()
+        try:
+            if not stop.value:
+                call(name, *before, byref(run), byref(report))
+        except BaseException as failure:
+            failures.append(failure)
+        finally:
+            done.set()
+
+    # Not Thread.join(), which forgets a thread once it was interrupted (bpo-45274); and nothing
+    # begins before start(), which can be interrupted too, has returned.
+    thread = threading.Thread(target=work, name="ingot")
+    try:
+        thread.start()
+        go.set()
+        # In turns: the system may give a signal to another thread, and this one acts on it.
+        while not done.wait(_TURN):
+            pass
+    except BaseException:
+        stop.value = 1
+        while go.is_set() and not done.is_set():
+            try:
+                done.wait(_TURN)
+            except KeyboardInterrupt:
+                pass  # it is stopping
+        go.set()
+        raise
+    if failures:
+        raise failures[0]

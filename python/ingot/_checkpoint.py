@@ -1,0 +1,159 @@
+"""Checkpoints as mappings of names to tensors."""
+
+import ctypes
+import math
+import mmap
+from collections.abc import Mapping
+from ctypes import byref
+
+from ingot._arrays import Array, array_type
+from ingot._calls import Handle, PartInfo, TensorInfo, call, library, options_json, path_bytes, shape_of
+
+
+def open(path, **options):
+    """Opens a checkpoint: its config, index and headers, and no weights. Options: family,
+    family_file, config."""
+    return Checkpoint(path, **options)
+
+
+class Tensor(Array):
+    """A stored tensor, of a checkpoint or made by an Encoder."""
+
+    kind = "weight"
+    role, scheme, layer, expert = "", "", None, None
+
+
+class QuantizedTensor:
+    """A weight that is stored as codes and scales: `parts`, by kind ("weight", "scale")."""
+
+    def __init__(self, checkpoint, index, info, parts):
+        self._checkpoint, self._index = checkpoint, index
+        self.parts = parts
+        _describe(self, info)
+        self.dtype = "F32"
+
+    def numpy(self, threads=0):
+        """The decoded values, float32."""
+        import numpy
+        values = numpy.empty(self.shape, "float32")
+        call("read_decoded", self._checkpoint._handle.value, self._index,
+             values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), values.size, threads)
+        return values
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy().astype(dtype or "float32", copy=False)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **options):
+        return self.numpy().__dlpack__(**options)
+
+    def __repr__(self):
+        return f"<{self.scheme} {list(self.shape)} {self.name}>"
+
+
+def _describe(tensor, info):
+    tensor.name, tensor.role = info.name.decode(), info.role.decode()
+    tensor.scheme, tensor.shape = info.scheme.decode(), shape_of(info)
+    tensor.layer = None if info.layer < 0 else info.layer
+    tensor.expert = None if info.expert < 0 else info.expert
+
+
+class Checkpoint(Mapping):
+    """The weights of a checkpoint by name: a Tensor where it is plain, a QuantizedTensor where it is
+    codes and scales. `stored` has every stored tensor by its own name."""
+
+    def __init__(self, path, **options):
+        self._handle = Handle("close")
+        call("open", path_bytes(path), options_json(options), byref(self._handle.value))
+        self._files = {}
+        self._index, self._stored = {}, {}
+        for index in range(library().ingot_tensor_count(self._handle.value)):
+            info = self._info(index)
+            self._index[info.name.decode()] = index
+        self.stored = _Stored(self)
+
+    def _info(self, index):
+        info = TensorInfo()
+        call("tensor_info", self._handle.value, index, byref(info))
+        return info
+
+    def _part_info(self, index, part):
+        info = PartInfo()
+        call("part_info", self._handle.value, index, part, byref(info))
+        return info
+
+    def _part(self, index, part):
+        info = self._part_info(index, part)
+        shape, dtype = shape_of(info), info.dtype.decode()
+        kind = array_type(Tensor, dtype, shape, info.n_bytes)
+        if info.path and info.n_bytes:
+            tensor = kind.from_buffer(self._mapped(info.path), info.offset)
+        else:
+            tensor = kind()
+            if info.n_bytes:
+                call("read_stored", self._handle.value, index, part, 0, ctypes.addressof(tensor),
+                     info.n_bytes)
+        tensor.name, tensor.kind, tensor.dtype, tensor.shape = (
+            info.name.decode(), info.kind.decode(), dtype, shape)
+        return tensor
+
+    def _mapped(self, path):
+        # Private pages: who writes into an array changes no file.
+        if path not in self._files:
+            import io
+            with io.open(path, "rb") as file:
+                self._files[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return self._files[path]
+
+    def __getitem__(self, name):
+        index = self._index[name]
+        info = self._info(index)
+        parts = [self._part(index, part) for part in range(info.n_parts)]
+        if len(parts) > 1:
+            return QuantizedTensor(self, index, info, {part.kind: part for part in parts})
+        _describe(parts[0], info)
+        return parts[0]
+
+    def __iter__(self):
+        return iter(self._index)
+
+    def __len__(self):
+        return len(self._index)
+
+    def nbytes(self):
+        """Bytes of all stored tensors."""
+        return sum(self._part_info(i, p).n_bytes for i in self._index.values()
+                   for p in range(self._info(i).n_parts))
+
+    def shapes(self):
+        """dtype and shape of every stored tensor, as Plan takes them."""
+        shapes = {}
+        for index in self._index.values():
+            for part in range(self._info(index).n_parts):
+                info = self._part_info(index, part)
+                shapes[info.name.decode()] = {"dtype": info.dtype.decode(),
+                                              "shape": list(shape_of(info))}
+        return shapes
+
+
+class _Stored(Mapping):
+    def __init__(self, checkpoint):
+        self._checkpoint, self._places = checkpoint, None
+
+    def _all(self):
+        if self._places is None:
+            of = self._checkpoint
+            self._places = {of._part_info(i, p).name.decode(): (i, p) for i in of._index.values()
+                            for p in range(of._info(i).n_parts)}
+        return self._places
+
+    def __getitem__(self, name):
+        return self._checkpoint._part(*self._all()[name])
+
+    def __iter__(self):
+        return iter(self._all())
+
+    def __len__(self):
+        return len(self._all())

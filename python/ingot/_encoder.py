@@ -1,0 +1,63 @@
+"""Encoding of tensors in memory, for programs that have the model."""
+
+import ctypes
+import json
+from ctypes import byref, c_size_t
+
+from ingot._arrays import array_type, borrowed
+from ingot._calls import EncodedInfo, Handle, call, library, options_json, shape_of
+from ingot._checkpoint import Tensor
+
+
+class Plan:
+    """What an Encoder does: made of config.json (a dict, or its text) and shapes, {name: shape} of
+    BF16 tensors or {name: {"dtype": "F32", "shape": shape}}. Options as those of convert().
+
+    `config` is the config.json of the output, `sets` the names that are encoded together, and
+    `tensors` what becomes of each weight."""
+
+    def __init__(self, config, shapes, **options):
+        self._handle = Handle("plan_free")
+        self._is_taken = False
+        header = {name: shape if isinstance(shape, dict) else {"dtype": "BF16", "shape": list(shape)}
+                  for name, shape in shapes.items()}
+        text = config if isinstance(config, str) else json.dumps(config)
+        call("plan_shapes", text.encode(), json.dumps(header).encode(), options_json(options),
+             byref(self._handle.value))
+        self.__dict__.update(json.loads(library().ingot_plan_json(self._handle.value)))
+
+
+class Encoder:
+    """Encodes the tensors of a model one by one, with the bytes that a conversion writes. A tensor is
+    held until all of its set have come: those that share a scale, or a stack. A plan has one
+    encoder."""
+
+    def __init__(self, plan):
+        if plan._is_taken:
+            raise ValueError("this plan has an encoder (make another plan)")
+        self._plan = plan
+        self._handle = Handle("encoder_free")
+        call("encoder_new", plan._handle.value, byref(self._handle.value))
+        plan._is_taken = True
+
+    def encode(self, name, array):
+        """Takes a tensor: anything with DLPack or the buffer protocol, of the dtype in the plan.
+        Returns {name: Tensor} of the output, or {} until its set is complete."""
+        address, n_bytes, held = borrowed(array)
+        n_made = c_size_t()
+        call("encoder_put", self._handle.value, name.encode(), address, n_bytes, byref(n_made))
+        del held
+        return dict(self._made(index) for index in range(n_made.value))
+
+    def finish(self):
+        """Fails with code "missing-tensor" while tensors of the plan have not come."""
+        call("encoder_finish", self._handle.value)
+
+    def _made(self, index):
+        info = EncodedInfo()
+        call("encoder_made", self._handle.value, index, byref(info))
+        shape, dtype = shape_of(info), info.dtype.decode()
+        tensor = array_type(Tensor, dtype, shape, info.n_bytes)()
+        ctypes.memmove(tensor, info.bytes, info.n_bytes)
+        tensor.name, tensor.dtype, tensor.shape = info.name.decode(), dtype, shape
+        return tensor.name, tensor

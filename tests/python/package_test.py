@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""The Python package against the command line. Usage: package_test.py INGOT CHECKPOINT DOCUMENT
+
+Environment: INGOT_LIBRARY, and PYTHONPATH with the package. CHECKPOINT is examples/tiny-v32; the examples of DOCUMENT
+are run with it."""
+
+import ctypes
+import doctest
+import filecmp
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import ingot
+import numpy
+
+INGOT, EXAMPLE, DOCUMENT = (os.path.abspath(path) for path in sys.argv[1:4])
+GATE = "model.layers.1.mlp.experts.0.gate_proj.weight"
+ATTENTION = "model.layers.1.self_attn.q_b_proj.weight"
+
+
+def command(*words):
+    subprocess.run([INGOT, *words, "-q"], check=True, stdout=subprocess.DEVNULL)
+
+
+def read_json(path):
+    with open(path, "rb") as file:
+        return json.load(file)
+
+
+def same_bytes(a, b):
+    """The names that differ between two directories."""
+    names = sorted(set(os.listdir(a)) | set(os.listdir(b)))
+    return [name for name in names if not (os.path.exists(f"{a}/{name}") and os.path.exists(f"{b}/{name}")
+                                           and filecmp.cmp(f"{a}/{name}", f"{b}/{name}", shallow=False))]
+
+
+class FakeTrainer:
+    """A model in memory as BF16 words, which it gives away tensor by tensor, in an order of its own."""
+
+    def __init__(self, directory):
+        source = ingot.open(directory)
+        self.config = read_json(f"{directory}/config.json")
+        self.weights = {name: (tensor.dtype, tensor.numpy().copy()) for name, tensor in source.stored.items()}
+
+    def shapes(self):
+        return {name: list(array.shape) if dtype == "BF16" else {"dtype": dtype, "shape": list(array.shape)}
+                for name, (dtype, array) in self.weights.items()}
+
+    def named_parameters(self):
+        """Layer by layer; in a layer as it happens to come."""
+        def order(name):
+            words = name.split(".")
+            layer = int(words[2]) if words[1:2] == ["layers"] else -1
+            return layer, hash(name) % 1009
+        for name in sorted(self.weights, key=order):
+            yield name, self.weights[name][1]
+
+    def publish(self, **options):
+        """The tensors of the converted model, as (dtype, shape, bytes) by name."""
+        plan = ingot.Plan(self.config, self.shapes(), **options)
+        encoder = ingot.Encoder(plan)
+        published = {}
+        for name, array in self.named_parameters():
+            for made, tensor in encoder.encode(name, array).items():
+                assert made not in published
+                published[made] = (tensor.dtype, tensor.shape, tensor.tobytes())
+        encoder.finish()
+        return plan, published
+
+
+class Package(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        os.chdir(cls.folder.name)
+        os.symlink(EXAMPLE, "tiny-v32")
+        command("convert", "tiny-v32", "plain", "--to", "bf16")
+        # A model of a trainer has no records of an earlier conversion, whose FP8 scales would be remembered.
+        os.remove("plain/ingot.json")
+
+    def test_import_is_quick_and_without_numpy(self):
+        code = ("import time; t = time.process_time(); import ingot, sys; "
+                "print(time.process_time() - t, 'numpy' in sys.modules)")
+        seconds = []
+        for _ in range(3):
+            took, has_numpy = subprocess.run([sys.executable, "-c", code], check=True, text=True,
+                                             capture_output=True).stdout.split()
+            self.assertEqual(has_numpy, "False")
+            seconds.append(float(took))
+        self.assertLess(min(seconds), 0.05)
+
+    def test_plain_tensors_are_the_pages_of_the_file(self):
+        tensor = ingot.open("plain")["model.norm.weight"]
+        words = tensor.numpy()
+        self.assertTrue(numpy.shares_memory(words, tensor.numpy()))
+        self.assertEqual(words.ctypes.data, ctypes.addressof(tensor))
+        self.assertEqual(memoryview(tensor).format.lstrip("<"), "H")
+        self.assertEqual((tensor.dtype, tensor.shape, tensor.role), ("BF16", (256,), "final-norm"))
+        with open("plain/model-00002-of-00002.safetensors", "rb") as file:
+            n_header = int.from_bytes(file.read(8), "little")
+            begin, end = json.loads(file.read(n_header))["model.norm.weight"]["data_offsets"]
+            file.seek(8 + n_header + begin)
+            self.assertEqual(tensor.tobytes(), file.read(end - begin))
+
+    def test_quantized_weights_decode(self):
+        weight = ingot.open("tiny-v32")[ATTENTION]
+        codes, scales = weight.parts["weight"].tobytes(), weight.parts["scale"].numpy()
+        code = numpy.frombuffer(codes, "uint8").reshape(weight.shape).astype(int)
+        exponent, mantissa = code >> 3 & 15, code & 7
+        value = numpy.where(exponent == 0, mantissa * 2.0 ** -9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+        value = numpy.where(code & 128, -value, value)
+        blocks = scales.repeat(128, 0).repeat(128, 1)[:weight.shape[0], :weight.shape[1]]
+        numpy.testing.assert_array_equal(weight.numpy(), (value * blocks).astype("float32"))
+
+    def test_dlpack_lends_memory_and_takes_it_back(self):
+        from ingot import _arrays
+        scale = ingot.open("tiny-v32")[ATTENTION].parts["scale"]
+        taken = numpy.from_dlpack(scale)
+        self.assertEqual(taken.ctypes.data, scale.numpy().ctypes.data)
+        numpy.testing.assert_array_equal(taken, scale.numpy())
+        unused = scale.__dlpack__()
+        self.assertEqual(len(_arrays._lent), 2)
+        del taken, unused
+        self.assertEqual(len(_arrays._lent), 0)
+
+    def test_convert_writes_what_the_command_line_writes(self):
+        calls = []
+        ingot.convert("tiny-v32", "by-python", to="int4", group_size=32, rule=["role:attention=bf16"], mtp="drop",
+                      progress=lambda *told: calls.append(told))
+        command("convert", "tiny-v32", "by-words", "--to", "int4", "--group-size", "32", "--rule",
+                "role:attention=bf16", "--mtp", "drop")
+        self.assertEqual(same_bytes("by-python", "by-words"), [])
+        self.assertTrue(calls and all(done <= total or total == 0 for _, done, total in calls))
+
+    def test_errors_have_code_and_context(self):
+        with self.assertRaises(ingot.Error) as caught:
+            ingot.open("nowhere")
+        self.assertEqual((caught.exception.code, caught.exception.file), ("not-found", "nowhere"))
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((again.code, str(again)), (caught.exception.code, str(caught.exception)))
+        with self.assertRaisesRegex(ingot.Error, "did you mean max-shard-size?"):
+            ingot.plan("tiny-v32", "none", max_shard_sise="5GB")
+        with self.assertRaisesRegex(ingot.Error, "--hash"):
+            ingot.plan("tiny-v32", "none", hash="md5")
+        self.assertRaises(KeyError, ingot.open("tiny-v32").__getitem__, "nothing")
+
+    def test_control_c_stops_a_job_that_can_go_on(self):
+        sent, heard = [], threading.Event()
+
+        def hear(*_):
+            heard.set()
+            raise KeyboardInterrupt
+
+        def interrupt(*_):
+            if not sent:
+                sent.append(os.kill(os.getpid(), signal.SIGINT))
+                heard.wait()
+                time.sleep(0.2)  # until the main thread, which has heard it, has let go of it
+        before = signal.signal(signal.SIGINT, hear)
+        try:
+            self.assertRaises(KeyboardInterrupt, ingot.convert, "tiny-v32", "stopped", to="int8", progress=interrupt)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self.assertFalse(os.path.exists("stopped/ingot.json"))
+        ingot.convert("tiny-v32", "stopped", to="int8", resume=True)
+        command("convert", "tiny-v32", "unstopped", "--to", "int8")
+        self.assertEqual(same_bytes("stopped", "unstopped"), [])
+
+    def test_failures_of_the_callback_are_raised(self):
+        def fail(*_):
+            raise ZeroDivisionError
+        self.assertRaises(ZeroDivisionError, ingot.convert, "tiny-v32", "failed", to="int8", progress=fail)
+
+    def test_a_trainer_gets_the_bytes_of_the_command_line(self):
+        for options in ({"to": "nvfp4"}, {"to": "nvfp4", "experts": "stacked"}, {"to": "fp8", "mtp": "drop"},
+                        {"to": "int4", "group_size": 32}):
+            with self.subTest(**options):
+                out = "trained-" + "-".join(map(str, options.values()))
+                words = [word for name, value in options.items()
+                         for word in ("--" + name.replace("_", "-"), str(value))]
+                command("convert", "plain", out, *words)
+                plan, published = FakeTrainer("plain").publish(**options)
+                expected = {name: (tensor.dtype, tensor.shape, tensor.tobytes())
+                            for name, tensor in ingot.open(out).stored.items()}
+                self.assertEqual(published.keys(), expected.keys())
+                self.assertEqual([name for name in expected if published[name] != expected[name]], [])
+                self.assertEqual(plan.config, read_json(f"{out}/config.json"))
+
+    def test_an_encoder_holds_a_set_until_it_is_complete(self):
+        trainer = FakeTrainer("plain")
+        gate, up = GATE, GATE.replace("gate", "up")
+        plan = ingot.Plan(trainer.config, trainer.shapes(), to="nvfp4")
+        self.assertIn([gate, up], [sorted(names) for names in plan.sets])
+        encoder = ingot.Encoder(plan)
+        self.assertEqual(encoder.encode(up, trainer.weights[up][1]), {})
+        with self.assertRaises(ingot.Error) as caught:
+            encoder.finish()
+        self.assertEqual(caught.exception.code, "missing-tensor")
+        self.assertIn(gate, caught.exception.message)
+        for name, array, code in ((up, trainer.weights[up][1], "duplicate"), ("other", b"", "not-found"),
+                                  (gate, b"1234", "shape-mismatch")):
+            with self.assertRaises(ingot.Error) as caught:
+                encoder.encode(name, array)
+            self.assertEqual((caught.exception.code, caught.exception.tensor), (code, name))
+        nans = numpy.full(trainer.weights[gate][1].shape, 0x7FC0, "uint16")
+        with self.assertRaises(ingot.Error) as caught:
+            encoder.encode(gate, nans)
+        self.assertEqual((caught.exception.code, caught.exception.tensor), ("non-finite", gate))
+        self.assertEqual(encoder.encode(up, trainer.weights[up][1]), {})  # the set comes again
+        made = encoder.encode(gate, bytes(trainer.weights[gate][1]))
+        self.assertEqual(len(made), 6)
+        self.assertRaises(ValueError, ingot.Encoder, plan)
+
+    def test_open_sets_are_within_the_limit(self):
+        trainer = FakeTrainer("plain")
+        encoder = ingot.Encoder(ingot.Plan(trainer.config, trainer.shapes(), to="nvfp4", mem_limit="100KB"))
+        with self.assertRaisesRegex(ingot.Error, "one after another"):
+            for name, array in trainer.named_parameters():
+                if "gate_proj" in name:
+                    encoder.encode(name, array)
+
+    def test_a_forked_child_gets_an_error(self):
+        checkpoint = ingot.open("tiny-v32")
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                checkpoint[ATTENTION].numpy()
+            except ingot.Error as error:
+                os._exit(0 if error.code == "unsupported" else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_the_examples_of_the_document_run(self):
+        failed, tried = doctest.testfile(DOCUMENT, module_relative=False)
+        self.assertEqual(failed, 0)
+        self.assertGreater(tried, 20)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
