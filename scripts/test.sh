@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # scripts/test.sh             installs, builds and runs every test that is not labelled slow
 # scripts/test.sh --sanitize  the tests of the layers below cli/ under the address and undefined-behaviour sanitizers
+# scripts/test.sh --aarch64   formats and quantize cross-compiled for 64-bit ARM, and their tests in an emulator. On
+#                             Debian only, whose archive has the libraries
 # scripts/test.sh --all       every test, also the slow ones; all that are not slow once more under the address,
-#                             undefined-behaviour and thread sanitizers; each fuzz target for a minute. A stage that
+#                             undefined-behaviour and thread sanitizers; on Debian most of them for 64-bit ARM, and its
+#                             outputs compared with those of this machine; each fuzz target for a minute. A stage that
 #                             fails stops no other; the output ends with a summary, logs are in build/logs/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,8 +38,13 @@ case "${1:-}" in
     scripts/build.sh asan unit_tests
     run_quick asan -E '^(cli\.|differential)'  # they run the program
     exit ;;
+  --aarch64)
+    scripts/deps.sh --aarch64
+    scripts/build.sh aarch64 formats_tests quantize_tests
+    run_quick aarch64 -R '^(formats|quantize)$'
+    exit ;;
   --all) ;;
-  *) echo "usage: scripts/test.sh [--sanitize | --all]" >&2; exit 2 ;;
+  *) echo "usage: scripts/test.sh [--sanitize | --aarch64 | --all]" >&2; exit 2 ;;
 esac
 
 scripts/deps.sh --clang
@@ -53,7 +61,7 @@ stage() {
   echo "== $name: $* (log: $log)" >&2
   "$@" >"$log" 2>&1 || status=$?
   if [ "$status" -ne 0 ]; then failed=true; tail -60 "$log" >&2; fi
-  line=$(grep -E 'tests passed|No tests were found|error:' "$log" | tail -1 || true)
+  line=$(grep -E 'tests passed|No tests were found|cases equal|error:' "$log" | tail -1 || true)
   summary+=("$(printf '%-20s %-12s %5d s  %s' "$name" "$([ "$status" -eq 0 ] && echo ok || echo "FAILED ($status)")" \
     $((SECONDS - from)) "$line")")
 }
@@ -65,6 +73,17 @@ for sanitizer in asan tsan; do
   stage "build $sanitizer" scripts/build.sh "$sanitizer"
   stage "$sanitizer" run_quick "$sanitizer"
 done
+if grep -qx 'ID=debian' /etc/os-release; then
+  stage "deps aarch64" scripts/deps.sh --aarch64
+  stage "build aarch64" scripts/build.sh aarch64
+  # Without those that compute models for hours in an emulator; their kernels are among the others.
+  stage "aarch64" run_quick aarch64 -E '^(verify_|inference_(model|parallel|generate)$)'
+  # The example, and models of other architectures, into every scheme and dialect.
+  stage "aarch64, same bytes" scripts/compare_outputs.sh build/release/cli/ingot build/aarch64/emulated/ingot \
+    '^(examples|tests/golden/arch)/.*: *(--to [^ ]+)?( --dialect [^ ]+ --activations [^ ]+( --input-scale 1)?)?$'
+else
+  summary+=("aarch64              not run: its libraries come from Debian's archive")
+fi
 # Only the fuzz targets are built here: their replays and all other tests ran under the sanitizers above.
 mapfile -t fuzzers < <(sed -n 's/^ingot_fuzz(\([a-z_]*\) .*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
 stage "build fuzz" scripts/build.sh fuzz "${fuzzers[@]}"
