@@ -85,14 +85,14 @@ RuleOptions rule_options(const CheckOptions& options) {
 
 // A rule often finds a fault that the structure has found: the same code at the same tensor is said
 // once.
-void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options,
+void add_rule_findings(const Checkpoint& checkpoint, const RuleOptions& options,
                        CheckResult& result) {
   std::set<std::pair<ErrorCode, std::string>> told;
   for (const Finding& finding : result.findings) {
     if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
   }
   collect(result, "", [&] {
-    for (Finding& finding : run_loader_rules(checkpoint, rule_options(options))) {
+    for (Finding& finding : run_loader_rules(checkpoint, options)) {
       if (!told.contains({finding.code, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
@@ -152,7 +152,8 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
     open.family = formats::family_spec_of(directory, manifest ? manifest->family : "");
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
-  if (checkpoint && checkpoint->is_understood()) add_rule_findings(*checkpoint, options, result);
+  if (checkpoint && checkpoint->is_understood())
+    add_rule_findings(*checkpoint, rule_options(options), result);
   if (manifest) admit_allowed(*manifest, result);
   if (manifest && options.manifest) {
     std::optional<StoredWeights> weights;
@@ -391,7 +392,9 @@ CheckResult check_file(const std::filesystem::path& path, const CheckOptions& op
   CheckResult result;
   const std::optional<Checkpoint> checkpoint = open_with_findings(
       path, {.family = options.family, .threads = options.threads}, result, config);
-  if (checkpoint && checkpoint->is_understood()) add_rule_findings(*checkpoint, options, result);
+  RuleOptions of_file = rule_options(options);
+  of_file.is_folder = false;
+  if (checkpoint && checkpoint->is_understood()) add_rule_findings(*checkpoint, of_file, result);
   return result;
 }
 

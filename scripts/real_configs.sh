@@ -100,6 +100,8 @@ def row(folder, work):
         if code:
             family = "no family" if "is of no family" in json.dumps(doc) else verdict(code, doc)
             return cells + [family] + [""] * (3 + len(SCHEMES))
+        with open(model + "/tokenizer.json", "w") as file:
+            json.dump({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}, file)
     code, doc, _ = run("inspect", model, "--json")
     cells += [str(doc.get("tensors", verdict(code, doc))), f"{doc.get('parameters', 0) / 1e9:.2f}"]
     cells += [against_index(folder, model), verdict(*run("check", model, "--no-hashes", "--json")[:2])]

@@ -21,6 +21,7 @@ bool names_engine(std::string_view loaders, Engine engine) {
     case Engine::kTransformers:
       return loaders.find("transformers") != std::string_view::npos;
     case Engine::kTrtllm:
+      return loaders.find("TensorRT-LLM") != std::string_view::npos;
     case Engine::kDeepseek:
       return false;
   }
@@ -36,7 +37,7 @@ std::vector<Finding> findings_for(Engine engine, std::span<const Finding> findin
     if (rule != nullptr && rule->engine && *rule->engine != engine) continue;
     if (rule != nullptr && !rule->engine && !names_engine(rule->loaders, engine)) continue;
     own.push_back(finding);
-    if (rule != nullptr && rule->engine && rule->is_allowable)
+    if (rule != nullptr && rule->is_allowable && rule->severity == Severity::kWarning)
       own.back().severity = Severity::kError;
   }
   return own;
@@ -52,6 +53,8 @@ void deny_by_errors(std::span<const Finding> findings,
     verdict.loads = false;
     verdict.tensor = error->tensor;
     verdict.reason = fmt::format("{} (loader rule {})", error->message, error->rule);
+    if (error->tensor.empty() && !error->file.empty())
+      verdict.reason = fmt::format("{}: {}", error->file, verdict.reason);
   }
 }
 

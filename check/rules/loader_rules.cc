@@ -13,8 +13,8 @@ std::span<const LoaderRule> loader_rules() {
   static const std::vector<LoaderRule> rules = [] {
     std::vector<LoaderRule> all;
     for (const RuleTable table :
-         {kConfigRules, kCacheScaleRules, kDeepseekRules, kPartRules, kCompressedTensorsRules,
-          kModeloptRules, kModelslimRules, kEngineRules, kModelRules})
+         {kConfigRules, kStartupRules, kCacheScaleRules, kDeepseekRules, kPartRules,
+          kCompressedTensorsRules, kModeloptRules, kModelslimRules, kEngineRules, kModelRules})
       all.insert(all.end(), table.begin(), table.end());
     return all;
   }();

@@ -22,6 +22,8 @@ struct RuleOptions {
   bool deep = false;  ///< read every FP8 weight for NaN codes
   std::size_t threads = 1;
   bool values = true;  ///< read scales; without, only headers and JSON
+  /// False: a weights file by itself, and nothing is known of the files that belong to it.
+  bool is_folder = true;
   /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
   std::function<bool()> stop_requested = {};
   /// Ranks that tensor parallelism cuts the weights into; 1: none or not known.

@@ -189,7 +189,7 @@ inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;
 
 using RuleTable = std::span<const LoaderRule>;
-extern const RuleTable kConfigRules, kCacheScaleRules, kDeepseekRules, kPartRules,
+extern const RuleTable kConfigRules, kStartupRules, kCacheScaleRules, kDeepseekRules, kPartRules,
     kCompressedTensorsRules, kModeloptRules, kModelslimRules, kEngineRules, kModelRules;
 
 }  // namespace ingot::check

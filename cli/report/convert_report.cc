@@ -185,7 +185,11 @@ std::vector<std::string> warnings_of(const Plan& plan, std::span<const check::Fi
   for (const check::Finding& finding : more) {
     std::string& line = lines.emplace_back();
     if (!finding.rule.empty()) line += fmt::format("{}: ", finding.rule);
-    if (!finding.tensor.empty()) line += fmt::format("'{}' ", finding.tensor);
+    if (!finding.tensor.empty()) {
+      line += fmt::format("'{}' ", finding.tensor);
+    } else if (!finding.file.empty() && finding.file != formats::kConfigName) {
+      line += fmt::format("{}: ", finding.file);
+    }
     line += finding.message;
   }
   return lines;

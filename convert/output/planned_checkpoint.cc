@@ -252,7 +252,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
   std::set<std::string_view> told;  // rules that the whole breaks
   for (const std::optional<std::uint32_t> rank : typical_views(plan)) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
-    std::vector<Finding> accepted;  // errors that the source has, or that are allowed
+    // Warnings, and errors that the source has too or that are allowed.
+    std::vector<Finding> accepted;
     for (const Finding& finding : findings_of(output, rank ? 1 : ranks)) {
       if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
       if (!rank) told.insert(finding.rule);
@@ -267,7 +268,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
         errors.add(error.in_file(finding.file).in_tensor(finding.tensor));
         continue;
       }
-      if (finding.severity == check::Severity::kError) accepted.push_back(finding);
+      accepted.push_back(finding);
       if (result.warnings.size() < kMaxWarnings) {
         Finding& warning = result.warnings.emplace_back(finding);
         warning.severity = check::Severity::kWarning;

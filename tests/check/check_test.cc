@@ -102,6 +102,7 @@ void make_tiny(const fs::path& directory, std::uint64_t seed = 0) {
   options.shards = 2;
   options.seed = seed;
   write_synthetic_checkpoint(directory, options);
+  write_tokenizer(directory);
 }
 
 const fs::path kFirst = "model-00001-of-00002.safetensors";

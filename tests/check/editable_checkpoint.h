@@ -12,6 +12,7 @@
 #include "formats/base/fd.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
+#include "tests/support/tiny_tokenizer.h"
 
 namespace ingot::testing {
 
@@ -25,7 +26,8 @@ struct EditableCheckpoint {
   };
 
   formats::Json config;
-  std::map<std::string, formats::Json> descriptions;  ///< other JSON files, by name
+  std::map<std::string, formats::Json> descriptions = {  ///< other JSON files, by name
+      {"tokenizer.json", formats::Json::parse(kTinyTokenizer)}};
   std::map<std::string, Tensor> tensors;
   std::string file_name = "model.safetensors";
   bool with_metadata = true;

@@ -46,7 +46,8 @@ std::vector<RuleFixture> modelopt_fixtures() {
        spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic),
        [](auto& c) { c.at(kAttention + "o_proj.weight_scale").shape.push_back(1); },
        {"modelopt.algo-of-sglang"}},
-      {"modelopt.description-present", kNotFound, kNvfp4, [](auto& c) { c.descriptions.clear(); }},
+      {"modelopt.description-present", kNotFound, kNvfp4,
+       [](auto& c) { c.descriptions.erase("hf_quant_config.json"); }},
       {"modelopt.required-keys", kNotFound, kNvfp4, in_statement({{"/kv_cache_quant_algo"}})},
       {"modelopt.required-keys", kNotFound, kNvfp4, in_statement({{"/group_size"}})},
       {"modelopt.required-keys",
@@ -94,7 +95,7 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kMismatch,
        kNvfp4,
        [](auto& c) {
-         c.descriptions.clear();
+         c.descriptions.erase("hf_quant_config.json");
          Json& block = c.config["quantization_config"];
          block["exclude_modules"] = block["ignore"];
          block["ignore"] = {"lm_head"};

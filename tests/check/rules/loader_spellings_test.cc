@@ -299,7 +299,7 @@ void derive_config(EditableCheckpoint& edited, const Dialect& dialect, const Sto
   } else {
     edited.config["quantization_config"] = block;
   }
-  edited.descriptions.clear();
+  edited.descriptions = EditableCheckpoint().descriptions;
   if (dialect.description != nullptr)
     edited.descriptions[std::string(dialect.description_file)] = dialect.description(model);
 }
@@ -350,8 +350,8 @@ TEST(LoaderRules, ReadAnyJson) {
       for (const Json& value : odd_values) {
         SCOPED_TRACE(dialect + " " + pointer + " = " + value.dump());
         EditableCheckpoint edited = sound;
-        Json& owner = edited.descriptions.empty() ? quantization(edited)
-                                                  : edited.descriptions.begin()->second;
+        Json& owner = edited.descriptions.size() == 1 ? quantization(edited)
+                                                      : edited.descriptions.begin()->second;
         owner[Json::json_pointer(pointer)] = value;
         try {
           run_rules(edited, {.values = false});

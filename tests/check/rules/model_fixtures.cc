@@ -27,6 +27,33 @@ std::vector<RuleFixture> model_fixtures() {
        make_fp8,
        in_config({{"/mlp_layer_types", {"sparse", "sparse"}}}),
        {"model.complete", "moe.expert-ids", "router.correction-bias"}},
+      {"config.class", kNotFound, make_fp8, in_config({{"/architectures", nullptr}})},
+      {"config.class", kNotFound, make_fp8,
+       in_config({{"/architectures", formats::Json::array()}})},
+      {"config.class", kNotFound, make_fp8, in_config({{"/architectures", {""}}})},
+      {"config.class", kMismatch, make_fp8, in_config({{"/architectures", {"LlamaForCausalLM"}}})},
+      {"config.class", kMismatch, make_fp8, in_config({{"/architectures", {"WrongForCausalLM"}}})},
+      {"config.code-present", kNotFound, make_fp8,
+       in_config({{"/auto_map", {{"AutoConfig", "configuration_own.OwnConfig"}}}})},
+      {"config.code-present", kNotFound, make_fp8,
+       [](auto& c) {
+         c.descriptions["tokenizer_config.json"]["auto_map"]["AutoTokenizer"] = {
+             "tokenization_own.OwnTokenizer", nullptr};
+       }},
+      {"config.rope-factor", kCorrupt, make_fp8,
+       in_config({{"/rope_scaling", {{"type", "yarn"}}}})},
+      {"config.rope-factor", kCorrupt, make_fp8,
+       in_config({{"/rope_scaling", {{"rope_type", "yarn"}, {"factor", 0}}}})},
+      {"config.rope-factor", kCorrupt, make_fp8,
+       in_config({{"/rope_scaling",
+                   {{"sliding_attention", {{"rope_type", "default"}}},
+                    {"full_attention", {{"rope_type", "linear"}, {"factor", nullptr}}}}}})},
+      {"config.context-length", kCorrupt, make_fp8, in_config({{"/max_position_embeddings", 0}})},
+      {"tokenizer.present", kNotFound, make_fp8,
+       [](auto& c) { c.descriptions.erase("tokenizer.json"); }},
+      {"tokenizer.readable", kCorrupt, make_fp8, in_file("tokenizer.json", {{"/model", nullptr}})},
+      {"tokenizer.readable", kCorrupt, make_fp8,
+       in_file("tokenizer.json", {{"/model/vocab", formats::Json::object()}})},
       {"fused.scheme", kMismatch, make_fp8,
        [](auto& c) {
          make_weight_plain(c, kDense + "gate_proj.weight");

@@ -1,0 +1,283 @@
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "check/rules/rule_input.h"
+#include "engines/own_code.h"
+#include "formats/base/fd.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/config/nested_config.h"
+
+// The demands of programs before they look at a weight: a class that they know, the code that it
+// needs, positions that can be computed, and a tokenizer.
+
+namespace ingot::check {
+namespace {
+
+using enum Severity;
+using formats::Family;
+using formats::ModelConfig;
+using formats::SideFile;
+
+// transformers chooses the class by model_type.
+constexpr std::string_view kServers = "vLLM, SGLang, TensorRT-LLM";
+
+// Without case and marks: `qwen3_5_moe` and `Qwen3_5MoeForCausalLM` begin alike.
+std::string bare_letters(std::string_view name) {
+  std::string letters;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0) letters += static_cast<char>(std::tolower(byte));
+  }
+  return letters;
+}
+
+bool begins_alike(std::string_view a, std::string_view b) {
+  constexpr std::size_t kEnough = 5;
+  const std::string one = bare_letters(a), other = bare_letters(b);
+  const std::size_t least = std::min({kEnough, one.size(), other.size()});
+  return least > 0 && one.compare(0, least, other, 0, least) == 0;
+}
+
+bool has_mixtures(const Family& family) {
+  return std::ranges::find(family.rules, formats::Scope::kMoeLayer, &TensorRule::scope) !=
+         family.rules.end();
+}
+
+// Releases of one family have classes of several names, most of which begin alike.
+bool is_of_family(std::string_view architecture, const Family& family, const ModelConfig& config) {
+  if (architecture == family.architecture) return true;
+  const auto is_like = [&](std::string_view name) { return begins_alike(architecture, name); };
+  if (!is_like(family.architecture) && !is_like(family.name) && !is_like(config.model_type) &&
+      !is_like(config.text.model_type) && std::ranges::none_of(family.model_types, is_like))
+    return false;
+  // Qwen3ForCausalLM has no experts.
+  const auto all = formats::families();
+  const auto other = std::ranges::find(all, architecture, &Family::architecture);
+  return other == all.end() || has_mixtures(**other) == has_mixtures(family);
+}
+
+void known_class(const RuleInput& input) {
+  const ModelConfig& config = input.checkpoint.config();
+  const Family& family = input.checkpoint.family();
+  if (!config.raw->is_object()) return;
+  const std::string remedy =
+      family.architecture.empty() ? "" : fmt::format(" ([\"{}\"] is usual)", family.architecture);
+  const auto classes_in = [](const Json& keys) {
+    std::vector<std::string> names = strings_at(keys, "architectures");
+    std::erase(names, "");
+    return names;
+  };
+  const std::vector<std::string> names = classes_in(*config.raw);
+  if (names.empty()) {
+    // DeepSeek-VL2 names only the class of its text model.
+    if (!classes_in(text_keys(config)).empty()) return;
+    input.report_config(
+        ErrorCode::kNotFound,
+        fmt::format("'architectures' names no class, by which servers choose the model{}", remedy));
+    return;
+  }
+  // Nothing is known of the classes of other families.
+  if (!family.file_hash.empty() || family.rules.empty()) return;
+  const auto is_right = [&](const std::string& name) { return is_of_family(name, family, config); };
+  if (std::ranges::any_of(names, is_right)) return;
+  input.report_config(ErrorCode::kMismatch,
+                      fmt::format("'architectures' names {}, which is no class of family {}{}",
+                                  fmt::join(names, ", "), family.name, remedy));
+}
+
+// Kinds of rope that compute frequencies with `factor`.
+constexpr std::array<std::string_view, 5> kScaledRopes = {"yarn", "deepseek_yarn", "linear",
+                                                          "dynamic", "llama3"};
+
+std::string factor_remedy(const Json& keys, const Json& rope) {
+  const auto number = [](const Json& value) {
+    return value.is_number_unsigned() ? value.get<std::uint64_t>() : 0;
+  };
+  const std::uint64_t whole = number(json_member(keys, "max_position_embeddings"));
+  const std::uint64_t original = number(json_member(rope, "original_max_position_embeddings"));
+  constexpr const char* kRatio =
+      "max_position_embeddings / original_max_position_embeddings, as the release has it";
+  if (whole == 0 || original == 0) return fmt::format("it is {}", kRatio);
+  return fmt::format("it is {}: here {:.6g}", kRatio,
+                     static_cast<double>(whole) / static_cast<double>(original));
+}
+
+void check_factor(const RuleInput& input, const Json& keys, std::string_view path,
+                  const Json& rope) {
+  std::string kind = text_at(rope, "rope_type");
+  if (kind.empty()) kind = text_at(rope, "type");
+  // Hunyuan's dynamic rope has `alpha` in its place.
+  if (!is_in(kScaledRopes, kind) || (kind == "dynamic" && rope.contains("alpha"))) return;
+  const Json& factor = json_member(rope, "factor");
+  if (factor.is_number() && factor.get<double>() > 0) return;
+  input.report_config(ErrorCode::kCorrupt,
+                      fmt::format("{} is {}, and its factor is {} ({})", path, kind,
+                                  config_text(factor), factor_remedy(keys, rope)));
+}
+
+void rope_factor(const RuleInput& input) {
+  const Json& keys = text_keys(input.checkpoint.config());
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const Json& rope = json_member(keys, key);
+    if (!rope.is_object()) continue;
+    check_factor(input, keys, key, rope);
+    // One for each kind of layer.
+    for (const auto& [kind, value] : rope.items())
+      check_factor(input, keys, fmt::format("{}.{}", key, kind), value);
+  }
+}
+
+void context_length(const RuleInput& input) {
+  const Json& said = json_member(text_keys(input.checkpoint.config()), "max_position_embeddings");
+  if (!said.is_number() || said.get<double>() > 0) return;
+  input.report_config(ErrorCode::kCorrupt,
+                      fmt::format("'max_position_embeddings' is {}: no token has a place (the "
+                                  "release has the number)",
+                                  config_text(said)));
+}
+
+const SideFile* find_side_file(const Checkpoint& checkpoint, std::string_view path) {
+  const auto& files = checkpoint.side_files();
+  const auto file = std::ranges::find(files, path, &SideFile::path);
+  return file == files.end() ? nullptr : &*file;
+}
+
+void code_present(const RuleInput& input) {
+  if (!input.options.is_folder || input.checkpoint.slicing() != nullptr) return;
+  std::set<std::string> told;
+  for (const engines::OwnClass& own : engines::own_classes(input.checkpoint)) {
+    if (own.module.empty() || find_side_file(input.checkpoint, own.module) != nullptr ||
+        !told.insert(own.module).second)
+      continue;
+    input.report_file(own.where, ErrorCode::kNotFound,
+                      fmt::format("auto_map takes {} from '{}', which is not here (fetch that "
+                                  "file, or remove auto_map for programs that have the class)",
+                                  own.role, own.module));
+  }
+}
+
+// Vocabularies in all formats that engines read.
+constexpr std::array<std::string_view, 7> kVocabularies = {
+    "tokenizer.json",          "tokenizer.model", "tiktoken.model", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",     "vocab.txt"};
+constexpr std::string_view kFastTokenizer = "tokenizer.json";
+
+bool has_vocabulary(const Checkpoint& checkpoint) {
+  const auto has = [&](std::string_view name) {
+    return find_side_file(checkpoint, name) != nullptr;
+  };
+  if (std::ranges::any_of(kVocabularies, has) || (has("vocab.json") && has("merges.txt")))
+    return true;
+  return std::ranges::any_of(checkpoint.side_files(), [](const SideFile& file) {
+    return file.path.ends_with(".tiktoken") || file.path.starts_with("tokenizer.model.");
+  });
+}
+
+void tokenizer_present(const RuleInput& input) {
+  const Checkpoint& checkpoint = input.checkpoint;
+  if (!input.options.is_folder || checkpoint.slicing() != nullptr || has_vocabulary(checkpoint))
+    return;
+  // Code of the checkpoint has a vocabulary under any name.
+  const std::vector<engines::OwnClass> own = engines::own_classes(checkpoint);
+  if (std::ranges::find(own, "AutoTokenizer", &engines::OwnClass::role) != own.end()) return;
+  input.report_file(kFastTokenizer, ErrorCode::kNotFound,
+                    "there is no tokenizer, in this format or another (copy that of the release; "
+                    "--skip-tokenizer-init serves ids without one)");
+}
+
+// Whether tokenizer.json has a model with a vocabulary, without a tree of its 100,000 entries.
+class VocabularySearch final : public formats::JsonEvents {
+ public:
+  void begin_object() override { open(true); }
+  void begin_array() override { open(false); }
+  void end() override { keys_.pop_back(); }
+  void key(std::string&& name) override {
+    note();
+    keys_.back() = std::move(name);
+  }
+  void value(Json&& /*scalar*/) override { note(); }
+
+  [[nodiscard]] bool has_model() const { return has_model_; }
+  [[nodiscard]] bool has_entries() const { return has_entries_; }
+
+ private:
+  void open(bool is_object) {
+    note();
+    if (keys_.size() == 1 && keys_[0] == "model") has_model_ = is_object;
+    keys_.emplace_back();
+  }
+  // Something is inside of model.vocab.
+  void note() {
+    has_entries_ =
+        has_entries_ || (keys_.size() == 3 && keys_[0] == "model" && keys_[1] == "vocab");
+  }
+
+  std::vector<std::string> keys_;  // of each open object the last one; of a list none
+  bool has_model_ = false, has_entries_ = false;
+};
+
+void tokenizer_readable(const RuleInput& input) {
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
+  constexpr std::string_view kRemedy = "copy the file of the release again";
+  if (!input.options.is_folder) return;
+  const Checkpoint& checkpoint = input.checkpoint;
+  for (const std::string_view name : {kFastTokenizer, std::string_view("tokenizer_config.json")}) {
+    if (find_side_file(checkpoint, name) == nullptr) continue;
+    const std::filesystem::path path = checkpoint.directory() / name;
+    VocabularySearch found;
+    try {
+      if (name == kFastTokenizer) {
+        formats::parse_json_events(read_text_file(path, kMaxBytes), name, found);
+      } else {
+        formats::read_json_file(path, formats::kMaxConfigBytes);
+      }
+    } catch (const Error& error) {
+      input.report_file(name, error.code(), fmt::format("{} ({})", error.message(), kRemedy));
+      continue;
+    }
+    if (name != kFastTokenizer || found.has_entries()) continue;
+    input.report_file(name, ErrorCode::kCorrupt,
+                      fmt::format("{} ({})",
+                                  found.has_model() ? "its 'model' has no vocabulary"
+                                                    : "has no object 'model', which tokenizers "
+                                                      "read",
+                                  kRemedy));
+  }
+  for (const SideFile& file : checkpoint.side_files()) {
+    const bool is_tokenizer = is_in(kVocabularies, file.path) || file.path == "vocab.json" ||
+                              file.path == "merges.txt" || file.path.ends_with(".tiktoken");
+    if (is_tokenizer && file.n_bytes == 0 && file.path != kFastTokenizer)
+      input.report_file(file.path, ErrorCode::kCorrupt, fmt::format("is empty ({})", kRemedy));
+  }
+}
+
+constexpr LoaderRule kRules[] = {
+    {"config.class", "", kServers, kError,
+     "architectures names a class, and it is one of the family", known_class},
+    {"config.code-present", "", "vLLM, SGLang, TensorRT-LLM, transformers", kError,
+     "files of code that auto_map names are there", code_present},
+    {"config.rope-factor", "", "all", kError,
+     "rope that is scaled (yarn and others) has a factor above zero", rope_factor},
+    {"config.context-length", "", kServers, kError,
+     "max_position_embeddings, if it exists, is above zero", context_length},
+    {"tokenizer.present", "", kServers, kWarning, "there is a tokenizer", tokenizer_present,
+     kAnyScheme, false, kIsAllowable},
+    {"tokenizer.readable", "", "all", kError,
+     "tokenizer.json has a model with a vocabulary, and no file of a tokenizer is broken",
+     tokenizer_readable},
+};
+
+}  // namespace
+
+const RuleTable kStartupRules = kRules;
+
+}  // namespace ingot::check
