@@ -28,15 +28,16 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-std::string serve_command(const EngineVerdict& verdict, const std::string& directory,
-                          std::uint64_t n_bytes) {
+std::string serve_command(const EngineVerdict& verdict, const Served& checkpoint) {
   const EngineRow& engine = *verdict.engine;
   if (engine.command.empty()) return {};
-  std::string command = fmt::format("{} {}", engine.command, shell_word(directory));
-  const std::uint64_t n = n_devices(n_bytes);
+  std::string command = fmt::format("{} {}", engine.command, shell_word(checkpoint.directory));
+  const std::uint64_t n = n_devices(checkpoint.n_bytes);
   if (n > 1 && !engine.ranks_option.empty())
     command += fmt::format(" {} {}", engine.ranks_option, n);
   for (const std::string& option : verdict.options) command += " " + option;
+  if (checkpoint.brings_code && !engine.code_option.empty())
+    command += fmt::format(" {}", engine.code_option);
   return command;
 }
 

@@ -17,6 +17,7 @@
 #include "convert/output/tensor_records.h"
 #include "convert/plan/exactness.h"
 #include "convert/plan/passes.h"
+#include "engines/own_code.h"
 #include "formats/base/printable.h"
 #include "report/figures.h"
 #include "report/rows.h"
@@ -216,8 +217,9 @@ ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> en
                     const std::string& output) {
   // No engine loads slices of ranks.
   return {.engines = plan.is_sliced() ? std::span<const engines::EngineVerdict>() : engines,
-          .directory = output,
-          .n_bytes = plan.sizes.bytes_out,
+          .checkpoint = {.directory = output,
+                         .n_bytes = plan.sizes.bytes_out,
+                         .brings_code = !engines::own_classes(plan.source).empty()},
           .wanted = plan.recipe.choices.engine};
 }
 

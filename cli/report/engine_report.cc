@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "engines/serve_command.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {
@@ -29,7 +28,7 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
       names.push_back(fmt::format("{} ({})", name, engines::evidence_text(verdict.evidence)));
     }
     if (verdict.engine == output.wanted)
-      command = engines::serve_command(verdict, output.directory, output.n_bytes);
+      command = engines::serve_command(verdict, output.checkpoint);
   }
   std::string text = names.empty() ? std::string("no engine that is known to")
                                    : fmt::format("{}", fmt::join(names, ", "));
@@ -39,7 +38,7 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
   }
   if (!untried.empty()) text += fmt::format("; not tried: {}", fmt::join(untried, ", "));
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
-  if (!command.empty()) lines.emplace_back("serve with", command);
+  if (!command.empty() && !names.empty()) lines.emplace_back("serve with", command);
   for (const EngineVerdict& verdict : output.engines) {
     if (!verdict.loads || (output.wanted != nullptr && output.wanted != verdict.engine)) continue;
     for (const std::string& note : verdict.notes)
@@ -61,7 +60,7 @@ Json engines_json(const ServedOutput& output) {
     json.update({{"evidence", engines::evidence_text(verdict.evidence)},
                  {"options", verdict.options},
                  {"notes", verdict.notes},
-                 {"serve", engines::serve_command(verdict, output.directory, output.n_bytes)}});
+                 {"serve", engines::serve_command(verdict, output.checkpoint)}});
     return json;
   });
 }

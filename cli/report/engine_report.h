@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/serve_command.h"
 #include "engines/verdicts.h"
 #include "formats/json/json_fwd.h"
 
@@ -13,13 +14,12 @@ namespace ingot::cli {
 /// An output, as far as it is of use to say who loads it.
 struct ServedOutput {
   std::span<const engines::EngineVerdict> engines;
-  std::string directory;
-  std::uint64_t n_bytes = 0;                   ///< of the weights
+  engines::Served checkpoint;
   const engines::EngineRow* wanted = nullptr;  ///< by --for, or null
 };
 
 /// Two lines of a report, a label and a text each: who loads the output, and for --for how it is
-/// served. Empty where engines were not asked.
+/// served, if some engine is known to load it. Empty where engines were not asked.
 std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput& output);
 formats::Json engines_json(const ServedOutput& output);
 

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "convert/output/version.h"
+#include "engines/own_code.h"
 #include "engines/serve_command.h"
 #include "formats/base/printable.h"
 #include "formats/base/words.h"
@@ -144,9 +145,10 @@ std::string changes_table(const Plan& plan) {
 
 // The engines that are known to load the whole, or the one that it was made for.
 std::string serving_text(const Plan& plan, std::span<const engines::EngineVerdict> engines) {
-  std::uint64_t n_bytes = 0;
+  engines::Served served = {.directory = "DIR",
+                            .brings_code = !engines::own_classes(plan.source).empty()};
   for (const PlannedTensor& planned : plan.tensors) {
-    for (std::size_t p = 0; p < planned.n_parts; ++p) n_bytes += planned.parts[p].n_bytes;
+    for (std::size_t p = 0; p < planned.n_parts; ++p) served.n_bytes += planned.parts[p].n_bytes;
   }
   std::string commands;
   const engines::EngineRow* wanted = plan.recipe.choices.engine;
@@ -154,7 +156,7 @@ std::string serving_text(const Plan& plan, std::span<const engines::EngineVerdic
     const bool is_known = verdict.evidence != engines::Evidence::kNotTried &&
                           verdict.evidence != engines::Evidence::kNotOfFamily;
     if (!verdict.loads || (wanted != nullptr ? verdict.engine != wanted : !is_known)) continue;
-    const std::string command = engines::serve_command(verdict, "DIR", n_bytes);
+    const std::string command = engines::serve_command(verdict, served);
     if (!command.empty()) commands += fmt::format("# {}\n{}\n", verdict.engine->name, command);
   }
   if (commands.empty()) return {};

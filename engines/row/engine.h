@@ -120,6 +120,7 @@ struct EngineRow {
   bool is_judged = false;
   std::string_view command;       ///< that serves a checkpoint: before the directory
   std::string_view ranks_option;  ///< that says on how many devices; empty: it finds out itself
+  std::string_view code_option;   ///< that lets it run Python code of the checkpoint; empty: none
   /// Those of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;

@@ -25,6 +25,7 @@ const EngineRow kDeepseekRow = {
     .name = "DeepSeek's convert.py",
     .command = "",
     .ranks_option = "",
+    .code_option = "",
     .loads = kLoads,
     .limits = {},
     .families = {},

@@ -121,6 +121,7 @@ const EngineRow kSglangRow = {
     .is_judged = true,
     .command = "python -m sglang.launch_server --model-path",
     .ranks_option = "--tp",
+    .code_option = "--trust-remote-code",
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,

@@ -51,6 +51,7 @@ const EngineRow kTransformersRow = {
         "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], "
         "device_map='auto')\"",
     .ranks_option = "",
+    .code_option = "",
     .loads = kLoads,
     .limits = kLimits,
     .families = {},

@@ -28,6 +28,7 @@ const EngineRow kTrtllmRow = {
     .name = "TensorRT-LLM",
     .command = "trtllm-serve",
     .ranks_option = "--tp_size",
+    .code_option = "--trust_remote_code",
     .loads = kLoads,
     .limits = {},
     .families = {},

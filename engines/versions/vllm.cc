@@ -181,6 +181,7 @@ const EngineRow kVllmRow = {
     .is_judged = true,
     .command = "vllm serve",
     .ranks_option = "--tensor-parallel-size",
+    .code_option = "--trust-remote-code",
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,

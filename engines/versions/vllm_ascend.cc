@@ -26,6 +26,7 @@ const EngineRow kVllmAscendRow = {
     .name = "vLLM-Ascend",
     .command = "vllm serve",
     .ranks_option = "--tensor-parallel-size",
+    .code_option = "--trust-remote-code",
     .loads = kLoads,
     .limits = {},
     .families = {},
