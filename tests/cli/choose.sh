@@ -78,6 +78,7 @@ written = {form(r) for r in rows if "any" not in (r["scheme"], r["activations"])
 assert seen == written, seen ^ written
 P
 "$ingot" synth "$work/large" --family deepseek_v3 --like tiny >/dev/null 2>&1 || fail "synth"
+cp "$example/tokenizer.json" "$work/large"  # without one no server is said to load it
 json convert "$work/large" "$work/none" --to nvfp4 --for trtllm --input-scale 1 --dry-run
 holds "d['output_dialect'] == 'modelopt' and d['engines'][2]['serve'].startswith('trtllm-serve ')"
 expect 2 "does not load int8-block" "$ingot" convert "$example" "$work/none" --to int8-block --for vllm
