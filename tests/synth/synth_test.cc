@@ -350,12 +350,12 @@ TEST(Synth, HeadersOfTheReleasedModelTakeNoSpace) {
 SynthOptions with_vocabulary(const char* n_words, const char* n_numbers) {
   SynthOptions options;
   options.family = find_family("qwen3_moe");
-  options.config =
-      std::string(
-          R"({"model_type": "qwen3_moe", "num_hidden_layers": 1, "num_attention_heads": 2,
+  options.config = std::string(
+                       R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+      "num_hidden_layers": 1, "num_attention_heads": 2,
       "num_key_value_heads": 1, "head_dim": 32, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32,
       "intermediate_size": 64, "vocab_size": )") +
-      n_words + R"(, "hidden_size": )" + n_numbers + "}";
+                   n_words + R"(, "hidden_size": )" + n_numbers + "}";
   return options;
 }
 

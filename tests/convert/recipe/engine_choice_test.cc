@@ -17,6 +17,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "tests/support/tiny_tokenizer.h"
 
 namespace ingot::convert {
 namespace {
@@ -266,16 +267,24 @@ TEST(Repair, RefusesAHeadThatLoadersBuildPlain) {
                [&] { loadable_of(tiny, {}); });
 }
 
+/// A fixture with a tokenizer, without which no server is said to load it.
+const std::filesystem::path& with_tokenizer(const std::string& name,
+                                            const std::filesystem::path& directory) {
+  std::filesystem::copy(std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name,
+                        directory);
+  write_tokenizer(directory);
+  return directory;
+}
+
 /// The plan of a fixture with its experts in the form in which they are written.
 struct PlannedFixture {
   explicit PlannedFixture(const std::string& name, SchemeId to,
                           std::optional<Engine> engine = std::nullopt)
       : PlannedFixture(name, recipe_to(to, engine)) {}
   PlannedFixture(const std::string& name, const Recipe& recipe)
-      : source(with_experts_as_written(
-            std::make_shared<const Checkpoint>(Checkpoint::open(
-                std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name)),
-            recipe, {})),
+      : source(with_experts_as_written(std::make_shared<const Checkpoint>(Checkpoint::open(
+                                           with_tokenizer(name, directory.path()))),
+                                       recipe, {})),
         plan(plan_conversion(*source, recipe, {})) {}
 
   static Recipe recipe_to(SchemeId to, std::optional<Engine> engine) {
@@ -289,6 +298,7 @@ struct PlannedFixture {
   }
   [[nodiscard]] std::string_view dialect() const { return plan.target.dialect->name; }
 
+  TempDir directory;
   std::shared_ptr<const Checkpoint> source;
   Plan plan;
 };
