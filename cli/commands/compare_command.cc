@@ -18,7 +18,7 @@ struct CompareFlags : MeasurementFlags {
 };
 
 int run_compare(const CompareFlags& flags) {
-  verify::VerificationOptions options = measurement_options(flags);
+  verify::VerificationOptions options = measurement(flags);
   install_stop_signals();
   Progress progress(flags.progress, "headers and structure");
   options.progress = stages_of(progress);
@@ -66,7 +66,8 @@ std::function<int()> declare_compare(FlagTable& table) {
               {.kind = ValueKind::kFile, .idle = belongs_to("--reference", [flags = flags.get()] {
                                            return !flags->directories.reference.empty();
                                          })}}});
-  declare_measurement(table, *flags, [] { return true; });
+  declare_measurement_options(table, *flags, [] { return true; });
+  declare_measurement_report(table, *flags);
   table.footer =
       "Examples:\n"
       "  ingot compare OUT-int8 OUT-nvfp4 --reference DeepSeek-V3.2          whose weights are "

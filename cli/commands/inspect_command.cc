@@ -2,9 +2,7 @@
 #include <cstddef>
 #include <iostream>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,23 +10,19 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/fit.h"
-#include "cli/report/as_stored.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
-#include "convert/recipe/selector.h"
-#include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/family/families.h"
-#include "formats/storage/meant_tensor.h"
-#include "library/decoded_bands.h"
+#include "library/as_stored.h"
+#include "library/inspection.h"
 #include "library/options/family_proposal.h"
 #include "library/options/flag_table.h"
 #include "quantize/tensor_statistics.h"
 #include "report/figures.h"
-#include "report/rows.h"
 #include "report/table_text.h"
 #include "shard/join/source.h"
 
@@ -38,25 +32,12 @@ using formats::Checkpoint;
 using formats::Json;
 using formats::LogicalTensor;
 using formats::StoredTensor;
-using formats::TensorSource;
 using quantize::TensorStatistics;
 
 namespace {
 
 // Rows of the histogram; values below are counted together.
 constexpr std::size_t kHistogramRows = 20;
-
-// Values by their power of two, the largest first. Subnormal values are below the smallest power
-// that a normal F32 has.
-Json histogram_rows(const TensorStatistics& statistics) {
-  Json rows = Json::array();
-  for (std::size_t e = TensorStatistics::kExponents; e-- > 0;) {
-    if (const std::uint64_t n = statistics.in_exponent(e); n > 0)
-      rows.push_back(
-          {{"exponent", e == 0 ? Json(nullptr) : Json(static_cast<int>(e) - 127)}, {"count", n}});
-  }
-  return rows;
-}
 
 std::string histogram_text(const Json& rows) {
   if (rows.empty()) return "";
@@ -89,23 +70,7 @@ std::string statistics_text(const TensorStatistics& statistics) {
   text += fmt::format("  range   {} to {}, amax {}\n", statistics.min(), statistics.max(),
                       statistics.amax());
   text += fmt::format("  mean    {:.6g}, rms {:.6g}\n", statistics.mean(), statistics.rms());
-  return text + histogram_text(histogram_rows(statistics));
-}
-
-/// Statistics over the decoded values of one tensor. Nullopt when its dtype has no arithmetic here.
-std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
-                                                  const LogicalTensor& tensor,
-                                                  std::size_t threads) {
-  TensorStatistics all;
-  std::mutex mutex;
-  const bool is_decoded = library::decode_bands(
-      source, tensor, threads, [&](const verify::WeightBand&, std::span<const float> values) {
-        TensorStatistics here;
-        here.accumulate(values);
-        const std::lock_guard lock(mutex);
-        all.merge(here);
-      });
-  return is_decoded ? std::optional(all) : std::nullopt;
+  return text + histogram_text(library::histogram_rows(statistics));
 }
 
 /// One tensor: its place, and its values.
@@ -132,17 +97,8 @@ std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tenso
   return text + "  values  not shown: this dtype is copied, never computed with\n";
 }
 
-Json statistics_json(const std::optional<TensorStatistics>& statistics) {
-  if (!statistics) return nullptr;
-  return {{"count", statistics->count()}, {"zeros", statistics->zeros()},
-          {"nans", statistics->nans()},   {"infinities", statistics->infinities()},
-          {"min", statistics->min()},     {"max", statistics->max()},
-          {"amax", statistics->amax()},   {"mean", statistics->mean()},
-          {"rms", statistics->rms()},     {"histogram", histogram_rows(*statistics)}};
-}
-
 std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::size_t>& which) {
-  const AsStored as_stored(checkpoint);
+  const library::AsStored as_stored(checkpoint);
   Table table{.columns = {"tensor", "role", "scheme", "dtype", "shape", number("bytes"), "file"}};
   for (const std::size_t i : which) {
     const LogicalTensor& tensor = checkpoint.tensors()[i];
@@ -155,50 +111,12 @@ std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::si
   return table_text(table, report_width());
 }
 
-Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
-  Json json = {{"name", tensor.name},
-               {"role", formats::role_name(role_of(tensor))},
-               {"layer", or_null(tensor.layer)},
-               {"expert", or_null(tensor.expert)},
-               {"shape", tensor.shape},
-               {"scheme", scheme_name(tensor.encoding.scheme)},
-               {"parts", Json::array()}};
-  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
-    const StoredTensor& stored = checkpoint.stored()[index];
-    json["parts"].push_back({{"name", stored.name},
-                             {"dtype", formats::dtype_name(stored.dtype)},
-                             {"shape", stored.shape},
-                             {"file", checkpoint.files()[stored.file].name},
-                             {"offset", stored.offset},
-                             {"bytes", stored.n_bytes}});
-  });
-  return json;
-}
-
 struct InspectFlags {
   std::string directory, pattern, family, config;
   FitFlags fit;
   ProposalFlags proposal;
   bool tensors = false;
 };
-
-std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const std::string& text) {
-  std::vector<std::size_t> found;
-  const auto tensors = checkpoint.tensors();
-  std::optional<convert::Selector> selector;
-  if (!text.empty()) selector.emplace(text).set_layers(checkpoint.config().num_hidden_layers);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!selector || selector->matches(tensors[i])) found.push_back(i);
-  }
-  if (selector && found.empty()) {
-    throw Error(
-        ErrorCode::kNotFound,
-        "no tensor matches '{}' (a glob covers the whole name; see ingot inspect --tensors){}",
-        text, formats::meant_tensor(text, tensors))
-        .in_file(checkpoint.directory().string());
-  }
-  return found;
-}
 
 // A pattern asks for tensors: one is shown with its values, several are listed.
 int run_inspect(const InspectFlags& flags) {
@@ -231,22 +149,17 @@ int run_inspect(const InspectFlags& flags) {
     const Fit fit = fit_of(flags.fit, checkpoint);
     text = fit_text(fit);
     json["fit"] = fit_json(fit);
+  } else if (answer().is_json) {
+    json.update(library::inspect_json(checkpoint, flags.pattern, flags.tensors, threads));
   } else if (flags.tensors || !flags.pattern.empty()) {
-    const std::vector<std::size_t> which = matching_tensors(checkpoint, flags.pattern);
+    const std::vector<std::size_t> which = library::matching_tensors(checkpoint, flags.pattern);
     if (which.size() == 1 && !flags.tensors) {
       const formats::LogicalTensor& tensor = checkpoint.tensors()[which[0]];
-      const auto statistics = tensor_statistics(checkpoint, tensor, threads);
-      text = tensor_text(checkpoint, tensor, statistics);
-      json["tensor"] = tensor_json(checkpoint, tensor);
-      json["tensor"]["statistics"] = statistics_json(statistics);
-    } else if (answer().is_json) {
-      json["tensors"] = formats::json_list(
-          which, [&](std::size_t i) { return tensor_json(checkpoint, checkpoint.tensors()[i]); });
+      text =
+          tensor_text(checkpoint, tensor, library::tensor_statistics(checkpoint, tensor, threads));
     } else {
       text = tensors_text(checkpoint, which);
     }
-  } else if (answer().is_json) {
-    json.update(summary_json(checkpoint));
   } else {
     text = summary_text(flags.directory, checkpoint);
   }

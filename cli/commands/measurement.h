@@ -8,31 +8,23 @@
 #include <string_view>
 
 #include "cli/terminal/progress.h"
-#include "library/options/flag_table.h"
+#include "library/options/measurement_options.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {
 
-/// Flags of commands that measure checkpoints against each other.
-struct MeasurementFlags {
-  /// Set by the flags; threads: 0 for every processor.
-  verify::VerificationOptions options = {.threads = 0};
-  std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
+/// Flags of commands that measure checkpoints against each other, and print a report of it.
+struct MeasurementFlags : MeasurementOptions {
   std::string html, markdown, progress = "auto";
   std::optional<std::size_t> n_worst;
-  bool no_hashes = false;
 };
 
-/// --levels.
-Flag levels_flag(MeasurementFlags& flags);
-/// The flags about levels, the run of the job and its reports; `is_pair()`: whether two
-/// checkpoints are compared.
-void declare_measurement(FlagTable& table, MeasurementFlags& flags,
-                         const std::function<bool()>& is_pair);
+/// The flags about the report; the others are declare_measurement_options()'s.
+void declare_measurement_report(FlagTable& table, MeasurementFlags& flags);
 
 /// The options of the flags. Throws for faults in them, and kNotFound for a page that could not be
 /// written: before the work.
-verify::VerificationOptions measurement_options(const MeasurementFlags& flags);
+verify::VerificationOptions measurement(const MeasurementFlags& flags);
 /// Shows each stage in `progress`, which must outlive the run: weights in bytes, layers and tokens
 /// by number.
 std::function<void(std::string_view, std::uint64_t, std::uint64_t)> stages_of(Progress& progress);

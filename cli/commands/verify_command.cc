@@ -96,7 +96,7 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
 int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   // A file or a demand that is not understood is refused before hours of work, not after.
   verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
-  verify::VerificationOptions options = measurement_options(flags);
+  verify::VerificationOptions options = measurement(flags);
   options.threads = self.share(options.threads, flags.options.threads != 0);
   install_stop_signals();
   if (self.is_rank) {
@@ -168,11 +168,7 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
 
 std::function<int()> declare_verify(FlagTable& table) {
   auto flags = std::make_shared<VerifyFlags>();
-  verify::VerificationOptions& options = flags->options;
   const auto is_pair = [flags = flags.get()] { return !flags->output.empty() || flags->join; };
-  const auto of_pair = belongs_to("the comparison of two checkpoints", is_pair);
-  Flag levels = levels_flag(*flags);
-  levels.rule.idle = of_pair;
   table.add(
       FlagGroup::kCommon,
       {required("source", &flags->source,
@@ -185,8 +181,8 @@ std::function<int()> declare_verify(FlagTable& table) {
        {"reports",
         &flags->others,
         "with --join: more reports of parts",
-        {.kind = ValueKind::kFile}},
-       std::move(levels)});
+        {.kind = ValueKind::kFile}}});
+  declare_verification(table, *flags, is_pair);
   table.add(FlagGroup::kJob,
             {{"--part",
               &flags->part,
@@ -200,30 +196,8 @@ std::function<int()> declare_verify(FlagTable& table) {
               &flags->reports,
               "the report of a part, for a command that is given whole; may be repeated",
               {.excludes = {"--part", "--join"}, .kind = ValueKind::kFile}}});
-  table.add(FlagGroup::kSource, {family_flag(&options.family, kFamilyHelp),
-                                 family_file_flag(&options.family),
-                                 {"--source-config",
-                                  &options.source_config,
-                                  "config.json of the source, for shards without one, or one file",
-                                  {.kind = ValueKind::kFile, .idle = of_pair}},
-                                 {"--config",
-                                  &options.output_config,
-                                  "config.json of the output, for shards without one, or one file",
-                                  {.kind = ValueKind::kFile}}});
-  declare_gates(table, options.thresholds, options.requirements);
-  declare_measurement(table, *flags, is_pair);
+  declare_measurement_report(table, *flags);
   declare_rank_flags(table, flags->ranks);
-  table.add(FlagGroup::kComparison,
-            {{"--reference",
-              &options.reference,
-              "compare one checkpoint with activations recorded elsewhere (safetensors)",
-              {.kind = ValueKind::kFile,
-               .idle = belongs_to("one checkpoint; give either it or a second directory",
-                                  [is_pair] { return !is_pair(); })}},
-             {"--activation-scales",
-              &options.activation_scales,
-              "file of ingot calibrate that static scales are compared with, by structure",
-              {.kind = ValueKind::kFile}}});
   table.footer =
       "Examples:\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "

@@ -4,13 +4,11 @@
 #include <string_view>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
 
 namespace ingot::cli {
 
 /// The contents of a checkpoint, only from headers and config: the tables of `ingot inspect`, under
 /// the name of the directory that was asked for.
 std::string summary_text(std::string_view directory, const formats::Checkpoint& checkpoint);
-formats::Json summary_json(const formats::Checkpoint& checkpoint);
 
 }  // namespace ingot::cli

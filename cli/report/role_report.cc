@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/report/as_stored.h"
 #include "convert/recipe/selector.h"
 #include "formats/family/role_groups.h"
 #include "formats/json/json.h"
+#include "library/as_stored.h"
 
 namespace ingot::cli {
 
@@ -86,7 +86,7 @@ Json role_rows_of(const Checkpoint& checkpoint) {
   std::vector<std::string> selectors = role_selectors();
   const std::vector<std::string> of_layers = layer_selectors(checkpoint);
   selectors.insert(selectors.end(), of_layers.begin(), of_layers.end());
-  const AsStored as_stored(checkpoint);
+  const library::AsStored as_stored(checkpoint);
   Json rows = Json::array();
   for (const std::string& text : selectors) {
     convert::Selector selector(text);

@@ -169,6 +169,19 @@ struct ingot_run {
  * nothing is published. */
 INGOT_API int ingot_plan_run(ingot_plan* plan, const struct ingot_run* run, char** report);
 
+/* Reports: JSON for ingot_free_text(), as --json of the command prints it. */
+
+/* A summary of a checkpoint, or with the options `pattern` and `tensors` its tensors. */
+INGOT_API int ingot_inspect(const ingot_checkpoint* checkpoint, const char* options, char** report);
+/* Finds everything wrong with a directory; faults of it are in the report: `errors` is their
+ * number. Options: those of ingot check. `run` may be NULL; nothing tells of progress. */
+INGOT_API int ingot_check(const char* path, const char* options, const struct ingot_run* run,
+                          char** report);
+/* Compares `output` with its source, or measures `source` where `output` is NULL; `passed` in the
+ * report is the verdict. Options: those of ingot verify. */
+INGOT_API int ingot_verify(const char* source, const char* output, const char* options,
+                           const struct ingot_run* run, char** report);
+
 /* Encoding in memory. */
 
 typedef struct ingot_encoder ingot_encoder;

@@ -11,7 +11,7 @@ are asked for.
 from ingot._calls import Error, version
 from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
 from ingot._encoder import Encoder, Plan
-from ingot._jobs import convert, plan
+from ingot._jobs import check, convert, inspect, plan, verify
 
-__all__ = ["Checkpoint", "Encoder", "Error", "Plan", "QuantizedTensor", "Tensor", "convert", "open",
-           "plan", "version"]
+__all__ = ["Checkpoint", "Encoder", "Error", "Plan", "QuantizedTensor", "Tensor", "check", "convert",
+           "inspect", "open", "plan", "verify", "version"]

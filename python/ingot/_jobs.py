@@ -1,6 +1,5 @@
 """Jobs over directories."""
 
-import ctypes
 import json
 from ctypes import byref, c_void_p
 
@@ -29,4 +28,32 @@ def convert(source, output, *, progress=None, **options):
     handle = _planned(source, output, options)
     report = c_void_p()
     run_job("plan_run", [handle.value], progress, report)
+    return taken_text(report)
+
+
+def inspect(path, pattern=None, tensors=False, **options):
+    """What `ingot inspect --json` prints: a summary, or the tensors that `pattern` selects. Options:
+    family, family_file, config."""
+    handle = Handle("close")
+    call("open", path_bytes(path), options_json(options), byref(handle.value))
+    report = c_void_p()
+    call("inspect", handle.value, options_json({"pattern": pattern, "tensors": tensors}), byref(report))
+    return taken_text(report)
+
+
+def check(path, **options):
+    """Everything wrong with a directory, as `ingot check --json` prints it: `errors` is the number
+    of errors, `findings` has them. Options are the flags of the command."""
+    report = c_void_p()
+    run_job("check", [path_bytes(path), options_json(options)], None, report)
+    return taken_text(report)
+
+
+def verify(source, output=None, *, progress=None, **options):
+    """Whether `output` is still the same model as its source, as `ingot verify --json` prints it:
+    `passed` is the verdict. Without an output one checkpoint is measured. Options are the flags of
+    the command: levels="structure,weights", require=["weights.cosine>=0.99"]."""
+    report = c_void_p()
+    other = None if output is None else path_bytes(output)
+    run_job("verify", [path_bytes(source), other, options_json(options)], progress, report)
     return taken_text(report)

@@ -140,6 +140,21 @@ class Package(unittest.TestCase):
         self.assertEqual(same_bytes("by-python", "by-words"), [])
         self.assertTrue(calls and all(done <= total or total == 0 for _, done, total in calls))
 
+    def test_reports_are_those_of_the_command_line(self):
+        def printed(*words):
+            return json.loads(subprocess.run([INGOT, *words, "--json"], stdout=subprocess.PIPE).stdout)
+        for report, words in ((ingot.inspect("tiny-v32"), ["inspect", "tiny-v32"]),
+                              (ingot.inspect("tiny-v32", "role:router", tensors=True),
+                               ["inspect", "tiny-v32", "role:router", "--tensors"]),
+                              (ingot.check("tiny-v32", tp=2), ["check", "tiny-v32", "--tp", "2"]),
+                              (ingot.check("tiny-v32", engine="vllm"), ["check", "tiny-v32", "--engine", "vllm"]),
+                              (ingot.verify("tiny-v32", "plain", sample=0.5),
+                               ["verify", "tiny-v32", "plain", "--sample", "0.5"])):
+            self.assertEqual(report, printed(*words), words)
+        self.assertFalse(ingot.verify("tiny-v32", "plain", require=["weights.relative_error<=-1"])["passed"])
+        with self.assertRaisesRegex(ingot.Error, "no effect"):
+            ingot.verify("tiny-v32", "plain", tokens=3)
+
     def test_errors_have_code_and_context(self):
         with self.assertRaises(ingot.Error) as caught:
             ingot.open("nowhere")

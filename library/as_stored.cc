@@ -1,4 +1,4 @@
-#include "cli/report/as_stored.h"
+#include "library/as_stored.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "formats/relaid/input_major_parts.h"
 #include "formats/relaid/relaid_codes.h"
 
-namespace ingot::cli {
+namespace ingot::library {
 
 using formats::StoredTensor;
 
@@ -64,4 +64,4 @@ std::uint64_t AsStored::n_bytes(const formats::LogicalTensor& tensor) const {
   return n_bytes;
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot::library

@@ -8,7 +8,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 
-namespace ingot::cli {
+namespace ingot::library {
 
 /// Tensors as the files of a checkpoint hold them. Those of AWQ and GPTQ are others than the ones
 /// that the checkpoint shows: words are turned, shapes are added, zero points may be left out.
@@ -27,4 +27,4 @@ class AsStored {
   std::map<std::string, std::uint64_t> of_weights_;  // bytes of those that are shown otherwise
 };
 
-}  // namespace ingot::cli
+}  // namespace ingot::library

@@ -1,0 +1,128 @@
+#include "library/checking.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "check/rules/engine_findings.h"
+#include "shard/join/source.h"
+
+namespace ingot::library {
+
+using check::Severity;
+using formats::Json;
+
+void declare_check_options(FlagTable& table, CheckOptions& options) {
+  table.add(FlagGroup::kCommon,
+            {{"--deep", &options.deep, "read every FP8 weight for NaN codes"},
+             {"--no-hashes", &options.no_hashes, "compare sizes with the manifest, not bytes"},
+             {"--tp",
+              &options.tensor_parallel,
+              "also warn where a cut for so many tensor-parallel ranks would split a scale group, "
+              "or leave experts so narrow that an engine is wrong",
+              {.range = NumberRange{1, 1024}}},
+             {"--engine",
+              &options.engine,
+              fmt::format("show how this engine builds every linear layer, by headers and JSON "
+                          "only: {}; ENGINE:VERSION insists on a version",
+                          names_of(engines::engines(), &engines::EngineRow::word)),
+              {.excludes = {"--deep", "--no-hashes", "--source-of"}, .value_name = "ENGINE"}},
+             {"--source-of",
+              &options.source_of,
+              "only tell whether this is the source of the directory CONVERTED",
+              {.excludes = {"--deep", "--no-hashes", "--family", "--family-file", "--config"},
+               .value_name = "CONVERTED",
+               .kind = ValueKind::kCheckpoint}}});
+  declare_source(table, options.family, options.config, kFamilyHelp);
+  table.add(FlagGroup::kJob, {threads_flag(&options.threads)});
+}
+
+namespace {
+
+// Whether the engine loads the checkpoint as it is meant, by headers and JSON.
+Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
+  Checked checked;
+  checked.engine = &engines::engine_of(options.engine);
+  checked.result = check::check_directory(options.directory,
+                                          {.family = options.family,
+                                           .values = false,
+                                           .manifest = false,
+                                           .threads = threads_of(options.threads),
+                                           .tensor_parallel = options.tensor_parallel,
+                                           .stop_requested = stop_requested},
+                                          options.config);
+  checked.result.findings = check::findings_for(checked.engine->engine, checked.result.findings);
+  // A fault that keeps it from opening is already a finding.
+  try {
+    checked.view = engines::engine_view(
+        shard::open_source(
+            options.directory,
+            {.open = {.family = options.family}, .may_be_file = true, .config = options.config}),
+        *checked.engine, {.tensor_parallel = options.tensor_parallel});
+  } catch (const Error& error) {
+    if (checked.count(Severity::kError) == 0) throw;
+  }
+  checked.loads = checked.view && checked.view->verdict.loads &&
+                  checked.count(Severity::kError) == 0 &&
+                  std::ranges::all_of(checked.view->modules, &engines::BelievedModules::agrees);
+  return checked;
+}
+
+Json view_json(const engines::EngineRow& engine, const engines::EngineView& view) {
+  return {{"engine", engine.name},
+          {"reads_weights", view.verdict.loads},
+          {"is_known", view.verdict.is_known},
+          {"is_silent", view.verdict.is_silent},
+          {"notes", view.verdict.notes},
+          {"evidence", view.verdict.loads ? evidence_text(view.verdict.evidence) : ""},
+          {"options", view.verdict.options},
+          {"tensor", view.verdict.tensor},
+          {"reason", view.verdict.reason},
+          {"modules", formats::json_list(view.modules, module_row)}};
+}
+
+}  // namespace
+
+Json module_row(const engines::BelievedModules& row) {
+  return {{"name", row.name},         {"count", row.count},     {"stored", row.stored},
+          {"believed", row.believed}, {"because", row.because}, {"joined", row.joined},
+          {"agrees", row.agrees()}};
+}
+
+Checked run_check(const CheckOptions& options, const std::function<bool()>& stop_requested) {
+  if (!options.engine.empty()) return check_engine(options, stop_requested);
+  const std::size_t threads = threads_of(options.threads);
+  if (!options.source_of.empty()) {
+    return {.result =
+                check::check_is_source_of(options.directory, options.source_of,
+                                          {.threads = threads, .stop_requested = stop_requested})};
+  }
+  return {.result = check::check_directory(options.directory,
+                                           {.family = options.family,
+                                            .deep = options.deep,
+                                            .hashes = !options.no_hashes,
+                                            .threads = threads,
+                                            .tensor_parallel = options.tensor_parallel,
+                                            .stop_requested = stop_requested},
+                                           options.config)};
+}
+
+Json check_json(const CheckOptions& options, const Checked& checked) {
+  const check::CheckResult& result = checked.result;
+  Json json = {{"directory", options.directory}};
+  if (!options.source_of.empty()) json["source_of"] = options.source_of;
+  json["family"] = result.family;
+  json["dialect"] = result.dialect;
+  json["files"] = result.n_files;
+  json["tensors"] = result.n_tensors;
+  json["bytes"] = result.n_bytes;
+  json["has_manifest"] = result.has_manifest;
+  json["hashed"] = result.n_hashed;
+  json["errors"] = check::faults_json(result.findings, Severity::kError);
+  json["warnings"] = check::faults_json(result.findings, Severity::kWarning);
+  json["passed"] = checked.engine == nullptr ? checked.count(Severity::kError) == 0 : checked.loads;
+  if (checked.view) json["engine"] = view_json(*checked.engine, *checked.view);
+  return json;
+}
+
+}  // namespace ingot::library

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "check/check.h"
+#include "engines/view.h"
+#include "formats/json/json.h"
+#include "library/options/flag_table.h"
+
+// `ingot check`, and ingot_check().
+
+namespace ingot::library {
+
+struct CheckOptions {
+  std::string directory, source_of, family, config, engine;
+  std::size_t threads = 0;
+  std::uint64_t tensor_parallel = 1;
+  bool deep = false, no_hashes = false;
+};
+void declare_check_options(FlagTable& table, CheckOptions& options);
+
+/// The result of a check; with --engine also how the engine builds the model.
+struct Checked {
+  check::CheckResult result;
+  const engines::EngineRow* engine = nullptr;
+  std::optional<engines::EngineView> view;  ///< nullopt: a fault keeps it from opening
+  bool loads = false;                       ///< with --engine: as it is meant
+
+  [[nodiscard]] std::uint64_t count(check::Severity severity) const {
+    return check::count_findings(result.findings, severity);
+  }
+};
+Checked run_check(const CheckOptions& options, const std::function<bool()>& stop_requested);
+
+/// The rows of EngineView::modules.
+formats::Json module_row(const engines::BelievedModules& row);
+/// The keys of check in its document (Answer).
+formats::Json check_json(const CheckOptions& options, const Checked& checked);
+
+}  // namespace ingot::library

@@ -1,0 +1,125 @@
+#include "library/options/measurement_options.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "convert/output/version.h"
+#include "formats/base/error.h"
+#include "formats/text/spelling.h"
+#include "library/options/job_options.h"
+
+namespace ingot {
+
+Flag levels_flag(MeasurementOptions& flags) {
+  std::vector<std::string> words = words_of(verify::levels(), &verify::LevelFacts::name);
+  words.emplace_back("all");
+  return {
+      "--levels",
+      &flags.levels,
+      fmt::format("how closely: {}, or all", names_of(verify::levels(), &verify::LevelFacts::name)),
+      {.words = std::move(words)}};
+}
+
+void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
+                                 const std::function<bool()>& is_pair) {
+  verify::VerificationOptions& options = flags.options;
+  // Whether one of these levels is run.
+  const auto runs = [&flags, is_pair](std::initializer_list<verify::Level> wanted) {
+    const std::vector<verify::Level> levels = verify::parse_levels(flags.levels);
+    return is_pair() && std::ranges::any_of(levels, [&](verify::Level level) {
+             return std::ranges::find(wanted, level) != wanted.end();
+           });
+  };
+  using enum verify::Level;
+  table.add(
+      FlagGroup::kComparison,
+      {{"--prompts",
+        &options.prompts,
+        "texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) "
+        "(default: built in); - is stdin",
+        {.kind = ValueKind::kFile,
+         .takes_stdin = true,
+         .idle = belongs_to(
+             "--levels layers and greedy, and draft without --text",
+             [runs, &options] {
+               return runs({kLayers, kGreedy}) || (runs({kDraft}) && options.text.empty());
+             })}},
+       {"--tokens",
+        &options.greedy_tokens,
+        "tokens that greedy generates per prompt",
+        {.range = NumberRange{1, 4096},
+         .idle = belongs_to("--levels greedy", [runs] { return runs({kGreedy}); })}},
+       {"--text",
+        &options.text,
+        "measure the perplexity of this text, and drafts on it: .txt, .json {\"docs\": [...]}, "
+        "or JSON lines (.jsonl); - is stdin",
+        {.kind = ValueKind::kFile, .takes_stdin = true}},
+       {"--sample",
+        &options.sample,
+        "part of every tensor's rows that weights looks at",
+        {.range = NumberRange{0, 1},
+         .idle = belongs_to("--levels weights", [runs] { return runs({kWeights}); })}},
+       {"--profile",
+        &flags.profile,
+        "arithmetic of the output: native, bf16, f32 (the source's is f32)",
+        {.words = words_of(inference::profiles(), inference::profile_name),
+         .idle = belongs_to("--levels layers, greedy and draft, --text and --reference",
+                            [runs, &options] {
+                              return runs({kLayers, kGreedy, kDraft}) || !options.text.empty() ||
+                                     !options.reference.empty();
+                            })}},
+       {"--no-hashes",
+        &flags.no_hashes,
+        "compare sizes with the manifest, not bytes",
+        {.idle = belongs_to("--levels structure", [runs] { return runs({kStructure}); })}}});
+  table.add(FlagGroup::kJob, {mem_limit_flag(&flags.mem_limit), threads_flag(&options.threads)});
+}
+
+void declare_verification(FlagTable& table, MeasurementOptions& flags,
+                          const std::function<bool()>& is_pair) {
+  verify::VerificationOptions& options = flags.options;
+  const auto of_pair = belongs_to("the comparison of two checkpoints", is_pair);
+  Flag levels = levels_flag(flags);
+  levels.rule.idle = of_pair;
+  table.add(FlagGroup::kCommon, {std::move(levels)});
+  table.add(FlagGroup::kSource, {family_flag(&options.family, kFamilyHelp),
+                                 family_file_flag(&options.family),
+                                 {"--source-config",
+                                  &options.source_config,
+                                  "config.json of the source, for shards without one, or one file",
+                                  {.kind = ValueKind::kFile, .idle = of_pair}},
+                                 {"--config",
+                                  &options.output_config,
+                                  "config.json of the output, for shards without one, or one file",
+                                  {.kind = ValueKind::kFile}}});
+  declare_gates(table, options.thresholds, options.requirements);
+  declare_measurement_options(table, flags, is_pair);
+  table.add(FlagGroup::kComparison,
+            {{"--reference",
+              &options.reference,
+              "compare one checkpoint with activations recorded elsewhere (safetensors)",
+              {.kind = ValueKind::kFile,
+               .idle = belongs_to("one checkpoint; give either it or a second directory",
+                                  [is_pair] { return !is_pair(); })}},
+             {"--activation-scales",
+              &options.activation_scales,
+              "file of ingot calibrate that static scales are compared with, by structure",
+              {.kind = ValueKind::kFile}}});
+}
+
+verify::VerificationOptions measurement_options(const MeasurementOptions& flags) {
+  const auto profile = inference::find_profile(flags.profile);
+  if (!profile)
+    refuse_word("--profile", flags.profile, inference::profiles(), inference::profile_name);
+  verify::VerificationOptions options = flags.options;
+  options.levels = verify::parse_levels(flags.levels);
+  options.hashes = !flags.no_hashes;
+  options.output_profile = *profile;
+  options.threads = threads_of(options.threads);
+  options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
+  options.tool_version = convert::kVersion;
+  return options;
+}
+
+}  // namespace ingot

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "library/options/flag_table.h"
+#include "verify/verification.h"
+
+namespace ingot {
+
+/// Options of measuring checkpoints against each other.
+struct MeasurementOptions {
+  /// Set by the flags; threads: 0 for every processor.
+  verify::VerificationOptions options = {.threads = 0};
+  std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
+  bool no_hashes = false;
+};
+
+/// --levels.
+Flag levels_flag(MeasurementOptions& flags);
+/// The flags about levels and the run of the job; `is_pair()`: whether two checkpoints are
+/// compared.
+void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
+                                 const std::function<bool()>& is_pair);
+/// Those of a verification: the flags above, gates, and how each side is read.
+void declare_verification(FlagTable& table, MeasurementOptions& flags,
+                          const std::function<bool()>& is_pair);
+
+/// The options of the flags. Throws for faults in them.
+verify::VerificationOptions measurement_options(const MeasurementOptions& flags);
+
+}  // namespace ingot
