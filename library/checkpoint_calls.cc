@@ -58,7 +58,7 @@ const char* kind_of(Part part) {
 
 std::vector<std::string> paths_of(const Checkpoint& source) {
   std::vector<std::string> paths;
-  // Others join tensors, or lay them out anew.
+  // Others join tensors, or change their layout.
   if (dynamic_cast<const formats::CheckpointFiles*>(&source.bytes()) == nullptr) return paths;
   for (const formats::SourceFile& file : source.files())
     paths.push_back((source.directory() / file.name).string());

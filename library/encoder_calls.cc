@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/output/planned_checkpoint.h"
 #include "convert/run/memory_encoder.h"
 #include "formats/base/error.h"
 #include "formats/config/model_config.h"
@@ -89,6 +90,10 @@ int ingot_plan_shapes(const char* config, const char* shapes, const char* option
     const convert::MemoryEncoder encoder(made->conversion->plan, given->stored(), *made->held, 0);
     formats::Json json = plan_json(made->conversion->plan);
     json["sets"] = encoder.sets();
+    // A conversion refuses an output that loaders do not read; so does this, before the first
+    // tensor.
+    for (const std::string& warning : convert::require_loadable(made->conversion->plan, 1).warnings)
+      json["warnings"].push_back(warning);
     made->json = formats::json_text(json);
     *plan = made.release();
   });
@@ -102,6 +107,8 @@ int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder) {
       throw Error(ErrorCode::kUnsupported,
                   "the plan is one of files (make it of a config and shapes)");
     }
+    if (std::exchange(plan->has_encoder, true))
+      throw Error(ErrorCode::kExists, "the plan has an encoder (make another plan)");
     *encoder = new ingot_encoder{.encoder = convert::MemoryEncoder(
                                      plan->conversion->plan, plan->given->stored(), *plan->held,
                                      parse_size(plan->job.mem_limit, "--mem-limit")),

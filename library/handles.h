@@ -28,6 +28,7 @@ struct ingot_plan {
   // Of a plan made of shapes only: the model that is given, and where its bytes are held.
   std::shared_ptr<const ingot::formats::Checkpoint> given;
   ingot::convert::HeldBytes* held = nullptr;
+  bool has_encoder = false;
 };
 
 struct ingot_encoder {

@@ -196,7 +196,8 @@ struct ingot_encoded {
   const void* bytes;
   uint64_t n_bytes;
 };
-/* `plan` is one of ingot_plan_shapes(), must outlive the encoder, and has no other one. */
+/* `plan` is one of ingot_plan_shapes(), must outlive the encoder, and can have
+ * no other one: INGOT_EXISTS. */
 INGOT_API int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder);
 INGOT_API void ingot_encoder_free(ingot_encoder* encoder);
 /* Gives a tensor of the model. `n_made` gets the number of tensors of the output that are complete

@@ -10,15 +10,14 @@ from ingot._checkpoint import Tensor
 
 
 class Plan:
-    """What an Encoder does: made of config.json (a dict, or its text) and shapes, {name: shape} of
+    """The work of an Encoder, made of config.json (a dict, or its text) and shapes, {name: shape} of
     BF16 tensors or {name: {"dtype": "F32", "shape": shape}}. Options as those of convert().
 
     `config` is the config.json of the output, `sets` the names that are encoded together, and
-    `tensors` what becomes of each weight."""
+    `tensors` the action on each weight."""
 
     def __init__(self, config, shapes, **options):
         self._handle = Handle("plan_free")
-        self._is_taken = False
         header = {name: shape if isinstance(shape, dict) else {"dtype": "BF16", "shape": list(shape)}
                   for name, shape in shapes.items()}
         text = config if isinstance(config, str) else json.dumps(config)
@@ -33,12 +32,9 @@ class Encoder:
     encoder."""
 
     def __init__(self, plan):
-        if plan._is_taken:
-            raise ValueError("this plan has an encoder (make another plan)")
         self._plan = plan
         self._handle = Handle("encoder_free")
         call("encoder_new", plan._handle.value, byref(self._handle.value))
-        plan._is_taken = True
 
     def encode(self, name, array):
         """Takes a tensor: anything with DLPack or the buffer protocol, of the dtype in the plan.

@@ -32,7 +32,7 @@ def convert(source, output, *, progress=None, **options):
 
 
 def inspect(path, pattern=None, tensors=False, **options):
-    """What `ingot inspect --json` prints: a summary, or the tensors that `pattern` selects. Options:
+    """The document of `ingot inspect --json`: a summary, or the tensors that `pattern` selects. Options:
     family, family_file, config."""
     handle = Handle("close")
     call("open", path_bytes(path), options_json(options), byref(handle.value))
