@@ -1,8 +1,8 @@
 """Checkpoints as mappings of names to tensors."""
 
 import ctypes
-import math
 import mmap
+import os
 from collections.abc import Mapping
 from ctypes import byref
 
@@ -100,11 +100,15 @@ class Checkpoint(Mapping):
         return tensor
 
     def _mapped(self, path):
-        # Private pages: who writes into an array changes no file.
+        # Private pages, for which nothing is reserved: who writes into an array changes no file.
         if path not in self._files:
-            import io
-            with io.open(path, "rb") as file:
-                self._files[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                self._files[path] = mmap.mmap(
+                    descriptor, 0, flags=mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000),
+                    prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            finally:
+                os.close(descriptor)
         return self._files[path]
 
     def __getitem__(self, name):

@@ -2,6 +2,7 @@
  * is examples/tiny-v32. Every failed claim is printed; the exit code is 1 then. */
 #include <ingot/ingot.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,88 @@ static void conversions_are_planned_and_run(const char* path, const char* output
   ingot_plan_free(plan);
 }
 
+/* Appends to a text; exits where there is no room. */
+static void append(char* text, size_t size, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const size_t used = strlen(text);
+  const int n = vsnprintf(text + used, size - used, format, arguments);
+  va_end(arguments);
+  if (n < 0 || (size_t)n >= size - used) exit(2);
+}
+
+static char* shapes_of(const ingot_checkpoint* checkpoint) {
+  const size_t size = 1u << 20;
+  char* text = calloc(size, 1);
+  append(text, size, "{");
+  for (size_t i = 0; i < ingot_tensor_count(checkpoint); i++) {
+    struct ingot_part part = {.size = sizeof part};
+    for (size_t p = 0; ingot_part_info(checkpoint, i, p, &part) == INGOT_OK; p++) {
+      append(text, size, "%s\"%s\": {\"dtype\": \"%s\", \"shape\": [", i + p > 0 ? ", " : "",
+             part.name, part.dtype);
+      for (size_t d = 0; d < part.n_dims; d++)
+        append(text, size, "%s%llu", d > 0 ? ", " : "", (unsigned long long)part.shape[d]);
+      append(text, size, "]}");
+    }
+  }
+  append(text, size, "}");
+  return text;
+}
+
+/* The values are those of ingot_read_decoded(), rounded to BF16. */
+static void tensors_are_encoded_in_memory(const char* path, const ingot_checkpoint* checkpoint) {
+  char name[512], config[8192] = {0};
+  snprintf(name, sizeof name, "%s/config.json", path);
+  FILE* file = fopen(name, "rb");
+  CLAIM(file != NULL && fread(config, 1, sizeof config - 1, file) > 0);
+  fclose(file);
+  char* shapes = shapes_of(checkpoint);
+  ingot_plan* plan = NULL;
+  ingot_encoder *encoder = NULL, *other = NULL;
+  CLAIM(ingot_plan_shapes(config, "{\"x\": {\"dtype\": \"BF16\", \"shape\": [2]}}", NULL, &plan) ==
+        INGOT_UNKNOWN_TENSOR);
+  CLAIM(ingot_plan_shapes(config, "{\"x\": {\"dtype\": \"BF17\", \"shape\": [2]}}", NULL, &plan) ==
+        INGOT_CORRUPT);
+  CLAIM(ingot_plan_shapes(config, shapes, "{\"tp\": 2}", &plan) == INGOT_UNSUPPORTED);
+  CLAIM(ingot_plan_shapes(config, shapes, "{\"to\": \"bf16\"}", &plan) == INGOT_OK);
+  CLAIM(ingot_plan_run(plan, NULL, NULL) == INGOT_UNSUPPORTED);
+  CLAIM(ingot_encoder_new(plan, &encoder) == INGOT_OK);
+  CLAIM(ingot_encoder_new(plan, &other) == INGOT_EXISTS && other == NULL);
+  const size_t i = index_of(checkpoint, "model.layers.1.self_attn.q_b_proj.weight");
+  struct ingot_tensor info = {.size = sizeof info};
+  CLAIM(ingot_tensor_info(checkpoint, i, &info) == INGOT_OK);
+  const size_t n_values = (size_t)(info.shape[0] * info.shape[1]);
+  float* values = malloc(n_values * sizeof *values);
+  CLAIM(ingot_read_decoded(checkpoint, i, values, n_values, 1) == INGOT_OK);
+  size_t n_made = 9;
+  for (size_t p = 0; p < 2; p++) {
+    struct ingot_part part = {.size = sizeof part};
+    CLAIM(ingot_part_info(checkpoint, i, p, &part) == INGOT_OK);
+    void* bytes = malloc((size_t)part.n_bytes);
+    CLAIM(ingot_read_stored(checkpoint, i, p, 0, bytes, part.n_bytes) == INGOT_OK);
+    CLAIM(ingot_encoder_put(encoder, part.name, bytes, part.n_bytes, &n_made) == INGOT_OK);
+    CLAIM(n_made == p);
+    free(bytes);
+  }
+  struct ingot_encoded made = {.size = sizeof made};
+  CLAIM(ingot_encoder_made(encoder, 0, &made) == INGOT_OK && strcmp(made.name, info.name) == 0);
+  CLAIM(strcmp(made.dtype, "BF16") == 0 && made.n_bytes == 2 * n_values);
+  size_t n_far = 0;
+  for (size_t k = 0; k < n_values; k++) {
+    const uint32_t word = (uint32_t)((const uint16_t*)made.bytes)[k] << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    n_far += fabsf(value - values[k]) > fabsf(values[k]) / 256;
+  }
+  CLAIM(n_far == 0);
+  CLAIM(ingot_encoder_made(encoder, 1, &made) == INGOT_INVALID_ARGUMENT);
+  CLAIM(ingot_encoder_finish(encoder) == INGOT_MISSING_TENSOR);
+  ingot_encoder_free(encoder);
+  ingot_plan_free(plan);
+  free(values);
+  free(shapes);
+}
+
 /* 0 in the child: the call failed at once, and said so. */
 static void a_forked_child_gets_an_error(const char* path, const ingot_checkpoint* checkpoint) {
   const pid_t child = fork();
@@ -188,6 +271,7 @@ int main(int argc, char** argv) {
   faults_have_code_file_and_words(argv[2]);
   options_are_named_as_flags(argv[1]);
   conversions_are_planned_and_run(argv[1], argv[2]);
+  tensors_are_encoded_in_memory(argv[1], checkpoint);
   a_forked_child_gets_an_error(argv[1], checkpoint);
   ingot_close(checkpoint);
   ingot_close(NULL);
