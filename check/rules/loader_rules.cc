@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "check/rules/rule_input.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 
 namespace ingot::check {
@@ -29,7 +30,10 @@ const LoaderRule* find_loader_rule(std::string_view name) {
 }
 
 Json fault_json(const Finding& finding) {
-  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  // A name as it is, escaped where JSON cannot hold it.
+  const auto or_null = [](const std::string& name) {
+    return name.empty() ? Json() : Json(is_utf8(name) ? name : printable(name));
+  };
   Json json = {{"code", error_code_name(finding.code)},
                {"file", or_null(finding.file)},
                {"tensor", or_null(finding.tensor)},

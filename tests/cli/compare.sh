@@ -51,7 +51,8 @@ import json, sys
 measured = json.load(open(sys.argv[1]))["b"]["measured"]
 verified = json.load(open(sys.argv[2]))
 measured["layers"].pop("first_bad_layer"), verified["layers"].pop("first_bad_layer")
-assert [measured["structure"].pop(kind) for kind in ("errors", "warnings")] == [verified["errors"], verified["warnings"]]
+assert all(fault in verified[kind] for kind in ("errors", "warnings") for fault in measured["structure"].pop(kind))
+measured["structure"].pop("summary")
 sys.exit(any(measured[level] != verified[level] for level in ("structure", "weights", "layers", "greedy", "text", "changes")))
 PY
 
