@@ -13,12 +13,22 @@ namespace {
 
 constexpr std::size_t kMostRemarks = 200;
 
+// A name of a tensor may break behind each of its dots.
+std::string name_html(std::string_view name) {
+  std::string html;
+  for (const char c : html_text(name)) {
+    html += c;
+    if (c == '.') html += "<wbr/>";
+  }
+  return html;
+}
+
 std::string styled(Style style, std::string_view text) {
   switch (style) {
     case Style::kPlain:
       return html_text(text);
     case Style::kCode:
-      return fmt::format("<code>{}</code>", html_text(text));
+      return fmt::format("<code>{}</code>", name_html(text));
     case Style::kLabel:
       return fmt::format("<b>{}</b>", html_text(text));
     case Style::kFault:
@@ -29,8 +39,9 @@ std::string styled(Style style, std::string_view text) {
 }
 
 // Every entry of a list on a line of its own.
-std::string cell_html(const Cell& cell) {
-  std::string html = styled(cell.style, cell.text);
+std::string cell_html(const Cell& cell, Column::Kind kind) {
+  const bool is_name = kind == Column::Kind::kName && cell.style == Style::kPlain;
+  std::string html = is_name ? name_html(cell.text) : styled(cell.style, cell.text);
   for (std::size_t at = html.find('\n'); at != std::string::npos; at = html.find('\n', at))
     html.replace(at, 1, "<br/>");
   return html;
@@ -59,7 +70,8 @@ std::string written(const Table& table) {
   for (const std::vector<Cell>& row : table.rows) {
     text += "<tr>";
     for (std::size_t c = 0; c < row.size(); ++c)
-      text += fmt::format("<td{}>{}</td>", class_of(table.columns[c].kind), cell_html(row[c]));
+      text += fmt::format("<td{}>{}</td>", class_of(table.columns[c].kind),
+                          cell_html(row[c], table.columns[c].kind));
     text += "</tr>\n";
   }
   text += "</tbody>\n</table>\n";

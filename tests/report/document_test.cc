@@ -18,6 +18,16 @@ TEST(WriteText, LongestTableGivesUpRowsFirst) {
   EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 13);
 }
 
+TEST(WriteHtml, NamesMayBreakBehindDots) {
+  const Table table{.columns = {name("tensor"), "text"},
+                    .rows = {{"model.norm.weight", "no name. here"}}};
+  const std::string html =
+      write_html({.sections = {{"", "", {table, Remarks{{.name = "a.b", .text = "c.d"}}}}}});
+  EXPECT_NE(html.find(">model.<wbr/>norm.<wbr/>weight<"), std::string::npos) << html;
+  EXPECT_NE(html.find("<code>a.<wbr/>b</code> c.d"), std::string::npos) << html;
+  EXPECT_NE(html.find("<td>no name. here</td>"), std::string::npos) << html;
+}
+
 TEST(Markdown, EscapesWhatWouldBeReadAsMarkup) {
   EXPECT_EQ(markdown_text("a|b __c__ [d] *e* <f>"), "a\\|b \\_\\_c\\_\\_ \\[d\\] \\*e\\* &lt;f>");
 }
