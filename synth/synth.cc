@@ -348,9 +348,38 @@ void make_empty_directory(const std::filesystem::path& directory) {
   const bool empty = std::filesystem::is_empty(directory, error);
   if (error) throw system_error(error.value(), "read directory", directory.string());
   if (!empty) {
-    throw Error(ErrorCode::kExists, "directory is not empty (name another one)")
+    throw Error(ErrorCode::kExists,
+                "directory is not empty (name another one, or delete what is in it)")
         .in_file(directory.string());
   }
+}
+
+// Config and index last, so that an interrupted run is not taken for a checkpoint.
+void write_all(const std::filesystem::path& directory, const std::vector<SynthFile>& files,
+               const SynthOptions& options, const std::string& config_text) {
+  if (options.size == SynthSize::kHeaders) {
+    write_sparse_files(directory, files);
+  } else {
+    write_files(directory, files, options);
+  }
+  write_text_file(
+      directory / "README.md",
+      fmt::format("Random weights in the layout of {}, written by `ingot synth`. Seed {}.\n",
+                  options.family->name, options.seed));
+  write_text_file(directory / "generation_config.json",
+                  json_text(Json{{"bos_token_id", 0}, {"eos_token_id", 1}, {"do_sample", false}}));
+  if (files.size() > 1) write_text_file(directory / kIndexName, index_text(files));
+  write_text_file(directory / "config.json", config_text);
+}
+
+// Before that, the directory was empty.
+void remove_all_written(const std::filesystem::path& directory,
+                        const std::vector<SynthFile>& files) {
+  std::vector<std::string> names = {"README.md", "generation_config.json", std::string(kIndexName),
+                                    "config.json"};
+  for (const SynthFile& file : files) names.push_back(file.name);
+  std::error_code ignored;
+  for (const std::string& name : names) std::filesystem::remove(directory / name, ignored);
 }
 
 }  // namespace
@@ -368,20 +397,13 @@ SynthReport write_synthetic_checkpoint(const std::filesystem::path& directory,
 
   if (options.size != SynthSize::kHeaders) require_space(directory, files);
   make_empty_directory(directory);
-  if (options.size == SynthSize::kHeaders) {
-    write_sparse_files(directory, files);
-  } else {
-    write_files(directory, files, options);
+  try {
+    write_all(directory, files, options, config_text);
+  } catch (...) {
+    // A full disk gets its space back, and the same command can be run again.
+    remove_all_written(directory, files);
+    throw;
   }
-  write_text_file(
-      directory / "README.md",
-      fmt::format("Random weights in the layout of {}, written by `ingot synth`. Seed {}.\n",
-                  options.family->name, options.seed));
-  write_text_file(directory / "generation_config.json",
-                  json_text(Json{{"bos_token_id", 0}, {"eos_token_id", 1}, {"do_sample", false}}));
-  // Last, so that an interrupted run is not taken for a checkpoint.
-  if (n_files > 1) write_text_file(directory / kIndexName, index_text(files));
-  write_text_file(directory / "config.json", config_text);
 
   SynthReport report{.n_files = n_files, .n_tensors = tensors.size()};
   for (const SynthFile& file : files) report.n_bytes += file.n_bytes;

@@ -67,7 +67,8 @@ void config_present(const RuleInput& input) {
     return;
   input.report_config(
       ErrorCode::kNotFound,
-      "has no quantization_config, but there are FP8 weights (copy it from the release)");
+      "has no quantization_config, but there are FP8 weights (copy it from the release, or ingot "
+      "repair makes one)");
 }
 
 void config_without_weights(const RuleInput& input) {

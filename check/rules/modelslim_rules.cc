@@ -71,7 +71,7 @@ void description_present(const RuleInput& input) {
   if (!is_of_ascend || input.said() != nullptr || input.checkpoint.has_file(kFile)) return;
   input.report_file(kFile, ErrorCode::kNotFound,
                     "is missing, but there are weights as msmodelslim writes them (is it called by "
-                    "another name?)");
+                    "another name? ingot repair makes one)");
 }
 
 void no_quantization_config(const RuleInput& input) {

@@ -314,7 +314,7 @@ void config_present(const RuleInput& input) {
       continue;
     input.report_config(ErrorCode::kNotFound,
                         fmt::format("has no quantization_config, but '{}' is {} (copy it from the "
-                                    "release)",
+                                    "release, or ingot repair makes one)",
                                     tensor.name, facts_of(tensor).name));
     return;
   }

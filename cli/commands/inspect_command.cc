@@ -122,9 +122,11 @@ struct InspectFlags {
 int run_inspect(const InspectFlags& flags) {
   const std::size_t threads = available_processors();
   const auto open = [&](const std::string& family) {
-    return shard::open_source(flags.directory, {.open = {.family = family, .threads = threads},
-                                                .may_be_file = true,
-                                                .config = flags.config});
+    return shard::open_source(
+        flags.directory,
+        {.open = {.family = family, .unknown_as_generic = true, .threads = threads},
+         .may_be_file = true,
+         .config = flags.config});
   };
   std::string family = flags.family;
   if (family == kAutoFamily) {

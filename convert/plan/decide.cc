@@ -286,13 +286,18 @@ class Decider {
     }
   }
 
+  // The source's activations, as its files say.
+  const formats::SourceActivations& said() {
+    if (!said_) said_.emplace(source_.config(), source_.dialect(), source_.description());
+    return *said_;
+  }
+
   // In the same dialect a tensor is copied, unless --activations asks for others than it has.
   bool wants_other_activations(const LogicalTensor& tensor) {
     const auto& wanted = recipe_.choices.activations;
     if (!wanted) return false;
-    if (!said_) said_.emplace(source_.config(), source_.dialect(), source_.description());
     const bool has_scale = tensor.encoding.stored.has(Part::kInputScale);
-    const bool is_said = said_->of(tensor.name, tensor.encoding) == Activations::kStatic;
+    const bool is_said = said().of(tensor.name, tensor.encoding) == Activations::kStatic;
     const bool is_other = wanted == Activations::kStatic ? !has_scale : has_scale || is_said;
     return is_other && formats::find_storage(dialect_, source_.family(), tensor.encoding.scheme,
                                              wanted) != nullptr;
@@ -340,6 +345,14 @@ class Decider {
       return nullptr;
     }
     if (!wanted && !planned.keeps_input && !row->activations_choice.empty()) {
+      // Stored codes tell a repair.
+      if (recipe_.choices.repair != nullptr) {
+        const auto activations = repaired_activations(said(), dialect_, tensor);
+        if (const StorageRow* found =
+                formats::find_storage(dialect_, family, planned.to, activations);
+            found != nullptr && activations != Activations::kStatic)
+          return found;
+      }
       refusals_.add(ErrorCode::kInvalidArgument,
                     fmt::format("dialect {} needs --activations for {}: {}", dialect_.name,
                                 scheme_name(planned.to), row->activations_choice),
@@ -461,7 +474,7 @@ class Decider {
   std::optional<std::uint64_t> source_group_;
   std::vector<std::string> listed_;                 // modules that the source leaves plain, sorted
   std::size_t n_listed_ = 0;                        // weights that stay plain for that
-  std::optional<formats::SourceActivations> said_;  // the source's activations
+  std::optional<formats::SourceActivations> said_;  // see said()
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors

@@ -62,9 +62,10 @@ void remark_on_family(const Family& family, const ModelConfig& config,
                         hidden->name));
 }
 
-const Family& chosen_family(const ModelConfig& config, const std::string& asked,
+const Family& chosen_family(const ModelConfig& config, const OpenOptions& options,
                             const std::filesystem::path& directory,
                             std::vector<std::string>& remarks) {
+  const std::string& asked = options.family;
   const std::string beside = asked.empty() ? family_file_in(directory) : std::string();
   if (!beside.empty()) {
     const Family& family = *find_family(beside);
@@ -77,16 +78,23 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked,
     throw Error(ErrorCode::kInvalidArgument, "there is no family '{}' (there are {}){}", asked,
                 fmt::join(family_names(), ", "), did_you_mean(asked, family_names()));
   }
-  throw Error(
-      ErrorCode::kUnsupported,
-      "model_type '{}'{}{} belongs to no known family (--family takes one of {}; --family-file a "
-      "file that says what the family is, docs/families.md)",
-      config.model_type,
+  const std::string fact = fmt::format(
+      "model_type '{}'{}{} belongs to no known family", config.model_type,
       config.architecture.empty() ? std::string() : fmt::format(" ({})", config.architecture),
       config.text.key.empty()
           ? std::string()
-          : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
-      fmt::join(family_names(), ", "))
+          : fmt::format(", '{}' in {},", config.text.model_type, config.text.key));
+  if (options.unknown_as_generic) {
+    remarks.push_back(
+        fmt::format("{}: its tensors are shown as those of family generic, without roles and "
+                    "layers (--family auto proposes a family)",
+                    fact));
+    return *find_family("generic");
+  }
+  throw Error(ErrorCode::kUnsupported,
+              "{} (--family auto proposes one, from names and shapes; --family takes one of {}; "
+              "--family-file a file that says what the family is, docs/families.md)",
+              fact, fmt::join(family_names(), ", "))
       .in_file(kConfigName);
 }
 
@@ -230,15 +238,15 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   stage.attempt([&] { manifest = read_manifest(directory); });
   if (manifest) require_one_directory(*manifest, directory);
   if (options.consumed_headers.empty()) require_own_format(directory);
-  const bool any_names = options.family == state->family->name;
+  bool any_names = options.family == state->family->name;
   stage.attempt([&] {
     if (std::optional<std::string> text = read_config(directory, any_names)) {
       state->config = parse_model_config(*text, kConfigName);
       state->config_text = std::move(*text);
     }
-    const Family& family =
-        chosen_family(state->config, options.family, state->directory, state->remarks);
+    const Family& family = chosen_family(state->config, options, state->directory, state->remarks);
     require_widths(family, state->config);
+    any_names = &family == find_family("generic");
     state->family = &family;
   });
   std::optional<Error> unread;  // the way of quantizing that config.json names
@@ -341,8 +349,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   Stage stage(options);
 
   stage.attempt([&] {
-    const Family& family =
-        chosen_family(state->config, options.family, state->directory, state->remarks);
+    const Family& family = chosen_family(state->config, options, state->directory, state->remarks);
     require_widths(family, state->config);
     count_mtp_layers(family, state->stored, state->config);
     state->family = &family;
@@ -352,7 +359,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
         model.dialect != nullptr ? model.dialect : known_dialect(state->config, state->file_names);
     if (dialect != nullptr) {
       state->dialect = dialect;
-    } else if (options.family != find_family("generic")->name) {
+    } else if (state->family != find_family("generic")) {
       throw unread_form(state->config);
     }
     state->block = fp8_block_size(state->config);

@@ -27,6 +27,8 @@ struct OpenOptions {
   /// "generic" accepts any names, and then config.json may be missing. Where it is empty, a
   /// kFamilyFileName in the directory comes before config.json's model_type.
   std::string family;
+  /// A model_type of no known family is read as "generic", with a remark, instead of a refusal.
+  bool unknown_as_generic = false;
   /// Unknown tensors that match one of these are untouched copies instead of a refusal.
   const std::vector<Pattern>* allow_unknown = nullptr;
   /// The index chooses among several copies of a tensor that matches one of these; other copies

@@ -12,6 +12,7 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/family/families.h"
 #include "formats/relaid/input_major_parts.h"
 #include "formats/storage/stored_names.h"
 
@@ -93,6 +94,9 @@ Checkpoint open_weights_file(const fs::path& path, const fs::path& config, OpenO
   } else if (options.family.empty()) {
     options.family = kAnyFamily;
   }
+  const bool is_generic =
+      options.family == kAnyFamily ||
+      (options.unknown_as_generic && options.family.empty() && family_of(model.config) == nullptr);
   ErrorList faults;
   std::vector<WeightsFile> files = locate_files({path.filename().string()}, model.directory, {});
   model.stored = read_headers(files, options.threads, faults);
@@ -108,7 +112,7 @@ Checkpoint open_weights_file(const fs::path& path, const fs::path& config, OpenO
                              .files = model.bytes->files(),
                              .block = fp8_block_size(model.config),
                              .config = model.config,
-                             .names_are_known = options.family != kAnyFamily},
+                             .names_are_known = !is_generic},
                             model.stored, model.remarks);
   return Checkpoint::assemble(std::move(model), options);
 }

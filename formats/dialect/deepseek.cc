@@ -337,9 +337,12 @@ Json quantization_config(const WrittenModel& model) {
   const NativeBlock native = native_block(model);
   const Json* kept = kept_block(model, native);
   if (kept == nullptr && native.has_foreign) {
+    const bool is_said = model.source.quantization.has_value();
     throw Error(ErrorCode::kUnsupported,
-                "dialect deepseek has fp8-block, fp8-tensor and int8-block only (give the others "
-                "one of these, or take another dialect)");
+                "dialect deepseek has fp8-block, fp8-tensor and int8-block only{} (give the others "
+                "one of these, or take another dialect{})",
+                is_said ? "" : ", and config.json has no quantization_config",
+                is_said ? "" : "; ingot repair makes one for weights that are quantized already");
   }
   Json block = kept != nullptr ? *kept : standard_block(native);
   // A source may leave it to its readers; without it engines look for one scale per tensor.

@@ -26,6 +26,14 @@ cp -r "$work/qwen3_moe" "$work/unknown"
 sed -i 's/"model_type": *"qwen3_moe"/"model_type": "my_moe"/' "$work/unknown/config.json"
 sed -i 's/^family: .*/family: my_moe/; s/^model_types: .*/model_types: [my_moe]/' "$work/qwen3_moe.yaml"
 expect 2 "--family-file a file" "$ingot" convert "$work/unknown" "$work/out" --to nvfp4
+expect 2 "--family auto proposes one" "$ingot" convert "$work/unknown" "$work/out" --to nvfp4
+# inspect shows it all the same, with a warning; a word that is no family stays an error.
+expect 0 "warning: model_type 'my_moe'" "$ingot" inspect "$work/unknown"
+grep -q "^family  *generic" "$work/stdout" || fail "no family generic: $(head -3 "$work/stdout")"
+grep -q -- "--family auto proposes" "$work/stderr" || fail "no remedy in the warning"
+expect 0 "bf16" "$ingot" inspect "$work/unknown" model.embed_tokens.weight
+expect 0 "fits      yes" "$ingot" inspect "$work/unknown" --gpu-memory 80GB
+expect 2 "there is no family 'my_moe'" "$ingot" inspect "$work/unknown" --family my_moe
 expect 0 "my_moe" "$ingot" inspect "$work/unknown" --family-file "$work/qwen3_moe.yaml"
 expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --progress never
 cmp "$work/out/ingot-family.yaml" "$work/qwen3_moe.yaml" || fail "the output lacks its family"

@@ -225,4 +225,23 @@ expect 2 "model-00002-of-00002.safetensors" "$ingot" repair "$work/short" "$work
 "$ingot" convert "$example" "$work/slices" --to bf16 --tp 2 --progress never >/dev/null 2>&1 || fail "slices"
 expect 2 "ingot merge" "$ingot" repair "$work/slices" "$work/out"
 [ ! -e "$work/out" ] || fail "something was published"
+# Without a config the message names repair, which makes it again from the weights.
+for options in "" "--dialect modelopt --activations weight-only"; do
+  rm -rf "$work"/lost*
+  # shellcheck disable=SC2086
+  convert lost --to nvfp4 $options
+  cp "$work/lost/config.json" "$work/config.json"
+  rm -f "$work/lost/hf_quant_config.json"
+  python3 - "$work/lost/config.json" <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+del config["quantization_config"]
+json.dump(config, open(sys.argv[1], "w"), indent=2)
+P
+  expect 2 "ingot repair makes one" "$ingot" check "$work/lost"
+  expect 2 "ingot repair makes one" "$ingot" convert "$work/lost" "$work/none"
+  expect 0 "quantization_config: absent -> " "$ingot" repair "$work/lost" "$work/lost-mended" --progress never
+  expect 0 "0 errors" "$ingot" check "$work/lost-mended"
+  expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/lost-mended" --engine vllm
+done
 finish
