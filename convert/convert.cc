@@ -110,6 +110,8 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
             .source_facts = std::move(source_facts),
             .target = {.dialect = &dialect}};
   plan.warnings = source.remarks();
+  for (std::string& remark : plan.recipe.remarks(source.tensors()))
+    plan.warnings.push_back(std::move(remark));
   // Decide: scheme and storage of every tensor, for the shapes of all else follow from them. An
   // option is idle only when every decision has gone without it.
   decide(plan);

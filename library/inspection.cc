@@ -7,6 +7,7 @@
 
 #include "convert/recipe/selector.h"
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/storage/meant_tensor.h"
 #include "library/decoded_bands.h"
 #include "library/summary.h"
@@ -21,11 +22,27 @@ using formats::StoredTensor;
 using formats::TensorSource;
 using quantize::TensorStatistics;
 
+namespace {
+
+std::optional<convert::Selector> selector_of(const Checkpoint& checkpoint,
+                                             const std::string& text) {
+  std::optional<convert::Selector> selector;
+  if (!text.empty()) selector.emplace(text).set_layers(checkpoint.config().num_hidden_layers);
+  return selector;
+}
+
+}  // namespace
+
+std::string excess_of(const Checkpoint& checkpoint, const std::string& text) {
+  const std::optional<convert::Selector> selector = selector_of(checkpoint, text);
+  const std::string excess = selector ? selector->excess(checkpoint.tensors()) : "";
+  return excess.empty() ? "" : fmt::format("pattern '{}' {}", printable(text), excess);
+}
+
 std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const std::string& text) {
   std::vector<std::size_t> found;
   const auto tensors = checkpoint.tensors();
-  std::optional<convert::Selector> selector;
-  if (!text.empty()) selector.emplace(text).set_layers(checkpoint.config().num_hidden_layers);
+  const std::optional<convert::Selector> selector = selector_of(checkpoint, text);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!selector || selector->matches(tensors[i])) found.push_back(i);
   }

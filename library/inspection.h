@@ -18,6 +18,9 @@ namespace ingot::library {
 std::vector<std::size_t> matching_tensors(const formats::Checkpoint& checkpoint,
                                           const std::string& selector);
 
+/// A warning that a selector names layers which the model lacks (Selector::excess); empty without.
+std::string excess_of(const formats::Checkpoint& checkpoint, const std::string& selector);
+
 /// Statistics over the decoded values of one tensor. Nullopt when its dtype has no arithmetic here.
 std::optional<quantize::TensorStatistics> tensor_statistics(const formats::TensorSource& source,
                                                             const formats::LogicalTensor& tensor,

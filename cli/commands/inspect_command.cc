@@ -144,7 +144,10 @@ int run_inspect(const InspectFlags& flags) {
     family = formats::add_family(yaml, "the proposed family").spec;
   }
   const Checkpoint checkpoint = open(family);
-  warn_of(flags.directory, checkpoint.remarks());
+  std::vector<std::string> remarks = checkpoint.remarks();
+  if (std::string excess = library::excess_of(checkpoint, flags.pattern); !excess.empty())
+    remarks.push_back(std::move(excess));
+  warn_of(flags.directory, remarks);
   Json json = {{"directory", flags.directory}};
   std::string text;
   if (flags.fit.is_asked()) {

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -180,6 +182,43 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
     errors.add(error.in_file(rule.file));
   }
   errors.throw_if_any();
+}
+
+std::vector<std::string> Recipe::remarks(std::span<const LogicalTensor> tensors) const {
+  const auto is_users = [](const Rule& rule) { return rule.origin != RuleOrigin::kDefault; };
+  if (std::ranges::none_of(rules, is_users)) return {};
+  std::set<const Rule*> acting;
+  std::map<const Rule*, std::set<const Rule*>> deciders;  // of the tensors that a rule matches
+  for (const LogicalTensor& tensor : tensors) {
+    const Decision decision = decide(tensor);
+    const Rule* decider = decision.rule != nullptr ? decision.rule : decision.spared_by;
+    acting.insert({decision.rule, decision.spared_by});
+    for (const Rule& rule : rules) {
+      if (is_users(rule) && !acting.contains(&rule) && rule.matches(tensor))
+        deciders[&rule].insert(decider);
+    }
+  }
+  const auto text_of = [](const Rule& rule) {
+    return fmt::format("{} '{}={}'", origin_name(rule.origin), rule.selector.text(),
+                       scheme_word(rule.scheme));
+  };
+  std::vector<std::string> found;
+  for (const Rule& rule : rules) {
+    if (!is_users(rule)) continue;
+    if (const std::string excess = rule.selector.excess(tensors); !excess.empty())
+      found.push_back(fmt::format("{} {}", text_of(rule), excess));
+    if (acting.contains(&rule)) continue;
+    std::vector<std::string> reasons;
+    for (const Rule& other : rules) {
+      if (deciders[&rule].contains(&other)) reasons.push_back(text_of(other));
+    }
+    if (!reasons.empty()) reasons = {fmt::format("decided by {}", fmt::join(reasons, ", "))};
+    if (deciders[&rule].contains(nullptr))
+      reasons.emplace_back("left as they are, since no rule gives their whole name or role");
+    found.push_back(fmt::format("{} selects nothing new: its tensors are {}", text_of(rule),
+                                fmt::join(reasons, ", or ")));
+  }
+  return found;
 }
 
 Json Recipe::to_json() const {

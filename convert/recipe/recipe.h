@@ -121,6 +121,10 @@ struct Recipe {
   [[nodiscard]] Decision decide(const formats::LogicalTensor& tensor) const;
   /// Throws kInvalidArgument, collected, for rules of the user that match no tensor at all.
   void check_all_matched(std::span<const formats::LogicalTensor> tensors) const;
+  /// Remarks about rules of the user: one all of whose tensors others decide, and layers that the
+  /// model does not have.
+  [[nodiscard]] std::vector<std::string> remarks(
+      std::span<const formats::LogicalTensor> tensors) const;
   /// The resolved recipe for the manifest.
   [[nodiscard]] formats::Json to_json() const;
 };

@@ -57,7 +57,8 @@ std::vector<std::string_view> group_names() {
   return names;
 }
 
-// The groups, and the roles that some family has.
+}  // namespace
+
 std::vector<std::string_view> role_words() {
   std::set<std::string_view> roles;
   for (const formats::Family* family : formats::families()) {
@@ -67,8 +68,6 @@ std::vector<std::string_view> role_words() {
   words.insert(words.end(), roles.begin(), roles.end());
   return words;
 }
-
-}  // namespace
 
 Selector::Selector(std::string_view text) : text_(text) {
   if (text.find('&') == std::string_view::npos) {
@@ -145,6 +144,25 @@ bool Selector::names(const LogicalTensor& tensor) const {
     return pattern != nullptr ? pattern->text() == tensor.name
                               : std::holds_alternative<RoleSet>(term);
   });
+}
+
+std::string Selector::excess(std::span<const LogicalTensor> tensors) const {
+  std::uint64_t largest = 0;
+  for (const Term& term : terms_) {
+    const auto* layers = std::get_if<Layers>(&term);
+    if (layers == nullptr) continue;
+    for (const LayerRange& range : *layers) {
+      for (const std::uint64_t number : {range.first, range.last})
+        if (number < kLastLayer) largest = std::max(largest, number);
+    }
+  }
+  // A single file, or the slices of a rank, may lack the last ones.
+  std::uint64_t last = n_layers_ == 0 ? 0 : n_layers_ - 1;
+  for (const LogicalTensor& tensor : tensors)
+    last = std::max<std::uint64_t>(last, tensor.layer.value_or(0));
+  return largest <= last
+             ? std::string()
+             : fmt::format("gives layers up to {}, and the last one is {}", largest, last);
 }
 
 bool Selector::knows_family() const {

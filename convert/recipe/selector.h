@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -11,6 +12,9 @@
 #include "formats/family/role_groups.h"
 
 namespace ingot::convert {
+
+/// Words behind `role:`: the groups, and the roles that some family has.
+std::vector<std::string_view> role_words();
 
 /// Which tensors a rule is for: one or more terms with `&` between them, all of which must match. A
 /// term is a pattern over names (a glob, or `re:EXPR`), `role:NAME` with the name of a role or of a
@@ -30,6 +34,8 @@ class Selector {
   [[nodiscard]] bool names(const formats::LogicalTensor& tensor) const;
   /// Whether a term is about roles or layers, which `ingot list roles` shows.
   [[nodiscard]] bool knows_family() const;
+  /// `gives layers up to 99, and the last one is 5`; empty where these layers are all there.
+  [[nodiscard]] std::string excess(std::span<const formats::LogicalTensor> tensors) const;
   /// As given.
   [[nodiscard]] const std::string& text() const { return text_; }
 

@@ -165,6 +165,46 @@ TEST(Recipe, NamesUserRulesThatMatchNothing) {
   shadowed.check_all_matched(plain);
 }
 
+TEST(Recipe, NamesUserRulesThatSelectNothingNew) {
+  const auto remarks = [](std::initializer_list<const char*> rules) {
+    Recipe recipe;
+    for (const char* rule : rules) recipe.rules.push_back(parse_rule(rule));
+    recipe.to = SchemeId::kBf16;
+    add_generic_rules(recipe);
+    return recipe.remarks(std::vector{expert(0, 0), expert(1, 0), expert(1, 1)});
+  };
+  EXPECT_EQ(remarks({"role:expert-up=nvfp4", "*.experts.1.*=fp8", "model.layers.*=bf16"}),
+            (std::vector<std::string>{
+                "--rule '*.experts.1.*=fp8-block' selects nothing new: its tensors are decided by "
+                "--rule 'role:expert-up=nvfp4'",
+                "--rule 'model.layers.*=bf16' selects nothing new: its tensors are decided by "
+                "--rule 'role:expert-up=nvfp4'"}));
+  EXPECT_EQ(remarks({"*.experts.1.*=fp8", "role:expert-up=nvfp4"}), std::vector<std::string>());
+  EXPECT_EQ(remarks({"*.layers.0.*=fp8", "*.layers.1.*=int8", "*=keep"}),
+            (std::vector<std::string>{
+                "--rule '*=keep' selects nothing new: its tensors are decided by --rule "
+                "'*.layers.0.*=fp8-block', --rule '*.layers.1.*=int8-channel'"}));
+  EXPECT_EQ(remarks({}), std::vector<std::string>()) << "defaults may be idle";
+}
+
+TEST(Recipe, NamesLayersThatTheModelLacks) {
+  const auto remarks = [](const char* rule) {
+    Recipe recipe;
+    recipe.rules.push_back(parse_rule(rule));
+    recipe.set_layers(2);
+    LogicalTensor first = expert(0, 0), mtp = expert(2, 0);
+    first.layer = 0;
+    mtp.layer = 2;
+    return recipe.remarks(std::vector{first, mtp});
+  };
+  EXPECT_EQ(remarks("layers:0-99=bf16"),
+            std::vector<std::string>{
+                "--rule 'layers:0-99=bf16' gives layers up to 99, and the last one is 2"});
+  EXPECT_EQ(remarks("layers:0,3 & role:expert-up=bf16").size(), 1U);
+  for (const char* rule : {"layers:0-2=bf16", "layers:0-last=bf16", "layers:mtp=bf16", "*=bf16"})
+    EXPECT_EQ(remarks(rule), std::vector<std::string>()) << rule;
+}
+
 TEST(Recipe, ReadsYaml) {
   const Recipe recipe = parse_recipe(
       "# experts stay & the rest is cast\n"
