@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include "convert/expert_form.h"
+#include "convert/job/part_journals.h"
 #include "convert/output/apart.h"
+#include "convert/output/output_directory.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
@@ -33,14 +35,49 @@ void demand_no_loss(GateOptions& gate) {
   gate.requirements.emplace_back("weights.relative_error<=0");
 }
 
-/// As it was given, for the journal; empty without --verify.
-std::string text_of(const GateOptions& gate) {
+/// As they would be typed, for the journal; none without --verify.
+std::vector<std::string> words_of(const GateOptions& gate) {
   if (gate.levels.empty()) return {};
-  std::string text = fmt::format("--verify {}", gate.levels);
-  if (!gate.thresholds.empty()) text += fmt::format(" --thresholds {}", gate.thresholds.string());
+  std::vector<std::string> words = {"--verify", gate.levels};
+  if (!gate.thresholds.empty()) {
+    words.insert(words.end(),
+                 {"--thresholds", std::filesystem::absolute(gate.thresholds).string()});
+  }
   for (const std::string& requirement : gate.requirements)
-    text += fmt::format(" --require '{}'", requirement);
-  return text;
+    words.insert(words.end(), {"--require", requirement});
+  return words;
+}
+
+/// Adds options as words_of() has them. A demand of the same metric takes the place of an earlier
+/// one.
+void add_words(const std::vector<std::string>& words, GateOptions& gate) {
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+    const std::string &option = words[i], &value = words[i + 1];
+    if (option == "--verify") {
+      const bool is_more = !gate.levels.empty() && gate.levels != value;
+      gate.levels =
+          is_more ? names_of(verify::parse_levels(gate.levels + "," + value), verify::level_name)
+                  : value;
+      std::erase(gate.levels, ' ');
+    } else if (option == "--thresholds") {
+      gate.thresholds = value;
+    } else if (option == "--require") {
+      std::erase(gate.requirements, value);
+      gate.requirements.push_back(value);
+    }
+  }
+}
+
+/// Adds the gates of the runs that a run with own ones continues. Returns them all as words_of()
+/// has them where that changed something; else none.
+std::vector<std::string> add_earlier(const convert::OutputPaths& paths, GateOptions& gate) {
+  const std::vector<std::string> own = words_of(gate);
+  if (own.empty()) return {};
+  gate = {};
+  add_words(convert::words_of_gates(paths), gate);
+  add_words(own, gate);
+  std::vector<std::string> all = words_of(gate);
+  return all == own ? std::vector<std::string>() : all;
 }
 
 /// Throws for values that are not understood, and for a source that will not be there.
@@ -100,7 +137,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
               std::function<bool()> stop_requested,
               std::function<void(const verify::Report&, formats::Json document)> judged) {
   const GateOptions& gate = options.gate;
-  job.execute.gate = text_of(gate);
+  job.execute.gate = words_of(gate);
   if (gate.levels.empty()) return;
   // Hours later, when everything is converted, they could not be run.
   for (const verify::Level level : verify::parse_levels(gate.levels)) {
@@ -131,7 +168,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
 }
 
 ConversionRequest read_target(const ConvertOptions& options) {
-  ConversionRequest request{.recipe = make_recipe(options.target), .plan = {}};
+  ConversionRequest request{.recipe = make_recipe(options.target), .plan = {}, .earlier_gates = {}};
   if (!options.experts.empty())
     request.recipe.choices.experts = convert::parse_experts(options.experts);
   if (!options.max_shard_size.empty())
@@ -145,11 +182,14 @@ ConversionRequest read_target(const ConvertOptions& options) {
 ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
   convert::ExecuteOptions& execute = job.execute;
   if (execute.lossless_only) demand_no_loss(options.gate);
-  require_valid(options.gate, job);
-  ConversionRequest request = read_target(options);
-  convert::require_apart({.folders = {options.input}}, job.output);
   execute.join = options.part == kJoin;
   execute.resume = execute.resume || execute.join;
+  std::vector<std::string> earlier;
+  if (execute.resume) earlier = add_earlier(convert::OutputPaths(job.output), options.gate);
+  require_valid(options.gate, job);
+  ConversionRequest request = read_target(options);
+  request.earlier_gates = std::move(earlier);
+  convert::require_apart({.folders = {options.input}}, job.output);
   return request;
 }
 

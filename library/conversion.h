@@ -52,6 +52,8 @@ void read_options(std::string_view json, FlagTable& table);
 struct ConversionRequest {
   convert::Recipe recipe;
   convert::PlanOptions plan;
+  /// All gates of the job as words of the command line, where runs that it continues added some.
+  std::vector<std::string> earlier_gates;
 };
 /// Throws kInvalidArgument for options that are not understood or contradict each other.
 ConversionRequest read_target(const ConvertOptions& options);

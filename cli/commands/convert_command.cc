@@ -34,6 +34,9 @@ struct ConvertFlags : library::ConvertOptions {
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
   library::ConversionRequest request = library::read_conversion(flags, flags.job);
+  if (!request.earlier_gates.empty() && !flags.job.is_of_launch)
+    notes() << fmt::format("note: with the gates that it was begun with: {}\n",
+                           convert::typed(request.earlier_gates));
   if (is_done_without_source(flags.job, flags.input, request.recipe, request.plan))
     return kExitDone;
   const library::Conversion conversion =

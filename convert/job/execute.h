@@ -56,9 +56,9 @@ struct ExecuteOptions {
   /// an output that was finished before; null: no inspection. A resumed job that was about to
   /// publish has been through it.
   std::function<Inspection(const std::filesystem::path& staged)> inspect;
-  /// The inspection in words, for the journal: a run that continues must inspect too, or say
-  /// no_verify, which the manifest records.
-  std::string gate;
+  /// The words of the command line that ask for the inspection, for the journal: a run that
+  /// continues must inspect too, or say no_verify, which the manifest records.
+  std::vector<std::string> gate;
   bool no_verify = false;
   /// One line per event worth keeping; called by one thread at a time.
   std::function<void(const std::string&)> log;

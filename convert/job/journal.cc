@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include "engines/serve_command.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/files/folder.h"
@@ -92,7 +93,7 @@ RunRecord run_of(const Json& json) {
                       .words = json.value("words", std::vector<std::string>())};
   for (std::string& word : command.words) word = unescaped_bytes(word);
   return {.replacing = json.at("replacing").get<bool>(),
-          .gate = json.at("gate").get<std::string>(),
+          .gate = json.at("gate").get<std::vector<std::string>>(),
           .allow = json.at("allow"),
           .sources = json.at("sources"),
           .command = std::move(command)};
@@ -104,10 +105,17 @@ bool JournalContents::was_forced() const {
   return std::any_of(runs.begin(), runs.end(), [](const RunRecord& run) { return run.replacing; });
 }
 
-std::string JournalContents::gate() const {
+std::vector<std::string> JournalContents::gate() const {
   const auto asking = std::find_if(runs.rbegin(), runs.rend(),
                                    [](const RunRecord& run) { return !run.gate.empty(); });
-  return asking == runs.rend() ? std::string() : asking->gate;
+  return asking == runs.rend() ? std::vector<std::string>() : asking->gate;
+}
+
+std::string typed(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words)
+    text += (text.empty() ? "" : " ") + engines::shell_word(word);
+  return text;
 }
 
 Journal Journal::create(const std::filesystem::path& path, const Json& identity) {

@@ -17,8 +17,9 @@ namespace ingot::convert {
 
 /// How a run went about the job, apart from the job's identity.
 struct RunRecord {
-  bool replacing = false;      ///< over an older checkpoint (--force)
-  std::string gate;            ///< the verification that was asked for, in words; empty: none
+  bool replacing = false;  ///< over an older checkpoint (--force)
+  /// The verification that was asked for, as words of the command line; empty: none.
+  std::vector<std::string> gate;
   formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
   formats::JsonValue sources;  ///< stamps of the source's files (SourceStamps)
   CommandLine command = {};    ///< of the run; empty in a library's
@@ -42,8 +43,11 @@ struct JournalContents {
   /// Whether any run replaces an older checkpoint.
   [[nodiscard]] bool was_forced() const;
   /// The verification that the last run to ask for one asked for; empty when none did.
-  [[nodiscard]] std::string gate() const;
+  [[nodiscard]] std::vector<std::string> gate() const;
 };
+
+/// Words of a command line as they are typed in a shell.
+std::string typed(const std::vector<std::string>& words);
 
 /// The append-only record of a conversion, one checksummed line per fact, so that a killed job can
 /// continue. A line is written only when its fact is on disk.

@@ -208,18 +208,32 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
   return all;
 }
 
-std::optional<RunRecord> gated_run(const OutputPaths& paths) {
-  const auto gated = [](const JournalContents& contents) -> std::optional<RunRecord> {
-    for (const RunRecord& run : contents.runs) {
-      if (!run.gate.empty()) return run;
-    }
-    return std::nullopt;
+namespace {
+
+// Of parts, then of the whole.
+std::vector<RunRecord> gated_runs(const OutputPaths& paths) {
+  std::vector<RunRecord> gated;
+  const auto look_at = [&](const JournalContents& contents) {
+    for (const RunRecord& run : contents.runs)
+      if (!run.gate.empty()) gated.push_back(run);
   };
-  for (const PartJournal& journal : read_part_journals(paths)) {
-    if (auto run = gated(journal.contents)) return run;
-  }
-  const auto whole = Journal::read(paths.journal);
-  return whole ? gated(*whole) : std::nullopt;
+  for (const PartJournal& journal : read_part_journals(paths)) look_at(journal.contents);
+  if (const auto whole = Journal::read(paths.journal)) look_at(*whole);
+  return gated;
+}
+
+}  // namespace
+
+std::optional<RunRecord> gated_run(const OutputPaths& paths) {
+  const std::vector<RunRecord> gated = gated_runs(paths);
+  return gated.empty() ? std::nullopt : std::optional(gated.front());
+}
+
+std::vector<std::string> words_of_gates(const OutputPaths& paths) {
+  std::vector<std::string> words;
+  for (const RunRecord& run : gated_runs(paths))
+    words.insert(words.end(), run.gate.begin(), run.gate.end());
+  return words;
 }
 
 CommandLine command_of_part(const OutputPaths& paths) {

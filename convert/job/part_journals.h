@@ -32,6 +32,10 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
 /// The first run of parts, or of the whole, that asked for a verification; nullopt when none did.
 std::optional<RunRecord> gated_run(const OutputPaths& paths);
 
+/// The words of every verification that runs of parts, or of the whole, asked for, in the order of
+/// the runs.
+std::vector<std::string> words_of_gates(const OutputPaths& paths);
+
 /// The command line of a part's run that this output has; empty when there is none, or it was not
 /// recorded. One that asks for a verification comes before others.
 CommandLine command_of_part(const OutputPaths& paths);

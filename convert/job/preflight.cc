@@ -47,7 +47,7 @@ void require_free_place(OutputState state, const fs::path& output, const Execute
 
 // A verification that the job was begun with stays a condition of publishing.
 void require_gate(const std::optional<JournalContents>& earlier, const ExecuteOptions& options) {
-  const std::string asked = earlier && !earlier->publishing ? earlier->gate() : "";
+  const std::string asked = earlier && !earlier->publishing ? typed(earlier->gate()) : "";
   if (options.no_verify && asked.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--no-verify leaves out the verification that an unfinished conversion was begun "

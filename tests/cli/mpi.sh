@@ -25,6 +25,8 @@ convert "$work/whole" "${quantized[@]}" >/dev/null 2>&1 || fail "the whole"
 judge 0 "loaded by:" launch 3 "$ingot" convert "$example" "$work/out" "${quantized[@]}" --progress always
 diff -r "$work/whole" "$work/out" >&2 || fail "what three ranks made differs"
 [ "$(grep -c "^loaded by:" "$work/stdout")" -eq 1 ] || fail "not one report: $(cat "$work/stdout")"
+grep -q "^published .* that the parts wrote" "$work/stdout" || fail "not whose bytes: $(cat "$work/stdout")"
+grep -q "wrote 0 B" "$work/stdout" "$work/stderr" && fail "0 B written"
 grep -q "converting on 3 ranks" "$work/stderr" || fail "no progress of all: $(cat "$work/stderr")"
 judge 0 '"schema"' launch 2 "$ingot" convert "$example" "$work/none" "${quantized[@]}" --dry-run --json
 python3 -m json.tool "$work/stdout" >/dev/null || fail "a dry run is one document"

@@ -114,7 +114,7 @@ TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
 
 Conversion gated(const std::filesystem::path& output, bool passes) {
   Conversion conversion(synth_model(), output);
-  conversion.execute.gate = "--verify weights --require 'weights.cosine>=0.999'";
+  conversion.execute.gate = {"--verify", "weights", "--require", "weights.cosine>=0.999"};
   conversion.execute.inspect = [passes](const std::filesystem::path&) {
     return Inspection{.may_publish = passes};
   };
