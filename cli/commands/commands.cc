@@ -55,7 +55,7 @@ constexpr std::array kCommands = {
     Command{.name = "list",
             .summary =
                 "list schemes, dialects, families, layouts, recipes, roles, forms that engines "
-                "load or refuse, metrics, or rules",
+                "load or refuse, metrics, rules, or GPUs",
             .declare = declare_list},
     Command{.name = "help",
             .summary = "show the options of a command, or a page of the manual",

@@ -12,6 +12,7 @@
 #include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
+#include "convert/job/journal.h"
 #include "formats/json/json.h"
 #include "library/conversion.h"
 #include "library/options/family_proposal.h"

@@ -14,22 +14,23 @@ struct FlagTable;
 
 namespace ingot::cli {
 
-/// The flags of `inspect --gpu-memory`: whether a checkpoint, or an output of it, fits the memory
-/// of devices.
+/// The flags of `inspect --gpu-memory` and `--gpu`: whether a checkpoint, or an output of it, fits
+/// the memory of devices.
 struct FitFlags {
-  std::string device_memory, kv_cache, context;
+  std::string device_memory, gpu, kv_cache, context;
   std::optional<std::uint64_t> sequences;
   SlicingFlags slicing;
   TargetFlags target;
 
-  [[nodiscard]] bool is_asked() const { return !device_memory.empty(); }
+  [[nodiscard]] bool is_asked() const { return !device_memory.empty() || !gpu.empty(); }
 };
 
 void declare_fit(FlagTable& table, FitFlags& flags);
 
 /// Plans the conversion that was asked for, or none, cut for the ranks that were asked for, and
-/// writes no file. Throws as a conversion with these options does, and kInvalidArgument for words
-/// that are not understood.
+/// writes no file. With --gpu also says how many are needed; without ranks the fit is that of so
+/// many, or, where none suffice, of the most that were tried. Throws as a conversion with these
+/// options does, and kInvalidArgument for words that are not understood.
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source);
 
 }  // namespace ingot::cli

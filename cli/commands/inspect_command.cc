@@ -150,8 +150,11 @@ int run_inspect(const InspectFlags& flags) {
   warn_of(flags.directory, remarks);
   Json json = {{"directory", flags.directory}};
   std::string text;
+  int code = kExitDone;
   if (flags.fit.is_asked()) {
     const Fit fit = fit_of(flags.fit, checkpoint);
+    json["passed"] = fit.fits();
+    if (!fit.fits()) code = kExitBelowThreshold;
     text = fit_text(fit);
     json["fit"] = fit_json(fit);
   } else if (answer().is_json) {
@@ -170,7 +173,7 @@ int run_inspect(const InspectFlags& flags) {
   }
   if (!answer().is_json) std::cout << text;
   answer().add(json);
-  return kExitDone;
+  return code;
 }
 
 }  // namespace
@@ -183,11 +186,11 @@ std::function<int()> declare_inspect(FlagTable& table) {
               &flags->pattern,
               "tensors as a rule selects them: a glob, re:EXPR, role:NAME, layers:LIST, or several "
               "with &; one that matches a single tensor shows its values",
-              {.excludes = {"--gpu-memory"}}},
+              {.excludes = {"--gpu-memory", "--gpu"}}},
              {"--tensors",
               &flags->tensors,
               "list tensors, with pattern those that match",
-              {.excludes = {"--gpu-memory"}}}});
+              {.excludes = {"--gpu-memory", "--gpu"}}}});
   declare_source(table, flags->family, flags->config, kAutoFamilyHelp);
   table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
   declare_fit(table, flags->fit);
@@ -201,6 +204,8 @@ std::function<int()> declare_inspect(FlagTable& table) {
       "  ingot inspect DeepSeek-V3.2 --gpu-memory 80GB --tp 8 --ep 16 --kv-cache fp8 --context "
       "128k\n"
       "  ingot inspect DeepSeek-V3.2 --gpu-memory 80GB --tp 8 --to nvfp4       before it is made\n"
+      "  ingot inspect DeepSeek-V3.2 --gpu h100                                how many are "
+      "needed\n"
       "  ingot inspect SOME-OTHER-MODEL --family generic --json";
   return [flags] { return run_inspect(*flags); };
 }

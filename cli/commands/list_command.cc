@@ -8,6 +8,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "cli/commands/commands.h"
+#include "cli/flags/gpus.h"
 #include "cli/report/role_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
@@ -172,6 +173,12 @@ Json rule_rows() {
   });
 }
 
+Json gpu_rows() {
+  return json_list(kGpus, [](const Gpu& gpu) -> Json {
+    return {{"name", gpu.name}, {"memory_mib", gpu.memory_mib}, {"summary", gpu.summary}};
+  });
+}
+
 struct Table {
   std::string_view name;
   Json (*rows)();
@@ -182,7 +189,8 @@ constexpr std::array kTables = {
     Table{"families", family_rows}, Table{"layouts", layout_rows},
     Table{"recipes", recipe_rows},  Table{"roles", role_rows, role_rows_of},
     Table{"loads", load_rows},      Table{"engines", engine_rows},
-    Table{"metrics", metric_rows},  Table{"rules", rule_rows}};
+    Table{"metrics", metric_rows},  Table{"rules", rule_rows},
+    Table{"gpus", gpu_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.empty() || value == "") return "-";

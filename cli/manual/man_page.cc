@@ -35,8 +35,8 @@ std::string title(std::string_view name, std::string_view summary, std::string_v
 constexpr std::string_view kLastSections =
     ".SH EXIT STATUS\n"
     ".TP\n.B 0\ndone\n"
-    ".TP\n.B 1\na verification below its thresholds, or an engine that does not load the "
-    "checkpoint\n"
+    ".TP\n.B 1\na verification below its thresholds, an engine that does not load the checkpoint, "
+    "or memory that it does not fit into\n"
     ".TP\n.B 2\nanything else, such as an option or a file that cannot be used\n"
     ".TP\n.B 130, 143\nstopped by Ctrl\\-C, by SIGTERM\n"
     ".SH ENVIRONMENT\n"

@@ -141,6 +141,17 @@ Fit fit_of(const Plan& plan, const FitRequest& request) {
   return *tightest;
 }
 
+namespace {
+
+std::string need_text(const GpuNeed& need) {
+  if (need.count) return fmt::format("{} {} (tp = ep = {})", *need.count, need.gpu, *need.count);
+  const std::string most = fmt::format("more than {} {}", need.too_few, need.gpu);
+  if (need.obstacle.empty()) return most;
+  return fmt::format("{}, and for {} it cannot be cut: {}", most, 2 * need.too_few, need.obstacle);
+}
+
+}  // namespace
+
 std::string fit_text(const Fit& fit) {
   const FitRequest& request = fit.request;
   const shard::Topology& topology = fit.topology;
@@ -188,6 +199,7 @@ std::string fit_text(const Fit& fit) {
                               topology.n_ranks() / (topology.tp * topology.pp))
                 : "\n";
   }
+  if (fit.need) text += fmt::format("needs     {}\n", need_text(*fit.need));
   return text;
 }
 
@@ -213,6 +225,7 @@ Json fit_json(const Fit& fit) {
       {"tokens_that_fit", or_null(tokens)},
       {"sequences_that_fit",
        tokens && fit.request.context ? Json(*tokens / *fit.request.context) : Json(nullptr)}};
+  if (fit.need) json["gpu"] = {{"name", fit.need->gpu}, {"needed", or_null(fit.need->count)}};
   for (const auto& [group, n_bytes] : fit.weights) json["weights"][std::string(group)] = n_bytes;
   return json;
 }

@@ -20,6 +20,14 @@ struct FitRequest {
   std::optional<std::uint64_t> sequences;  ///< at once, in each group of tensor parallelism
 };
 
+/// How many GPUs a model needs, with tensor and expert parallelism over all of them.
+struct GpuNeed {
+  std::string_view gpu;                ///< its name
+  std::optional<std::uint32_t> count;  ///< the smallest power of two; nullopt: none was found
+  std::uint32_t too_few = 0;           ///< so many are too few
+  std::string obstacle;                ///< why it cannot be cut for twice as many; empty: it can
+};
+
 /// The weights of the ranks in a plan of layout `ranks`, and whether they fit their memory.
 struct Fit {
   FitRequest request;
@@ -31,6 +39,7 @@ struct Fit {
   /// sequence has a state in addition to its tokens.
   std::optional<std::uint64_t> cache_per_token;
   std::uint64_t lightest_bytes = 0;  ///< weights of the rank that has least
+  std::optional<GpuNeed> need = {};  ///< where a GPU was named
 
   /// The part of a device's memory for weights and cache; the rest is for activations, buffers and
   /// kernels.

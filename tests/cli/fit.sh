@@ -2,7 +2,13 @@
 # Whether it fits: what a rank holds of a checkpoint, or of a conversion that has not been made, and how long that takes.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
-json() { "$ingot" "$@" --json >"$work/json" 2>"$work/stderr" </dev/null || fail "$*: $(cat "$work/stderr")"; }
+json() { result 0 "$@"; }
+# result STATUS WORD...: the document of a command with that exit status.
+result() {
+  "$ingot" "${@:2}" --json >"$work/json" 2>"$work/stderr" </dev/null
+  local got=$?
+  [ $got -eq "$1" ] || fail "exit status $got instead of $1: ${*:2}: $(cat "$work/stderr")"
+}
 holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); f = d.get('fit'); assert $1, d" "$work/json" 2>"$work/claim" || fail "not so: $1: $(tail -c 400 "$work/claim")"; }
 inspect() { json inspect "$example" --gpu-memory "$@"; }
 
@@ -63,10 +69,35 @@ inspect 80GB --context 128k --sequences 64
 holds "f['cache_bytes'] == 64 * 131072 * f['cache_bytes_per_token'] and f['context'] == 131072"
 holds "f['sequences_that_fit'] == f['tokens_that_fit'] // 131072 == (72 * 10**9 - f['weight_bytes']) // f['cache_bytes_per_token'] // 131072"
 holds "f['fits'] == (f['sequences_that_fit'] >= 64)"
-inspect 10MB
+result 1 inspect "$example" --gpu-memory 10MB
 holds "not f['fits'] and f['tokens_that_fit'] == 0"
-expect 0 "fits      no: " "$ingot" inspect "$example" --gpu-memory 10MB
+expect 1 "fits      no: " "$ingot" inspect "$example" --gpu-memory 8MB
 expect 0 "fits      yes" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache int8
+
+# A GPU by name, and how many are needed: the smallest power of two in which tp = ep = n fits.
+json inspect "$example" --gpu H100
+holds "f['device_bytes'] == 81559 * 2**20 and f['fits'] and f['gpu'] == {'name': 'h100', 'needed': 1}"
+expect 0 "needs     1 b200" "$ingot" inspect "$example" --gpu b200 --context 4k
+"$ingot" synth "$work/671b" --family deepseek_v3 --like headers >/dev/null 2>&1 || fail "synth"
+json inspect "$work/671b" --gpu a100
+needed=$(python3 -c "import json,sys; print(json.load(sys.stdin)['fit']['gpu']['needed'])" <"$work/json")
+holds "f['ranks'] == f['tp'] == f['ep'] == $needed > 2 and f['fits']"
+result 1 inspect "$work/671b" --gpu-memory 81920MiB --tp $((needed / 2)) --ep $((needed / 2))
+json inspect "$work/671b" --gpu-memory 81920MiB --tp "$needed" --ep "$needed"
+# With ranks, the fit is theirs.
+result 1 inspect "$work/671b" --gpu a100 --tp 2 --ep 2
+holds "f['ranks'] == 2 and not f['fits'] and f['gpu']['needed'] == $needed"
+json inspect "$work/671b" --gpu b200 --to nvfp4
+holds "f['gpu']['needed'] < $needed"
+# Where it cannot be cut any more, the reason ends the count.
+expect 1 "needs     more than 8 h100, and for 16 it cannot be cut: family generic" "$ingot" inspect "$work/671b" --gpu h100 --family generic
+expect 1 "needs     more than 1 h100, and for 2 it cannot be cut: tensor '" "$ingot" inspect "$example" --gpu h100 --context 1M --sequences 100000000
+expect 1 "needs     more than 8 h100, and for 16 it cannot be cut: 8 attention heads" "$ingot" inspect "$example" --gpu h100 --context 1M --sequences 100000000 --tp-fit bf16
+expect 2 "did you mean h100?" "$ingot" inspect "$example" --gpu h10
+expect 2 "a100,h100,h200,b200" "$ingot" inspect "$example" --gpu tpu
+expect 2 "--gpu" "$ingot" inspect "$example" --gpu h100 --gpu-memory 80GB
+expect 2 "--gpu" "$ingot" inspect "$example" --gpu h100 model.norm.weight
+expect 0 "81,559" "$ingot" list gpus
 
 # A conversion that has not been made, only from its plan.
 inspect 80GB --to bf16
