@@ -26,7 +26,9 @@ void declare_check_options(FlagTable& table, CheckOptions& options) {
               fmt::format("show how this engine builds every linear layer, by headers and JSON "
                           "only: {}; ENGINE:VERSION insists on a version",
                           names_of(engines::engines(), &engines::EngineRow::word)),
-              {.excludes = {"--deep", "--no-hashes", "--source-of"}, .value_name = "ENGINE"}},
+              {.words = words_of(engines::engines(), &engines::EngineRow::word),
+               .excludes = {"--deep", "--no-hashes", "--source-of"},
+               .value_name = "ENGINE"}},
              {"--source-of",
               &options.source_of,
               "only tell whether this is the source of the directory CONVERTED",

@@ -39,7 +39,7 @@ std::vector<const Flag*> positionals_of(const CommandWords& command) {
 // The bash action that completes a value.
 std::string bash_action(const Flag& flag) {
   if (!offered_values(flag).empty())
-    return fmt::format("_ingot_words {}",
+    return fmt::format("_ingot_{} {}", flag.rule.words_begin ? "beginnings" : "words",
                        shell_quoted(fmt::format("{}", fmt::join(offered_values(flag), " "))));
   switch (flag.rule.kind) {
     case ValueKind::kFolder:
@@ -76,31 +76,70 @@ std::string bash_command(const CommandWords& command) {
 constexpr std::string_view kBashStart =
     R"sh(# bash completion of ingot, made by: ingot completions bash
 
+# The command line up to the cursor: bash has cut it at each = and : too, and replaces only what is
+# behind the last of them. $current is what stands there, $kept the beginning of it that stays.
+_ingot_line() {
+  local word joins=
+  line=()
+  for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+    if [[ ${#line[@]} -gt 0 && ( $joins || $word =~ ^[=:]+$ ) ]]; then
+      line[-1]+=$word
+    else
+      line+=("$word")
+    fi
+    [[ $word =~ ^[=:]+$ ]] && joins=yes || joins=
+  done
+  current=${line[-1]#[\"\']}
+  before=${line[-2]-}
+  local last=${COMP_WORDS[COMP_CWORD]#[\"\']}
+  [[ $last =~ ^[=:]+$ ]] && last=
+  kept=${current%"$last"}
+  option=
+  if [[ $current == --*=* ]]; then
+    before=${current%%=*}
+    option=$before=
+    current=${current#*=}
+  fi
+}
+
+_ingot_offer() {
+  local i
+  for i in "${!COMPREPLY[@]}"; do
+    COMPREPLY[i]=$option${COMPREPLY[i]}
+    COMPREPLY[i]=${COMPREPLY[i]#"$kept"}
+  done
+}
+
 # Words that begin with what stands there; of a list with commas, with its last word.
 _ingot_words() {
   local list=${current%"${current##*,}"}
   mapfile -t COMPREPLY < <(compgen -P "$list" -W "$1" -- "${current##*,}")
+  _ingot_offer
+}
+
+_ingot_beginnings() {
+  compopt -o nospace 2>/dev/null
+  _ingot_words "$1"
 }
 
 _ingot_paths() {
   compopt -o filenames 2>/dev/null
   mapfile -t COMPREPLY < <(compgen "$1" -- "$current")
+  _ingot_offer
 }
 
 _ingot() {
-  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= place=0 i
+  local -a line=()
+  local current before kept option command= place=0 i
   COMPREPLY=()
-  # --option=value comes as three words.
-  if [[ $current == = ]]; then
-    current=
-  elif [[ $before == = ]]; then
-    before=${COMP_WORDS[COMP_CWORD-2]}
-  fi
-  for ((i = 1; i < COMP_CWORD; i++)); do
-    [[ ${COMP_WORDS[i]} == -* ]] && continue
+  # A word whose quotes are closed is whole.
+  [[ ${COMP_WORDS[COMP_CWORD]} == [\"]*[\"] || ${COMP_WORDS[COMP_CWORD]} == [\']*[\'] ]] && return
+  _ingot_line
+  for ((i = 1; i < ${#line[@]} - 1; i++)); do
+    [[ ${line[i]} == -* ]] && continue
     if [[ -z $command ]]; then
-      command=${COMP_WORDS[i]}
-    elif ! _ingot_takes_value "$command" "${COMP_WORDS[i-1]}"; then
+      command=${line[i]}
+    elif ! _ingot_takes_value "$command" "${line[i-1]}"; then
       place=$((place + 1))
     fi
   done
@@ -138,8 +177,12 @@ std::string zsh_escaped(std::string_view text) {
 }
 
 std::string zsh_action(const Flag& flag) {
-  if (!offered_values(flag).empty())
-    return fmt::format(":value:({})", fmt::join(offered_values(flag), " "));
+  if (!offered_values(flag).empty()) {
+    const std::string words = zsh_escaped(fmt::format("{}", fmt::join(offered_values(flag), " ")));
+    // Without a blank behind the word.
+    return flag.rule.words_begin ? fmt::format(":value:{{compadd -S \"\" - {}}}", words)
+                                 : fmt::format(":value:({})", words);
+  }
   switch (flag.rule.kind) {
     case ValueKind::kFolder:
     case ValueKind::kCheckpoint:
@@ -227,7 +270,9 @@ std::string fish_completions(std::span<const CommandWords> commands) {
         fmt::format("complete -c ingot -n '__fish_seen_subcommand_from {}'", command.name);
     for (const Flag* flag : options_of(command)) {
       for (const std::string& name : option_names(*flag)) {
-        text += fmt::format("{} -l {} -d {}{}\n", start, name.substr(2), fish_quoted(flag->help),
+        const std::string word =
+            name.starts_with("--") ? "-l " + name.substr(2) : "-s " + name.substr(1);
+        text += fmt::format("{} {} -d {}{}\n", start, word, fish_quoted(flag->help),
                             takes_value(*flag) ? fish_action(*flag) : "");
       }
     }

@@ -66,6 +66,7 @@ struct FlagRule {
   std::vector<std::string> choices = {};  ///< empty: any value
   /// Values that completions offer, where the command itself says which it takes.
   std::vector<std::string> words = {};
+  bool words_begin = false;   ///< they are only the beginnings of values: no blank is offered
   bool ignores_case = false;  ///< in the choices
   std::string needs = {};     ///< the flag that must be given too
   std::vector<std::string> excludes = {};

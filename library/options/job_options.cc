@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "verify/gates/gate.h"
+
 namespace ingot {
 namespace {
 
@@ -86,7 +88,9 @@ void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
               &requirements,
               "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
               "repeated; metrics: ingot list metrics",
-              {.idle = idle}}});
+              {.words = words_of(verify::metrics(), &verify::Metric::name),
+               .words_begin = true,
+               .idle = idle}}});
 }
 
 void declare_job_options(FlagTable& table, JobOptions& options) {

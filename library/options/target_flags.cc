@@ -43,6 +43,13 @@ std::vector<std::string> offered_targets() {
   return words;
 }
 
+std::vector<std::string> offered_selectors() {
+  std::vector<std::string> words = {"layers:", "re:"};
+  for (const std::string_view role : convert::role_words())
+    words.push_back(fmt::format("role:{}=", role));
+  return words;
+}
+
 // An option of the recipe's choices; `words`: that are offered, where it does not list its own.
 Flag choice(TargetFlags& flags, std::string_view name, std::string help,
             std::vector<std::string> words = {}) {
@@ -128,10 +135,12 @@ std::vector<Flag> scheme_flags(TargetFlags& flags) {
 
 std::vector<Flag> choice_flags(TargetFlags& flags) {
   return {
-      {"--rule", &flags.rules,
+      {"--rule",
+       &flags.rules,
        "SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, "
        "re:EXPR, role:NAME (experts, attention, mlp, linear ...: ingot list roles), "
-       "layers:0-2,last, or several with & between them"},
+       "layers:0-2,last, or several with & between them",
+       {.words = offered_selectors(), .words_begin = true}},
       {"--recipe",
        &flags.recipe_file,
        "YAML file of rules, after those of --rule",

@@ -92,6 +92,21 @@ offers "compare completions convert" ingot co
 offers "--dialect --dry-run" ingot convert --d
 offers "nvfp4" ingot convert in out --to nv
 offers "nvfp4" ingot convert in out --to = nv
+offers "compressed-tensors" ingot convert --dialect = c
+offers "structure,weights" ingot verify a b --levels = structure,w
+offers "file.yaml folder" ingot convert in out --recipe = ""
+offers "folder" ingot convert --to = nvfp4 f
+offers "vllm vllm-ascend" ingot check d --engine v
+offers "fp8" ingot inspect d --gpu h100 --kv-cache fp
+offers "fp8" ingot generate d --kv-cache = fp
+offers "h100 h200" ingot inspect d --gpu h
+# Bash cuts words at each colon, and replaces what is behind the last.
+offers "experts-up=" ingot convert in out --rule role : experts-u
+offers "shared-experts=" ingot convert in out --rule = role : shared-experts
+offers "role:experts-up=" ingot convert in out --rule "'role:experts-u"
+offers "" ingot convert in out --rule "'role:experts-up='"
+offers "weights.cosine" ingot verify a b --require weights.cos
+offers "weights.cosine" ingot verify a b --require "'weights.cos"
 offers "compressed-tensors" ingot convert --dialect c
 offers "structure,weights" ingot verify a b --levels structure,w
 offers "no yes" ingot convert --links ""
@@ -114,7 +129,10 @@ for command in $(sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p' "$work/help" | head -14)
   done
 done
 if command -v zsh >/dev/null; then zsh -n "$work/zsh" || fail "the syntax of zsh completions"; fi
-if command -v fish >/dev/null; then fish --no-execute "$work/fish" || fail "the syntax of fish completions"; fi
+if command -v fish >/dev/null; then
+  [ -z "$(fish -N -c "source $work/fish" 2>&1)" ] || fail "fish refuses its completions"
+  [ "$(fish -N -c "source $work/fish; complete -C 'ingot convert a b --to=nv'" | cut -f1)" = "--to=nvfp4" ] || fail "fish offers no nvfp4"
+fi
 expect 2 "bash,zsh,fish" "$ingot" completions tcsh
 
 # Manual pages: one for each command.
