@@ -83,13 +83,14 @@ Fit counted_fit(const FitFlags& flags, const formats::Checkpoint& source) {
   Fit fit = planned_fit(flags, slicing, source);
   const std::uint64_t all = fit.weight_bytes;
   GpuNeed need{.gpu = std::ranges::find(kGpus, lower_case(flags.gpu), &Gpu::name)->name,
+               .has_experts = source.config().n_routed_experts > 0,
                .count = {},
                .too_few = 1,
                .obstacle = {}};
   for (std::uint32_t n = 2; n <= kMost && !fit.fits(); n *= 2) {
     if (all / n <= fit.usable_bytes()) {
       slicing.tp = n;
-      if (source.config().n_routed_experts > 0) slicing.ep = n;
+      if (need.has_experts) slicing.ep = n;
       try {
         fit = planned_fit(flags, slicing, source);
       } catch (const Error& error) {

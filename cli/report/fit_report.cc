@@ -144,7 +144,10 @@ Fit fit_of(const Plan& plan, const FitRequest& request) {
 namespace {
 
 std::string need_text(const GpuNeed& need) {
-  if (need.count) return fmt::format("{} {} (tp = ep = {})", *need.count, need.gpu, *need.count);
+  if (need.count) {
+    return fmt::format("{} {} (tp {}{})", *need.count, need.gpu, need.has_experts ? "= ep = " : "",
+                       *need.count);
+  }
   const std::string most = fmt::format("more than {} {}", need.too_few, need.gpu);
   if (need.obstacle.empty()) return most;
   return fmt::format("{}, and for {} it cannot be cut: {}", most, 2 * need.too_few, need.obstacle);

@@ -20,9 +20,10 @@ struct FitRequest {
   std::optional<std::uint64_t> sequences;  ///< at once, in each group of tensor parallelism
 };
 
-/// How many GPUs a model needs, with tensor and expert parallelism over all of them.
+/// How many GPUs a model needs, with tensor parallelism, and that of experts, over all of them.
 struct GpuNeed {
   std::string_view gpu;                ///< its name
+  bool has_experts = false;            ///< the model
   std::optional<std::uint32_t> count;  ///< the smallest power of two; nullopt: none was found
   std::uint32_t too_few = 0;           ///< so many are too few
   std::string obstacle;                ///< why it cannot be cut for twice as many; empty: it can

@@ -84,6 +84,8 @@ needed=$(python3 -c "import json,sys; print(json.load(sys.stdin)['fit']['gpu']['
 holds "f['ranks'] == f['tp'] == f['ep'] == $needed > 2 and f['fits']"
 result 1 inspect "$work/671b" --gpu-memory 81920MiB --tp $((needed / 2)) --ep $((needed / 2))
 json inspect "$work/671b" --gpu-memory 81920MiB --tp "$needed" --ep "$needed"
+"$ingot" synth "$work/dense" --config "$(dirname "$0")/../golden/families/headers/llama.config.json" --like headers >/dev/null 2>&1 || fail "synth"
+expect 0 "needs     2 a100 (tp 2)" "$ingot" inspect "$work/dense" --gpu a100 --context 128k --sequences 4000
 # With ranks, the fit is theirs.
 result 1 inspect "$work/671b" --gpu a100 --tp 2 --ep 2
 holds "f['ranks'] == 2 and not f['fits'] and f['gpu']['needed'] == $needed"
