@@ -55,7 +55,9 @@ judge 0 "loaded by:" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" c
 diff -r "$work/own0" "$work/own1" >&2 || fail "each by itself"
 
 # A gate that does not hold: nothing is published, and its exit code is that of all.
-judge 1 "nothing was published" launch 2 "$ingot" convert "$example" "$work/gated" "${quantized[@]}" --progress never --verify weights --require 'weights.relative_error<=0'
+judge 1 "nothing was published" launch 2 "$ingot" convert "$example" "$work/gated" "${quantized[@]}" --progress never --verify weights --require 'weights.relative_error<=0' --json
+python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d["passed"] is False and d["verification"]["gates"]' "$work/stdout" ||
+  fail "two ranks and a gate: not one document"
 expect_unpublished "$work/gated"
 
 # Without MPI everything else works.
