@@ -221,6 +221,7 @@ TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
 Loadable loadable_of(const TinyCheckpoint& tiny, Recipe recipe) {
   const TempDir dir;
   tiny.write(dir.path());
+  write_tokenizer(dir.path());
   const Checkpoint source =
       Checkpoint::open(dir.path(), {.allow_unknown = &recipe.allow.unknown_tensor});
   if (!recipe.to)
