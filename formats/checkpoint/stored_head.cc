@@ -79,9 +79,12 @@ bool has_head_apart(const Checkpoint& source, const std::function<void()>& check
 }
 
 void untie_head(const ModelConfig& config, Json& document) {
-  for (Json* object : {&document, &text_section(config, document)}) {
+  Json& text = text_section(config, document);
+  for (Json* object : {&document, &text}) {
     if (json_member(*object, kTied) == true) (*object)[kTied] = false;
   }
+  // A model type may tie them where config.json says nothing.
+  if (config.tie_word_embeddings) text[kTied] = false;
 }
 
 }  // namespace ingot::formats

@@ -322,8 +322,10 @@ class ConfigMeaning::Reader {
 
   void read_unknown() {
     for (const auto& [key, value] : object_.items()) {
-      const bool is_text = std::ranges::find(text_config_keys(), key) != text_config_keys().end() &&
-                           value.is_object();
+      const bool is_text =
+          value.is_object() && std::ranges::any_of(text_config_keys(), [&](std::string_view text) {
+            return text.substr(0, text.find('.')) == key;
+          });
       if (is_known(key) || value.is_null() || is_text) continue;
       meaning_.unknown_.emplace(path(key), SaidValue{.value = value, .path = path(key)});
     }
@@ -343,7 +345,7 @@ ConfigMeaning::ConfigMeaning(const Json& given) {
   const std::string key = text_nesting(config).key;
   const std::string prefix = key.empty() ? "" : fmt::format("{}.", key);
   if (!key.empty()) Reader(config, "", *this).read();
-  Json text = key.empty() ? config : json_member(config, key);
+  Json text = key.empty() ? config : text_object(config, key);
   use_released_words(text);
   Reader(text, prefix, *this).read();
   if (key.empty()) return;

@@ -37,6 +37,12 @@ std::uint64_t unsaid_shared_experts(std::string_view model_type) {
   return model_type == "glm4_moe" || model_type == "solar_open" ? 1 : 0;
 }
 
+/// Whether a config that does not say it means one tensor for embedding and head, as the
+/// configuration class of its model type has it.
+bool is_tied_unless_said(std::string_view model_type) {
+  return model_type == "smollm3";
+}
+
 /// The number of experts has several names, which must not disagree.
 void require_one_expert_count(const ConfigKeys& keys) {
   const KeyRow& row = *find_key("n_routed_experts");
@@ -155,6 +161,8 @@ std::optional<QuantizationConfig> read_quantization(const ConfigKeys& keys) {
 ModelConfig read_config(const ConfigKeys& keys) {
   ModelConfig model;
   read_fields(keys, model);
+  if (keys.find("tie_word_embeddings") == nullptr)
+    model.tie_word_embeddings = is_tied_unless_said(model.model_type);
   require_one_expert_count(keys);
   derive_widths(keys, model);
   model.architecture = first_architecture(keys);
@@ -168,6 +176,17 @@ ModelConfig read_config(const ConfigKeys& keys) {
 }
 
 }  // namespace
+
+ModelConfig config_of_layers(const ModelConfig& config, std::string_view type) {
+  const Json& own = json_member(json_member(text_keys(config), "rope_parameters"), type);
+  if (!own.is_object()) return config;
+  ModelConfig of_type = config;
+  Json keys = text_keys(config);
+  keys["rope_parameters"] = Json(own);
+  of_type.rope = read_rope(ConfigKeys(keys, "config.json"));
+  of_type.text.keys = std::move(keys);
+  return of_type;
+}
 
 ModelConfig parse_model_config(std::string_view text, std::string_view where) {
   Json document = parse_python_json(text, where);

@@ -112,4 +112,8 @@ struct ModelConfig {
 /// 2^32).
 ModelConfig parse_model_config(std::string_view text, std::string_view where);
 
+/// The same for layers of a type (`full_attention`) where `rope_parameters` has an object for each
+/// type; else as given.
+ModelConfig config_of_layers(const ModelConfig& config, std::string_view type);
+
 }  // namespace ingot::formats

@@ -10,13 +10,24 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array<std::string_view, 3> kTextKeys = {"text_config", "llm_config",
-                                                       "language_config"};
+constexpr std::array<std::string_view, 4> kTextKeys = {
+    "text_config", "llm_config", "language_config", "thinker_config.text_config"};
 constexpr const char* kQuantization = "quantization_config";
 
 // Whole models whose releases have the block among the text model's keys. Engines look at the top
 // first, then there.
 constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
+
+Json& section_at(std::string_view key, Json& document) {
+  std::string_view rest = key;
+  Json* section = &document;
+  while (!rest.empty()) {
+    const std::size_t dot = std::min(rest.find('.'), rest.size());
+    section = &(*section)[std::string(rest.substr(0, dot))];
+    rest.remove_prefix(std::min(dot + 1, rest.size()));
+  }
+  return *section;
+}
 
 }  // namespace
 
@@ -24,14 +35,20 @@ std::span<const std::string_view> text_config_keys() {
   return kTextKeys;
 }
 
+const Json& text_object(const Json& document, std::string_view key) {
+  const std::size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return json_member(document, key);
+  return text_object(json_member(document, key.substr(0, dot)), key.substr(dot + 1));
+}
+
 TextNesting text_nesting(const Json& document) {
   TextNesting nesting;
   const auto key = std::ranges::find_if(kTextKeys, [&](std::string_view candidate) {
-    return json_member(document, candidate).is_object();
+    return text_object(document, candidate).is_object();
   });
   if (key == kTextKeys.end()) return nesting;
   nesting.key = *key;
-  Json keys = json_member(document, nesting.key);
+  Json keys = text_object(document, nesting.key);
   nesting.model_type = text_at(keys, "model_type");
   const bool is_on_top = !json_member(document, kQuantization).is_null();
   const bool is_in_text = !json_member(keys, kQuantization).is_null();
@@ -59,7 +76,11 @@ const Json& text_keys(const ModelConfig& config) {
 }
 
 Json& text_section(const ModelConfig& config, Json& document) {
-  return config.text.key.empty() ? document : document[config.text.key];
+  return section_at(config.text.key, document);
+}
+
+Json& text_section(Json& document) {
+  return section_at(text_nesting(document).key, document);
 }
 
 const Json& quantization_block(const ModelConfig& config) {
@@ -70,7 +91,7 @@ const Json& quantization_block(const Json& document) {
   const Json& on_top = json_member(document, kQuantization);
   if (!on_top.is_null()) return on_top;
   for (const std::string_view key : kTextKeys) {
-    const Json& text = json_member(document, key);
+    const Json& text = text_object(document, key);
     if (text.is_object()) return json_member(text, kQuantization);
   }
   return json_member(document, kQuantization);  // null

@@ -11,6 +11,8 @@ namespace ingot::formats {
 
 /// Keys under which a config may hold that of its text model.
 std::span<const std::string_view> text_config_keys();
+/// The object of one of these keys, whose dots lead into objects; null where there is none.
+const Json& text_object(const Json& document, std::string_view key);
 
 /// The place of the text model in this document, and its keys; `prefix` is empty.
 TextNesting text_nesting(const Json& document);
@@ -24,6 +26,8 @@ const Json& text_keys(const ModelConfig& config);
 /// The object of `document` that holds the text model's own keys; `document` is that of `config`,
 /// or a copy with other values.
 Json& text_section(const ModelConfig& config, Json& document);
+/// The same of a whole config.json; `document` itself where its model is not nested.
+Json& text_section(Json& document);
 
 /// `quantization_config`, at any place; null without one.
 const Json& quantization_block(const ModelConfig& config);

@@ -20,10 +20,11 @@ namespace {
 constexpr std::string_view kModel = "model.";
 
 // The first of these with which names begin is the prefix.
-constexpr std::array<std::string_view, 2> kPrefixes = {"model.language_model.", "language_model."};
+constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", "language_model.",
+                                                       "thinker."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 25> kTowers = {"vision_tower",    "vision_model",
+constexpr std::array<std::string_view, 27> kTowers = {"vision_tower",    "vision_model",
                                                       "vision_encoder",  "visual",
                                                       "vision",          "vision_language_adapter",
                                                       "mm_projector",    "multi_modal_projector",
@@ -35,7 +36,8 @@ constexpr std::array<std::string_view, 25> kTowers = {"vision_tower",    "vision
                                                       "embed_audio",     "aligner",
                                                       "sam_model",       "qwen2_model",
                                                       "projector",       "view_seperator",
-                                                      "image_newline"};
+                                                      "image_newline",   "talker",
+                                                      "code2wav"};
 
 constexpr std::size_t kTowerDepth = 2;
 

@@ -32,13 +32,12 @@ constexpr std::array<std::string_view, 3> kPadded = {"vocab_size", "intermediate
 
 const Json& text_of(const Json& config) {
   const std::string key = formats::text_nesting(config).key;
-  return key.empty() ? config : json_member(config, key);
+  return key.empty() ? config : formats::text_object(config, key);
 }
 
 // The config of the output, with the source's widths where cuts have padded them.
 Json without_padding(const Json& source, Json config) {
-  const std::string text = formats::text_nesting(config).key;
-  Json& to = text.empty() ? config : config[text];
+  Json& to = formats::text_section(config);
   const Json& from = text_of(source);
   for (const std::string_view key : kPadded) {
     const Json& before = json_member(from, key);
@@ -53,12 +52,11 @@ Json without_padding(const Json& source, Json config) {
 // The config of the output, with the source's word for a head that is stored and counts.
 Json with_tied_head(const Json& source, Json config) {
   constexpr const char* kTied = "tie_word_embeddings";
-  const std::string text = formats::text_nesting(config).key;
   const auto say = [&](const Json& from, Json& to) {
     if (json_member(from, kTied) == true) to[kTied] = true;
   };
   say(source, config);
-  if (!text.empty()) say(json_member(source, text), config[text]);
+  if (Json& text = formats::text_section(config); &text != &config) say(text_of(source), text);
   return config;
 }
 

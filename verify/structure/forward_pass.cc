@@ -22,8 +22,7 @@ namespace {
 // The object that holds the text model's keys, and the whole: keys may be in either.
 std::vector<Json*> sections_of(Json& config) {
   std::vector<Json*> sections = {&config};
-  const std::string key = formats::text_nesting(config).key;
-  if (!key.empty()) sections.push_back(&config[key]);
+  if (Json& text = formats::text_section(config); &text != &config) sections.push_back(&text);
   return sections;
 }
 
