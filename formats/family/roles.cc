@@ -142,6 +142,8 @@ constexpr std::array kFineRoles = {
     FineRoleFacts{FineRole::kLinearNorm, "linear-norm", Role::kLinearAttentionState},
     FineRoleFacts{FineRole::kLinearInBias, "linear-in-bias", Role::kAttentionBias},
     FineRoleFacts{FineRole::kLinearOutBias, "linear-out-bias", Role::kAttentionBias},
+    FineRoleFacts{FineRole::kAttentionOutputNorm, "attention-output-norm",
+                  Role::kPostAttentionNorm},
     FineRoleFacts{FineRole::kFeedForwardOutputNorm, "feed-forward-output-norm",
                   Role::kPostAttentionNorm},
     FineRoleFacts{FineRole::kMixerStreamsFn, "mixer-streams-fn", Role::kOther},

@@ -131,6 +131,7 @@ enum class FineRole : std::uint8_t {
   kLinearNorm,
   kLinearInBias,
   kLinearOutBias,
+  kAttentionOutputNorm,
   kFeedForwardOutputNorm,
   kMixerStreamsFn,
   kMixerStreamsBase,

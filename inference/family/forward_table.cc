@@ -133,7 +133,9 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
     Parameters parameters(family, model.config, part, layer);
     if (!formats::is_in_layer(part.where, model.config, layer) || !parameters.flag("when", true))
       continue;
-    BlockSpec block{.body = body_of(model, parameters, layer)};
+    BlockSpec block{.body = body_of(model, parameters, layer),
+                    .norms_input = model.norms_input,
+                    .norms_output = model.norms_output};
     if (forward.are_blocks) {
       block.number = static_cast<std::uint8_t>(parameters.count("number", 0, {0, 255}));
       if (parameters.has("input_of"))
@@ -145,8 +147,10 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
   }
   if (spec.blocks.empty()) refuse_layer(family, model.config, layer);
   if (!forward.are_blocks)
-    spec.blocks.push_back({.body = model.feed_forward(layer),
-                           .norms_output = model.norms_mixture && model.is_moe[layer]});
+    spec.blocks.push_back(
+        {.body = model.feed_forward(layer),
+         .norms_input = model.norms_input,
+         .norms_output = model.norms_output || (model.norms_mixture && model.is_moe[layer])});
   Parameters mlp(family, model.config, forward.mlp, layer);
   std::optional<Parameters> mixture;
   if (forward.mixture) mixture.emplace(family, model.config, *forward.mixture, layer);

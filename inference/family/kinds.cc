@@ -116,7 +116,7 @@ std::optional<GrowthSpec> growth_of(const ModelConfig& config, Parameters& param
 
 // The values of a head that rope turns.
 std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters& parameters) {
-  if (!parameters.flag("positions", true)) return 0;
+  if (!parameters.is_set("positions", true)) return 0;
   if (const auto part = parameters.real("rotated")) {
     if (!(*part > 0) || *part > 1) refuse("a part of a head that is rotated is not above 0 or 1");
     return required(static_cast<std::uint64_t>(*part * static_cast<double>(config.head_dim)),
@@ -127,7 +127,9 @@ std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters&
 }
 
 BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
-  ModelConfig config = model.config;
+  ModelConfig config = parameters.has("rope")
+                           ? formats::config_of_layers(model.config, parameters.key("rope"))
+                           : model.config;
   config.num_attention_heads = parameters.number("heads", config.num_attention_heads);
   config.num_key_value_heads = parameters.number("kv_heads", config.num_key_value_heads);
   config.head_dim = parameters.count("head_dim", config.head_dim);
@@ -370,6 +372,8 @@ void set_model(Parameters& parameters, Decoder& model) {
   ends.logit_divisor =
       static_cast<float>(parameters.real("logit_divisor", {1e-6, 1e6}).value_or(1));
   ends.norms_embedding = parameters.flag("norms_embedding", false);
+  model.norms_input = parameters.flag("norms_input", true);
+  model.norms_output = parameters.flag("norms_output", false);
   const std::size_t stored = model.spec.stored_vocab;
   model.spec.vocab = parameters.count("vocab", stored, {1, static_cast<double>(stored)});
   if (parameters.has("short_convolution"))

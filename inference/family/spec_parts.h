@@ -50,7 +50,9 @@ struct Decoder {
   MlpSpec dense;
   std::optional<MixtureSpec> mixture;  ///< where any layer has one
   std::uint64_t n_tables = 0;          ///< layers from the first on whose router has a table
-  bool norms_mixture = false;          ///< as BlockSpec::norms_output, of the mixture
+  bool norms_input = true;             ///< as of each BlockSpec
+  bool norms_output = false;           ///< as of each BlockSpec
+  bool norms_mixture = false;          ///< as BlockSpec::norms_output, only of the mixture
   std::size_t short_convolution = 0;   ///< as of each LayerSpec
 
   /// Shared experts as wide as this together; none where it is 0.

@@ -83,12 +83,15 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
     const bool is_mixer = block.is_mixer();
     Block& own = blocks_.emplace_back(Block{.body = load(weights, context, block.body, experts)});
     own.input_of = block.input_of;
-    if (!block.input_of) {
+    if (!block.input_of && block.norms_input) {
       // A layer of one block has one norm.
       const bool is_first = is_mixer || spec.blocks.size() == 1;
       own.norm = norm(is_first ? Role::kInputNorm : Role::kPostAttentionNorm);
     }
-    if (block.norms_output) own.output_norm = norm(FineRole::kFeedForwardOutputNorm);
+    if (block.norms_output) {
+      own.output_norm = norm(is_mixer ? WeightRole(FineRole::kAttentionOutputNorm)
+                                      : FineRole::kFeedForwardOutputNorm);
+    }
     own.first_stream = n_streams;
     n_streams +=
         block_streams(block, context.rank, context.profile, plain_kv_format(context.profile))
@@ -152,8 +155,10 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     step.first_stream = block.first_stream;
     std::optional<HyperInput> input;
     if (hyper) input = hyper_input(context.profile, *hyper, block.streams, hidden, context.threads);
-    if (!block.input_of)
-      inputs[i] = rms_normed(context, input ? input->collapsed : hidden, block.norm);
+    if (!block.input_of) {
+      const Matrix& own = input ? input->collapsed : hidden;
+      inputs[i] = block.norm.empty() ? own : rms_normed(context, own, block.norm);
+    }
     // The block's output goes back into the streams, or is added to the one that there is.
     const Matrix out = run(block, step, inputs[block.input_of.value_or(i)]);
     if (input) {

@@ -75,11 +75,13 @@ struct MixtureSpec {
 using BodySpec = std::variant<GroupedSpec, LatentSpec, CompressedSpec, DeltaNetSpec, StateSpaceSpec,
                               MlpSpec, MixtureSpec>;
 
-/// A residual block: x + body(norm(x)), or the same with streams in place of the sum.
+/// A residual block: x + body(norm(x)), x + norm(body(x)) or both, or the same with streams in
+/// place of the sum.
 struct BlockSpec {
   BodySpec body;
   std::uint8_t number = 0;    ///< of the blocks of a layer whose weights have the same roles
-  bool norms_output = false;  ///< a norm of what the body gives, too
+  bool norms_input = true;
+  bool norms_output = false;
   /// Takes the normed input of this block of the layer in place of an own one.
   std::optional<std::uint8_t> input_of;
   bool operator==(const BlockSpec&) const = default;
