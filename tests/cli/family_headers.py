@@ -75,7 +75,7 @@ UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_
                         r"model\.layers\.2\.(embed_tokens|shared_head\.head)|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
-STACKED = {"inkling", "step3p7"}
+STACKED = {"inkling", "qwen3_vl_moe", "step3p7"}
 # Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
 failures, matrix = [], {}
@@ -99,7 +99,7 @@ def try_synthesis(name, directory, out):
         made = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     made.pop("__metadata__", None)
     # A config does not give the prefix of the names of its text model.
-    header = {tensor.replace("language_model.", ""): facts for tensor, facts in header.items()}
+    header = {re.sub(r"language_model\.|^thinker\.", "", tensor): facts for tensor, facts in header.items()}
     for tensor in sorted(set(made) - set(header)):
         if name not in NOT_STORED or not NOT_STORED[name].match(tensor):
             failures.append(f"{name}: synth makes {tensor}, which the checkpoint does not have")

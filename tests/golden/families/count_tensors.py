@@ -15,7 +15,7 @@ import sys
 
 # The first expression that matches a name gives its role. Anchored at the end; `L` is a layer's number.
 WORDS = [
-    ("other-modality", r"^(model\.)?(vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit_)"),
+    ("other-modality", r"^(thinker\.)?(model\.)?(vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit_)"),
     ("expert-gate", r"experts\.\d+\.(gate_proj|w1)$"),
     ("expert-up", r"experts\.\d+\.(up_proj|w3)$"),
     ("expert-down", r"experts\.\d+\.(down_proj|w2)$"),
@@ -29,10 +29,10 @@ WORDS = [
     ("shared-up", r"(shared_experts?|share_expert|shared_mlp)\.(up_proj|w3)$"),
     ("shared-down", r"(shared_experts?|share_expert|shared_mlp)\.(down_proj|w2|shared_w2_weight)$"),
     ("router", r"(mlp|moe|ffn|feed_forward|mixer|block_sparse_moe|layers\.\d+)"
-               r"\.(gate|router|gate\.wg|router\.classifier)$"),
-    ("embedding", r"^(language_model\.)?(model\.)?(llm\.|language_model\.)?(embed_tokens|word_embeddings|embed)$"
+               r"\.(gate|router|gate\.wg|router\.classifier|router\.gate)$"),
+    ("embedding", r"^(language_model\.|thinker\.)?(model\.)?(llm\.|language_model\.)?(embed_tokens|word_embeddings|embed)$"
                   r"|^(backbone\.embeddings|tok_embeddings)$"),
-    ("head", r"^(language_model\.)?(lm_head|model\.llm\.unembed|output|head)$"),
+    ("head", r"^(language_model\.|thinker\.)?(lm_head|model\.llm\.unembed|output|head)$"),
 ]
 
 

@@ -73,6 +73,21 @@ constexpr FamilyCase kFamilyCases[] = {
     {"qwen3", 1e-5},
     {"mistral", 1e-5},
     {"mixtral", 1e-5},
+    {"qwen2", 1e-5},
+    {"smollm3", 1e-5},
+    {"seed_oss", 1e-5},
+    {"olmo2", 1e-5},
+    {"olmo3", 1e-5},
+    {"exaone4", 1e-5},
+    {"qwen2_moe", 1e-5},
+    {"olmoe", 1e-5},
+    {"flex_olmo", 1e-5},
+    {"exaone_moe", 1e-5},
+    {"mellum", 1e-5},
+    {"hy_v3", 1e-5},
+    {"qwen3_vl_moe", 1e-5},
+    {"qwen3_omni_moe", 1e-5},
+    {"glm4v_moe", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and its recordings.
