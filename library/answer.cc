@@ -2,6 +2,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "convert/output/version.h"
+#include "formats/base/fault_lines.h"
 #include "formats/json/json.h"
 #include "report/rows.h"
 
@@ -11,7 +12,7 @@ using formats::Json;
 
 namespace {
 
-// Of docs/schema/.
+// The version of docs/schema/.
 constexpr int kSchema = 2;
 
 }  // namespace

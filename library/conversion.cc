@@ -36,7 +36,7 @@ void demand_no_loss(GateOptions& gate) {
 }
 
 /// As they would be typed, for the journal; none without --verify.
-std::vector<std::string> words_of(const GateOptions& gate) {
+std::vector<std::string> gate_words(const GateOptions& gate) {
   if (gate.levels.empty()) return {};
   std::vector<std::string> words = {"--verify", gate.levels};
   if (!gate.thresholds.empty()) {
@@ -48,7 +48,7 @@ std::vector<std::string> words_of(const GateOptions& gate) {
   return words;
 }
 
-/// Adds options as words_of() has them. A demand of the same metric takes the place of an earlier
+/// Adds options as gate_words() has them. A demand of the same metric takes the place of an earlier
 /// one.
 void add_words(const std::vector<std::string>& words, GateOptions& gate) {
   for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
@@ -68,15 +68,15 @@ void add_words(const std::vector<std::string>& words, GateOptions& gate) {
   }
 }
 
-/// Adds the gates of the runs that a run with own ones continues. Returns them all as words_of()
+/// Adds the gates of the runs that a run with own ones continues. Returns them all as gate_words()
 /// has them where that changed something; else none.
 std::vector<std::string> add_earlier(const convert::OutputPaths& paths, GateOptions& gate) {
-  const std::vector<std::string> own = words_of(gate);
+  const std::vector<std::string> own = gate_words(gate);
   if (own.empty()) return {};
   gate = {};
   add_words(convert::words_of_gates(paths), gate);
   add_words(own, gate);
-  std::vector<std::string> all = words_of(gate);
+  std::vector<std::string> all = gate_words(gate);
   return all == own ? std::vector<std::string>() : all;
 }
 
@@ -137,7 +137,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
               std::function<bool()> stop_requested,
               std::function<void(const verify::Report&, formats::Json document)> judged) {
   const GateOptions& gate = options.gate;
-  job.execute.gate = words_of(gate);
+  job.execute.gate = gate_words(gate);
   if (gate.levels.empty()) return;
   // Hours later, when everything is converted, they could not be run.
   for (const verify::Level level : verify::parse_levels(gate.levels)) {

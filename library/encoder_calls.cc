@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "check/rules/loader_rules.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/run/memory_encoder.h"
 #include "formats/base/error.h"
@@ -92,8 +93,10 @@ int ingot_plan_shapes(const char* config, const char* shapes, const char* option
     json["sets"] = encoder.sets();
     // A conversion refuses an output that loaders do not read; so does this, before the first
     // tensor.
-    for (const std::string& warning : convert::require_loadable(made->conversion->plan, 1).warnings)
-      json["warnings"].push_back(warning);
+    const std::vector<check::Finding> warnings =
+        convert::require_loadable(made->conversion->plan, 1).warnings;
+    for (const check::Finding& warning : warnings)
+      json["warnings"].push_back(check::fault_json(warning));
     made->json = formats::json_text(json);
     *plan = made.release();
   });

@@ -1,5 +1,6 @@
 #include "library/plan_json.h"
 
+#include "check/rules/loader_rules.h"
 #include "formats/json/json.h"
 
 namespace ingot::library {
@@ -11,7 +12,7 @@ Json plan_json(const convert::Plan& plan) {
                {"dialect", plan.target.dialect->name},
                {"bytes_in", plan.sizes.bytes_in},
                {"bytes_out", plan.sizes.bytes_out},
-               {"warnings", plan.warnings},
+               {"warnings", check::remarks_json(plan.warnings)},
                {"files", Json::array()},
                {"config", nullptr}};
   if (!plan.json.config.empty()) json["config"] = formats::parse_json(plan.json.config, "config");
@@ -35,7 +36,7 @@ Json execute_json(const convert::ExecuteReport& report) {
           {"tensors_resumed", report.tensors_resumed},
           {"bytes_written", report.tensors.write.n_bytes},
           {"elapsed_seconds", report.elapsed_seconds},
-          {"warnings", report.warnings}};
+          {"warnings", check::faults_json(report.warnings, check::Severity::kWarning)}};
 }
 
 }  // namespace ingot::library

@@ -19,6 +19,7 @@
 #include "convert/plan/passes.h"
 #include "engines/own_code.h"
 #include "formats/base/printable.h"
+#include "formats/checkpoint/checkpoint_listing.h"
 #include "report/figures.h"
 #include "report/rows.h"
 

@@ -61,7 +61,7 @@ class Plan:
     config: dict[str, Any]
     sets: list[list[str]]
     tensors: list[dict[str, Any]]
-    warnings: list[str]
+    warnings: list[dict[str, Any]]
     def __init__(self, config: str | Mapping[str, Any],
                  shapes: Mapping[str, list[int] | tuple[int, ...] | Mapping[str, Any]],
                  **options: Any) -> None: ...
