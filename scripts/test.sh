@@ -77,7 +77,7 @@ if grep -qx 'ID=debian' /etc/os-release; then
   stage "deps aarch64" scripts/deps.sh --aarch64
   stage "build aarch64" scripts/build.sh aarch64
   # Without those that compute models for hours in an emulator; their kernels are among the others.
-  stage "aarch64" run_quick aarch64 -E '^(verify_|inference_(model|parallel|generate)$)'
+  stage "aarch64" run_quick aarch64 -E '^(verify[._]|inference_(model|parallel|generate)$)'
   # The example, and models of other architectures, into every scheme and dialect.
   stage "aarch64, same bytes" scripts/compare_outputs.sh build/release/cli/ingot build/aarch64/emulated/ingot \
     '^(examples|tests/golden/arch)/.*: *(--to [^ ]+)?( --dialect [^ ]+ --activations [^ ]+( --input-scale 1)?)?$'
