@@ -25,7 +25,7 @@ struct ingot_plan {
   /// Nothing where the output is finished, and its source was deleted for it.
   std::optional<ingot::library::Conversion> conversion;
   std::string json;  ///< of ingot_plan_json()
-  // Of a plan made of shapes only: the model that is given, and where its bytes are held.
+  // For a plan made of shapes only: the model that is given, and where its bytes are held.
   std::shared_ptr<const ingot::formats::Checkpoint> given;
   ingot::convert::HeldBytes* held = nullptr;
   bool has_encoder = false;

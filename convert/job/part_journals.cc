@@ -210,7 +210,7 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
 
 namespace {
 
-// Of parts, then of the whole.
+// First those of parts, then those of the whole.
 std::vector<RunRecord> gated_runs(const OutputPaths& paths) {
   std::vector<RunRecord> gated;
   const auto look_at = [&](const JournalContents& contents) {

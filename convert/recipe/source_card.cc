@@ -99,8 +99,8 @@ void take_names(const formats::Checkpoint& source, SourceCard& card) {
     card.base_models = {snapshot->model};
     card.commit = snapshot->commit;
     card.is_named = true;
-    // Of relations the hub knows adapter, finetune, merge and quantized. A cast to BF16 is the last
-    // one too: the same model with other numbers, of which nothing was trained.
+    // The relations of the hub are adapter, finetune, merge and quantized. A cast to BF16 is the
+    // last one too: the same model with other numbers, of which nothing was trained.
     card.relation = kQuantized;
     return;
   }

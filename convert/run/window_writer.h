@@ -82,7 +82,7 @@ class WindowWriter final : public ByteSink {
   /// Marks a range as written by an earlier run. Before the first lease.
   void mark_written(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
 
-  /// Of one window. Blocks while no window is free; throws the first failure of a writer.
+  /// A lease of one window. Blocks while no window is free; throws the first failure of a writer.
   Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes) override;
   void commit(const Lease& lease, std::uint32_t item) override;
   [[nodiscard]] bool is_in_one_window(std::uint64_t offset, std::uint64_t n_bytes) const override {

@@ -228,7 +228,7 @@ bool is_ours_or_derived(std::string_view name) {
          is_description_file(name);
 }
 
-// Of a folder that is left out.
+// For a folder that is left out.
 void add_licences(const fs::path& directory, const std::string& prefix, SideListing& listing) {
   for (const fs::directory_entry& entry : entries_of(directory)) {
     const std::string name = entry.path().filename().string();

@@ -20,7 +20,7 @@ import jsonschema
 ingot, example, folder = sys.argv[1:4]
 failures = []
 schemas = {os.path.basename(path)[:-len(".json")]: json.load(open(path)) for path in glob.glob(folder + "/*.json")}
-# Of a call whose first word is no command.
+# For a call whose first word is no command.
 schemas["document"] = {"$id": "document.json", "$ref": "definitions.json#/$defs/document", "unevaluatedProperties": False}
 commands = sorted(schemas.keys() - {"definitions", "generate-line", "document"})
 seen = set()

@@ -253,7 +253,7 @@ Json report_json(const Report& report, std::size_t n_worst) {
                {"reference", report.reference},
                {"gates", json_rows(report.gates)}};
   json.update(measured_json(report, n_worst));
-  // What a comparison has for each side is here the document's own.
+  // A comparison has this for each side; here it is the document's own.
   Json errors = json_list(report.faults, check::fault_json);
   Json warnings = check::remarks_json(report.warnings);
   std::uint64_t n_errors = errors.size(), n_warnings = warnings.size();
