@@ -39,6 +39,7 @@ Call first_look(int argc, char** argv) {
     if (word == "--json") answer().is_json = true;
     if (call.command.empty() && !word.starts_with('-')) call.command = word;
   }
+  answer().command = call.command;
   return call;
 }
 
@@ -50,14 +51,9 @@ void require_known(const Call& call) {
               printable(call.command), did_you_mean(call.command, names));
 }
 
-void print_document(const Call& call) {
-  if (answer().is_json && !answer().is_of_other)
-    std::cout << formats::json_text(answer().document(call.command));
-}
-
-int report(const Call& call, const Error& error) {
+int report(const Error& error) {
   answer().end_by(error);
-  print_document(call);
+  print_answer();
   if (!answer().is_json || answer().is_of_other) std::cerr << "error: " << error.what() << "\n";
   return kExitTrouble;
 }
@@ -71,7 +67,7 @@ void tell_of_resume(const Call& call, const Error& error) {
 }
 
 int report_interrupted(const Call& call, const Error& error) {
-  report(call, error);
+  report(error);
   tell_of_resume(call, error);
   std::cout.flush();
   if (const int number = stop_signal(); number != 0) {
@@ -93,7 +89,7 @@ int run(int argc, char** argv, const Call& call) {
   const std::function<int()> body = parse_command_line(argc, argv, call.command);
   if (!body) return kExitDone;
   const int code = body();
-  print_document(call);
+  print_answer();
   return code;
 }
 
@@ -103,14 +99,14 @@ int guarded(int argc, char** argv) {
     return run(argc, argv, call);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) return report_interrupted(call, error);
-    const int code = report(call, error);
+    const int code = report(error);
     // A disk that became full while something was written.
     if (error.code() == ErrorCode::kNoSpace &&
         error.message().find("run again") != std::string::npos)
       tell_of_resume(call, error);
     return code;
   } catch (...) {
-    return report(call, library::current_error());
+    return report(library::current_error());
   }
 }
 

@@ -48,7 +48,7 @@ void Answer::end_by(const Error& error) {
   error_ = std::move(fault);
 }
 
-Json Answer::document(const std::string& command) const {
+Json Answer::document() const {
   const auto listed = [](const Faults& faults) {
     return formats::json_list(faults.listed,
                               [](const formats::JsonValue& fault) { return *fault; });

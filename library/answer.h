@@ -15,6 +15,7 @@ namespace ingot {
 /// only the first of several ranks answers.
 class Answer {
  public:
+  std::string command;   ///< the first word that is no option
   bool is_json = false;  ///< --json: the result is this document, and no text
   /// Another process of the launch answers: print nothing.
   bool is_of_other = false;
@@ -27,7 +28,7 @@ class Answer {
   void end_by(const Error& error);
 
   /// The keys of all commands first: the form of docs/schema/.
-  [[nodiscard]] formats::Json document(const std::string& command) const;
+  [[nodiscard]] formats::Json document() const;
 
  private:
   formats::JsonValue keys_ = {}, error_ = {};

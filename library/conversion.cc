@@ -158,8 +158,9 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
          .tool_version = std::string(convert::kVersion),
          .stop_requested = stop});
     Answer record;
+    record.command = "verify";
     record.add(verify::report_json(report));
-    formats::Json document = record.document("verify");
+    formats::Json document = record.document();
     convert::Inspection inspection{.may_publish = report.passed(),
                                    .report = formats::json_text(document)};
     judged(report, std::move(document));

@@ -20,8 +20,9 @@ using namespace ingot::library;
 
 namespace {
 
-char* document_text(const Answer& answer, const std::string& command) {
-  return owned_text(formats::json_text(answer.document(command)));
+char* document_text(Answer& answer, std::string command) {
+  answer.command = std::move(command);
+  return owned_text(formats::json_text(answer.document()));
 }
 
 }  // namespace

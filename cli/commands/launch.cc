@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
 #include <ranges>
 #include <thread>
 #include <vector>
@@ -152,6 +153,8 @@ int run_launched(const std::string& mpi, const std::function<int()>& single,
       throw;
     }
   }
+  print_answer();
+  std::cout.flush();
   ranks.end(code);
   return code;
 }

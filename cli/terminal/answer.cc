@@ -1,5 +1,8 @@
 #include "cli/terminal/answer.h"
 
+#include <iostream>
+#include <utility>
+
 #include "check/rules/loader_rules.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
@@ -10,6 +13,12 @@ namespace ingot::cli {
 Answer& answer() {
   static Answer of_process;
   return of_process;
+}
+
+void print_answer() {
+  static bool is_printed = false;
+  if (!answer().is_json || answer().is_of_other || std::exchange(is_printed, true)) return;
+  std::cout << formats::json_text(answer().document()) << std::flush;
 }
 
 void warn_of(std::string_view file, const std::vector<std::string>& remarks) {
