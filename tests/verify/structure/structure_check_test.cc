@@ -16,6 +16,7 @@
 #include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "tests/support/tiny_tokenizer.h"
 #include "verify/structure/structure_comparisons.h"
 
 // Level `structure` on models small enough to be written by hand. The mutation suite tests faults
@@ -40,7 +41,7 @@ class StructureCheck : public ::testing::Test {
     tensor_of(source_, "model.layers.1.mlp.gate.e_score_correction_bias").dtype = "F32";
     output_ = source_;
     source_.write(directory_ / "source");
-    write_bytes(directory_ / "source/tokenizer.json", "{\"words\": 1}");
+    write_bytes(directory_ / "source/tokenizer.json", kTinyTokenizer);
     write_bytes(directory_ / "source/README.md", "read me");
     write_output();
   }
@@ -252,7 +253,9 @@ TEST_F(StructureCheck, ReadsRopeInEitherSpelling) {
 }
 
 TEST_F(StructureCheck, ComparesSideFilesByTheirBytes) {
-  write_bytes(directory_ / "output/tokenizer.json", "{\"words\": 2}");
+  std::string other(kTinyTokenizer);
+  other[other.find("\"a\"") + 1] = 'b';
+  write_bytes(directory_ / "output/tokenizer.json", other);
   EXPECT_THAT(found("structure.side-file"),
               ::testing::ElementsAre(HasSubstr("tokenizer.json||holds other bytes")));
   fs::remove(directory_ / "output/tokenizer.json");
