@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,7 +9,6 @@
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
-#include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/text/spelling.h"
 
@@ -60,12 +58,9 @@ std::vector<std::string_view> group_names() {
 }  // namespace
 
 std::vector<std::string_view> role_words() {
-  std::set<std::string_view> roles;
-  for (const formats::Family* family : formats::families()) {
-    for (const formats::TensorRule& rule : family->rules) roles.insert(role_name(rule.role));
-  }
   std::vector<std::string_view> words = group_names();
-  words.insert(words.end(), roles.begin(), roles.end());
+  for (std::size_t r = 0; r <= static_cast<std::size_t>(formats::Role::kOther); ++r)
+    words.push_back(formats::role_name(static_cast<formats::Role>(r)));
   return words;
 }
 

@@ -13,7 +13,7 @@
 
 namespace ingot::convert {
 
-/// Words behind `role:`: the groups, and the roles that some family has.
+/// Words behind `role:`: the groups, and the roles.
 std::vector<std::string_view> role_words();
 
 /// Which tensors a rule is for: one or more terms with `&` between them, all of which must match. A
