@@ -6,11 +6,11 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
-#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "library/options/flag_table.h"
 #include "report/figures.h"
 #include "verify/calibrate/calibrate.h"
 #include "verify/outputs/prompts.h"

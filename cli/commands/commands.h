@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "library/options/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/json/json_fwd.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

@@ -8,13 +8,13 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
-#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/job/part_journals.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

@@ -5,8 +5,8 @@
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
-#include "formats/files/hub_cache.h"
 #include "formats/base/foreign_files.h"
+#include "formats/files/hub_cache.h"
 #include "library/options/flag_table.h"
 #include "shard/join/source.h"
 

@@ -8,8 +8,6 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
-#include "library/options/flag_table.h"
-#include "library/options/target_flags.h"
 #include "cli/terminal/answer.h"
 #include "convert/convert.h"
 #include "convert/output/apart.h"
@@ -20,6 +18,8 @@
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "library/options/flag_table.h"
+#include "library/options/target_flags.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
-#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
@@ -19,6 +18,7 @@
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
+#include "library/options/flag_table.h"
 #include "report/figures.h"
 #include "synth/synth.h"
 

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "library/options/flag_table.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/available_memory.h"
 #include "formats/base/error.h"
@@ -19,6 +18,7 @@
 #include "formats/text/text_input.h"
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
+#include "library/options/flag_table.h"
 
 namespace ingot::cli {
 

@@ -99,7 +99,7 @@ std::string front_matter(const Plan& plan) {
   return text + "---\n";
 }
 
-// Without defaults. Values that stand for the content of a file have no meaning to a reader.
+// Without defaults, and without hashes of files, which mean nothing to a reader.
 void add_choice(const std::string& key, const Json& value, std::vector<std::string>& words) {
   if (key.ends_with("_filled") || value.is_null()) return;
   std::string name = "--" + key;

@@ -14,8 +14,8 @@ namespace ingot::convert {
 /// source's file.
 bool has_model_card(const Plan& plan);
 
-/// The card, in the form that the hub reads: front matter, the way in which the output was made,
-/// what was converted, how engines serve it, and the source's own text. It depends on source and
+/// The card, in the form that the hub reads: front matter, the command that made the output, a table
+/// of conversions, commands that serve it, and the source's own text. It depends on source and
 /// recipe only: slices that are put together have the card of the output that was never cut.
 /// `engines`: as Loadable has them.
 std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines);
