@@ -22,7 +22,7 @@ struct Inspection {
   std::string report;  ///< becomes ingot.verify.json next to the manifest; empty: there is none
 };
 
-/// How a plan is executed. Nothing here influences a byte of the output, sha256, inspect and
+/// How a plan is executed. Nothing here influences a byte of the output, sha256, inspect, gate and
 /// no_verify excepted (they add to it).
 struct ExecuteOptions {
   RunName run;  ///< shown to another run that wants the same output
@@ -56,8 +56,8 @@ struct ExecuteOptions {
   /// an output that was finished before; null: no inspection. A resumed job that was about to
   /// publish has been through it.
   std::function<Inspection(const std::filesystem::path& staged)> inspect;
-  /// The words of the command line that ask for the inspection, for the journal: a run that
-  /// continues must inspect too, or say no_verify, which the manifest records.
+  /// The words of the command line that ask for the inspection, for the model card and the journal:
+  /// a run that continues must inspect too, or say no_verify, which the manifest records.
   std::vector<std::string> gate;
   bool no_verify = false;
   /// One line per event worth keeping; called by one thread at a time.

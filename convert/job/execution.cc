@@ -205,6 +205,7 @@ void Execution::stage_beside_weights() {
       plan_, *staged_, results_,
       {.identity = identity_,
        .engines = report_.engines,
+       .gate = options_.inspect ? options_.gate : std::vector<std::string>(),
        .unverified = options_.no_verify && earlier_ ? typed(earlier_->gate()) : std::string(),
        .sha256 = options_.sha256,
        .threads = threads_});

@@ -142,7 +142,7 @@ std::uint64_t rank_side_bytes(const Plan& plan, std::uint64_t shared_bytes) {
 std::uint64_t side_bytes(const Plan& plan) {
   std::uint64_t shared = plan.json.config.size() + plan.json.native_config.size();
   shared += plan.json.description.size();
-  if (has_model_card(plan)) shared += model_card_text(plan, {}).size() + kServingBytes;
+  if (has_model_card(plan)) shared += model_card_text(plan, {}, {}).size() + kServingBytes;
   for (const formats::SideFile& file : plan.source.side_files()) shared += file.n_bytes;
   std::uint64_t n_bytes = std::uint64_t{1} << 20;
   n_bytes += plan.tensors.size() * kRecordBytes + shared + plan.json.index.size();

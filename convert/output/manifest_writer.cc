@@ -92,7 +92,7 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, StagedFiles& staged
     files.push_back(
         {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
   }
-  for (const auto& [name, text] : derived_files(plan, options.engines))
+  for (const auto& [name, text] : derived_files(plan, options.engines, options.gate))
     files.push_back(write_derived(staged, folder, name, text));
   return files;
 }
@@ -254,9 +254,10 @@ std::vector<formats::SideFile> copied_files(const Plan& plan) {
 }
 
 std::vector<std::pair<std::string, std::string>> derived_files(
-    const Plan& plan, std::span<const engines::EngineVerdict> engines) {
+    const Plan& plan, std::span<const engines::EngineVerdict> engines,
+    std::span<const std::string> gate) {
   std::vector<std::pair<std::string, std::string>> files;
-  if (has_model_card(plan)) files.emplace_back(kCardName, model_card_text(plan, engines));
+  if (has_model_card(plan)) files.emplace_back(kCardName, model_card_text(plan, engines, gate));
   if (!plan.json.description.empty())
     files.emplace_back(plan.target.dialect->description_file, plan.json.description);
   if (!plan.json.native_config.empty())

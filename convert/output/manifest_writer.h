@@ -17,9 +17,11 @@ namespace ingot::convert {
 /// The side files of the source that are copied byte for byte: all that are not derived.
 std::vector<formats::SideFile> copied_files(const Plan& plan);
 /// JSON files around the weights, and the model card, that are the same for every rank: names and
-/// texts, in the order in which they are published. `engines`: as Loadable has them, for the card.
+/// texts, in the order in which they are published. `engines` and `gate` are for the card
+/// (model_card_text).
 std::vector<std::pair<std::string, std::string>> derived_files(
-    const Plan& plan, std::span<const engines::EngineVerdict> engines = {});
+    const Plan& plan, std::span<const engines::EngineVerdict> engines = {},
+    std::span<const std::string> gate = {});
 
 /// Keys of a job's identity, other than its recipe, that a manifest has in its `recipe`, where
 /// there are such; in their order.
@@ -29,6 +31,7 @@ inline constexpr std::array<const char*, 3> kOwnKeys = {"slicing", "links", "fam
 struct StagingOptions {
   formats::JsonValue identity;
   std::vector<engines::EngineVerdict> engines = {};  ///< as Loadable has them
+  std::vector<std::string> gate = {};                ///< the verification that has to pass
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
   bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
   JobThreads threads;

@@ -166,6 +166,20 @@ std::string serving_text(const Plan& plan, std::span<const engines::EngineVerdic
       commands);
 }
 
+// The options of a verification. The path of a file means nothing to a reader.
+std::string gate_text(std::span<const std::string> gate) {
+  if (gate.empty()) return {};
+  std::vector<std::string> words;
+  for (const std::string& word : gate) {
+    const bool is_path = !words.empty() && words.back() == "--thresholds";
+    words.push_back(is_path ? "FILE" : engines::shell_word(printable(word)));
+  }
+  return fmt::format(
+      "\nIt was published after these gates had passed (`ingot.verify.json` has the "
+      "figures):\n\n```\n{}\n```\n",
+      fmt::join(words, " "));
+}
+
 }  // namespace
 
 bool has_model_card(const Plan& plan) {
@@ -199,7 +213,8 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
   return text;
 }
 
-std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines) {
+std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines,
+                            std::span<const std::string> gate) {
   const SourceCard& source = plan.source_facts.card;
   const std::string base = source.is_named ? source.base_models.front() : "";
   std::string text = front_matter(plan);
@@ -214,8 +229,8 @@ std::string model_card_text(const Plan& plan, std::span<const engines::EngineVer
   text += changes_table(plan);
   text +=
       "\n`ingot.json` has the recipe, and with `ingot.tensors.jsonl.zst` a hash of each tensor "
-      "before and after; `ingot check` compares them with the files. `ingot.verify.json`, where it "
-      "is here, is the verification that had to pass before this was published.\n";
+      "before and after; `ingot check` compares them with the files.\n";
+  text += gate_text(gate);
   text += serving_text(plan, engines);
   if (!source.text.empty()) text += "\n---\n\n" + source.text;
   return text;

@@ -14,13 +14,15 @@ namespace ingot::convert {
 /// source's file.
 bool has_model_card(const Plan& plan);
 
-/// The card, in the form that the hub reads: front matter, the command that made the output, a table
-/// of conversions, commands that serve it, and the source's own text. It depends on source and
-/// recipe only: slices that are put together have the card of the output that was never cut.
-/// `engines`: as Loadable has them.
-std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines);
+/// The card, in the form that the hub reads: front matter, the command that made the output, a
+/// table of conversions, the gates that it passed, commands that serve it, and the source's own
+/// text. It depends on source, recipe and gates only: slices that are put together have the card of
+/// the output that was never cut. `engines`: as Loadable has them. `gate`: as ExecuteOptions has
+/// it; empty: none had to pass.
+std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines,
+                            std::span<const std::string> gate);
 
-/// The commands of engines make it longer by no more.
+/// The commands of engines and the gates make it longer by no more.
 inline constexpr std::uint64_t kServingBytes = 16384;
 
 /// The command that made an output, without the paths of this host: `ingot convert IN OUT --to

@@ -20,15 +20,17 @@ expect 2 "README.md" "$ingot" check "$work/whole"
 rm -r "$work/whole"
 "$ingot" convert "$work/source" "$work/whole" --to int8 --progress never >/dev/null 2>&1 || fail "convert"
 
-# The same bytes from parts, after a kill, with a gate, and by other threads.
+# The same bytes from parts and by other threads; a gate adds itself.
 for part in 0 1; do
   expect 0 "" "$ingot" convert "$work/source" "$work/parts" --to int8 --part $part/2 --progress never
 done
 expect 0 "" "$ingot" join "$work/parts" --progress never
-expect 0 "" "$ingot" convert "$work/source" "$work/gated" --to int8 --threads 1 --verify structure --progress never
-for output in parts gated; do
+expect 0 "" "$ingot" convert "$work/source" "$work/one" --to int8 --threads 1 --progress never
+for output in parts one; do
   cmp "$work/whole/README.md" "$work/$output/README.md" || fail "the card of $output differs"
 done
+expect 0 "" "$ingot" convert "$work/source" "$work/gated" --to int8 --verify structure --require 'structure.errors<=0' --progress never
+grep -qxF -- "--verify structure --require 'structure.errors<=0'" "$work/gated/README.md" || fail "no gates in the card"
 
 # Slices have it and every licence, each once; put together they are the output that was never cut.
 expect 0 "" "$ingot" convert "$work/source" "$work/ranks" --to int8 --tp 2 --progress never

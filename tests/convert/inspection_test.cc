@@ -142,7 +142,7 @@ TEST_F(Gate, IsNotForgottenByResume) {
   Conversion passed = gated(dir_ / "out", true);
   passed.execute.resume = true;
   EXPECT_FALSE(passed.run().refused);
-  Conversion(synth_model(), dir_ / "plain").run();
+  gated(dir_ / "plain", true).run();
   EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "plain"));
 }
 

@@ -106,6 +106,22 @@ TEST_F(ModelCard, IsTheSameWithAndWithoutACut) {
   EXPECT_THAT(matter_of(whole).find("tags")->texts(""), ElementsAre("bf16"));
 }
 
+TEST_F(ModelCard, NamesTheGatesThatItPassed) {
+  Conversion conversion(source_, dir_ / "out");
+  conversion.recipe = to(SchemeId::kInt8Channel);
+  conversion.execute.gate = {"--verify",     "weights",   "--thresholds",
+                             "/home/me/own", "--require", "weights.cosine>=0.999"};
+  const auto card = [&] {
+    fs::remove_all(conversion.output);
+    conversion.run();
+    return read_text_file(conversion.output / "README.md", 1 << 20);
+  };
+  EXPECT_THAT(card(), Not(HasSubstr("--verify"))) << "nothing was inspected";
+  conversion.execute.inspect = [](const fs::path&) { return Inspection{}; };
+  EXPECT_THAT(card(), HasSubstr("\n--verify weights --thresholds FILE --require "
+                                "'weights.cosine>=0.999'\n"));
+}
+
 TEST_F(ModelCard, LeavesTheFileOfACopyAlone) {
   EXPECT_EQ(converted(Recipe()), kReadme);
   EXPECT_EQ(converted(Recipe(), for_two_ranks()), kReadme);
