@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -38,27 +37,13 @@ bool is_known_type(std::string_view name) {
   return is_in(kInt8Types, name) || is_in(kOtherTypes, name);
 }
 
-/// The description by tensor. JSON objects here are lists in the order of the file, and this one
-/// has a line per tensor, so looking names up in it would take the square of their number.
-class TensorTypes {
- public:
-  explicit TensorTypes(const RuleInput& input) : input_(input) {
-    const Json& description = input.checkpoint.description();
-    if (!description.is_object()) return;
-    for (const auto& [key, value] : description.items()) types_.emplace(key, &value);
-  }
-  [[nodiscard]] bool has(const std::string& name) const { return types_.contains(name); }
-  /// The type of a weight, or empty.
-  [[nodiscard]] std::string of(const LogicalTensor& tensor) const {
-    const auto found = types_.find(input_.codes_of(tensor).name);
-    return found != types_.end() && found->second->is_string() ? found->second->get<std::string>()
-                                                               : std::string();
-  }
-
- private:
-  const RuleInput& input_;
-  std::unordered_map<std::string, const Json*> types_;
-};
+// The type of a weight in the description, or empty.
+std::string type_of(const RuleInput& input, const LogicalTensor& tensor) {
+  const auto found = input.facts.described.find(input.codes_of(tensor).name);
+  return found != input.facts.described.end() && found->second->is_string()
+             ? found->second->get<std::string>()
+             : std::string();
+}
 
 void description_present(const RuleInput& input) {
   const auto tensors = input.checkpoint.tensors();
@@ -91,11 +76,10 @@ void model_type(const RuleInput& input) {
 
 void description_complete(const RuleInput& input) {
   if (!input.checkpoint.description().is_object()) return;
-  const TensorTypes types(input);
   std::uint64_t n = 0;
   const StoredTensor* first = nullptr;
   for (const StoredTensor& tensor : input.checkpoint.stored()) {
-    if (types.has(tensor.name)) continue;
+    if (input.facts.described.contains(tensor.name)) continue;
     if (n++ == 0) first = &tensor;
   }
   if (n == 0) return;
@@ -122,9 +106,8 @@ void types_known(const RuleInput& input) {
 }
 
 void types_agree(const RuleInput& input) {
-  const TensorTypes types(input);
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::string name = types.of(tensor);
+    const std::string name = type_of(input, tensor);
     if (!is_known_type(name)) continue;  // other rows say so
     const bool is_agreed =
         is_quantized(tensor)
@@ -138,12 +121,13 @@ void types_agree(const RuleInput& input) {
 }
 
 void fused_types(const RuleInput& input) {
-  const TensorTypes types(input);
-  const auto has_type = [&](const LogicalTensor& tensor) { return !types.of(tensor).empty(); };
+  const auto has_type = [&](const LogicalTensor& tensor) {
+    return !type_of(input, tensor).empty();
+  };
   for_each_fused(input, formats::ExpertJoin::kMatrix, has_type,
                  [&](const LogicalTensor& first, const LogicalTensor& tensor) {
                    // Another type of the same scheme; schemes are fused.scheme's matter.
-                   const std::string type = types.of(tensor), other = types.of(first);
+                   const std::string type = type_of(input, tensor), other = type_of(input, first);
                    if (other == type || first.encoding.scheme != tensor.encoding.scheme) return;
                    input.report_at(input.codes_of(tensor), ErrorCode::kMismatch,
                                    fmt::format("is of type {}, but is fused with '{}' of type {}",
@@ -165,10 +149,9 @@ void static_parts(const RuleInput& input) {
                                            {kBoth, "quant_bias", Part::kQuantBias},
                                            {kBoth, "deq_scale", Part::kDeqScale},
                                            {kBoth, "weight_scale", Part::kScale}}};
-  const TensorTypes types(input);
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (!is_quantized(tensor)) continue;
-    const std::string type = types.of(tensor);
+    const std::string type = type_of(input, tensor);
     std::string missing;
     for (const Need& need : kNeeds) {
       if (need.type != type || tensor.encoding.stored.has(need.part)) continue;

@@ -62,6 +62,10 @@ EngineInput::EngineInput(const Checkpoint& checkpoint)
     : quantization(quantization_of(checkpoint)), modules(find_modules(checkpoint)) {
   if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
     groups.emplace(*quantization, &group_faults);
+  const Json& description = checkpoint.description();
+  if (!description.is_object()) return;
+  for (const auto& [key, value] : description.get_ref<const Json::object_t&>())
+    described.emplace(key, &value);
 }
 
 }  // namespace ingot::engines

@@ -2,6 +2,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
@@ -46,6 +48,9 @@ struct EngineInput {
   /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
   /// like one (two dimensions, `X.weight`, neither norm nor embedding).
   std::vector<LinearModule> modules;
+  /// The entries of the description by tensor. JSON objects are lists in the order of the file
+  /// here, and this one may have a line per tensor: each search in it would read them all.
+  std::unordered_map<std::string_view, const Json*> described;
 };
 
 inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {

@@ -258,9 +258,10 @@ Belief ConfigReader::by_block(const LinearModule& module) const {
 }
 
 Belief ConfigReader::by_description(const LinearModule& module) const {
-  const Json& word = json_member(checkpoint_.description(), module.tensor->name.c_str());
-  if (!word.is_string()) return plain("not in the description");
-  const std::string& text = word.get_ref<const std::string&>();
+  const auto entry = facts_.described.find(module.tensor->name);
+  if (entry == facts_.described.end() || !entry->second->is_string())
+    return plain("not in the description");
+  const std::string& text = entry->second->get_ref<const std::string&>();
   const StorageRow* row = find_storage(checkpoint_.dialect(), text);
   if (row == nullptr) return text == "FLOAT" ? plain(text) : Belief{"unknown scheme", text};
   return quantized(row->scheme, text);
