@@ -298,6 +298,8 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
   const OutputPaths paths(output);
   Preflight checked;
   checked.memory = plan_memory(plan, options.threads, options.mem_limit);
+  // A source file is deleted when all that it holds is written: one after the other.
+  if (options.consume_source) checked.memory.files_at_once = 1;
   require_place(plan, output, options);
   checked.state = output_state(output);
   if (plan.options.part && checked.state == OutputState::kUnfinished) {

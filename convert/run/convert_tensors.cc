@@ -23,8 +23,10 @@ constexpr std::chrono::milliseconds kSyncInterval{250};
 
 // The header of an output file, or the tensors of a fused set, or one tensor.
 struct WorkUnit {
-  std::optional<std::uint32_t> header_of;
+  std::uint32_t file;  // of its first byte
+  bool is_header;
   std::vector<std::uint32_t> tensors;
+  std::uint64_t n_bytes = 0;  // of the tensors in the output
 };
 
 // Units in plan order, without finished ones; each file's header before the first tensor in it.
@@ -34,22 +36,60 @@ std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done
   const auto add_header = [&](std::uint32_t file) {
     if (has_header[file] != 0 || !plan.files[file].is_here) return;
     has_header[file] = 1;
-    units.push_back({.header_of = file, .tensors = {}});
+    units.push_back({.file = file, .is_header = true, .tensors = {}});
+  };
+  const auto add_tensor = [&](WorkUnit& unit, std::uint32_t index) {
+    const PlannedTensor& planned = plan.tensors[index];
+    for (std::size_t p = 0; p < planned.n_parts; ++p) unit.n_bytes += planned.parts[p].n_bytes;
+    unit.tensors.push_back(index);
   };
   std::vector<std::size_t> unit_of_set(plan.fused_sets.size(), 0);
   for (std::uint32_t index = 0; index < plan.tensors.size(); ++index) {
     const PlannedTensor& planned = plan.tensors[index];
     if (planned.n_parts == 0 || done[index] != 0 || !plan.is_here(planned)) continue;
-    add_header(plan.first_place(planned.parts[0]).file);
+    const std::uint32_t file = plan.first_place(planned.parts[0]).file;
+    add_header(file);
     if (planned.fused_set != PlannedTensor::kNone && unit_of_set[planned.fused_set] != 0) {
-      units[unit_of_set[planned.fused_set] - 1].tensors.push_back(index);
+      add_tensor(units[unit_of_set[planned.fused_set] - 1], index);
       continue;
     }
-    units.push_back({.header_of = {}, .tensors = {index}});
+    add_tensor(units.emplace_back(WorkUnit{.file = file, .is_header = false, .tensors = {}}),
+               index);
     if (planned.fused_set != PlannedTensor::kNone) unit_of_set[planned.fused_set] = units.size();
   }
   for (std::uint32_t file = 0; file < plan.files.size(); ++file) add_header(file);
   return units;
+}
+
+// The order in which units are handed out: those of so many files at a time, the next one of the
+// file that has had the fewest bytes; a file without further units makes room for the next. Kernels
+// let one thread write into a file at a time, so a single file is as fast as one core copies.
+std::vector<std::size_t> order_of(const std::vector<WorkUnit>& units, std::size_t n_files) {
+  struct Lane {
+    std::size_t next, end;
+    std::uint64_t n_bytes;
+  };
+  std::vector<Lane> lanes;
+  std::vector<std::size_t> order;
+  std::size_t begin = 0;  // of the next file's units
+  const auto open = [&](std::uint64_t n_bytes) {
+    if (begin == units.size()) return;
+    std::size_t end = begin;
+    while (end < units.size() && units[end].file == units[begin].file) ++end;
+    lanes.push_back({.next = begin, .end = end, .n_bytes = n_bytes});
+    begin = end;
+  };
+  while (lanes.size() < n_files && begin < units.size()) open(0);
+  while (!lanes.empty()) {
+    const auto lane = std::ranges::min_element(lanes, {}, &Lane::n_bytes);
+    lane->n_bytes += units[lane->next].n_bytes;
+    order.push_back(lane->next++);
+    if (lane->next < lane->end) continue;
+    const std::uint64_t n_bytes = lane->n_bytes;
+    lanes.erase(lane);
+    open(n_bytes);
+  }
+  return order;
 }
 
 // Runs units on one thread.
@@ -60,7 +100,7 @@ class Worker {
         convert_(context, run.memory.kept_bytes, {.done = run.done, .of = run.results}) {}
 
   void operator()(const WorkUnit& unit) {
-    unit.header_of ? write_header(*unit.header_of) : convert_(unit.tensors);
+    unit.is_header ? write_header(unit.file) : convert_(unit.tensors);
   }
 
  private:
@@ -85,29 +125,26 @@ class Worker {
   SetConverter convert_;
 };
 
-// Hands units out in order. After a failure no new ones start, but those begun earlier finish, so
-// that the failure returned is the first in plan order whatever the threads did.
+// After a failure only units before it are run, so that the failure returned is the first in plan
+// order whatever the threads did.
 std::exception_ptr run_units(RunContext& context, const TensorRun& run,
                              const std::vector<WorkUnit>& units) {
-  std::atomic<std::size_t> next = 0;
-  std::atomic<bool> failed = false;
+  const std::vector<std::size_t> order = order_of(units, run.memory.files_at_once);
+  std::atomic<std::size_t> next = 0, failed = units.size();
   std::mutex mutex;
-  std::size_t failed_index = units.size();
   std::exception_ptr failure;
   run_workers(run.threads.n, [&](std::size_t) {
     Worker worker(context, run);
-    // Once taken, a unit is run: only then have all before a failed one been given their chance to
-    // fail.
-    while (!failed.load(std::memory_order_relaxed)) {
-      const std::size_t index = next.fetch_add(1, std::memory_order_relaxed);
-      if (index >= units.size()) return;
+    while (true) {
+      const std::size_t at = next.fetch_add(1, std::memory_order_relaxed);
+      if (at >= order.size()) return;
+      if (order[at] > failed.load(std::memory_order_relaxed)) continue;
       try {
-        worker(units[index]);
+        worker(units[order[at]]);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        failed.store(true, std::memory_order_relaxed);
-        if (index > failed_index) continue;
-        failed_index = index;
+        if (order[at] > failed.load(std::memory_order_relaxed)) continue;
+        failed.store(order[at], std::memory_order_relaxed);
         failure = std::current_exception();
       }
     }
@@ -127,8 +164,9 @@ std::vector<WindowWriter::File> files_of(const Plan& plan) {
 
 WindowWriter::Options writer_options(const TensorRun& run) {
   // A sync costs its time once per file, so where a tensor goes to many it is done less often.
-  const auto syncs =
-      static_cast<unsigned>(std::clamp<std::uint64_t>(run.plan.sizes.open_targets / 4, 1, 8));
+  const std::uint64_t targets =
+      std::max<std::uint64_t>(run.plan.sizes.open_targets, run.memory.files_at_once);
+  const auto syncs = static_cast<unsigned>(std::clamp<std::uint64_t>(targets / 4, 1, 8));
   return {.window_bytes = run.memory.window_bytes,
           .max_windows = run.memory.n_windows,
           .writer_threads = 2,

@@ -79,8 +79,12 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
          memory.window_bytes > kMinWindowBytes) {
     memory.window_bytes /= 2;
   }
-  memory.n_windows =
-      std::min(available / memory.window_bytes, std::max(kUsefulWindows, least_windows));
+  const std::uint64_t n_files = std::clamp<std::uint64_t>(plan.files.size(), 1, threads);
+  // The window in which a tensor ends waits for the next one of its file.
+  memory.n_windows = std::min(available / memory.window_bytes,
+                              std::max(kUsefulWindows, least_windows + n_files - 1));
+  const std::uint64_t spare = memory.n_windows - std::min(memory.n_windows, least_windows);
+  memory.files_at_once = std::min(n_files, 1 + spare);
   split_windows(memory, least_windows, plan.sizes.open_targets);
   return memory;
 }

@@ -18,6 +18,7 @@ struct MemoryPlan {
   std::uint64_t threads = 0;                             ///< that convert at once
   std::uint64_t window_bytes = 0;                        ///< one window of an output file
   std::uint64_t n_windows = 0;
+  std::uint64_t files_at_once = 1;  ///< that are written next to each other
   [[nodiscard]] std::uint64_t peak() const {
     return fixed_bytes + worker_bytes + threads * kept_bytes + window_bytes * n_windows;
   }

@@ -26,6 +26,7 @@ struct WindowWriter::Window {
   bool partial = false;      // some bytes are on disk already: write ranges, not the whole
   bool busy = false;         // queued or being written
   unsigned pins = 0;
+  unsigned n_waiting = 0;       // threads that want memory of it
   std::span<std::byte> buffer;  // empty without one
   bool is_idle = false;         // has a buffer, no pins, not busy
   std::list<Window*>::iterator idle;
@@ -117,18 +118,27 @@ WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offs
                                           std::uint64_t n_bytes) {
   INGOT_CHECK(n_bytes > 0 && offset + n_bytes <= files_.n_bytes(file));
   std::unique_lock lock(mutex_);
-  while (true) {
+  // It lives as long as these bytes are missing.
+  Window& window = window_for(file, offset / options_.window_bytes);
+  while (window.busy || !attach(window)) {
     if (failure_) std::rethrow_exception(failure_);
-    Window& window = window_for(file, offset / options_.window_bytes);
-    if (!window.busy && attach(window)) {
-      ++window.pins;
-      unset_idle(window);
-      const std::uint64_t begin = offset - window.start;
-      const std::uint64_t n = std::min(n_bytes, window.length - begin);
-      return {.bytes = window.buffer.subspan(begin, n), .file = file, .offset = offset};
-    }
-    if (!evict_one(lock)) freed_.wait(lock);
+    if (write_one(lock) || evict_one(lock)) continue;
+    ++window.n_waiting;
+    freed_.wait(lock);
+    --window.n_waiting;
   }
+  if (failure_) std::rethrow_exception(failure_);
+  ++window.pins;
+  unset_idle(window);
+  if (!free_buffers_.empty() || !queue_.empty() || window.n_waiting > 0) wake(window);
+  const std::uint64_t begin = offset - window.start;
+  const std::uint64_t n = std::min(n_bytes, window.length - begin);
+  return {.bytes = window.buffer.subspan(begin, n), .file = file, .offset = offset};
+}
+
+// One thread that waits has something to do now; where some want this very window, they have.
+void WindowWriter::wake(const Window& window) {
+  window.n_waiting > 0 ? freed_.notify_all() : freed_.notify_one();
 }
 
 void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
@@ -156,7 +166,7 @@ void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
   } else if (window.pins == 0) {
     set_idle(window);
   }
-  freed_.notify_all();
+  wake(window);
 }
 
 void WindowWriter::finish_item(std::uint32_t item) {
@@ -168,30 +178,55 @@ void WindowWriter::finish_item(std::uint32_t item) {
   }
 }
 
+// Writes a complete window, if there is one of a file that no other thread writes into: kernels let
+// one thread into a file at a time, and others spin. Direct writes of one file may overlap.
+bool WindowWriter::write_one(std::unique_lock<std::mutex>& lock) {
+  auto chosen = std::ranges::find_if(
+      queue_, [&](const Window* window) { return progress_[window->key.first].writing == 0; });
+  if (chosen == queue_.end() && files_.uses_direct()) chosen = queue_.begin();
+  if (chosen == queue_.end()) return false;
+  Window* window = *chosen;
+  queue_.erase(chosen);
+  write_out(lock, *window);
+  return true;
+}
+
 // Frees the buffer that was idle longest by writing its bytes. False when the caller must wait
 // instead: a buffer is on its way to disk, or all are being filled.
 bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
-  if (!queue_.empty() || writing_ > 0 || idle_.empty()) return false;
+  if (writing_ > 0 || idle_.empty()) return false;
   Window* victim = idle_.front();
   unset_idle(*victim);
   victim->partial = true;
   victim->busy = true;
-  ++writing_;
   spilled_.fetch_add(1, std::memory_order_relaxed);
+  write_out(lock, *victim);
+  return true;
+}
+
+// Without the lock meanwhile.
+void WindowWriter::write_out(std::unique_lock<std::mutex>& lock, Window& window) {
+  unsigned& writing_file = progress_[window.key.first].writing;
+  ++writing_;
+  ++writing_file;
   lock.unlock();
+  std::exception_ptr failure;
   try {
-    write_window(*victim);
+    write_window(window);
   } catch (...) {
-    lock.lock();
-    --writing_;
-    victim->busy = false;
-    if (!failure_) failure_ = std::current_exception();
-    freed_.notify_all();
-    throw;
+    failure = std::current_exception();
   }
   lock.lock();
-  complete_write(lock, *victim);
-  return true;
+  --writing_;
+  --writing_file;
+  window.busy = false;
+  stopping_ ? queued_.notify_all() : queued_.notify_one();
+  if (failure) {
+    if (!failure_) failure_ = failure;
+    freed_.notify_all();
+    std::rethrow_exception(failure);
+  }
+  complete_write(window);
 }
 
 void WindowWriter::write_window(Window& window) {
@@ -230,8 +265,7 @@ void WindowWriter::write_ranges(const OutputFiles::Use& file, Window& window) {
 }
 
 // Under the lock, after a write: accounts for the bytes, frees the buffer, counts down the items.
-void WindowWriter::complete_write(std::unique_lock<std::mutex>& lock, Window& window) {
-  INGOT_CHECK(lock.owns_lock());
+void WindowWriter::complete_write(Window& window) {
   Progress& file = progress_[window.key.first];
   std::uint64_t n_bytes = 0;
   for (const auto& range : window.ranges) n_bytes += range.second;
@@ -248,25 +282,19 @@ void WindowWriter::complete_write(std::unique_lock<std::mutex>& lock, Window& wi
   }
   window.items.clear();
   window.ranges.clear();
-  window.busy = false;
-  --writing_;
+  wake(window);
   if (window.filled == window.length) windows_.erase(window.key);
-  freed_.notify_all();
 }
 
 void WindowWriter::run_writer() {
   std::unique_lock lock(mutex_);
   while (true) {
-    queued_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Window* window = queue_.front();
-    queue_.pop_front();
-    ++writing_;
-    lock.unlock();
     try {
-      write_window(*window);
-      lock.lock();
-      complete_write(lock, *window);
+      if (!write_one(lock)) {
+        if (stopping_ && queue_.empty()) return;
+        queued_.wait(lock);
+        continue;
+      }
       lock.unlock();
       sync_if_due(false);
       lock.lock();

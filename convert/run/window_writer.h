@@ -51,9 +51,10 @@ class StageTimer {
 /// (twice as fast as `cp` + fsync, at almost no CPU), else buffered with write-behind.
 ///
 /// A window is complete when as many bytes as it has were committed; the plan guarantees that
-/// ranges are disjoint and cover the file. When every buffer is taken and none is on its way to
-/// disk, the window that was idle longest is spilled: its bytes are written buffered, and its
-/// buffer freed. So any number of files works in any budget, and with any number of them open.
+/// ranges are disjoint and cover the file. A thread that finds every buffer taken writes a complete
+/// window itself: as many write as the storage needs, and the others compute. When none is on its
+/// way to disk, the window that was idle longest is spilled: its bytes are written buffered, and
+/// its buffer freed. So any number of files works in any budget, and with any number of them open.
 ///
 /// Work is attributed to items; `durable` is called with items whose every byte has been written
 /// and fdatasync'ed.
@@ -109,19 +110,23 @@ class WindowWriter final : public ByteSink {
   struct Progress {
     std::uint64_t remaining = 0;  // bytes not yet written
     bool dirty = false;           // written since the last fdatasync
+    unsigned writing = 0;         // windows of it, by as many threads
   };
   using Key = std::pair<std::uint32_t, std::uint64_t>;
 
   Window& window_for(std::uint32_t file, std::uint64_t index);
   bool attach(Window& window);
   void make_buffers();
+  void wake(const Window& window);
   void set_idle(Window& window);
   void unset_idle(Window& window);
   bool evict_one(std::unique_lock<std::mutex>& lock);
+  bool write_one(std::unique_lock<std::mutex>& lock);
   void write_window(Window& window);
   static void write_whole(const OutputFiles::Use& file, const Window& window);
   static void write_ranges(const OutputFiles::Use& file, Window& window);
-  void complete_write(std::unique_lock<std::mutex>& lock, Window& window);
+  void write_out(std::unique_lock<std::mutex>& lock, Window& window);
+  void complete_write(Window& window);
   void sync_if_due(bool force);
   void run_writer();
   void stop_threads();

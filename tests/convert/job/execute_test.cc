@@ -105,6 +105,20 @@ TEST_F(Execute, ReshardingIsLossless) {
   }
 }
 
+// Tensors of several files are converted next to each other; the later one may well be met first.
+TEST_F(Execute, FailsWithTheFirstTensorOfThePlan) {
+  constexpr const char* kFirst = "model.layers.0.self_attn.o_proj.weight";
+  constexpr const char* kLater = "model.layers.2.self_attn.o_proj.weight";
+  copy_example(dir_ / "in");
+  for (const char* name : {kFirst, kLater}) patch_tensor(dir_ / "in", name, 4321, {0x7f});
+  for (const std::size_t threads : {1U, 2U, 7U}) {
+    Conversion conversion(dir_ / "in", dir_ / std::to_string(threads));
+    conversion.plan.shards.max_shard_bytes = 300'000;
+    conversion.execute.threads = threads;
+    expect_error(ErrorCode::kNonFinite, {kFirst}, [&] { conversion.run(); });
+  }
+}
+
 TEST_F(Execute, DerivesConfigAndIndexAndCopiesSideFiles) {
   copy_example(dir_ / "in");
   std::filesystem::create_directories(dir_ / "in" / "sub");
@@ -301,12 +315,14 @@ TEST_F(Execute, UncreatableOutputIsPermissionOrExists) {
 constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
 /// A plan without tables: 24 MiB are the program's, 4 MiB each thread's.
-MemoryPlan divide(std::size_t threads, std::uint64_t mem_limit, std::uint64_t open_targets) {
+MemoryPlan divide(std::size_t threads, std::uint64_t mem_limit, std::uint64_t open_targets,
+                  std::size_t n_files = 1) {
   const ingot::testing::TempDir directory;
   ingot::testing::tiny_deepseek_v3().write(directory.path());
   const auto source = formats::Checkpoint::open(directory.path());
   Plan plan{.source = source};
   plan.sizes.open_targets = open_targets;
+  plan.files.resize(n_files);
   return plan_memory(plan, threads, mem_limit);
 }
 
@@ -321,6 +337,17 @@ TEST(Resources, GiveAnUnslicedJobFewLargeWindows) {
   expect_windows(divide(2, (24 + 8 + 60) * kMiB, 1), 15, 4 * kMiB);
   expect_windows(divide(2, (24 + 8 + 10) * kMiB, 1), 10, 1 * kMiB);
   expect_windows(divide(2, (24 + 8 + 6) * kMiB, 1), 6, 1 * kMiB);
+}
+
+TEST(Resources, GiveEachThreadAFileOfItsOwn) {
+  const auto files_at_once = [](std::size_t threads, std::uint64_t mem_limit, std::size_t n_files) {
+    return divide(threads, mem_limit, 1, n_files).files_at_once;
+  };
+  EXPECT_EQ(files_at_once(16, 1024 * kMiB, 163), 16U);
+  EXPECT_EQ(divide(16, 1024 * kMiB, 1, 163).n_windows, 49U) << "one more for each further file";
+  EXPECT_EQ(files_at_once(16, 1024 * kMiB, 3), 3U);
+  EXPECT_EQ(files_at_once(2, 1024 * kMiB, 163), 2U);
+  EXPECT_EQ(files_at_once(2, (24 + 8 + 6) * kMiB, 163), 1U) << "no window to spare";
 }
 
 TEST(Resources, ScatteredJobsGetSmallerWindows) {
