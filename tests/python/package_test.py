@@ -17,14 +17,12 @@ import tempfile
 import threading
 import time
 import unittest
-import zipfile
 import zlib
 
 import ingot
 import numpy
 
 INGOT, EXAMPLE, DOCUMENT = (os.path.abspath(path) for path in sys.argv[1:4])
-WHEEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/wheel.py")
 GATE = "model.layers.1.mlp.experts.0.gate_proj.weight"
 ATTENTION = "model.layers.1.self_attn.q_b_proj.weight"
 
@@ -245,25 +243,6 @@ class Package(unittest.TestCase):
             for name, array in trainer.named_parameters():
                 if "gate_proj" in name:
                     encoder.encode(name, array)
-
-    def test_the_wheel_has_library_and_program(self):
-        build = os.path.dirname(os.path.dirname(INGOT))
-        for folder in ("once", "again"):
-            os.mkdir(folder)
-            subprocess.run([sys.executable, WHEEL, build, folder], check=True, stdout=subprocess.DEVNULL)
-        self.assertEqual(same_bytes("once", "again"), [])
-        (name,) = os.listdir("once")
-        self.assertRegex(name, r"^ingot_convert-[0-9.]+-py3-none-linux_\w+\.whl$")
-        with zipfile.ZipFile(f"once/{name}") as wheel:
-            wheel.extractall("installed")
-            os.chmod("installed/ingot/bin/ingot", wheel.getinfo("ingot/bin/ingot").external_attr >> 16)
-        environment = {**os.environ, "PYTHONPATH": "installed"}
-        del environment["INGOT_LIBRARY"]
-        for code, words in (("import ingot; print(len(ingot.open('tiny-v32')), ingot.__file__)", "361 .*installed"),
-                            ("from ingot._program import main; main()", "(?m)^ingot " + ingot.version())):
-            told = subprocess.run([sys.executable, "-c", code, "--version"], check=True, text=True, env=environment,
-                                  stdout=subprocess.PIPE)
-            self.assertRegex(told.stdout, words)
 
     def test_a_forked_child_gets_an_error(self):
         checkpoint = ingot.open("tiny-v32")

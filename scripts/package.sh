@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# scripts/package.sh [BUILD [OUT [KIND...]]]: makes packages of a build, which is build/release unless told, in OUT, which
+# is build/packages. They hold what docs/packages.md says. KINDs are
+#   wheel  the Python package, with program and libraries: ingot_convert-VERSION-py3-none-TAG.whl
+#   tar    all that is installed, with every library but glibc: ingot-VERSION-linux-MACHINE.tar.zst
+#   deb    ingot and ingot-mpi for this Debian; not of a build for another processor
+# and all of them unless told. The same build gives the same bytes; their date is SOURCE_DATE_EPOCH, else the commit's.
+# Needs scripts/deps.sh --packages; the wheel only what scripts/deps.sh installs.
+set -euo pipefail
+source=$(realpath "$(dirname "$0")/..")
+build=$(realpath "${1:-$source/build/release}")
+out=${2:-$source/build/packages}
+mkdir -p "$out"
+out=$(realpath "$out")
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$source" log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH LC_ALL=C
+umask 022
+
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+version=$(cached CMAKE_PROJECT_VERSION)
+triplet=$("$(cached CMAKE_CXX_COMPILER)" -dumpmachine)
+machine=${triplet%%-*}
+kinds=("${@:3}")
+if [ "${#kinds[@]}" -eq 0 ]; then
+  kinds=(wheel tar)
+  if [ "$machine" = "$(uname -m)" ]; then kinds+=(deb); fi
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-package-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+program=$work/program
+cmake --install "$build" --strip --prefix "$program" >/dev/null
+mkdir -p "$program/share/doc/ingot"
+cp "$source"/{LICENSE,README.md,CHANGELOG.md,SECURITY.md} "$program/share/doc/ingot"
+modules=("$source"/python/ingot/{*.py,*.pyi,py.typed})
+
+pack_wheel() {
+  local tree=$work/wheel
+  mkdir -p "$tree"/ingot/{bin,lib}
+  cp "${modules[@]}" "$tree/ingot"
+  cp "$program/bin/ingot" "$tree/ingot/bin"
+  cp -L "$program/lib/libingot.so.1" "$tree/ingot/lib"
+  cd "$tree"
+  # As every wheel does, it takes the runtime of GCC that the process has.
+  "$source/scripts/packages/bundle.py" "$build" --into ingot/lib --leave libstdc++.so.6 --leave libgcc_s.so.1 \
+    --notices notices ingot/bin/ingot ingot/lib/libingot.so.1
+  cp "$source/LICENSE" notices/licences
+  "$source/scripts/packages/wheel.py" . "$machine" "$out"
+}
+
+pack_tar() {
+  local name=ingot-$version-linux-$machine
+  cp -r "$program" "$work/$name"
+  cd "$work/$name"
+  "$source/scripts/packages/bundle.py" "$build" --into lib --notices share/doc/ingot bin/ingot "lib/libingot.so.$version"
+  cd "$work"
+  tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+w,go-w --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" |
+    zstd -q -f -15 -T1 -o "$out/$name.tar.zst"
+}
+
+# pack_deb NAME DESCRIPTION FIELD... : of $work/NAME, with the libraries that FIELD {} stands for.
+pack_deb() {
+  local name=$1 description=$2 tree=$work/$1
+  shift 2
+  mkdir -p "$tree/DEBIAN" "$tree/usr/share/doc/$name" "$work/debian"
+  printf 'Source: ingot\n\nPackage: %s\nArchitecture: any\n' "$name" >"$work/debian/control"
+  local files=() libraries
+  mapfile -t files < <(find "$tree/usr" -type f \( -path '*/bin/*' -o -name '*.so*' \))
+  libraries=$(cd "$work" && dpkg-shlibdeps -O "${files[@]/#/-e}" | sed 's/^shlibs:Depends=//')
+  printf 'Format: %s\nUpstream-Name: ingot\n\nFiles: *\nCopyright: the authors of ingot\nLicense: Apache-2.0\n %s\n' \
+    https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/ \
+    "The text is /usr/share/common-licenses/Apache-2.0." >"$tree/usr/share/doc/$name/copyright"
+  (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+  {
+    printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$name" "$version" "$(dpkg --print-architecture)"
+    printf 'Maintainer: the authors of ingot <ingot@localhost>\nSection: science\nPriority: optional\n'
+    printf 'Installed-Size: %s\n' "$(du -k --apparent-size -s "$tree/usr" | cut -f1)"
+    printf '%s\n' "${@//\{\}/$libraries}"
+    printf 'Description: %s\n' "$description"
+  } >"$tree/DEBIAN/control"
+  find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+  dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$tree" "$out/${name}_${version}_$(dpkg --print-architecture).deb" \
+    >/dev/null
+}
+
+pack_debs() {
+  local tree=$work/ingot
+  mkdir -p "$tree"/{DEBIAN,usr/lib/{"$triplet",python3/dist-packages/ingot}} "$work/ingot-mpi/usr/lib"
+  cp -r "$program"/{bin,include,share} "$tree/usr"
+  cp -P "$program"/lib/libingot.so* "$tree/usr/lib/$triplet"
+  cp "${modules[@]}" "$tree/usr/lib/python3/dist-packages/ingot"
+  (cd "$tree" && "$source/scripts/packages/bundle.py" "$build" --notices usr/share/doc/ingot \
+    usr/bin/ingot "usr/lib/$triplet/libingot.so.$version")
+  rm "$tree/usr/share/doc/ingot/LICENSE"  # Debian has one
+  gzip -9n "$tree/usr/share/man/man1"/* "$tree/usr/share/doc/ingot/CHANGELOG.md"
+  mv "$tree/usr/share/doc/ingot/CHANGELOG.md.gz" "$tree/usr/share/doc/ingot/changelog.gz"
+  echo "libingot 1 ingot (>= $version)" >"$tree/DEBIAN/shlibs"
+  echo "activate-noawait ldconfig" >"$tree/DEBIAN/triggers"
+  printf '#!/bin/sh\nset -e\nif [ "$1" = configure ] && command -v py3compile >/dev/null; then py3compile -p ingot; fi\n' \
+    >"$tree/DEBIAN/postinst"
+  printf '#!/bin/sh\nset -e\nif command -v py3clean >/dev/null; then py3clean -p ingot; fi\n' >"$tree/DEBIAN/prerm"
+  chmod 755 "$tree"/DEBIAN/p*
+  pack_deb ingot "$(cached CMAKE_PROJECT_DESCRIPTION)" "Depends: {}" \
+    "Suggests: ingot-mpi, python3 (>= 3.10), python3-numpy"
+  [ -d "$program/lib/ingot" ] || return 0  # a build without MPI
+  cp -r "$program/lib/ingot" "$work/ingot-mpi/usr/lib"
+  pack_deb ingot-mpi "processes of MPI work on one conversion of ingot" "Depends: ingot (= $version), {}" \
+    "Recommends: openmpi-bin"
+}
+
+for kind in "${kinds[@]}"; do
+  case $kind in
+    wheel) (pack_wheel) ;;
+    tar) (pack_tar) ;;
+    deb) (pack_debs) ;;
+    *) echo "usage: scripts/package.sh [BUILD [OUT [wheel | tar | deb]...]]" >&2; exit 2 ;;
+  esac
+done
