@@ -68,6 +68,7 @@ rm -rf "$root"
 mkdir -p "$root/apt/lists/partial" "$root/apt/archives/partial" "$root/var/lib/dpkg/info"
 root=$(realpath "$root")
 touch "$root/apt/status"
+echo 1 >"$root/var/lib/dpkg/info/format"  # names have architectures
 apt_arm=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$root/apt"
   -o Dir::State::status="$root/apt/status" -o Dir::Cache="$root/apt" -o APT::Sandbox::User="")
 echo "unpacking the arm64 packages of ${libraries[*]}" >&2

@@ -58,29 +58,31 @@ pack_tar() {
     zstd -q -f -15 -T1 -o "$out/$name.tar.zst"
 }
 
-# pack_deb NAME DESCRIPTION FIELD... : of $work/NAME, with the libraries that FIELD {} stands for.
+# pack_deb NAME SYNOPSIS FIELD...: packs $work/NAME; in a FIELD, {} is what Debian's libraries in it need.
 pack_deb() {
-  local name=$1 description=$2 tree=$work/$1
+  local name=$1 synopsis=$2 tree=$work/$1 doc=$work/$1/usr/share/doc/$1 by="the authors of ingot <ingot@localhost>"
+  local architecture files libraries
+  architecture=$(dpkg --print-architecture)
   shift 2
-  mkdir -p "$tree/DEBIAN" "$tree/usr/share/doc/$name" "$work/debian"
+  mkdir -p "$tree/DEBIAN" "$doc" "$work/debian"
   printf 'Source: ingot\n\nPackage: %s\nArchitecture: any\n' "$name" >"$work/debian/control"
-  local files=() libraries
   mapfile -t files < <(find "$tree/usr" -type f \( -path '*/bin/*' -o -name '*.so*' \))
   libraries=$(cd "$work" && dpkg-shlibdeps -O "${files[@]/#/-e}" | sed 's/^shlibs:Depends=//')
-  printf 'Format: %s\nUpstream-Name: ingot\n\nFiles: *\nCopyright: the authors of ingot\nLicense: Apache-2.0\n %s\n' \
-    https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/ \
-    "The text is /usr/share/common-licenses/Apache-2.0." >"$tree/usr/share/doc/$name/copyright"
-  (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+  printf 'Format: %s\nUpstream-Name: ingot\n\nFiles: *\nCopyright: %s the authors of ingot\nLicense: Apache-2.0\n %s\n' \
+    https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/ "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)" \
+    "The text is /usr/share/common-licenses/Apache-2.0." >"$doc/copyright"
+  printf 'ingot (%s) stable; urgency=medium\n\n  * CHANGELOG.md of ingot tells the changes.\n\n -- %s  %s\n' \
+    "$version" "$by" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$doc/changelog.gz"
   {
-    printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$name" "$version" "$(dpkg --print-architecture)"
-    printf 'Maintainer: the authors of ingot <ingot@localhost>\nSection: science\nPriority: optional\n'
-    printf 'Installed-Size: %s\n' "$(du -k --apparent-size -s "$tree/usr" | cut -f1)"
+    printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$name" "$version" "$architecture"
+    printf 'Maintainer: %s\nSection: science\nPriority: optional\n' "$by"
+    find "$tree/usr" -type f -printf '%s\n' | awk '{ n += int(($1 + 1023) / 1024) } END { print "Installed-Size: " n }'
     printf '%s\n' "${@//\{\}/$libraries}"
-    printf 'Description: %s\n' "$description"
+    printf 'Description: %s\n It turns a released checkpoint into the one that an engine loads.\n' "$synopsis"
   } >"$tree/DEBIAN/control"
+  (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-  dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$tree" "$out/${name}_${version}_$(dpkg --print-architecture).deb" \
-    >/dev/null
+  dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$tree" "$out/${name}_${version}_$architecture.deb" >/dev/null
 }
 
 pack_debs() {
@@ -93,7 +95,6 @@ pack_debs() {
     usr/bin/ingot "usr/lib/$triplet/libingot.so.$version")
   rm "$tree/usr/share/doc/ingot/LICENSE"  # Debian has one
   gzip -9n "$tree/usr/share/man/man1"/* "$tree/usr/share/doc/ingot/CHANGELOG.md"
-  mv "$tree/usr/share/doc/ingot/CHANGELOG.md.gz" "$tree/usr/share/doc/ingot/changelog.gz"
   echo "libingot 1 ingot (>= $version)" >"$tree/DEBIAN/shlibs"
   echo "activate-noawait ldconfig" >"$tree/DEBIAN/triggers"
   printf '#!/bin/sh\nset -e\nif [ "$1" = configure ] && command -v py3compile >/dev/null; then py3compile -p ingot; fi\n' \
@@ -104,7 +105,7 @@ pack_debs() {
     "Suggests: ingot-mpi, python3 (>= 3.10), python3-numpy"
   [ -d "$program/lib/ingot" ] || return 0  # a build without MPI
   cp -r "$program/lib/ingot" "$work/ingot-mpi/usr/lib"
-  pack_deb ingot-mpi "processes of MPI work on one conversion of ingot" "Depends: ingot (= $version), {}" \
+  pack_deb ingot-mpi "MPI for ingot: processes share one conversion" "Depends: ingot (= $version), {}" \
     "Recommends: openmpi-bin"
 }
 

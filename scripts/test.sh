@@ -5,8 +5,9 @@
 #                             Debian only, whose archive has the libraries
 # scripts/test.sh --all       every test, also the slow ones; all that are not slow once more under the address,
 #                             undefined-behaviour and thread sanitizers; on Debian most of them for 64-bit ARM, and its
-#                             outputs compared with those of this machine; each fuzz target for a minute. A stage that
-#                             fails stops no other; the output ends with a summary, logs are in build/logs/.
+#                             outputs compared with those of this machine, and as root the packages of both processors
+#                             on clean systems; each fuzz target for a minute. A stage that fails stops no other; the
+#                             output ends with a summary, logs are in build/logs/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=$(nproc)
@@ -61,7 +62,7 @@ stage() {
   echo "== $name: $* (log: $log)" >&2
   "$@" >"$log" 2>&1 || status=$?
   if [ "$status" -ne 0 ]; then failed=true; tail -60 "$log" >&2; fi
-  line=$(grep -E 'tests passed|No tests were found|cases equal|error:' "$log" | tail -1 || true)
+  line=$(grep -E 'tests passed|No tests were found|cases (equal|hold)|error:' "$log" | tail -1 || true)
   summary+=("$(printf '%-20s %-12s %5d s  %s' "$name" "$([ "$status" -eq 0 ] && echo ok || echo "FAILED ($status)")" \
     $((SECONDS - from)) "$line")")
 }
@@ -81,8 +82,12 @@ if grep -qx 'ID=debian' /etc/os-release; then
   # The example, and models of other architectures, into every scheme and dialect.
   stage "aarch64, same bytes" scripts/compare_outputs.sh build/release/cli/ingot build/aarch64/emulated/ingot \
     '^(examples|tests/golden/arch)/.*: *(--to [^ ]+)?( --dialect [^ ]+ --activations [^ ]+( --input-scale 1)?)?$'
+  stage "deps packages" scripts/deps.sh --packages
+  for preset in release aarch64; do
+    stage "packages $preset" tests/packages/clean_systems.sh "build/$preset" build/packages
+  done
 else
-  summary+=("aarch64              not run: its libraries come from Debian's archive")
+  summary+=("aarch64, packages    not run: they come from Debian's archive")
 fi
 # Only the fuzz targets are built here: their replays and all other tests ran under the sanitizers above.
 mapfile -t fuzzers < <(sed -n 's/^ingot_fuzz(\([a-z_]*\) .*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
