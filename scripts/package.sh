@@ -12,19 +12,25 @@ build=$(realpath "${1:-$source/build/release}")
 out=${2:-$source/build/packages}
 mkdir -p "$out"
 out=$(realpath "$out")
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$source" log -1 --format=%ct)}
+for file in cli/ingot library/libingot.so.1; do
+  [ -e "$build/$file" ] || { echo "error: $build has no $file (scripts/build.sh PRESET ingot_cli ingot_shared)" >&2; exit 2; }
+done
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$source" log -1 --format=%ct 2>/dev/null)} ||
+  { echo "error: no commit tells the date of the packages (set SOURCE_DATE_EPOCH)" >&2; exit 2; }
 export SOURCE_DATE_EPOCH LC_ALL=C
 umask 022
 
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 version=$(cached CMAKE_PROJECT_VERSION)
-triplet=$("$(cached CMAKE_CXX_COMPILER)" -dumpmachine)
+triplet=$(sed -n 's/^set(CMAKE_CXX_LIBRARY_ARCHITECTURE "\(.*\)")/\1/p' "$build"/CMakeFiles/*/CMakeCXXCompiler.cmake | tail -1)
 machine=${triplet%%-*}
-kinds=("${@:3}")
+kinds=("${@:3}") root=$source/build/$machine-root
+if [ "$machine" = "$(uname -m)" ]; then root=/; fi
 if [ "${#kinds[@]}" -eq 0 ]; then
   kinds=(wheel tar)
-  if [ "$machine" = "$(uname -m)" ]; then kinds+=(deb); fi
+  if [ "$root" = / ]; then kinds+=(deb); fi
 fi
+bundle() { "$source/scripts/packages/bundle.py" "$build" "$root" "$triplet" "$@"; }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-package-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -42,7 +48,7 @@ pack_wheel() {
   cp -L "$program/lib/libingot.so.1" "$tree/ingot/lib"
   cd "$tree"
   # As every wheel does, it takes the runtime of GCC that the process has.
-  "$source/scripts/packages/bundle.py" "$build" --into ingot/lib --leave libstdc++.so.6 --leave libgcc_s.so.1 \
+  bundle --into ingot/lib --leave libstdc++.so.6 --leave libgcc_s.so.1 \
     --notices notices ingot/bin/ingot ingot/lib/libingot.so.1
   cp "$source/LICENSE" notices/licences
   "$source/scripts/packages/wheel.py" . "$machine" "$out"
@@ -52,7 +58,7 @@ pack_tar() {
   local name=ingot-$version-linux-$machine
   cp -r "$program" "$work/$name"
   cd "$work/$name"
-  "$source/scripts/packages/bundle.py" "$build" --into lib --notices share/doc/ingot bin/ingot "lib/libingot.so.$version"
+  bundle --into lib --notices share/doc/ingot bin/ingot "lib/libingot.so.$version"
   cd "$work"
   tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+w,go-w --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" |
     zstd -q -f -15 -T1 -o "$out/$name.tar.zst"
@@ -91,7 +97,7 @@ pack_debs() {
   cp -r "$program"/{bin,include,share} "$tree/usr"
   cp -P "$program"/lib/libingot.so* "$tree/usr/lib/$triplet"
   cp "${modules[@]}" "$tree/usr/lib/python3/dist-packages/ingot"
-  (cd "$tree" && "$source/scripts/packages/bundle.py" "$build" --notices usr/share/doc/ingot \
+  (cd "$tree" && bundle --notices usr/share/doc/ingot \
     usr/bin/ingot "usr/lib/$triplet/libingot.so.$version")
   rm "$tree/usr/share/doc/ingot/LICENSE"  # Debian has one
   gzip -9n "$tree/usr/share/man/man1"/* "$tree/usr/share/doc/ingot/CHANGELOG.md"

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Gives programs the libraries that they need, and notices of all that is inside: licence texts and an SBOM.
 
-Usage, in the folder that is packed: bundle.py BUILD [--into FOLDER [--leave NAME]...] --notices FOLDER FILE...
+Usage, in the folder that is packed:
+bundle.py BUILD ROOT TRIPLET [--into FOLDER [--leave NAME]...] --notices FOLDER FILE...
 
-FILEs are the programs and libraries of BUILD. With --into, the libraries that they need are copied to that folder, all
-but glibc and those left to the system, and found there wherever the package lies. Their names are changed, so that a
-process has room for the system's as well; GCC's own runtime keeps its name, since a process can have only one. Needs
-patchelf, and the files that Debian lists."""
+FILEs are the programs and libraries of BUILD, which took Debian's libraries for TRIPLET from ROOT. With --into, the
+libraries that they need are copied to that folder, all but glibc and those left to the system, and found there wherever
+the package lies. Their names are changed, so that a process has room for the system's as well; GCC's own runtime keeps
+its name, since a process can have only one. Needs patchelf, and the files that Debian lists."""
 
 import argparse
 import collections
@@ -20,7 +21,7 @@ import shutil
 import subprocess
 
 # Headers of these only declare functions of the system.
-SYSTEM = ("glibc", "linux", "openmpi")
+SYSTEM = ("glibc", "linux", "cross-toolchain-base", "openmpi")
 GCC_RUNTIME = ("libstdc++.so.6", "libgcc_s.so.1")
 Package = collections.namedtuple("Package", "name version architecture source source_version documents")
 
@@ -50,16 +51,13 @@ class Archive:
 
 
 class Build:
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
-        cache = (self.folder / "CMakeCache.txt").read_text()
-        compiler, self.version = (re.search(rf"(?m)^{name}:\w+=(.*)$", cache)[1]
-                                  for name in ("CMAKE_CXX_COMPILER", "CMAKE_PROJECT_VERSION"))
+    def __init__(self, folder, root, triplet):
+        self.folder, self.triplet = pathlib.Path(folder).resolve(), triplet
+        self.version = re.search(r"(?m)^CMAKE_PROJECT_VERSION:\w+=(.*)$", (self.folder / "CMakeCache.txt").read_text())[1]
         self.commit = re.search(r'"(.*)"', (self.folder / "cli/include/cli/commit.h").read_text())[1]
-        self.triplet = said(compiler, "-dumpmachine").strip()
-        self.host = Archive("/")
-        is_cross = self.triplet != said("gcc", "-dumpmachine").strip()
-        self.target = Archive(self.folder.parent.resolve() / f"{self.triplet.split('-')[0]}-root") if is_cross else self.host
+        self.host = self.target = Archive("/")
+        if root != "/":
+            self.target = Archive(root)
 
     def libraries(self, names):
         """{name: (path, Package)} of shared libraries of the target."""
@@ -80,8 +78,8 @@ class Build:
             elif is_product:
                 named.add(line.strip())
         headers = {self.host: [], self.target: []}
-        folder, root = self.folder.resolve(), f"{self.target.root}/".replace("//", "/")
-        for path in sorted(os.path.normpath(folder / name) for name in named):
+        root = f"{self.target.root}/".replace("//", "/")
+        for path in sorted(os.path.normpath(self.folder / name) for name in named):
             if path.startswith(root):
                 headers[self.target].append("/" + path[len(root):])
             elif path.startswith("/usr/"):
@@ -178,17 +176,19 @@ def spdx(build, files, bundled, linked, compiled):
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("build", type=Build)
+    for name in ("build", "root", "triplet"):
+        options.add_argument(name)
     options.add_argument("--into", type=pathlib.Path)
     options.add_argument("--leave", action="append", default=[])
     options.add_argument("--notices", type=pathlib.Path, required=True)
     options.add_argument("files", nargs="+")
     given = options.parse_args()
-    origins = bundle(given.build, given.files, given.into, given.leave)
+    build = Build(given.build, given.root, given.triplet)
+    origins = bundle(build, given.files, given.into, given.leave)
     bundled, linked = (origins, {}) if given.into else ({}, origins)
-    compiled = list(given.build.compiled_in())
+    compiled = list(build.compiled_in())
     write_licences([*bundled, *compiled], given.notices / "licences")
-    document = spdx(given.build, given.files, bundled, linked, compiled)
+    document = spdx(build, given.files, bundled, linked, compiled)
     (given.notices / "ingot.spdx.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
