@@ -10,6 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/unread_codes.h"
 
@@ -197,6 +198,8 @@ EngineVerdict engine_verdict(const Checkpoint& checkpoint, const EngineRow& engi
   if (const auto unread = formats::unread_codes(checkpoint))
     return not_known(unread->first->name, "it holds codes that this version cannot read");
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (formats::is_decoded(tensor.encoding))
+      return not_known(tensor.name, "it was not tried with codes of this kind");
     if (formats::is_packed_int8(tensor.encoding))
       return not_known(tensor.name, "it was not tried with codes packed in 8 bits");
   }

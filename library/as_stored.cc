@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "formats/container/safetensors.h"
-#include "formats/dialect/input_major.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/relaid/input_major_parts.h"
-#include "formats/relaid/relaid_codes.h"
 
 namespace ingot::library {
 
@@ -20,9 +19,9 @@ std::string weight_of(std::string_view name) {
 
 // True if tensors are seen in another form than the files have.
 bool is_relaid(const formats::Checkpoint& checkpoint) {
-  return formats::input_major_layout(checkpoint.config()) ||
+  return checkpoint.dialect().is_read_only ||
          std::ranges::any_of(checkpoint.tensors(), [](const formats::LogicalTensor& tensor) {
-           return formats::is_packed_int8(tensor.encoding);
+           return formats::is_seen_only(tensor.encoding);
          });
 }
 
@@ -42,6 +41,9 @@ AsStored::AsStored(const formats::Checkpoint& checkpoint) : checkpoint_(checkpoi
   for (const StoredTensor& tensor : original_) {
     if (tensor.name.ends_with(".qweight") || tensor.name.ends_with(".weight_packed"))
       of_weights_[weight_of(tensor.name)] = 0;
+  }
+  for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
+    if (formats::is_decoded(tensor.encoding)) of_weights_[tensor.name] = 0;
   }
   for (const StoredTensor& tensor : original_) {
     const auto weight = of_weights_.find(weight_of(tensor.name));

@@ -190,7 +190,7 @@ void config_without_weights(const RuleInput& input) {
     const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
     return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
   });
-  if (has_codes || is_part_of_model(checkpoint)) return;
+  if (has_codes || is_part_of_model(checkpoint) || input.has_decoded()) return;
   input.report_config(ErrorCode::kMismatch,
                       fmt::format("promises weights quantized by method {}, but none is (remove "
                                   "quantization_config)",

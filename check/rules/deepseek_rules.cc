@@ -73,7 +73,7 @@ void config_present(const RuleInput& input) {
 
 void config_without_weights(const RuleInput& input) {
   if (input.checkpoint.stored().empty() || !claims(input) || has_codes(input) ||
-      is_part_of_model(input.checkpoint))
+      is_part_of_model(input.checkpoint) || input.has_decoded())
     return;
   // The block speaks of experts in FP4 too.
   if (formats::is_native(input.dialect(), input.checkpoint.family()) &&
@@ -134,7 +134,7 @@ void weight_quantized(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;
-    if (is_quantized(tensor) || is_code(input, dtype) ||
+    if (is_quantized(tensor) || is_decoded(tensor.encoding) || is_code(input, dtype) ||
         engines::is_exempt(input.checkpoint, tensor.name, ignored))
       continue;
     input.report_kind(tensor, ErrorCode::kDtypeMismatch,

@@ -92,6 +92,19 @@ constexpr auto part_dtypes =
     structure<ErrorCode::kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
 constexpr auto scale_shape = structure<ErrorCode::kShapeMismatch, Part::kScale, Part::kDeqScale>;
 
+// The files have another dtype than is seen.
+void float8_kind(const RuleInput& input) {
+  structure<ErrorCode::kUnsupported, Part::kWeight>(input);
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const formats::StoredParts& parts = tensor.encoding.stored;
+    if (!is_decoded(tensor.encoding) || parts.has(Part::kZeroPoint) || parts.has(Part::kGroupOrder))
+      continue;
+    input.report_kind(tensor, ErrorCode::kUnsupported,
+                      "is FP8 of another kind than F8_E4M3, which loaders do not read (ingot "
+                      "convert writes other schemes)");
+  }
+}
+
 // The structure also takes exponents for a row or a tensor, and a spread grid in any dialect;
 // loaders take exponents only for blocks and groups.
 void fp8_scale_shape(const RuleInput& input) {
@@ -386,8 +399,7 @@ constexpr LoaderRule kRules[] = {
     {"quantized.block-claim", "", "all", kError,
      "scales per block are those of the block size that the config claims", block_claim,
      has_blocks},
-    {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3",
-     structure<ErrorCode::kUnsupported, Part::kWeight>, has_e4m3_codes},
+    {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3", float8_kind, has_e4m3_codes},
     {"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale", parts_present,
      has_e4m3_codes},
     {"fp8.scale-dtype", "", "all", kError, "scales of FP8 weights are F32, BF16 or F8_E8M0",
@@ -408,8 +420,8 @@ constexpr LoaderRule kRules[] = {
      has_int8_codes},
     {"int8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape, has_int8_codes},
-    {"int8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
-     has_int8_codes, kReadsValues},
+    {"int8.scale-values", "", "all", kError, "every scale is finite and not zero",
+     bad_values<Sign::kEither, Part::kScale, Part::kDeqScale>, has_int8_codes, kReadsValues},
     {"int4.parts", "", "all", kError, "an INT4 weight has codes, scales and its dimensions",
      parts_present, has_int4_codes},
     {"int4.dtypes", "", "all", kError, "scales of INT4 weights are BF16, F16 or F32", part_dtypes,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/json/json.h"
 #include "formats/modules/joined_module.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/text/spelling.h"
 
 // The input of the tests behind the rows of loader_rules.h, and the tables of those rows, each in
@@ -41,6 +43,7 @@ using formats::DType;
 using formats::dtype_name;
 using formats::find_storage;
 using formats::Gap;
+using formats::is_decoded;
 using formats::Json;
 using formats::json_member;
 using formats::LogicalTensor;
@@ -112,6 +115,14 @@ struct RuleInput {
   }
   /// The stored tensor of one part, or null.
   [[nodiscard]] const StoredTensor* part_of(const LogicalTensor& tensor, Part part) const;
+  /// Whether some weights are seen as plain F32 and hold codes in the files. No rule is about these
+  /// but the one that names them: they have neither the scheme that the config says nor are they
+  /// plain.
+  [[nodiscard]] bool has_decoded() const {
+    return std::ranges::any_of(checkpoint.tensors(), [](const LogicalTensor& tensor) {
+      return is_decoded(tensor.encoding);
+    });
+  }
   /// Whether the row is about weights of this scheme.
   [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
 

@@ -14,7 +14,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
-#include "formats/relaid/relaid_codes.h"
+#include "formats/relaid/decoded_values.h"
 
 namespace ingot::convert {
 
@@ -132,7 +132,7 @@ class Decider {
   void note_narrowing(const LogicalTensor& tensor, const Decision& decision) {
     const auto has_more_bits = [&](SchemeId to) {
       const formats::SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
-      return !from.quantized && !is_quantized(to) &&
+      return !from.quantized && !formats::is_decoded(tensor.encoding) && !is_quantized(to) &&
              from.code_bits > formats::scheme_facts(to).code_bits;
     };
     if (decision.scheme && has_more_bits(*decision.scheme)) {
@@ -173,7 +173,7 @@ class Decider {
   // another model's scales, were asked for.
   bool changes_grid(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
-    if (formats::is_packed_int8(tensor.encoding)) return true;
+    if (formats::is_seen_only(tensor.encoding)) return true;
     if (!quantize::find_scheme(scheme) || !quantize::find_scheme(scheme)->takes_scales)
       return false;
     if (recipe_.choices.scales_from != nullptr) return true;
@@ -225,7 +225,7 @@ class Decider {
   // True if a quantized tensor can be kept unchanged when rules quantize others.
   bool can_stay(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
-    if (formats::is_packed_int8(tensor.encoding)) return false;
+    if (formats::is_seen_only(tensor.encoding)) return false;
     if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
     // Loaders of another dialect build such a module plain.
     if (&dialect_ != &source_.dialect() && tensor.rule != nullptr &&
@@ -246,10 +246,15 @@ class Decider {
   void apply_dialect(PlannedTensor& planned) {
     const LogicalTensor& tensor = plan_.tensor_of(planned);
     const SchemeId from = tensor.encoding.scheme;
-    if (planned.action == Action::kCopy && is_quantized(from)) {
-      if (formats::is_packed_int8(tensor.encoding) && is_selected_.empty())
+    const bool is_seen_only = formats::is_seen_only(tensor.encoding);
+    if (planned.action == Action::kCopy && (is_quantized(from) || is_seen_only)) {
+      if (is_seen_only && is_selected_.empty()) {
         return refusals_.add(ErrorCode::kUnsupported,
-                             "is packed in 8 bits, a form not written (--to bf16)", tensor.name);
+                             formats::is_decoded(tensor.encoding)
+                                 ? "is read as f32 from codes in a form not written (--to bf16)"
+                                 : "is packed in 8 bits, a form not written (--to bf16)",
+                             tensor.name);
+      }
       if (!can_stay(tensor)) {
         planned.action = Action::kCast;
         planned.to = SchemeId::kBf16;

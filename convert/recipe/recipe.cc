@@ -18,6 +18,7 @@
 #include "formats/base/words.h"
 #include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/storage/meant_tensor.h"
 #include "formats/text/spelling.h"
 
@@ -88,11 +89,16 @@ std::string_view origin_name(RuleOrigin origin) {
   return kNames.at(static_cast<std::size_t>(origin));
 }
 
+// Whether the files hold a weight quantized, whatever it is seen as.
+bool holds_codes(const LogicalTensor& tensor) {
+  return is_quantized(tensor.encoding.scheme) || formats::is_decoded(tensor.encoding);
+}
+
 }  // namespace
 
 bool Rule::matches(const LogicalTensor& tensor) const {
   if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
-  if (quantized_only && !is_quantized(tensor.encoding.scheme)) return false;
+  if (quantized_only && !holds_codes(tensor)) return false;
   return selector.matches(tensor);
 }
 
@@ -102,7 +108,7 @@ bool Rule::names(const LogicalTensor& tensor) const {
 
 bool Rule::spares(const LogicalTensor& tensor) const {
   const SchemeId from = tensor.encoding.scheme;
-  if (!scheme || is_quantized(*scheme) || is_quantized(from)) return false;
+  if (!scheme || is_quantized(*scheme) || holds_codes(tensor)) return false;
   return !selector.names(tensor) &&
          formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
 }

@@ -3,6 +3,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/modules/mtp_names.h"
+#include "formats/relaid/decoded_values.h"
 
 namespace ingot::engines {
 namespace {
@@ -32,6 +33,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   const bool has_block = checkpoint.family().name.starts_with("step3p");
   std::vector<LinearModule> modules;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (formats::is_decoded(tensor.encoding)) continue;
     LinearModule module;
     module.is_quantized = is_quantized(tensor);
     module.is_quantizable =

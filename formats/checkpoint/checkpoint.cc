@@ -1,6 +1,7 @@
 #include "formats/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
@@ -107,6 +109,26 @@ void require_one_directory(const Manifest& manifest, const std::filesystem::path
       .in_file(directory.string());
 }
 
+/// Says which codes are seen as F32; empty where none are.
+std::string remark_on_decoded(std::span<const LogicalTensor> tensors,
+                              std::span<const StoredTensor> stored) {
+  std::map<DType, std::size_t> counts;
+  for (const LogicalTensor& tensor : tensors) {
+    if (is_decoded(tensor.encoding)) ++counts[stored[tensor.encoding.stored.weight()].dtype];
+  }
+  std::vector<std::string> kinds;
+  for (const auto& [dtype, n] : counts) {
+    kinds.push_back(fmt::format(
+        "{} weight{} of {}", n, n == 1 ? "" : "s",
+        dtype == DType::kI8 ? "8-bit codes with zero points or an order" : dtype_name(dtype)));
+  }
+  if (kinds.empty()) return {};
+  return fmt::format(
+      "{} with scales are read as their values in f32, and written in other schemes "
+      "only",
+      fmt::join(kinds, ", "));
+}
+
 bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
     return tensor.layer && *tensor.layer >= config.num_hidden_layers;
@@ -182,6 +204,9 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
                                  .is_complete = is_complete},
                                 stage.faults());
   stage.settle();
+  if (std::string remark = remark_on_decoded(tensors, stored); !remark.empty())
+    remarks.push_back(std::move(remark));
+  decode_values(tensors, stored, bytes);
 
   const FamilyMatch match{.family = *family,
                           .config = config,
@@ -264,6 +289,13 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     }
     state->block = fp8_block_size(state->config);
     state->description = read_description(directory, *state->dialect);
+    if (auto form = unread_description(*state->dialect, state->description)) {
+      if (!any_names) {
+        unread = std::move(form);
+      } else {
+        state->remarks.push_back(form->message());
+      }
+    }
   });
   state->is_understood = stage.faults().empty() && !unread;
   if (manifest) state->slices = read_rank_slices(directory, *manifest, stage.faults());

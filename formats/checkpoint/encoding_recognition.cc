@@ -11,6 +11,8 @@
 
 #include "formats/base/checked.h"
 #include "formats/checkpoint/part_names.h"
+#include "formats/container/other_float8.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/storage/scale_shapes.h"
 
 namespace ingot::formats {
@@ -31,10 +33,9 @@ constexpr std::string_view kWeightSuffix = ".weight";
 constexpr std::array<Block, 6> kBlocks = {
     {{128, 128}, {64, 64}, {32, 32}, {1, 128}, {1, 64}, {1, 32}}};
 
-constexpr DTypeSet kOtherFp8 = {DType::kF8E5M2, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz};
 /// Dtypes whose numbers mean nothing without a scale.
 constexpr DTypeSet kCodes =
-    kOtherFp8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
+    kOtherFloat8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
 
 /// Brings parts and weights together by their names, then finds the encoding of each weight.
 class Recogniser {
@@ -44,6 +45,8 @@ class Recogniser {
         faults_(faults),
         claims_blocks_(input.config.quantization && input.config.quantization->weight_block_size),
         is_fp8_(input.config.quantization && input.config.quantization->quant_method == "fp8"),
+        is_quark_(input.config.quantization && input.config.quantization->quant_method == "quark"),
+        has_zero_zero_points_(has_zero_zero_points(input.config)),
         found_(input.stored.size()),
         is_part_(input.stored.size(), false) {
     for (std::uint32_t i = 0; i < input.stored.size(); ++i) {
@@ -153,16 +156,18 @@ class Recogniser {
   void assign(std::uint32_t part, std::uint32_t weight, const PartNaming& naming) {
     is_part_[part] = true;
     FoundParts& found = found_[weight];
-    if (found.stored.has(naming.part)) {
-      const std::string& first = input_.stored[found.stored[naming.part]].name;
-      std::string_view kind = part_facts(naming.part).meaning;
+    const bool is_zero = naming.part == Part::kZeroPoint && has_zero_zero_points_;
+    const Part kind_of_part = is_zero ? Part::kOffset : naming.part;
+    if (found.stored.has(kind_of_part)) {
+      const std::string& first = input_.stored[found.stored[kind_of_part]].name;
+      std::string_view kind = part_facts(kind_of_part).meaning;
       kind.remove_prefix(kind.find(' ') + 1);
       fault(weight, ErrorCode::kDuplicate,
             fmt::format("has two {}s, '{}' and '{}' (which one is meant? remove the other)", kind,
                         first, input_.stored[part].name));
       return;
     }
-    found.stored.set(naming.part, part);
+    found.stored.set(kind_of_part, part);
     if (naming.part == Part::kScale) found.reach = naming.reach;
     if (naming.part == Part::kGlobal) found.global_divides = naming.global_divides;
   }
@@ -194,15 +199,11 @@ class Recogniser {
       return std::nullopt;
     }
     const bool has_parts = count_parts(i) > 0;
+    if (kOtherFloat8.has(stored.dtype) || has_shifted_bytes(i))
+      return decoded(i, std::move(tensor));
     // Only bytes and integers may be parameters; FP8 means nothing without a scale.
     if (stored.dtype == DType::kF8E4M3 || (has_parts && is_read_as_codes(stored.dtype)))
       return quantized(i, std::move(tensor));
-    if (kOtherFp8.has(stored.dtype)) {
-      fault(i, ErrorCode::kUnsupported,
-            fmt::format("is {}, of the FP8 kinds this version decodes F8_E4M3 only",
-                        dtype_name(stored.dtype)));
-      return std::nullopt;
-    }
     if (has_parts || find_packed(stored) != nullptr) {
       fault(i, ErrorCode::kUnsupported,
             fmt::format("is {} holding {}, which this version cannot decode",
@@ -211,6 +212,54 @@ class Recogniser {
     }
     tensor.encoding = {.scheme = plain_scheme(stored.dtype), .stored = found_[i].stored};
     return tensor;
+  }
+
+  /// INT8 with what no scheme of INT8 has: zero points, or columns in any order.
+  [[nodiscard]] bool has_shifted_bytes(std::uint32_t i) const {
+    const StoredParts& parts = found_[i].stored;
+    return input_.stored[i].dtype == DType::kI8 && parts.has(Part::kScale) &&
+           (parts.has(Part::kZeroPoint) || parts.has(Part::kGroupOrder));
+  }
+
+  /// Codes that are read and not written: plain F32, with the scale and its block as
+  /// decode_values() wants them.
+  std::optional<LogicalTensor> decoded(std::uint32_t i, LogicalTensor tensor) {
+    const StoredTensor& codes = input_.stored[i];
+    if (!has_scale(i)) return std::nullopt;
+    const StoredParts& parts = found_[i].stored;
+    const std::uint32_t scale_index = parts[Part::kScale];
+    const StoredTensor& scale = input_.stored[scale_index];
+    constexpr DTypeSet kScales = {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E8M0,
+                                  DType::kU8};
+    if (!kScales.has(scale.dtype)) {
+      fault(scale_index, ErrorCode::kDtypeMismatch,
+            fmt::format("is a scale in {}, must be {}", dtype_name(scale.dtype), kScales.text()));
+      return std::nullopt;
+    }
+    const std::optional<Block> block = any_block_of(codes.shape, scale.shape);
+    if (!block) {
+      fault(scale_index, ErrorCode::kShapeMismatch,
+            fmt::format("is a scale of shape {}, a weight of shape {} needs one value, one per row "
+                        "or one per block",
+                        shape_text(scale.shape), shape_text(codes.shape)));
+      return std::nullopt;
+    }
+    tensor.encoding = {.scheme = SchemeId::kF32,
+                       .stored = parts,
+                       .block_rows = (*block)[0],
+                       .block_cols = (*block)[1]};
+    return tensor;
+  }
+
+  /// Rows and columns that share a scale, which may be whole rows and whole matrices.
+  [[nodiscard]] std::optional<Block> any_block_of(const Shape& weight, const Shape& scale) const {
+    const std::uint64_t rows = std::max<std::uint64_t>(weight[weight.size() - 2], 1);
+    const std::uint64_t cols = std::max<std::uint64_t>(weight.back(), 1);
+    if (is_per_matrix(scale, weight)) return Block{rows, cols};
+    if (is_per_row(scale, weight)) return Block{1, cols};
+    const auto fitting = std::ranges::find_if(
+        blocks_, [&](const Block& block) { return is_grid_of(block, weight, scale); });
+    return fitting == blocks_.end() ? std::nullopt : std::optional(*fitting);
   }
 
   [[nodiscard]] static bool is_read_as_codes(DType dtype) {
@@ -354,7 +403,11 @@ class Recogniser {
   [[nodiscard]] bool has_scale_shape(const SchemeFacts& scheme, const Shape& weight,
                                      const StoredTensor& scale) const {
     if (scheme.group_rows == 0) return is_per_matrix(scale.shape, weight);
-    if (scheme.group_cols == 0) return is_per_row(scale.shape, weight);
+    if (scheme.group_cols == 0) {
+      // Quark has INT8 with one number for a matrix, which is seen as one for each row.
+      return is_per_row(scale.shape, weight) || (is_quark_ && scheme.id == SchemeId::kInt8Channel &&
+                                                 weight.size() == 2 && is_one_value(scale.shape));
+    }
     if (scheme.chooses_cols) return is_per_chosen_group(scale.shape, weight);
     if (scheme.group_rows > 1) return block_of(weight, scale).has_value();
     return scale.shape == block_scale_shape(weight, scheme.group_rows, scheme.group_cols);
@@ -445,7 +498,9 @@ class Recogniser {
       case PartExtent::kOne:
         return is_number(shape, weight) ? "" : "one value";
       case PartExtent::kPerRow:
-        return is_per_row(shape, weight) ? "" : "one value per row";
+        return is_per_row(shape, weight) || (is_quark_ && is_one_value(shape))
+                   ? ""
+                   : "one value per row";
       case PartExtent::kPerColumn:
         return shape == Shape{weight.back()} ? "" : "one value per column";
       case PartExtent::kDimensions:
@@ -461,7 +516,8 @@ class Recogniser {
   const RecognitionInput& input_;
   ErrorList& faults_;
   bool claims_blocks_;  // `block` is no default
-  bool is_fp8_;
+  bool is_fp8_, is_quark_;
+  bool has_zero_zero_points_;  // those that integers have are zeros
   // By stored tensor.
   std::vector<FoundParts> found_;  // of weights; `stored` has the weight itself
   std::vector<bool> is_part_;      // belongs to a weight, or should

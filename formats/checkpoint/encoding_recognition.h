@@ -40,9 +40,10 @@ struct RecognitionInput {
 /// The logical name is `X.weight` and the shape that of the decoded weight, whatever the codes are
 /// called and however they are packed. Reports tensors that cannot be decoded: codes that lack a
 /// part or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape
-/// or dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits and FP8 of other kinds
-/// (kUnsupported). `refused` receives the weights that no scheme fits, with the parts that they
-/// have.
+/// or dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits (kUnsupported). FP8 of other kinds
+/// than E4M3 and INT8 with zero points come out as is_decoded() (formats/relaid/decoded_values.h),
+/// their codes as they are stored. `refused` receives the weights that no scheme fits, with the
+/// parts that they have.
 std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults,
                                                std::vector<StoredParts>* refused = nullptr);
 

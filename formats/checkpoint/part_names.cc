@@ -55,6 +55,8 @@ std::vector<PartNaming> collect() {
                 .part = Part::kScale,
                 .is_distinct = false,
                 .reach = ScaleReach::kBlock});
+  // Quark's.
+  add(namings, {.suffix = ".input_zero_point", .part = Part::kInputOffset});
   std::stable_sort(namings.begin(), namings.end(), [](const PartNaming& a, const PartNaming& b) {
     return a.suffix.size() > b.suffix.size();
   });

@@ -30,6 +30,8 @@ bool is_mlx_form(const ModelConfig& config);
 /// The refusal (kUnsupported) of a way of quantizing that no dialect reads, with the tool whose
 /// form it is.
 Error unread_form(const ModelConfig& config);
+/// The same of types in a dialect's description file; nullopt where all may be read.
+std::optional<Error> unread_description(const Dialect& dialect, const Json& description);
 
 /// Rows of dialect deepseek for families whose own dialect it is (Family::dialect): their parts are
 /// called as in DeepSeek's own code, and their routed experts may have another scheme than the

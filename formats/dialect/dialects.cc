@@ -5,6 +5,7 @@
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/input_major.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 #include "formats/storage/scale_shapes.h"
 
@@ -42,6 +43,7 @@ const Dialect* known_dialect(const ModelConfig& config, std::span<const std::str
   // Its variants also name the kernels: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return &kModeloptDialect;
   if (const Dialect* dialect = input_major_dialect(config)) return dialect;
+  if (const Dialect* dialect = other_tool_dialect(config)) return dialect;
   if (!method.empty()) return nullptr;
   for (const Dialect* dialect : kDialects) {
     if (dialect->description_file.empty()) continue;

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
 
 SourceActivations::SourceActivations(const ModelConfig& config, const Dialect& dialect,
                                      const Json& description)
-    : dialect_(&dialect) {
+    : config_(&config), dialect_(&dialect) {
   const Json* block = source_block(config, dialect);
   if (&dialect == &kCompressedTensorsDialect && block != nullptr) groups_.emplace(*block);
   if (&dialect != &kModeloptDialect) return;
@@ -30,7 +31,12 @@ Activations SourceActivations::of(std::string_view name, const Encoding& encodin
     const StorageRow* algo = modelopt_->algo_of(module);
     if (algo != nullptr && algo->scheme == encoding.scheme) return algo->activations;
   }
-  if (encoding.stored.has(Part::kInputScale)) return Activations::kStatic;
+  const bool has_inputs = encoding.stored.has(Part::kInputScale);
+  if (const auto said = said_activations(*config_, module)) {
+    const bool is_possible = *said != Activations::kStatic || has_inputs;
+    if (is_possible && find_storage(*dialect_, encoding.scheme, said) != nullptr) return *said;
+  }
+  if (has_inputs) return Activations::kStatic;
   const StorageRow* row = find_storage(*dialect_, encoding.scheme);
   if (row != nullptr) return row->activations;
   // Codes of 4 bits in a dialect that does not write them are there for their size: DeepSeek-V4's

@@ -30,6 +30,7 @@ class SourceActivations {
   [[nodiscard]] std::string text(std::string_view name, const Encoding& encoding) const;
 
  private:
+  const ModelConfig* config_;
   const Dialect* dialect_;
   std::optional<ConfigGroups> groups_;
   std::optional<ModeloptBlock> modelopt_;

@@ -5,45 +5,51 @@
 
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
 
+constexpr std::string_view kOfMlx = "mlx_lm.convert --dequantize makes a plain copy on a Mac";
+
 struct Form {
   std::string_view method;  ///< quant_method
   std::string_view holds;   ///< the stored form
+  std::string_view help;    ///< who can make of it something that is read; empty: the release
 };
 
 // As releases on the hub and the loaders of transformers, vLLM and SGLang name them.
 constexpr std::array kForms = {
-    Form{"aqlm", "AQLM's sums of codebook entries"},
-    Form{"bitnet", "BitNet's ternary weights"},
-    Form{"bitsandbytes", "bitsandbytes' NF4, FP4 or INT8 with statistics of its own"},
-    Form{"eetq", "EETQ's INT8, laid out for its kernels"},
-    Form{"exl2", "ExLlamaV2's groups of mixed bits"},
-    Form{"exl3", "ExLlamaV3's trellis codes (EXL3)"},
-    Form{"fbgemm_fp8", "FBGEMM's FP8 with a scale per row"},
-    Form{"fouroversix", "Four Over Six's NVFP4"},
-    Form{"fp_quant", "FP-Quant's rotated FP4"},
-    Form{"gguf", "weights of llama.cpp"},
-    Form{"higgs", "HIGGS' rotated grid codes"},
-    Form{"hqq", "HQQ's codes and zero points"},
-    Form{"mlx", "MLX's packed groups"},
-    Form{"quanto", "Quanto's tensors"},
-    Form{"quark", "AMD Quark's exports"},
-    Form{"quip", "QuIP#'s lattice codes"},
-    Form{"spqr", "SpQR's codes with separate outliers"},
-    Form{"torchao", "TorchAO's tensors, each flattened into parts"},
-    Form{"vptq", "VPTQ's codebook entries"},
+    Form{"aqlm", "AQLM's sums of codebook entries", ""},
+    Form{"auto-round", "AutoRound's weights in a form of its own", ""},
+    Form{"bitnet", "BitNet's ternary weights", ""},
+    Form{"bitsandbytes", "bitsandbytes' NF4, FP4 or INT8 with statistics of its own",
+         "transformers dequantizes it: model.dequantize(), then save_pretrained"},
+    Form{"eetq", "EETQ's INT8, laid out for its kernels", ""},
+    Form{"exl2", "ExLlamaV2's groups of mixed bits", ""},
+    Form{"exl3", "ExLlamaV3's trellis codes (EXL3)", "only ExLlamaV3 decodes them"},
+    Form{"fouroversix", "Four Over Six's NVFP4", ""},
+    Form{"fp_quant", "FP-Quant's rotated FP4", ""},
+    Form{"gguf", "weights of llama.cpp", ""},
+    Form{"higgs", "HIGGS' rotated grid codes", ""},
+    Form{"hqq", "HQQ's codes and zero points", ""},
+    Form{"mlx", "MLX's packed groups", kOfMlx},
+    Form{"quanto", "Quanto's tensors", ""},
+    Form{"quark", "AMD Quark's exports", ""},
+    Form{"quip", "QuIP#'s lattice codes", ""},
+    Form{"quip_sharp", "QuIP#'s lattice codes", ""},
+    Form{"spqr", "SpQR's codes with separate outliers", ""},
+    Form{"torchao", "TorchAO's tensors, each flattened into parts", ""},
+    Form{"vptq", "VPTQ's codebook entries", ""},
 };
 
-Error unread(std::string_view named, std::string_view holds) {
+Error unread(std::string_view named, std::string_view holds, std::string_view help) {
   return Error(ErrorCode::kUnsupported,
                "{}{}{} cannot be read by this version (quant_method fp8, blockwise_int8, "
-               "compressed-tensors, modelopt, mxfp4, awq, gptq and auto-round can; take the "
-               "release that it was made from; --family generic copies this one)",
-               named, holds.empty() ? "" : ": ", holds)
+               "compressed-tensors, modelopt, mxfp4, awq, gptq, auto-round, quark and fbgemm_fp8 "
+               "can; take the release that it was made from{}{}; --family generic copies this one)",
+               named, holds.empty() ? "" : ": ", holds, help.empty() ? "" : "; ", help)
       .in_file("config.json");
 }
 
@@ -59,17 +65,36 @@ bool is_mlx_form(const ModelConfig& config) {
       });
 }
 
+std::optional<Error> unread_description(const Dialect& dialect, const Json& description) {
+  constexpr std::string_view kMx = "MXFP";
+  if (&dialect != &kModelslimDialect || !description.is_object()) return std::nullopt;
+  for (const auto& [tensor, type] : description.items()) {
+    if (!type.is_string()) continue;
+    const auto& name = type.get_ref<const std::string&>();
+    if (name.find(kMx) == std::string::npos) continue;
+    Error error = unread(fmt::format("type {} of '{}'", name, tensor),
+                         "msmodelslim's MX formats for Ascend", "");
+    return Error(error.code(), "{}", error.message())
+        .in_file(std::string(dialect.description_file));
+  }
+  return std::nullopt;
+}
+
 Error unread_form(const ModelConfig& config) {
   if (is_mlx_form(config))
-    return unread("quantization with bits and group_size", "MLX's packed groups");
+    return unread("quantization with bits and group_size", "MLX's packed groups", kOfMlx);
   const std::string method = config.quantization ? config.quantization->quant_method : "";
   const Json& packing = json_member(quantization_block(config), "packing_format");
   const auto* const form = std::ranges::find(kForms, method, &Form::method);
+  const std::string part = unread_part(config);
   return unread(fmt::format("quant_method '{}'{}", method,
                             packing.is_string()
                                 ? fmt::format(" with packing_format {}", packing.get<std::string>())
                                 : std::string()),
-                form == kForms.end() ? "" : form->holds);
+                form == kForms.end()
+                    ? std::string()
+                    : fmt::format("{}{}{}", form->holds, part.empty() ? "" : ", ", part),
+                form == kForms.end() ? "" : form->help);
 }
 
 }  // namespace ingot::formats

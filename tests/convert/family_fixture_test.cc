@@ -110,14 +110,46 @@ TEST_P(DecodedFixture, EqualsOtherPeoplesValues) {
   expect_values(fixture(name), fixture(name + ".decoded.json"), GetParam().family);
 }
 
-TEST(StoredBlocks, EqualOtherPeoplesValues) {
-  const auto made_up = fixture("../fp8_blocks");
+/// Small checkpoints of other tools, by folder, with the values of their weights.
+class OtherTools : public ::testing::TestWithParam<Fixture> {};
+
+TEST_P(OtherTools, EqualOtherPeoplesValues) {
+  const auto made = fixture(std::string("../") + GetParam().name);
   const TempDir directory;
   std::filesystem::create_directory(directory / "in");
   for (const char* file : {"config.json", "model.safetensors"})
-    std::filesystem::copy(made_up / file, directory / "in");
-  expect_values(directory / "in", made_up / "decoded.json", "generic");
+    std::filesystem::copy(made / file, directory / "in");
+  expect_values(directory / "in", made / "decoded.json", GetParam().family);
 }
+
+constexpr const char* kAnyNames = "generic";
+INSTANTIATE_TEST_SUITE_P(
+    Folders, OtherTools,
+    ::testing::Values(
+        Fixture{"fp8_blocks", kAnyNames}, Fixture{"other_tools/float8", kAnyNames},
+        Fixture{"other_tools/gptq_2bit_gptq", kAnyNames},
+        Fixture{"other_tools/gptq_2bit_gptq_v2", kAnyNames},
+        Fixture{"other_tools/gptq_2bit_order", kAnyNames},
+        Fixture{"other_tools/gptq_3bit_gptq", kAnyNames},
+        Fixture{"other_tools/gptq_3bit_gptq_v2", kAnyNames},
+        Fixture{"other_tools/gptq_3bit_order", kAnyNames},
+        Fixture{"other_tools/gptq_8bit_gptq", kAnyNames},
+        Fixture{"other_tools/gptq_8bit_gptq_v2", kAnyNames},
+        Fixture{"other_tools/gptq_8bit_order", kAnyNames},
+        Fixture{"other_tools/auto_round_gptq", ""}, Fixture{"other_tools/auto_round_awq", ""},
+        Fixture{"other_tools/auto_round_2bit", ""},
+        Fixture{"other_tools/auto_round_2bit_zeros", ""},
+        Fixture{"other_tools/auto_round_3bit", ""}, Fixture{"other_tools/auto_round_8bit", ""},
+        Fixture{"other_tools/auto_round_mxfp4", ""}, Fixture{"other_tools/auto_round_mxfp8", ""},
+        Fixture{"other_tools/auto_round_nvfp4", ""}, Fixture{"other_tools/auto_round_fp8", ""},
+        Fixture{"other_tools/llm_compressor_int8", ""}, Fixture{"other_tools/quark_fp8", ""},
+        Fixture{"other_tools/quark_fp8_channel", ""}, Fixture{"other_tools/quark_e5m2", ""},
+        Fixture{"other_tools/quark_int8", ""}, Fixture{"other_tools/quark_int8_tensor", ""},
+        Fixture{"other_tools/quark_int8_zeros", ""}, Fixture{"other_tools/quark_mxfp4", ""}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      return name.substr(name.rfind('/') + 1);
+    });
 
 TEST_P(DecodedFixture, IsCopiedToTheByte) {
   const TempDir directory;

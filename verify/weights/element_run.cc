@@ -295,7 +295,7 @@ constexpr float kSlack = 1 + 0x1p-12F;
 
 constexpr StepGrid kE4m3{0x1p-6F, 0x1p-3F, kLimit, 448, kSlack};
 /// All steps are 1; -128 is as far as 127 for values that were cut off.
-constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kSlack};
+constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kSlack, /*has_signed_scales=*/true};
 constexpr StepGrid kE2m1{1, 0x1p-1F, kLimit, 6, kSlack};
 /// All steps are 1, up to the 15 that a zero point leaves.
 constexpr StepGrid kInt4{0x1p4F, 0x1p-4F, kLimit, 7, kSlack, /*has_signed_scales=*/true};

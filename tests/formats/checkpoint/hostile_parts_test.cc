@@ -104,7 +104,8 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
   refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), kMissingTensor, {"weight_shape"});
   refuse(with(".weight_packed", "U8", ".other", "BF16"), kUnsupported, {"unknown scheme"});
   for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
-    refuse(with(".weight", dtype, ".weight_scale", "F32"), kUnsupported, {dtype});
+    refuse(with(".weight", dtype, ".other", "F32"), kMissingTensor, {dtype});
+    refuse(with(".weight", dtype, ".weight_scale", "F64"), kDtypeMismatch, {"F64"});
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/dialect/other_tools.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
@@ -39,9 +40,20 @@ TEST(Dialects, OfOtherToolsAreNamed) {
   };
   const Case cases[] = {
       {R"({"quant_method": "quark"})", "AMD Quark"},
+      {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4",
+           "qscheme": "per_group", "group_size": 32}}})",
+       "int4 per_group"},
+      {R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int8",
+           "qscheme": "per_group", "group_size": 32}}})",
+       "int8 per_group"},
+      {R"({"quant_method": "auto-round", "packing_format": "auto_round", "data_type": "mx_int"})",
+       "mx_int"},
+      {R"({"quant_method": "auto-round", "data_type": "nvfp4_v2",
+           "packing_format": "auto_round:llm_compressor_nvfp4_e5m3"})",
+       "nvfp4_v2"},
+      {R"({"quant_method": "bitsandbytes", "load_in_4bit": true})", "model.dequantize()"},
       {R"({"quant_method": "torchao"})", "TorchAO"},
       {R"({"quant_method": "exl3", "bits": 2.5})", "ExLlamaV3"},
-      {R"({"quant_method": "fbgemm_fp8"})", "FBGEMM"},
       {R"({"quant_method": "of tomorrow"})", "'of tomorrow'"},
       {R"({"bits": 4, "group_size": 64})", "MLX"},
       {R"({"quant_method": "auto-round", "packing_format": "auto_round:gptq_marlin"})",
@@ -61,7 +73,36 @@ TEST(Dialects, OfAutoRoundAreThoseThatItPacksFor) {
         .name;
   };
   EXPECT_EQ(dialect("auto_gptq"), "gptq");
+  EXPECT_EQ(dialect("gptqmodel"), "gptq");
   EXPECT_EQ(dialect("auto_awq"), "awq");
+}
+
+TEST(Dialects, OfOtherToolsAreReadOnly) {
+  struct Case {
+    std::string block, name;
+    std::optional<Activations> activations;
+  };
+  const std::string quark = R"({"quant_method": "quark", "global_quant_config": {"weight":
+      {"dtype": "fp8_e4m3", "qscheme": "per_channel"}, "input_tensors": )";
+  const std::string auto_round = R"({"quant_method": "auto-round", "data_type": "mx_fp",
+      "packing_format": "auto_round:llm_compressor")";
+  for (const Case& row :
+       {Case{R"({"quant_method": "fbgemm_fp8"})", "fbgemm_fp8", std::nullopt},
+        Case{quark + "null}}", "quark", Activations::kWeightOnly},
+        Case{quark + R"({"is_dynamic": true}}})", "quark", Activations::kDynamic},
+        Case{quark + R"({"is_dynamic": false}}})", "quark", Activations::kStatic},
+        Case{quark + R"(null}, "layer_quant_config": {"*.up_proj": {"weight": null,
+             "input_tensors": {"is_dynamic": true}}}})",
+             "quark", Activations::kDynamic},
+        Case{auto_round + "}", "auto-round", Activations::kWeightOnly},
+        Case{auto_round + R"(, "act_bits": 8, "act_dynamic": true})", "auto-round",
+             Activations::kDynamic}}) {
+    const ModelConfig config = config_with(row.block);
+    const Dialect& dialect = dialect_of(config);
+    EXPECT_EQ(dialect.name, row.name);
+    EXPECT_TRUE(dialect.is_read_only);
+    EXPECT_EQ(said_activations(config, "model.layers.0.mlp.up_proj"), row.activations) << row.block;
+  }
 }
 
 TEST(Dialects, AreFoundByTheirDescriptionFile) {

@@ -1,0 +1,169 @@
+#include "formats/dialect/other_tools.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/pattern.h"
+#include "formats/config/nested_config.h"
+#include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::string_view kFbgemm = "fbgemm_fp8", kQuark = "quark", kAutoRound = "auto-round";
+
+Json no_block(const WrittenModel& /*model*/) {
+  throw Error(ErrorCode::kUnsupported, "is in a dialect that is read and not written");
+}
+
+Dialect read_only(std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .summary = summary,
+          .storage = kCompressedTensorsDialect.storage,
+          .is_read_only = true,
+          .quantization_config = no_block};
+}
+
+std::string method_of(const ModelConfig& config) {
+  return config.quantization ? config.quantization->quant_method : "";
+}
+
+bool is_auto_round(std::string_view method) {
+  return method == kAutoRound || method == "intel/auto-round";
+}
+
+/// A form of Quark's weights that some scheme reads.
+struct QuarkForm {
+  std::string_view dtype, qscheme;
+  bool has_exponents = false;  ///< groups of 32 columns with a power of two each
+};
+constexpr std::array kQuarkForms = {
+    QuarkForm{"fp8_e4m3", "per_tensor"},      QuarkForm{"fp8_e4m3", "per_channel"},
+    QuarkForm{"fp8_e4m3", "per_block"},       QuarkForm{"fp8_e4m3", "per_group", true},
+    QuarkForm{"fp8_e5m2", "per_tensor"},      QuarkForm{"fp8_e5m2", "per_channel"},
+    QuarkForm{"fp8_e5m2", "per_group", true}, QuarkForm{"int8", "per_tensor"},
+    QuarkForm{"int8", "per_channel"},         QuarkForm{"fp4", "per_group", true},
+};
+
+/// Empty where the form is read, or where there is none.
+std::string unread_quark(const Json& layer) {
+  const Json& weight = json_member(layer, "weight");
+  if (!weight.is_object()) return {};
+  std::string dtype = text_at(weight, "dtype");
+  // Its older word for all MX forms.
+  if (dtype == "mx") dtype = text_at(weight, "mx_element_dtype");
+  const std::string qscheme = text_at(weight, "qscheme");
+  const bool has_exponents =
+      json_member(weight, "group_size") == 32 && text_at(weight, "scale_format") == "e8m0";
+  const bool is_read = std::ranges::any_of(kQuarkForms, [&](const QuarkForm& form) {
+    return dtype == form.dtype && qscheme == form.qscheme && form.has_exponents <= has_exponents;
+  });
+  const bool is_plain = dtype == "bfloat16" || dtype == "float16" || dtype == "float32";
+  return is_read || is_plain ? std::string() : fmt::format("{} {}", dtype, qscheme);
+}
+
+/// Calls visit(layer) for the config of all modules and for those of some.
+template <typename Visit>
+void for_each_quark_layer(const Json& block, const Visit& visit) {
+  visit(json_member(block, "global_quant_config"));
+  for (const char* key : {"layer_quant_config", "layer_type_quant_config"}) {
+    const Json& layers = json_member(block, key);
+    if (!layers.is_object()) continue;
+    for (const auto& [name, layer] : layers.items()) visit(layer);
+  }
+}
+
+/// The config of a module: that of a pattern, else that of all.
+const Json& quark_layer(const Json& block, std::string_view module) {
+  const Json& layers = json_member(block, "layer_quant_config");
+  if (layers.is_object()) {
+    for (const auto& [name, layer] : layers.items()) {
+      if (name == module || (name.find('*') != std::string::npos && Pattern(name).matches(module)))
+        return layer;
+    }
+  }
+  return json_member(block, "global_quant_config");
+}
+
+Activations quark_activations(const Json& layer) {
+  const Json& inputs = json_member(layer, "input_tensors");
+  if (!inputs.is_object()) return Activations::kWeightOnly;
+  // Scales without their zero points say nothing.
+  const bool is_static =
+      json_member(inputs, "is_dynamic") == false && json_member(inputs, "symmetric") != false;
+  return is_static ? Activations::kStatic : Activations::kDynamic;
+}
+
+/// What AutoRound's `packing_format` and `data_type` say of weights that are no packed integers.
+std::string unread_auto_round(const Json& block) {
+  constexpr std::array kTypes = {"mx_fp", "nv_fp", "fp"};
+  constexpr std::string_view kFormat = "auto_round:llm_compressor", kStatic = "auto_round:fp8";
+  const std::string format = text_at(block, "packing_format"), type = text_at(block, "data_type");
+  const bool has_parts = format == kFormat || format.starts_with(kStatic);
+  const bool is_known = std::ranges::any_of(kTypes, [&](const char* known) {
+    return type == known || type == fmt::format("{}{}", known, block.value("bits", 0));
+  });
+  if (has_parts && is_known) return {};
+  return fmt::format("{}{}{}", type.empty() ? "weights" : type, format.empty() ? "" : " packed as ",
+                     format);
+}
+
+}  // namespace
+
+const Dialect kFbgemmDialect =
+    read_only(kFbgemm, "FBGEMM's FP8 with a scale per row: read as compressed-tensors");
+const Dialect kQuarkDialect =
+    read_only(kQuark, "AMD Quark's FP8, INT8 and MXFP4: read as compressed-tensors");
+const Dialect kAutoRoundDialect =
+    read_only(kAutoRound, "AutoRound's MXFP4, MXFP8, NVFP4 and FP8: read as compressed-tensors");
+
+std::string unread_part(const ModelConfig& config) {
+  const std::string method = method_of(config);
+  const Json& block = quantization_block(config);
+  if (is_auto_round(method)) return unread_auto_round(block);
+  if (method != kQuark) return {};
+  if (json_member(block, "global_quant_config").is_null() &&
+      json_member(block, "layer_quant_config").is_null())
+    return "weights of a custom mode";
+  std::string unread;
+  for_each_quark_layer(block, [&](const Json& layer) {
+    if (unread.empty()) unread = unread_quark(layer);
+  });
+  return unread;
+}
+
+const Dialect* other_tool_dialect(const ModelConfig& config) {
+  const std::string method = method_of(config);
+  if (method == kFbgemm) return &kFbgemmDialect;
+  const Dialect* dialect = method == kQuark        ? &kQuarkDialect
+                           : is_auto_round(method) ? &kAutoRoundDialect
+                                                   : nullptr;
+  return dialect != nullptr && unread_part(config).empty() ? dialect : nullptr;
+}
+
+std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module) {
+  const std::string method = method_of(config);
+  const Json& block = quantization_block(config);
+  if (method == kQuark) return quark_activations(quark_layer(block, module));
+  if (!is_auto_round(method)) return std::nullopt;
+  const Json& bits = json_member(block, "act_bits");
+  if (!bits.is_number_unsigned() || bits > 8) return Activations::kWeightOnly;
+  return json_member(block, "act_dynamic") == false ? Activations::kStatic : Activations::kDynamic;
+}
+
+bool has_zero_zero_points(const ModelConfig& config) {
+  if (method_of(config) != kQuark) return false;
+  bool is_symmetric = true;
+  for_each_quark_layer(quantization_block(config), [&](const Json& layer) {
+    const Json& weight = json_member(layer, "weight");
+    if (weight.is_object() && json_member(weight, "symmetric") == false) is_symmetric = false;
+  });
+  return is_symmetric;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "formats/config/model_config.h"
+#include "formats/dialect/dialect.h"
+
+// Configs of tools whose weights have the parts of other dialects: FBGEMM, AMD's Quark, and those
+// of AutoRound that are not packed as AWQ and GPTQ. They are read and not written.
+
+namespace ingot::formats {
+
+/// The dialect of quant_method fbgemm_fp8, quark or auto-round; null for anything else, and for
+/// forms of these that no scheme is (unread_part() says which).
+const Dialect* other_tool_dialect(const ModelConfig& config);
+
+/// The form in the words of its tool that keeps a config of these methods from being read ("int4
+/// per_group"), or empty.
+std::string unread_part(const ModelConfig& config);
+
+/// The activations that such a config says for a module; nullopt where it says nothing that is
+/// known.
+std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module);
+
+/// Whether Quark's config says that integers have no zero points: those that are stored are zeros.
+bool has_zero_zero_points(const ModelConfig& config);
+
+}  // namespace ingot::formats
