@@ -1,6 +1,7 @@
 #include "formats/dialect/input_major.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -112,15 +113,34 @@ const Dialect kGptqDialect = {.name = kGptq,
                               .is_read_only = true,
                               .quantization_config = no_block};
 
+namespace {
+
+/// The `packing_format` of AutoRound's integers.
+struct AutoRoundPacking {
+  std::string_view format;
+  const Dialect* dialect;
+  bool is_gptq_v2 = false;  ///< zero points as they are
+};
+constexpr std::array kAutoRoundPackings = {
+    AutoRoundPacking{"auto_round:auto_awq", &kAwqDialect},
+    AutoRoundPacking{"auto_round:awq", &kAwqDialect},
+    AutoRoundPacking{"auto_round:auto_gptq", &kGptqDialect},
+    AutoRoundPacking{"auto_round:gptq", &kGptqDialect},
+    AutoRoundPacking{"auto_round:gptqmodel", &kGptqDialect, true},
+    AutoRoundPacking{"auto_round", &kGptqDialect, true},
+};
+
+}  // namespace
+
 const Dialect* input_major_dialect(const ModelConfig& config) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
   if (method == kAwq) return &kAwqDialect;
   if (method == kGptq) return &kGptqDialect;
   if (method != "auto-round" && method != "intel/auto-round") return nullptr;
   const std::string packing = lower_word(quantization_block(config), "packing_format", "absent");
-  if (packing == "auto_round:auto_awq") return &kAwqDialect;
-  if (packing == "auto_round:auto_gptq") return &kGptqDialect;
-  return nullptr;
+  const auto* const row = std::ranges::find(kAutoRoundPackings, packing, &AutoRoundPacking::format);
+  const std::string type = lower_word(quantization_block(config), "data_type", "int");
+  return row == kAutoRoundPackings.end() || type != "int" ? nullptr : row->dialect;
 }
 
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
@@ -129,11 +149,13 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   const std::string_view method = dialect->name;
   const Json& block = quantization_block(config);
   const Json& bits = json_member(block, "bits");
-  if (bits != 4 && (bits != 8 || method != kGptq)) {
-    throw unsupported(fmt::format(
-        "has bits {}: {} weights of {} bits, and of {} this version "
-        "reads {} (take the release that it was made from)",
-        config_text(bits), method, config_text(bits), method, method == kGptq ? "4 and 8" : "4"));
+  const bool is_low_or_wide = bits == 2 || bits == 3 || bits == 8;
+  if (bits != 4 && (!is_low_or_wide || method != kGptq)) {
+    throw unsupported(
+        fmt::format("has bits {}: {} weights of {} bits, and of {} this version "
+                    "reads {} (take the release that it was made from)",
+                    config_text(bits), method, config_text(bits), method,
+                    method == kGptq ? "2, 3, 4 and 8" : "4"));
   }
   InputMajorLayout layout;
   layout.bits = bits.get<std::uint64_t>();
@@ -145,7 +167,12 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
     layout.packs_rows = layout.is_interleaved = true;
     return layout;
   }
-  const std::string format = lower_word(block, "checkpoint_format", kGptq);
+  const std::string packing = lower_word(block, "packing_format", "");
+  const bool is_v2 = std::ranges::any_of(kAutoRoundPackings, [&](const AutoRoundPacking& row) {
+    return row.format == packing && row.is_gptq_v2;
+  });
+  const std::string format =
+      lower_word(block, "checkpoint_format", is_v2 ? std::string_view("gptq_v2") : kGptq);
   if (format != "gptq" && format != "gptq_v2") {
     throw unsupported(
         fmt::format("has checkpoint_format '{}'; this version reads gptq and gptq_v2", format));

@@ -14,7 +14,8 @@ namespace ingot::formats {
 
 /// How AutoAWQ and AutoGPTQ store integer weights of N rows and K columns: input-major, `qweight`
 /// with 32 / bits codes to an I32, `scales` [groups, N], `qzeros` [groups, N x bits / 32] with the
-/// zero points of neighbouring rows in an I32, and `g_idx` [K] with the group of each column.
+/// zero points of neighbouring rows in an I32, and `g_idx` [K] with the group of each column. Codes
+/// of 3 bits are one stream, 32 of them in three words.
 struct InputMajorForm {
   /// Words of qweight hold rows of one column ([K, N / 8], AWQ) instead of columns of one row ([K /
   /// 8, N], GPTQ).
@@ -26,9 +27,11 @@ struct InputMajorForm {
   bool has_order = false;       ///< the config says that g_idx is no run of groups (desc_act)
   /// Columns of a group as the config has it, 0 for a whole row; nullopt: it does not say.
   std::optional<std::uint64_t> group_size;
-  std::uint64_t bits = 4;  ///< of a code, as the config has it; 4 and 8 are read
+  std::uint64_t bits = 4;  ///< of a code, as the config has it; 2, 3, 4 and 8 are read
 
-  [[nodiscard]] std::uint64_t codes_per_word() const { return 32 / bits; }
+  /// Codes that fill whole words.
+  [[nodiscard]] std::uint64_t codes_per_unit() const { return bits == 3 ? 32 : 32 / bits; }
+  [[nodiscard]] std::uint64_t words_per_unit() const { return bits == 3 ? 3 : 1; }
 };
 
 /// A config's entry for some modules only: GPTQModel's `dynamic`, AutoRound's `extra_config`.
@@ -52,7 +55,7 @@ struct InputMajorLayout : InputMajorForm {
 const Dialect* input_major_dialect(const ModelConfig& config);
 
 /// The layout that quantization_config gives a checkpoint of one of these methods; nullopt for
-/// others. Throws kUnsupported for other than 4 and 8 bits and for kernels' own layouts (gemv,
+/// others. Throws kUnsupported for other numbers of bits and for kernels' own layouts (gemv,
 /// marlin).
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config);
 

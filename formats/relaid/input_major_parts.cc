@@ -102,11 +102,11 @@ void InputMajorParts::fault(const StoredTensor& tensor, ErrorCode code, std::str
 bool InputMajorParts::has_bits(const InputMajorWeight& weight) {
   const std::uint64_t bits = weight.form.bits;
   const InputMajorOverride* said = layout_.override_of(module_stem(weight.codes.name));
-  if (bits != 4 && bits != 8) {
+  if (bits != 2 && bits != 3 && bits != 4 && bits != 8) {
     if (told_bits_.emplace(said, bits).second) {
       fault(weight.codes, ErrorCode::kUnsupported,
             fmt::format("is of {0} bits: quantization_config says bits {0} for '{1}', and this "
-                        "version reads 4 and 8 (take the release that it was made from)",
+                        "version reads 2, 3, 4 and 8 (take the release that it was made from)",
                         bits, said == nullptr ? "" : said->key));
     }
     return false;
@@ -163,17 +163,22 @@ bool InputMajorParts::has_shapes(InputMajorWeight& weight) {
   weight.groups = weight.scales.shape[0];
   weight.rows = weight.scales.shape[1];
   const InputMajorForm& form = weight.form;
-  const std::uint64_t front = weight.codes.shape[0], n = form.codes_per_word();
-  weight.cols = form.packs_rows ? front : checked_mul(front, n).value_or(0);
+  const std::uint64_t front = weight.codes.shape[0];
+  const std::uint64_t n = form.codes_per_unit(), words = form.words_per_unit();
+  weight.cols = form.packs_rows ? front : checked_mul(front / words, n).value_or(0);
+  // Words of codes of less than 4 bits become several of INT4.
+  const std::uint64_t step = std::min<std::uint64_t>(n, kCodesPerWord);
   if (weight.rows == 0 || weight.cols == 0 || weight.groups == 0 || weight.rows % n != 0 ||
-      weight.rows > kMaxSide || weight.cols > kMaxSide || weight.cols % (weight.groups * n) != 0) {
-    return refuse_scales(fmt::format(
-        "has shape {}: {} columns are not {} equal groups of whole words for rows in {}",
-        shape_text(weight.scales.shape), weight.cols, weight.groups, n == 8 ? "eights" : "fours"));
+      weight.cols % n != 0 || weight.rows > kMaxSide || weight.cols > kMaxSide ||
+      weight.cols % (weight.groups * step) != 0) {
+    return refuse_scales(
+        fmt::format("has shape {}: {} columns are not {} equal groups of whole words for rows in "
+                    "multiples of {}",
+                    shape_text(weight.scales.shape), weight.cols, weight.groups, n));
   }
   require(weight.codes, form.packs_rows ? Shape{weight.cols, weight.rows / n}
-                                        : Shape{weight.cols / n, weight.rows});
-  require(*weight.zeros, {weight.groups, weight.rows / n});
+                                        : Shape{weight.cols / n * words, weight.rows});
+  require(*weight.zeros, {weight.groups, weight.rows / n * words});
   if (weight.order) require(*weight.order, {weight.cols});
   const std::uint64_t claimed = form.group_size.value_or(0);
   const std::uint64_t size = weight.cols / weight.groups;

@@ -33,6 +33,11 @@ std::uint64_t bits_of(const ConfigGroup& group) {
   return bits.is_number_unsigned() ? bits.get<std::uint64_t>() : 8;
 }
 
+/// Whether zero points that are stored are all 128.
+bool is_symmetric(const ConfigGroup& group) {
+  return json_member(json_member(*group.json, "weights"), "symmetric") != false;
+}
+
 /// Whether groups of so many columns are those of a scheme: rows, or a run that INT8 blocks have.
 bool is_known_group(std::uint64_t cols, std::uint64_t groups) {
   const std::uint64_t size = cols / groups;
@@ -87,7 +92,7 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
                             .scales = *scales,
                             .zeros = part(".weight_zero_point"),
                             .order = part(".weight_g_idx"),
-                            .form = {.has_order = true, .bits = 8},
+                            .form = {.is_symmetric = is_symmetric(*group), .bits = 8},
                             .is_output_major = true};
     const Shape &words = tensor.shape, &grid = scales->shape;
     const bool has_sides = words.size() == 2 && grid.size() == 2 && grid[0] == words[0] &&
@@ -115,6 +120,8 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
     if (!has_form(source.zeros, {ceil_div(source.rows, 4), source.groups}, {DType::kI32}) ||
         !has_form(source.order, {source.cols}, {DType::kI32}))
       continue;
+    // The order of such a weight is a part of it: that of a run of columns decodes as any other.
+    if (source.order) source.form.has_order = source.groups > 1;
     if (!names.find(stem + ".weight_shape") && model.is_complete) {
       fault(tensor, ErrorCode::kMissingTensor,
             "is packed without its dimensions (there is no weight_shape; loaders unpack by it)");
@@ -138,10 +145,18 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
     if (source == source_of.end()) {
       seen.push_back(tensor);
       views.push_back({.made = RelaidAs::kAsStored, .source = 0, .original = tensor});
-    } else if (is_packed(tensor)) {
-      const InputMajorWeight& weight = sources[source->second];
+      continue;
+    }
+    const InputMajorWeight& weight = sources[source->second];
+    const bool is_part = tensor.name.ends_with(".weight_zero_point")
+                             ? !weight.form.is_symmetric
+                             : tensor.name.ends_with(".weight_g_idx") && weight.form.has_order;
+    if (is_packed(tensor)) {
       seen.push_back(seen_as(tensor, ".weight", DType::kI8, {weight.rows, weight.cols}));
       views.push_back({.made = RelaidAs::kBytes, .source = source->second, .original = tensor});
+    } else if (is_part) {
+      seen.push_back(tensor);
+      views.push_back({.made = RelaidAs::kAsStored, .source = 0, .original = tensor});
     }
   }
   model.stored = std::move(seen);

@@ -18,9 +18,15 @@ namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint32_t);
 
-/// The number in each field of so many bits.
-std::uint32_t in_each_field(std::uint32_t number, std::uint64_t bits) {
-  return bits == 4 ? number * 0x11111111U : number * 0x01010101U;
+/// The code that means zero where INT4 has no zero points.
+constexpr std::uint32_t kMiddle = 8;
+
+/// Field `at` of a stream of so many bits each, which may lie in two words.
+std::uint32_t field_of(std::span<const std::uint32_t> words, std::uint64_t bits, std::uint64_t at) {
+  const std::uint64_t first = at * bits, word = first / 32, shift = first % 32;
+  std::uint64_t pair = words[word];
+  if (shift + bits > 32) pair |= std::uint64_t{words[word + 1]} << 32;
+  return static_cast<std::uint32_t>(pair >> shift) & ((1U << bits) - 1);
 }
 
 /// Where AWQ puts the nibble of each of eight rows.
@@ -67,13 +73,18 @@ class RelaidBytes final : public StoredBytes {
     const ReadPiece read_stored = [&](std::uint32_t, std::uint64_t at, std::span<std::byte> bytes) {
       bytes_->read(0, from, at, bytes);
     };
-    if (view.made == RelaidAs::kZeros) {
+    if (view.made == RelaidAs::kZeros || (view.made == RelaidAs::kCodes && source.form.bits < 4)) {
       // Whole words, of which the first and the last may be wanted in part.
-      const std::uint64_t skipped = offset % kWordBytes;
-      std::vector<std::byte> words(ceil_div(skipped + out.size(), kWordBytes) * kWordBytes);
-      nest.gather(offset - skipped, words, read_stored);
-      for_each_word(words, [&](std::uint32_t word) { return zeros_of(word, source); });
-      std::memcpy(out.data(), &words[skipped], out.size());
+      const std::uint64_t first = offset / kWordBytes;
+      const std::uint64_t end = ceil_div(offset + out.size(), kWordBytes);
+      std::vector<std::uint32_t> words(end - first);
+      if (view.made == RelaidAs::kZeros) {
+        read_zeros(source, first, words);
+      } else {
+        widen_codes(source, nest, first, words);
+      }
+      std::memcpy(out.data(), std::as_bytes(std::span(words)).data() + offset % kWordBytes,
+                  out.size());
       return;
     }
     nest.gather(offset, out, read_stored);
@@ -106,38 +117,80 @@ class RelaidBytes final : public StoredBytes {
     return {4, std::move(steps)};
   }
 
-  /// The bit position in AWQ's and GPTQ's words of rows.
-  [[nodiscard]] static unsigned shift_of(std::uint64_t place, const InputMajorForm& form) {
-    const auto at = static_cast<unsigned>(place);
-    return static_cast<unsigned>(form.bits) * (form.is_interleaved ? kInterleaved.at(at) : at);
-  }
-
-  template <typename Change>
-  static void for_each_word(std::span<std::byte> words, const Change& change) {
-    for (std::size_t at = 0; at < words.size(); at += sizeof(std::uint32_t)) {
-      std::uint32_t word = 0;
-      std::memcpy(&word, &words[at], sizeof word);
-      word = change(word);
-      std::memcpy(&words[at], &word, sizeof word);
-    }
-  }
-
-  /// The zero points of the rows of a word, in order and without bias.
-  [[nodiscard]] std::uint32_t zeros_of(std::uint32_t word, const InputMajorWeight& source) const {
+  /// Words of INT4 from number `first` on, of codes of fewer bits; `nest` has the words that hold
+  /// these, row after row.
+  void widen_codes(const InputMajorWeight& source, const Nest& nest, std::uint64_t first,
+                   std::span<std::uint32_t> out) const {
     const InputMajorForm& form = source.form;
-    const std::uint32_t most = (1U << form.bits) - 1;
-    std::uint32_t zeros = 0;
-    for (std::uint64_t row = 0; row < form.codes_per_word(); ++row) {
-      const std::uint32_t zero = (word >> shift_of(row, form) & most) + form.zero_bias;
-      if (zero > most) {
-        throw fault(*source.zeros, ErrorCode::kUnsupported,
-                    fmt::format("holds a zero point of {}, which {} bits cannot (convert the "
-                                "source to gptq_v2)",
-                                zero, form.bits));
+    const std::uint64_t units_first = first * kCodesPerWord / form.codes_per_unit();
+    const std::uint64_t units_end =
+        ceil_div((first + out.size()) * kCodesPerWord, form.codes_per_unit());
+    std::vector<std::uint32_t> words((units_end - units_first) * form.words_per_unit());
+    nest.gather(units_first * form.words_per_unit() * kWordBytes,
+                std::as_writable_bytes(std::span(words)),
+                [&](std::uint32_t, std::uint64_t at, std::span<std::byte> bytes) {
+                  bytes_->read(0, source.codes, at, bytes);
+                });
+    const std::uint32_t shift = form.is_symmetric ? kMiddle - (1U << (form.bits - 1)) : 0;
+    const std::uint64_t skipped = first * kCodesPerWord - units_first * form.codes_per_unit();
+    for (std::uint64_t i = 0; i < out.size(); ++i) {
+      std::uint32_t word = 0;
+      for (std::uint64_t code = 0; code < kCodesPerWord; ++code) {
+        const std::uint32_t value =
+            field_of(words, form.bits, skipped + i * kCodesPerWord + code) + shift;
+        word |= value << (4 * code);
       }
-      zeros |= zero << (form.bits * row);
+      out[i] = word;
     }
-    return zeros;
+  }
+
+  /// The zero points of the rows of a word of the view, in order and without bias, for words from
+  /// number `first` of [rows / rows of a word, groups] on.
+  void read_zeros(const InputMajorWeight& source, std::uint64_t first,
+                  std::span<std::uint32_t> out) const {
+    const InputMajorForm& form = source.form;
+    const unsigned bits = form.bits < 4 ? 4 : static_cast<unsigned>(form.bits);
+    const std::uint64_t rows_per_word = 32 / bits;
+    const std::uint64_t first_unit = first / source.groups * rows_per_word / form.codes_per_unit();
+    const std::uint64_t end_row = ((first + out.size() - 1) / source.groups + 1) * rows_per_word;
+    const std::uint64_t n_units = ceil_div(end_row, form.codes_per_unit()) - first_unit;
+    const std::uint64_t n_words = n_units * form.words_per_unit();
+    // The words of these rows of one group after the other.
+    const std::uint64_t width = source.zeros->shape.back();
+    std::vector<std::uint32_t> words(source.groups * n_words);
+    for (std::uint64_t group = 0; group < source.groups; ++group) {
+      bytes_->read(0, *source.zeros,
+                   (group * width + first_unit * form.words_per_unit()) * kWordBytes,
+                   std::as_writable_bytes(std::span(words).subspan(group * n_words, n_words)));
+    }
+    for (std::uint64_t i = 0; i < out.size(); ++i) {
+      const std::uint64_t row = (first + i) / source.groups * rows_per_word;
+      const auto of_group = std::span<const std::uint32_t>(words).subspan(
+          (first + i) % source.groups * n_words, n_words);
+      std::uint32_t word = 0;
+      for (std::uint64_t r = 0; r < rows_per_word; ++r) {
+        const std::uint64_t at = row - first_unit * form.codes_per_unit() + r;
+        word |= zero_of(of_group, at, source) << (bits * r);
+      }
+      out[i] = word;
+    }
+  }
+
+  /// The zero point of row `at` of those that `words` hold.
+  [[nodiscard]] std::uint32_t zero_of(std::span<const std::uint32_t> words, std::uint64_t at,
+                                      const InputMajorWeight& source) const {
+    const InputMajorForm& form = source.form;
+    const std::uint64_t place = form.is_interleaved ? at / kCodesPerWord * kCodesPerWord +
+                                                          kInterleaved.at(at % kCodesPerWord)
+                                                    : at;
+    const std::uint32_t zero = field_of(words, form.bits, place) + form.zero_bias;
+    if (zero >= 1U << std::max<std::uint64_t>(form.bits, 4)) {
+      throw fault(*source.zeros, ErrorCode::kUnsupported,
+                  fmt::format("holds a zero point of {}, which {} bits cannot (convert the source "
+                              "to gptq_v2)",
+                              zero, form.bits));
+    }
+    return zero;
   }
 
   [[nodiscard]] Error fault(const StoredTensor& tensor, ErrorCode code, std::string message) const {
@@ -157,50 +210,58 @@ class RelaidBytes final : public StoredBytes {
   void prove(std::uint32_t index) const {
     if (is_proven_[index].load(std::memory_order_acquire)) return;
     const InputMajorWeight& source = sources_[index];
-    const bool is_int8 = source.form.bits == 8;
-    if (source.zeros && (source.form.is_symmetric || is_int8)) prove_zeros(source);
-    if (source.order && (!has_order_ || is_int8)) prove_order(source);
+    // An order of 8 bits is read by itself, weight by weight.
+    const bool needs_order =
+        source.form.bits == 8 ? source.form.has_order && source.groups > 1 : has_order_;
+    if (source.zeros && source.form.is_symmetric) prove_zeros(source);
+    if (source.order && !needs_order) prove_order(source);
     is_proven_[index].store(true, std::memory_order_release);
   }
 
   void prove_zeros(const InputMajorWeight& source) const {
-    // In each field of a word: the middle code, and its value in the other checkpoint_format.
+    // The middle code, and its value in the other checkpoint_format.
     const InputMajorForm& form = source.form;
-    const std::uint32_t number = 1U << (form.bits - 1);
-    const std::uint32_t middle = in_each_field(number, form.bits);
-    const std::uint32_t one = in_each_field(1, form.bits);
+    const std::uint32_t middle = 1U << (form.bits - 1);
     const bool is_v1 = form.zero_bias == 1;
-    const std::uint32_t of_other_format = is_v1 ? middle + one : middle - one;
+    const std::uint32_t of_other_format = is_v1 ? middle + 1 : middle - 1;
     bool all_middle = true, all_of_other_format = true;
-    std::vector<std::byte> zeros(source.zeros->n_bytes);
-    bytes_->read(0, *source.zeros, 0, zeros);
-    for_each_word(zeros, [&](std::uint32_t word) {
-      const std::uint32_t meant = zeros_of(word, source);
-      all_middle = all_middle && meant == middle;
-      all_of_other_format = all_of_other_format && meant == of_other_format;
-      return word;
-    });
+    if (source.is_output_major) {  // four rows to a word; the last word may have fewer
+      std::vector<std::uint32_t> words(source.zeros->n_bytes / kWordBytes);
+      bytes_->read(0, *source.zeros, 0, std::as_writable_bytes(std::span(words)));
+      for (std::uint64_t i = 0; i < source.rows * source.groups; ++i) {
+        const std::uint64_t row = i / source.groups;
+        const std::uint32_t word = words[row / 4 * source.groups + i % source.groups];
+        all_middle = all_middle && (word >> (8 * (row % 4)) & 0xFFU) == middle;
+      }
+      all_of_other_format = false;
+    } else {
+      std::vector<std::uint32_t> words(source.zeros->n_bytes / kWordBytes);
+      bytes_->read(0, *source.zeros, 0, std::as_writable_bytes(std::span(words)));
+      const std::uint64_t width = source.zeros->shape.back();
+      for (std::uint64_t group = 0; group < source.groups; ++group) {
+        const auto of_group = std::span<const std::uint32_t>(words).subspan(group * width, width);
+        for (std::uint64_t row = 0; row < source.rows; ++row) {
+          const std::uint32_t zero = zero_of(of_group, row, source);
+          all_middle = all_middle && zero == middle;
+          all_of_other_format = all_of_other_format && zero == of_other_format;
+        }
+      }
+    }
     if (all_middle) return;
-    if (form.is_symmetric && all_of_other_format && !source.is_output_major) {
+    if (all_of_other_format) {
       throw fault(
           *source.zeros, ErrorCode::kMismatch,
           is_v1 ? fmt::format("holds zero points of {} as gptq_v2 stores them, but config.json "
                               "says checkpoint_format gptq (set it to gptq_v2)",
-                              number)
+                              middle)
                 : fmt::format("holds zero points of {} as gptq stores them, less 1, but "
                               "config.json says checkpoint_format gptq_v2 (set it to gptq)",
-                              number));
+                              middle));
     }
-    if (form.is_symmetric) {
-      throw fault(*source.zeros, ErrorCode::kMismatch,
-                  fmt::format("holds zero points other than {}, but config.json says sym true "
-                              "(correct it)",
-                              number));
-    }
-    throw fault(*source.zeros, ErrorCode::kUnsupported,
-                fmt::format("holds zero points other than {}: of weights of {} bits this version "
-                            "reads symmetric ones (take the release that it was made from)",
-                            number, form.bits));
+    throw fault(*source.zeros, ErrorCode::kMismatch,
+                fmt::format("holds zero points other than {}, but config.json says sym true "
+                            "(correct it)",
+                            middle));
   }
 
   void prove_order(const InputMajorWeight& source) const {
@@ -210,13 +271,6 @@ class RelaidBytes final : public StoredBytes {
       if (std::int64_t{order[col]} == static_cast<std::int64_t>(col * source.groups / source.cols))
         continue;
       require_group(source, col, order[col]);
-      if (source.form.has_order) {
-        throw fault(*source.order, ErrorCode::kUnsupported,
-                    fmt::format("puts column {} into group {}: of weights of {} bits this version "
-                                "reads groups that are runs of columns (take the release that it "
-                                "was made from)",
-                                col, order[col], source.form.bits));
-      }
       throw fault(*source.order, ErrorCode::kMismatch,
                   fmt::format("puts column {} into group {}, but config.json says desc_act false "
                               "(correct it)",

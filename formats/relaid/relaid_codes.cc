@@ -17,7 +17,7 @@ namespace {
 /// weights of several groups they get one as these do, since engines want one form of experts.
 bool has_order(std::span<const InputMajorWeight> sources) {
   return std::ranges::any_of(sources, [](const InputMajorWeight& source) {
-    return source.form.has_order && source.groups > 1 && source.form.bits == 4;
+    return source.form.has_order && source.groups > 1 && source.form.bits <= 4;
   });
 }
 
@@ -69,11 +69,12 @@ void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, Error
       add(".weight_shape", RelaidAs::kDimensions, DType::kI32, {2});
     } else if (&tensor == parts->at(InputMajorParts::kScales)) {
       add(".weight_scale", RelaidAs::kScales, tensor.dtype, {source.rows, source.groups});
-    } else if (&tensor == parts->at(InputMajorParts::kZeros) && !source.form.is_symmetric &&
-               !is_int8) {
+    } else if (&tensor == parts->at(InputMajorParts::kZeros) && !source.form.is_symmetric) {
+      const std::uint64_t rows_per_word = is_int8 ? 4 : kCodesPerWord;
       add(".weight_zero_point", RelaidAs::kZeros, DType::kI32,
-          {source.rows / kCodesPerWord, source.groups});
-    } else if (&tensor == parts->at(InputMajorParts::kOrder) && is_ordered && !is_int8) {
+          {source.rows / rows_per_word, source.groups});
+    } else if (&tensor == parts->at(InputMajorParts::kOrder) &&
+               (is_int8 ? source.form.has_order && source.groups > 1 : is_ordered)) {
       add(".weight_g_idx", RelaidAs::kAsStored, DType::kI32, {source.cols});
     }
   }

@@ -27,9 +27,12 @@ namespace {
 
 TEST(RelaidCodes, PiecesAreThoseOfTheWhole) {
   std::mt19937 random(1);
-  for (const char* name : {"qwen3_moe_awq", "qwen3_moe_gptq_asym_actorder"}) {
-    const Checkpoint checkpoint =
-        Checkpoint::open(std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name);
+  for (const char* name : {"families/qwen3_moe_awq", "families/qwen3_moe_gptq_asym_actorder",
+                           "other_tools/float8", "other_tools/gptq_3bit_order",
+                           "other_tools/gptq_2bit_gptq", "other_tools/gptq_8bit_order"}) {
+    const Checkpoint checkpoint = Checkpoint::open(
+        std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden" / name,
+        {.family = std::string_view(name).starts_with("families") ? "" : "generic"});
     for (std::uint32_t i = 0; i < checkpoint.stored().size(); ++i) {
       std::vector<std::byte> whole(checkpoint.stored()[i].n_bytes);
       checkpoint.read(i, 0, whole);
