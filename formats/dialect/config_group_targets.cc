@@ -1,13 +1,54 @@
 #include <algorithm>
+#include <array>
 
 #include "formats/base/words.h"
 #include "formats/dialect/config_groups.h"
+#include "formats/modules/module_list.h"
 
 // Which group a module falls to.
 
 namespace ingot::formats {
 
-std::size_t ConfigGroups::Entries::find(std::string_view module) const {
+namespace {
+
+/// A linear layer, and the module of vLLM and SGLang that it is a part of.
+struct Fusion {
+  std::string_view part, whole;
+};
+constexpr std::array kFusions = {
+    Fusion{"q_proj", "qkv_proj"},
+    Fusion{"k_proj", "qkv_proj"},
+    Fusion{"v_proj", "qkv_proj"},
+    Fusion{"gate_proj", "gate_up_proj"},
+    Fusion{"up_proj", "gate_up_proj"},
+    Fusion{"q_a_proj", "fused_qkv_a_proj"},
+    Fusion{"kv_a_proj_with_mqa", "fused_qkv_a_proj"},
+    Fusion{"q_a_proj", "fused_qkv_a_proj_with_mqa"},
+    Fusion{"kv_a_proj_with_mqa", "fused_qkv_a_proj_with_mqa"},
+    Fusion{"in_proj_qkv", "in_proj_qkvz"},
+    Fusion{"in_proj_z", "in_proj_qkvz"},
+    Fusion{"in_proj_b", "in_proj_ba"},
+    Fusion{"in_proj_a", "in_proj_ba"},
+};
+
+/// The engines' modules of which a linear layer is a part: routed experts are one for a layer.
+std::vector<std::string> fused_modules(std::string_view module) {
+  std::vector<std::string> fused;
+  if (const std::string_view experts = experts_of(module); !experts.empty()) {
+    fused.emplace_back(experts);
+    return fused;
+  }
+  const std::size_t leaf = module.rfind('.') + 1;
+  for (const Fusion& fusion : kFusions) {
+    if (module.substr(leaf) == fusion.part)
+      fused.push_back(std::string(module.substr(0, leaf)).append(fusion.whole));
+  }
+  return fused;
+}
+
+}  // namespace
+
+std::size_t ConfigGroups::Entries::find_own(std::string_view module) const {
   const auto name = places.find(std::string(module));
   const std::size_t named = name == places.end() ? kNone : name->second;
   for (const auto& [pattern, place] : patterns) {
@@ -15,6 +56,14 @@ std::size_t ConfigGroups::Entries::find(std::string_view module) const {
     if (pattern.matches(module)) return place;
   }
   return named;
+}
+
+// Configs that were written for an engine name its modules.
+std::size_t ConfigGroups::Entries::find(std::string_view module) const {
+  std::size_t place = find_own(module);
+  if (place != kNone || texts.empty()) return place;
+  for (const std::string& fused : fused_modules(module)) place = std::min(place, find_own(fused));
+  return place;
 }
 
 const ConfigGroup* ConfigGroups::named_target(std::string_view module) const {

@@ -93,8 +93,10 @@ class ConfigGroups {
     std::vector<std::size_t> groups;  // by place: the group that an entry means
 
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
-    /// The place of the first entry that matches, or kNone.
+    /// The place of the first entry that matches the module, else of one that matches a module of
+    /// engines of which it is a part (`qkv_proj`, `experts`), or kNone.
     [[nodiscard]] std::size_t find(std::string_view module) const;
+    [[nodiscard]] std::size_t find_own(std::string_view module) const;
   };
 
   void add_targets(const Json& group, Faults& faults);

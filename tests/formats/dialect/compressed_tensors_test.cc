@@ -202,6 +202,23 @@ TEST(QuantizationConfig, CompressedTensorsHonoursItsExpressions) {
             Json::array({"lm_head", "model.layers.0.mlp.gate_proj", "re:.*down_proj$"}));
 }
 
+TEST(ConfigGroupTargets, MayBeModulesOfAnEngine) {
+  const Json block = Json::parse(R"({"config_groups": {
+      "a": {"targets": ["re:.*qkv_proj$", "model.layers.0.mlp.experts"], "weights": {"num_bits": 8,
+            "type": "float", "strategy": "channel"}},
+      "b": {"targets": ["Linear", "model.layers.0.self_attn.k_proj"], "weights": {"num_bits": 4,
+            "type": "float", "strategy": "group", "group_size": 32}}},
+      "ignore": ["model.layers.1.mlp.gate_up_proj"]})");
+  const ConfigGroups groups(block);
+  const auto target = [&](const char* module) { return groups.target_of(module)->name; };
+  EXPECT_EQ(target("model.layers.0.self_attn.q_proj"), "a");
+  EXPECT_EQ(target("model.layers.0.self_attn.k_proj"), "b") << "its own name comes first";
+  EXPECT_EQ(target("model.layers.0.mlp.experts.3.up_proj"), "a");
+  EXPECT_EQ(target("model.layers.0.self_attn.o_proj"), "b");
+  EXPECT_TRUE(groups.is_ignored("model.layers.1.mlp.up_proj"));
+  EXPECT_FALSE(groups.is_ignored("model.layers.1.mlp.down_proj"));
+}
+
 TEST(QuantizationConfig, CompressedTensorsReplacesAWrongSource) {
   const Json ignored = derived("compressed-tensors", config_with(kCtSource), {kUp, kDown, kHead});
   EXPECT_EQ(ignored["ignore"], Json::array({"lm_head"})) << "down_proj is quantized now";
