@@ -50,6 +50,8 @@ constexpr std::array kLoads = {
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfVllm},
     EngineLoad{kCt, kMxfp8, kWeightOnly, kOnGpu},
     EngineLoad{kCt, kMxfp8, kDynamic, kGenerated},
+    EngineLoad{kModelopt, kMxfp8, kDynamic, kRead, "",
+               "vllm/model_executor/layers/quantization/modelopt.py: ModelOptMxFp8Config"},
 };
 
 constexpr std::array kLimits = {

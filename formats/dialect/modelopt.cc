@@ -1,6 +1,7 @@
 #include "formats/dialect/modelopt.h"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,10 @@ constexpr std::array kFp8ChannelParts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kPerRow},
 };
+constexpr std::array kMxfp8Parts = {
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
+};
 constexpr std::array kFp8BlockParts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kSpread},
@@ -58,6 +63,7 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, "FP8_PER_CHANNEL_PER_TOKEN",
                kFp8ChannelParts},
     StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kFp8BlockParts},
+    StorageRow{SchemeId::kMxfp8, Activations::kDynamic, "MXFP8", kMxfp8Parts},
     StorageRow{.scheme = SchemeId::kFp8Block,
                .activations = Activations::kDynamic,
                .config_name = "FP8_PB_WO",
@@ -91,23 +97,54 @@ ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
   return {entries, PatternSyntax::kGlob};
 }
 
-/// The description of the model to write: one algorithm and the modules that it leaves out.
+/// The description of the model to write: an algorithm, or several and the modules of each, and the
+/// modules that are left out.
 struct Derived {
-  const StorageRow* algo = nullptr;
+  std::vector<const StorageRow*> algos;
+  std::map<std::string, std::size_t>
+      layers;  ///< of several algorithms: the number of each module's
   std::vector<std::string> excluded;
+
+  [[nodiscard]] bool is_mixed() const { return algos.size() > 1; }
+  [[nodiscard]] std::string_view algo_name() const {
+    return is_mixed() ? kModeloptMixed : algos.front()->config_name;
+  }
 };
 
-Derived derive(const WrittenModel& model, const WrittenGroups& written) {
-  const QuantizationGroup& group = written.groups.front();
-  Derived derived;
-  derived.algo = find_storage(kModeloptDialect, group.scheme, group.activations);
-  if (written.groups.size() > 1 || derived.algo == nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                "dialect modelopt holds one scheme of nvfp4 (weight-only, static), fp8-tensor "
-                "(static), fp8-channel and fp8-block (dynamic), not {} with {} activations{}",
-                scheme_facts(group.scheme).name, activations_name(group.activations),
-                written.groups.size() > 1 ? " together with others" : "");
+/// The modules of each class of a mixture. Experts of a layer are one module to engines, and are
+/// listed as one.
+std::map<std::string, std::size_t> listed_modules(const WrittenGroups& written) {
+  std::map<std::string, std::size_t> layers;
+  std::map<std::string_view, std::uint32_t> of_experts;
+  for (const ClassedModule& module : written.modules) {
+    const std::string_view experts = experts_of(module.name);
+    if (experts.empty()) {
+      if (module.cls != 0) layers.emplace(module.name, module.cls - 1);
+      continue;
+    }
+    const auto [known, is_new] = of_experts.try_emplace(experts, module.cls);
+    if (known->second != module.cls) {
+      throw Error(ErrorCode::kUnsupported,
+                  "is in another form than other experts of its layer, and dialect modelopt lists "
+                  "experts by the layer (give them one with --rule role:expert-gate,...)")
+          .in_tensor(module.name);
+    }
+    if (is_new && module.cls != 0) layers.emplace(experts, module.cls - 1);
   }
+  return layers;
+}
+
+Derived derive(const WrittenModel& model, const WrittenGroups& written) {
+  Derived derived;
+  for (const QuantizationGroup& group : written.groups) {
+    derived.algos.push_back(find_storage(kModeloptDialect, group.scheme, group.activations));
+    if (derived.algos.back() != nullptr) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "dialect modelopt holds nvfp4 (weight-only, static), fp8-tensor (static), "
+                "fp8-channel, fp8-block and mxfp8 (dynamic), not {} with {} activations",
+                scheme_facts(group.scheme).name, activations_name(group.activations));
+  }
+  if (derived.is_mixed()) derived.layers = listed_modules(written);
   derived.excluded =
       module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);
   // SGLang takes an empty list for a missing one. A norm is no linear layer, so this entry has no
@@ -156,7 +193,7 @@ std::uint64_t group_size(const StorageRow& algo) {
   return scheme_facts(algo.scheme).group_cols;
 }
 
-Json config_group(const StorageRow& algo) {
+Json config_group(const StorageRow& algo, const std::vector<std::string>& targets) {
   const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
   const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
   Json group = Json::object();
@@ -166,8 +203,40 @@ Json config_group(const StorageRow& algo) {
                                          group_size(algo), is_by_row ? "token" : "");
   }
   group["weights"] = numbers(bits, false, group_size(algo), is_by_row ? "channel" : "");
-  group["targets"] = {"Linear"};
+  group["targets"] = targets;
   return group;
+}
+
+/// `config_groups`: the modules of each algorithm.
+Json config_groups(const Derived& derived) {
+  if (!derived.is_mixed()) return {{"group_0", config_group(*derived.algos.front(), {"Linear"})}};
+  Json groups = Json::object();
+  for (std::size_t i = 0; i < derived.algos.size(); ++i) {
+    std::vector<std::string> targets;
+    for (const auto& [module, algo] : derived.layers)
+      if (algo == i) targets.push_back(module);
+    groups[fmt::format("group_{}", i)] = config_group(*derived.algos[i], targets);
+  }
+  return groups;
+}
+
+/// Says the group of the one algorithm, or the algorithm of each module, in `owner`.
+void state_algos(const Derived& derived, Json& owner) {
+  if (!derived.is_mixed()) {
+    if (const std::uint64_t size = group_size(*derived.algos.front()); size != 0)
+      owner["group_size"] = size;
+    return;
+  }
+  Json layers = Json::object();
+  auto& members = layers.get_ref<Json::object_t&>();
+  for (const auto& [module, algo] : derived.layers) {
+    const StorageRow& row = *derived.algos[algo];
+    Json layer = {{"quant_algo", row.config_name}};
+    if (group_size(row) != 0 && row.scheme != SchemeId::kFp8Block)
+      layer["group_size"] = group_size(row);
+    members.emplace_back(module, std::move(layer));
+  }
+  owner["quantized_layers"] = std::move(layers);
 }
 
 Json quantization_config(const WrittenModel& model) {
@@ -176,10 +245,10 @@ Json quantization_config(const WrittenModel& model) {
   const Json* block = source_block(model.source, kModeloptDialect);
   if (is_kept(block, model, written)) return *block;
   const Derived derived = derive(model, written);
-  Json result = {{"config_groups", {{"group_0", config_group(*derived.algo)}}},
+  Json result = {{"config_groups", config_groups(derived)},
                  {"ignore", derived.excluded},
-                 {"quant_algo", derived.algo->config_name}};
-  if (group_size(*derived.algo) != 0) result["group_size"] = group_size(*derived.algo);
+                 {"quant_algo", derived.algo_name()}};
+  state_algos(derived, result);
   result["producer"] = producer();
   result["quant_method"] = "modelopt";
   return result;
@@ -190,8 +259,8 @@ Json description(const WrittenModel& model) {
   const WrittenGroups written = written_groups(model);
   if (is_kept(model.description, model, written)) return *model.description;
   const Derived derived = derive(model, written);
-  Json quantization = {{"quant_algo", derived.algo->config_name}, {"kv_cache_quant_algo", nullptr}};
-  if (group_size(*derived.algo) != 0) quantization["group_size"] = group_size(*derived.algo);
+  Json quantization = {{"quant_algo", derived.algo_name()}, {"kv_cache_quant_algo", nullptr}};
+  state_algos(derived, quantization);
   quantization["exclude_modules"] = derived.excluded;
   return {{"producer", producer()}, {"quantization", std::move(quantization)}};
 }
@@ -202,6 +271,7 @@ const Dialect kModeloptDialect = {
     .name = "modelopt",
     .summary = "quant_method modelopt: X.weight, X.weight_scale, X.weight_scale_2, which multiply",
     .storage = kStorage,
+    .holds_mixtures = true,
     .heads = Heads::kBySilence,
     .description_file = "hf_quant_config.json",
     .quantization_config = quantization_config,

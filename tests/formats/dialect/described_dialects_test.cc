@@ -94,7 +94,8 @@ TEST(Modelopt, NamesTheAlgorithmOfEverySpelling) {
       {{SchemeId::kNvfp4, Activations::kStatic}, "NVFP4"},
       {{SchemeId::kFp8Tensor, Activations::kStatic}, "FP8"},
       {{SchemeId::kFp8Channel, Activations::kDynamic}, "FP8_PER_CHANNEL_PER_TOKEN"},
-      {{SchemeId::kFp8Block, Activations::kDynamic}, "FP8_PB_WO"}};
+      {{SchemeId::kFp8Block, Activations::kDynamic}, "FP8_PB_WO"},
+      {{SchemeId::kMxfp8, Activations::kDynamic}, "MXFP8"}};
   const Dialect& modelopt = *find_dialect("modelopt");
   const auto n_written = std::ranges::count(modelopt.storage, false, &StorageRow::is_kept_only);
   EXPECT_EQ(static_cast<std::size_t>(n_written), names.size());
@@ -160,10 +161,39 @@ TEST(Modelopt, ExcludesThePredictionHeadByVllmsName) {
       << excluded.dump();
 }
 
+TEST(Modelopt, ListsTheModulesOfAMixture) {
+  auto written = moe(SchemeId::kNvfp4, Activations::kWeightOnly);
+  const std::string_view fp8 = "model.layers.0.self_attn.o_proj.weight";
+  const std::string_view mx = "model.layers.1.self_attn.o_proj.weight";
+  written.push_back(tensor(fp8, SchemeId::kFp8Tensor, Activations::kStatic));
+  written.push_back(tensor(mx, SchemeId::kMxfp8, Activations::kDynamic));
+  const Json block = config_block("modelopt", config_with(), written);
+  const Json file = description("modelopt", config_with(), written);
+  EXPECT_EQ(block["quant_algo"], "MIXED_PRECISION");
+  EXPECT_EQ(block["quantized_layers"].dump(),
+            R"({"model.layers.0.mlp.experts":{"quant_algo":"W4A16_NVFP4","group_size":16},)"
+            R"("model.layers.0.self_attn.o_proj":{"quant_algo":"FP8"},)"
+            R"("model.layers.1.mlp.experts":{"quant_algo":"W4A16_NVFP4","group_size":16},)"
+            R"("model.layers.1.self_attn.o_proj":{"quant_algo":"MXFP8","group_size":32}})");
+  EXPECT_EQ(file["quantization"]["quantized_layers"], block["quantized_layers"]);
+  EXPECT_EQ(block["config_groups"].size(), 3U);
+  // Read back, and kept.
+  const ModelConfig again = config_with(block.dump());
+  const Dialect& modelopt = *find_dialect("modelopt");
+  const SourceActivations said(again, modelopt, file);
+  EXPECT_EQ(said.of(fp8, {.scheme = SchemeId::kFp8Tensor}), Activations::kStatic);
+  EXPECT_EQ(said.of(mx, {.scheme = SchemeId::kMxfp8}), Activations::kDynamic);
+  EXPECT_EQ(said.of("model.layers.1.mlp.experts.0.up_proj.weight", {.scheme = SchemeId::kNvfp4}),
+            Activations::kWeightOnly);
+  EXPECT_EQ(config_block("modelopt", again, written, &file).dump(), block.dump());
+  EXPECT_EQ(description("modelopt", again, written, &file).dump(), file.dump());
+}
+
 TEST(Modelopt, RefusesWhatItCannotHold) {
   auto written = moe(SchemeId::kNvfp4, Activations::kWeightOnly);
-  written.push_back(tensor("x.weight", SchemeId::kFp8Tensor, Activations::kStatic));
-  expect_error(ErrorCode::kUnsupported, {"one scheme"},
+  written.push_back(tensor("model.layers.0.mlp.experts.1.up_proj.weight", SchemeId::kMxfp8,
+                           Activations::kDynamic));
+  expect_error(ErrorCode::kUnsupported, {"other experts of its layer"},
                [&] { static_cast<void>(description("modelopt", config_with(), written)); });
   expect_error(ErrorCode::kUnsupported, {"nvfp4 with dynamic"}, [&] {
     static_cast<void>(
