@@ -278,10 +278,14 @@ void transforms(const RuleInput& input) {
     // A transform without groups transforms nothing.
     const Json& groups = json_member(value, "config_groups");
     if (groups.is_object() && groups.empty()) continue;
+    const bool is_sparse = std::string_view(key) == "sparsity_config";
     input.report_config(
         ErrorCode::kUnsupported,
-        fmt::format("quantization_config.{} is {}: loaders would change the weights", key,
-                    config_text(value)));
+        fmt::format("quantization_config.{} is {}: the weights are {}, which {} (take the "
+                    "checkpoint that it was made from)",
+                    key, config_text(value),
+                    is_sparse ? "packed as sparse ones" : "stored under transforms, as Hadamard's",
+                    is_sparse ? "loaders would unpack" : "loaders would undo as they compute"));
   }
 }
 

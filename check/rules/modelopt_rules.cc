@@ -113,8 +113,8 @@ void required_keys(const RuleInput& input) {
   };
   const std::string& algo = statement.block.algo_name();
   require("quant_algo");
-  require(statement.list);
-  if (algo == kModeloptMixed) require("quantized_layers");
+  // A mixture lists the modules that are quantized; ModelOpt leaves an empty list of others out.
+  require(algo == kModeloptMixed ? "quantized_layers" : statement.list);
   if (std::string_view(statement.file) != kFile) return;  // the block has neither
   require("kv_cache_quant_algo");
   if (algo.find("NVFP4") != std::string::npos) require("group_size");

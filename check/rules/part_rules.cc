@@ -359,6 +359,8 @@ void one_scheme(const RuleInput& input) {
 }
 
 void part_names(const RuleInput& input) {
+  // Their rows are those of the dialect in which they are written.
+  if (input.dialect().is_read_only) return;
   for_each_judged(input, [&](const LogicalTensor& tensor) {
     if (!is_held(input, tensor)) return;
     tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {

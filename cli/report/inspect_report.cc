@@ -1,5 +1,6 @@
 #include "cli/report/inspect_report.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -8,6 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/cache_words.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/storage/tensor_source.h"
 #include "library/as_stored.h"
 #include "library/summary.h"
@@ -112,6 +114,13 @@ std::string quantization_text(const Checkpoint& checkpoint, const Summary& summa
                         formats::scheme_facts(found.scheme).name, side(found.block_rows),
                         side(found.block_cols), formats::dtype_name(found.scale_dtype),
                         count_text(tally.n_tensors), count_text(tally.n_parameters));
+  }
+  const auto n_decoded = std::ranges::count_if(
+      checkpoint.tensors(),
+      [](const formats::LogicalTensor& tensor) { return formats::is_decoded(tensor.encoding); });
+  if (n_decoded > 0) {
+    text += fmt::format("quantization  codes seen as their values in f32: {} weights\n",
+                        count_text(static_cast<std::uint64_t>(n_decoded)));
   }
   if (text.empty()) text = "quantization  none\n";
   if (const auto& config = checkpoint.config().quantization) {

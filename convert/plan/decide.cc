@@ -325,11 +325,25 @@ class Decider {
     return nullptr;
   }
 
+  // The row for codes of a dialect that is only read, with the activations that its files say;
+  // null: there is none. No engine loads INT8 without quantized activations.
+  const StorageRow* said_row(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    if (!source_.dialect().is_read_only) return nullptr;
+    const Activations activations = said().of(tensor.name, tensor.encoding);
+    const bool is_int8 = formats::scheme_facts(planned.to).code == formats::CodeKind::kInt8;
+    const bool is_possible = activations != Activations::kStatic &&
+                             !(is_int8 && activations == Activations::kWeightOnly);
+    return is_possible ? formats::find_storage(dialect_, source_.family(), planned.to, activations)
+                       : nullptr;
+  }
+
   const StorageRow* storage_of(PlannedTensor& planned, const LogicalTensor& tensor) {
     const auto& wanted = recipe_.choices.activations;
     const formats::Family& family = source_.family();
     const StorageRow* row = row_of_kept_inputs(planned, tensor);
     planned.keeps_input = row != nullptr;
+    if (row == nullptr && !wanted && planned.action == Action::kRewrap)
+      row = said_row(planned, tensor);
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // A tensor that is only kept may have any row of its scheme.
     if (row == nullptr && planned.action == Action::kRewrap)

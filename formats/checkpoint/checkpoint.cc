@@ -118,15 +118,14 @@ std::string remark_on_decoded(std::span<const LogicalTensor> tensors,
   }
   std::vector<std::string> kinds;
   for (const auto& [dtype, n] : counts) {
-    kinds.push_back(fmt::format(
-        "{} weight{} of {}", n, n == 1 ? "" : "s",
-        dtype == DType::kI8 ? "8-bit codes with zero points or an order" : dtype_name(dtype)));
+    kinds.push_back(fmt::format("{} weight{} of {}", n, n == 1 ? "" : "s",
+                                dtype == DType::kI8
+                                    ? "8-bit codes with zero points or an order of columns"
+                                    : dtype_name(dtype)));
   }
   if (kinds.empty()) return {};
-  return fmt::format(
-      "{} with scales are read as their values in f32, and written in other schemes "
-      "only",
-      fmt::join(kinds, ", "));
+  return fmt::format("read as their values in f32, and written in other schemes only: {}",
+                     fmt::join(kinds, ", "));
 }
 
 bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {

@@ -96,7 +96,8 @@ bool says_nothing(const Json& value) {
 std::string cache_words(const Json& block) {
   if (!block.is_object()) return {};
   for (const auto& [key, value] : block.items()) {
-    if (key.starts_with("kv_cache") && !value.is_null() && value != "auto")
+    // Quark writes its keys whether it quantizes caches or not.
+    if (key.starts_with("kv_cache") && !says_nothing(value) && value != "auto")
       return fmt::format("{} is {}", key, config_text(value));
   }
   return cache_words(json_member(block, "quantization"));

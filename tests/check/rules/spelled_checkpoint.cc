@@ -109,6 +109,7 @@ const char* modelopt_algo(const Spelled& spelled) {
   if (spelled.scheme == SchemeId::kFp8Tensor) return "FP8";
   if (spelled.scheme == SchemeId::kFp8Channel) return "FP8_PER_CHANNEL_PER_TOKEN";
   if (spelled.scheme == SchemeId::kFp8Block) return "FP8_PB_WO";
+  if (spelled.scheme == SchemeId::kMxfp8) return "MXFP8";
   return spelled.activations == Activations::kStatic ? "NVFP4" : "W4A16_NVFP4";
 }
 

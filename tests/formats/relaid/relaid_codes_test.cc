@@ -15,6 +15,7 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/storage/block_scales.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -176,7 +177,7 @@ testing::TinyCheckpoint with_config(const std::string& block,
 
 constexpr const char* kDynamic = R"("quant_method": "gptq", "bits": 4, "group_size": 32,
     "sym": true, "checkpoint_format": "gptq",
-    "dynamic": {"-:.*left.*": {}, "+:.*down.*": {"bits": 8}, ".*three.*": {"bits": 3}})";
+    "dynamic": {"-:.*left.*": {}, "+:.*down.*": {"bits": 8}, ".*five.*": {"bits": 5}})";
 constexpr const char* kPackedIn8 = R"("quant_method": "compressed-tensors",
     "format": "pack-quantized", "config_groups": {"group_0": {"targets": ["re:.*down.*"],
     "weights": {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 32}},
@@ -235,23 +236,30 @@ TEST_F(CodesOf8Bits, ThatStateOtherSidesAreRefused) {
                         [&] { Checkpoint::open(dir_.path(), {.family = "generic"}); });
 }
 
-TEST_F(CodesOf8Bits, WithZeroPointsAreRefused) {
-  struct Case {
-    const char *symmetry, *said;
-    ErrorCode code;
-  };
-  for (const auto& [symmetry, said, code] :
-       {Case{"true", "sym true", ErrorCode::kMismatch},
-        Case{"false", "reads symmetric ones", ErrorCode::kUnsupported}}) {
-    with_config(
-        fmt::format(R"("quant_method": "gptq", "bits": 8, "group_size": 32, "sym": {})", symmetry),
-        gptq_of_8_bits("down", 100))
-        .write(dir_.path());
-    const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
-    testing::expect_error(code, {"down.qzeros", "other than 128", said}, [&] {
-      std::vector<std::byte> codes(4);
-      checkpoint.read(checkpoint.tensors()[0].encoding.stored.weight(), 0, codes);
-    });
+constexpr const char* kOf8Bits = R"("quant_method": "gptq", "bits": 8, "group_size": 32, "sym": )";
+
+TEST_F(CodesOf8Bits, WithZeroPointsBelieNoConfig) {
+  with_config(std::string(kOf8Bits) + "true", gptq_of_8_bits("down", 100)).write(dir_.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
+  testing::expect_error(ErrorCode::kMismatch, {"down.qzeros", "other than 128", "sym true"}, [&] {
+    std::vector<std::byte> codes(4);
+    checkpoint.read(checkpoint.tensors()[0].encoding.stored.weight(), 0, codes);
+  });
+}
+
+TEST_F(CodesOf8Bits, WithZeroPointsAreSeenAsValues) {
+  with_config(std::string(kOf8Bits) + "false", gptq_of_8_bits("down", 100)).write(dir_.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
+  ASSERT_EQ(checkpoint.tensors().size(), 1U);
+  const LogicalTensor& tensor = checkpoint.tensors()[0];
+  EXPECT_TRUE(is_decoded(tensor.encoding));
+  EXPECT_EQ(tensor.shape, (Shape{kRows, kCols}));
+  std::vector<float> values(kRows * kCols);
+  checkpoint.read(tensor.encoding.stored.weight(), 0, std::as_writable_bytes(std::span(values)));
+  for (std::uint64_t i = 0; i < values.size(); ++i) {
+    const std::uint64_t row = i / kCols, col = i % kCols;
+    const auto scale = static_cast<float>(row * kGroups + col / 32 + 1);
+    ASSERT_EQ(values[i], static_cast<float>(int{code_at(row, col)} - 101) * scale) << i;
   }
 }
 
@@ -265,13 +273,12 @@ TEST_F(CodesOf8Bits, OtherBitsAreOneFault) {
     for (const std::string& fragment : fragments)
       EXPECT_NE(faults.errors()[0].message().find(fragment), std::string::npos) << fragment;
   };
-  auto tensors = gptq_of_8_bits("three.a", 127);
-  for (const testing::TinyTensor& tensor : gptq_of_8_bits("three.b", 127))
-    tensors.push_back(tensor);
+  auto tensors = gptq_of_8_bits("five.a", 127);
+  for (const testing::TinyTensor& tensor : gptq_of_8_bits("five.b", 127)) tensors.push_back(tensor);
   with_config(kDynamic, tensors).write(dir_.path());
-  one_fault({"bits 3", "'.*three.*'"});
-  with_config(R"("quant_method": "gptq", "bits": 3, "group_size": 32)", tensors).write(dir_.path());
-  one_fault({"bits 3", "4 and 8"});
+  one_fault({"bits 5", "'.*five.*'"});
+  with_config(R"("quant_method": "gptq", "bits": 5, "group_size": 32)", tensors).write(dir_.path());
+  one_fault({"bits 5", "2, 3, 4 and 8"});
   with_config(kPackedIn8, {{"three.weight_packed", "I32", {8, 6}},
                            {"three.weight_scale", "F32", {8, 2}},
                            {"three.weight_shape", "I64", {2}}})

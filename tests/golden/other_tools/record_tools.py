@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""record_tools.py OUT [NAME ...]: small Llama checkpoints as AutoRound and Quark export them, with their values.
+"""record_tools.py OUT [NAME ...]: small Llama checkpoints as AutoRound, Quark and ModelOpt export them, with their values.
 
 OUT/NAME/ has model.safetensors and config.json as the tool wrote them and decoded.json: per quantized weight its shape
 and the SHA-256 of its values as little-endian float32 and rounded to bfloat16, which NumPy decoded from the stored parts
-by their definition. Needs torch, transformers, auto-round and amd-quark.
+by their definition. fbgemm_fp8 is made with torch, as transformers stores it: FBGEMM quantizes on GPUs only. Needs
+torch, transformers, auto-round, amd-quark and nvidia-modelopt.
 """
 import hashlib
 import json
@@ -90,6 +91,40 @@ def quark(name, folder):
     export_safetensors(model=model, output_dir=str(folder), weight_format="real_quantized", pack_method="reorder")
 
 
+def modelopt(_, folder):
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    fp8 = {"num_bits": (4, 3), "axis": None}
+    nvfp4 = {"num_bits": (2, 1), "block_sizes": {-1: 16, "type": "dynamic", "scale_bits": (4, 3)}, "axis": None}
+    mxfp8 = {"num_bits": (4, 3), "block_sizes": {-1: 32, "type": "dynamic", "scale_bits": (8, 0)}, "axis": None}
+    rules = {"default": {"enable": False}}
+    for part in "weight_quantizer", "input_quantizer":
+        for layer, numbers in [("*[qkv]_proj*", fp8), ("*o_proj*", mxfp8), ("*gate_proj*", nvfp4), ("*up_proj*", nvfp4)]:
+            rules[layer + part] = numbers
+    rules["*down_proj*weight_quantizer"] = nvfp4  # W4A16
+    torch.manual_seed(9)
+    data = [torch.randint(0, 63, (1, 32)) for _ in range(4)]
+    model = mtq.quantize(tiny(), {"quant_cfg": rules, "algorithm": "max"}, lambda m: [m(x) for x in data])
+    export_hf_checkpoint(model, export_dir=str(folder))
+
+
+def fbgemm(_, folder):
+    from safetensors.torch import save_file
+    model, plain, tensors = tiny(), ["lm_head", "model.layers.0.self_attn.o_proj"], {}
+    for name, tensor in model.state_dict().items():
+        if tensor.dim() != 2 or "embed" in name or any(name.startswith(module + ".") for module in plain):
+            tensors[name] = tensor.clone()
+            continue
+        scale = tensor.float().abs().amax(1, keepdim=True) / 448
+        tensors[name] = (tensor.float() / scale).to(torch.float8_e4m3fn)
+        tensors[name + "_scale"] = scale
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = model.config.to_dict() | {"quantization_config": {
+        "activation_scale_ub": 1200.0, "modules_to_not_convert": plain, "quant_method": "fbgemm_fp8"}}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, default=str) + "\n")
+
+
 def unpacked(words, bits, axis):
     """The codes of int32 words, a stream of bits along `axis`."""
     words = np.moveaxis(words.view(np.uint32).astype(np.uint64), axis, -1)
@@ -132,7 +167,8 @@ def decode(parts, block):
         scale = number["weight_scale"]
         if scale.dtype == np.uint8:
             return values * wide(2.0 ** (scale.astype(np.float64) - 127), values.shape)
-        effective = (scale.astype(np.float32) / number["weight_global_scale"].astype(np.float32)).astype(np.float32)
+        effective = (scale * number["weight_scale_2"] if "weight_scale_2" in number
+                     else scale / number["weight_global_scale"]).astype(np.float32)
         return values * wide(effective, values.shape)
     values = codes.astype(np.float64)
     if "weight_zero_point" in number:
@@ -162,14 +198,17 @@ def record(folder):
 
 
 def main(out, names):
-    for name in names or [*AUTO_ROUND, *QUARK]:
+    others = {"modelopt_mixed": modelopt, "fbgemm_fp8": fbgemm}
+    for name in names or [*AUTO_ROUND, *QUARK, *others]:
         with tempfile.TemporaryDirectory() as scratch:
-            (auto_round if name in AUTO_ROUND else quark)(name, Path(scratch) / "made")
+            make = others.get(name) or (auto_round if name in AUTO_ROUND else quark)
+            make(name, Path(scratch) / "made")
             config = next(Path(scratch).rglob("config.json"))
             folder = out / name
             folder.mkdir(parents=True, exist_ok=True)
-            for file in ("config.json", "model.safetensors"):
-                shutil.copy(config.with_name(file), folder / file)
+            for file in ("config.json", "model.safetensors", "hf_quant_config.json"):
+                if config.with_name(file).exists():
+                    shutil.copy(config.with_name(file), folder / file)
         record(folder)
 
 
