@@ -147,9 +147,9 @@ INSTANTIATE_TEST_SUITE_P(
         Fixture{"other_tools/quark_fp8_channel", ""}, Fixture{"other_tools/quark_e5m2", ""},
         Fixture{"other_tools/quark_int8", ""}, Fixture{"other_tools/quark_int8_tensor", ""},
         Fixture{"other_tools/quark_int8_zeros", ""}, Fixture{"other_tools/quark_mxfp4", ""}),
-    [](const auto& info) {
-      std::string name = info.param.name;
-      return name.substr(name.rfind('/') + 1);
+    [](const auto& at) {
+      const std::string folder = at.param.name;
+      return folder.substr(folder.rfind('/') + 1);
     });
 
 TEST_P(DecodedFixture, IsCopiedToTheByte) {
