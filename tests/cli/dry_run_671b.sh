@@ -13,6 +13,11 @@ assert sum(f["tensors"] for f in plan["files"]) == 92425 - 45932, "one tensor pe
 # 685,355,329,792 elements without scales (formats reference): two bytes each, but for the F32 norms and biases.
 assert 1_370_710_659_584 < plan["bytes_out"] < 1_370_740_000_000, plan["bytes_out"]
 P
+# A cut, planned rank by rank.
+/usr/bin/time -f '%M' -o "$work/cut" "$ingot" convert "$work/in" "$work/out" --tp 8 --ep 16 --pp 4 --dry-run --assume-disk 2TB \
+  >"$work/stdout" 2>"$work/stderr" || fail "dry run of a cut: $(cat "$work/stderr")"
+kilobytes=$(tail -1 "$work/cut")
+[ "$kilobytes" -le $((1024 * 1024)) ] || fail "the plan of a cut took $kilobytes KiB"
 # On a disk that is too small: the plan all the same, what is missing, and that consuming the source would help.
 expect 2 "--consume-source, which needs" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --assume-disk 1TB
 grep -qF "are missing" "$work/stderr" || fail "nothing is missing: $(cat "$work/stderr")"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Cuts of the real 671B checkpoint, planned from headers only: cuts that do not fit are refused with names and remedies,
-# others are planned rank by rank below 1 GiB. Sizes are compared with those that follow from the source's own headers.
-# With `all` also cuts that repeat a claim for other numbers of ranks.
+# Cuts of eight layers of the real 671B checkpoint, planned from headers only: cuts that do not fit are refused with names
+# and remedies, others are planned rank by rank below 1 GiB. Sizes are compared with those that follow from the source's
+# own headers. With `all` every layer, and cuts that repeat a claim for other numbers of ranks.
 source "$(dirname "$0")/expect.sh"
 ingot=$1
-expect 0 "" "$ingot" synth "$work/in" --family deepseek_v32 --like 671b-headers
+layers=(--layers 8)
+[ "${2:-}" = all ] && layers=()
+expect 0 "" "$ingot" synth "$work/in" --family deepseek_v32 --like 671b-headers "${layers[@]}"
 
 # plan STATUS OPTIONS...: a dry run; the document in $work/plan, what it took on stdout.
 plan() {

@@ -80,7 +80,7 @@ cp -r "$example" "$work/in.d" && chmod -R u+w "$work/in.d" && : >"$work/in.d/pic
 "$ingot" inspect "$work/in.d" >"$work/loud" 2>"$work/stderr"
 grep -q warning "$work/stderr" || fail "no warning without --quiet"
 for arguments in "inspect $work/in.d" "check $example" "list schemes" "convert $work/in.d $work/bf16 --to bf16 --progress always" \
-  "verify $example $work/bf16 --progress always" "synth $work/synth --family deepseek_v3" "help" "completions bash"; do
+  "verify $example $work/bf16 --progress always" "synth $work/synth --family deepseek_v3 --like tiny" "help" "completions bash"; do
   # shellcheck disable=SC2086
   "$ingot" $arguments --quiet >"$work/stdout" 2>"$work/stderr" || fail "$arguments --quiet"
   [ -s "$work/stdout" ] || fail "$arguments --quiet has no result"

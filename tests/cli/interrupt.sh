@@ -3,7 +3,7 @@
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 "$ingot" synth "$work/in" --family deepseek_v3 --like layer --layers 3 --dense-layers 1 --experts 16 --mtp-layers 0 \
-  --hidden 2048 --moe-intermediate 1024 --intermediate 4096 --heads 32 --vocab 8192 >/dev/null || fail "synth"
+  --hidden 1024 --moe-intermediate 512 --intermediate 2048 --heads 16 --vocab 4096 >/dev/null || fail "synth"
 "$ingot" convert "$work/in" "$work/whole" --to bf16 --progress never >/dev/null || fail "convert"
 interrupted=0
 for lines in 1 3; do

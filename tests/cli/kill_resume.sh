@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# kill_resume.sh INGOT KILLS LAYERS EXPERTS [convert options...]
+# kill_resume.sh INGOT KILLS LAYERS EXPERTS HIDDEN [convert options...]
 # Kills a conversion with SIGKILL at KILLS random points, resuming each time, and compares the result with an
 # uninterrupted run, byte for byte. A run that ends before its signal is compared too and does not count. The seed of the
 # points is fixed, the machine's speed is not: every run differs.
 set -euo pipefail
-ingot=$1 kills=$2 layers=$3 experts=$4
-shift 4
+ingot=$1 kills=$2 layers=$3 experts=$4 hidden=$5
+shift 5
 work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-kill-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 "$ingot" synth "$work/source" --family deepseek_v3 --like layer --layers "$layers" --dense-layers 1 --experts "$experts" \
-  --mtp-layers 0 --hidden 2048 --moe-intermediate 1024 --intermediate 4096 --heads 32 --vocab 8192 --shards 3
+  --mtp-layers 0 --hidden "$hidden" --moe-intermediate $((hidden / 2)) --intermediate $((2 * hidden)) \
+  --heads $((hidden / 64)) --vocab $((4 * hidden)) --shards 3
 begin=$(date +%s%N)
 "$ingot" convert "$work/source" "$work/whole" --to bf16 --progress never "$@" >/dev/null
 elapsed_ms=$((($(date +%s%N) - begin) / 1000000))
