@@ -10,7 +10,7 @@ diff -r "$work/whole" "$work/out" || fail "--read-back changes the output"
 published=0 found=0
 for fault in FLIP LOSE; do
   # Claim and journal are written as well; what is wrong with those shows otherwise.
-  for n in 4 5 6 7 8 9 10 11 12; do
+  for n in 4 6 8 10 12; do
     for options in "" --buffered; do
       rm -rf "$work/out"
       INGOT_FAULTS="pwrite:$fault:$n:$n" LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" --to bf16 --progress never \
@@ -31,16 +31,16 @@ for fault in FLIP LOSE; do
   done
 done
 echo "$found faults were found, $published did not reach the output"
-[ "$found" -ge 12 ] || fail "only $found faults were found"
+[ "$found" -ge 7 ] || fail "only $found faults were found"
 
 # Without --read-back such faults are published, or the test above proves nothing.
 bad=0
-for n in 4 5 6 7 8 9 10 11 12; do
+for n in 4 6 8 10 12; do
   rm -rf "$work/out"
   INGOT_FAULTS="pwrite:FLIP:$n:$n" LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" --to bf16 --progress never \
     --mem-limit 64MiB --threads 1 >/dev/null 2>&1 || continue
   diff -rq "$work/whole" "$work/out" >/dev/null || bad=$((bad + 1))
 done
 echo "$bad faults were published without --read-back"
-[ "$bad" -ge 3 ] || fail "only $bad faults were published"
+[ "$bad" -ge 2 ] || fail "only $bad faults were published"
 finish

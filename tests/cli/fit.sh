@@ -78,21 +78,21 @@ expect 0 "fits      yes" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cach
 json inspect "$example" --gpu H100
 holds "f['device_bytes'] == 81559 * 2**20 and f['fits'] and f['gpu'] == {'name': 'h100', 'needed': 1}"
 expect 0 "needs     1 b200" "$ingot" inspect "$example" --gpu b200 --context 4k
-"$ingot" synth "$work/671b" --family deepseek_v3 --like headers >/dev/null 2>&1 || fail "synth"
-json inspect "$work/671b" --gpu a100
+"$ingot" synth "$work/large" --family deepseek_v3 --like headers --layers 24 >/dev/null 2>&1 || fail "synth"
+json inspect "$work/large" --gpu a100
 needed=$(python3 -c "import json,sys; print(json.load(sys.stdin)['fit']['gpu']['needed'])" <"$work/json")
 holds "f['ranks'] == f['tp'] == f['ep'] == $needed > 2 and f['fits']"
-result 1 inspect "$work/671b" --gpu-memory 81920MiB --tp $((needed / 2)) --ep $((needed / 2))
-json inspect "$work/671b" --gpu-memory 81920MiB --tp "$needed" --ep "$needed"
+result 1 inspect "$work/large" --gpu-memory 81920MiB --tp $((needed / 2)) --ep $((needed / 2))
+json inspect "$work/large" --gpu-memory 81920MiB --tp "$needed" --ep "$needed"
 "$ingot" synth "$work/dense" --config "$(dirname "$0")/../golden/families/headers/llama.config.json" --like headers >/dev/null 2>&1 || fail "synth"
 expect 0 "needs     2 a100 (tp 2)" "$ingot" inspect "$work/dense" --gpu a100 --context 128k --sequences 4000
 # With ranks, the fit is theirs.
-result 1 inspect "$work/671b" --gpu a100 --tp 2 --ep 2
+result 1 inspect "$work/large" --gpu a100 --tp 2 --ep 2
 holds "f['ranks'] == 2 and not f['fits'] and f['gpu']['needed'] == $needed"
-json inspect "$work/671b" --gpu b200 --to nvfp4
+json inspect "$work/large" --gpu b200 --to nvfp4
 holds "f['gpu']['needed'] < $needed"
 # Where it cannot be cut any more, the reason ends the count.
-expect 1 "needs     more than 8 h100, and for 16 it cannot be cut: family generic" "$ingot" inspect "$work/671b" --gpu h100 --family generic
+expect 1 "needs     more than 2 h100, and for 4 it cannot be cut: family generic" "$ingot" inspect "$work/large" --gpu h100 --family generic
 expect 1 "needs     more than 1 h100, and for 2 it cannot be cut: tensor '" "$ingot" inspect "$example" --gpu h100 --context 1M --sequences 100000000
 expect 1 "needs     more than 8 h100, and for 16 it cannot be cut: 8 attention heads" "$ingot" inspect "$example" --gpu h100 --context 1M --sequences 100000000 --tp-fit bf16
 expect 2 "did you mean h100?" "$ingot" inspect "$example" --gpu h10

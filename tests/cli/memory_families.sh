@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# memory_families.sh INGOT FORWARD: peak RSS stays under the least --mem-limit for every kind of attention, mixer and gate.
-# FORWARD has small checkpoints of these families; they are made again, sixteen times as wide, and answer 768 tokens.
+# memory_families.sh INGOT FORWARD [DOUBLINGS]: peak RSS stays under the least --mem-limit for every kind of attention, mixer and gate.
+# FORWARD has small checkpoints of these families; they are made again, sixteen times as wide, and answer 86 tokens,
+# doubled DOUBLINGS times (2).
 source "$(dirname "$0")/expect.sh"
 source "$(dirname "$0")/peak.sh"
 ingot=$1 forward=$2
 prompt=$(seq -s, 5 90)
-for _ in 1 2 3; do prompt="$prompt,$prompt"; done
+for ((i = 0; i < ${3:-2}; i++)); do prompt="$prompt,$prompt"; done
 for family in qwen3_next kimi_linear glm5_next bailing_hybrid longcat_flash minimax_m3_vl mimo_v2_flash step3p7 glm4_moe_lite inkling mistral_large4; do
   rm -rf "$work/in"
   python3 - "$forward/$family/checkpoint/config.json" "$work/config.json" <<'P'
