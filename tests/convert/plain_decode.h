@@ -48,52 +48,54 @@ inline float bf16_value(std::uint16_t word) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(word) << 16);
 }
 
+/// `value` of every code of a tensor, `n_each` of them in a code. A plain loop: tests are compiled
+/// without inlining.
+template <typename Code, std::size_t n_each = 1, typename Value>
+std::vector<float> values_of_codes(const OutputTensor& tensor, const Value& value) {
+  const std::vector<Code> codes = tensor.as<Code>();
+  std::vector<float> values(codes.size() * n_each);
+  const Code* code = codes.data();
+  float* out = values.data();
+  for (const float* end = out + values.size(); out != end; ++code)
+    for (unsigned i = 0; i < n_each; ++i) *out++ = value(*code, i);
+  return values;
+}
+
 /// Numbers of a scale tensor, of whatever dtype.
 inline std::vector<float> scale_values(const OutputTensor& tensor) {
-  std::vector<float> values;
   switch (tensor.dtype) {
     case formats::DType::kF32:
       return tensor.as<float>();
     case formats::DType::kBf16:
-      for (const auto word : tensor.as<std::uint16_t>()) values.push_back(bf16_value(word));
-      break;
+      return values_of_codes<std::uint16_t>(tensor,
+                                            [](auto word, auto) { return bf16_value(word); });
     case formats::DType::kF8E4M3:
-      for (const auto code : tensor.as<std::uint8_t>()) values.push_back(e4m3_value(code));
-      break;
+      return values_of_codes<std::uint8_t>(tensor,
+                                           [](auto code, auto) { return e4m3_value(code); });
     default:  // U8 and F8_E8M0
-      for (const auto code : tensor.as<std::uint8_t>()) values.push_back(e8m0_value(code));
+      return values_of_codes<std::uint8_t>(tensor,
+                                           [](auto code, auto) { return e8m0_value(code); });
   }
-  return values;
 }
 
 /// The values of codes, before any scale. Packed codes: the low nibble first.
 inline std::vector<float> code_values(const OutputTensor& tensor) {
-  std::vector<float> values;
   switch (tensor.dtype) {
     case formats::DType::kBf16:
-      for (const auto word : tensor.as<std::uint16_t>()) values.push_back(bf16_value(word));
-      break;
     case formats::DType::kF32:
-      return tensor.as<float>();
     case formats::DType::kF8E4M3:
-      for (const auto code : tensor.as<std::uint8_t>()) values.push_back(e4m3_value(code));
-      break;
+      return scale_values(tensor);
     case formats::DType::kI8:
-      for (const auto code : tensor.as<std::int8_t>()) values.push_back(code);
-      break;
+      return values_of_codes<std::int8_t>(tensor,
+                                          [](int code, auto) { return static_cast<float>(code); });
     case formats::DType::kI32:  // eight INT4 codes, stored with 8 added
-      for (const auto word : tensor.as<std::uint32_t>()) {
-        for (unsigned i = 0; i < 8; ++i)
-          values.push_back(static_cast<float>(word >> (4 * i) & 15U) - 8);
-      }
-      break;
+      return values_of_codes<std::uint32_t, 8>(tensor, [](auto word, unsigned i) {
+        return static_cast<float>(word >> (4 * i) & 15U) - 8;
+      });
     default:  // U8: two E2M1 codes
-      for (const auto byte : tensor.as<std::uint8_t>()) {
-        values.push_back(e2m1_value(byte & 15U));
-        values.push_back(e2m1_value(byte >> 4U));
-      }
+      return values_of_codes<std::uint8_t, 2>(
+          tensor, [](unsigned byte, unsigned i) { return e2m1_value(byte >> (4 * i) & 15U); });
   }
-  return values;
 }
 
 /// Values of a weight whose every `block_rows` x `block_cols` values share a scale, by one FP32

@@ -98,7 +98,7 @@ inline std::array<std::size_t, 2> stated_block(const formats::Json& config,
   return group->at("weights").at("block_structure").get<std::array<std::size_t, 2>>();
 }
 
-/// Which scale belongs to which code.
+/// Which scale belongs to which code. Its loops are plain: tests are compiled without inlining.
 class ScaleGrid {
  public:
   ScaleGrid(const OutputTensor& scale, const Values& codes, const formats::Json& config,
@@ -123,11 +123,16 @@ class ScaleGrid {
     EXPECT_EQ(grid_cols_, (cols_ + block_[1] - 1) / block_[1]) << module;
   }
 
-  /// The place of element `index` of all matrices.
-  [[nodiscard]] std::size_t at(std::size_t index) const {
-    const std::size_t row = index / cols_;
-    const std::size_t in_grid = row / rows_ * grid_rows_ + row % rows_ / block_[0];
-    return in_grid * grid_cols_ + index % cols_ / block_[1];
+  /// Multiplies the numbers of all matrices by the scales of their places.
+  void scale(std::vector<float>& numbers, const std::vector<float>& scales) const {
+    const std::size_t n_rows = numbers.size() / cols_;
+    ASSERT_EQ(scales.size(), n_rows / rows_ * grid_rows_ * grid_cols_);
+    float* number = numbers.data();
+    for (std::size_t row = 0; row < n_rows; ++row) {
+      const std::size_t in_grid = row / rows_ * grid_rows_ + row % rows_ / block_[0];
+      const float* of_row = scales.data() + in_grid * grid_cols_;
+      for (std::size_t col = 0; col < cols_; ++col) *number++ *= of_row[col / block_[1]];
+    }
   }
 
  private:
@@ -170,9 +175,7 @@ inline Values decoded_by_hand(const OutputTensors& tensors, const std::string& n
     one /= number(".weight_global_scale", 1);
     if (folds_input) one /= number(".input_scale", 1);
   }
-  const ScaleGrid grid(*scale, values, config, module);
-  for (std::size_t i = 0; i < values.numbers.size(); ++i)
-    values.numbers[i] *= scales.at(grid.at(i));
+  ScaleGrid(*scale, values, config, module).scale(values.numbers, scales);
   return values;
 }
 

@@ -389,8 +389,9 @@ std::uint32_t bits(float value) {
 double relative_error(const std::vector<float>& was, const std::vector<float>& is) {
   double error = 0, reference = 0;
   for (std::size_t i = 0; i < was.size(); ++i) {
-    error += std::pow(double{was[i]} - double{is[i]}, 2);
-    reference += std::pow(double{was[i]}, 2);
+    const double difference = double{was[i]} - double{is[i]};
+    error += difference * difference;
+    reference += double{was[i]} * double{was[i]};
   }
   return std::sqrt(error / reference);
 }

@@ -71,10 +71,13 @@ inline std::vector<float> numbers_of(const Values& whole, const Piece& piece) {
     for (std::size_t section = 0; section < piece.sections; ++section) {
       for (std::size_t r = piece.row; r < piece.row + piece.n_rows; ++r) {
         const std::size_t at = matrix * whole.rows() + section * section_rows + r;
-        for (std::size_t c = piece.col; c < piece.col + piece.n_cols; ++c) {
-          const bool is_there = r < section_rows && c < whole.cols();
-          numbers.push_back(is_there ? whole.numbers.at(at * whole.cols() + c) : 0);
+        const std::size_t end = numbers.size() + piece.n_cols;
+        if (r < section_rows && piece.col < whole.cols()) {
+          const std::size_t n = std::min(piece.n_cols, whole.cols() - piece.col);
+          const float* from = whole.numbers.data() + at * whole.cols() + piece.col;
+          numbers.insert(numbers.end(), from, from + n);
         }
+        numbers.resize(end);
       }
     }
   }
@@ -164,11 +167,11 @@ inline std::string first_unlike(const Values& is, const Values& wanted) {
     return fmt::format("shape {}, not {}", formats::shape_text(is.shape),
                        formats::shape_text(wanted.shape));
   }
-  for (std::size_t i = 0; i < is.numbers.size(); ++i) {
-    if (!(is.numbers[i] == wanted.numbers[i]))
-      return fmt::format("element {} is {}, not {}", i, is.numbers[i], wanted.numbers[i]);
-  }
-  return {};
+  const float* a = is.numbers.data();
+  const float* b = wanted.numbers.data();
+  std::size_t i = 0;
+  while (i < is.numbers.size() && a[i] == b[i]) ++i;
+  return i == is.numbers.size() ? "" : fmt::format("element {} is {}, not {}", i, a[i], b[i]);
 }
 
 /// Compares every rank of a sliced directory with the rules' cut of the whole: the tensors that it
