@@ -37,13 +37,13 @@ double value_by_formula(CodeKind kind, int code) {
   return code >= (e2m1 ? 8 : 128) ? -value : value;
 }
 
-/// The same, computed once for each code.
-double code_value(CodeKind kind, int code) {
-  static std::map<CodeKind, std::vector<double>> known;
-  std::vector<double>& values = known[kind];
-  for (int i = static_cast<int>(values.size()); i < 256; ++i)
-    values.push_back(value_by_formula(kind, i));
-  return values[static_cast<std::size_t>(code)];
+/// The same of every code, computed once.
+const double* code_values(CodeKind kind) {
+  static std::map<CodeKind, std::array<double, 256>> known;
+  const auto [at, is_new] = known.try_emplace(kind);
+  for (int code = 0; is_new && code < 256; ++code)
+    at->second[static_cast<std::size_t>(code)] = value_by_formula(kind, code);
+  return at->second.data();
 }
 
 /// -8 to 7, stored with 8 added.
@@ -69,14 +69,15 @@ int nearest_code(CodeKind kind, float value, float scale) {
   const double quotient =
       static_cast<float>(static_cast<double>(value) / static_cast<double>(scale));
   if (kind == CodeKind::kInt4) return nearest_int4(quotient, scale);
+  const double* values = code_values(kind);
   const int n_magnitudes = kind == CodeKind::kE2m1 ? 8 : kind == CodeKind::kE4m3 ? 0x7F : 128;
   // Far beyond the codes all of them would be equally far away.
-  const double magnitude = std::min(std::fabs(quotient), code_value(kind, n_magnitudes - 1));
+  const double magnitude = std::min(std::fabs(quotient), values[n_magnitudes - 1]);
   int best = 0;
   double least = magnitude;
   for (int code = 1; code < n_magnitudes; ++code) {
-    if (std::isinf(static_cast<float>(code_value(kind, code)) * scale)) break;
-    const double distance = std::fabs(magnitude - code_value(kind, code));
+    if (std::isinf(static_cast<float>(values[code]) * scale)) break;
+    const double distance = std::fabs(magnitude - values[code]);
     if (distance < least || (distance == least && code % 2 == 0)) {
       least = distance;
       best = code;
