@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "formats/base/fd.h"
 #include "formats/container/safetensors.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -15,44 +14,51 @@ EditedWeights::EditedWeights(fs::path directory) : directory_(std::move(director
   for (const auto& entry : fs::directory_iterator(directory_)) {
     if (entry.path().extension() != ".safetensors") continue;
     const std::string name = entry.path().filename().string();
-    File& file = files_[name];
-    const Fd fd = Fd::open_for_reading(entry.path());
-    const std::vector<std::byte> header = formats::read_safetensors_header_bytes(fd);
-    for (const std::byte byte : header) file.header += static_cast<char>(byte);
-    file.stored = formats::read_safetensors_header(fd).tensors;
-    for (const formats::StoredTensor& stored : file.stored) {
-      EditedTensor tensor{stored.dtype, stored.shape, std::string(stored.n_bytes, '\0')};
-      fd.read_exact(std::as_writable_bytes(std::span(tensor.bytes)), stored.offset);
-      file.order.push_back(stored.name);
-      file.tensors.emplace(stored.name, std::move(tensor));
-      file_of_[stored.name] = name;
-    }
+    File file{.fd = Fd::open_for_reading(entry.path())};
+    file.stored = formats::read_safetensors_header(file.fd).tensors;
+    for (const formats::StoredTensor& stored : file.stored) file_of_[stored.name] = name;
+    files_.emplace(name, std::move(file));
   }
 }
 
+EditedTensor& EditedWeights::tensor_in(File& file, const std::string& name) {
+  const auto [at, is_new] = file.tensors.try_emplace(name);
+  EditedTensor& tensor = at->second;
+  if (!is_new) return tensor;
+  const auto stored = std::ranges::find(file.stored, name, &formats::StoredTensor::name);
+  tensor = {stored->dtype, stored->shape, std::string(stored->n_bytes, '\0')};
+  file.fd.read_exact(std::as_writable_bytes(std::span(tensor.bytes)), stored->offset);
+  return tensor;
+}
+
 bool EditedWeights::has_header_of_old(const File& file) {
-  return std::equal(file.stored.begin(), file.stored.end(), file.order.begin(), file.order.end(),
-                    [&](const formats::StoredTensor& before, const std::string& name) {
-                      const EditedTensor& now = file.tensors.at(name);
-                      return before.name == name && before.dtype == now.dtype &&
-                             before.shape == now.shape;
-                    });
+  return file.erased.empty() && std::ranges::all_of(file.stored, [&](const auto& before) {
+           const auto now = file.tensors.find(before.name);
+           return now == file.tensors.end() ||
+                  (before.dtype == now->second.dtype && before.shape == now->second.shape);
+         });
 }
 
 void EditedWeights::save() const {
   for (const std::string& name : touched_) {
-    const File& file = files_.at(name);
+    File& file = files_.at(name);
     fs::remove(directory_ / name);
     if (has_header_of_old(file)) {
-      std::string bytes = file.header;
-      for (const std::string& tensor : file.order) bytes += file.tensors.at(tensor).bytes;
+      std::string bytes(file.fd.size(), '\0');
+      file.fd.read_exact(std::as_writable_bytes(std::span(bytes)), 0);
+      for (const formats::StoredTensor& stored : file.stored) {
+        const auto now = file.tensors.find(stored.name);
+        if (now != file.tensors.end())
+          bytes.replace(stored.offset, stored.n_bytes, now->second.bytes);
+      }
       write_bytes(directory_ / name, bytes);
       continue;
     }
     std::vector<TinyTensor> tensors;
-    for (const std::string& tensor : file.order) {
-      const EditedTensor& edited = file.tensors.at(tensor);
-      tensors.push_back({.name = tensor,
+    for (const formats::StoredTensor& stored : file.stored) {
+      if (file.erased.contains(stored.name)) continue;
+      const EditedTensor& edited = tensor_in(file, stored.name);
+      tensors.push_back({.name = stored.name,
                          .dtype = std::string(formats::dtype_name(edited.dtype)),
                          .shape = edited.shape,
                          .data = edited.bytes});
@@ -72,19 +78,18 @@ const std::string& EditedWeights::file_of(const std::string& name) const {
 }
 
 const EditedTensor& EditedWeights::read(const std::string& name) const {
-  return files_.at(file_of(name)).tensors.at(name);
+  return tensor_in(files_.at(file_of(name)), name);
 }
 
 EditedTensor& EditedWeights::at(const std::string& name) {
   touched_.insert(file_of(name));
-  return files_.at(file_of(name)).tensors.at(name);
+  return tensor_in(files_.at(file_of(name)), name);
 }
 
 void EditedWeights::erase(const std::string& name) {
   File& file = files_.at(file_of(name));
   touched_.insert(file_of(name));
-  std::erase(file.order, name);
-  file.tensors.erase(name);
+  file.erased.insert(name);
   file_of_.erase(name);
 }
 

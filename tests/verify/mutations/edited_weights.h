@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/fd.h"
 #include "formats/container/tensor.h"
 #include "formats/json/json.h"
 #include "tests/support/json_edit.h"
@@ -39,7 +40,8 @@ struct EditedTensor {
   }
 };
 
-/// The weights files at the top of a directory, to be damaged. Written back by save(), and not
+/// The weights files at the top of a directory, to be damaged; a tensor is read when it is asked
+/// for. Written back by save(), and not
 /// through our writer; only files in which something was touched, each as a new file, so that hard
 /// links to the old one stay as they were. A header stays the same bytes as long as it can.
 class EditedWeights {
@@ -61,16 +63,17 @@ class EditedWeights {
 
  private:
   struct File {
-    std::string header;  ///< bytes [0, 8+N)
+    Fd fd;
     std::vector<formats::StoredTensor> stored;
-    std::vector<std::string> order;
-    std::map<std::string, EditedTensor> tensors;
+    std::map<std::string, EditedTensor> tensors;  ///< those that were asked for
+    std::set<std::string> erased;
   };
 
+  static EditedTensor& tensor_in(File& file, const std::string& name);
   static bool has_header_of_old(const File& file);
 
   std::filesystem::path directory_;
-  std::map<std::string, File> files_;
+  mutable std::map<std::string, File> files_;
   std::map<std::string, std::string> file_of_;
   std::set<std::string> touched_;
 };

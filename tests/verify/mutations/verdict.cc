@@ -1,5 +1,8 @@
 #include "tests/verify/mutations/verdict.h"
 
+#include <filesystem>
+#include <map>
+
 #include <fmt/format.h>
 
 #include "verify/gates/report.h"
@@ -61,7 +64,11 @@ Verdict verdict_on(const verify::Report& report) {
 
 Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output,
                       std::string_view fault) {
-  const verify::ComparedCheckpoint before = verify::open_compared(source, {});
+  // Sources are few, and are not changed.
+  static std::map<std::filesystem::path, verify::ComparedCheckpoint> opened;
+  auto at = opened.find(source);
+  if (at == opened.end()) at = opened.emplace(source, verify::open_compared(source, {})).first;
+  const verify::ComparedCheckpoint& before = at->second;
   verify::Report report = compare_structure(before, output);
   if (!fault.empty()) {
     Verdict verdict = verdict_on(report);
