@@ -240,9 +240,13 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
                                         const std::string& command) {
   CLI::App app(help_text(kProgramSummary, 0));
   describe_program(app);
+  app.require_subcommand(0, 1);
   std::function<int()> body;
+  const Command* asked = command_of_help(argc, argv);
+  const std::string_view called = asked != nullptr ? asked->name : std::string_view(command);
   for (const Command& row : commands()) {
     CLI::App* sub = app.add_subcommand(std::string(row.name), help_text(row.summary));
+    if (row.name != called) continue;  // only its name and summary are shown
     sub->set_help_flag("-h,--help", "print this help and exit");
     const DeclaredCommand declared = declare_command(row);
     declare(*declared.table, *sub);
@@ -258,7 +262,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
 
   const std::string see = fmt::format("(see ingot {}--help)", command.empty() ? "" : command + " ");
   try {
-    if (const Command* asked = command_of_help(argc, argv)) {
+    if (asked != nullptr) {
       const std::string name(asked->name);
       const std::array<const char*, 3> words = {argv[0], name.c_str(), "--help"};
       app.parse(static_cast<int>(words.size()), words.data());
@@ -266,8 +270,8 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
       app.parse(argc, argv);
     }
     if (body == nullptr) throw CLI::CallForHelp();
-  } catch (const CLI::Success& asked) {
-    app.exit(asked);
+  } catch (const CLI::Success& success) {
+    app.exit(success);
     return nullptr;
   } catch (const CLI::ExtrasError&) {
     throw Error(ErrorCode::kInvalidArgument, "{} {}", unexpected_words(app), see);

@@ -5,6 +5,8 @@ ingot=$1 example=$2
 
 expect 0 "convert" "$ingot" --help
 expect 0 "Examples" "$ingot" convert --help
+# One command in a call: the name of another one is a word like any other.
+expect 2 "unexpected: list" "$ingot" check "$example" list
 for command in convert inspect check list synth; do expect 0 "Usage" "$ingot" $command --help; done
 expect 0 "ingot 0." "$ingot" --version
 for row in commit compiler "SIMD targets"; do
