@@ -114,6 +114,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
     plan.warnings.push_back(std::move(remark));
   // Decide: scheme and storage of every tensor, for the shapes of all else follow from them. An
   // option is idle only when every decision has gone without it.
+  refuse_unknown(plan);
   decide(plan);
   refuse_idle_options(plan);
   mend_tensors(plan);

@@ -20,6 +20,7 @@
 #include "engines/own_code.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/unknown_tensors.h"
 #include "report/figures.h"
 #include "report/rows.h"
 
@@ -221,7 +222,8 @@ ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> en
           .checkpoint = {.directory = output,
                          .n_bytes = plan.sizes.bytes_out,
                          .brings_code = !engines::own_classes(plan.source).empty()},
-          .wanted = plan.recipe.choices.engine};
+          .wanted = plan.recipe.choices.engine,
+          .n_unknown = formats::count_unknown(plan.source)};
 }
 
 // On a screen, or whole.

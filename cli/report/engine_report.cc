@@ -37,6 +37,10 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
                         fmt::join(of_others, ", "));
   }
   if (!untried.empty()) text += fmt::format("; not tried: {}", fmt::join(untried, ", "));
+  if (output.n_unknown > 0) {
+    text += fmt::format("; loaders may refuse {} {} of role unknown", output.n_unknown,
+                        output.n_unknown == 1 ? "tensor" : "tensors");
+  }
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
   if (!command.empty() && !names.empty()) lines.emplace_back("serve with", command);
   for (const EngineVerdict& verdict : output.engines) {

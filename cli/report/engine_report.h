@@ -16,6 +16,7 @@ struct ServedOutput {
   std::span<const engines::EngineVerdict> engines;
   engines::Served checkpoint;
   const engines::EngineRow* wanted = nullptr;  ///< by --for, or null
+  std::uint64_t n_unknown = 0;                 ///< tensors that no row of the family has
 };
 
 /// Two lines of a report, a label and a text each: who loads the output, and for --for how it is

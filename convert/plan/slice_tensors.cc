@@ -133,11 +133,15 @@ void slice_tensors(Plan& plan) {
 
   std::vector<shard::TensorToAlign> to_fit;
   std::vector<std::uint32_t> items;
+  std::vector<std::string> unknown;
   ErrorList faults;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
     PlannedTensor& planned = plan.tensors[i];
     if (planned.action == Action::kDrop) continue;
     const LogicalTensor& tensor = plan.tensor_of(planned);
+    if (tensor.is_unknown && !any_matches(plan.recipe.allow.unknown_tensor, tensor.name) &&
+        !plan.slicing->topology.is_single())
+      unknown.push_back(tensor.name);
     planned.cut = shard::cut_of(tensor, source.config(), *plan.slicing, faults);
     if (layout.padded_rows != nullptr)
       planned.alignment.padded[0] = layout.padded_rows(plan, planned);
@@ -149,6 +153,17 @@ void slice_tensors(Plan& plan) {
                       .has_group_order = keeps(tensor, planned, formats::Part::kGroupOrder),
                       .cut = planned.cut});
     items.push_back(i);
+  }
+  if (!unknown.empty()) {
+    faults.add(Error(ErrorCode::kUnsupported,
+                     "{} that no row of family {} has: whether ranks share or divide it is not "
+                     "known (--allow unknown-tensor=PATTERN gives each rank a copy; a row in a "
+                     "--family-file says how it is cut)",
+                     unknown.size() == 1
+                         ? std::string("is a tensor")
+                         : fmt::format("is one of {} tensors", unknown.size()),
+                     source.family().name)
+                   .in_tensor(unknown.front()));
   }
   faults.throw_if_any();
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
+#include "formats/checkpoint/unknown_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
@@ -27,6 +28,19 @@ void refuse_transformed(const formats::ModelConfig& config) {
 }
 
 }  // namespace
+
+void refuse_unknown(const Plan& plan) {
+  if (!plan.recipe.to) return;
+  ErrorList faults;
+  formats::refuse_unknown_weights(
+      plan.source,
+      [&](const formats::LogicalTensor& tensor) {
+        return any_matches(plan.recipe.allow.unknown_tensor, tensor.name) ||
+               plan.recipe.decide(tensor).rule != nullptr;
+      },
+      faults);
+  faults.throw_if_any();
+}
 
 void keep_unread_codes(Plan& plan) {
   const formats::Checkpoint& source = plan.source;

@@ -1,6 +1,7 @@
 #include "formats/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/rank_slices.h"
+#include "formats/checkpoint/unknown_tensors.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/families.h"
@@ -249,7 +251,17 @@ bool Checkpoint::State::headers_tell(const StoredNames& names, const OpenOptions
                 .allow_unknown = options.allow_unknown,
                 .are_slices = slices != nullptr},
                found, faults);
-  return faults.empty() && !family->rules.empty();
+  return faults.empty() && !family->rules.empty() &&
+         std::ranges::none_of(found, &LogicalTensor::is_unknown);
+}
+
+Checkpoint Checkpoint::judged(std::unique_ptr<State> state, const OpenOptions& options,
+                              bool cuts_are_known, Stage& stage) {
+  Checkpoint opened(std::move(state));
+  judge_unknown(opened, options.allow_unknown, cuts_are_known, stage.faults());
+  stage.settle();
+  std::ranges::move(unknown_remarks(opened), std::back_inserter(opened.state_->remarks));
+  return opened;
 }
 
 Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOptions& options) {
@@ -354,7 +366,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   }
   // Further faults of names and shapes would only follow from that one.
   if (state->is_understood) state->understand(names, options, stage);
-  return Checkpoint(std::move(state));
+  return judged(std::move(state), options, true, stage);
 }
 
 Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options) {
@@ -407,7 +419,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   } else if (state->is_understood) {
     state->understand(names, options, stage);
   }
-  return Checkpoint(std::move(state));
+  return judged(std::move(state), options, model.cuts_are_known, stage);
 }
 
 bool Checkpoint::has_file(std::string_view name) const {

@@ -29,7 +29,7 @@ struct OpenOptions {
   std::string family;
   /// A model_type of no known family is read as "generic", with a remark, instead of a refusal.
   bool unknown_as_generic = false;
-  /// Unknown tensors that match one of these are untouched copies instead of a refusal.
+  /// Unknown tensors that match one of these are taken, whatever they may be (unknown_tensors.h).
   const std::vector<Pattern>* allow_unknown = nullptr;
   /// The index chooses among several copies of a tensor that matches one of these; other copies
   /// are refused.
@@ -74,6 +74,8 @@ struct AssembledModel {
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
   /// The logical tensors of `stored`, if known; nullopt: they are recognised.
   std::optional<std::vector<LogicalTensor>> tensors = std::nullopt;
+  /// False where slices were joined by their names: one of an unknown name may be cut.
+  bool cuts_are_known = true;
 };
 
 /// An opened directory: config, index, files, and its logical tensors, whatever dialect it came in.
@@ -84,7 +86,7 @@ class Checkpoint final : public TensorSource {
   /// docs/formats.md calls a malformed checkpoint: weights in another format (kUnsupported), an
   /// index that disagrees with the files, duplicate names, quantized weights that lack a part,
   /// parts without a weight or of the wrong shape or dtype, integers of 4 bits (kUnsupported),
-  /// tensors outside the family's grammar (kUnknownTensor, with the list), a directory that still
+  /// tensors that may be misspelt weights (kUnknownTensor, with the list), a directory that still
   /// holds .ingot-partial. A rank's directory is opened as such: tensors are compared with its
   /// slices (rank_slices.h), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
@@ -178,6 +180,9 @@ class Checkpoint final : public TensorSource {
     void look_for_mtp();  // sets lacks_promised_mtp
   };
 
+  // Last of all: what is missing is known only then.
+  static Checkpoint judged(std::unique_ptr<State> state, const OpenOptions& options,
+                           bool cuts_are_known, Stage& stage);
   explicit Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
   // Apart, so that references to its members outlive a move.

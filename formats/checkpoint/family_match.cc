@@ -31,16 +31,8 @@ std::vector<std::string_view> router_ends(const Family& family) {
   return ends;
 }
 
-constexpr std::size_t kShownUnknown = 20;
-
 bool is_float_dtype(DType dtype) {
   return dtype == DType::kF64 || plain_scheme(dtype) != SchemeId::kRaw;
-}
-
-bool is_allowed(const std::vector<Pattern>* patterns, const std::string& name) {
-  return patterns != nullptr &&
-         std::any_of(patterns->begin(), patterns->end(),
-                     [&](const Pattern& pattern) { return pattern.matches(name); });
 }
 
 void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& faults) {
@@ -67,19 +59,6 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
         fmt::format("has shape {}, by config.json it should have {}{}", shape_text(tensor.shape),
                     shape_text(expected),
                     turned == expected ? " (its matrices are transposed)" : ""));
-}
-
-// `may_allow`: the command that opens the checkpoint has --allow.
-Error unknown_tensors(std::string_view family, bool may_allow,
-                      const std::vector<std::string>& unknown) {
-  std::string text =
-      fmt::format("{} tensor(s) that family {} does not have ({}--family generic takes any name)",
-                  unknown.size(), family,
-                  may_allow ? "--allow unknown-tensor=PATTERN copies them untouched, " : "");
-  for (std::size_t i = 0; i < unknown.size() && i < kShownUnknown; ++i) text += "\n  " + unknown[i];
-  if (unknown.size() > kShownUnknown)
-    text += fmt::format("\n  ... and {} more", unknown.size() - kShownUnknown);
-  return Error(ErrorCode::kUnknownTensor, text);
 }
 
 /// Tensors that the family does not have as they are called, and has under another beginning.
@@ -265,15 +244,20 @@ bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       ErrorList own;
       compare(tensor, with, own);
       if (!own.empty()) odd.push_back(&tensor);
-    } else if (names_are_known && !is_allowed(with.allow_unknown, tensor.name)) {
+    } else if (names_are_known) {
       odd.push_back(&tensor);
     }
   }
   if (odd.empty()) return true;
   const UnevenLayers uneven(with);
   uneven.report(faults);
-  std::vector<std::string> unknown;
   OtherPrefixes prefixes(with, grammar, tensors);
+  const auto is_allowed = [&](const LogicalTensor& tensor) {
+    return with.allow_unknown != nullptr &&
+           std::ranges::any_of(*with.allow_unknown, [&](const Pattern& pattern) {
+             return pattern.matches(tensor.name);
+           });
+  };
   for (LogicalTensor* tensor : odd) {
     if (const auto layer = uneven.layer_of(*tensor)) {
       if (*layer < with.config.num_hidden_layers) continue;
@@ -283,14 +267,11 @@ bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       tensor->stack = StackOrder::kNone;
     } else if (tensor->rule != nullptr) {
       compare(*tensor, with, faults);
-    } else if (!prefixes.explain(tensor->name)) {
-      const StoredTensor& weight = with.stored[tensor->encoding.stored.weight()];
-      unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor->name));
+    } else {
+      tensor->is_unknown = is_allowed(*tensor) || !prefixes.explain(tensor->name);
     }
   }
   prefixes.report(faults);
-  if (!unknown.empty())
-    faults.add(unknown_tensors(with.family.name, with.allow_unknown != nullptr, unknown));
   return prefixes.empty();
 }
 

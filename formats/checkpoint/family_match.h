@@ -22,13 +22,13 @@ struct FamilyMatch {
   const ModelConfig& config;
   std::span<const StoredTensor> stored;
   std::span<const SourceFile> files;
-  const std::vector<Pattern>* allow_unknown = nullptr;  ///< these may be outside the grammar
+  const std::vector<Pattern>* allow_unknown = nullptr;  ///< these need no explanation
   bool are_slices = false;  ///< of a rank: match_slices checks their shapes
 };
 
-/// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
-/// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
-/// numbers that are no floating point (kDtypeMismatch). A family without rows knows only the names
+/// Gives every logical tensor its row, layer and expert, or marks it as unknown, which is judged by
+/// judge_unknown(). Reports a shape that contradicts the config (kShapeMismatch), numbers that are
+/// no floating point (kDtypeMismatch). A family without rows knows only the names
 /// of shared_rule() and finds no fault. An MTP layer with experts of its own number may be left out
 /// of an output: those tensors get their layer and no row, and loader rules tell of them. Returns
 /// false where names have another prefix than the family's, which is one fault: all others would

@@ -221,6 +221,11 @@ class NameGrammar {
   /// The one row that `name` matches, honouring scope (a dense layer has no experts, layer numbers
   /// and expert numbers are within the config); nullopt when no row does.
   [[nodiscard]] std::optional<Match> match(std::string_view name) const;
+  /// Whether a row has names like this one: in another layer, of another expert, behind another
+  /// prefix or under another config, if match() finds none.
+  [[nodiscard]] bool knows(std::string_view name) const;
+  /// The name with marks in place of numbers, as rows have it.
+  [[nodiscard]] std::string pattern_of(std::string_view name) const;
 
  private:
   /// Words behind which a number is that of a layer, an MTP layer, an expert.

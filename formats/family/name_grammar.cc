@@ -109,6 +109,19 @@ std::optional<NameGrammar::Match> NameGrammar::match(std::string_view name) cons
   return Match{.rule = rule, .layer = static_cast<std::uint32_t>(*layer)};
 }
 
+std::string NameGrammar::pattern_of(std::string_view name) const {
+  std::string text = text_model_name(name, config_->text);
+  const bool is_mtp_layer = !family_->mtp_layers.empty() && text.starts_with(family_->mtp_layers);
+  if (is_mtp_layer) text.replace(0, family_->mtp_layers.size(), family_->main_layers);
+  return split_numbers(text).pattern;
+}
+
+bool NameGrammar::knows(std::string_view name) const {
+  if (is_cache_scale(shared_rule(name))) return true;
+  return std::ranges::binary_search(by_pattern_, pattern_of(name), {},
+                                    [](const auto& entry) { return entry.first; });
+}
+
 std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) const {
   // A name that holds our marks would look like a pattern.
   if (by_pattern_.empty() || name.find('{') != std::string_view::npos) return std::nullopt;

@@ -70,6 +70,7 @@ constexpr std::array kRoles = {
     RoleFacts{Role::kRotary, "rotary"},
     RoleFacts{Role::kLookupTable, "lookup-table"},
     RoleFacts{Role::kOtherModality, "other-modality"},
+    RoleFacts{Role::kUnknown, "unknown"},
     RoleFacts{Role::kOther, "other"},
 };
 

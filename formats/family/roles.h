@@ -66,6 +66,7 @@ enum class Role : std::uint8_t {
   kRotary,
   kLookupTable,    ///< embeddings of n-grams, of up to 400 million rows: no rule of linears either
   kOtherModality,  ///< towers and projectors for images and sound: copied, in no rule of linears
+  kUnknown,        ///< no row of a known family has the name: copied, in no rule of linears
   kOther,          ///< outside any grammar (family generic)
 };
 std::string_view role_name(Role role);

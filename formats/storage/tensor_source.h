@@ -24,9 +24,10 @@ struct LogicalTensor {
   /// Orientation of the matrices of stacked experts here: by the family's row, unless a view turns
   /// them (formats/experts/expert_views.h).
   StackOrder stack = StackOrder::kNone;
+  bool is_unknown = false;  ///< its family has rows, and none of them has this name
 };
 inline Role role_of(const LogicalTensor& tensor) {
-  return role_of(tensor.rule);
+  return tensor.is_unknown ? Role::kUnknown : role_of(tensor.rule);
 }
 inline bool is_quantized(const LogicalTensor& tensor) {
   return is_quantized(tensor.encoding.scheme);

@@ -102,6 +102,37 @@ TEST_F(UnreadCodes, AreNoIndicesAndNoMasks) {
   conversion.run();
 }
 
+// A matrix that no row has, and that a conversion to another scheme may have been meant for.
+TEST(UnknownMatrix, NeedsADecisionUnderTo) {
+  constexpr const char* kExtra = "model.extra.weight";
+  const TempDir directory;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files.begin()->second.push_back({kExtra, "F32", {64, 64}});
+  tiny.write(directory / "in");
+  const auto conversion = [&] {
+    std::filesystem::remove_all(directory / "out");
+    return Conversion(directory / "in", directory / "out");
+  };
+  Conversion asked = conversion();
+  asked.recipe.to = formats::SchemeId::kBf16;
+  expect_error(ErrorCode::kUnknownTensor, {kExtra, "% of the bytes", "--rule 'NAME=SCHEME'"},
+               [&] { asked.run(); });
+  Conversion copied = conversion();
+  copied.recipe.to.reset();
+  copied.run();
+  Conversion allowed = conversion();
+  allowed.recipe.to = formats::SchemeId::kBf16;
+  allowed.recipe.allow.add(std::string("unknown-tensor=") + kExtra);
+  allowed.run();
+  EXPECT_EQ(tensor_bytes(directory / "out").at(kExtra), tensor_bytes(directory / "in").at(kExtra));
+  Conversion ruled = conversion();
+  ruled.recipe.to = formats::SchemeId::kBf16;
+  ruled.recipe.rules.insert(ruled.recipe.rules.begin(),
+                            convert::parse_rule(std::string(kExtra) + "=bf16"));
+  ruled.run();
+  EXPECT_EQ(tensor_bytes(directory / "out").at(kExtra).size(), 64U * 64 * 2);
+}
+
 // Codes that are read and not written.
 TEST(PackedInt8, BecomesPlainAndIsNotKept) {
   constexpr const char* kModule = "model.layers.0.mlp.up_proj";

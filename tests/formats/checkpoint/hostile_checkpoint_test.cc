@@ -313,8 +313,10 @@ TEST(HostileNames, AreListedWithTheRemedy) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   for (int i = 10; i < 40; ++i)
     tiny.files["model.safetensors"].push_back({"vision." + std::to_string(i), "BF16", {1}});
+  remove_tensor(tiny, "model.norm.weight");
   refuse(tiny, kUnknownTensor,
-         {"30 tensor(s)", "deepseek_v3", "vision.10", "vision.29", "and 10 more", "generic"});
+         {"30 tensor(s)", "deepseek_v3", "1 that config.json promises is not here",
+          "model.norm.weight", "vision.10", "vision.29", "and 10 more", "generic"});
   const std::vector<Pattern> none;
   TempDir dir;
   tiny.write(dir.path());
@@ -337,7 +339,7 @@ TEST(CollectedFaults, LeaveWhatIsUnderstood) {
   TinyCheckpoint tiny = tiny_fp8();
   remove_tensor(tiny, kScale);
   tensor_of(tiny, "model.norm.weight").shape = {9};
-  tiny.files["model.safetensors"].push_back({"vision.patch", "BF16", {1}});
+  tiny.files["model.safetensors"].push_back({"model.layers.9.mlp.gate.weight", "BF16", {1}});
   tiny.write(dir.path());
   ErrorList faults;
   const Checkpoint model = Checkpoint::open(dir.path(), {.faults = &faults});

@@ -284,13 +284,11 @@ TEST_F(OpenSource, RefusesAnUnfinishedConversion) {
   refuse(dir_.path(), kExists, {"unfinished conversion", "--resume"});
 }
 
-TEST_F(OpenSource, LetsAnAllowedUnknownTensorThrough) {
+TEST_F(OpenSource, LetsAnUnknownTensorThrough) {
   SlicedModel model = small_model();
   model.tensors["model.extra"] = random_tensor("F32", 4, {3}, 99);
   write_ranks(model, {.tp = 2}, dir_.path());
-  refuse(dir_.path(), kUnknownTensor, {"model.extra"});
-  const std::vector<Pattern> allowed = {Pattern("model.extra")};
-  expect_model(open_source(dir_.path(), {.open = {.allow_unknown = &allowed}}), model);
+  expect_model(open_source(dir_.path()), model);
 }
 
 }  // namespace

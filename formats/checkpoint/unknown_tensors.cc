@@ -1,0 +1,238 @@
+#include "formats/checkpoint/unknown_tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/words.h"
+#include "formats/checkpoint/missing_tensors.h"
+#include "formats/checkpoint/part_names.h"
+#include "formats/family/family_check.h"
+#include "formats/text/spelling.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::size_t kShownUnknown = 20;
+constexpr std::size_t kShownMissing = 3;
+// A matrix with this part of the bytes is a weight that a conversion was meant for.
+constexpr std::uint64_t kDecisivePart = 100;
+
+bool is_allowed(const std::vector<Pattern>* patterns, const std::string& name) {
+  return patterns != nullptr && std::ranges::any_of(*patterns, [&](const Pattern& pattern) {
+           return pattern.matches(name);
+         });
+}
+
+std::uint64_t bytes_of(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
+  std::uint64_t n_bytes = 0;
+  tensor.encoding.stored.for_each(
+      [&](Part, std::uint32_t i) { n_bytes += checkpoint.stored()[i].n_bytes; });
+  return n_bytes;
+}
+
+std::uint64_t all_bytes(const Checkpoint& checkpoint) {
+  std::uint64_t n_bytes = 0;
+  for (const StoredTensor& tensor : checkpoint.stored()) n_bytes += tensor.n_bytes;
+  return n_bytes;
+}
+
+std::string share_text(std::uint64_t n_bytes, std::uint64_t of) {
+  return fmt::format(
+      "{:.2f}% of the bytes",
+      of == 0 ? 0.0 : 100.0 * static_cast<double>(n_bytes) / static_cast<double>(of));
+}
+
+bool ends_as_a_scale(const std::string& name) {
+  return std::ranges::any_of(part_namings(), [&](const PartNaming& naming) {
+    // `X_scale` may be a parameter; without a stack X it is one.
+    return (naming.is_distinct || !naming.is_stacked) && name.ends_with(naming.suffix);
+  });
+}
+
+/// The names of tensors that a family may have and need not, by the row's pattern.
+class Misspellings {
+ public:
+  explicit Misspellings(const Checkpoint& checkpoint)
+      : checkpoint_(checkpoint), grammar_(checkpoint.family(), checkpoint.config()) {
+    for (const TensorRule& rule : checkpoint.family().rules) patterns_.push_back(rule.pattern);
+    for (const LogicalTensor& tensor : checkpoint.tensors()) names_.insert(tensor.name);
+  }
+
+  /// Whether a row has the name in another place.
+  [[nodiscard]] bool is_misplaced(const std::string& name) const { return grammar_.knows(name); }
+
+  /// The name that is meant and that is not here; empty where there is none. A tensor that is
+  /// promised is missed anyway.
+  [[nodiscard]] std::string meant(const std::string& name) const {
+    const std::string pattern = grammar_.pattern_of(name);
+    const std::vector<std::string_view> words = name_words(pattern);
+    for (const std::string_view other : patterns_) {
+      const std::vector<std::string_view> others = name_words(other);
+      if (others.size() != words.size()) continue;
+      const auto [mine, theirs] = std::ranges::mismatch(words, others);
+      if (mine == words.end() || !std::equal(mine + 1, words.end(), theirs + 1)) continue;
+      const std::array<std::string_view, 1> choice = {*theirs};
+      // `g_proj` is no `q_proj`: people rarely mistype the first letter.
+      if (mine->front() != theirs->front() || nearest_word(*mine, choice).empty()) continue;
+      // Counted from the end: names may have a prefix more.
+      std::string likely = replaced(name, static_cast<std::size_t>(words.end() - mine), *theirs);
+      if (!names_.contains(likely)) return likely;
+    }
+    return {};
+  }
+
+ private:
+  static std::string replaced(const std::string& name, std::size_t from_end,
+                              std::string_view word) {
+    std::vector<std::string_view> words = name_words(name);
+    words[words.size() - from_end] = word;
+    return fmt::format("{}", fmt::join(words, "."));
+  }
+
+  const Checkpoint& checkpoint_;
+  NameGrammar grammar_;
+  std::vector<std::string_view> patterns_;
+  std::unordered_set<std::string> names_;
+};
+
+std::string missing_text(const Checkpoint& checkpoint) {
+  const MissingTensors missing(checkpoint);
+  std::vector<std::string> names;
+  std::size_t n = 0;
+  for (int gap = 0; gap <= static_cast<int>(Gap::kOther); ++gap) {
+    const auto of_gap = missing.of(static_cast<Gap>(gap));
+    n += of_gap.size();
+    for (const std::string& name : of_gap) {
+      if (names.size() < kShownMissing) names.push_back(name);
+    }
+  }
+  if (n == 0) return {};
+  return fmt::format("; {} that config.json promises {} not here: {}{}", n, n == 1 ? "is" : "are",
+                     fmt::join(names, ", "), n > names.size() ? ", ..." : "");
+}
+
+std::string list_text(const std::vector<std::string>& lines) {
+  std::string text;
+  for (std::size_t i = 0; i < lines.size() && i < kShownUnknown; ++i) text += "\n  " + lines[i];
+  if (lines.size() > kShownUnknown)
+    text += fmt::format("\n  ... and {} more", lines.size() - kShownUnknown);
+  return text;
+}
+
+std::string line_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
+                    const std::string& reason) {
+  const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored.weight()];
+  return fmt::format("{}: {}{}", checkpoint.files()[weight.file].name, tensor.name,
+                     reason.empty() ? "" : fmt::format(" ({})", reason));
+}
+
+/// The name with `*` in place of numbers: a pattern of --allow.
+std::string kind_of(std::string_view name) {
+  std::vector<std::string_view> words = name_words(name);
+  for (std::string_view& word : words) {
+    if (number_from(word)) word = "*";
+  }
+  return fmt::format("{}", fmt::join(words, "."));
+}
+
+}  // namespace
+
+void judge_unknown(const Checkpoint& checkpoint, const std::vector<Pattern>* allowed,
+                   bool cuts_are_known, ErrorList& faults) {
+  std::vector<const LogicalTensor*> unknown;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (tensor.is_unknown && !is_allowed(allowed, tensor.name)) unknown.push_back(&tensor);
+  }
+  if (unknown.empty()) return;
+  const std::string missing = missing_text(checkpoint);
+  const Misspellings misspellings(checkpoint);
+  std::vector<std::string> lines;
+  for (const LogicalTensor* tensor : unknown) {
+    std::string reason;
+    bool is_doubtful = true;
+    if (misspellings.is_misplaced(tensor->name)) {
+      reason = "the family has it elsewhere, and config.json not here";
+    } else if (ends_as_a_scale(tensor->name)) {
+      reason = "a scale without a weight";
+    } else if (const std::string meant = misspellings.meant(tensor->name); !meant.empty()) {
+      reason = fmt::format("misspelt {}", meant);
+    } else {
+      is_doubtful = !missing.empty() || !cuts_are_known;
+    }
+    if (is_doubtful) lines.push_back(line_of(checkpoint, *tensor, reason));
+  }
+  if (lines.empty()) return;
+  faults.add(
+      Error(ErrorCode::kUnknownTensor,
+            fmt::format(
+                "{} tensor(s) that family {} does not have, and that may be misspelt{} "
+                "({}--family generic takes any name){}",
+                lines.size(), checkpoint.family().name, missing,
+                allowed != nullptr ? "--allow unknown-tensor=PATTERN copies them untouched, " : "",
+                list_text(lines))));
+}
+
+std::vector<std::string> unknown_remarks(const Checkpoint& checkpoint) {
+  struct Kind {
+    std::size_t n = 0;
+    std::uint64_t n_bytes = 0;
+    std::string first;
+  };
+  std::map<std::string, Kind> kinds;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!tensor.is_unknown) continue;
+    Kind& kind = kinds[kind_of(tensor.name)];
+    if (kind.n++ == 0) kind.first = tensor.name;
+    kind.n_bytes += bytes_of(checkpoint, tensor);
+  }
+  std::vector<std::string> remarks;
+  const std::uint64_t all = kinds.empty() ? 0 : all_bytes(checkpoint);
+  for (const auto& [pattern, kind] : kinds) {
+    remarks.push_back(fmt::format(
+        "{}: {} {} that no row of family {} has (role unknown, {}): conversions copy {}, and "
+        "loaders may refuse {}",
+        kind.n == 1 ? kind.first : pattern, kind.n, kind.n == 1 ? "tensor" : "tensors",
+        checkpoint.family().name, share_text(kind.n_bytes, all), kind.n == 1 ? "it" : "them",
+        kind.n == 1 ? "it" : "them"));
+  }
+  return remarks;
+}
+
+void refuse_unknown_weights(const Checkpoint& checkpoint,
+                            const std::function<bool(const LogicalTensor&)>& is_decided,
+                            ErrorList& faults) {
+  std::optional<std::uint64_t> all;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!tensor.is_unknown || is_decided(tensor)) continue;
+    if (!all) all = all_bytes(checkpoint);
+    const std::uint64_t n_bytes = bytes_of(checkpoint, tensor);
+    const bool is_large = tensor.shape.size() >= 2 && n_bytes * kDecisivePart >= *all;
+    if (!is_large && !is_quantized(tensor)) continue;
+    faults.add(
+        Error(ErrorCode::kUnknownTensor,
+              "no row of family {} has it, and it may be a weight that --to is meant for: "
+              "it {} (--rule 'NAME=SCHEME' decides, --allow unknown-tensor=PATTERN copies "
+              "it)",
+              checkpoint.family().name,
+              is_quantized(tensor) ? std::string("is quantized")
+                                   : fmt::format("has {}", share_text(n_bytes, *all)))
+            .in_file(
+                checkpoint.files()[checkpoint.stored()[tensor.encoding.stored.weight()].file].name)
+            .in_tensor(tensor.name));
+  }
+}
+
+std::uint64_t count_unknown(const TensorSource& source) {
+  return static_cast<std::uint64_t>(
+      std::ranges::count(source.tensors(), true, &LogicalTensor::is_unknown));
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,97 @@
+#include "formats/checkpoint/unknown_tensors.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/formats/checkpoint/hostile_checkpoint.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace ingot::formats {
+namespace {
+
+using namespace ingot::testing;
+using enum ErrorCode;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A complete model with these tensors more.
+TinyCheckpoint with(const std::vector<TinyTensor>& more) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  for (const TinyTensor& tensor : more) tiny.files["model.safetensors"].push_back(tensor);
+  return tiny;
+}
+
+Checkpoint open(const TinyCheckpoint& tiny, const TempDir& dir, const OpenOptions& options = {}) {
+  tiny.write(dir.path());
+  return Checkpoint::open(dir.path(), options);
+}
+
+TEST(UnknownTensor, IsTakenAndReportedOncePerPattern) {
+  const TempDir dir;
+  const Checkpoint model = open(with({{"model.layers.0.extra.bias", "F32", {2}},
+                                      {"model.layers.1.extra.bias", "F32", {2}},
+                                      {"logit_scale_of_words", "F32", {1}}}),
+                                dir);
+  EXPECT_EQ(count_unknown(model), 3U);
+  for (const LogicalTensor& tensor : model.tensors())
+    EXPECT_EQ(role_of(tensor) == Role::kUnknown, tensor.is_unknown) << tensor.name;
+  EXPECT_THAT(model.remarks(),
+              ElementsAre(HasSubstr("logit_scale_of_words: 1 tensor that no row of family"),
+                          HasSubstr("model.layers.*.extra.bias: 2 tensors that no row of family")));
+}
+
+TEST(UnknownTensor, IsAnErrorWhereATensorIsMissing) {
+  TinyCheckpoint tiny = with({});
+  const std::string name = "model.layers.1.mlp.experts.1.gate_proj.weight";
+  tensor_of(tiny, name).name = "model.layers.1.mlp.experts.1.gate_porj.weight";
+  refuse(tiny, kUnknownTensor, {"gate_porj", "not here: " + name});
+}
+
+TEST(UnknownTensor, IsAnErrorWhereItMisspellsAnOptionalOne) {
+  const std::string rotary = "model.layers.0.self_attn.rotary_emb.inv_freq";
+  refuse(with({{"model.layers.0.self_attn.rotary_emb.inv_freqs", "F32", {1}}}), kUnknownTensor,
+         {"misspelt " + rotary});
+  // Here the tensor that might be meant is present.
+  const TempDir dir;
+  EXPECT_EQ(
+      count_unknown(open(with({{rotary, "F32", {1}},
+                               {"model.layers.0.self_attn.rotary_emb.inv_freqs", "F32", {1}}}),
+                         dir)),
+      1U);
+}
+
+TEST(UnknownTensor, IsAnErrorWhereItEndsAsAScale) {
+  refuse(with({{"model.layers.0.mlp.side_proj.scale", "F32", {1}}}), kUnknownTensor,
+         {"side_proj.scale", "a scale without a weight"});
+}
+
+TEST(UnknownTensor, IsTakenByAPatternWhateverItMayBe) {
+  const std::vector<Pattern> allowed = {Pattern("*.side_proj.scale")};
+  const TempDir dir;
+  const Checkpoint model = open(with({{"model.layers.0.mlp.side_proj.scale", "F32", {1}}}), dir,
+                                {.allow_unknown = &allowed});
+  EXPECT_EQ(count_unknown(model), 1U);
+}
+
+TEST(UnknownTensor, IsRefusedAsAMatrixOfAPartOfTheBytes) {
+  const auto refused = [](const std::vector<std::uint64_t>& shape) {
+    const TempDir dir;
+    const Checkpoint model = open(with({{"model.extra.weight", "F32", shape}}), dir);
+    ErrorList faults;
+    refuse_unknown_weights(
+        model, [](const LogicalTensor&) { return false; }, faults);
+    return !faults.empty();
+  };
+  EXPECT_TRUE(refused({64, 64}));
+  EXPECT_FALSE(refused({4096})) << "no matrix";
+  EXPECT_FALSE(refused({1, 1})) << "small";
+}
+
+}  // namespace
+}  // namespace ingot::formats
