@@ -216,6 +216,16 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
                  .in_file(shards.front()));
 }
 
+/// Those that are called as loaders expect, where there are such; else all.
+void take_any(const std::vector<std::string>& present, WeightsListing& listing) {
+  const auto is_usual = [](const std::string& file) {
+    return file == kSingleFile || name_kind(file) == kShardKind;
+  };
+  const bool has_usual = std::ranges::any_of(present, is_usual);
+  for (const std::string& file : present)
+    (!has_usual || is_usual(file) ? listing.files : listing.strays).push_back(file);
+}
+
 bool is_description_file(std::string_view name) {
   const auto all = dialects();
   return std::any_of(all.begin(), all.end(),
@@ -351,7 +361,7 @@ WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_
   } else if (listing.has_index) {
     take_indexed(present, directory, listing, faults);
   } else if (options.accept_any && !present.empty()) {
-    listing.files = present;
+    take_any(present, listing);
   } else {
     take_unindexed(present, directory, listing, faults);
   }

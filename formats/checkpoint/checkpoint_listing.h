@@ -45,7 +45,8 @@ struct WeightsListing {
 
 /// Options that decide which files belong to a checkpoint.
 struct ListingOptions {
-  bool accept_any = false;     ///< without an index: any *.safetensors
+  bool accept_any = false;     ///< without an index: any *.safetensors, where none is called
+                               ///< as loaders expect
   bool ignores_index = false;  ///< any, as if there were none
 };
 

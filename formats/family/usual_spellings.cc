@@ -21,13 +21,18 @@ enum class Place : std::uint8_t {
   kExpert,
   kStack,
   kShared,
-  kDense
+  kDense,
+  kDenseStack,      ///< [experts, ...], as the one matrix of a dense MLP is called
+  kRecurrent,       ///< linear attention, state spaces, short convolutions
+  kMixer,           ///< any of these, or attention, or an MLP
+  kAttentionExpert  ///< experts of attention, which no family has
 };
 
 struct Spelling {
   std::string_view word;
   Place place;
   Role role;
+  bool is_joint = false;
 };
 
 constexpr std::array kSpellings = {
@@ -57,6 +62,39 @@ constexpr std::array kSpellings = {
     Spelling{"hnorm", Place::kLayer, Role::kMtpHiddenNorm},
     Spelling{"eh_proj", Place::kLayer, Role::kMtpProj},
     Spelling{"head", Place::kLayer, Role::kMtpHead},
+    Spelling{"embedding_norm", Place::kModel, Role::kFinalNorm},
+    Spelling{"qkv_proj", Place::kAttention, Role::kQProj, true},
+    Spelling{"Wqkv", Place::kAttention, Role::kQProj, true},
+    Spelling{"wqkv", Place::kAttention, Role::kQProj, true},
+    Spelling{"query_key_value", Place::kAttention, Role::kQProj, true},
+    Spelling{"qkv", Place::kAttention, Role::kQProj, true},
+    Spelling{"c_attn", Place::kAttention, Role::kQProj, true},
+    Spelling{"kv_proj", Place::kAttention, Role::kKProj, true},
+    Spelling{"gate_proj", Place::kAttention, Role::kAttentionGate},
+    Spelling{"g_proj", Place::kAttention, Role::kAttentionGate},
+    Spelling{"output_gate", Place::kAttention, Role::kAttentionGate},
+    Spelling{"linear_gate", Place::kAttention, Role::kAttentionGate},
+    Spelling{"dense", Place::kAttention, Role::kOProj},
+    Spelling{"c_proj", Place::kAttention, Role::kOProj},
+    Spelling{"in_proj", Place::kRecurrent, Role::kLinearAttentionIn},
+    Spelling{"in_proj_qkv", Place::kRecurrent, Role::kLinearAttentionIn},
+    Spelling{"in_proj_qkvz", Place::kRecurrent, Role::kLinearAttentionIn},
+    Spelling{"in_proj_z", Place::kRecurrent, Role::kLinearAttentionIn},
+    Spelling{"in_proj_a", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"in_proj_b", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"in_proj_ba", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"x_proj", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"dt_proj", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"out_proj", Place::kRecurrent, Role::kLinearAttentionOut},
+    Spelling{"conv1d", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"conv", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"A_log", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"D", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"dt_bias", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"norm", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"dt_layernorm", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"b_layernorm", Place::kRecurrent, Role::kLinearAttentionState},
+    Spelling{"c_layernorm", Place::kRecurrent, Role::kLinearAttentionState},
     Spelling{"q_proj", Place::kAttention, Role::kQProj},
     Spelling{"wq", Place::kAttention, Role::kQProj},
     Spelling{"k_proj", Place::kAttention, Role::kKProj},
@@ -95,8 +133,18 @@ constexpr std::array kSpellings = {
     Spelling{"w2", Place::kExpert, Role::kExpertDown},
     Spelling{"gate_up_proj", Place::kStack, Role::kExpertsGateUp},
     Spelling{"down_proj", Place::kStack, Role::kExpertsDown},
-    Spelling{"input_linear", Place::kDense, Role::kExpertsGateUp},
-    Spelling{"output_linear", Place::kDense, Role::kExpertsDown},
+    Spelling{"input_linear", Place::kDenseStack, Role::kExpertsGateUp},
+    Spelling{"output_linear", Place::kDenseStack, Role::kExpertsDown},
+    Spelling{"gate_up_proj", Place::kDense, Role::kDenseGate, true},
+    Spelling{"input_linear", Place::kDense, Role::kDenseGate, true},
+    Spelling{"output_linear", Place::kDense, Role::kDenseDown},
+    Spelling{"fc1", Place::kDense, Role::kDenseUp},
+    Spelling{"fc2", Place::kDense, Role::kDenseDown},
+    Spelling{"dense_h_to_4h", Place::kDense, Role::kDenseUp},
+    Spelling{"dense_4h_to_h", Place::kDense, Role::kDenseDown},
+    Spelling{"gate_up_proj", Place::kShared, Role::kSharedGate, true},
+    Spelling{"input_linear", Place::kShared, Role::kSharedGate, true},
+    Spelling{"output_linear", Place::kShared, Role::kSharedDown},
     Spelling{"gate_proj", Place::kShared, Role::kSharedGate},
     Spelling{"w1", Place::kShared, Role::kSharedGate},
     Spelling{"up_proj", Place::kShared, Role::kSharedUp},
@@ -159,6 +207,10 @@ constexpr std::array kTreatments = {
     Treatment{Role::kKProj, linear(kKeys, kHidden, Cut::kColumn, Fuse::kQkv)},
     Treatment{Role::kVProj, linear(kKeys, kHidden, Cut::kColumn, Fuse::kQkv)},
     Treatment{Role::kOProj, linear(kHidden, kValues, Cut::kRow)},
+    Treatment{Role::kAttentionGate,
+              {.out = "num_attention_heads * head_dim, num_attention_heads", .in = kHidden}},
+    Treatment{Role::kLinearAttentionIn, linear({}, kHidden)},
+    Treatment{Role::kLinearAttentionOut, linear(kHidden, {})},
     Treatment{Role::kQaProj, linear("q_lora_rank", kHidden, Cut::kReplicated, Fuse::kQaKva)},
     Treatment{Role::kQbProj, linear(kQueries, "q_lora_rank", Cut::kColumn)},
     Treatment{Role::kKvaProj,
@@ -188,6 +240,22 @@ constexpr std::array kTreatments = {
     Treatment{Role::kDenseDown, linear(kHidden, kDense, Cut::kRow)},
 };
 
+/// The outputs of several matrices in one, by the role of the first.
+struct JoinedWidths {
+  Role role;
+  std::string_view out;
+};
+constexpr std::array kJoinedWidths = {
+    JoinedWidths{Role::kQProj,
+                 "num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim, "
+                 "num_attention_heads * head_dim + 2 * attn_config.kv_n_heads * head_dim, "
+                 "3 * num_attention_heads * head_dim"},
+    JoinedWidths{Role::kKProj,
+                 "2 * num_key_value_heads * head_dim, 2 * num_key_value_heads * kv_channels"},
+    JoinedWidths{Role::kDenseGate, "2 * intermediate_size"},
+    JoinedWidths{Role::kSharedGate, "2 * shared_intermediate_size"},
+};
+
 Place place_of(std::string_view pattern, const std::vector<std::string_view>& words) {
   const auto any = [&](const auto& is) { return std::ranges::any_of(words, is); };
   const auto has = [](std::string_view part) {
@@ -197,24 +265,56 @@ Place place_of(std::string_view pattern, const std::vector<std::string_view>& wo
   if (has_mark(pattern, kExpertMark)) return Place::kExpert;
   if (any(has("shared_expert")) || any(has("share_expert")) || any(has("shared_mlp")))
     return Place::kShared;
-  if (any([](std::string_view word) { return word == "experts"; })) return Place::kStack;
   if (any([](std::string_view word) { return word == "indexer"; })) return Place::kIndexer;
-  // Norms before attention have its name too.
   if (any([](std::string_view word) {
-        return word == "attn" || word.ends_with("_attn") || word.ends_with("attention");
+        return word == "mamba" || word == "ssm" || word == "conv" || word == "linear_attn";
       }))
-    return Place::kAttention;
+    return Place::kRecurrent;
+  if (any([](std::string_view word) { return word == "mixer"; })) return Place::kMixer;
+  // Norms before attention have its name too.
+  const bool is_of_attention = any([](std::string_view word) {
+    return word == "attn" || word.ends_with("_attn") || word.ends_with("attention");
+  });
+  if (any([](std::string_view word) { return word == "experts"; }))
+    return is_of_attention ? Place::kAttentionExpert : Place::kStack;
+  if (is_of_attention) return Place::kAttention;
   if (any(has("mlp")) || any(has("feed_forward")) || any(has("ffn")) || any(has("moe")) ||
       any(has("router")))
     return Place::kDense;
   return Place::kLayer;
 }
 
-Role role_at(std::string_view word, Place place) {
+/// Null where a word has no usual meaning there.
+const Spelling* spelling_at(std::string_view word, Place place) {
   const auto found = std::ranges::find_if(kSpellings, [&](const Spelling& spelling) {
     return spelling.word == word && spelling.place == place;
   });
-  return found == kSpellings.end() ? Role::kOther : found->role;
+  return found == kSpellings.end() ? nullptr : &*found;
+}
+
+/// Where else a word of this place may have its meaning, in this order.
+std::vector<Place> places_like(Place place, std::size_t n_sides) {
+  using enum Place;
+  switch (place) {
+    case kModel:
+      return {};
+    case kAttention:
+    case kIndexer:
+    case kRecurrent:
+      return {kLayer};
+    case kStack:
+    case kAttentionExpert:
+      // Routers are there, and no MLPs.
+      return {kLayer};
+    case kMixer:
+      return {kRecurrent, kAttention, kDense, kLayer};
+    default:
+      return n_sides == 3 ? std::vector{kDenseStack, kDense, kLayer} : std::vector{kDense, kLayer};
+  }
+}
+
+bool is_of_router(const Spelling& spelling) {
+  return spelling.role == Role::kRouter || spelling.role == Role::kRouterBias;
 }
 
 /// The text after the number of a layer; the whole name outside of layers.
@@ -228,25 +328,45 @@ std::string_view behind_layer(std::string_view pattern) {
 
 }  // namespace
 
-UsualSpelling usual_spelling(std::string_view pattern) {
+UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides) {
   std::vector<std::string_view> words = name_words(pattern);
   const bool is_bias = words.back() == "bias";
   if (words.size() > 1 && (is_bias || words.back() == "weight")) words.pop_back();
   const Place place = place_of(pattern, words);
   const std::string_view word = words.back();
-  Role role = role_at(word, place);
-  if (role == Role::kOther && place != Place::kModel) role = role_at(word, Place::kDense);
-  if (role == Role::kOther && place != Place::kModel) role = role_at(word, Place::kLayer);
+  const Spelling* found = nullptr;
+  if (place == Place::kDense && n_sides == 3) found = spelling_at(word, Place::kDenseStack);
+  if (found == nullptr) found = spelling_at(word, place);
+  // One matrix for the experts of a layer is no matrix of any of them.
+  if (place == Place::kStack && n_sides < 3) found = nullptr;
+  if (found == nullptr && (place == Place::kStack || place == Place::kAttentionExpert)) {
+    const Spelling* router = spelling_at(word, Place::kDense);
+    if (router != nullptr && is_of_router(*router)) found = router;
+  }
+  for (const Place other : places_like(place, n_sides)) {
+    if (found == nullptr) found = spelling_at(word, other);
+  }
+  UsualSpelling spelling;
+  if (found != nullptr) spelling = {.role = found->role, .is_joint = found->is_joint};
+  Role& role = spelling.role;
   if (words.size() > 1 && words[words.size() - 2] == "shared_head" && word == "norm")
     role = Role::kMtpHeadNorm;
   if (is_bias) {
     const bool is_of_attention = place == Place::kAttention && usual_treatment(role).is_linear;
-    role = is_of_attention         ? Role::kAttentionBias
-           : role == Role::kRouter ? Role::kRouterBias
-           : is_norm(role)         ? role
-                                   : Role::kOther;
+    role = is_of_attention                       ? Role::kAttentionBias
+           : role == Role::kRouter               ? Role::kRouterBias
+           : role == Role::kLinearAttentionState ? role
+           : is_norm(role)                       ? role
+                                                 : Role::kOther;
   }
-  return {.role = role, .is_known = role != Role::kOther};
+  spelling.is_known = role != Role::kOther;
+  return spelling;
+}
+
+bool is_called_stack(std::string_view pattern) {
+  const std::vector<std::string_view> words = name_words(pattern);
+  const Place place = place_of(pattern, words);
+  return place == Place::kStack || place == Place::kAttentionExpert;
 }
 
 std::span<const SingleExpert> usual_singles(std::string_view stack) {
@@ -284,6 +404,16 @@ const TensorRule* row_of_tables(std::string_view pattern) {
 UsualTreatment usual_treatment(Role role) {
   const auto found = std::ranges::find(kTreatments, role, &Treatment::role);
   return found == kTreatments.end() ? UsualTreatment{} : found->usual;
+}
+
+UsualTreatment usual_treatment(const UsualSpelling& spelling) {
+  UsualTreatment usual = usual_treatment(spelling.role);
+  if (!spelling.is_joint) return usual;
+  usual.cut = Cut::kReplicated;
+  usual.fuse = Fuse::kNone;
+  const auto joined = std::ranges::find(kJoinedWidths, spelling.role, &JoinedWidths::role);
+  usual.out = joined == kJoinedWidths.end() ? std::string_view() : joined->out;
+  return usual;
 }
 
 }  // namespace ingot::formats

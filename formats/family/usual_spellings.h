@@ -11,11 +11,17 @@ namespace ingot::formats {
 struct UsualSpelling {
   Role role = Role::kOther;
   bool is_known = false;  ///< false: no spelling that is known; the role is kOther
+  /// Several matrices in one, whose rows follow one another: queries, keys and values; gate and up.
+  /// The role is that of the first.
+  bool is_joint = false;
 };
 
 /// Judges a pattern, as families have it, by the words of role names and by their place (attention,
-/// experts, shared experts, outside the layers).
-UsualSpelling usual_spelling(std::string_view pattern);
+/// experts, shared experts, outside the layers). Of `n_sides` dimensions: a stack of experts and
+/// one matrix may be called alike.
+UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides = 2);
+/// Whether it is called as part of the experts of a layer, all in one tensor.
+bool is_called_stack(std::string_view pattern);
 
 /// The row that families of the program have for this place of a layer, one of several that agree
 /// on its role; null: there is none. Reads every table.
@@ -37,5 +43,7 @@ struct UsualTreatment {
   std::string_view out = {}, in = {};  ///< likely widths, with ", " between them
 };
 UsualTreatment usual_treatment(Role role);
+/// The same of a name. Rows that are joined are not cut: their order is not known.
+UsualTreatment usual_treatment(const UsualSpelling& spelling);
 
 }  // namespace ingot::formats

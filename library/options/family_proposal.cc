@@ -24,6 +24,13 @@ bool quantizes(const convert::Recipe& recipe) {
                              [&](const convert::Rule& rule) { return is_quantized(rule.scheme); });
 }
 
+std::uint64_t bytes_of(const formats::Checkpoint& source, const formats::LogicalTensor& tensor) {
+  std::uint64_t n_bytes = 0;
+  tensor.encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t i) { n_bytes += source.stored()[i].n_bytes; });
+  return n_bytes;
+}
+
 void write_proposal(const std::string& path, const std::string& yaml) {
   std::error_code failure;
   if (std::filesystem::exists(path, failure)) {
@@ -56,7 +63,9 @@ std::string proposed_family(const formats::Checkpoint& source, const ProposalFla
     weights.push_back({.name = tensor.name,
                        .shape = &tensor.shape,
                        .dtype = source.stored()[tensor.encoding.stored.weight()].dtype,
-                       .is_quantized = formats::scheme_facts(tensor.encoding.scheme).quantized});
+                       .is_quantized = formats::scheme_facts(tensor.encoding.scheme).quantized,
+                       .block = {tensor.encoding.block_rows, tensor.encoding.block_cols},
+                       .n_bytes = bytes_of(source, tensor)});
   }
   std::string yaml = formats::propose_family(source.config(), weights);
   if (!flags.file.empty()) write_proposal(flags.file, yaml);

@@ -13,37 +13,39 @@
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
-#include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
+#include "formats/family/proposal/config_widths.h"
 #include "formats/family/proposal/named_layers.h"
+#include "formats/family/proposal/row_layers.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/usual_spellings.h"
 #include "formats/family/width.h"
-#include "formats/json/json.h"
-#include "formats/json/json_fields.h"
 
 namespace ingot::formats {
 namespace {
 
-constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
 constexpr std::array<std::string_view, 4> kCutWords = {"replicated", "column", "row", "vocab"};
 constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva", "gate_up", "indexer_k",
                                                         "qkv"};
 
+// A hundredth of the bytes.
+constexpr std::uint64_t kNotablePart = 100;
+
 /// Names that differ only in numbers.
 struct Kind {
-  std::set<std::uint32_t> layers;
+  ShapesByLayer layers;  // the shape of one in each
   const UnknownWeight* first = nullptr;
   bool is_quantized = false;
   bool has_one_shape = true;
   bool is_of_tower = false;
+  std::uint64_t n_bytes = 0;
 };
 
 class Proposal {
  public:
   Proposal(const ModelConfig& config, std::span<const UnknownWeight> weights)
-      : config_(config), n_layers_(config.num_hidden_layers), named_(config, names_of(weights)) {
+      : config_(config), widths_(config), named_(config, names_of(weights)) {
     // Main layers first: those for multi-token prediction may have their names.
     for (const bool is_mtp : {false, true}) {
       for (const UnknownWeight& weight : weights) take(weight, is_mtp);
@@ -51,7 +53,6 @@ class Proposal {
     has_keys_ = std::ranges::any_of(kinds_, [](const auto& entry) {
       return !entry.second.is_of_tower && usual_spelling(entry.first).role == Role::kKProj;
     });
-    find_widths();
   }
 
   std::string text() {
@@ -78,7 +79,26 @@ class Proposal {
     });
     if (is_plain) head += fmt::format("model_types: [\"{}\"]\n", type);
     if (!mtp_layers_.empty()) head += fmt::format("mtp_layers: \"{}\"\n", mtp_layers_);
+    if (const std::string share = other_share(); !share.empty())
+      head += fmt::format("# {}\n", share);
     return head + "tensors:\n" + rows;
+  }
+
+  /// other_share() of the weights.
+  std::string other_share() const {
+    std::uint64_t all = 0, of_others = 0;
+    const std::pair<const std::string, Kind>* largest = nullptr;
+    for (const auto& entry : kinds_) {
+      all += entry.second.n_bytes;
+      const bool is_other = is_only_copied(entry.first, entry.second);
+      if (is_other) of_others += entry.second.n_bytes;
+      if (is_other && (largest == nullptr || entry.second.n_bytes > largest->second.n_bytes))
+        largest = &entry;
+    }
+    if (of_others == 0 || of_others * kNotablePart < all) return {};
+    return fmt::format("{:.1f}% of the bytes are in rows that only copy, most of them in {}",
+                       100.0 * static_cast<double>(of_others) / static_cast<double>(all),
+                       largest->first);
   }
 
  private:
@@ -114,7 +134,8 @@ class Proposal {
     kind.is_of_tower = is_of_tower;
     kind.has_one_shape &= *kind.first->shape == *weight.shape;
     kind.is_quantized |= weight.is_quantized;
-    if (layer) kind.layers.insert(*layer);
+    kind.n_bytes += weight.n_bytes;
+    if (layer) kind.layers.emplace(*layer, weight.shape);
   }
 
   // `mtp.layers.0.` represents the prefix of main layers where that ends with the same word.
@@ -138,49 +159,11 @@ class Proposal {
     words = std::move(marked);
   }
 
-  // Numbers of the config, by the names that shapes may use.
-  void find_widths() {
-    for (const auto& [key, value] : text_keys(config_).items()) {
-      const auto number = whole_number(value, kMaxNumber);
-      if (number && *number > 1) offer(key);
-    }
-    for (const char* text :
-         {"head_dim", "num_attention_heads * head_dim", "num_key_value_heads * head_dim",
-          "num_attention_heads * v_head_dim", "kv_lora_rank + qk_rope_head_dim",
-          "shared_intermediate_size", "n_routed_experts", "2 * moe_intermediate_size",
-          "2 * hidden_size", "1"})
-      offer(text);
-  }
-  void offer(std::string_view text) {
-    try {
-      const Width width = Width::parse(text);
-      if (const std::uint64_t size = width.size(config_); size != 0) widths_.emplace(size, text);
-    } catch (const Error&) {
-      // No key that an expression can name.
-    }
-  }
-
-  std::string side(std::uint64_t size, std::string_view likely, std::string& guesses) const {
-    for (const std::string& text : split(likely, ", ")) {
-      if (Width::parse(text).size(config_) == size) return text;
-    }
-    const auto [begin, end] = widths_.equal_range(size);
-    if (begin == end) {
-      guesses += fmt::format("; no width of the config is {}", size);
-      return std::to_string(size);
-    }
-    if (!likely.empty() || std::next(begin) != end)
-      guesses += fmt::format("; {} may be another width", size);
-    return begin->second;
-  }
-
   /// Orientation of the last two sides: the order that the shape fits, if it fits just one.
   StackOrder told_by_shape(const Kind& kind, const UsualTreatment& usual) const {
     const Shape& shape = *kind.first->shape;
     const auto is = [&](std::uint64_t size, std::string_view likely) {
-      return std::ranges::any_of(split(likely, ", "), [&](const std::string& text) {
-        return Width::parse(text).size(config_) == size;
-      });
+      return widths_.is_one_of(size, likely);
     };
     if (!kind.has_one_shape || shape.size() < 2) return StackOrder::kNone;
     const std::uint64_t first = shape[shape.size() - 2], second = shape.back();
@@ -190,20 +173,38 @@ class Proposal {
     return is_output_major ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
   }
 
-  /// Orientation of a stack, by its own shape and those of the stacks of its module; kNone where no
-  /// shape tells, or two disagree. Quantized stacks are output-major.
+  static std::string_view module_of(std::string_view name) {
+    const std::string_view stem = stem_of(name);
+    return stem.substr(0, stem.rfind('.') + 1);
+  }
+
+  /// What a stack itself says of its orientation: its shape, the values that share a scale, which
+  /// are of one output, and its biases, one for each output.
+  std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind) const {
+    const Shape& shape = *kind.first->shape;
+    std::vector<StackOrder> said = {
+        told_by_shape(kind, usual_treatment(usual_spelling(pattern, 3).role))};
+    const auto [rows, cols] = kind.first->block;
+    if (kind.is_quantized && rows == 1 && cols > 1) said.push_back(StackOrder::kOutputMajor);
+    if (kind.is_quantized && cols == 1 && rows > 1) said.push_back(StackOrder::kInputMajor);
+    for (const std::string_view ending : {"_bias", ".bias"}) {
+      const auto bias = kinds_.find(std::string(stem_of(pattern)).append(ending));
+      if (bias == kinds_.end() || shape[1] == shape[2]) continue;
+      const Shape& lengths = *bias->second.first->shape;
+      if (lengths.size() != 2 || !bias->second.has_one_shape) continue;
+      if (lengths[1] == shape[1]) said.push_back(StackOrder::kOutputMajor);
+      if (lengths[1] == shape[2]) said.push_back(StackOrder::kInputMajor);
+    }
+    return said;
+  }
+
+  /// Orientation of a stack, by what it and the stacks of its module say; kNone where nothing
+  /// tells, or two disagree.
   StackOrder order_of_stack(const std::string& pattern) const {
-    const auto module_of = [](std::string_view name) {
-      const std::string_view stem = stem_of(name);
-      return stem.substr(0, stem.rfind('.') + 1);
-    };
     StackOrder order = StackOrder::kNone;
     for (const auto& [other, kind] : kinds_) {
-      if (module_of(other) != module_of(pattern) || !is_stack(other)) continue;
-      std::vector<StackOrder> said = {
-          told_by_shape(kind, usual_treatment(usual_spelling(other).role))};
-      if (kind.is_quantized) said.push_back(StackOrder::kOutputMajor);
-      for (const StackOrder own : said) {
+      if (module_of(other) != module_of(pattern) || !is_stack(other, kind)) continue;
+      for (const StackOrder own : told_by_stack(other, kind)) {
         if (own == StackOrder::kNone) continue;
         if (order != StackOrder::kNone && order != own) return StackOrder::kNone;
         order = own;
@@ -219,15 +220,56 @@ class Proposal {
     return name;
   }
 
-  static bool is_stack(const std::string& pattern) {
-    const Role role = usual_spelling(pattern).role;
-    return role == Role::kExpertsGateUp || role == Role::kExpertsDown;
+  static bool is_stack(const std::string& pattern, const Kind& kind) {
+    const Role role = usual_spelling(pattern, 3).role;
+    return kind.first->shape->size() == 3 &&
+           (role == Role::kExpertsGateUp || role == Role::kExpertsDown);
+  }
+
+  /// Whether gate and up are both here, and one matrix each.
+  bool has_gate_and_up(const std::string& pattern, Role role) const {
+    const auto has = [&](Role wanted) {
+      return std::ranges::any_of(kinds_, [&](const auto& entry) {
+        const UsualSpelling spelling =
+            usual_spelling(entry.first, entry.second.first->shape->size());
+        return spelling.role == wanted && !spelling.is_joint &&
+               module_of(stem_of(entry.first)) == module_of(stem_of(pattern));
+      });
+    };
+    switch (role) {
+      case Role::kExpertGate:
+      case Role::kExpertUp:
+        return has(Role::kExpertGate) && has(Role::kExpertUp);
+      case Role::kSharedGate:
+      case Role::kSharedUp:
+        return has(Role::kSharedGate) && has(Role::kSharedUp);
+      default:
+        return has(Role::kDenseGate) && has(Role::kDenseUp);
+    }
+  }
+
+  /// The shape of a row whose tensors have several; empty where the config does not say it.
+  std::string shape_by_layer(const Kind& kind, const UsualTreatment& usual,
+                             std::string& guesses) const {
+    const std::size_t n_sides = kind.first->shape->size();
+    const bool are_alike = std::ranges::all_of(
+        kind.layers, [&](const auto& entry) { return entry.second->size() == n_sides; });
+    if (!are_alike || kind.layers.empty() || n_sides == 0 || n_sides > kMaxRuleDimensions)
+      return {};
+    std::vector<std::string> sides;
+    for (std::size_t i = 0; i < n_sides; ++i) {
+      sides.push_back(widths_.side_by_layer(kind.layers, i, i == 0 ? usual.out : usual.in));
+      if (sides.back().empty()) return {};
+    }
+    guesses += "; by a list of the config that has the same widths";
+    return fmt::format(", shape: [{}]", fmt::join(sides, ", "));
   }
 
   std::string shape_of(const Kind& kind, const UsualTreatment& usual, StackOrder order,
                        std::string& traits, std::string& guesses) const {
     const Shape& shape = *kind.first->shape;
     if (!kind.has_one_shape) {
+      if (std::string own = shape_by_layer(kind, usual, guesses); !own.empty()) return own;
       guesses += "; its shape differs from layer to layer, and none is checked";
       return {};
     }
@@ -238,12 +280,12 @@ class Proposal {
         guesses += "; its order is that of its neighbours";
       const bool is_turned = order == StackOrder::kInputMajor;
       traits += is_turned ? ", stack: input-major" : ", stack: output-major";
-      sides = {side(shape[0], "n_routed_experts", guesses),
-               side(shape[1], is_turned ? usual.in : usual.out, guesses),
-               side(shape[2], is_turned ? usual.out : usual.in, guesses)};
+      sides = {widths_.side(shape[0], "n_routed_experts", guesses),
+               widths_.side(shape[1], is_turned ? usual.in : usual.out, guesses),
+               widths_.side(shape[2], is_turned ? usual.out : usual.in, guesses)};
     } else {
       for (std::size_t i = 0; i < shape.size(); ++i)
-        sides.push_back(side(shape[i], i == 0 ? usual.out : usual.in, guesses));
+        sides.push_back(widths_.side(shape[i], i == 0 ? usual.out : usual.in, guesses));
     }
     return fmt::format(", shape: [{}]", fmt::join(sides, ", "));
   }
@@ -253,67 +295,12 @@ class Proposal {
                         std::string& guesses) const {
     if (of_mtp_.contains(pattern)) return ", layers: mtp";
     if (kind.layers.empty() || has_mark(pattern, kMtpMark)) return {};
-    const auto n_all = static_cast<std::uint32_t>(layer_count(config_));
-    const auto is_where = [&](Scope scope, std::uint32_t n) {
-      for (std::uint32_t layer = 0; layer < n; ++layer) {
-        if (scope_holds(scope, config_, layer) != kind.layers.contains(layer)) return false;
-      }
-      return true;
-    };
-    for (const auto& [scope, word] : {std::pair{Scope::kLayer, "all"},
-                                      {Scope::kMainLayer, "main"},
-                                      {Scope::kMoeLayer, "moe"},
-                                      {Scope::kDenseLayer, "dense"},
-                                      {Scope::kFullAttentionLayer, "full_attention"},
-                                      {Scope::kLinearAttentionLayer, "linear_attention"},
-                                      {Scope::kMtpLayer, "mtp"}}) {
-      if (is_where(scope, n_all))
-        return scope == Scope::kLayer ? "" : fmt::format(", layers: {}", word);
-    }
-    // A checkpoint that leaves MTP layers out.
-    if (is_where(Scope::kLayer, static_cast<std::uint32_t>(n_layers_))) return {};
-    if (std::string condition = condition_of(kind.layers); !condition.empty()) {
-      guesses += "; by a key of the config that has the same layers";
-      return fmt::format(", layers: {}", condition);
-    }
-    guesses +=
-        fmt::format("; in {} of {} layers, and nothing says in which", kind.layers.size(), n_all);
-    present = "optional";
-    return {};
-  }
-
-  /// A list of the config that has one set of values in these layers, and others elsewhere.
-  std::string condition_of(const std::set<std::uint32_t>& layers) const {
-    for (const auto& [key, list] : text_keys(config_).items()) {
-      const bool is_text = list.is_string();
-      if (!is_text && !list.is_array()) continue;
-      const std::size_t n = is_text ? list.get_ref<const std::string&>().size() : list.size();
-      if (n_layers_ == 0 || (n != n_layers_ && n != layer_count(config_))) continue;
-      std::set<std::string> within, without;
-      bool is_plain = true;
-      for (std::uint32_t layer = 0; layer < n_layers_; ++layer) {
-        std::string word;
-        if (is_text) {
-          word = list.get_ref<const std::string&>()[layer];
-        } else {
-          const Json& entry = list[layer];
-          is_plain &= entry.is_primitive();
-          word = entry.is_string() ? entry.get<std::string>() : entry.dump();
-        }
-        is_plain &= std::ranges::all_of(
-            word, [](char c) { return c >= ' ' && c < 127 && c != '"' && c != '\\'; });
-        (layers.contains(layer) ? within : without).insert(word);
-      }
-      const bool is_apart = is_plain && !within.empty() && !without.empty() &&
-                            std::ranges::none_of(within, [&](const std::string& word) {
-                              return without.contains(word);
-                            });
-      const bool is_key = std::ranges::all_of(
-          key, [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); });
-      if (is_apart && is_key)
-        return fmt::format("{{{}: [\"{}\"]}}", key, fmt::join(within, "\", \""));
-    }
-    return {};
+    std::set<std::uint32_t> layers;
+    for (const auto& [layer, shape] : kind.layers) layers.insert(layer);
+    RowLayers found = row_layers(layers, config_);
+    if (!found.guess.empty()) guesses += "; " + found.guess;
+    if (found.is_optional) present = "optional";
+    return found.text;
   }
 
   /// The matrix of one expert for each of those in a stack: most schemes are written so.
@@ -331,9 +318,9 @@ class Proposal {
       if (kinds_.contains(name)) continue;
       const UsualTreatment usual = usual_treatment(single.role);
       std::string guesses;
-      const std::string sides =
-          fmt::format("{}, {}", side(shape[is_turned ? 2 : 1] / singles.size(), usual.out, guesses),
-                      side(shape[is_turned ? 1 : 2], usual.in, guesses));
+      const std::string sides = fmt::format(
+          "{}, {}", widths_.side(shape[is_turned ? 2 : 1] / singles.size(), usual.out, guesses),
+          widths_.side(shape[is_turned ? 1 : 2], usual.in, guesses));
       rows += fmt::format(
           "- {{name: \"{}\", role: {}{}, shape: [{}], quantized: true, cut: {}{}{}}}{}\n", name,
           role_name(single.role), layers, sides, kCutWords[static_cast<std::size_t>(usual.cut)],
@@ -343,6 +330,66 @@ class Proposal {
     return rows;
   }
 
+  /// Whether its outputs are those of several matrices together.
+  bool is_joined(const Kind& kind, const UsualTreatment& usual) const {
+    const Shape& shape = *kind.first->shape;
+    return kind.has_one_shape && !shape.empty() && widths_.is_one_of(shape[0], usual.out);
+  }
+
+  static std::string_view reason_of_copy(const std::string& pattern, std::size_t n_sides,
+                                         bool is_odd_joint) {
+    if (is_odd_joint)
+      return "; called as several matrices in one, whose widths it does not have, so it is only "
+             "copied";
+    if (n_sides == 2 && is_called_stack(pattern))
+      return "; the experts of a layer in one matrix, so it is only copied";
+    return "; no usual name, so it is only copied";
+  }
+
+  /// What a row is, before it is written.
+  struct Judged {
+    UsualSpelling spelling;
+    StackOrder order = StackOrder::kNone;
+    bool stacks = false;
+    bool is_turned = false;     // inputs before outputs
+    bool is_odd_joint = false;  // called as several matrices in one
+    UsualTreatment usual;
+  };
+  Judged judge(const std::string& pattern, const Kind& kind) const {
+    const std::size_t n_sides = kind.first->shape->size();
+    UsualSpelling spelling = usual_spelling(pattern, n_sides);
+    UsualTreatment usual = usual_treatment(spelling);
+    const bool stacks = is_stack(pattern, kind);
+    // Several matrices in one tensor, of a kind that has none, or one where there are several.
+    const bool is_stack_of_others = usual.is_linear && !stacks && n_sides > 2;
+    const bool is_odd_joint = spelling.is_joint && !is_joined(kind, usual);
+    if (is_stack_of_others || is_odd_joint || (is_expert_stack(spelling.role) && !stacks)) {
+      spelling = {};
+      usual = {};
+    }
+    const TensorRule* known = spelling.is_known || stacks ? nullptr : row_of_tables(pattern);
+    if (known != nullptr && !is_odd_joint && (n_sides == 2 || !known->fp8_by_default)) {
+      spelling = {.role = known->role, .is_known = true};
+      usual.is_linear = known->fp8_by_default;
+    }
+    const StackOrder order = stacks ? order_of_stack(pattern) : StackOrder::kNone;
+    const bool is_turned =
+        usual.is_linear && !stacks && told_by_shape(kind, usual) == StackOrder::kInputMajor;
+    return {.spelling = spelling,
+            .order = order,
+            .stacks = stacks,
+            .is_turned = is_turned,
+            .is_odd_joint = is_odd_joint,
+            .usual = usual};
+  }
+
+  bool is_only_copied(const std::string& pattern, const Kind& kind) const {
+    if (kind.is_of_tower) return false;
+    const Judged judged = judge(pattern, kind);
+    return judged.spelling.role == Role::kOther || judged.is_turned ||
+           (judged.stacks && judged.order == StackOrder::kNone);
+  }
+
   std::string row(const std::string& pattern, const Kind& kind) const {
     if (kind.is_of_tower) {
       return fmt::format(
@@ -350,32 +397,19 @@ class Proposal {
           "layers of its own, so it is only copied\n",
           pattern, role_name(Role::kOtherModality), kind.is_quantized ? ", quantized: true" : "");
     }
-    UsualSpelling spelling = usual_spelling(pattern);
-    UsualTreatment usual = usual_treatment(spelling.role);
+    const Judged judged = judge(pattern, kind);
+    const auto& [spelling, order, stacks, is_turned, is_odd_joint, usually] = judged;
+    UsualTreatment usual = usually;
     const std::size_t n_sides = kind.first->shape->size();
-    const bool is_matrix = n_sides >= 2, stacks = is_stack(pattern) && n_sides == 3;
-    // Several matrices in one tensor, of a kind that has none, or one where there are several.
-    if ((usual.is_linear && !stacks && n_sides > 2) || (is_stack(pattern) && !stacks)) {
-      spelling = {};
-      usual = {};
-    }
-    const TensorRule* known =
-        spelling.is_known || is_stack(pattern) ? nullptr : row_of_tables(pattern);
-    if (known != nullptr && (n_sides == 2 || !known->fp8_by_default)) {
-      spelling = {.role = known->role, .is_known = true};
-      usual.is_linear = known->fp8_by_default;
-    }
-    const StackOrder order = stacks ? order_of_stack(pattern) : StackOrder::kNone;
-    const bool is_turned =
-        usual.is_linear && !stacks && told_by_shape(kind, usual) == StackOrder::kInputMajor;
     std::string guesses, traits,
         present = stacks                         ? "stacked"
                   : spelling.role == Role::kHead ? "untied"
                                                  : "";
-    if (!spelling.is_known) guesses += "; no usual name, so it is only copied";
+    if (!spelling.is_known) guesses += reason_of_copy(pattern, n_sides, is_odd_joint);
+    if (spelling.is_joint) guesses += "; several matrices in one, so ranks share it";
     if (spelling.role == Role::kAttentionBias) {
       std::string weight = pattern.substr(0, pattern.rfind('.')) + ".weight";
-      usual = usual_treatment(usual_spelling(weight).role);
+      usual = usual_treatment(usual_spelling(weight));
       if (usual.cut == Cut::kRow) usual.cut = Cut::kReplicated;
       usual.is_linear = false;
     }
@@ -383,14 +417,17 @@ class Proposal {
     const std::string layers = layers_of(pattern, kind, present, guesses);
     if (spelling.role == Role::kHead || spelling.role == Role::kMtpHead)
       traits += ", silence: head";
-    if (kind.is_quantized || (usual.is_linear && is_matrix)) traits += ", quantized: true";
+    if (kind.is_quantized || (usual.is_linear && n_sides >= 2)) traits += ", quantized: true";
     if (kind.is_quantized && !usual.is_linear) guesses += "; quantized in this checkpoint";
     if (usual.cut != Cut::kReplicated)
       traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
     // Only queries are here where keys and values come from a low rank.
-    const bool is_fused = usual.fuse != Fuse::kQkv || has_keys_;
+    const bool is_fused = usual.fuse == Fuse::kQkv      ? has_keys_
+                          : usual.fuse == Fuse::kGateUp ? has_gate_and_up(pattern, spelling.role)
+                                                        : true;
     if (usual.fuse != Fuse::kNone && is_fused)
       traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(usual.fuse)]);
+    if (usual.cut != Cut::kReplicated) traits += widths_.heads_of(shape);
     if (!present.empty()) traits += fmt::format(", present: {}", present);
     std::string dtype;
     if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
@@ -415,12 +452,11 @@ class Proposal {
   }
 
   const ModelConfig& config_;
-  std::uint64_t n_layers_ = 0;
+  ConfigWidths widths_;
   NamedLayers named_;
   bool has_keys_ = false;
   std::map<std::string, Kind> kinds_;
   std::set<std::string> of_mtp_;
-  std::multimap<std::uint64_t, std::string> widths_;
   std::string mtp_layers_;
 };
 
@@ -440,6 +476,10 @@ bool leave_out_refused(std::string& yaml, std::string_view refusal) {
 }
 
 }  // namespace
+
+std::string other_share(std::span<const UnknownWeight> weights, const ModelConfig& config) {
+  return Proposal(config, weights).other_share();
+}
 
 std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights) {
   constexpr int kMostLeftOut = 256;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,7 +17,13 @@ struct UnknownWeight {
   const Shape* shape = nullptr;  ///< decoded
   DType dtype{};                 ///< as stored
   bool is_quantized = false;
+  std::array<std::uint64_t, 2> block = {0, 0};  ///< rows and columns that share a scale
+  std::uint64_t n_bytes = 0;                    ///< as stored, with all parts
 };
+
+/// The rows of a proposal that only copy, where the largest tensors are among them: a line that
+/// says which, and their share of the bytes; else empty.
+std::string other_share(std::span<const UnknownWeight> weights, const ModelConfig& config);
 
 /// A family for these weights, as YAML: a row for each kind of name, its role by the usual
 /// spellings, its shape in terms of the config, its layers by where it occurs. A guess ends with a

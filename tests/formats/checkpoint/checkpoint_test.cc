@@ -255,6 +255,14 @@ TEST_F(OpenCheckpoint, GenericFamilyNeedsNoConfigOrIndex) {
   EXPECT_EQ(logical(model, "anything").encoding.scheme, SchemeId::kRaw);
 }
 
+TEST_F(OpenCheckpoint, GenericFamilyLeavesFilesOfOtherNames) {
+  tiny_.files["golden.safetensors"] = {{"logits", "F32", {3}}};
+  tiny_.write(dir_.path());
+  const Checkpoint model = Checkpoint::open(dir_.path(), {.family = "generic"});
+  EXPECT_EQ(model.files().size(), 1U);
+  EXPECT_THAT(model.remarks(), ::testing::Contains(::testing::HasSubstr("golden.safetensors")));
+}
+
 TEST_F(OpenCheckpoint, TakesTheFamilyFromTheCaller) {
   tiny_.config.replace(tiny_.config.find("\"deepseek_v3\""), 13, "\"some_remake\"");
   tiny_.write(dir_.path());

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "formats/family/families.h"
@@ -272,6 +273,215 @@ TEST(Proposal, MarksWhatItGuessed) {
   for (std::size_t i = 0; i < n_good; ++i)
     EXPECT_TRUE(grammar.match(model.weights[i].name)) << model.weights[i].name;
   EXPECT_FALSE(grammar.match("injected"));
+}
+
+/// The line of the proposal for a pattern that ends so.
+std::string line_of(const std::string& yaml, const std::string& name) {
+  const std::size_t at = yaml.find(name + "\"");
+  return at == std::string::npos ? std::string() : yaml.substr(at, yaml.find('\n', at) - at);
+}
+
+TEST(Proposal, TakesNoWordForAListByLayer) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 4, "hidden_act": "silu", "kinds_pattern": "MEEM"})",
+                                    "config.json");
+  for (const int layer : {0, 1}) model.add(fmt::format("layers.{}.a.weight", layer), {64});
+  for (const int layer : {1, 2}) model.add(fmt::format("layers.{}.b.weight", layer), {64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_EQ(yaml.find("hidden_act"), std::string::npos) << yaml;
+  EXPECT_NE(line_of(yaml, "a.weight").find("present: optional"), std::string::npos) << yaml;
+  EXPECT_NE(line_of(yaml, "b.weight").find(R"(layers: {kinds_pattern: ["E"]})"), std::string::npos)
+      << yaml;
+}
+
+TEST(Proposal, KnowsSeveralMatricesInOne) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "d_model": 64, "n_layers": 1,
+      "n_heads": 4, "attn_config": {"kv_n_heads": 2}, "intermediate_size": 96,
+      "shared_intermediate_size": 48})",
+                                    "config.json");
+  const std::string layer = "blocks.0.";
+  model.add(layer + "attn.Wqkv.weight", {128, 64});
+  model.add(layer + "attn.qkv_proj.weight", {130, 64});
+  model.add(layer + "mlp.gate_up_proj.weight", {192, 64});
+  model.add(layer + "shared_mlp.input_linear.weight", {96, 64});
+  model.add(layer + "shared_mlp.output_linear.weight", {64, 48});
+  const std::string yaml = propose_family(model.config, model.weights);
+  for (const auto& [name, role] : {std::pair{"Wqkv.weight", "q-proj"},
+                                   {"gate_up_proj.weight", "dense-gate"},
+                                   {"input_linear.weight", "shared-gate"}}) {
+    const std::string line = line_of(yaml, name);
+    EXPECT_NE(line.find(std::string("role: ") + role + ","), std::string::npos) << yaml;
+    EXPECT_NE(line.find("quantized: true"), std::string::npos) << line;
+    EXPECT_EQ(line.find("cut:"), std::string::npos) << "the order of rows is not known";
+    EXPECT_EQ(line.find("fuse:"), std::string::npos) << line;
+  }
+  EXPECT_NE(line_of(yaml, "output_linear.weight").find("role: shared-down"), std::string::npos);
+  EXPECT_NE(line_of(yaml, "qkv_proj.weight").find("role: other"), std::string::npos)
+      << "no width of queries, keys and values is 130";
+}
+
+TEST(Proposal, TellsGatesOfAttentionFromThoseOfMlps) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "intermediate_size": 96, "num_attention_heads": 2, "head_dim": 24})",
+                                    "config.json");
+  model.add("layers.0.self_attn.gate_proj.weight", {48, 64});
+  model.add("layers.0.mlp.up_proj.weight", {96, 64});
+  model.add("layers.0.mlp.down_proj.weight", {64, 96});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_NE(line_of(yaml, "gate_proj.weight").find("role: attention-gate"), std::string::npos)
+      << yaml;
+  EXPECT_EQ(line_of(yaml, "gate_proj.weight").find("quantized"), std::string::npos) << yaml;
+  EXPECT_EQ(yaml.find("fuse: gate_up"), std::string::npos) << "there is no gate to fuse it with";
+}
+
+TEST(Proposal, CopiesExpertsThatAreRowsOfOneMatrix) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "d_model": 64, "n_layers": 1,
+      "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4}})",
+                                    "config.json");
+  for (const char* word : {"w1", "v1", "w2"})
+    model.add(std::string("blocks.0.ffn.experts.mlp.") + word, {128, 64});
+  model.add("blocks.0.ffn.router.layer.weight", {4, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_EQ(count_of(yaml, "the experts of a layer in one matrix, so it is only copied"), 3U)
+      << yaml;
+  EXPECT_NE(line_of(yaml, "layer.weight")
+                .find("role: router, shape: [ffn_config.moe_num_experts, hidden_size]"),
+            std::string::npos)
+      << yaml;
+}
+
+TEST(Proposal, HasWidthsThatDifferByLayer) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64, "head_dim": 8,
+      "num_hidden_layers": 4, "num_attention_heads": 4, "num_attention_heads_per_layer": [4, 6, 6, 4],
+      "num_dense_layers": 2, "num_experts": 4, "moe_intermediate_size": 16})",
+                                    "config.json");
+  for (const int layer : {0, 1, 2, 3}) {
+    const std::uint64_t heads = layer == 0 || layer == 3 ? 4 : 6;
+    model.add(fmt::format("layers.{}.self_attn.q_proj.weight", layer), {heads * 8, 64});
+    model.add(fmt::format("layers.{}.self_attn.g_proj.weight", layer), {heads, 64});
+    if (layer > 1)
+      model.add(fmt::format("layers.{}.mlp.experts.0.up_proj.weight", layer), {16, 64});
+  }
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_NE(line_of(yaml, "q_proj.weight")
+                .find("shape: [num_attention_heads_per_layer * head_dim, hidden_size]"),
+            std::string::npos)
+      << yaml;
+  EXPECT_NE(line_of(yaml, "q_proj.weight").find("heads: num_attention_heads_per_layer"),
+            std::string::npos);
+  EXPECT_NE(line_of(yaml, "g_proj.weight").find("[num_attention_heads_per_layer, hidden_size]"),
+            std::string::npos);
+  EXPECT_NE(line_of(yaml, "up_proj.weight").find("layers: moe"), std::string::npos) << yaml;
+  const auto table = parse_family(yaml, "proposed");
+  const NameGrammar grammar(table->family(), model.config);
+  for (const UnknownWeight& weight : model.weights) {
+    const auto match = grammar.match(weight.name);
+    ASSERT_TRUE(match) << weight.name;
+    EXPECT_EQ(rule_shape(*match->rule, model.config, match->layer), *weight.shape) << weight.name;
+  }
+}
+
+TEST(Proposal, LooksIntoTheThinker) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "omni", "thinker_config": {"text_config": {
+      "model_type": "omni_text", "hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 96,
+      "intermediate_size": 32}}})",
+                                    "config.json");
+  model.config.text.prefix = "thinker.";
+  model.add("thinker.lm_head.weight", {96, 64});
+  model.add("thinker.model.layers.0.mlp.up_proj.weight", {32, 64});
+  model.add("thinker.audio_tower.conv.weight", {3, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_EQ(yaml.find("thinker."), std::string::npos) << yaml;
+  EXPECT_EQ(yaml.find("guessed:"), std::string::npos) << yaml;
+  EXPECT_EQ(count_of(yaml, "\n- {"), 2U) << "no row for the tower";
+}
+
+TEST(Proposal, KnowsStateSpaces) {
+  Listed model;
+  model.config = parse_model_config(
+      R"({"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 1})", "config.json");
+  for (const char* word : {"in_proj.weight", "out_proj.weight", "x_proj.weight"})
+    model.add(std::string("layers.0.mamba.") + word, {64, 64});
+  model.add("layers.0.mamba.conv1d.weight", {64, 1, 4});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_NE(line_of(yaml, "in_proj.weight").find("role: linear-attention-in"), std::string::npos);
+  EXPECT_NE(line_of(yaml, "out_proj.weight").find("role: linear-attention-out"), std::string::npos);
+  EXPECT_EQ(count_of(yaml, "quantized: true"), 2U) << yaml;
+  EXPECT_EQ(yaml.find("role: other"), std::string::npos) << yaml;
+}
+
+TEST(Proposal, SaysTheShareOfBytesThatItOnlyCopies) {
+  Listed model;
+  model.config = parse_model_config(
+      R"({"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 1})", "config.json");
+  model.add("layers.0.mystery.weight", {64, 64});
+  model.add("layers.0.self_attn.q_proj.weight", {64, 64});
+  model.weights[0].n_bytes = 300;
+  model.weights[1].n_bytes = 100;
+  const std::string text =
+      "75.0% of the bytes are in rows that only copy, most of them in "
+      "layers.{layer}.mystery.weight";
+  EXPECT_EQ(other_share(model.weights, model.config), text);
+  EXPECT_NE(propose_family(model.config, model.weights).find("# " + text), std::string::npos);
+  model.weights[0].n_bytes = 1;
+  EXPECT_EQ(other_share(model.weights, model.config), "");
+}
+
+/// The proposal for stacks whose shapes tell nothing, with this change of the first.
+template <typename Change>
+std::string square_stacks(const Change& change) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "num_experts": 4})",
+                                    "config.json");
+  model.add("layers.0.mlp.experts.gate_up_proj", {4, 96, 64});
+  model.add("layers.0.mlp.experts.down_proj", {4, 64, 48});
+  change(model);
+  return propose_family(model.config, model.weights);
+}
+
+TEST(ProposedStack, IsToldByBiases) {
+  const auto with_bias = [](std::uint64_t length) {
+    return square_stacks([length](Listed& model) {
+      model.add("layers.0.mlp.experts.gate_up_proj_bias", {4, length});
+    });
+  };
+  EXPECT_EQ(count_of(with_bias(96), "stack: output-major"), 2U);
+  EXPECT_EQ(count_of(with_bias(64), "stack: input-major"), 2U);
+  EXPECT_EQ(count_of(with_bias(32), "# left out: shapes do not tell"), 2U);
+}
+
+TEST(ProposedStack, IsToldByScales) {
+  const auto with_block = [](std::array<std::uint64_t, 2> block) {
+    return square_stacks([block](Listed& model) {
+      model.weights[0].is_quantized = true;
+      model.weights[0].block = block;
+    });
+  };
+  EXPECT_EQ(count_of(with_block({1, 32}), "stack: output-major"), 2U);
+  EXPECT_EQ(count_of(with_block({32, 1}), "stack: input-major"), 2U);
+  EXPECT_EQ(count_of(with_block({128, 128}), "# left out: shapes do not tell"), 2U)
+      << "blocks have no direction";
+}
+
+TEST(ProposedStack, OfBlocksIsAsItsShapeSays) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "num_experts": 4, "moe_intermediate_size": 48})",
+                                    "config.json");
+  model.add("layers.0.mlp.experts.gate_up_proj", {4, 64, 96});
+  model.add("layers.0.mlp.experts.down_proj", {4, 48, 64});
+  for (UnknownWeight& weight : model.weights) {
+    weight.is_quantized = true;
+    weight.block = {128, 128};
+  }
+  EXPECT_EQ(count_of(propose_family(model.config, model.weights), "stack: input-major"), 2U);
 }
 
 }  // namespace
