@@ -70,8 +70,7 @@ void shapes(const RuleInput& input) {
     if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked) continue;
     if (tensor.rule->any_shape) continue;
     if (tensor.layer && input.facts.missing.uneven().contains(*tensor.layer)) continue;
-    const Shape wanted =
-        weight_shape(*tensor.rule, input.checkpoint.config(), tensor.layer, is_quantized(tensor));
+    const Shape wanted = formats::promised_shape(tensor, input.checkpoint.config());
     if (tensor.shape == wanted) continue;
     const std::string& file = input.checkpoint.files()[input.codes_of(tensor).file].name;
     input.findings.add(tensor.rule, violation(ErrorCode::kShapeMismatch, file, tensor.name,

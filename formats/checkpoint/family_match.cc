@@ -50,8 +50,7 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                       dtype_name(weight.dtype), with.family.name));
   }
   if (tensor.rule->any_shape || with.are_slices) return;
-  const Shape expected =
-      weight_shape(*tensor.rule, with.config, tensor.layer, is_quantized(tensor));
+  const Shape expected = promised_shape(tensor, with.config);
   if (tensor.shape == expected) return;
   Shape turned = tensor.shape;
   if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);
@@ -139,6 +138,30 @@ bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
   return true;
 }
 
+/// Quantized stacks whose row is input-major are found output-major, as loaders read them, or as
+/// the row says, as some releases have them: by their shape, or, where both would have the same, by
+/// that of another stack of the layer.
+void orient_quantized_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors) {
+  if (with.are_slices) return;
+  std::vector<LogicalTensor*> untold;
+  std::set<std::optional<std::uint32_t>> as_rows;  // layers
+  for (LogicalTensor& tensor : tensors) {
+    const bool may_be = tensor.rule != nullptr && is_quantized(tensor) &&
+                        tensor.rule->stack == StackOrder::kInputMajor && !tensor.rule->any_shape;
+    if (!may_be) continue;
+    const Shape as_row = rule_shape(*tensor.rule, with.config, tensor.layer);
+    if (as_row == promised_shape(tensor, with.config)) {
+      untold.push_back(&tensor);
+    } else if (tensor.shape == as_row) {
+      tensor.stack = StackOrder::kInputMajor;
+      as_rows.insert(tensor.layer);
+    }
+  }
+  for (LogicalTensor* tensor : untold) {
+    if (as_rows.contains(tensor->layer)) tensor->stack = StackOrder::kInputMajor;
+  }
+}
+
 /// Layers with another number of experts than config.json has for all of them.
 class UnevenLayers {
  public:
@@ -192,6 +215,12 @@ class UnevenLayers {
 
 }  // namespace
 
+Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config) {
+  const bool is_as_row = tensor.stack == tensor.rule->stack;
+  return is_as_row ? rule_shape(*tensor.rule, config, tensor.layer)
+                   : weight_shape(*tensor.rule, config, tensor.layer, /*is_quantized=*/true);
+}
+
 std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
                                                       const ModelConfig& config,
                                                       std::span<const StoredTensor> stored) {
@@ -239,8 +268,10 @@ bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
   const bool names_are_known = !with.family.rules.empty();
   const NameGrammar grammar(with.family, with.config);
   std::vector<LogicalTensor*> odd;
+  for (LogicalTensor& tensor : tensors) has_row(grammar, tensor);
+  orient_quantized_stacks(with, tensors);
   for (LogicalTensor& tensor : tensors) {
-    if (has_row(grammar, tensor)) {
+    if (tensor.rule != nullptr) {
       ErrorList own;
       compare(tensor, with, own);
       if (!own.empty()) odd.push_back(&tensor);

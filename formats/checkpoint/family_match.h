@@ -35,6 +35,9 @@ struct FamilyMatch {
 /// follow from it.
 bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
 
+/// The shape that the config promises for a tensor with a row, in the order of its stack.
+Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config);
+
 /// Layers whose experts and router agree on another number than config.json has for all layers, and
 /// that number: of a model whose experts were pruned in some of its layers.
 std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,

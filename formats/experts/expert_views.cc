@@ -78,6 +78,13 @@ std::string stacking_fault(const Checkpoint& source) {
 Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source) {
   if (std::string fault = separation_fault(*source); !fault.empty())
     throw not_seen(*source, "one by one", std::move(fault));
+  std::vector<std::uint32_t> turned;
+  for (std::uint32_t i = 0; i < source->tensors().size(); ++i) {
+    const LogicalTensor& tensor = source->tensors()[i];
+    if (is_quantized(tensor) && tensor.stack == StackOrder::kInputMajor) turned.push_back(i);
+  }
+  if (!turned.empty())
+    source = std::make_shared<const Checkpoint>(with_turned_stacks(source, turned));
   Sight sight(*source);
   for (const LogicalTensor& tensor : source->tensors())
     is_stack(tensor) ? add_separated(*source, tensor, sight) : sight.keep(tensor);

@@ -140,11 +140,12 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
   if (!is_quantized(stack)) return {};
   if (storage_of(dialect_of_singles(source), source, stack) == nullptr)
     return fmt::format("dialect {} has no names for its parts", dialect_of_singles(source).name);
-  if (stack.stack != StackOrder::kOutputMajor) return "its matrices are turned";
+  const std::size_t axis = outputs_axis(stack);
+  const std::uint64_t block = axis == 1 ? stack.encoding.block_rows : stack.encoding.block_cols;
   for (std::size_t m = 0; m < members.size(); ++m) {
     const Window rows = rows_of_member(stack, members.size(), m);
-    if (!cover(rows, stack.encoding.block_rows, shape[1]).is_apart)
-      return fmt::format("blocks of {} rows belong to gate and to up", stack.encoding.block_rows);
+    if (!cover(rows, block, shape[axis]).is_apart)
+      return fmt::format("blocks of {} outputs belong to gate and to up", block);
   }
   std::string odd;
   stack.encoding.stored.for_each([&](Part part, std::uint32_t) {

@@ -263,6 +263,45 @@ TEST_F(OpenCheckpoint, GenericFamilyLeavesFilesOfOtherNames) {
   EXPECT_THAT(model.remarks(), ::testing::Contains(::testing::HasSubstr("golden.safetensors")));
 }
 
+/// A family of this size with input-major stacks; FP8 ones of this shape of down, with scales.
+StackOrder order_of_quantized(const fs::path& directory, std::uint64_t hidden,
+                              const std::vector<std::uint64_t>& gate_up,
+                              const std::vector<std::uint64_t>& down) {
+  TinyCheckpoint tiny;
+  tiny.config = R"({"num_hidden_layers": 1, "num_experts": 2, "moe_intermediate_size": 16,
+      "hidden_size": )" +
+                std::to_string(hidden) + "}";
+  for (const auto& [name, shape] : {std::pair{"gate_up_proj", gate_up}, {"down_proj", down}}) {
+    const std::string stack = std::string("layers.0.experts.") + name;
+    tiny.files["model.safetensors"].push_back({stack, "F8_E4M3", shape});
+    tiny.files["model.safetensors"].push_back({stack + "_scale_inv", "F32", {2, 1, 1}});
+  }
+  tiny.write(directory);
+  write_bytes(directory / "ingot-family.yaml", R"(family: odd
+tensors:
+- under: "layers.{layer}.experts."
+  stack: input-major
+  quantized: true
+  present: stacked
+  tensors:
+  - {name: gate_up_proj, role: experts-gate-up, shape: [num_experts, hidden_size, 2 * moe_intermediate_size]}
+  - {name: down_proj, role: experts-down, shape: [num_experts, moe_intermediate_size, hidden_size]}
+)");
+  const Checkpoint model = Checkpoint::open(directory);
+  EXPECT_EQ(logical(model, "layers.0.experts.gate_up_proj").stack,
+            logical(model, "layers.0.experts.down_proj").stack);
+  return logical(model, "layers.0.experts.down_proj").stack;
+}
+
+TEST_F(OpenCheckpoint, ReadsQuantizedStacksInTheOrderOfTheirShapes) {
+  using enum StackOrder;
+  EXPECT_EQ(order_of_quantized(dir_ / "a", 24, {2, 24, 32}, {2, 16, 24}), kInputMajor);
+  EXPECT_EQ(order_of_quantized(dir_ / "b", 24, {2, 32, 24}, {2, 24, 16}), kOutputMajor);
+  // The matrices of gate and up are square; those of down tell.
+  EXPECT_EQ(order_of_quantized(dir_ / "c", 32, {2, 32, 32}, {2, 16, 32}), kInputMajor);
+  EXPECT_EQ(order_of_quantized(dir_ / "d", 32, {2, 32, 32}, {2, 32, 16}), kOutputMajor);
+}
+
 TEST_F(OpenCheckpoint, TakesTheFamilyFromTheCaller) {
   tiny_.config.replace(tiny_.config.find("\"deepseek_v3\""), 13, "\"some_remake\"");
   tiny_.write(dir_.path());
