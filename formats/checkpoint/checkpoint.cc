@@ -414,11 +414,12 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   const StoredNames names(state->stored);
   stage.settle();
   if (model.tensors) {
+    // A view of a checkpoint that was judged.
     state->tensors = std::move(*model.tensors);
     state->look_for_mtp();
-  } else if (state->is_understood) {
-    state->understand(names, options, stage);
+    return Checkpoint(std::move(state));
   }
+  if (state->is_understood) state->understand(names, options, stage);
   return judged(std::move(state), options, model.cuts_are_known, stage);
 }
 
