@@ -130,15 +130,15 @@ int run_inspect(const InspectFlags& flags) {
   };
   std::string family = flags.family;
   if (family == kAutoFamily) {
-    const std::string yaml = proposed_family(open("generic"), flags.proposal);
+    const auto [yaml, share] = proposed_family(open("generic"), flags.proposal);
     const std::string& file = flags.proposal.file;
     answer().add({{"proposal", {{"yaml", yaml}, {"file", file.empty() ? Json() : Json(file)}}}});
     if (!flags.proposal.accept) {
       if (answer().is_json) return kExitDone;
       std::cout << (file.empty() ? yaml
                                  : fmt::format("{}: a proposal; look at it, and give it with "
-                                               "--family-file\n",
-                                               file));
+                                               "--family-file\n{}{}",
+                                               file, share, share.empty() ? "" : "\n"));
       return kExitDone;
     }
     family = formats::add_family(yaml, "the proposed family").spec;

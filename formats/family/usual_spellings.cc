@@ -349,8 +349,9 @@ UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides) {
   UsualSpelling spelling;
   if (found != nullptr) spelling = {.role = found->role, .is_joint = found->is_joint};
   Role& role = spelling.role;
-  if (words.size() > 1 && words[words.size() - 2] == "shared_head" && word == "norm")
-    role = Role::kMtpHeadNorm;
+  const std::string_view module = words.size() > 1 ? words[words.size() - 2] : std::string_view();
+  if (module == "shared_head" && word == "norm") role = Role::kMtpHeadNorm;
+  if (module == "router" && word == "proj") role = Role::kRouter;
   if (is_bias) {
     const bool is_of_attention = place == Place::kAttention && usual_treatment(role).is_linear;
     role = is_of_attention                       ? Role::kAttentionBias

@@ -57,7 +57,7 @@ std::vector<Flag> proposal_flags(ProposalFlags& flags, const std::string& family
            {.idle = idle}}};
 }
 
-std::string proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags) {
+ProposedFamily proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags) {
   std::vector<formats::UnknownWeight> weights;
   for (const formats::LogicalTensor& tensor : source.tensors()) {
     weights.push_back({.name = tensor.name,
@@ -67,14 +67,15 @@ std::string proposed_family(const formats::Checkpoint& source, const ProposalFla
                        .block = {tensor.encoding.block_rows, tensor.encoding.block_cols},
                        .n_bytes = bytes_of(source, tensor)});
   }
-  std::string yaml = formats::propose_family(source.config(), weights);
-  if (!flags.file.empty()) write_proposal(flags.file, yaml);
-  return yaml;
+  ProposedFamily proposed{.yaml = formats::propose_family(source.config(), weights),
+                          .share = formats::other_share(weights, source.config())};
+  if (!flags.file.empty()) write_proposal(flags.file, proposed.yaml);
+  return proposed;
 }
 
 std::string settle_family(const formats::Checkpoint& source, const ProposalFlags& flags,
                           const convert::Recipe& recipe) {
-  const std::string yaml = proposed_family(source, flags);
+  const std::string yaml = proposed_family(source, flags).yaml;
   if (flags.accept) return std::string(formats::add_family(yaml, "the proposed family").spec);
   if (!quantizes(recipe)) return "generic";
   const std::string way =

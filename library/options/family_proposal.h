@@ -23,9 +23,13 @@ struct ProposalFlags {
 /// They belong to `--family auto`.
 std::vector<Flag> proposal_flags(ProposalFlags& flags, const std::string& family);
 
-/// The YAML proposed for a checkpoint, opened under the family `generic`. Written to --write-family
-/// where that is given; kExists for a file that is there.
-std::string proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags);
+/// The YAML proposed for a checkpoint, and formats::other_share().
+struct ProposedFamily {
+  std::string yaml, share;
+};
+/// For a checkpoint, opened under the family `generic`. Written to --write-family where that is
+/// given; kExists for a file that is there.
+ProposedFamily proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags);
 
 /// The family under which a conversion with `--family auto` reads its source: the proposal where it
 /// is accepted, else `generic`. Throws kUnsupported, with the remedy, for a recipe that quantizes
