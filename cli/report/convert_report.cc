@@ -226,6 +226,25 @@ ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> en
           .n_unknown = formats::count_unknown(plan.source)};
 }
 
+// With --to: the bytes of the source in weights that have its scheme in the output.
+Json as_asked(const Plan& plan) {
+  std::uint64_t n_bytes = 0, all = 0;
+  for (const convert::PlannedTensor& planned : plan.tensors) {
+    for (const std::uint32_t stored : plan.stored_of(planned)) {
+      all += plan.source.stored()[stored].n_bytes;
+      if (planned.to == *plan.recipe.to) n_bytes += plan.source.stored()[stored].n_bytes;
+    }
+  }
+  return {{"scheme", scheme_name(*plan.recipe.to)}, {"bytes", n_bytes}, {"of", all}};
+}
+
+std::string as_asked_text(const Plan& plan) {
+  const Json asked = as_asked(plan);
+  const auto n_bytes = asked["bytes"].get<std::uint64_t>(), all = asked["of"].get<std::uint64_t>();
+  return fmt::format("{} of the source's {} take {} ({})", bytes_text(n_bytes), bytes_text(all),
+                     asked["scheme"].get<std::string>(), share_text(n_bytes, all));
+}
+
 // On a screen, or whole.
 std::string text_of(Section section, bool is_whole) {
   const Document document{.sections = {std::move(section)}};
@@ -259,6 +278,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                      convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members));
   }
   for (Block& block : slicing_blocks(plan)) section.add(std::move(block));
+  if (plan.recipe.to) line("as asked", as_asked_text(plan));
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
   if (plan.counts.demoted > 0) {
@@ -318,6 +338,7 @@ Json dry_run_json(const DryRun& run) {
   }
   if (plan.is_sliced()) json["slicing"] = slicing_report_json(plan);
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
+  if (plan.recipe.to) json["as_asked"] = as_asked(plan);
   json["bytes_in"] = plan.sizes.bytes_in;
   json["bytes_out"] = plan.sizes.bytes_out;
   json["demoted"] = demoted_tensors(plan);
@@ -390,6 +411,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
     done += fmt::format(" ({} of them by an earlier run)", count_text(report.tensors_resumed));
   std::vector<std::string> lines = written_lines(plan, report);
   lines.insert(lines.begin(), done);
+  if (plan.recipe.to) lines.insert(lines.begin() + 1, as_asked_text(plan));
   if (plan.options.part) {
     lines.push_back(fmt::format(
         "part {} is complete: {} of {} weights files. When all parts are: "
@@ -439,6 +461,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                {"quality", quality_json(report.quality)},
                {"warnings", json_list(report.warnings, check::fault_json)},
                {"engines", engines_json(served(plan, report.engines, output))}};
+  if (plan.recipe.to) json["as_asked"] = as_asked(plan);
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   if (report.n_joined > 0) json["parts"] = report.n_joined;
   add_importance(plan, json);

@@ -55,6 +55,7 @@ expect 0 "" "$ingot" convert "$work/unknown" "$work/auto" --family auto --accept
 expect 0 "" "$ingot" convert "$work/unknown" "$work/given" --family-file "$work/proposed.yaml" --to nvfp4 --progress never
 diff -rq "$work/auto" "$work/given" || fail "the proposal differs from its file"
 same "$work/auto" "$work/out"
+expect 0 " take nvfp4 (" "$ingot" convert "$work/unknown" "$work/other" --family auto --accept-family --to nvfp4 --dry-run
 expect 0 "" "$ingot" convert "$work/unknown" "$work/cast" --family auto --to bf16 --progress never
 
 # Slices have it too, and come back.
