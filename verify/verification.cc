@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "check/facts/finding.h"
 #include "formats/base/error.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
@@ -13,6 +14,7 @@
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
 #include "verify/outputs/prompts.h"
+#include "verify/weights/stack_sides.h"
 
 namespace ingot::verify {
 namespace {
@@ -149,6 +151,7 @@ class Verification {
            .ledger = options_.ledger != nullptr ? &options_.ledger->hashes : nullptr,
            .threads = options_.threads,
            .stop_requested = options_.stop_requested});
+      measure_proposal(from.model);
     }
     std::optional<ComparedCheckpoint> to;
     attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
@@ -159,6 +162,19 @@ class Verification {
       run_levels(from, *to);
     }
     return to;
+  }
+
+  // The orientation of stacks is a claim of the user's file; the program's own rows were tried.
+  void measure_proposal(const formats::Checkpoint& source) {
+    if (source.family().file_hash.empty()) return;
+    for (const StackSides& sides : measure_stacks(source)) {
+      report_.structure->stacks.push_back(fmt::format("{}: {}", sides.tensor, stack_text(sides)));
+      if (!sides.is_told || sides.is_as_row_says) continue;
+      check::Finding finding = check::remark(stack_text(sides), "");
+      finding.rule = "structure.stack-order";
+      finding.tensor = sides.tensor;
+      report_.structure->findings.push_back(std::move(finding));
+    }
   }
 
   static std::string name_of(const std::filesystem::path& directory) {

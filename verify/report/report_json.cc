@@ -27,6 +27,7 @@ Json structure_json(const StructureReport& structure) {
       {"manifest", structure.has_manifest},
       {"input_scales", structure.input_scales},
       {"summary", {{"errors", structure.errors()}, {"warnings", structure.warnings()}}},
+      {"stacks", structure.stacks},
       {"errors", check::faults_json(structure.findings, check::Severity::kError, kFindings)},
       {"warnings", check::faults_json(structure.findings, check::Severity::kWarning, kFindings)}};
 }

@@ -108,6 +108,7 @@ Section structure_section(const StructureReport& structure, Form form) {
     if (structure.findings.empty()) section.add(Paragraph{"Nothing is wrong with the structure."});
   }
   section.add(findings_of(structure));
+  section.add(remarks_of("note", structure.stacks));
   return section;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "check/rules/loader_rules.h"
@@ -32,6 +33,8 @@ struct StructureReport {
   std::uint64_t hashed = 0;        ///< tensors compared with the manifest's hashes
   std::uint64_t input_scales = 0;  ///< compared with activation statistics
   bool has_manifest = false;
+  /// Under a family of a user's file: what the values of the source's stacks say of their order.
+  std::vector<std::string> stacks = {};
   [[nodiscard]] std::uint64_t errors() const;
   [[nodiscard]] std::uint64_t warnings() const;
 };
