@@ -16,6 +16,7 @@
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"
+#include "formats/family/family_yaml.h"
 #include "formats/files/free_space.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
@@ -387,7 +388,8 @@ void remove_all_written(const std::filesystem::path& directory,
 SynthReport write_synthetic_checkpoint(const std::filesystem::path& directory,
                                        const SynthOptions& options) {
   const std::string config_text = synth_config_text(options);
-  const ModelConfig config = parse_model_config(config_text, "synthetic config.json");
+  const ModelConfig config =
+      config_of(*options.family, parse_model_config(config_text, "synthetic config.json"));
   require_widths(*options.family, config);
   std::vector<SynthTensor> tensors = list_tensors(options, config);
   const std::uint64_t n_files = count_shards(options, tensors);

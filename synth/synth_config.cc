@@ -6,6 +6,7 @@
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect.h"
+#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 #include "formats/json/python_words.h"
 #include "synth/synth.h"
@@ -168,7 +169,8 @@ void set_mtp_layers(Json& config, std::uint64_t layers) {
 
 /// The block with the modules that loaders must be told to leave plain.
 Json with_lists(const Family& family, const Json& config, bool ue8m0) {
-  const ModelConfig source = parse_model_config(json_text(config), "config.json");
+  const ModelConfig source =
+      config_of(family, parse_model_config(json_text(config), "config.json"));
   std::vector<ExpectedTensor> expected;
   for_each_expected(family, source, false,
                     [&](const ExpectedTensor& tensor) { expected.push_back(tensor); });

@@ -20,6 +20,7 @@
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/family/families.h"
+#include "formats/family/family_yaml.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -218,7 +219,8 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
   is_understood = match_family(match, tensors, stage.faults());
   if (slices) {
     const SliceMatch slice_match{
-        .slices = *slices, .config = config, .stored = stored, .files = bytes->files()};
+        .slices = *slices, .family = *family, .config = config, .stored = stored,
+        .files = bytes->files()};
     match_slices(slice_match, tensors, stage.faults());
   }
   stage.settle();
@@ -281,6 +283,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
       state->config_text = std::move(*text);
     }
     const Family& family = chosen_family(state->config, options, state->directory, state->remarks);
+    state->config = config_of(family, state->config);
     require_widths(family, state->config);
     any_names = &family == find_family("generic");
     state->family = &family;
@@ -393,6 +396,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
 
   stage.attempt([&] {
     const Family& family = chosen_family(state->config, options, state->directory, state->remarks);
+    state->config = config_of(family, state->config);
     require_widths(family, state->config);
     count_mtp_layers(family, state->stored, state->config);
     state->family = &family;

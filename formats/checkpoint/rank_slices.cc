@@ -6,6 +6,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/checkpoint/part_names.h"
+#include "formats/family/family_yaml.h"
 #include "formats/records/rank_holdings.h"
 
 namespace ingot::formats {
@@ -30,8 +31,9 @@ class Matcher {
         holdings_(with.slices.slicing, with.config),
         faults_(faults) {
     if (!rank_.whole_config.is_null()) {
-      whole_config_ = parse_model_config(json_text(rank_.whole_config),
-                                         fmt::format("{}: whole_config", kManifestName));
+      whole_config_ = config_of(
+          with.family, parse_model_config(json_text(rank_.whole_config),
+                                          fmt::format("{}: whole_config", kManifestName)));
     }
   }
 

@@ -34,6 +34,7 @@ std::shared_ptr<const RankSlices> read_rank_slices(const std::filesystem::path& 
 /// Logical tensors of a rank, to be compared with their records.
 struct SliceMatch {
   const RankSlices& slices;
+  const Family& family;
   const ModelConfig& config;  ///< config.json of the rank
   std::span<const StoredTensor> stored;
   std::span<const SourceFile> files;

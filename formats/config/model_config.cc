@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/derived_keys.h"
+#include "formats/config/key_defaults.h"
 #include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/released_words.h"
@@ -35,12 +36,6 @@ LayerNumber product(const LayerNumber& a, const LayerNumber& b) {
 std::uint64_t unsaid_shared_experts(std::string_view model_type) {
   if (model_type == "ernie4_5_moe") return 2;
   return model_type == "glm4_moe" || model_type == "solar_open" ? 1 : 0;
-}
-
-/// Whether a config that does not say it means one tensor for embedding and head, as the
-/// configuration class of its model type has it.
-bool is_tied_unless_said(std::string_view model_type) {
-  return model_type == "smollm3";
 }
 
 /// The number of experts has several names, which must not disagree.
@@ -161,8 +156,6 @@ std::optional<QuantizationConfig> read_quantization(const ConfigKeys& keys) {
 ModelConfig read_config(const ConfigKeys& keys) {
   ModelConfig model;
   read_fields(keys, model);
-  if (keys.find("tie_word_embeddings") == nullptr)
-    model.tie_word_embeddings = is_tied_unless_said(model.model_type);
   require_one_expert_count(keys);
   derive_widths(keys, model);
   model.architecture = first_architecture(keys);
@@ -176,6 +169,20 @@ ModelConfig read_config(const ConfigKeys& keys) {
 }
 
 }  // namespace
+
+ModelConfig with_defaults(const ModelConfig& config, const Json& defaults) {
+  if (!text_keys(config).is_object()) return config;
+  Json keys = text_keys(config);
+  if (!add_defaults(defaults, keys)) return config;
+  use_released_words(keys);
+  ModelConfig full = read_config(ConfigKeys(keys, "config.json"));
+  full.model_type = config.model_type;
+  full.architecture = config.architecture;
+  full.text = config.text;
+  full.text.keys = std::move(keys);
+  full.raw = config.raw;
+  return full;
+}
 
 ModelConfig config_of_layers(const ModelConfig& config, std::string_view type) {
   const Json& own = json_member(json_member(text_keys(config), "rope_parameters"), type);

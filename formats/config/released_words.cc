@@ -9,13 +9,14 @@
 #include <utility>
 
 #include "formats/json/json.h"
+#include "formats/json/json_fields.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr const char* kLayerTypes = "layer_types";
 constexpr const char* kRope = "rope_parameters";
-constexpr const char* kSliding = "sliding_attention";
+constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
 void erase(Json& keys, std::initializer_list<const char*> names) {
   for (const char* name : names) keys.erase(name);
@@ -169,7 +170,6 @@ bool sliding_heads(Json& keys) {
 
 // Step: rope of each layer.
 bool rope_by_layer(Json& keys) {
-  constexpr const char* kFull = "full_attention";
   const Json rope = json_member(keys, kRope);
   const Json &full = json_member(rope, kFull), &sliding = json_member(rope, kSliding);
   if (json_member(keys, "attention_other_setting").is_null() || !full.is_object() ||
@@ -189,13 +189,29 @@ bool rope_by_layer(Json& keys) {
   return true;
 }
 
+// Gemma, Cohere: every so many layers the last has full attention.
+bool windows_by_pattern(Json& keys) {
+  constexpr const char *kPattern = "sliding_window_pattern", *kSaved = "_sliding_window_pattern";
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 16;
+  const char* key = keys.contains(kPattern) ? kPattern : kSaved;
+  const auto every = whole_number(json_member(keys, key), kMost);
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMost);
+  if (keys.contains(kLayerTypes) || !every || *every == 0 || !n_layers) return false;
+  Json types = Json::array();
+  for (std::uint64_t i = 1; i <= *n_layers; ++i)
+    types.push_back(i % *every == 0 ? kFull : kSliding);
+  erase(keys, {key});
+  keys[kLayerTypes] = std::move(types);
+  return true;
+}
+
 }  // namespace
 
 bool use_released_words(Json& keys) {
   if (!keys.is_object()) return false;
   bool is_changed = false;
   for (const auto translate : {compress_ratios, hash_layers, two_ropes, sparse_blocks,
-                               layer_letters, sliding_heads, rope_by_layer})
+                               layer_letters, sliding_heads, rope_by_layer, windows_by_pattern})
     is_changed |= translate(keys);
   return is_changed;
 }

@@ -12,6 +12,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
+#include "formats/config/key_defaults.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/family_tables.h"
 #include "formats/family/family_yaml.h"
@@ -99,15 +100,16 @@ class Library {
     return found == texts_.end() || found->first.first != spec ? nullptr : &found->second.family;
   }
 
-  std::span<const NameAlias> aliases_of(const Family& family) {
+  /// Null for a family without a table.
+  const FamilyTable* table_of(const Family& family) {
     const std::scoped_lock lock(mutex_);
     for (const Known& known : embedded_) {
-      if (&known.family == &family) return known.table->aliases();
+      if (&known.family == &family) return known.table.get();
     }
     for (const auto& [key, known] : texts_) {
-      if (&known.family == &family) return known.table->aliases();
+      if (&known.family == &family) return known.table.get();
     }
-    return {};
+    return nullptr;
   }
 
  private:
@@ -161,7 +163,13 @@ const Family* find_family(std::string_view spec) {
 }
 
 std::span<const NameAlias> aliases_of(const Family& family) {
-  return library().aliases_of(family);
+  const FamilyTable* table = library().table_of(family);
+  return table == nullptr ? std::span<const NameAlias>() : table->aliases();
+}
+
+JsonValue defaults_of(const Family& family) {
+  const FamilyTable* table = library().table_of(family);
+  return table == nullptr ? JsonValue() : JsonValue(table->defaults());
 }
 
 const Family& add_family(std::string_view yaml, std::string_view where) {
@@ -236,6 +244,11 @@ const Family* family_of(const ModelConfig& config) {
   const auto shared = std::ranges::find(kSharedNames, family->name, &SharedName::family);
   if (shared == kSharedNames.end() || shared->is_meant(*family, config)) return family;
   return shared->other.empty() ? nullptr : find_family(shared->other);
+}
+
+ModelConfig config_of(const Family& family, const ModelConfig& config) {
+  const JsonValue defaults = defaults_of(family);
+  return defaults.is_null() ? config : with_defaults(config, defaults);
 }
 
 std::string family_file_in(const std::filesystem::path& directory) {

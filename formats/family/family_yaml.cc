@@ -10,11 +10,13 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/pattern.h"
+#include "formats/config/key_defaults.h"
 #include "formats/container/sections.h"
 #include "formats/family/families.h"
 #include "formats/family/family_check.h"
 #include "formats/family/forward.h"
 #include "formats/family/role_groups.h"
+#include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "formats/yaml/yaml.h"
 
@@ -80,9 +82,9 @@ constexpr std::array kPresences = {
     Word{"own_indexer", Presence::kOwnIndexer},
 };
 
-constexpr std::array<std::string_view, 12> kFileKeys = {
-    "family", "summary", "model_types", "architecture", "dialect", "mtp_layers",
-    "like",   "without", "change",      "widths",       "aliases", "forward"};
+constexpr std::array<std::string_view, 13> kFileKeys = {
+    "family", "summary", "model_types", "architecture", "dialect", "mtp_layers", "like",
+    "without", "change", "widths",      "aliases",      "defaults", "forward"};
 constexpr std::array<std::string_view, 14> kTraits = {
     "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
     "heads", "fuse",   "present", "dtype",     "stack",   "gate_up"};
@@ -125,6 +127,7 @@ class Table final : public FamilyTable {
 
   [[nodiscard]] const Family& family() const override { return family_; }
   [[nodiscard]] std::span<const NameAlias> aliases() const override { return aliases_; }
+  [[nodiscard]] const Json& defaults() const override { return defaults_; }
 
   void read(const Yaml& root) {
     if (root.is_null()) root.refuse("is empty (docs/families.md says what a family has)");
@@ -135,6 +138,7 @@ class Table final : public FamilyTable {
     read_words(root);
     if (const Yaml* like = root.find("like")) begin_like(*like);
     if (const Yaml* widths = root.find("widths")) read_widths(*widths);
+    if (const Yaml* defaults = root.find("defaults")) take_defaults(*defaults);
     if (const Yaml* aliases = root.find("aliases")) read_aliases(*aliases);
     if (const Yaml* without = root.find("without")) leave_out(*without);
     if (const Yaml* change = root.find("change")) change_rows(*change);
@@ -176,6 +180,7 @@ class Table final : public FamilyTable {
     }
     for (const TensorRule& rule : base_->rules) rows_.push_back({.rule = rule});
     if (base_->widths != nullptr) widths_ = *base_->widths;
+    defaults_ = defaults_of(*base_);
     if (mtp_layers_.empty()) mtp_layers_ = base_->mtp_layers;
     if (dialect_.empty()) dialect_ = base_->dialect;
     const std::span<const NameAlias> aliases = aliases_of(*base_);
@@ -206,6 +211,12 @@ class Table final : public FamilyTable {
       const std::string& text = member.value.text(member.key);
       member.value.at_line([&] { widths_.add(member.key, Width::parse(text, &widths_)); });
     }
+  }
+
+  void take_defaults(const Yaml& defaults) {
+    Json all = defaults_.is_null() ? Json::object() : *defaults_;
+    all.update(read_defaults(defaults));
+    defaults_ = std::move(all);
   }
 
   void take_forward(const Yaml& value) {
@@ -457,6 +468,7 @@ class Table final : public FamilyTable {
 
   std::string yaml_, name_, summary_, architecture_, dialect_, mtp_layers_, main_layers_;
   std::vector<std::string> model_types_;
+  JsonValue defaults_;
   const Family* base_ = nullptr;
   // Rows point to these.
   NamedWidths widths_;

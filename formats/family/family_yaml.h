@@ -21,6 +21,8 @@ class FamilyTable {
   [[nodiscard]] virtual const Family& family() const = 0;
   /// Beginnings of names that are read, and written, as others.
   [[nodiscard]] virtual std::span<const NameAlias> aliases() const = 0;
+  /// What absent keys of the text model's config mean (key_defaults.h); null: nothing of its own.
+  [[nodiscard]] virtual const Json& defaults() const = 0;
 };
 
 /// Reads a family from YAML, as docs/families.md describes it. At most 256 KiB and 4,096 rows.
@@ -32,5 +34,10 @@ std::unique_ptr<const FamilyTable> parse_family(std::string_view yaml, std::stri
 
 /// FamilyTable::aliases of a family that find_family() and its like return.
 std::span<const NameAlias> aliases_of(const Family& family);
+/// The same of FamilyTable::defaults.
+JsonValue defaults_of(const Family& family);
+
+/// The config with what the family says of absent keys.
+ModelConfig config_of(const Family& family, const ModelConfig& config);
 
 }  // namespace ingot::formats

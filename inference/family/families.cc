@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "inference/family/forward_table.h"
@@ -24,7 +25,7 @@ ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
     refuse(ErrorCode::kUnsupported,
            fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
   }
-  ModelSpec spec = spec_of_file(*own, config);
+  ModelSpec spec = spec_of_file(*own, formats::config_of(*own, config));
   spec.family = own->name;
   return spec;
 }

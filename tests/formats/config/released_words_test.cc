@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,6 +39,15 @@ TEST(ReleasedWords, RopeOfCompressedLayersStandsApart) {
                              ""));
 }
 
+TEST(ReleasedWords, APatternOfWindowsIsAListOfLayers) {
+  const Json types = {"sliding_attention", "sliding_attention", "full_attention",
+                      "sliding_attention"};
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    const Json keys = released(fmt::format(R"({{"num_hidden_layers": 4, "{}": 3}})", key));
+    EXPECT_EQ(keys, Json({{"num_hidden_layers", 4}, {"layer_types", types}}));
+  }
+}
+
 TEST(ReleasedWords, WhatHasAnotherFormStaysAsItIs) {
   for (const std::string_view text : {
            "[]",
@@ -52,6 +62,9 @@ TEST(ReleasedWords, WhatHasAnotherFormStaysAsItIs) {
            R"({"compress_rates": {}, "layer_types": ["full_attention"]})",
            R"({"rope_parameters": {"main": {"rope_type": "yarn"}, "compress": {}}})",
            R"({"rope_parameters": {"main": {}, "compress": {"attention_factor": 2}}})",
+           R"({"sliding_window_pattern": "LLLG", "num_hidden_layers": 4})",
+           R"({"sliding_window_pattern": 0, "num_hidden_layers": 4})",
+           R"({"sliding_window_pattern": 2, "num_hidden_layers": 4, "layer_types": []})",
            R"({"index_topk_blocks": 2, "layer_types": ["linear_attention"]})",
            R"({"num_sliding_attention_heads": 6, "layer_types": ["sliding_attention"],
                "per_layer_config": {"0": {"head_dim": 6}}})",

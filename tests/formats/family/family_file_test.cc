@@ -7,6 +7,7 @@
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -115,6 +116,34 @@ tensors:
   ASSERT_TRUE(mtp);
   EXPECT_EQ(mtp->layer, 2U);
   EXPECT_EQ(rule_shape(*mtp->rule, config, mtp->layer), (Shape{64, 64}));
+}
+
+TEST(FamilyFile, AbsentKeysMeanWhatTheFileSays) {
+  const Family& family = add_family(
+      "family: mine\nmodel_types: [mine]\nlike: llama\ndefaults: {num_experts: 6, hidden_size: 12, "
+      "num_hidden_layers: 3, sliding_window_pattern: 2, sparse.width: 5, hidden_act: gelu, "
+      "tie_word_embeddings: true, kinds: [a, 2], eps: 1e-6}\n",
+      "my.yaml");
+  const ModelConfig bare = formats::config_of(family, config_of("{}"));
+  EXPECT_EQ(bare.n_routed_experts, 6U);
+  EXPECT_EQ(bare.hidden_size, 12U);
+  EXPECT_TRUE(bare.tie_word_embeddings);
+  EXPECT_EQ(config_value(bare, "sparse.width"), 5);
+  EXPECT_EQ(config_value(bare, "kinds"), Json({"a", 2}));
+  EXPECT_EQ(config_value(bare, "hidden_act"), "gelu");
+  EXPECT_EQ(config_value(bare, "eps"), 1e-6);
+  EXPECT_EQ(config_value(bare, "layer_types"),
+            Json({"sliding_attention", "full_attention", "sliding_attention"}));
+  EXPECT_EQ(bare.raw, Json::object()) << "what is written stays as it is";
+  const ModelConfig said = formats::config_of(family, config_of(R"({"text_config": {
+      "n_routed_experts": 4, "hidden_size": null, "num_hidden_layers": 1, "sparse": 7},
+      "tie_word_embeddings": false})"));
+  EXPECT_EQ(said.n_routed_experts, 4U) << "in another spelling";
+  EXPECT_EQ(said.hidden_size, 0U) << "null is said";
+  EXPECT_FALSE(said.tie_word_embeddings) << "said outside of the text model";
+  EXPECT_EQ(config_value(said, "sparse"), 7);
+  EXPECT_EQ(said.num_hidden_layers, 1U);
+  EXPECT_EQ(said.text.key, "text_config");
 }
 
 TEST(FamilyFile, LayersFollowKeysOfTheConfig) {

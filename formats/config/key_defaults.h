@@ -1,0 +1,22 @@
+#pragma once
+
+#include "formats/config/model_config.h"
+#include "formats/json/json_fwd.h"
+#include "formats/yaml/yaml.h"
+
+// What absent keys of config.json mean, as a family's file says it (`defaults`).
+
+namespace ingot::formats {
+
+/// The map as an object: texts are numbers, true and false where they are written so. Throws
+/// kInvalidArgument, naming the line, for more than 256 keys, and for maps within it.
+Json read_defaults(const Yaml& defaults);
+
+/// Adds those that `keys` has in no spelling; null is said. Dots in a key lead into objects, which
+/// are made where they are absent. False where it adds nothing.
+bool add_defaults(const Json& defaults, Json& keys);
+
+/// The config whose text model has these values under absent keys.
+ModelConfig with_defaults(const ModelConfig& config, const Json& defaults);
+
+}  // namespace ingot::formats
