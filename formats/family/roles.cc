@@ -161,9 +161,19 @@ constexpr std::array kFineRoles = {
     FineRoleFacts{FineRole::kDenseScale, "dense-scale", Role::kOther},
     FineRoleFacts{FineRole::kRouterScale, "router-scale", Role::kOther},
     FineRoleFacts{FineRole::kRouterTable, "router-table", Role::kOther},
+    FineRoleFacts{FineRole::kQkvProj, "qkv-proj", Role::kQProj},
+    FineRoleFacts{FineRole::kDenseGateUp, "dense-gate-up", Role::kDenseGate},
+    FineRoleFacts{FineRole::kSharedGateUp, "shared-gate-up", Role::kSharedGate},
+    FineRoleFacts{FineRole::kInputNormBias, "input-norm-bias", Role::kInputNorm},
+    FineRoleFacts{FineRole::kPostAttentionNormBias, "post-attention-norm-bias",
+                  Role::kPostAttentionNorm},
+    FineRoleFacts{FineRole::kFinalNormBias, "final-norm-bias", Role::kFinalNorm},
+    FineRoleFacts{FineRole::kDenseGateBias, "dense-gate-bias", Role::kOther},
+    FineRoleFacts{FineRole::kDenseUpBias, "dense-up-bias", Role::kOther},
+    FineRoleFacts{FineRole::kDenseDownBias, "dense-down-bias", Role::kOther},
 };
 
-static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kRouterTable));
+static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kDenseDownBias));
 
 template <typename Facts, std::size_t n, typename Id>
 std::optional<Id> find_named(const std::array<Facts, n>& rows, Id Facts::*id,

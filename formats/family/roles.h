@@ -148,6 +148,15 @@ enum class FineRole : std::uint8_t {
   kDenseScale,
   kRouterScale,
   kRouterTable,
+  kQkvProj,  ///< rows of queries, then of keys, then of values
+  kDenseGateUp,
+  kSharedGateUp,
+  kInputNormBias,
+  kPostAttentionNormBias,
+  kFinalNormBias,
+  kDenseGateBias,
+  kDenseUpBias,
+  kDenseDownBias,
 };
 std::string_view fine_role_name(FineRole role);
 std::optional<FineRole> find_fine_role(std::string_view name);

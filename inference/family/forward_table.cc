@@ -128,7 +128,8 @@ void require_needed(const formats::Family& family, const ModelConfig& config) {
 // A layer's blocks: the mixer and the feed-forward part, or those that the file lists.
 LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uint32_t layer) {
   const Forward& forward = *family.forward;
-  LayerSpec spec{.short_convolution = model.short_convolution};
+  LayerSpec spec{.short_convolution = model.short_convolution,
+                 .residual_factor = model.residual_factor};
   for (const ForwardPart& part : forward.parts) {
     Parameters parameters(family, model.config, part, layer);
     if (!formats::is_in_layer(part.where, model.config, layer) || !parameters.flag("when", true))

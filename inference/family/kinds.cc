@@ -33,6 +33,7 @@ constexpr std::array kGroupedRows = {
     Row<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
     Row<GroupedSpec>{"sinks", &GroupedSpec::sinks},
     Row<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
+    Row<GroupedSpec>{"softmax_scale", &GroupedSpec::softmax_scale, {1e-9, 1e9}},
     Row<GroupedSpec>{"value_scale", &GroupedSpec::value_scale, {-1e6, 1e6}},
     Row<GroupedSpec>{"window", &GroupedSpec::window, kWindow},
     Row<GroupedSpec>{"chunk", &GroupedSpec::chunk, kWindow}};
@@ -60,6 +61,7 @@ constexpr std::array kStateSpaceRows = {
     Row<StateSpaceSpec>{"groups", &StateSpaceSpec::groups},
     Row<StateSpaceSpec>{"state", &StateSpaceSpec::state},
     Row<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, kKernel},
+    Row<StateSpaceSpec>{"norm_groups", &StateSpaceSpec::norm_groups, kNoneOrFew},
     Row<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step, {0, 1e6}},
     Row<StateSpaceSpec>{"convolution_bias", &StateSpaceSpec::convolution_bias},
     Row<StateSpaceSpec>{"projection_bias", &StateSpaceSpec::projection_bias}};
@@ -127,14 +129,20 @@ std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters&
 }
 
 BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
-  ModelConfig config = parameters.has("rope")
-                           ? formats::config_of_layers(model.config, parameters.key("rope"))
-                           : model.config;
+  const std::string type = parameters.has("rope") ? parameters.key("rope") : std::string();
+  const bool has_own_rope =
+      value_of(model.config, fmt::format("rope_parameters.{}", type)).is_object();
+  ModelConfig config = has_own_rope ? formats::config_of_layers(model.config, type) : model.config;
   config.num_attention_heads = parameters.number("heads", config.num_attention_heads);
   config.num_key_value_heads = parameters.number("kv_heads", config.num_key_value_heads);
   config.head_dim = parameters.count("head_dim", config.head_dim);
-  if (!parameters.flag("scaled_rope", true)) config.rope = {.theta = config.rope.theta};
-  config.rope.theta = parameters.real("theta", {0, 1e12}).value_or(config.rope.theta);
+  // An object for the layers of a type says all of their rope.
+  const bool is_scaled = parameters.flag("scaled_rope", true);
+  const auto theta = parameters.real("theta", {0, 1e12});
+  if (!has_own_rope) {
+    if (!is_scaled) config.rope = {.theta = config.rope.theta};
+    config.rope.theta = theta.value_or(config.rope.theta);
+  }
   if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
   GroupedSpec spec =
       grouped_attention(config, {.dim = rotated_values(config, parameters),
@@ -144,6 +152,10 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
   parameters.set(spec, kGroupedRows);
   if (parameters.flag("scaled_by_width", false))
     spec.softmax_scale = 1.0F / static_cast<float>(spec.head_dim);
+  if (const auto width = parameters.real("scaled_by_root_of", {1e-9, 1e9}))
+    spec.softmax_scale = static_cast<float>(1 / std::sqrt(*width));
+  if (const auto cap = parameters.real("score_cap", {1e-6, 1e9}))
+    spec.score_cap = static_cast<float>(*cap);
   if (parameters.has("distance_values")) {
     spec.distances = {.values = parameters.count("distance_values", 0),
                       .extent = parameters.count("distance_extent", 0, {1, kMaxCount})};
@@ -283,6 +295,9 @@ BodySpec delta_net(const Decoder&, Parameters& parameters, std::uint32_t) {
 BodySpec state_space(const Decoder&, Parameters& parameters, std::uint32_t) {
   StateSpaceSpec space;
   parameters.set(space, kStateSpaceRows);
+  if (space.norm_groups != 0 && space.heads * space.head_dim % space.norm_groups != 0)
+    refuse(fmt::format("{} values in {} groups make no norm", space.heads * space.head_dim,
+                       space.norm_groups));
   if (space.heads % space.groups != 0) {
     refuse(fmt::format("{} heads in {} groups make no state space", space.heads, space.groups));
   }
@@ -346,8 +361,10 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
     return form;
   };
   constexpr std::array kForms = {Row<GateForm>{"limits_silu", &GateForm::limits_silu},
+                                 Row<GateForm>{"gelu", &GateForm::is_gelu},
                                  Row<GateForm>{"slope", &GateForm::alpha, kFinite},
                                  Row<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
+  static_cast<void>(mlp.has("width"));
   MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
   mlp.set(form.gate, kForms);
   form.gate = limited(form.gate, mlp, "limit");
@@ -355,7 +372,10 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
     to.gate = from.gate;
     to.has_gate = from.has_gate;
   };
-  if (auto* dense = std::get_if<MlpSpec>(&feed_forward)) give(*dense, form);
+  if (auto* dense = std::get_if<MlpSpec>(&feed_forward)) {
+    dense->width = mlp.count("width", dense->width, {0, 1 << 30});
+    give(*dense, form);
+  }
   auto* experts = std::get_if<MixtureSpec>(&feed_forward);
   if (experts == nullptr) return;
   if (experts->shared) give(*experts->shared, form);
@@ -367,6 +387,15 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
 void set_model(Parameters& parameters, Decoder& model) {
   EndsSpec& ends = model.spec.ends;
   model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
+  model.spec.norm.is_layer = parameters.flag("layer_norms", false);
+  ends.rounds_embedding_factor = parameters.flag("embedding_root", false);
+  ends.embedding_factor =
+      ends.rounds_embedding_factor
+          ? static_cast<float>(std::sqrt(static_cast<double>(model.spec.hidden)))
+          : static_cast<float>(parameters.real("embedding_factor").value_or(1));
+  ends.logit_factor = static_cast<float>(parameters.real("logit_factor").value_or(1) /
+                                         parameters.real("logits_over", {1e-9, 1e9}).value_or(1));
+  model.residual_factor = static_cast<float>(parameters.real("residual_factor").value_or(1));
   if (const auto cap = parameters.real("logit_cap", {1e-6, 1e9}))
     ends.logit_cap = static_cast<float>(*cap);
   ends.logit_divisor =

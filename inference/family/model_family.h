@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/config/model_config.h"
@@ -27,15 +28,16 @@ struct RopeBands {
   /// that turn more than `high` times stay.
   double low = 1, high = 4;
   std::optional<double> magnitude;  ///< YaRN: on cos and sin, in place of the one that the factor
-                                    ///< gives
+                                    ///< gives; longrope: the one
+  std::vector<double> factors;      ///< longrope: of the period of each pair
 };
 /// Those of `rope_parameters` or `rope_scaling`.
 RopeBands rope_bands(const formats::ModelConfig& config);
 
-/// Frequencies of the pairs of a rotated slice of `dim` values, with YaRN or llama3's scaling where
-/// the config has it (whatever the length of the context), computed in FP32 as transformers does.
-/// kUnsupported naming the type for any scaling but default, yarn and llama3, kCorrupt for numbers
-/// that make no table.
+/// Frequencies of the pairs of a rotated slice of `dim` values, with the scaling that the config
+/// has (whatever the length of the context), computed in FP32 as transformers does. kUnsupported
+/// naming the type for any scaling but default, linear, yarn, llama3 and longrope, kCorrupt for
+/// numbers that make no table.
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
                    const RopeBands& bands = {});
 

@@ -10,14 +10,18 @@ namespace ingot::inference {
 
 namespace {
 
-enum class Scaling : std::uint8_t { kNone, kYarn, kLlama3 };
+enum class Scaling : std::uint8_t { kNone, kLinear, kYarn, kLlama3, kLong };
 
 Scaling scaling_of(const formats::RopeConfig& config) {
   if (config.type == "yarn") return Scaling::kYarn;
   if (config.type == "llama3") return Scaling::kLlama3;
+  if (config.type == "linear") return Scaling::kLinear;
+  // The older name of it is in Phi-3's first releases.
+  if (config.type == "longrope" || config.type == "su") return Scaling::kLong;
   if (config.type.empty() || config.type == "default") return Scaling::kNone;
   refuse(ErrorCode::kUnsupported,
-         fmt::format("rope scaling of type '{}'; the forward pass knows default, yarn and llama3",
+         fmt::format("rope scaling of type '{}'; the forward pass knows default, linear, yarn, "
+                     "llama3 and longrope",
                      config.type));
 }
 
@@ -60,6 +64,32 @@ void stretch_long_waves(const formats::RopeConfig& config, const RopeBands& band
   }
 }
 
+// Phi-3: each pair has a factor, one for contexts up to the original length and one for longer
+// ones; the latter count where the model is made for such contexts.
+void read_long(const formats::ModelConfig& config, const formats::JsonFields& scaling,
+               RopeBands& bands) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const std::uint64_t original = required(
+      config.rope.original_max_position_embeddings.value_or(
+          spec_fields(config).optional_number(kOriginal, std::uint64_t{1} << 32).value_or(0)),
+      kOriginal);
+  const double longest = static_cast<double>(config.max_position_embeddings);
+  const double factor = config.rope.factor.value_or(longest / static_cast<double>(original));
+  const bool is_long = config.max_position_embeddings > original;
+  const char* key = is_long ? "long_factor" : "short_factor";
+  const formats::Json* factors = scaling.optional_array(key);
+  if (factors == nullptr) refuse(fmt::format("'{}' of rope is missing", key));
+  for (const formats::Json& one : *factors) {
+    const double value = one.is_number() ? one.get<double>() : 0;
+    if (!(value > 0) || value > 1e6) refuse(fmt::format("'{}' of rope has {}", key, one.dump()));
+    bands.factors.push_back(value);
+  }
+  if (bands.magnitude) return;
+  const auto said = scaling.optional_real(is_long ? "long_mscale" : "short_mscale", 0, 1e6);
+  bands.magnitude = said.value_or(
+      factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original))));
+}
+
 // How much attention is sharpened for a context `factor` times as long.
 double magnitude(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -79,6 +109,7 @@ RopeBands rope_bands(const formats::ModelConfig& config) {
   bands.low = scaling->optional_real("low_freq_factor", 0, 1e9).value_or(bands.low);
   bands.high = scaling->optional_real("high_freq_factor", 0, 1e9).value_or(bands.high);
   bands.magnitude = scaling->optional_real("attention_factor", 0, 1e6);
+  if (scaling_of(config.rope) == Scaling::kLong) read_long(config, *scaling, bands);
   return bands;
 }
 
@@ -105,6 +136,17 @@ RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool inte
   }
   const Scaling scaling = scaling_of(config);
   if (scaling == Scaling::kLlama3) stretch_long_waves(config, bands, spec.freqs);
+  if (scaling == Scaling::kLinear) {
+    const auto factor = static_cast<float>(factor_of(config));
+    for (float& freq : spec.freqs) freq /= factor;
+  }
+  if (scaling == Scaling::kLong) {
+    if (bands.factors.size() != n_pairs)
+      refuse(fmt::format("rope has {} factors for {} pairs", bands.factors.size(), n_pairs));
+    for (std::size_t i = 0; i < n_pairs; ++i)
+      spec.freqs[i] = 1.0F / (static_cast<float>(bands.factors[i]) * periods[i]);
+    spec.magnitude = static_cast<float>(bands.magnitude.value_or(1));
+  }
   if (scaling != Scaling::kYarn) return spec;
 
   const double factor = factor_of(config), length = length_of(config);

@@ -54,6 +54,7 @@ struct Decoder {
   bool norms_output = false;           ///< as of each BlockSpec
   bool norms_mixture = false;          ///< as BlockSpec::norms_output, only of the mixture
   std::size_t short_convolution = 0;   ///< as of each LayerSpec
+  float residual_factor = 1.0F;        ///< as of each LayerSpec
 
   /// Shared experts as wide as this together; none where it is 0.
   void share(std::uint64_t width);

@@ -14,6 +14,12 @@ float sigmoid_f32(float x);
 /// log(1 + e^x), computed in FP64 and rounded once; x above 20.
 float softplus_f32(float x);
 
+/// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), computed in FP64 and rounded once.
+float gelu_f32(float x);
+
+/// cap * tanh(x / cap), the tanh computed in FP64 and rounded once.
+float soft_capped(float x, float cap);
+
 /// Dot product in the order of kDotLanes (matmul.h).
 float dot(std::span<const float> a, std::span<const float> b);
 

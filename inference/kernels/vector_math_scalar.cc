@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
@@ -43,6 +44,17 @@ float sigmoid_f32(float x) {
 
 float softplus_f32(float x) {
   return x > 20.0F ? x : static_cast<float>(std::log1p(std::exp(static_cast<double>(x))));
+}
+
+float gelu_f32(float x) {
+  const auto wide = static_cast<double>(x);
+  const double inner =
+      std::numbers::sqrt2 * std::numbers::inv_sqrtpi * (wide + 0.044715 * wide * wide * wide);
+  return static_cast<float>(0.5 * wide * (1 + std::tanh(inner)));
+}
+
+float soft_capped(float x, float cap) {
+  return static_cast<float>(std::tanh(static_cast<double>(x / cap))) * cap;
 }
 
 void exponentials(float* x, std::size_t n, float shift, DotLanes& lanes) {

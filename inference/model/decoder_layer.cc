@@ -38,6 +38,7 @@ HyperWeights hyper_weights(const BlockWeights& weights, const StepContext& conte
 Mlp dense_mlp(const BlockWeights& weights, const StepContext& context, const MlpSpec& spec) {
   const Range mine = tensor_part(context.rank, spec.width, "inner features of an MLP");
   Mlp mlp = Mlp::load(weights, context, Mlp::kDense, spec, mine);
+  mlp.load_biases(weights, context, Mlp::kDense, spec.width, mine);
   if (weights.expects(FineRole::kDenseScale))
     mlp.scale = weights.vector(FineRole::kDenseScale, {1}).front();
   return mlp;
@@ -77,8 +78,8 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
   std::size_t n_streams = 0;
   for (const BlockSpec& block : spec.blocks) {
     const BlockWeights weights(store, layer, block.number);
-    const auto norm = [&](WeightRole role) {
-      return norm_weights(weights, context.spec, role, context.spec.hidden);
+    const auto norm = [&](WeightRole role, std::optional<FineRole> bias = std::nullopt) {
+      return hidden_norm(weights, context.spec, role, bias);
     };
     const bool is_mixer = block.is_mixer();
     Block& own = blocks_.emplace_back(Block{.body = load(weights, context, block.body, experts)});
@@ -86,7 +87,8 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
     if (!block.input_of && block.norms_input) {
       // A layer of one block has one norm.
       const bool is_first = is_mixer || spec.blocks.size() == 1;
-      own.norm = norm(is_first ? Role::kInputNorm : Role::kPostAttentionNorm);
+      own.norm = is_first ? norm(Role::kInputNorm, FineRole::kInputNormBias)
+                          : norm(Role::kPostAttentionNorm, FineRole::kPostAttentionNormBias);
     }
     if (block.norms_output) {
       own.output_norm = norm(is_mixer ? WeightRole(FineRole::kAttentionOutputNorm)
@@ -126,8 +128,9 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
         block.body);
     reduce(step, "attention sum", out);
   }
-  if (!block.output_norm.empty()) out = rms_normed(context, out, block.output_norm);
+  if (!block.output_norm.empty()) out = normed(context, out, block.output_norm);
   block.convolution.apply(step, out);
+  scale_rounded(context.profile, context.spec.layers[step.layer].residual_factor, out);
   require_finite(out, step.layer, what);
   return out;
 }
@@ -157,7 +160,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     if (hyper) input = hyper_input(context.profile, *hyper, block.streams, hidden, context.threads);
     if (!block.input_of) {
       const Matrix& own = input ? input->collapsed : hidden;
-      inputs[i] = block.norm.empty() ? own : rms_normed(context, own, block.norm);
+      inputs[i] = block.norm.empty() ? own : normed(context, own, block.norm);
     }
     // The block's output goes back into the streams, or is added to the one that there is.
     const Matrix out = run(block, step, inputs[block.input_of.value_or(i)]);

@@ -11,6 +11,7 @@
 #include "inference/model/recurrent/delta_net.h"
 #include "inference/model/recurrent/state_space.h"
 #include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/norm.h"
 #include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
@@ -35,8 +36,8 @@ class DecoderLayer {
                             Mlp, Mixture>;
   struct Block {
     Body body;
-    std::vector<float> norm;         ///< of what it takes; empty where that is another block's
-    std::vector<float> output_norm;  ///< empty: none
+    HiddenNorm norm;         ///< of what it takes; empty where that is another block's
+    HiddenNorm output_norm;  ///< empty: none
     std::optional<std::uint8_t> input_of;
     std::size_t first_stream = 0;  ///< in the cache layer
     HyperWeights streams;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "formats/base/error.h"
+#include "inference/kernels/vector_math.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
@@ -43,7 +44,7 @@ void require_tokens(const ModelSpec& spec, std::span<const Row> rows) {
 TokenEmbedding::TokenEmbedding(const WeightStore& weights, const StepContext& context)
     : vocab_(vocabulary_part(context)), weight_(read_embedding(weights, context.spec, vocab_)) {
   if (!context.spec.ends.norms_embedding) return;
-  norm_ = norm_weights(BlockWeights(weights), context.spec, Role::kInputNorm, context.spec.hidden);
+  norm_ = hidden_norm(BlockWeights(weights), context.spec, Role::kInputNorm);
 }
 
 Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> rows) const {
@@ -57,7 +58,10 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   }
   context.comm.all_reduce({.group = Group::kTensor, .name = "embedding sum"}, hidden.values());
   round_between(context.profile, hidden.values());
-  if (!norm_.empty()) hidden = rms_normed(context, hidden, norm_);
+  float factor = context.spec.ends.embedding_factor;
+  if (context.spec.ends.rounds_embedding_factor) round_between(context.profile, {&factor, 1});
+  scale_rounded(context.profile, factor, hidden);
+  if (!norm_.empty()) hidden = normed(context, hidden, norm_);
   return context.spec.ends.hyper ? hyper_streams(*context.spec.ends.hyper, hidden) : hidden;
 }
 
@@ -73,7 +77,7 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
   } else {
     weight_ = read_embedding(store, context.spec, vocab_);
   }
-  norm_ = norm_weights(weights, context.spec, Role::kFinalNorm, context.spec.hidden);
+  norm_ = hidden_norm(weights, context.spec, Role::kFinalNorm, FineRole::kFinalNormBias);
   const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
@@ -83,8 +87,8 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
 }
 
 Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {
-  if (!context.spec.ends.hyper) return rms_normed(context, hidden, norm_);
-  return rms_normed(
+  if (!context.spec.ends.hyper) return normed(context, hidden, norm_);
+  return normed(
       context,
       hyper_head(context.profile, *context.spec.ends.hyper, streams_, hidden, context.threads),
       norm_);
@@ -99,12 +103,13 @@ Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) cons
     round_between(context.profile, divided.values());
   }
   weight_.apply((divided.values().empty() ? normed : divided).view(), mine.view(), context.threads);
+  if (const float factor = context.spec.ends.logit_factor; factor != 1.0F) {
+    for (float& logit : mine.values()) logit *= factor;
+  }
   const std::size_t vocab = context.spec.vocab;
   if (context.spec.ends.logit_cap) {
     const float cap = *context.spec.ends.logit_cap;
-    for (float& logit : mine.values()) {
-      logit = static_cast<float>(std::tanh(static_cast<double>(logit / cap))) * cap;
-    }
+    for (float& logit : mine.values()) logit = soft_capped(logit, cap);
   }
   if (vocab_.count == vocab) {
     require_finite(mine, context.spec.n_main, "the head");

@@ -5,6 +5,7 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
@@ -29,7 +30,7 @@ class TokenEmbedding {
  private:
   Range vocab_;  // rows of this rank
   Linear weight_;
-  std::vector<float> norm_;  // of an embedded row; empty: none
+  HiddenNorm norm_;  // of an embedded row; empty: none
 };
 
 /// The final norm and the head, or the rows of it that a rank holds. Logits are gathered over the
@@ -48,7 +49,7 @@ class OutputHead {
  private:
   Range vocab_;
   Linear weight_;
-  std::vector<float> norm_;
+  HiddenNorm norm_;
   HyperWeights streams_;  ///< collapse the streams, where the model has them
 };
 

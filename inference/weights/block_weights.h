@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,11 @@ class BlockWeights {
   [[nodiscard]] Linear linear(WeightRole role, std::size_t rows_of_whole, std::size_t cols_of_whole,
                               Range rows, Range cols) const {
     return store_.linear(name(role), rows_of_whole, cols_of_whole, rows, cols);
+  }
+  using Rows = SectionRows;
+  [[nodiscard]] std::vector<Linear> linears(WeightRole role, std::initializer_list<Rows> sections,
+                                            std::size_t cols) const {
+    return store_.linears(name(role), {sections.begin(), sections.size()}, cols);
   }
   [[nodiscard]] std::vector<float> vector(WeightRole role, const formats::Shape& shape) const {
     return store_.vector(name(role), shape);

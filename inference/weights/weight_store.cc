@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -341,6 +342,32 @@ Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,
                .rows = rows,
                .cols = cols},
               threads_);
+}
+
+std::vector<Linear> WeightStore::linears(std::string_view name,
+                                         std::span<const SectionRows> sections,
+                                         std::size_t cols) const {
+  std::size_t n_rows = 0, n_mine = 0;
+  for (const auto& [count, mine] : sections) {
+    n_rows += count;
+    n_mine += mine.count;
+  }
+  const bool are_mine =
+      n_mine == n_rows || (source_.slicing() != nullptr && shape_of(name) == Shape{n_mine, cols});
+  std::vector<Linear> linears;
+  std::size_t at = 0;
+  // One reading, so that an observer sees each input once.
+  if (are_mine) {
+    const Linear all = linear(name, n_mine, cols);
+    for (const auto& [count, mine] : sections)
+      linears.push_back(all.row_range(std::exchange(at, at + mine.count), mine.count));
+    return linears;
+  }
+  for (const auto& [count, mine] : sections) {
+    linears.push_back(linear(name, n_rows, cols, {at + mine.first, mine.count}, {0, cols}));
+    at += count;
+  }
+  return linears;
 }
 
 Linear WeightStore::read(const LinearPart& part, std::size_t threads) const {

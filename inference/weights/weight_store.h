@@ -38,6 +38,12 @@ struct WeightPlace {
   auto operator<=>(const WeightPlace&) const = default;
 };
 
+/// Rows of one of the weights that a tensor has one behind the other, and those that are read.
+struct SectionRows {
+  std::size_t count = 0;
+  Range mine;
+};
+
 /// Finds and reads the weights of a source by their canonical names
 /// (`model.layers.3.self_attn.q_a_proj.weight`), whatever its dialect, scheme and layout. Reads
 /// only the rows and columns that are asked for. Where the source is a rank's directory, a weight
@@ -89,6 +95,11 @@ class WeightStore {
   [[nodiscard]] Linear linear(std::string_view name, std::size_t rows, std::size_t cols) const {
     return linear(name, rows, cols, {0, rows}, {0, cols});
   }
+  /// Each of the weights of `cols` columns that a tensor has one behind the other. In a rank's
+  /// directory the tensor may hold only those rows of each.
+  [[nodiscard]] std::vector<Linear> linears(std::string_view name,
+                                            std::span<const SectionRows> sections,
+                                            std::size_t cols) const;
   /// The same of any part, also of one matrix of a stack (`mlp.experts.gate_up_proj`), on at most
   /// `threads` threads instead of the store's. Throws, naming the tensor, kMissingTensor;
   /// kShapeMismatch; kUnsupported for numbers without arithmetic; kBadScale; in profile kNative for

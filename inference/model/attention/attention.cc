@@ -58,6 +58,10 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
     round_between(numbers.profile, scores);
     for (float& score : scores) score *= numbers.scale;
     round_between(numbers.profile, scores);
+    if (numbers.cap) {
+      for (float& score : scores) score = soft_capped(score, *numbers.cap);
+      round_between(numbers.profile, scores);
+    }
     for (std::size_t i = 0; i < n && numbers.by_distance.rows > 0; ++i) {
       const float* logits = numbers.by_distance.row(first + i);
       const std::size_t last = visible(first + i) - 1 - low;

@@ -138,6 +138,7 @@ struct AttentionNumbers {
   Profile profile = Profile::kF32;
   float scale = 1.0F;
   std::size_t threads = 1;
+  std::optional<float> cap = {};  ///< scaled scores are cap tanh(score / cap)
   /// One per query, or none: a logit more in its softmax, which takes its share and gives nothing.
   std::span<const float> sinks = {};
   /// The first key that a query sees; empty: 0.

@@ -28,16 +28,29 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
   };
   const Range all{0, hidden};
   const std::size_t per_query = (spec_.output_gate ? 2 : 1) * width;
-  const auto load = [&](Role role, FineRole bias_role, std::size_t n_heads, std::size_t per_head,
-                        const Range& mine, std::vector<float>& bias) {
-    const std::size_t n = n_heads * per_head;
-    const Range rows = rows_of(mine, per_head);
-    if (spec_.biases || weights.expects(bias_role)) bias = weights.vector_part(bias_role, n, rows);
-    return weights.linear(role, n, hidden, rows, all);
+  const BlockWeights::Rows q_rows{spec_.heads * per_query, rows_of(heads, per_query)};
+  const BlockWeights::Rows k_rows{spec_.kv_heads * width, rows_of(kv_heads, width)};
+  const BlockWeights::Rows v_rows{spec_.kv_heads * spec_.value_dim,
+                                  rows_of(kv_heads, spec_.value_dim)};
+  const auto load = [&](FineRole bias_role, const BlockWeights::Rows& rows,
+                        std::vector<float>& bias) {
+    if (spec_.biases || weights.expects(bias_role))
+      bias = weights.vector_part(bias_role, rows.count, rows.mine);
   };
-  q_ = load(Role::kQProj, FineRole::kQBias, spec_.heads, per_query, heads, q_bias_);
-  k_ = load(Role::kKProj, FineRole::kKBias, spec_.kv_heads, width, kv_heads, k_bias_);
-  v_ = load(Role::kVProj, FineRole::kVBias, spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
+  load(FineRole::kQBias, q_rows, q_bias_);
+  load(FineRole::kKBias, k_rows, k_bias_);
+  load(FineRole::kVBias, v_rows, v_bias_);
+  if (weights.expects(FineRole::kQkvProj)) {
+    std::vector<Linear> each =
+        weights.linears(FineRole::kQkvProj, {q_rows, k_rows, v_rows}, hidden);
+    q_ = std::move(each[0]);
+    k_ = std::move(each[1]);
+    v_ = std::move(each[2]);
+  } else {
+    q_ = weights.linear(Role::kQProj, q_rows.count, hidden, q_rows.mine, all);
+    k_ = weights.linear(Role::kKProj, k_rows.count, hidden, k_rows.mine, all);
+    v_ = weights.linear(Role::kVProj, v_rows.count, hidden, v_rows.mine, all);
+  }
   o_ = weights.linear(Role::kOProj, hidden, spec_.heads * spec_.value_dim, all,
                       rows_of(heads, spec_.value_dim));
   if (spec_.head_gate)
@@ -166,7 +179,7 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
   const Matrix keys = step.cached(context.profile, run.sequence, kKeyStream, positions);
   const Matrix values = step.cached(context.profile, run.sequence, kValueStream, positions);
   parallel_for(heads_, context.threads, [&](std::size_t head) {
-    AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1};
+    AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1, spec_.score_cap};
     const std::vector<float> sinks(sinks_.empty() ? 0 : run.count,
                                    sinks_.empty() ? 0.0F : sinks_[head]);
     if (spec_.window > 0 || spec_.chunk > 0) {

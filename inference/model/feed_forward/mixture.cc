@@ -28,6 +28,13 @@ Mlp Mlp::load(const BlockWeights& weights, const StepContext& context, const Rol
   };
   Mlp mlp{.form = spec.gate};
   mlp.down = read(roles.down, hidden, intermediate, all, mine);
+  if (roles.gate_up && weights.expects(*roles.gate_up)) {
+    const BlockWeights::Rows each{.count = intermediate, .mine = mine};
+    std::vector<Linear> both = weights.linears(*roles.gate_up, {each, each}, hidden);
+    mlp.gate = std::move(both[0]);
+    mlp.up = std::move(both[1]);
+    return mlp;
+  }
   if (spec.has_gate) {
     if (weights.store().has_rows_in_turn(weights.name(roles.gate))) {
       const Range pairs{2 * mine.first, 2 * mine.count};
@@ -38,6 +45,30 @@ Mlp Mlp::load(const BlockWeights& weights, const StepContext& context, const Rol
   }
   mlp.up = read(roles.up, intermediate, hidden, mine, all);
   return mlp;
+}
+
+void Mlp::load_biases(const BlockWeights& weights, const StepContext& context, const Roles& roles,
+                      std::size_t width, Range mine) {
+  const auto has = [&](const std::optional<FineRole>& role) {
+    return role && weights.expects(*role);
+  };
+  std::vector<float> all;
+  const auto add = [&](const std::vector<float>& values) {
+    all.insert(all.end(), values.begin(), values.end());
+    return values.size();
+  };
+  const std::size_t n_gate =
+      has(roles.gate_bias) ? add(weights.vector_part(*roles.gate_bias, width, mine)) : 0;
+  const std::size_t n_up =
+      has(roles.up_bias) ? add(weights.vector_part(*roles.up_bias, width, mine)) : 0;
+  // One rank adds it to its share of the sum.
+  if (context.rank.tp_rank() == 0 && has(roles.down_bias))
+    add(weights.vector(*roles.down_bias, {context.spec.hidden}));
+  own_biases = std::make_shared<const std::vector<float>>(std::move(all));
+  const std::span<const float> values(*own_biases);
+  gate_bias = values.first(n_gate);
+  up_bias = values.subspan(n_gate, n_up);
+  down_bias = values.subspan(n_gate + n_up);
 }
 
 namespace {
@@ -63,6 +94,13 @@ void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& ra
     for (float& value : ups) value = std::clamp(value, -*form.limit, *form.limit);
   };
   if (form.limit && !form.limits_silu) limit(gates);
+  if (form.is_gelu) {
+    for (float& gate : gates) gate = gelu_f32(gate);
+    round_between(profile, gates);
+    for (std::size_t i = 0; i < gates.size(); ++i) gates[i] *= ups[i];
+    round_between(profile, gates);
+    return;
+  }
   if (!form.limits_silu && form.alpha == 1.0F && form.up_offset == 0) {
     silu_multiply(gates, ups, gates, profile != Profile::kF32);
     return;
@@ -88,10 +126,12 @@ void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& ra
 
 Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
   if (gate.empty()) {
-    Matrix squares = rounded_product(context, up, x);
+    Matrix squares = rounded_product(context, up, x, up_bias);
     for (float& value : squares.values()) value = value > 0 ? value * value : 0.0F;
     round_between(context.profile, squares.values());
-    return product(context, down, squares);
+    Matrix out = product(context, down, squares);
+    add_bias(down_bias, out);
+    return out;
   }
   Matrix gated = rounded_product(context, gate, x, gate_bias);
   Matrix raised;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,22 +24,31 @@ struct Mlp {
   GateForm form = {};
   std::span<const float> gate_bias = {}, up_bias = {}, down_bias = {};
   float scale = 1.0F;  ///< of its output, which partial() leaves to whoever adds it up
+  std::shared_ptr<const std::vector<float>> own_biases = {};  ///< those that the spans are of
 
   /// Those of a layer's tensors with these roles; `spec` of the whole, of which the inner values
   /// `mine` are read.
   struct Roles {
     formats::Role gate, up, down;
+    std::optional<formats::FineRole> gate_up;  ///< of a tensor with the rows of both
+    /// Of biases, where it may have some.
+    std::optional<formats::FineRole> gate_bias, up_bias, down_bias;
   };
-  static constexpr Roles kDense = {formats::Role::kDenseGate, formats::Role::kDenseUp,
-                                   formats::Role::kDenseDown};
+  static constexpr Roles kDense = {
+      formats::Role::kDenseGate,         formats::Role::kDenseUp,
+      formats::Role::kDenseDown,         formats::FineRole::kDenseGateUp,
+      formats::FineRole::kDenseGateBias, formats::FineRole::kDenseUpBias,
+      formats::FineRole::kDenseDownBias};
   static constexpr Roles kShared = {formats::Role::kSharedGate, formats::Role::kSharedUp,
-                                    formats::Role::kSharedDown};
+                                    formats::Role::kSharedDown, formats::FineRole::kSharedGateUp};
   /// Which of how many MLPs whose tensors are stacked.
   struct InStack {
     std::size_t matrix = 0, count = 0;
   };
   static Mlp load(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                   const MlpSpec& spec, Range mine, std::optional<InStack> stack = {});
+  void load_biases(const BlockWeights& weights, const StepContext& context, const Roles& roles,
+                   std::size_t width, Range mine);
 
   /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;

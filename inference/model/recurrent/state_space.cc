@@ -76,7 +76,8 @@ Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, cons
 }
 
 void StateSpace::finish(const StepContext& context, const Matrix& projected, Matrix& out) const {
-  const std::size_t width = inner(spec_) / spec_.groups;
+  const std::size_t width =
+      inner(spec_) / (spec_.norm_groups == 0 ? spec_.groups : spec_.norm_groups);
   for (std::size_t r = 0; r < out.rows(); ++r) {
     const auto row = out.row(r);
     for (std::size_t c = 0; c < row.size(); ++c) row[c] *= silu_f32(projected.row(r)[c]);

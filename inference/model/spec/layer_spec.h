@@ -18,6 +18,7 @@ namespace ingot::inference {
 /// How an MLP joins gate and up before down: silu(gate) * up, changed by what is said
 /// here.
 struct GateForm {
+  bool is_gelu = false;  ///< gelu by tanh in place of silu
   /// Gates are at most this, and what they are multiplied with is within +- this.
   std::optional<float> limit;
   bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
@@ -75,11 +76,11 @@ struct MixtureSpec {
 using BodySpec = std::variant<GroupedSpec, LatentSpec, CompressedSpec, DeltaNetSpec, StateSpaceSpec,
                               MlpSpec, MixtureSpec>;
 
-/// A residual block: x + body(norm(x)), x + norm(body(x)) or both, or the same with streams in
-/// place of the sum.
+/// A residual block: x + f body(norm(x)), x + f norm(body(x)) or both, where f is the layer's
+/// residual factor, or the same with streams in place of the sum.
 struct BlockSpec {
   BodySpec body;
-  std::uint8_t number = 0;    ///< of the blocks of a layer whose weights have the same roles
+  std::uint8_t number = 0;  ///< of the blocks of a layer whose weights have the same roles
   bool norms_input = true;
   bool norms_output = false;
   /// Takes the normed input of this block of the layer in place of an own one.
@@ -97,6 +98,7 @@ struct LayerSpec {
   /// Tokens of the short convolutions, the row's own too: over keys, values, what attention gives
   /// and what feed-forward gives. 0: there are none.
   std::size_t short_convolution = 0;
+  float residual_factor = 1.0F;  ///< of what a block adds
   bool operator==(const LayerSpec&) const = default;
 
   /// The first body of a kind; null without one.
@@ -124,17 +126,22 @@ struct HyperSpec {
 struct EndsSpec {
   bool tied_head = false;  ///< the embedding is the head, unless one is stored
   bool norms_embedding = false;
-  float logit_divisor = 1.0F;      ///< of normed states before the head
-  std::optional<float> logit_cap;  ///< logits are cap tanh(logits / cap)
+  float embedding_factor = 1.0F;
+  bool rounds_embedding_factor = false;  ///< to the type of the states
+  float logit_divisor = 1.0F;            ///< of normed states before the head
+  float logit_factor = 1.0F;             ///< of logits
+  std::optional<float> logit_cap;        ///< logits are cap tanh(logits / cap)
   /// The streams of the residual; without, it is one.
   std::optional<HyperSpec> hyper;
   bool operator==(const EndsSpec&) const = default;
 };
 
-/// RMS norms of hidden states, queries and keys.
+/// Norms of hidden states, queries and keys.
 struct NormSpec {
   float eps = 1e-6F;
-  float adds = 0;  ///< to the weights
+  float adds = 0;         ///< to the weights
+  bool is_layer = false;  ///< those of hidden states are layer norms, with the biases that are
+                          ///< there; else RMS norms
   bool operator==(const NormSpec&) const = default;
 };
 

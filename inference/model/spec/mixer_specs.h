@@ -52,7 +52,8 @@ struct DeltaNetSpec {
 /// A selective state space (Mamba-2). Heads share B and C in groups.
 struct StateSpaceSpec {
   std::size_t heads = 0, head_dim = 0, groups = 1, state = 0;
-  std::size_t kernel = 0;  ///< tokens of the convolution
+  std::size_t kernel = 0;       ///< tokens of the convolution
+  std::size_t norm_groups = 0;  ///< of values that are normed together; 0: `groups`
   float least_step = 0;
   bool convolution_bias = false, projection_bias = false;  ///< else where they are there
   bool operator==(const StateSpaceSpec&) const = default;

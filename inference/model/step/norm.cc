@@ -49,9 +49,23 @@ std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& sp
   return values;
 }
 
-Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight) {
+HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
+                       std::optional<formats::FineRole> bias) {
+  HiddenNorm norm{.weight = norm_weights(weights, spec, role, spec.hidden), .bias = {}};
+  if (!spec.norm.is_layer) return norm;
+  const bool has_bias = bias && weights.expects(*bias);
+  norm.bias = has_bias ? weights.vector(*bias, {spec.hidden}) : std::vector<float>(spec.hidden);
+  return norm;
+}
+
+Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& norm) {
   Matrix out(x.rows(), x.cols());
-  rms_norm(context.profile, x.view(), weight, context.spec.norm.eps, out.view());
+  const float eps = context.spec.norm.eps;
+  if (norm.bias.empty()) {
+    rms_norm(context.profile, x.view(), norm.weight, eps, out.view());
+  } else {
+    layer_norm(context.profile, x.view(), norm.weight, norm.bias, eps, out.view());
+  }
   return out;
 }
 

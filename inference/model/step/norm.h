@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,8 +28,16 @@ void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
 std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
                                 std::size_t n);
 
-/// The same into a matrix of its own, with the model's epsilon.
-Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight);
+/// A norm of hidden states.
+struct HiddenNorm {
+  std::vector<float> weight, bias;  ///< no bias: an RMS norm
+  [[nodiscard]] bool empty() const { return weight.empty(); }
+};
+/// Its weights, with what the spec adds; `bias` is its role in layer norms that have one.
+HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
+                       std::optional<formats::FineRole> bias = std::nullopt);
+/// The norm of each row, with the model's epsilon.
+Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& norm);
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over each row, in FP32, rounded once
 /// unless the profile is kF32. The variance is biased. out may be x.

@@ -1,4 +1,7 @@
+#include <cmath>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -73,6 +76,61 @@ TEST(ForwardTable, HasANumberForEachLayer) {
   EXPECT_FALSE(spec.layers[0].find<MlpSpec>()->gate.limit);
   EXPECT_EQ(spec.layers[1].find<MlpSpec>()->gate.limit, 3.5F);
   EXPECT_EQ(spec.layers[1].find<MlpSpec>()->gate.alpha, 2.0F);
+}
+
+TEST(ForwardTable, ReadsFactorsAndCaps) {
+  const ModelSpec spec = spec_with(
+      "{mixer: {kind: grouped, head_dim: head, scaled_by_root_of: scalar, score_cap: cap}, "
+      "mlp: {gelu: true, width: wide}, model: {embedding_root: true, residual_factor: res, "
+      "logit_factor: 3, logits_over: over default 2, layer_norms: true}}",
+      {{"/scalar", 16}, {"/cap", 50}, {"/res", 0.25}, {"/wide", 77}});
+  const auto& attention = *spec.find<GroupedSpec>();
+  EXPECT_EQ(attention.softmax_scale, 0.25F);
+  EXPECT_EQ(attention.score_cap, 50.0F);
+  EXPECT_EQ(spec.find<MlpSpec>()->width, 77U);
+  EXPECT_TRUE(spec.find<MlpSpec>()->gate.is_gelu);
+  EXPECT_EQ(spec.layers[0].residual_factor, 0.25F);
+  EXPECT_EQ(spec.ends.embedding_factor, std::sqrt(84.0F));
+  EXPECT_TRUE(spec.ends.rounds_embedding_factor);
+  EXPECT_EQ(spec.ends.logit_factor, 1.5F);
+  EXPECT_TRUE(spec.norm.is_layer);
+  const ModelSpec other = spec_with(
+      "{mixer: {kind: grouped, head_dim: head, softmax_scale: 0.5, score_cap: cap}, "
+      "model: {embedding_factor: 12}}");
+  EXPECT_EQ(other.find<GroupedSpec>()->softmax_scale, 0.5F);
+  EXPECT_EQ(other.find<GroupedSpec>()->score_cap, std::nullopt);
+  EXPECT_EQ(other.ends.embedding_factor, 12.0F);
+}
+
+TEST(ForwardTable, LongContextsHaveFactorsOfTheirOwn) {
+  const std::string forward = "{mixer: {kind: grouped, head_dim: head}}";
+  const auto rope = [&](const std::vector<JsonEdit>& edits) {
+    std::vector<JsonEdit> all = {{"/rope_scaling",
+                                  {{"type", "longrope"},
+                                   {"short_factor", {1, 1, 1, 1, 1, 1, 2}},
+                                   {"long_factor", {4, 1, 1, 1, 1, 1, 1}}}},
+                                 {"/original_max_position_embeddings", 128},
+                                 {"/rope_theta", 16}};
+    all.insert(all.end(), edits.begin(), edits.end());
+    return spec_with(forward, all).find<GroupedSpec>()->rope;
+  };
+  const RopeSpec wide = rope({});
+  EXPECT_EQ(wide.freqs[0], 0.25F);
+  EXPECT_NEAR(wide.freqs[6], std::pow(16.0, -12.0 / 14), 1e-6);
+  EXPECT_NEAR(wide.magnitude, std::sqrt(1 + 5.0 / 7), 1e-6) << "4096 is 128 x 2^5, 128 is 2^7";
+  const RopeSpec narrow = rope({{"/max_position_embeddings", 128}});
+  EXPECT_EQ(narrow.freqs[0], 1.0F);
+  EXPECT_NEAR(narrow.freqs[6], std::pow(16.0, -12.0 / 14) / 2, 1e-6);
+  EXPECT_EQ(narrow.magnitude, 1.0F);
+  expect_error(ErrorCode::kCorrupt, {"1 factors for 7 pairs"}, [&] {
+    rope({{"/rope_scaling/long_factor", {4}}});
+  });
+  expect_error(ErrorCode::kCorrupt, {"'long_factor' of rope has 0"}, [&] {
+    rope({{"/rope_scaling/long_factor", {0}}});
+  });
+  expect_error(ErrorCode::kCorrupt, {"'original_max_position_embeddings'"}, [&] {
+    rope({{"/original_max_position_embeddings", nullptr}});
+  });
 }
 
 TEST(ForwardTable, ListsBlocksOfALayer) {

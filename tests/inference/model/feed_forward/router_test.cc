@@ -433,11 +433,11 @@ TEST(Rope, RoundsAnglesProductsAndSumsInBf16) {
 }
 
 TEST(RopeSpec, RefusesWhatMakesNoTable) {
-  RopeConfig linear;
-  linear.type = "linear";
-  expect_error(ErrorCode::kUnsupported, {"config.json", "linear", "default, yarn and llama3"},
-               [&] { rope_spec(linear, 64, true); });
-  expect_error(ErrorCode::kUnsupported, {"linear"}, [&] { yarn_softmax_factor(linear); });
+  RopeConfig dynamic;
+  dynamic.type = "dynamic";
+  expect_error(ErrorCode::kUnsupported, {"config.json", "dynamic", "default, linear, yarn, llama3"},
+               [&] { rope_spec(dynamic, 64, true); });
+  expect_error(ErrorCode::kUnsupported, {"dynamic"}, [&] { yarn_softmax_factor(dynamic); });
   for (const double factor : {0.0, 0.5, 1e7, std::nan("")}) {
     expect_error(ErrorCode::kCorrupt, {"config.json", "'factor'"},
                  [&] { rope_spec(yarn(10000, factor, 4096, 32, 1), 64, true); });
