@@ -10,6 +10,7 @@
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
 #include "formats/experts/expert_views.h"
+#include "formats/storage/stack_form.h"
 
 namespace ingot::convert {
 
@@ -97,23 +98,22 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
   return source;
 }
 
-/// The stacks whose order is another than this one of their row, plain or quantized.
-template <typename IsQuantized>
-std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source,
-                                          const IsQuantized& is_quantized) {
+/// The stacks whose order is another than this one of their row, as plain, or as schemes that turn
+/// them have it.
+template <typename IsTurned>
+std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source, const IsTurned& is_turned) {
   std::vector<std::uint32_t> stacks;
   for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
     const LogicalTensor& tensor = source.tensors()[i];
     if (tensor.stack == StackOrder::kNone) continue;
-    if (formats::stack_order(*tensor.rule, is_quantized(i)) != tensor.stack) stacks.push_back(i);
+    if (formats::stack_order(*tensor.rule, is_turned(i)) != tensor.stack) stacks.push_back(i);
   }
   return stacks;
 }
 
-/// Whether each tensor of the output is quantized, with every stack output-major: shapes decide
-/// whether a tensor can be quantized.
-std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
-                                      const PlanOptions& options) {
+/// Whether each tensor of the output has a scheme that turns stacks, with every stack output-major:
+/// shapes decide whether a tensor can be quantized.
+std::vector<bool> turned_in_output(const Seen& source, Recipe recipe, const PlanOptions& options) {
   const auto always = [](std::uint32_t) { return true; };
   const Checkpoint seen = formats::with_turned_stacks(source, stacks_to_turn(*source, always));
   resolve(recipe, seen, options);
@@ -124,10 +124,10 @@ std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
             .source_facts = {.quantization = remembered_quantization(seen)},
             .target = {.dialect = &dialect}};
   decide(plan);
-  std::vector<bool> is_quantized(seen.tensors().size());
+  std::vector<bool> is_turned(seen.tensors().size());
   for (const PlannedTensor& planned : plan.tensors)
-    is_quantized[planned.tensor] = formats::scheme_facts(planned.to).quantized;
-  return is_quantized;
+    is_turned[planned.tensor] = formats::turns_stacks(planned.to);
+  return is_turned;
 }
 
 }  // namespace
@@ -138,9 +138,9 @@ Seen with_experts_as_written(Seen source, const Recipe& recipe, const PlanOption
     return tensor.rule != nullptr && tensor.rule->stack == StackOrder::kInputMajor;
   });
   if (!may_turn) return source;
-  const std::vector<bool> is_quantized = quantized_in_output(source, recipe, options);
+  const std::vector<bool> is_turned = turned_in_output(source, recipe, options);
   const std::vector<std::uint32_t> turned =
-      stacks_to_turn(*source, [&](std::uint32_t i) { return is_quantized[i]; });
+      stacks_to_turn(*source, [&](std::uint32_t i) { return is_turned[i]; });
   if (turned.empty()) return source;
   return seen(formats::with_turned_stacks(source, turned));
 }

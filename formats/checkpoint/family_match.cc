@@ -13,6 +13,7 @@
 #include "formats/family/family_yaml.h"
 #include "formats/family/roles.h"
 #include "formats/family/text_names.h"
+#include "formats/storage/stack_form.h"
 #include "formats/storage/stored_names.h"
 
 namespace ingot::formats {
@@ -134,31 +135,35 @@ bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
   tensor.rule = match->rule;
   tensor.layer = match->layer;
   tensor.expert = match->expert;
-  tensor.stack = stack_order(*match->rule, is_quantized(tensor));
+  tensor.stack = stack_order(*match->rule, turns_stacks(tensor.encoding.scheme));
   return true;
 }
 
-/// Quantized stacks whose row is input-major are found output-major, as loaders read them, or as
-/// the row says, as some releases have them: by their shape, or, where both would have the same, by
-/// that of another stack of the layer.
+/// Stacks of quantized matrices whose row is input-major are found in either order, whatever the
+/// scheme's own is (turns_stacks()): by their shape, or, where both orders have the same, by that of
+/// another stack of the layer.
 void orient_quantized_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors) {
   if (with.are_slices) return;
+  const auto turn = [](LogicalTensor& tensor) {
+    tensor.stack = tensor.stack == StackOrder::kInputMajor ? StackOrder::kOutputMajor
+                                                           : StackOrder::kInputMajor;
+  };
   std::vector<LogicalTensor*> untold;
-  std::set<std::optional<std::uint32_t>> as_rows;  // layers
+  std::set<std::optional<std::uint32_t>> turned;  // layers
   for (LogicalTensor& tensor : tensors) {
     const bool may_be = tensor.rule != nullptr && is_quantized(tensor) &&
                         tensor.rule->stack == StackOrder::kInputMajor && !tensor.rule->any_shape;
     if (!may_be) continue;
-    const Shape as_row = rule_shape(*tensor.rule, with.config, tensor.layer);
-    if (as_row == promised_shape(tensor, with.config)) {
+    const Shape usual = promised_shape(tensor, with.config);
+    if (usual.at(1) == usual.at(2)) {
       untold.push_back(&tensor);
-    } else if (tensor.shape == as_row) {
-      tensor.stack = StackOrder::kInputMajor;
-      as_rows.insert(tensor.layer);
+    } else if (tensor.shape == Shape{usual.at(0), usual.at(2), usual.at(1)}) {
+      turn(tensor);
+      turned.insert(tensor.layer);
     }
   }
   for (LogicalTensor* tensor : untold) {
-    if (as_rows.contains(tensor->layer)) tensor->stack = StackOrder::kInputMajor;
+    if (turned.contains(tensor->layer)) turn(*tensor);
   }
 }
 
@@ -218,7 +223,7 @@ class UnevenLayers {
 Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config) {
   const bool is_as_row = tensor.stack == tensor.rule->stack;
   return is_as_row ? rule_shape(*tensor.rule, config, tensor.layer)
-                   : weight_shape(*tensor.rule, config, tensor.layer, /*is_quantized=*/true);
+                   : weight_shape(*tensor.rule, config, tensor.layer, /*is_turned=*/true);
 }
 
 std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,

@@ -8,6 +8,7 @@
 #include "formats/checkpoint/part_names.h"
 #include "formats/family/family_yaml.h"
 #include "formats/records/rank_holdings.h"
+#include "formats/storage/stack_form.h"
 
 namespace ingot::formats {
 namespace {
@@ -31,9 +32,9 @@ class Matcher {
         holdings_(with.slices.slicing, with.config),
         faults_(faults) {
     if (!rank_.whole_config.is_null()) {
-      whole_config_ = config_of(
-          with.family, parse_model_config(json_text(rank_.whole_config),
-                                          fmt::format("{}: whole_config", kManifestName)));
+      whole_config_ = config_of(with.family,
+                                parse_model_config(json_text(rank_.whole_config),
+                                                   fmt::format("{}: whole_config", kManifestName)));
     }
   }
 
@@ -194,7 +195,7 @@ class Matcher {
     const SliceRecord* slice = with_.slices.find(weight.name);
     const SchemeId scheme = tensor.encoding.scheme;
     const Shape promised =
-        weight_shape(*tensor.rule, with_.config, tensor.layer, scheme_facts(scheme).quantized);
+        weight_shape(*tensor.rule, with_.config, tensor.layer, turns_stacks(scheme));
     stack(tensor, weight, slice != nullptr ? slice->experts : std::vector<std::uint32_t>());
     if (slice == nullptr) {
       if (tensor.shape == promised) return;
@@ -213,7 +214,7 @@ class Matcher {
     }
     if (!whole_config_) return;
     const Shape before =
-        weight_shape(*tensor.rule, *whole_config_, tensor.layer, scheme_facts(scheme).quantized);
+        weight_shape(*tensor.rule, *whole_config_, tensor.layer, turns_stacks(scheme));
     const Shape original = slice->original.empty() ? cut : decoded(weight, slice->original, scheme);
     if (original == before) return;
     fault(

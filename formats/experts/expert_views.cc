@@ -9,6 +9,7 @@
 #include "formats/experts/separation.h"
 #include "formats/experts/sight.h"
 #include "formats/experts/stacking.h"
+#include "formats/storage/stack_form.h"
 
 namespace ingot::formats {
 namespace {
@@ -120,7 +121,7 @@ Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
 ExpertsHeld experts_held(const TensorSource& model) {
   ExpertsHeld held{.has_singles = holds_single_experts(model), .stacks = {}};
   for (const LogicalTensor& tensor : model.tensors()) {
-    if (is_stack(tensor)) held.stacks.emplace(tensor.name, is_quantized(tensor));
+    if (is_stack(tensor)) held.stacks.emplace(tensor.name, turns_stacks(tensor.encoding.scheme));
   }
   return held;
 }

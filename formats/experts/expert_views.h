@@ -43,7 +43,8 @@ Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
 /// How a model that was made of another has its experts.
 struct ExpertsHeld {
   bool has_singles = false;
-  std::map<std::string, bool, std::less<>> stacks;  ///< by name: whether it is quantized
+  std::map<std::string, bool, std::less<>> stacks;  ///< by name: whether its scheme
+                                                    ///< turns_stacks()
 };
 ExpertsHeld experts_held(const TensorSource& model);
 

@@ -58,8 +58,8 @@ enum class Silence : std::uint8_t {
                ///< judged
 };
 
-/// Orientation of the matrices of stacked experts while they are plain. Quantized stacks are
-/// output-major in every family, since their groups run along the inputs.
+/// Orientation of the matrices of stacked experts while they are plain. Quantized stacks whose
+/// groups run along the inputs are output-major in every family (turns_stacks()).
 enum class StackOrder : std::uint8_t {
   kNone,         ///< no stack, or a stack of biases
   kOutputMajor,  ///< [experts, outputs, inputs]
@@ -163,14 +163,13 @@ bool is_in_layer(const TensorRule& rule, const ModelConfig& config,
 /// no meaning for rows of `any_shape`. `layer` is nothing outside the layers.
 Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
                  std::optional<std::uint32_t> layer);
-/// The shape of the decoded weight of such a row: that of a quantized stack is output-major.
+/// The shape of the decoded weight of such a row; `is_turned`: of a scheme that turns_stacks().
 Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
-                   std::optional<std::uint32_t> layer, bool is_quantized);
+                   std::optional<std::uint32_t> layer, bool is_turned);
 
-/// Orientation of the matrices of such a row in a tensor that is quantized, or plain.
-constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
-  const bool is_turned = is_quantized && rule.stack == StackOrder::kInputMajor;
-  return is_turned ? StackOrder::kOutputMajor : rule.stack;
+/// Orientation of the matrices of such a row under a scheme that turns_stacks(), or another.
+constexpr StackOrder stack_order(const TensorRule& rule, bool is_turned) {
+  return is_turned && rule.stack == StackOrder::kInputMajor ? StackOrder::kOutputMajor : rule.stack;
 }
 
 /// True if the cut side of such a row's tensor has heads of keys and values. There may be fewer of

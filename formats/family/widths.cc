@@ -59,9 +59,9 @@ Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
 }
 
 Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
-                   std::optional<std::uint32_t> layer, bool is_quantized) {
+                   std::optional<std::uint32_t> layer, bool is_turned) {
   Shape shape = rule_shape(rule, config, layer);
-  if (stack_order(rule, is_quantized) != rule.stack)
+  if (stack_order(rule, is_turned) != rule.stack)
     std::swap(shape[shape.size() - 2], shape[shape.size() - 1]);
   return shape;
 }

@@ -78,12 +78,14 @@ struct Fixture {
 
 class DecodedFixture : public ::testing::TestWithParam<Fixture> {};
 
-/// Every weight that `golden` names has its values, as F32 and as BF16.
+/// Every weight that `golden` names has its values, as F32 and as BF16 or F16.
 void expect_values(const std::filesystem::path& source, const std::filesystem::path& golden_path,
                    const char* family) {
   const Json golden = formats::read_json_file(golden_path, 1 << 20);
   for (const auto& [scheme, key] :
-       {std::pair{SchemeId::kF32, "f32_sha256"}, std::pair{SchemeId::kBf16, "bf16_sha256"}}) {
+       {std::pair{SchemeId::kF32, "f32_sha256"}, std::pair{SchemeId::kBf16, "bf16_sha256"},
+        std::pair{SchemeId::kF16, "f16_sha256"}}) {
+    if (!golden.front().contains(key)) continue;
     const TempDir directory;
     Conversion conversion(source, directory / "out");
     conversion.family = family;
@@ -177,7 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Fixture{"glm4_moe_fp8_block", "generic"}, Fixture{"deepseek_v4", "generic"},
                       Fixture{"deepseek_v4_base", "generic"}, Fixture{"deepseek_v4_nvfp4", ""},
                       Fixture{"qwen3_5_moe_fp8", ""}, Fixture{"gpt_oss", ""},
-                      Fixture{"qwen3_5_moe_fp8", "generic"}),
+                      Fixture{"llama_fp8_static", ""}, Fixture{"llama_gptq", ""},
+                      Fixture{"mixtral_awq", ""}, Fixture{"qwen3_fp8_block", ""},
+                      Fixture{"qwen3_vl_moe_fp8", ""}, Fixture{"qwen3_5_moe_fp8", "generic"}),
     [](const auto& row) {
       return std::string(row.param.name) + (row.param.family[0] == '\0' ? "" : "_by_headers");
     });

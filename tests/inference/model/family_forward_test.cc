@@ -88,6 +88,11 @@ constexpr FamilyCase kFamilyCases[] = {
     {"qwen3_vl_moe", 1e-5},
     {"qwen3_omni_moe", 1e-5},
     {"glm4v_moe", 1e-5},
+    {"llama_fp8_static", 1e-5},
+    {"llama_gptq", 1e-5},
+    {"mixtral_awq", 1e-5},
+    {"qwen3_fp8_block", 1e-5},
+    {"qwen3_vl_moe_fp8", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and its recordings.
