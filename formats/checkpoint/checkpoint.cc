@@ -218,9 +218,11 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
                           .are_slices = slices != nullptr};
   is_understood = match_family(match, tensors, stage.faults());
   if (slices) {
-    const SliceMatch slice_match{
-        .slices = *slices, .family = *family, .config = config, .stored = stored,
-        .files = bytes->files()};
+    const SliceMatch slice_match{.slices = *slices,
+                                 .family = *family,
+                                 .config = config,
+                                 .stored = stored,
+                                 .files = bytes->files()};
     match_slices(slice_match, tensors, stage.faults());
   }
   stage.settle();

@@ -83,8 +83,8 @@ constexpr std::array kPresences = {
 };
 
 constexpr std::array<std::string_view, 13> kFileKeys = {
-    "family", "summary", "model_types", "architecture", "dialect", "mtp_layers", "like",
-    "without", "change", "widths",      "aliases",      "defaults", "forward"};
+    "family",  "summary", "model_types", "architecture", "dialect",  "mtp_layers", "like",
+    "without", "change",  "widths",      "aliases",      "defaults", "forward"};
 constexpr std::array<std::string_view, 14> kTraits = {
     "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
     "heads", "fuse",   "present", "dtype",     "stack",   "gate_up"};

@@ -38,6 +38,7 @@ class BlockWeights {
                               Range rows, Range cols) const {
     return store_.linear(name(role), rows_of_whole, cols_of_whole, rows, cols);
   }
+  /// Several weights of one tensor, one behind the other, as WeightStore::linears() reads them.
   using Rows = SectionRows;
   [[nodiscard]] std::vector<Linear> linears(WeightRole role, std::initializer_list<Rows> sections,
                                             std::size_t cols) const {

@@ -47,6 +47,7 @@ struct Mlp {
   };
   static Mlp load(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                   const MlpSpec& spec, Range mine, std::optional<InStack> stack = {});
+  /// Those that are there; that of down only on the first rank, whose share has it in the sum.
   void load_biases(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                    std::size_t width, Range mine);
 

@@ -36,6 +36,23 @@ std::vector<float> random_values(std::size_t n, Contents contents, std::mt19937&
   return values;
 }
 
+// PyTorch's gelu(approximate="tanh").
+TEST(Gelu, HasTheValuesOfItsTanhForm) {
+  EXPECT_EQ(gelu_f32(0.0F), 0.0F);
+  EXPECT_NEAR(gelu_f32(0.5F), 0.34571401, 1e-7);
+  EXPECT_NEAR(gelu_f32(1.0F), 0.84119199, 1e-7);
+  EXPECT_NEAR(gelu_f32(-1.0F), -0.15880801, 1e-7);
+  EXPECT_EQ(gelu_f32(20.0F), 20.0F);
+  EXPECT_EQ(gelu_f32(-20.0F), 0.0F);
+}
+
+TEST(SoftCap, BoundsAndKeepsSmallValues) {
+  EXPECT_EQ(soft_capped(1e9F, 30), 30.0F);
+  EXPECT_EQ(soft_capped(-1e9F, 30), -30.0F);
+  EXPECT_NEAR(soft_capped(30.0F, 30), 30 * std::tanh(1.0), 1e-5);
+  EXPECT_NEAR(soft_capped(0.125F, 50), 0.125F, 1e-6);
+}
+
 TEST(Exponential, IsWithinTwoUnitsOfTheLastPlace) {
   for (double x = -103.5; x < 88.7; x += 0.00137) {
     const auto argument = static_cast<float>(x);
