@@ -28,12 +28,17 @@ struct GroupFacts {
   formats::RoleSet roles;
 };
 constexpr formats::RoleSet kKvBRoles = {Role::kKvbProj};
+constexpr formats::RoleSet kAttentionRoles = formats::kAttentionRoles.without(kKvBRoles);
+constexpr formats::RoleSet kDenseModelRoles =
+    formats::kDenseMlpRoles |
+    kAttentionRoles.without({Role::kLinearAttentionIn, Role::kLinearAttentionOut});
 // All other roles are kNever.
 constexpr std::array kGroups = {
     GroupFacts{kExperts, "experts", formats::kExpertRoles},
     GroupFacts{kShared, "shared-experts", formats::kSharedExpertRoles},
     GroupFacts{kDenseMlp, "dense-mlp", formats::kDenseMlpRoles},
-    GroupFacts{kAttention, "attention", formats::kAttentionRoles.without(kKvBRoles)},
+    GroupFacts{kAttention, "attention", kAttentionRoles},
+    GroupFacts{kDenseModel, "dense-models", kDenseModelRoles},
     GroupFacts{kKvB, "kv-b", kKvBRoles},
     GroupFacts{kIndexerQ, "indexer-q", {Role::kIndexerQ}},
     GroupFacts{kIndexerK, "indexer-k", {Role::kIndexerK}},
@@ -49,6 +54,7 @@ constexpr std::string_view kMlp = "nearly all parameters are here, and 4 bits hu
 constexpr std::string_view kInt4Experts = "nearly all parameters; released so by Kimi-K2-Thinking";
 constexpr std::string_view kEveryToken = "few parameters that see every token; released as BF16";
 constexpr std::string_view kJoined = "engines join it with weights_proj, which is BF16";
+constexpr std::string_view kOnlyLinears = "a dense model has no other linear layers";
 constexpr std::string_view kNarrow = "narrow and sensitive; published 4-bit models leave it";
 constexpr std::string_view kAbsorbed = "engines decode it for MLA; no published recipe has it so";
 constexpr std::string_view kNativeExperts = "as DeepSeek-V4 is released, by DeepSeek and by NVIDIA";
@@ -99,6 +105,7 @@ std::vector<DefaultRecipeLine> make_lines() {
     if (facts.code_bits == 8) {
       add(to, projections, kQuantize, kLinear);
     } else {
+      add(to, {kDenseModel}, kQuantize, kOnlyLinears);
       add(to, {kExperts, kShared, kDenseMlp}, kQuantize, kMlp);
       add(to, {kAttention}, kOnRequest, kNarrow);
     }
@@ -107,6 +114,7 @@ std::vector<DefaultRecipeLine> make_lines() {
     add(to, {kIndexerK}, kLeave, kJoined);
   }
 
+  add(SchemeId::kInt4Group, {kDenseModel}, kQuantize, kOnlyLinears);
   add(SchemeId::kInt4Group, {kExperts}, kQuantize, kInt4Experts);
   add(SchemeId::kInt4Group, {kAttention}, kOnRequest, kNarrow);
   add(SchemeId::kInt4Group, {kShared, kDenseMlp}, kLeave, kEveryToken);
@@ -129,6 +137,14 @@ RoleGroup role_group_of(Role role) {
       std::find_if(kGroups.begin(), kGroups.end(),
                    [&](const GroupFacts& facts) { return facts.roles.has(role); });
   return row == kGroups.end() ? kNever : row->group;
+}
+
+// That of a model's tensors of a role.
+const DefaultRecipeLine* find_line(SchemeId to, std::string_view dialect, Role role,
+                                   const formats::ModelConfig& config) {
+  const bool is_dense_model = config.n_routed_experts == 0 && kDenseModelRoles.has(role);
+  const DefaultRecipeLine* line = is_dense_model ? find_line(to, dialect, kDenseModel) : nullptr;
+  return line != nullptr ? line : find_line(to, dialect, role_group_of(role));
 }
 
 // The action on MTP layers when the user chooses none.
@@ -224,7 +240,7 @@ void add_default_rules(Recipe& recipe, const formats::Family& family,
   std::set<Role> seen;
   for (const formats::TensorRule& row : family.rules) {
     if (!row.fp8_by_default || !seen.insert(row.role).second) continue;
-    const DefaultRecipeLine* line = find_line(*recipe.to, dialect.name, role_group_of(row.role));
+    const DefaultRecipeLine* line = find_line(*recipe.to, dialect.name, row.role, config);
     if (line == nullptr || line->treatment == kLeave) continue;
     const std::string selector = fmt::format("role:{}", formats::role_name(row.role));
     if (line->treatment == kBf16) {

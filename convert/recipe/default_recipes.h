@@ -9,14 +9,15 @@ namespace ingot::convert {
 
 /// Kinds of tensors that the default recipes treat alike.
 enum class RoleGroup : std::uint8_t {
-  kExperts,    ///< routed experts, one by one or stacked
-  kShared,     ///< shared experts
-  kDenseMlp,   ///< MLP of layers without experts
-  kAttention,  ///< q, k, v, q_a, q_b, kv_a and o projections
-  kKvB,        ///< kv_b projection, which engines take apart for MLA
-  kIndexerQ,   ///< wq_b of the sparse-attention indexer
-  kIndexerK,   ///< wk of the indexer, which engines join with weights_proj
-  kNever,      ///< embedding, head, norms, router and its bias, weights_proj, k_norm, eh_proj
+  kExperts,     ///< routed experts, one by one or stacked
+  kShared,      ///< shared experts
+  kDenseMlp,    ///< MLP of layers without experts
+  kAttention,   ///< q, k, v, q_a, q_b, kv_a and o projections
+  kDenseModel,  ///< both, but linear attention, in models without experts
+  kKvB,         ///< kv_b projection, which engines take apart for MLA
+  kIndexerQ,    ///< wq_b of the sparse-attention indexer
+  kIndexerK,    ///< wk of the indexer, which engines join with weights_proj
+  kNever,       ///< embedding, head, norms, router and its bias, weights_proj, k_norm, eh_proj
 };
 std::string_view role_group_name(RoleGroup group);
 
@@ -29,7 +30,8 @@ enum class Treatment : std::uint8_t {
 };
 std::string_view treatment_name(Treatment treatment);
 
-/// One line of a default recipe. The first line that fits target, dialect and group holds.
+/// One line of a default recipe. The first line that fits target, dialect and group holds; lines of
+/// kDenseModel hold before those of the groups that it has the tensors of.
 struct DefaultRecipeLine {
   formats::SchemeId to{};
   std::string_view dialect;  ///< empty: any

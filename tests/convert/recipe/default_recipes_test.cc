@@ -242,6 +242,20 @@ TEST(DefaultRecipes, SeveralSchemesNeedADialectOfMixtures) {
                [&] { planned(tiny_v32(), recipe); });
 }
 
+TEST(DefaultRecipes, ModelsWithoutExpertsBecomeFourBitsWhole) {
+  const std::filesystem::path golden = INGOT_SOURCE_DIR "/tests/golden/families";
+  for (const SchemeId scheme : {SchemeId::kNvfp4, SchemeId::kMxfp4}) {
+    const Planned dense = planned(golden / "llama_gptq", to(scheme));
+    for (const char* name : {"self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down"})
+      EXPECT_EQ(dense.schemes_of(name), Schemes{scheme}) << name;
+    EXPECT_EQ(dense.schemes_of("lm_head"), Schemes{SchemeId::kF16});
+    EXPECT_EQ(dense.schemes_of("embed_tokens"), Schemes{SchemeId::kF16});
+    const Planned mixture = planned(golden / "mixtral_awq", to(scheme));
+    EXPECT_FALSE(mixture.schemes_of("self_attn.q_proj").contains(scheme));
+    EXPECT_EQ(mixture.schemes_of("experts.0.w2"), Schemes{scheme});
+  }
+}
+
 TEST(DefaultRecipes, EveryLineHasATargetInSomeDialect) {
   for (const DefaultRecipeLine& line : default_recipe_lines()) {
     EXPECT_NE(line.group, RoleGroup::kNever);
