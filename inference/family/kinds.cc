@@ -386,6 +386,9 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
 
 void set_model(Parameters& parameters, Decoder& model) {
   EndsSpec& ends = model.spec.ends;
+  float& eps = model.spec.norm.eps;
+  if (const auto own = parameters.real("norm_eps", {1e-12, 1})) eps = static_cast<float>(*own);
+  if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
   model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
   model.spec.norm.is_layer = parameters.flag("layer_norms", false);
   ends.rounds_embedding_factor = parameters.flag("embedding_root", false);

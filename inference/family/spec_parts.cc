@@ -90,8 +90,11 @@ Decoder::Decoder(const ModelConfig& given, std::string_view activation)
                     n_layers, kMaxLayers));
   }
   spec.max_positions = static_cast<std::size_t>(config.max_position_embeddings);
-  const double eps = config.rms_norm_eps;
-  if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
+  const double eps =
+      config.rms_norm_eps != 0
+          ? config.rms_norm_eps
+          : fields.optional_real("layer_norm_epsilon", 0, 1)
+                .value_or(fields.optional_real("layernorm_epsilon", 0, 1).value_or(0));
   spec.norm.eps = static_cast<float>(eps);
   spec.ends.tied_head = config.tie_word_embeddings;
   dense.width = static_cast<std::size_t>(config.intermediate_size);
