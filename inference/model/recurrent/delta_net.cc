@@ -10,7 +10,6 @@
 #include "inference/kernels/vector_math.h"
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
-#include "inference/model/step/recent_rows.h"
 #include "inference/model/step/short_convolution.h"
 
 namespace ingot::inference {
@@ -169,18 +168,9 @@ void DeltaNet::to_decays(Matrix& logits) const {
 Matrix DeltaNet::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& mixed,
                            std::span<float> state) const {
   const std::size_t width = channels(spec_);
-  const auto mine = mixed.block(run.first_row, run.count, 0, width);
-  Matrix out(run.count, width);
   const MatrixView<const float> weights{convolution_.data(), width, spec_.kernel, spec_.kernel};
-  if (spec_.kernel > 1) {
-    RecentRows recent(state, width);
-    const Matrix inputs = recent.followed_by(run.first_position, spec_.kernel - 1, mine);
-    recent.keep(run.first_position, mine);
-    convolve(weights, {}, inputs.view(), out.view());
-  } else {
-    convolve(weights, {}, mine, out.view());
-  }
-  round_between(step.context.profile, out.values());
+  Matrix out = inference::convolved(step.context.profile, run, weights, {},
+                                    mixed.block(run.first_row, run.count, 0, width), state);
   for (float& value : out.values()) value = silu_f32(value);
   round_between(step.context.profile, out.values());
   const float scale = 1.0F / std::sqrt(static_cast<float>(spec_.key_dim));

@@ -7,7 +7,6 @@
 #include "inference/kernels/vector_math.h"
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
-#include "inference/model/step/recent_rows.h"
 #include "inference/model/step/short_convolution.h"
 
 namespace ingot::inference {
@@ -26,11 +25,6 @@ std::size_t channels(const StateSpaceSpec& spec) {
 
 std::size_t head_state(const StateSpaceSpec& spec) {
   return spec.head_dim * spec.state;
-}
-
-std::vector<float> bias_of(const BlockWeights& weights, bool is_promised, FineRole role,
-                           std::size_t n) {
-  return is_promised || weights.has(role) ? weights.vector(role, {n}) : std::vector<float>();
 }
 
 }  // namespace
@@ -58,18 +52,10 @@ StateSpace::StateSpace(const BlockWeights& weights, const StepContext& context,
 Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,
                              std::span<float> state) const {
   const std::size_t width = channels(spec_);
-  const auto mine = projected.block(run.first_row, run.count, inner(spec_), width);
-  Matrix out(run.count, width);
   const MatrixView<const float> weights{convolution_.data(), width, spec_.kernel, spec_.kernel};
-  if (spec_.kernel > 1) {
-    RecentRows recent(state, width);
-    const Matrix inputs = recent.followed_by(run.first_position, spec_.kernel - 1, mine);
-    recent.keep(run.first_position, mine);
-    convolve(weights, convolution_bias_, inputs.view(), out.view());
-  } else {
-    convolve(weights, convolution_bias_, mine, out.view());
-  }
-  round_between(step.context.profile, out.values());
+  Matrix out =
+      inference::convolved(step.context.profile, run, weights, convolution_bias_,
+                           projected.block(run.first_row, run.count, inner(spec_), width), state);
   for (float& value : out.values()) value = silu_f32(value);
   round_between(step.context.profile, out.values());
   return out;

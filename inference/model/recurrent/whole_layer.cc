@@ -22,4 +22,9 @@ std::vector<float> any_shape(const BlockWeights& weights, WeightRole role, std::
   return weights.vector(role, is_run ? shape : formats::Shape{n});
 }
 
+std::vector<float> bias_of(const BlockWeights& weights, bool is_promised, WeightRole role,
+                           std::size_t n) {
+  return is_promised || weights.has(role) ? weights.vector(role, {n}) : std::vector<float>();
+}
+
 }  // namespace ingot::inference

@@ -24,6 +24,22 @@ void convolve(formats::MatrixView<const float> weights, std::span<const float> b
   }
 }
 
+Matrix convolved(Profile profile, const SequenceRun& run, formats::MatrixView<const float> weights,
+                 std::span<const float> bias, formats::MatrixView<const float> inputs,
+                 std::span<float> recent) {
+  Matrix out(inputs.rows, inputs.cols);
+  if (weights.cols > 1) {
+    RecentRows rows(recent, inputs.cols);
+    const Matrix all = rows.followed_by(run.first_position, weights.cols - 1, inputs);
+    rows.keep(run.first_position, inputs);
+    convolve(weights, bias, all.view(), out.view());
+  } else {
+    convolve(weights, bias, inputs, out.view());
+  }
+  round_between(profile, out.values());
+  return out;
+}
+
 ShortConvolution::ShortConvolution(const BlockWeights& weights, const StepContext& context,
                                    Convolved what)
     : kernel_(context.spec.layers[weights.layer()].short_convolution) {

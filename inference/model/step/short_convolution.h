@@ -22,6 +22,12 @@ enum class Convolved : std::uint8_t { kKeys, kValues, kAttention, kFeedForward }
 void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
               formats::MatrixView<const float> inputs, formats::MatrixView<float> out);
 
+/// The same of a run's rows, whose sequence keeps the K - 1 rows before them in `recent`, [K - 1,
+/// channels]; those of `inputs` are kept for the next. Rounded unless the profile is kF32.
+Matrix convolved(Profile profile, const SequenceRun& run, formats::MatrixView<const float> weights,
+                 std::span<const float> bias, formats::MatrixView<const float> inputs,
+                 std::span<float> recent);
+
 /// y[t, c] = x[t, c] + sum over k of w[c, k] x[t - K + 1 + k, c], k ascending, with zeros before
 /// the first token. In FP32, rounded once unless the profile is kF32. The last K - 1 rows of a
 /// sequence are kept in its state (LayerStep::recent). Source: transformers 5.23,
