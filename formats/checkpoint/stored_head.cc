@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/usual_spellings.h"
 #include "formats/json/json.h"
@@ -81,7 +82,9 @@ bool has_head_apart(const Checkpoint& source, const std::function<void()>& check
 void untie_head(const ModelConfig& config, Json& document) {
   Json& text = text_section(config, document);
   for (Json* object : {&document, &text}) {
-    if (json_member(*object, kTied) == true) (*object)[kTied] = false;
+    for (const std::string& key : find_key(kTied)->spellings) {
+      if (json_member(*object, key) == true) (*object)[key] = false;
+    }
   }
   // A model type may tie them where config.json says nothing.
   if (config.tie_word_embeddings) text[kTied] = false;

@@ -111,6 +111,15 @@ Flags mixtures_behind_dense(const ConfigKeys& keys, LayerCounts n) {
   });
 }
 
+/// Jamba: one of each period, unless there is only one expert.
+Flags mixtures_by_period(const ConfigKeys& keys, LayerCounts n) {
+  const std::uint64_t every = keys.step("expert_layer_period"),
+                      place = keys.one("expert_layer_offset");
+  const bool are_there = keys.one("n_routed_experts") > 1;
+  return layers_where(n.main,
+                      [&](std::uint64_t layer) { return are_there && layer % every == place; });
+}
+
 /// A way in which configs say which layers are mixtures.
 struct MixtureWay {
   std::array<const char*, 3> keys;  ///< any of them says it; some are null
@@ -122,6 +131,7 @@ constexpr std::array kMixtureWays = {
     MixtureWay{{"hybrid_override_pattern"}, mixtures_by_letter},
     MixtureWay{{"moe_layers_enum"}, mixtures_by_number},
     MixtureWay{{"moe_layer_start_index"}, mixtures_by_range},
+    MixtureWay{{"expert_layer_period", "expert_layer_offset"}, mixtures_by_period},
     MixtureWay{{"first_k_dense_replace", "moe_layer_freq"}, mixtures_behind_dense},
 };
 
@@ -200,6 +210,12 @@ std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers) {
   if (types != nullptr && types->is_array() && std::ranges::find(*types, linear) != types->end()) {
     require_entries(keys, kTypes, *types, layers);
     return layers_where(layers.main, [&](std::uint64_t i) { return (*types)[i] == linear; });
+  }
+  // Jamba's layers with attention: one of each period.
+  if (types == nullptr && keys.find("attn_layer_period") != nullptr) {
+    const std::uint64_t period = keys.step("attn_layer_period"),
+                        place = keys.one("attn_layer_offset");
+    return layers_where(layers.main, [&](std::uint64_t i) { return i % period != place; });
   }
   if (!given && keys.one("linear_num_value_heads") == 0) return {};
   if (types != nullptr) return Flags(static_cast<std::size_t>(layers.main), false);

@@ -35,8 +35,8 @@ constexpr Line kLines[] = {
      &M::n_routed_experts},
     {"n_shared_experts num_shared_experts num_shared_expert moe_num_shared_experts", kCount, kModel,
      &M::n_shared_experts},
-    {"num_experts_per_tok num_experts_per_token moe_topk moe_k moe_top_k", kCount, kModel,
-     &M::num_experts_per_tok},
+    {"num_experts_per_tok num_experts_per_token moe_topk moe_k moe_top_k top_k_experts", kCount,
+     kModel, &M::num_experts_per_tok},
     {"q_lora_rank", kWidth, kModel, &M::q_lora_rank},
     {"kv_lora_rank", kWidth, kModel, &M::kv_lora_rank},
     {"qk_nope_head_dim", kWidth, kModel, &M::qk_nope_head_dim},
@@ -48,7 +48,7 @@ constexpr Line kLines[] = {
     {"max_position_embeddings", kWidth, kModel, &M::max_position_embeddings},
     {"rms_norm_eps", kReal, kModel, &M::rms_norm_eps},
     {"hidden_act", kWord, kModel, {}, "\"silu\""},
-    {"tie_word_embeddings", kFlag, kModel, &M::tie_word_embeddings, "false"},
+    {"tie_word_embeddings tie_embedding", kFlag, kModel, &M::tie_word_embeddings, "false"},
     {"attention_bias", kFlag, kModel, &M::attention_bias, "false"},
     {"mlp_bias", kFlag, kModel, {}, "false"},
     {"rope_interleave", kFlag, kModel, {}, "true"},
@@ -88,6 +88,10 @@ constexpr Line kLines[] = {
     {"mtp_hybrid_override_pattern", kWord, kFamily},
     {"layer_group_size", kOne, kFamily},
     {"full_attention_interval", kOne, kFamily},
+    {"attn_layer_period", kOne, kFamily},
+    {"attn_layer_offset", kOne, kFamily},
+    {"expert_layer_period", kOne, kFamily},
+    {"expert_layer_offset", kOne, kFamily},
 };
 
 // Keys of any type, without another spelling.
