@@ -138,7 +138,12 @@ constexpr std::array kFineRoles = {
     FineRoleFacts{FineRole::kLinearConvolutionBias, "linear-convolution-bias",
                   Role::kLinearAttentionState},
     FineRoleFacts{FineRole::kLinearRate, "linear-rate", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearChoice, "linear-choice", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearStep, "linear-step", Role::kLinearAttentionState},
     FineRoleFacts{FineRole::kLinearStepBias, "linear-step-bias", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearStepNorm, "linear-step-norm", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearBNorm, "linear-b-norm", Role::kLinearAttentionState},
+    FineRoleFacts{FineRole::kLinearCNorm, "linear-c-norm", Role::kLinearAttentionState},
     FineRoleFacts{FineRole::kLinearSkip, "linear-skip", Role::kLinearAttentionState},
     FineRoleFacts{FineRole::kLinearNorm, "linear-norm", Role::kLinearAttentionState},
     FineRoleFacts{FineRole::kLinearInBias, "linear-in-bias", Role::kAttentionBias},
@@ -171,9 +176,25 @@ constexpr std::array kFineRoles = {
     FineRoleFacts{FineRole::kDenseGateBias, "dense-gate-bias", Role::kOther},
     FineRoleFacts{FineRole::kDenseUpBias, "dense-up-bias", Role::kOther},
     FineRoleFacts{FineRole::kDenseDownBias, "dense-down-bias", Role::kOther},
+    FineRoleFacts{FineRole::kHeadBias, "head-bias", Role::kOther},
+    FineRoleFacts{FineRole::kMixtureBias, "mixture-bias", Role::kOther},
+    FineRoleFacts{FineRole::kKvProj, "kv-proj", Role::kKProj},
+    FineRoleFacts{FineRole::kAttentionRouter, "attention-router", Role::kOther},
+    FineRoleFacts{FineRole::kExpertQueries, "expert-queries", Role::kOther},
+    FineRoleFacts{FineRole::kExpertOutputs, "expert-outputs", Role::kOther},
+    FineRoleFacts{FineRole::kAttentionExpertsBias, "attention-experts-bias", Role::kOther},
+    FineRoleFacts{FineRole::kLayerScale, "layer-scale", Role::kOther},
+    FineRoleFacts{FineRole::kRouterInputScale, "router-input-scale", Role::kOther},
+    FineRoleFacts{FineRole::kRouterExpertScale, "router-expert-scale", Role::kOther},
+    FineRoleFacts{FineRole::kDenseOutputNorm, "dense-output-norm", Role::kPostAttentionNorm},
+    FineRoleFacts{FineRole::kMixtureInputNorm, "mixture-input-norm", Role::kPostAttentionNorm},
+    FineRoleFacts{FineRole::kMixtureOutputNorm, "mixture-output-norm", Role::kPostAttentionNorm},
+    FineRoleFacts{FineRole::kLinearQueryDecay, "linear-query-decay", Role::kOther},
+    FineRoleFacts{FineRole::kLinearKeyDecay, "linear-key-decay", Role::kOther},
+    FineRoleFacts{FineRole::kLinearDiagonalDecay, "linear-diagonal-decay", Role::kOther},
 };
 
-static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kDenseDownBias));
+static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kLinearDiagonalDecay));
 
 template <typename Facts, std::size_t n, typename Id>
 std::optional<Id> find_named(const std::array<Facts, n>& rows, Id Facts::*id,

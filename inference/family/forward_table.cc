@@ -137,6 +137,9 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
     BlockSpec block{.body = body_of(model, parameters, layer),
                     .norms_input = model.norms_input,
                     .norms_output = model.norms_output};
+    if (const auto factor = parameters.real("normed_residual"))
+      block.normed_residual = static_cast<float>(*factor);
+    block.output_factor = static_cast<float>(parameters.real("output_factor").value_or(1));
     if (forward.are_blocks) {
       block.number = static_cast<std::uint8_t>(parameters.count("number", 0, {0, 255}));
       if (parameters.has("input_of"))
@@ -147,10 +150,11 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
     if (!forward.are_blocks) break;
   }
   if (spec.blocks.empty()) refuse_layer(family, model.config, layer);
+  const bool has_own_norms = model.is_moe[layer] && model.mixture->dense;
   if (!forward.are_blocks)
     spec.blocks.push_back(
         {.body = model.feed_forward(layer),
-         .norms_input = model.norms_input,
+         .norms_input = model.norms_input && !has_own_norms,
          .norms_output = model.norms_output || (model.norms_mixture && model.is_moe[layer])});
   Parameters mlp(family, model.config, forward.mlp, layer);
   std::optional<Parameters> mixture;

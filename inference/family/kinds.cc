@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "formats/json/json.h"
+#include "inference/family/recurrent_kinds.h"
 
 // A kind is a function from parameters to its spec. A parameter that the file does not name has the
 // value of most families, so that common ones are short.
@@ -20,10 +21,10 @@ constexpr std::array kHeadNorms = {
     Word<HeadNorm>{"all", HeadNorm::kAllHeads}, Word<HeadNorm>{"plain", HeadNorm::kPlain}};
 constexpr std::array kScores = {Word<GateScore>{"softmax", GateScore::kSoftmax},
                                 Word<GateScore>{"sigmoid", GateScore::kSigmoid},
-                                Word<GateScore>{"sqrt-softplus", GateScore::kSqrtSoftplus}};
+                                Word<GateScore>{"sqrt-softplus", GateScore::kSqrtSoftplus},
+                                Word<GateScore>{"thresholds", GateScore::kThresholds}};
 
 constexpr Limits kWindow = {0, 1 << 30};
-constexpr Limits kKernel = {1, 64};
 constexpr Limits kFew = {1, kMaxCount};
 constexpr Limits kNoneOrFew = {0, kMaxCount};
 
@@ -31,8 +32,13 @@ constexpr std::array kGroupedRows = {
     Row<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
     Row<GroupedSpec>{"output_gate", &GroupedSpec::output_gate},
     Row<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
+    Row<GroupedSpec>{"value_gate", &GroupedSpec::value_gate},
+    Row<GroupedSpec>{"softplus_gate", &GroupedSpec::softplus_gate},
     Row<GroupedSpec>{"sinks", &GroupedSpec::sinks},
     Row<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
+    Row<GroupedSpec>{"values_of_keys", &GroupedSpec::values_of_keys},
+    Row<GroupedSpec>{"norms_values", &GroupedSpec::norms_values},
+    Row<GroupedSpec>{"experts", &GroupedSpec::experts, kNoneOrFew},
     Row<GroupedSpec>{"softmax_scale", &GroupedSpec::softmax_scale, {1e-9, 1e9}},
     Row<GroupedSpec>{"value_scale", &GroupedSpec::value_scale, {-1e6, 1e6}},
     Row<GroupedSpec>{"window", &GroupedSpec::window, kWindow},
@@ -47,29 +53,12 @@ constexpr std::array kCompressedRows = {
     Row<CompressedSpec>{"out_groups", &CompressedSpec::out_groups},
     Row<CompressedSpec>{"out_lora", &CompressedSpec::out_lora, kFew},
     Row<CompressedSpec>{"window", &CompressedSpec::window, kFew}};
-constexpr std::array kDeltaNetRows = {
-    Row<DeltaNetSpec>{"key_heads", &DeltaNetSpec::key_heads},
-    Row<DeltaNetSpec>{"value_heads", &DeltaNetSpec::value_heads},
-    Row<DeltaNetSpec>{"key_dim", &DeltaNetSpec::key_dim},
-    Row<DeltaNetSpec>{"value_dim", &DeltaNetSpec::value_dim},
-    Row<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, kKernel},
-    Row<DeltaNetSpec>{"decay_per_key", &DeltaNetSpec::decay_per_key},
-    Row<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate}};
-constexpr std::array kStateSpaceRows = {
-    Row<StateSpaceSpec>{"heads", &StateSpaceSpec::heads},
-    Row<StateSpaceSpec>{"head_dim", &StateSpaceSpec::head_dim},
-    Row<StateSpaceSpec>{"groups", &StateSpaceSpec::groups},
-    Row<StateSpaceSpec>{"state", &StateSpaceSpec::state},
-    Row<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, kKernel},
-    Row<StateSpaceSpec>{"norm_groups", &StateSpaceSpec::norm_groups, kNoneOrFew},
-    Row<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step, {0, 1e6}},
-    Row<StateSpaceSpec>{"convolution_bias", &StateSpaceSpec::convolution_bias},
-    Row<StateSpaceSpec>{"projection_bias", &StateSpaceSpec::projection_bias}};
 constexpr std::array kRouterRows = {
     Row<RouterSpec>{"selection_bias", &RouterSpec::correction_bias},
     Row<RouterSpec>{"bias_of_logits", &RouterSpec::bias_of_logits},
     Row<RouterSpec>{"scales_input", &RouterSpec::scales_input},
     Row<RouterSpec>{"normalize", &RouterSpec::normalize},
+    Row<RouterSpec>{"normalize_epsilon", &RouterSpec::normalize_epsilon, {0, 1}},
     Row<RouterSpec>{"scale", &RouterSpec::scale, kAnyReal},
     Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew},
     Row<RouterSpec>{"weighed_shared", &RouterSpec::weighed_shared, kNoneOrFew}};
@@ -143,6 +132,8 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
     if (!is_scaled) config.rope = {.theta = config.rope.theta};
     config.rope.theta = theta.value_or(config.rope.theta);
   }
+  // longrope asks for it.
+  if (!parameters.flag("long_rope", true)) config.max_position_embeddings = 0;
   if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
   GroupedSpec spec =
       grouped_attention(config, {.dim = rotated_values(config, parameters),
@@ -175,6 +166,8 @@ void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
     refuse(ErrorCode::kUnsupported,
            "'index_head_dim' is no power of two, as the Hadamard transform needs");
   }
+  indexer.rotates_last = parameters.flag("indexer_rotates_last", false);
+  if (parameters.flag("indexer_own_norm_eps", false)) indexer.norm_eps = model.spec.norm.eps;
   indexer.pool = parameters.count("indexer_pool", indexer.pool);
   if (indexer.topk % indexer.pool != 0) {
     refuse(fmt::format("'index_topk' is {}, no multiple of the {} tokens of a pool", indexer.topk,
@@ -212,7 +205,10 @@ BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t laye
   LatentSpec spec = latent_attention(config, parameters.flag("positions", true));
   if (is_stretched) spec.rope.magnitude = 1.0F;
   spec.rope.is_learned = parameters.flag("learned_rope", false);
+  spec.rope.interleaved = parameters.flag("interleaved", spec.rope.interleaved);
   spec.head_gate = parameters.flag("head_gate", false);
+  spec.value_gate = parameters.flag("value_gate", false);
+  spec.sinks = parameters.flag("sinks", false);
   spec.heads_grow = parameters.flag("heads_grow", false);
   spec.growth = growth_of(model.config, parameters);
   if (parameters.flag("own_norm_eps", false)) spec.latent_norm_eps = model.spec.norm.eps;
@@ -277,33 +273,6 @@ BodySpec compressed(const Decoder& model, Parameters& parameters, std::uint32_t 
   return spec;
 }
 
-BodySpec delta_net(const Decoder&, Parameters& parameters, std::uint32_t) {
-  DeltaNetSpec net;
-  parameters.set(net, kDeltaNetRows);
-  const std::optional<double> floor = parameters.real("decay_floor", {-1e6, 0});
-  if (floor && parameters.flag("has_decay_floor", true)) {
-    net.decay = Decay::kSigmoid;
-    net.decay_floor = static_cast<float>(*floor);
-  }
-  if (net.value_heads % net.key_heads != 0) {
-    refuse(fmt::format("{} value heads over {} key heads make no linear attention", net.value_heads,
-                       net.key_heads));
-  }
-  return net;
-}
-
-BodySpec state_space(const Decoder&, Parameters& parameters, std::uint32_t) {
-  StateSpaceSpec space;
-  parameters.set(space, kStateSpaceRows);
-  if (space.norm_groups != 0 && space.heads * space.head_dim % space.norm_groups != 0)
-    refuse(fmt::format("{} values in {} groups make no norm", space.heads * space.head_dim,
-                       space.norm_groups));
-  if (space.heads % space.groups != 0) {
-    refuse(fmt::format("{} heads in {} groups make no state space", space.heads, space.groups));
-  }
-  return space;
-}
-
 BodySpec dense(const Decoder& model, Parameters&, std::uint32_t) {
   return model.dense;
 }
@@ -317,9 +286,15 @@ struct Kind {
   std::string_view name;
   BodySpec (*body)(const Decoder& model, Parameters& parameters, std::uint32_t layer);
 };
-constexpr std::array kKinds = {Kind{"grouped", grouped},         Kind{"latent", latent},
-                               Kind{"compressed", compressed},   Kind{"delta-net", delta_net},
-                               Kind{"state-space", state_space}, Kind{"mlp", dense},
+constexpr std::array kKinds = {Kind{"grouped", grouped},
+                               Kind{"latent", latent},
+                               Kind{"compressed", compressed},
+                               Kind{"delta-net", delta_net},
+                               Kind{"state-space", state_space},
+                               Kind{"selective-scan", selective_scan},
+                               Kind{"lightning", lightning_attention},
+                               Kind{"gated-convolution", gated_convolution},
+                               Kind{"mlp", dense},
                                Kind{"mixture", mixture}};
 
 }  // namespace
@@ -344,10 +319,14 @@ void set_mixture(Parameters& parameters, Decoder& model) {
   RouterSpec& router = model.mixture->router;
   router.score = parameters.word("score", GateScore::kSoftmax, kScores);
   parameters.set(router, kRouterRows);
+  if (const auto noise = parameters.real("noise", {0, 1}))
+    router.near = static_cast<float>(2 * *noise);
   if (!parameters.flag("scales_normalized", true) && router.normalize) router.scale = 1;
   if (!parameters.flag("in_groups", true)) router.groups = router.topk_groups = 1;
   model.mixture->has_biases = parameters.flag("expert_biases", false);
   if (parameters.has("shared_width")) model.share(parameters.number("shared_width", 0));
+  if (parameters.has("dense_width"))
+    model.mixture->dense = MlpSpec{.width = parameters.count("dense_width", 0, {1, 1 << 30})};
   model.norms_mixture = parameters.flag("norms_output", false);
 }
 
@@ -379,6 +358,7 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   auto* experts = std::get_if<MixtureSpec>(&feed_forward);
   if (experts == nullptr) return;
   if (experts->shared) give(*experts->shared, form);
+  if (experts->dense) give(*experts->dense, form);
   if (mixture != nullptr && mixture->has("expert_limit"))
     form.gate = limited(form.gate, *mixture, "expert_limit");
   give(experts->expert, form);
@@ -391,18 +371,28 @@ void set_model(Parameters& parameters, Decoder& model) {
   if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
   model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
   model.spec.norm.is_layer = parameters.flag("layer_norms", false);
-  ends.rounds_embedding_factor = parameters.flag("embedding_root", false);
+  const bool is_root = parameters.flag("embedding_root", false);
+  ends.rounds_embedding_factor = is_root && parameters.flag("rounds_root", true);
   ends.embedding_factor =
-      ends.rounds_embedding_factor
-          ? static_cast<float>(std::sqrt(static_cast<double>(model.spec.hidden)))
-          : static_cast<float>(parameters.real("embedding_factor").value_or(1));
+      is_root ? static_cast<float>(std::sqrt(static_cast<double>(model.spec.hidden)))
+              : static_cast<float>(parameters.real("embedding_factor").value_or(1));
   ends.logit_factor = static_cast<float>(parameters.real("logit_factor").value_or(1) /
                                          parameters.real("logits_over", {1e-9, 1e9}).value_or(1));
   model.residual_factor = static_cast<float>(parameters.real("residual_factor").value_or(1));
+  if (const auto of_blocks = parameters.real("block_norm_eps", {1e-12, 1})) {
+    ends.norm_eps = eps;
+    eps = static_cast<float>(*of_blocks);
+  }
   if (const auto cap = parameters.real("logit_cap", {1e-6, 1e9}))
     ends.logit_cap = static_cast<float>(*cap);
   ends.logit_divisor =
       static_cast<float>(parameters.real("logit_divisor", {1e-6, 1e6}).value_or(1));
+  for (const char* name : {"image_token", "video_token", "audio_token"}) {
+    if (const auto token = parameters.real(name, {0, kMaxCount}))
+      ends.placeholders.push_back(static_cast<std::size_t>(*token));
+  }
+  ends.padding =
+      parameters.count("padding_token", 0, {0, static_cast<double>(model.spec.vocab - 1)});
   ends.norms_embedding = parameters.flag("norms_embedding", false);
   model.norms_input = parameters.flag("norms_input", true);
   model.norms_output = parameters.flag("norms_output", false);
@@ -413,6 +403,9 @@ void set_model(Parameters& parameters, Decoder& model) {
   if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
   model.spec.ends.hyper->learned_head = parameters.flag("learned_head", true);
+  model.spec.ends.hyper->mixes = parameters.flag("mixes_streams", true);
+  if (const auto most = parameters.real("stream_magnitude", {0, 1e6}))
+    model.spec.ends.hyper->magnitude = static_cast<float>(*most);
 }
 
 }  // namespace ingot::inference

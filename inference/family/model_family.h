@@ -30,14 +30,15 @@ struct RopeBands {
   std::optional<double> magnitude;  ///< YaRN: on cos and sin, in place of the one that the factor
                                     ///< gives; longrope: the one
   std::vector<double> factors;      ///< longrope: of the period of each pair
+  double part = 1;                  ///< proportional: of the pairs, the first turn, the others stay
 };
 /// Those of `rope_parameters` or `rope_scaling`.
 RopeBands rope_bands(const formats::ModelConfig& config);
 
 /// Frequencies of the pairs of a rotated slice of `dim` values, with the scaling that the config
 /// has (whatever the length of the context), computed in FP32 as transformers does. kUnsupported
-/// naming the type for any scaling but default, linear, yarn, llama3 and longrope, kCorrupt for
-/// numbers that make no table.
+/// naming the type for any scaling but default, linear, yarn, llama3, longrope and proportional,
+/// kCorrupt for numbers that make no table.
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
                    const RopeBands& bands = {});
 

@@ -10,7 +10,7 @@ namespace ingot::inference {
 
 namespace {
 
-enum class Scaling : std::uint8_t { kNone, kLinear, kYarn, kLlama3, kLong };
+enum class Scaling : std::uint8_t { kNone, kLinear, kYarn, kLlama3, kLong, kPart };
 
 Scaling scaling_of(const formats::RopeConfig& config) {
   if (config.type == "yarn") return Scaling::kYarn;
@@ -18,10 +18,11 @@ Scaling scaling_of(const formats::RopeConfig& config) {
   if (config.type == "linear") return Scaling::kLinear;
   // The older name of it is in Phi-3's first releases.
   if (config.type == "longrope" || config.type == "su") return Scaling::kLong;
+  if (config.type == "proportional") return Scaling::kPart;
   if (config.type.empty() || config.type == "default") return Scaling::kNone;
   refuse(ErrorCode::kUnsupported,
          fmt::format("rope scaling of type '{}'; the forward pass knows default, linear, yarn, "
-                     "llama3 and longrope",
+                     "llama3, longrope and proportional",
                      config.type));
 }
 
@@ -109,6 +110,7 @@ RopeBands rope_bands(const formats::ModelConfig& config) {
   bands.low = scaling->optional_real("low_freq_factor", 0, 1e9).value_or(bands.low);
   bands.high = scaling->optional_real("high_freq_factor", 0, 1e9).value_or(bands.high);
   bands.magnitude = scaling->optional_real("attention_factor", 0, 1e6);
+  bands.part = scaling->optional_real("partial_rotary_factor", 0, 1).value_or(1);
   if (scaling_of(config.rope) == Scaling::kLong) read_long(config, *scaling, bands);
   return bands;
 }
@@ -135,6 +137,13 @@ RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool inte
     spec.freqs[i] = 1.0F / periods[i];
   }
   const Scaling scaling = scaling_of(config);
+  // Gemma 4: the first pairs turn, as in a slice of all.
+  if (scaling == Scaling::kPart) {
+    const auto turned = static_cast<std::size_t>(bands.part * static_cast<double>(n_pairs));
+    const auto factor = static_cast<float>(config.factor.value_or(1));
+    for (std::size_t i = 0; i < n_pairs; ++i)
+      spec.freqs[i] = i < turned ? spec.freqs[i] / factor : 0.0F;
+  }
   if (scaling == Scaling::kLlama3) stretch_long_waves(config, bands, spec.freqs);
   if (scaling == Scaling::kLinear) {
     const auto factor = static_cast<float>(factor_of(config));

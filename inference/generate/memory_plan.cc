@@ -56,9 +56,15 @@ struct ValuesPerRow {
   std::size_t operator()(const StateSpaceSpec& spec) const {
     return 6 * (spec.heads * (spec.head_dim + 1) + spec.groups * spec.state);
   }
+  std::size_t operator()(const SelectiveScanSpec& spec) const {
+    return 6 * (spec.channels + spec.step_rank + spec.state);
+  }
+  std::size_t operator()(const LightningSpec& spec) const { return 6 * spec.heads * spec.head_dim; }
+  std::size_t operator()(const GatedConvolutionSpec& spec) const { return 6 * spec.channels; }
   std::size_t operator()(const MlpSpec& spec) const { return 3 * spec.width; }
   std::size_t operator()(const MixtureSpec& spec) const {
-    return 3 * std::max(spec.expert.width * spec.router.topk, spec.shared ? spec.shared->width : 0);
+    return 3 * std::max({spec.expert.width * spec.router.topk, spec.shared ? spec.shared->width : 0,
+                         spec.dense ? spec.dense->width : 0});
   }
 };
 

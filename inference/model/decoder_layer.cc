@@ -29,10 +29,11 @@ constexpr StreamRoles kOfFeedForward = {FineRole::kFeedForwardStreamsFn,
 
 HyperWeights hyper_weights(const BlockWeights& weights, const StepContext& context,
                            const StreamRoles& roles) {
-  const std::size_t n = context.spec.ends.hyper->streams;
-  return {.fn = weights.vector(roles.fn, {(2 + n) * n, n * context.spec.hidden}),
-          .base = weights.vector(roles.base, {(2 + n) * n}),
-          .scale = weights.vector(roles.scale, {3})};
+  const bool mixes = context.spec.ends.hyper->mixes;
+  const std::size_t n = context.spec.ends.hyper->streams, rows = mixes ? (2 + n) * n : 2 * n;
+  return {.fn = weights.vector(roles.fn, {rows, n * context.spec.hidden}),
+          .base = weights.vector(roles.base, {rows}),
+          .scale = weights.vector(roles.scale, {mixes ? std::size_t{3} : std::size_t{2}})};
 }
 
 Mlp dense_mlp(const BlockWeights& weights, const StepContext& context, const MlpSpec& spec) {
@@ -61,6 +62,12 @@ DecoderLayer::Body DecoderLayer::load(const BlockWeights& weights, const StepCon
           return DeltaNet(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, StateSpaceSpec>) {
           return StateSpace(weights, context, spec);
+        } else if constexpr (std::is_same_v<Spec, SelectiveScanSpec>) {
+          return SelectiveScan(weights, context, spec);
+        } else if constexpr (std::is_same_v<Spec, LightningSpec>) {
+          return LightningAttention(weights, context, spec);
+        } else if constexpr (std::is_same_v<Spec, GatedConvolutionSpec>) {
+          return GatedConvolution(weights, context, spec);
         } else if constexpr (std::is_same_v<Spec, MixtureSpec>) {
           INGOT_CHECK(experts != nullptr);
           return Mixture(weights, context, spec, *experts);
@@ -75,6 +82,9 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
                            std::uint32_t layer, std::size_t cache_layer, ExpertStore* experts)
     : layer_(layer), cache_layer_(cache_layer) {
   const LayerSpec& spec = context.spec.layers[layer];
+  const BlockWeights own_weights(store, layer);
+  if (own_weights.expects(FineRole::kLayerScale))
+    scale_ = own_weights.vector(FineRole::kLayerScale, {1}).front();
   std::size_t n_streams = 0;
   for (const BlockSpec& block : spec.blocks) {
     const BlockWeights weights(store, layer, block.number);
@@ -163,7 +173,14 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
       inputs[i] = block.norm.empty() ? own : normed(context, own, block.norm);
     }
     // The block's output goes back into the streams, or is added to the one that there is.
-    const Matrix out = run(block, step, inputs[block.input_of.value_or(i)]);
+    const BlockSpec& spec = context.spec.layers[layer_].blocks[i];
+    const Matrix& x = inputs[block.input_of.value_or(i)];
+    Matrix out = run(block, step, x);
+    scale_rounded(context.profile, spec.output_factor, out);
+    if (spec.normed_residual) {
+      hidden = x;
+      scale_rounded(context.profile, *spec.normed_residual, hidden);
+    }
     if (input) {
       hyper_output(context.profile, *input, out, hidden);
     } else {
@@ -173,6 +190,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
         std::ranges::any_of(blocks_, [&](const Block& later) { return later.input_of == i; });
     if (!is_kept) inputs[i] = Matrix();
   }
+  scale_rounded(context.profile, scale_, hidden);
 }
 
 bool MtpLayer::is_in(const WeightStore& weights, const ModelSpec& spec) {

@@ -9,6 +9,9 @@
 #include "inference/model/attention/compressed_attention.h"
 #include "inference/model/feed_forward/mixture.h"
 #include "inference/model/recurrent/delta_net.h"
+#include "inference/model/recurrent/gated_convolution.h"
+#include "inference/model/recurrent/lightning_attention.h"
+#include "inference/model/recurrent/selective_scan.h"
 #include "inference/model/recurrent/state_space.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/norm.h"
@@ -33,7 +36,7 @@ class DecoderLayer {
 
  private:
   using Body = std::variant<MlaAttention, GqaAttention, CompressedAttention, DeltaNet, StateSpace,
-                            Mlp, Mixture>;
+                            SelectiveScan, LightningAttention, GatedConvolution, Mlp, Mixture>;
   struct Block {
     Body body;
     HiddenNorm norm;         ///< of what it takes; empty where that is another block's
@@ -50,6 +53,7 @@ class DecoderLayer {
   std::uint32_t layer_;
   std::size_t cache_layer_;
   std::vector<Block> blocks_;
+  float scale_ = 1.0F;  ///< of the layer's output
 };
 
 /// The layer for multi-token prediction: a decoder layer over the embedding of the next token and

@@ -51,7 +51,10 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   require_tokens(context.spec, rows);
   Matrix hidden(rows.size(), context.spec.hidden);
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const auto token = static_cast<std::size_t>(rows[r].token);
+    auto token = static_cast<std::size_t>(rows[r].token);
+    const auto& placeholders = context.spec.ends.placeholders;
+    if (std::ranges::find(placeholders, token) != placeholders.end())
+      token = context.spec.ends.padding;
     if (token - vocab_.first < vocab_.count) {
       decode_row(weight_.weight(), token - vocab_.first, hidden.row(r));
     }
@@ -77,7 +80,10 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
   } else {
     weight_ = read_embedding(store, context.spec, vocab_);
   }
+  if (weights.expects(FineRole::kHeadBias))
+    bias_ = weights.vector_part(FineRole::kHeadBias, context.spec.stored_vocab, vocab_);
   norm_ = hidden_norm(weights, context.spec, Role::kFinalNorm, FineRole::kFinalNormBias);
+  norm_.eps = context.spec.ends.norm_eps;
   const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
@@ -103,6 +109,7 @@ Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) cons
     round_between(context.profile, divided.values());
   }
   weight_.apply((divided.values().empty() ? normed : divided).view(), mine.view(), context.threads);
+  add_bias(bias_, mine);
   if (const float factor = context.spec.ends.logit_factor; factor != 1.0F) {
     for (float& logit : mine.values()) logit *= factor;
   }

@@ -49,6 +49,7 @@ class OutputHead {
  private:
   Range vocab_;
   Linear weight_;
+  std::vector<float> bias_;  ///< of logits; empty: none
   HiddenNorm norm_;
   HyperWeights streams_;  ///< collapse the streams, where the model has them
 };

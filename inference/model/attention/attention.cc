@@ -105,9 +105,10 @@ Matrix gathered(MatrixView<const float> from, std::span<const std::uint32_t> whi
 }
 
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
-                Matrix& attended) {
+                Matrix& attended, bool is_softplus) {
   Matrix gates = rounded_product(context, gate, x);
-  for (float& value : gates.values()) value = sigmoid_f32(value);
+  for (float& value : gates.values())
+    value = is_softplus ? softplus_f32(value) : sigmoid_f32(value);
   round_between(context.profile, gates.values());
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t c = 0; c < attended.cols(); ++c) {

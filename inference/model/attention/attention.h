@@ -11,6 +11,7 @@
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/model/attention/block_chooser.h"
+#include "inference/model/attention/expert_projections.h"
 #include "inference/model/attention/head_growth.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/short_convolution.h"
@@ -78,7 +79,7 @@ class MlaAttention {
   std::size_t heads_ = 0;  ///< of this rank
   HeadGrowth growth_;
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
-  std::vector<float> q_norm_, kv_norm_;
+  std::vector<float> q_norm_, kv_norm_, sinks_;
   std::optional<Indexer> indexer_;
 };
 
@@ -108,6 +109,7 @@ class GqaAttention {
   GroupedSpec spec_;
   std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
   std::optional<BlockChooser> blocks_;
+  std::optional<ExpertProjections> experts_;
   Linear q_, k_, v_, o_, gate_, distances_;
   std::vector<float> distance_table_;  ///< [values, extent]
   ShortConvolution key_convolution_, value_convolution_;
@@ -115,9 +117,10 @@ class GqaAttention {
   std::vector<float> q_norm_, k_norm_, sinks_;
 };
 
-/// Heads of `width` values of what attention gave, times the sigmoid of one value each of gate x.
+/// Heads of `width` values of what attention gave, times the sigmoid (or softplus) of one value
+/// each of gate x.
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
-                Matrix& attended);
+                Matrix& attended, bool is_softplus = false);
 
 /// Some rows of a matrix.
 Matrix gathered(formats::MatrixView<const float> from, std::span<const std::uint32_t> which);

@@ -40,7 +40,12 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
   load(FineRole::kQBias, q_rows, q_bias_);
   load(FineRole::kKBias, k_rows, k_bias_);
   load(FineRole::kVBias, v_rows, v_bias_);
-  if (weights.expects(FineRole::kQkvProj)) {
+  if (spec_.experts > 0) {
+    experts_.emplace(weights, context, spec_);
+    std::vector<Linear> each = weights.linears(FineRole::kKvProj, {k_rows, v_rows}, hidden);
+    k_ = std::move(each[0]);
+    v_ = std::move(each[1]);
+  } else if (weights.expects(FineRole::kQkvProj)) {
     std::vector<Linear> each =
         weights.linears(FineRole::kQkvProj, {q_rows, k_rows, v_rows}, hidden);
     q_ = std::move(each[0]);
@@ -49,12 +54,18 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
   } else {
     q_ = weights.linear(Role::kQProj, q_rows.count, hidden, q_rows.mine, all);
     k_ = weights.linear(Role::kKProj, k_rows.count, hidden, k_rows.mine, all);
-    v_ = weights.linear(Role::kVProj, v_rows.count, hidden, v_rows.mine, all);
+    if (!spec_.values_of_keys)
+      v_ = weights.linear(Role::kVProj, v_rows.count, hidden, v_rows.mine, all);
   }
-  o_ = weights.linear(Role::kOProj, hidden, spec_.heads * spec_.value_dim, all,
-                      rows_of(heads, spec_.value_dim));
-  if (spec_.head_gate)
-    gate_ = weights.linear(Role::kAttentionGate, spec_.heads, hidden, heads, all);
+  if (!experts_) {
+    o_ = weights.linear(Role::kOProj, hidden, spec_.heads * spec_.value_dim, all,
+                        rows_of(heads, spec_.value_dim));
+  }
+  if (spec_.head_gate || spec_.value_gate) {
+    const std::size_t per_head = spec_.value_gate ? spec_.value_dim : 1;
+    gate_ = weights.linear(Role::kAttentionGate, spec_.heads * per_head, hidden,
+                           rows_of(heads, per_head), all);
+  }
   // One rank adds it to its share of the sum.
   if (context.rank.tp_rank() == 0 && weights.expects(FineRole::kOBias))
     o_bias_ = weights.vector(FineRole::kOBias, {hidden});
@@ -228,7 +239,10 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
 Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
   const RopeAngles angles(context.profile, spec_.rope, step.rows.positions);
-  Matrix queries = rounded_product(context, q_, x, q_bias_), gates;
+  const Routing routing = experts_ ? experts_->choose(context, x) : Routing();
+  Matrix queries =
+      experts_ ? experts_->queries(context, x, routing) : rounded_product(context, q_, x, q_bias_);
+  Matrix gates;
   split_gates(queries, gates);
   finish_heads(step, q_norm_, angles, queries);
   grow_queries(context.profile, spec_.growth, step.rows.positions, queries);
@@ -238,9 +252,16 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
     grow_queries(context.profile, spec_.growth, step.rows.positions, distances);
   }
   Matrix new_keys = rounded_product(context, k_, x, k_bias_);
+  Matrix new_values = spec_.values_of_keys ? new_keys : rounded_product(context, v_, x, v_bias_);
   key_convolution_.apply(step, new_keys);
   finish_heads(step, k_norm_, angles, new_keys);
-  Matrix new_values = rounded_product(context, v_, x, v_bias_);
+  if (spec_.norms_values) {
+    const std::vector<float> ones(spec_.value_dim, 1.0F);
+    for (std::size_t first = 0; first < new_values.cols(); first += ones.size()) {
+      const auto head = new_values.columns(first, ones.size());
+      rms_norm(context.profile, head, ones, context.spec.norm.eps, head);
+    }
+  }
   value_convolution_.apply(step, new_values);
   scale_rounded(context.profile, spec_.value_scale, new_values);
   require_finite(new_keys, step.layer, "the key");
@@ -255,8 +276,12 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
     attended.values()[i] *= sigmoid_f32(gates.values()[i]);
   }
   if (spec_.output_gate) round_between(context.profile, attended.values());
-  if (!gate_.empty()) gate_heads(context, gate_, x, spec_.value_dim, attended);
+  if (!gate_.empty()) {
+    gate_heads(context, gate_, x, spec_.value_gate ? 1 : spec_.value_dim, attended,
+               spec_.softplus_gate);
+  }
   require_finite(attended, step.layer, "attention");
+  if (experts_) return experts_->outputs(context, attended, routing);
   Matrix out = product(context, o_, attended);
   add_bias(o_bias_, out);
   return out;

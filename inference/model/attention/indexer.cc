@@ -126,7 +126,8 @@ void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& ke
   }
 }
 
-// Rotates the first values of every head; then what the reference code does before FP8.
+// Rotates the first, or the last, values of every head; then what the reference code does before
+// FP8.
 void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const {
   const IndexerSpec& spec = spec_;
   const RopeAngles angles(context.profile, rope_, rows.positions);
@@ -134,7 +135,7 @@ void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& 
   for (std::size_t r = 0; r < heads.rows(); ++r) {
     for (std::size_t first = 0; first < heads.cols(); first += spec.head_dim) {
       const auto head = heads.row(r).subspan(first, spec.head_dim);
-      angles.rotate(r, head.first(rope_.dim));
+      angles.rotate(r, spec.rotates_last ? head.last(rope_.dim) : head.first(rope_.dim));
       if (!transformed) continue;
       hadamard(head);
       round_between(context.profile, head);
@@ -164,7 +165,7 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   const IndexerSpec& spec = spec_;
   const bool fp8 = context.profile == Profile::kNative && spec.hadamard_fp8;
   Matrix keys = rounded_product(context, keys_, x);
-  layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kNormEps, keys.view());
+  layer_norm(context.profile, keys.view(), key_norm_, key_bias_, spec.norm_eps, keys.view());
   prepare(context, rows, keys);
   require_finite(keys, step.layer, "the index key");
   if (spec.pool > 1) {

@@ -50,6 +50,11 @@ MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& conte
   o_ = weights.linear(Role::kOProj, hidden, spec_.heads * spec_.v, {0, hidden}, rows_of(spec_.v));
   if (spec_.head_gate)
     gate_ = weights.linear(FineRole::kLatentGate, spec_.heads, hidden, heads, {0, hidden});
+  if (spec_.value_gate) {
+    gate_ = weights.linear(Role::kAttentionGate, spec_.heads * spec_.v, hidden, rows_of(spec_.v),
+                           {0, hidden});
+  }
+  if (spec_.sinks) sinks_ = weights.vector_part(Role::kAttentionSinks, spec_.heads, heads);
   if (spec_.heads_grow) {
     growth_ =
         HeadGrowth(weights, FineRole::kQueryGrowth, FineRole::kQueryGrowthBias, spec_.heads, heads);
@@ -118,7 +123,7 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
       naive(step, queries.heads, run, attended);
     }
   }
-  if (!gate_.empty()) gate_heads(context, gate_, x, spec_.v, attended);
+  if (!gate_.empty()) gate_heads(context, gate_, x, spec_.value_gate ? 1 : spec_.v, attended);
   require_finite(attended, step.layer, "attention");
   return product(context, o_, attended);
 }
@@ -158,7 +163,9 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
       const std::size_t head = first + i;
       const auto all_keys = expanded.columns(i * per_latent, spec_.nope);
       const auto all_values = expanded.columns(i * per_latent + spec_.nope, spec_.v);
-      const AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1};
+      AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1};
+      const std::vector<float> sinks(sinks_.empty() ? 0 : run.count,
+                                     sinks_.empty() ? 0.0F : sinks_[head]);
       const auto query = [&](std::size_t row, std::size_t rows, std::size_t offset,
                              std::size_t width) {
         return queries.block(run.first_row + row, rows, head * per_query + offset, width);
@@ -167,6 +174,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         return out.block(run.first_row + row, rows, head * spec_.v, spec_.v);
       };
       if (n_dense > 0) {
+        numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : n_dense);
         const ScorePart parts[] = {
             {query(0, n_dense, 0, spec_.nope), all_keys},
             {query(0, n_dense, spec_.nope, spec_.rope_dim), rope_keys.view()}};
@@ -180,6 +188,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         const Matrix rotated = gathered(rope_keys.view(), chosen);
         const ScorePart parts[] = {{query(row, 1, 0, spec_.nope), keys.view()},
                                    {query(row, 1, spec_.nope, spec_.rope_dim), rotated.view()}};
+        numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : 1);
         attend(
             numbers, scored(parts), values.view(), [&](std::size_t) { return chosen.size(); },
             result(row, 1));
@@ -195,7 +204,8 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
                             Matrix& out) const {
   const StepContext& context = step.context;
   const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
-  const AttentionNumbers numbers{context.profile, spec_.softmax_scale, context.threads};
+  AttentionNumbers numbers{context.profile, spec_.softmax_scale, context.threads};
+  numbers.sinks = sinks_;
 
   // [rows, heads x latent]: every head's query, times the transposed key rows of kv_b_proj.
   Matrix absorbed_queries(run.count, heads_ * spec_.kv_lora);

@@ -1,11 +1,13 @@
 #include "inference/model/feed_forward/mixture.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "formats/base/error.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/step/step.h"
+#include "inference/parallel/comm.h"
 
 namespace ingot::inference {
 
@@ -164,7 +166,32 @@ Mixture::Mixture(const BlockWeights& weights, const StepContext& context,
     bias_ = weights.vector(Role::kRouterBias, is_row ? formats::Shape{1, spec.choices()}
                                                      : formats::Shape{spec.choices()});
   }
+  if (weights.expects(FineRole::kMixtureBias))
+    output_bias_ = weights.vector(FineRole::kMixtureBias, {context.spec.hidden});
   if (spec_.shared) load_shared(weights, context);
+  if (spec_.dense) load_dense(weights, context);
+}
+
+void Mixture::load_dense(const BlockWeights& weights, const StepContext& context) {
+  const std::size_t hidden = context.spec.hidden;
+  const auto norm = [&](WeightRole role) { return hidden_norm(weights, context.spec, role); };
+  const Range mine = tensor_part(context.rank, spec_.dense->width, "inner features of an MLP");
+  dense_ = Mlp::load(weights, context, Mlp::kDense, *spec_.dense, mine);
+  dense_norm_ = norm(Role::kPostAttentionNorm);
+  dense_output_norm_ = norm(FineRole::kDenseOutputNorm);
+  norm_ = norm(FineRole::kMixtureInputNorm);
+  output_norm_ = norm(FineRole::kMixtureOutputNorm);
+  router_norm_ = {.weight = weights.vector(FineRole::kRouterInputScale, {hidden}), .bias = {}};
+  for (float& weight : router_norm_.weight) weight /= std::sqrt(static_cast<float>(hidden));
+  expert_scale_ = weights.vector(FineRole::kRouterExpertScale, {spec_.router.experts});
+}
+
+Matrix Mixture::dense_output(const StepContext& context, const Matrix& x) const {
+  Matrix out = dense_->partial(context, normed(context, x, dense_norm_));
+  context.comm.all_reduce({.group = Group::kTensor, .name = "MLP sum", .layer = layer_},
+                          out.values());
+  round_between(context.profile, out.values());
+  return normed(context, out, dense_output_norm_);
 }
 
 void Mixture::load_shared(const BlockWeights& weights, const StepContext& context) {
@@ -182,8 +209,10 @@ void Mixture::load_shared(const BlockWeights& weights, const StepContext& contex
   if (n_weighed == 0) shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, *mine));
 }
 
-Routing Mixture::choose(const StepContext& context, const Matrix& x,
+Routing Mixture::choose(const StepContext& context, const Matrix& state,
                         std::span<const std::int32_t> tokens, const Taps& taps) const {
+  const Matrix own = router_norm_.empty() ? Matrix() : normed(context, state, router_norm_);
+  const Matrix& x = router_norm_.empty() ? state : own;
   Matrix logits(x.rows(), router_.rows());
   matmul(x.view(), router_.weight(), WeightRounding::kExact, logits.view(), context.threads);
   add_bias(logit_bias_, logits);
@@ -198,6 +227,8 @@ Routing Mixture::choose(const StepContext& context, const Matrix& x,
   for (std::vector<float>* scaled : {&routing.weights, &routing.shared_weights}) {
     for (float& weight : *scaled) weight *= router_scale_;
   }
+  for (std::size_t i = 0; i < routing.weights.size() && !expert_scale_.empty(); ++i)
+    routing.weights[i] *= expert_scale_[routing.experts[i]];
   if (taps.router) taps.router(layer_, routing.experts, routing.weights);
   if (taps.near_ties != nullptr) taps.near_ties->router += routing.n_near_ties;
   return routing;
@@ -246,9 +277,11 @@ void Mixture::add_identity_experts(const Matrix& x, const Routing& routing, Matr
   }
 }
 
-Matrix Mixture::forward(const StepContext& context, const Matrix& x,
+Matrix Mixture::forward(const StepContext& context, const Matrix& state,
                         std::span<const std::int32_t> tokens, const Taps& taps) const {
-  const Routing routing = choose(context, x, tokens, taps);
+  const Routing routing = choose(context, state, tokens, taps);
+  const Matrix own = norm_.empty() ? Matrix() : normed(context, state, norm_);
+  const Matrix& x = norm_.empty() ? state : own;
   const ExpertGroup::Parts parts{
       .routed = [&](const Expert& expert,
                     const Matrix& rows) { return routed_output(context, expert, rows); },
@@ -261,6 +294,13 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x,
     round_between(context.profile, sums.shared.values());
   }
   add_rounded(context.profile, sums.routed, sums.shared);
+  if (dense_) {
+    Matrix out = dense_output(context, state);
+    round_between(context.profile, sums.routed.values());
+    add_rounded(context.profile, out, normed(context, sums.routed, output_norm_));
+    return out;
+  }
+  add_bias(output_bias_, sums.routed);
   return std::move(sums.routed);
 }
 

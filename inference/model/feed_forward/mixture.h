@@ -9,6 +9,7 @@
 #include "inference/base/matrix.h"
 #include "inference/model/feed_forward/expert_group.h"
 #include "inference/model/feed_forward/router.h"
+#include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/block_weights.h"
 #include "inference/weights/expert_store.h"
@@ -68,6 +69,9 @@ class Mixture {
 
  private:
   void load_shared(const BlockWeights& weights, const StepContext& context);
+  void load_dense(const BlockWeights& weights, const StepContext& context);
+  /// What MixtureSpec::dense gives for the layer's state, normed.
+  [[nodiscard]] Matrix dense_output(const StepContext& context, const Matrix& x) const;
   Routing choose(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
                  const Taps& taps) const;
   [[nodiscard]] Matrix routed_output(const StepContext& context, const Expert& expert,
@@ -86,6 +90,11 @@ class Mixture {
   std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table
   std::vector<Mlp> shared_;  ///< this rank's part of them; one each where the router weighs them
   Linear shared_gate_;       ///< its output times sigmoid of this product; may be empty
+  std::vector<float> output_bias_;  ///< of the sum; may be empty
+  std::optional<Mlp> dense_;        ///< this rank's part; all that follows is empty without it
+  HiddenNorm dense_norm_, dense_output_norm_, norm_, output_norm_;
+  HiddenNorm router_norm_;           ///< of the router's input
+  std::vector<float> expert_scale_;  ///< of the weights of each expert
 };
 
 }  // namespace ingot::inference

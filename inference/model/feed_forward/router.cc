@@ -76,15 +76,36 @@ class TokenRouter {
     for (const float score : shared_scores_) sum += score;
     for (const std::span<float> all : {weights, shared_weights}) {
       for (float& weight : all) {
-        if (spec_.normalize) weight /= sum + 1e-20F;
+        if (spec_.normalize) weight /= sum + spec_.normalize_epsilon;
         weight *= spec_.scale;
       }
     }
   }
 
+  // Phi-3.5-MoE's sparse mixer: those that are chosen have scores above 0 (transformers 5.24,
+  // phimoe, sparsemixer).
+  void score_by_thresholds(std::span<const float> logits) {
+    constexpr float kTaken = -std::numeric_limits<float>::infinity();
+    std::vector<float> left(logits.begin(), logits.end());
+    std::ranges::fill(scores_, 0.0F);
+    for (std::size_t i = 0; i < spec_.topk; ++i) {
+      const auto best = static_cast<std::size_t>(std::ranges::max_element(left) - left.begin());
+      const float most = left[best];
+      float sum = 0;
+      for (const float logit : left) {
+        const bool is_far = (most - logit) / std::max(std::abs(logit), most) > spec_.near;
+        if (logit != kTaken && !is_far) sum += exp_f32(logit - most);
+      }
+      scores_[best] = 1.0F / sum;
+      left[best] = kTaken;
+    }
+  }
+
   void score(std::span<const float> logits) {
     scores_.assign(logits.begin(), logits.end());
-    if (spec_.score == GateScore::kSoftmax) {
+    if (spec_.score == GateScore::kThresholds) {
+      score_by_thresholds(logits);
+    } else if (spec_.score == GateScore::kSoftmax) {
       softmax(scores_);
     } else {
       for (float& score : scores_) {

@@ -58,4 +58,28 @@ void state_space_token(std::span<const float> x, std::span<const float> b, std::
   }
 }
 
+float scan_token(float x, std::span<const float> b, std::span<const float> c,
+                 std::span<const float> rate, float step, float skip, std::span<float> state) {
+  const std::size_t n = b.size();
+  INGOT_CHECK(c.size() == n && rate.size() == n && state.size() == n);
+  for (std::size_t i = 0; i < n; ++i)
+    state[i] = state[i] * exp_f32(-rate[i] * step) + step * b[i] * x;
+  return dot(state, c) + skip * x;
+}
+
+void decaying_token(std::span<const float> q, std::span<const float> k, std::span<const float> v,
+                    float decay, std::span<float> state, std::span<float> out) {
+  const std::size_t keys = k.size(), values = v.size();
+  INGOT_CHECK(q.size() == keys && state.size() == keys * values && out.size() == values);
+  std::ranges::fill(out, 0.0F);
+  for (std::size_t i = 0; i < keys; ++i) {
+    const float key = k[i], query = q[i];
+    float* row = state.data() + i * values;
+    for (std::size_t j = 0; j < values; ++j) {
+      row[j] = row[j] * decay + key * v[j];
+      out[j] += row[j] * query;
+    }
+  }
+}
+
 }  // namespace ingot::inference

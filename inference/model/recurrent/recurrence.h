@@ -32,4 +32,16 @@ void state_space_token(std::span<const float> x, std::span<const float> b, std::
                        float decay, float step, float skip, std::span<float> state,
                        std::span<float> out);
 
+/// One channel of a selective scan (Mamba-1), state [N]:
+///   state[n] <- e^(-rate[n] step) state[n] + (step b[n]) x;  returns state . c + skip x
+/// Source: transformers 5.24, JambaMambaMixer.
+float scan_token(float x, std::span<const float> b, std::span<const float> c,
+                 std::span<const float> rate, float step, float skip, std::span<float> state);
+
+/// Linear attention of one head with one decay, S [keys, values] row-major:
+///   S <- decay S + k v^T;  out = S^T q
+/// Sums over keys ascend. Source: transformers 5.24, MiniMaxLightningAttention.
+void decaying_token(std::span<const float> q, std::span<const float> k, std::span<const float> v,
+                    float decay, std::span<float> state, std::span<float> out);
+
 }  // namespace ingot::inference

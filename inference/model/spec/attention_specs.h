@@ -65,6 +65,8 @@ struct GroupedSpec {
   bool biases = false;       ///< queries, keys and values must have theirs
   bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
   bool head_gate = false;    ///< as LatentSpec::head_gate
+  bool value_gate = false;   ///< the same with a value of the product for each value of a head
+  bool softplus_gate = false;  ///< of the product, in place of sigmoid
   bool sinks = false;        ///< a logit per head that takes its share of the softmax
   /// It turns the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;
@@ -72,6 +74,11 @@ struct GroupedSpec {
   /// Tokens that a row sees, its own too; 0: all. With `chunk` those of its own run of so many.
   std::size_t window = 0, chunk = 0;
   float value_scale = 1.0F;
+  bool values_of_keys = false;  ///< values are the keys before their norm and rope
+  bool norms_values = false;    ///< each value head, without weights
+  /// Experts that make queries and outputs (ExpertProjections), heads / kv_heads of them for a
+  /// token; 0: one projection each does.
+  std::size_t experts = 0;
   std::optional<BlockIndexSpec> blocks;
   std::optional<DistanceSpec> distances;
   bool operator==(const GroupedSpec&) const = default;
@@ -93,6 +100,8 @@ struct IndexerSpec {
   /// Queries are made of the layer's input behind a layer norm, and their heads grow with the
   /// position, in place of the attention's query latent.
   bool from_input = false;
+  bool rotates_last = false;       ///< rope turns the last values of a head, not the first
+  float norm_eps = 1e-6F;          ///< of the norm of keys
   bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
   bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
   bool operator==(const IndexerSpec&) const = default;
@@ -105,6 +114,8 @@ struct LatentSpec {
   float softmax_scale = 1.0F;
   float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
   bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
+  bool value_gate = false;  ///< the same with a value of the product for each value of a head
+  bool sinks = false;       ///< as GroupedSpec::sinks
   std::optional<GrowthSpec> growth;  ///< behind rope
   bool heads_grow = false;  ///< queries behind rope grow with the position, in heads' own ways
   /// An earlier layer whose latents and rope keys it reads; else it has its own.

@@ -28,8 +28,17 @@ std::size_t ModelSpec::last_reader(std::size_t layer) const {
 bool ModelSpec::keeps_states() const {
   return std::ranges::any_of(layers, [](const LayerSpec& layer) {
     const auto* latent = layer.find<LatentSpec>();
-    return layer.short_convolution > 0 || layer.find<CompressedSpec>() != nullptr ||
-           layer.find<DeltaNetSpec>() != nullptr || layer.find<StateSpaceSpec>() != nullptr ||
+    return layer.short_convolution > 0 ||
+           std::ranges::any_of(layer.blocks,
+                               [](const BlockSpec& block) {
+                                 return std::visit(
+                                     [](const auto& body) {
+                                       return requires {
+                                         state_of(body);
+                                       };
+                                     },
+                                     block.body);
+                               }) ||
            (latent != nullptr && latent->indexer && latent->indexer->pool > 1);
   });
 }

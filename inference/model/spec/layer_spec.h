@@ -39,6 +39,7 @@ enum class GateScore : std::uint8_t {
   kSigmoid,
   kSoftmax,
   kSqrtSoftplus,  ///< sqrt(log(1 + e^x))
+  kThresholds,    ///< the best ones in turn, each by its softmax among those left and near to it
 };
 
 struct RouterSpec {
@@ -48,7 +49,9 @@ struct RouterSpec {
   bool bias_of_logits = false;  ///< the router's bias is added to its logits
   bool scales_input = false;    ///< weights are those of an expert's input, not of its output
   bool normalize = false;
+  float normalize_epsilon = 1e-20F;  ///< is added to the sum that weights are divided by
   float scale = 1.0F;
+  float near = 0;  ///< of kThresholds: as far below the best, of the greater of both, others are
   /// A table has the experts of each token; the router scores those.
   bool has_table = false;
   /// Experts behind the others that have no tensors: they give their input back.
@@ -70,11 +73,15 @@ struct MixtureSpec {
   bool has_biases = false;  ///< each projection of a routed expert has one
   /// All shared experts together; none where there are none.
   std::optional<MlpSpec> shared;
+  /// An MLP next to the experts. Both take the layer's state as it is, each through a norm of its
+  /// own, and so do their outputs before they are added; the router has one with a scale.
+  std::optional<MlpSpec> dense;
   bool operator==(const MixtureSpec&) const = default;
 };
 
-using BodySpec = std::variant<GroupedSpec, LatentSpec, CompressedSpec, DeltaNetSpec, StateSpaceSpec,
-                              MlpSpec, MixtureSpec>;
+using BodySpec =
+    std::variant<GroupedSpec, LatentSpec, CompressedSpec, DeltaNetSpec, StateSpaceSpec,
+                 SelectiveScanSpec, LightningSpec, GatedConvolutionSpec, MlpSpec, MixtureSpec>;
 
 /// A residual block: x + f body(norm(x)), x + f norm(body(x)) or both, where f is the layer's
 /// residual factor, or the same with streams in place of the sum.
@@ -83,6 +90,9 @@ struct BlockSpec {
   std::uint8_t number = 0;  ///< of the blocks of a layer whose weights have the same roles
   bool norms_input = true;
   bool norms_output = false;
+  /// The sum is this times norm(x) + body(norm(x)), and x is left out.
+  std::optional<float> normed_residual;
+  float output_factor = 1.0F;  ///< of what the body gives
   /// Takes the normed input of this block of the layer in place of an own one.
   std::optional<std::uint8_t> input_of;
   bool operator==(const BlockSpec&) const = default;
@@ -119,6 +129,8 @@ struct HyperSpec {
   float norm_eps = 1e-6F;
   bool learned_head =
       true;  ///< weights collapse the streams before the final norm; else their mean
+  bool mixes = true;       ///< streams into each other; else each stays, and post has eps too
+  float magnitude = 2.0F;  ///< the most of post
   bool operator==(const HyperSpec&) const = default;
 };
 
@@ -131,6 +143,10 @@ struct EndsSpec {
   float logit_divisor = 1.0F;            ///< of normed states before the head
   float logit_factor = 1.0F;             ///< of logits
   std::optional<float> logit_cap;        ///< logits are cap tanh(logits / cap)
+  std::optional<float> norm_eps;         ///< of the final norm, where it differs from the others'
+  /// Tokens in place of images and sound, which are embedded as `padding`.
+  std::vector<std::size_t> placeholders;
+  std::size_t padding = 0;
   /// The streams of the residual; without, it is one.
   std::optional<HyperSpec> hyper;
   bool operator==(const EndsSpec&) const = default;

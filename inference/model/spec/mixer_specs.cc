@@ -26,4 +26,17 @@ RecurrentState state_of(const StateSpaceSpec& spec) {
       .inputs = (spec.kernel - 1) * (spec.heads * spec.head_dim + 2 * spec.groups * spec.state)};
 }
 
+RecurrentState state_of(const SelectiveScanSpec& spec) {
+  return {.heads = spec.channels * spec.state, .inputs = (spec.kernel - 1) * spec.channels};
+}
+
+RecurrentState state_of(const LightningSpec& spec) {
+  return {.heads = spec.heads * spec.head_dim * spec.head_dim,
+          .inputs = spec.block * 3 * spec.heads * spec.head_dim};
+}
+
+RecurrentState state_of(const GatedConvolutionSpec& spec) {
+  return {.heads = 0, .inputs = (spec.kernel - 1) * spec.channels};
+}
+
 }  // namespace ingot::inference

@@ -59,6 +59,31 @@ struct StateSpaceSpec {
   bool operator==(const StateSpaceSpec&) const = default;
 };
 
+/// A selective state space with a step and decays for each channel (Mamba-1). B, C and steps are
+/// made of the convolved channels, steps through `step_rank` values.
+struct SelectiveScanSpec {
+  std::size_t channels = 0, state = 0, step_rank = 0;
+  std::size_t kernel = 0;    ///< tokens of the convolution
+  bool inner_norms = false;  ///< of B, C and the values that steps are made of
+  bool convolution_bias = false, projection_bias = false;
+  bool operator==(const SelectiveScanSpec&) const = default;
+};
+
+/// Linear attention of heads whose states decay at rates of their own (lightning attention).
+struct LightningSpec {
+  std::size_t heads = 0, head_dim = 0;
+  std::size_t block = 0;  ///< tokens for which a checkpoint may have constants; 0: it has none
+  bool operator==(const LightningSpec&) const = default;
+};
+
+/// A convolution over the last tokens between two gates, all made of the layer's input.
+struct GatedConvolutionSpec {
+  std::size_t channels = 0;
+  std::size_t kernel = 0;  ///< tokens of the convolution
+  bool biases = false;     ///< of both projections and the convolution
+  bool operator==(const GatedConvolutionSpec&) const = default;
+};
+
 /// Shares of a mixer's state, in F32 values and in the order in which they stand.
 struct CompressedState {
   std::size_t keys = 0;     ///< of the last window - 1 tokens, at least one
@@ -76,5 +101,8 @@ struct RecurrentState {
 };
 RecurrentState state_of(const DeltaNetSpec& spec);
 RecurrentState state_of(const StateSpaceSpec& spec);
+RecurrentState state_of(const SelectiveScanSpec& spec);
+RecurrentState state_of(const LightningSpec& spec);
+RecurrentState state_of(const GatedConvolutionSpec& spec);
 
 }  // namespace ingot::inference

@@ -67,18 +67,22 @@ void sinkhorn(std::span<float> logits, std::size_t n, std::size_t rounds, float 
 HyperInput hyper_input(Profile profile, const HyperSpec& spec, const HyperWeights& weights,
                        const Matrix& streams, std::size_t threads) {
   const std::size_t n = spec.streams, hidden = streams.cols() / n;
-  INGOT_CHECK(weights.base.size() == (2 + n) * n && weights.scale.size() == 3);
+  const std::size_t n_mix = spec.mixes ? n * n : 0;
+  INGOT_CHECK(weights.base.size() == 2 * n + n_mix &&
+              weights.scale.size() == (spec.mixes ? std::size_t{3} : std::size_t{2}));
   Matrix logits = projected(spec, weights, streams, threads);
   HyperInput input{.collapsed = Matrix(streams.rows(), hidden),
                    .post = Matrix(streams.rows(), n),
-                   .mix = Matrix(streams.rows(), n * n)};
+                   .mix = Matrix(streams.rows(), n_mix)};
   const std::span base(weights.base);
   for (std::size_t r = 0; r < streams.rows(); ++r) {
     const auto row = logits.row(r);
     gate(row.first(n), base.first(n), weights.scale[0], 1.0F, spec.eps);
     collapse(row.first(n), streams.row(r), input.collapsed.row(r));
-    gate(row.subspan(n, n), base.subspan(n, n), weights.scale[1], 2.0F, 0.0F);
+    gate(row.subspan(n, n), base.subspan(n, n), weights.scale[1], spec.magnitude,
+         spec.mixes ? 0.0F : spec.eps);
     std::ranges::copy(row.subspan(n, n), input.post.row(r).begin());
+    if (!spec.mixes) continue;
     const auto mix = row.subspan(2 * n);
     for (std::size_t i = 0; i < mix.size(); ++i) {
       mix[i] = mix[i] * weights.scale[2] + base[2 * n + i];
@@ -103,8 +107,9 @@ void hyper_output(Profile profile, const HyperInput& input, const Matrix& output
       const auto to = row.subspan(j * hidden, hidden);
       const float post = input.post.row(r)[j];
       for (std::size_t c = 0; c < hidden; ++c) to[c] = post * output.row(r)[c];
-      for (std::size_t i = 0; i < n; ++i) {
-        const float weight = input.mix.row(r)[i * n + j];
+      const bool is_mixed = input.mix.cols() > 0;
+      for (std::size_t i = is_mixed ? 0 : j; i < (is_mixed ? n : j + 1); ++i) {
+        const float weight = is_mixed ? input.mix.row(r)[i * n + j] : 1.0F;
         const float* from = before.data() + i * hidden;
         for (std::size_t c = 0; c < hidden; ++c) to[c] += weight * from[c];
       }

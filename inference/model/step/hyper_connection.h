@@ -16,17 +16,19 @@
 //   u    = x / sqrt(mean(x^2) + norm_eps)                      x: the row, n x hidden values
 //   w    = fn u                                                (2 + n) n values: pre, post, mix
 //   pre  = sigmoid(scale[0] w_pre + base_pre) + eps            n
-//   post = 2 sigmoid(scale[1] w_post + base_post)              n
+//   post = magnitude sigmoid(scale[1] w_post + base_post)              n
 //   mix  = sinkhorn(softmax over rows of (scale[2] w_mix + base_mix) + eps)     n x n
 //   in   = sum over i of pre[i] x[i]
 //   x'[j] = post[j] block(in) + sum over i of mix[i][j] x[i]
 //
-// sinkhorn divides the columns by their sums + eps, and then rounds - 1 times the rows and the
-// columns, so that both sum to about one.
+// Where streams are not mixed (transformers 5.24, hy_v4), mix is 1, w and fn lack its part, and
+// post has eps added. sinkhorn divides the columns by their sums + eps, and then rounds - 1 times
+// the rows and the columns, so that both sum to about one.
 
 namespace ingot::inference {
 
-/// The weights of one: fn [(2 + n) n, n x hidden] row-major, base [(2 + n) n], scale [3]. Of the
+/// The weights of one: fn [(2 + n) n, n x hidden] row-major, base [(2 + n) n], scale [3], or 2 n in
+/// place of (2 + n) n and scale [2] where streams are not mixed. Of the
 /// head, which has the part `pre` alone: fn [n, n x hidden], base [n], scale [1].
 struct HyperWeights {
   std::vector<float> fn, base, scale;
@@ -36,7 +38,7 @@ struct HyperWeights {
 struct HyperInput {
   Matrix collapsed;  ///< [rows, hidden]
   Matrix post;       ///< [rows, n]
-  Matrix mix;        ///< [rows, n x n], row i is of the stream that is read
+  Matrix mix;        ///< [rows, n x n], row i is of the stream that is read; without columns: 1
 };
 
 /// FP32 throughout; unless the profile is kF32 the collapsed row, post and mix are each rounded to

@@ -60,7 +60,7 @@ HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, Weigh
 
 Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& norm) {
   Matrix out(x.rows(), x.cols());
-  const float eps = context.spec.norm.eps;
+  const float eps = norm.eps.value_or(context.spec.norm.eps);
   if (norm.bias.empty()) {
     rms_norm(context.profile, x.view(), norm.weight, eps, out.view());
   } else {

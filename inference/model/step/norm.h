@@ -31,12 +31,13 @@ std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& sp
 /// A norm of hidden states.
 struct HiddenNorm {
   std::vector<float> weight, bias;  ///< no bias: an RMS norm
+  std::optional<float> eps = {};    ///< without: the model's
   [[nodiscard]] bool empty() const { return weight.empty(); }
 };
 /// Its weights, with what the spec adds; `bias` is its role in layer norms that have one.
 HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
                        std::optional<formats::FineRole> bias = std::nullopt);
-/// The norm of each row, with the model's epsilon.
+/// The norm of each row.
 Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& norm);
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over each row, in FP32, rounded once

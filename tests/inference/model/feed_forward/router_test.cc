@@ -51,6 +51,14 @@ RouterSpec sigmoid_router(std::size_t experts, std::size_t topk) {
           .scale = 1.0F};
 }
 
+// The best logit is 2: 1.97 is nearer than 2% of it, 1.9 is not. Then 1.97 is the best, with 1.95.
+TEST(Router, ThresholdsWeighByThoseNearTheBest) {
+  const RouterSpec spec{.experts = 4, .topk = 2, .score = GateScore::kThresholds, .near = 0.02F};
+  const Routing routing = route_all(spec, {1.97F, 1.9F, 2.0F, 1.95F});
+  EXPECT_THAT(routing.experts, ElementsAre(0, 2));
+  expect_weights(routing, {1 / (1 + std::exp(-0.02)), 1 / (1 + std::exp(-0.03))});
+}
+
 // Two chosen of three, and two shared ones: 0.9, 0.6 and 0.5, 0.25 of 2.25.
 TEST(Router, WeighsSharedExpertsWithTheChosen) {
   RouterSpec spec = sigmoid_router(3, 2);

@@ -165,6 +165,49 @@ TEST(PooledWindow, EveryColumnHasItsSoftmax) {
   }
 }
 
+// One channel as a sum over all tokens before: each is kept by the product of the decays since.
+TEST(Recurrence, ScansAChannelWithDecaysOfItsOwn) {
+  constexpr std::size_t kState = 7;
+  const Matrix x = normals(kTokens, 1, 21), b = normals(kTokens, kState, 22);
+  const Matrix c = normals(kTokens, kState, 23), step = between(kTokens, 1, 24, 0.1F, 1);
+  const Matrix rate = between(1, kState, 25, 0.2F, 2);
+  std::vector<float> state(kState);
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    const float is =
+        scan_token(x.row(t)[0], b.row(t), c.row(t), rate.row(0), step.row(t)[0], 0.7F, state);
+    double wanted = 0.7 * double{x.row(t)[0]};
+    for (std::size_t n = 0; n < kState; ++n) {
+      double since = 0;
+      for (std::size_t u = t + 1; u-- > 0; since += double{step.row(u)[0]}) {
+        wanted += std::exp(-double{rate.row(0)[n]} * since) * double{step.row(u)[0]} *
+                  double{b.row(u)[n]} * double{x.row(u)[0]} * double{c.row(t)[n]};
+      }
+    }
+    EXPECT_NEAR(is, wanted, 1e-5) << t;
+  }
+}
+
+// Linear attention: value u counts by its score, and by the decay for each token since.
+TEST(Recurrence, DecayingStatesScoreAllTokensBefore) {
+  const Matrix q = normals(kTokens, kKeys, 31), k = normals(kTokens, kKeys, 32);
+  const Matrix v = normals(kTokens, kValues, 33);
+  constexpr float kDecay = 0.8F;
+  std::vector<float> state(kKeys * kValues), out(kValues);
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    decaying_token(q.row(t), k.row(t), v.row(t), kDecay, state, out);
+    for (std::size_t j = 0; j < kValues; ++j) {
+      double wanted = 0;
+      for (std::size_t u = 0; u <= t; ++u) {
+        double score = 0;
+        for (std::size_t i = 0; i < kKeys; ++i) score += double{q.row(t)[i]} * double{k.row(u)[i]};
+        wanted +=
+            std::pow(double{kDecay}, static_cast<double>(t - u)) * score * double{v.row(u)[j]};
+      }
+      EXPECT_NEAR(out[j], wanted, 1e-4) << t;
+    }
+  }
+}
+
 }  // namespace
 
 }  // namespace ingot::inference

@@ -1,0 +1,135 @@
+#include "inference/model/recurrent/lightning_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "formats/base/parallel.h"
+#include "inference/kernels/vector_math.h"
+#include "inference/model/recurrent/recurrence.h"
+#include "inference/model/recurrent/whole_layer.h"
+#include "inference/model/step/norm.h"
+#include "inference/model/step/recent_rows.h"
+
+namespace ingot::inference {
+
+using formats::FineRole;
+
+namespace {
+
+constexpr float kNormEps = 1e-6F;
+
+std::vector<float> usual_slopes(std::size_t n_heads, std::size_t layer, std::size_t n_layers) {
+  const double place =
+      1.0 - static_cast<double>(layer) / (static_cast<double>(n_layers) - 1.0 + 1e-5) + 1e-5;
+  std::vector<float> slopes;
+  for (std::size_t h = 1; h <= n_heads; ++h) {
+    const double exponent = -8.0 * static_cast<double>(h) / static_cast<double>(n_heads);
+    slopes.push_back(static_cast<float>(std::exp2(exponent) * place));
+  }
+  return slopes;
+}
+
+}  // namespace
+
+LightningAttention::LightningAttention(const BlockWeights& weights, const StepContext& context,
+                                       const LightningSpec& spec)
+    : spec_(spec) {
+  require_one_tensor_rank(context.rank, weights.layer());
+  const std::size_t hidden = context.spec.hidden, width = spec.heads * spec.head_dim;
+  qkv_ = weights.linear(FineRole::kLinearQkv, 3 * width, hidden);
+  gate_ = weights.linear(FineRole::kLinearZ, width, hidden);
+  norm_ = weights.vector(FineRole::kLinearNorm, {width});
+  out_ = weights.linear(formats::Role::kLinearAttentionOut, hidden, width);
+  decay_ = weights.has(FineRole::kLinearRate)
+               ? any_shape(weights, FineRole::kLinearRate, spec.heads)
+               : usual_slopes(spec.heads, weights.layer(), context.spec.n_main);
+  if (spec.block > 0 && weights.has(FineRole::kLinearDiagonalDecay)) read_constants(weights);
+  for (float& value : decay_) value = exp_f32(-value);
+}
+
+void LightningAttention::read_constants(const BlockWeights& weights) {
+  const std::size_t n = spec_.heads, block = spec_.block;
+  query_decay_ = weights.vector(FineRole::kLinearQueryDecay, {n, block, 1});
+  key_decay_ = weights.vector(FineRole::kLinearKeyDecay, {n, block, 1});
+  diagonal_decay_ = weights.vector(FineRole::kLinearDiagonalDecay, {1, n, block, block});
+  for (const float slope : decay_)
+    block_decay_.push_back(exp_f32(-slope * static_cast<float>(block)));
+}
+
+void LightningAttention::attend_in_blocks(const LayerStep& step, const SequenceRun& run,
+                                          const Matrix& mixed, Matrix& out) const {
+  const std::size_t width = spec_.head_dim, block = spec_.block, heads = spec_.heads;
+  const std::span<float> state = step.state(run);
+  RecentRows recent(state.subspan(state_of(spec_).heads), 3 * heads * width);
+  const auto own = mixed.block(run.first_row, run.count, 0, mixed.cols());
+  const std::size_t before = run.first_position % block;
+  const Matrix rows = recent.followed_by(run.first_position, before, own);
+  recent.keep(run.first_position, own);
+  parallel_for(heads, step.context.threads, [&](std::size_t h) {
+    const std::span<float> matrix = state.subspan(h * width * width, width * width);
+    const auto part = [&](std::size_t row, std::size_t which) {
+      return rows.row(row).subspan((3 * h + which) * width, width);
+    };
+    for (std::size_t r = before; r < rows.rows(); ++r) {
+      const std::size_t i = r % block, first = r - i;
+      const auto query = part(r, 0);
+      const auto to = out.row(run.first_row + r - before).subspan(h * width, width);
+      std::ranges::fill(to, 0.0F);
+      for (std::size_t k = 0; k < width; ++k) {
+        const float of_state = query_decay_[h * block + i] * query[k];
+        for (std::size_t v = 0; v < width; ++v) to[v] += of_state * matrix[k * width + v];
+      }
+      for (std::size_t j = 0; j <= i; ++j) {
+        const float weight =
+            diagonal_decay_[(h * block + i) * block + j] * dot(query, part(first + j, 1));
+        for (std::size_t v = 0; v < width; ++v) to[v] += weight * part(first + j, 2)[v];
+      }
+      if (i + 1 < block) continue;
+      for (float& value : matrix) value *= block_decay_[h];
+      for (std::size_t j = 0; j < block; ++j) {
+        for (std::size_t k = 0; k < width; ++k) {
+          const float key = key_decay_[h * block + j] * part(first + j, 1)[k];
+          for (std::size_t v = 0; v < width; ++v)
+            matrix[k * width + v] += key * part(first + j, 2)[v];
+        }
+      }
+    }
+  });
+}
+
+Matrix LightningAttention::partial(const LayerStep& step, const Matrix& x) const {
+  const StepContext& context = step.context;
+  const std::size_t width = spec_.head_dim;
+  Matrix mixed = rounded_product(context, qkv_, x);
+  for (float& value : mixed.values()) value = silu_f32(value);
+  round_between(context.profile, mixed.values());
+  require_finite(mixed, step.layer, "lightning attention's projection");
+  Matrix out(x.rows(), spec_.heads * width);
+  for (const SequenceRun& run : step.rows.runs) {
+    if (!diagonal_decay_.empty()) {
+      attend_in_blocks(step, run, mixed, out);
+      continue;
+    }
+    const std::span<float> state = step.state(run);
+    parallel_for(spec_.heads, context.threads, [&](std::size_t h) {
+      for (std::size_t r = run.first_row; r < run.first_row + run.count; ++r) {
+        const auto head = std::as_const(mixed).row(r).subspan(3 * h * width, 3 * width);
+        decaying_token(head.first(width), head.subspan(width, width), head.last(width), decay_[h],
+                       state.subspan(h * width * width, width * width),
+                       out.row(r).subspan(h * width, width));
+      }
+    });
+  }
+  require_finite(out, step.layer, "lightning attention");
+  round_between(context.profile, out.values());
+  rms_norm(context.profile, out.view(), norm_, kNormEps, out.view());
+  Matrix gates = rounded_product(context, gate_, x);
+  for (float& value : gates.values()) value = sigmoid_f32(value);
+  round_between(context.profile, gates.values());
+  std::ranges::transform(out.values(), gates.values(), out.values().begin(), std::multiplies());
+  round_between(context.profile, out.values());
+  return product(context, out_, out);
+}
+
+}  // namespace ingot::inference
