@@ -15,12 +15,12 @@ import sys
 
 # The first expression that matches a name gives its role. Anchored at the end; `L` is a layer's number.
 WORDS = [
-    ("other-modality", r"^(thinker\.)?(model\.)?(vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit_)"),
+    ("other-modality", r"^(thinker\.)?(model\.)?(vision|embed_vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit_)"),
     ("expert-gate", r"experts\.\d+\.(gate_proj|w1)$"),
     ("expert-up", r"experts\.\d+\.(up_proj|w3)$"),
     ("expert-down", r"experts\.\d+\.(down_proj|w2)$"),
-    ("experts-gate-up", r"(?<!shared_)experts\.(gate_up_proj|w13_weight)$|block_sparse_moe\.input_linear$"),
-    ("experts-down", r"(?<!shared_)experts\.(down_proj|w2_weight)$|moe\.down_proj$|block_sparse_moe\.output_linear$"),
+    ("experts-gate-up", r"(?<!shared_)experts\.(gate_up_proj|w13_weight)$|(block_sparse_moe|mlp)\.input_linear$"),
+    ("experts-down", r"(?<!shared_)experts\.(down_proj|w2_weight)$|moe\.down_proj$|(block_sparse_moe|mlp)\.output_linear$"),
     ("experts-gate-up-bias", r"experts\.gate_up_proj_bias$"),
     ("experts-down-bias", r"experts\.down_proj_bias$"),
     ("experts-gate", r"moe\.gate_proj$"),
@@ -29,7 +29,7 @@ WORDS = [
     ("shared-up", r"(shared_experts?|share_expert|shared_mlp)\.(up_proj|w3)$"),
     ("shared-down", r"(shared_experts?|share_expert|shared_mlp)\.(down_proj|w2|shared_w2_weight|output_linear)$"),
     ("router", r"(mlp|moe|ffn|feed_forward|mixer|block_sparse_moe|layers\.\d+)"
-               r"\.(gate|router|gate\.wg|router\.classifier|router\.gate|router\.layer)$"),
+               r"\.(gate|router|gate\.wg|router\.classifier|router\.gate|router\.layer|router\.proj)$"),
     ("embedding", r"^(language_model\.|thinker\.)?(model\.)?(llm\.|language_model\.)?(embed_tokens|word_embeddings|embed)$"
                   r"|^(backbone\.embeddings|tok_embeddings)$"),
     ("head", r"^(language_model\.|thinker\.)?(lm_head|model\.llm\.unembed|output|head)$"),

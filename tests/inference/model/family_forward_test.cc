@@ -30,6 +30,7 @@ using inference::Matrix;
 struct FamilyCase {
   const char* name;
   double tolerance;  ///< relative; 1e-5 where transformers' FP64 run differs by at most 2e-6
+  double rounding = 0.2;  ///< the most that BF16 costs; more where transformers loses over 0.2 too
 };
 
 void PrintTo(const FamilyCase& row, std::ostream* out) {
@@ -104,6 +105,15 @@ constexpr FamilyCase kFamilyCases[] = {
     {"mixtral_awq", 1e-5},
     {"qwen3_fp8_block", 1e-5},
     {"qwen3_vl_moe_fp8", 1e-5},
+    {"afmoe", 1e-5},
+    {"laguna", 1e-5},
+    {"lfm2_moe", 1e-5},
+    {"minimax", 1e-5},
+    {"jamba", 1e-5},
+    {"hy_v4", 1e-5},
+    {"jetmoe", 1e-5},
+    {"phimoe", 1e-5, 0.4},
+    {"gemma4", 1e-5, 0.4},
 };
 
 /// A small checkpoint in the layout of a release, and its recordings.
@@ -268,12 +278,13 @@ TEST_P(FamilyForward, ProfilesAndCachesThatRoundStayNear) {
     const auto logits = run(rounded.model, ids_, SIZE_MAX / 2, KvFormat::kBf16).logits;
     const double error = relative_error(logits, exact);
     EXPECT_GT(error, 1e-3) << profile_name(profile);
-    EXPECT_LT(error, profile == Profile::kBf16 ? 0.2 : 0.4) << profile_name(profile);
+    EXPECT_LT(error, (profile == Profile::kBf16 ? 1 : 2) * GetParam().rounding)
+        << profile_name(profile);
   }
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8, KvFormat::kInt8}) {
     const double error = relative_error(run(model(), ids_, 7, format).logits, exact);
     EXPECT_GT(error, 1e-5) << kv_format_name(format);
-    EXPECT_LT(error, 0.25) << kv_format_name(format);
+    EXPECT_LT(error, 1.25 * GetParam().rounding) << kv_format_name(format);
   }
 }
 
@@ -365,6 +376,20 @@ TEST(GroupedAttention, RanksHaveItsLogits) {
   expect_ranks_agree("minimax_m3_vl", {Cut{.tp = 2}});
   // Norms over all heads at once; with six ranks three share each key head.
   expect_ranks_agree("minimax_m2", {Cut{.tp = 2}, Cut{.tp = 6}});
+}
+
+// Gates by head and by value, heads by layer, sinks of latent attention, a bias of the head.
+TEST(GatedAttention, RanksHaveItsLogits) {
+  for (const char* name : {"laguna", "afmoe", "phimoe", "hy_v4"})
+    expect_ranks_agree(name, {Cut{.tp = 2}, Cut{.pp = 2}});
+}
+
+TEST(RecurrentMixers, AreComputedWhole) {
+  for (const char* name : {"jamba", "lfm2_moe", "minimax"}) {
+    expect_ranks_agree(name, {Cut{.pp = 2}});
+    expect_error(ErrorCode::kUnsupported, {"keeps a recurrent state", "--ranks joined"},
+                 [&] { expect_ranks_agree(name, {Cut{.tp = 2}}); });
+  }
 }
 
 TEST(TwofoldLayers, RanksHaveTheirLogits) {
