@@ -170,6 +170,34 @@ TEST_P(HyperConnectionTest, AnEmbeddingIsInEveryStream) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, HyperConnectionTest, ::testing::Values(1, 2, 4));
 
+// What a block gives is added to each stream, times a weight of its own.
+TEST(HyperConnection, UnmixedStreamsStay) {
+  const HyperSpec spec{.streams = 3, .mixes = false, .magnitude = 1.5F};
+  const std::size_t n = spec.streams, width = n * kHidden;
+  const HyperWeights weights{
+      .fn = normals(2 * n * width, 1, 0.1F), .base = normals(2 * n, 2), .scale = {0.7F, 0.4F}};
+  Matrix streams = matrix_of(kRows, width, normals(kRows * width, 3));
+  const Matrix before = streams;
+  const HyperInput input = hyper_input(Profile::kF32, spec, weights, streams, 1);
+  const std::vector<float> ones(kRows * kHidden, 1.0F);
+  hyper_output(Profile::kF32, input, matrix_of(kRows, kHidden, ones), streams);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const auto row = before.row(r);
+    double squares = 0;
+    for (const float x : row) squares += double{x} * double{x};
+    const double root = std::sqrt(squares / static_cast<double>(width) + double{spec.norm_eps});
+    for (std::size_t c = 0; c < width; ++c) {
+      const std::size_t output = n + c / kHidden;
+      double logit = 0;
+      for (std::size_t i = 0; i < width; ++i)
+        logit += double{weights.fn[output * width + i]} * double{row[i]} / root;
+      logit = logit * double{weights.scale[1]} + double{weights.base[output]};
+      const double post = 1.5 / (1 + std::exp(-logit)) + double{spec.eps};
+      EXPECT_NEAR(streams.row(r)[c], double{row[c]} + post, 1e-5);
+    }
+  }
+}
+
 }  // namespace
 
 }  // namespace ingot::inference
