@@ -45,7 +45,7 @@ constexpr Line kLines[] = {
     {"index_n_heads", kWidth, kModel, &M::index_n_heads},
     {"index_head_dim", kWidth, kModel, &M::index_head_dim},
     {"index_topk", kWidth, kModel, &M::index_topk},
-    {"max_position_embeddings", kWidth, kModel, &M::max_position_embeddings},
+    {"max_position_embeddings max_seq_len", kWidth, kModel, &M::max_position_embeddings},
     {"rms_norm_eps", kReal, kModel, &M::rms_norm_eps},
     {"hidden_act", kWord, kModel, {}, "\"silu\""},
     {"tie_word_embeddings tie_embedding", kFlag, kModel, &M::tie_word_embeddings, "false"},

@@ -78,6 +78,9 @@ UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_
 STACKED = {"gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "step3p7"}
 # Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
+# The reasons of refused cuts.
+NOT_CUT = {"--ep": "the model has no experts to share out",
+           "--tp": "does not know how|1 mamba_n_groups cannot be cut|3 KV heads can neither"}
 failures, matrix = [], {}
 
 
@@ -140,8 +143,7 @@ def try_family(name, directory, out):
     ranks = "1" if not n_experts else "2" if int(n_experts[1]) % 2 == 0 else n_experts[1]
     for cut, options in [("--ep", ["--ep", ranks]), ("--tp", ["--tp", "2", "--tp-fit", "retile"])]:
         done = run(ingot, "convert", plain, out + cut, *options, *quiet)
-        if cut == "--tp" and done[0] == 2 and re.search(
-                "does not know how|1 mamba_n_groups cannot be cut|3 KV heads can neither", done[2]):
+        if done[0] == 2 and re.search(NOT_CUT[cut], done[2]):
             continue
         if not require(cut, done):
             continue

@@ -31,7 +31,7 @@ WORDS = [
     ("router", r"(mlp|moe|ffn|feed_forward|mixer|block_sparse_moe|layers\.\d+)"
                r"\.(gate|router|gate\.wg|router\.classifier|router\.gate|router\.layer|router\.proj)$"),
     ("embedding", r"^(language_model\.|thinker\.)?(model\.)?(llm\.|language_model\.)?(embed_tokens|word_embeddings|embed)$"
-                  r"|^(backbone\.embeddings|tok_embeddings)$"),
+                  r"|^(backbone\.embeddings|tok_embeddings|transformer\.wte)$"),
     ("head", r"^(language_model\.|thinker\.)?(lm_head|model\.llm\.unembed|output|head)$"),
 ]
 
