@@ -203,31 +203,37 @@ INSTANTIATE_TEST_SUITE_P(
                   "",
                   with_attention_in_bf16},
         SliceCase{"v32_ep4_pp2", tiny_v32_example(), {.ep = 4, .pp = 2}},
-        SliceCase{"v3_tp2", arch_fixture("deepseek_v3"), {.tp = 2}},
-        SliceCase{"v3_tp4_ep2", arch_fixture("deepseek_v3"), {.tp = 4, .ep = 2}},
         SliceCase{"v3_tp2_ep2_etp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2, .etp = 2}},
         SliceCase{"v3_ep2_whole_shared",
                   arch_fixture("deepseek_v3"),
                   {.tp = 2, .ep = 4},
                   "",
                   with_whole_shared_experts},
-        SliceCase{"v3_map", arch_fixture("deepseek_v3"), {.ep = 2}, kMap},
-        SliceCase{"v3_map_tp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2}, kMap},
         SliceCase{
             "v3_map_tp2_etp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2, .etp = 2}, kMap},
-        SliceCase{"v3_int8_tp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2}, "", as_int8},
         SliceCase{"v3_nvfp4_tp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2}, "", as_nvfp4},
         SliceCase{
             "v2_tp2_pp2", arch_fixture("deepseek_v2"), {.tp = 2, .pp = 2}, "", in_given_stages},
-        SliceCase{"glm_ep2_pp3", arch_fixture("glm_moe_dsa"), {.ep = 2, .pp = 3}},
         SliceCase{"glm_choice_handed_on", shared_indexer(), {.ep = 2, .pp = 2}, "", in_halves},
         SliceCase{
             "kimi_nested_tp2_map", released("kimi_k25"), {.tp = 2, .ep = 2}, "[4, 3, 2, 1, 0]"},
-        SliceCase{"kimi_int4_tp2_pp2", released("kimi_k2_thinking"), {.tp = 2, .pp = 2}},
         SliceCase{"awq_tp2_ep2", released("qwen3_moe_awq"), {.tp = 2, .ep = 2}},
         SliceCase{
             "gptq_in_any_order_ep2_pp2", released("qwen3_moe_gptq_actorder"), {.ep = 2, .pp = 2}},
-        SliceCase{"qwen3_tp4", arch_fixture("qwen3_moe"), {.tp = 4}},
+        SliceCase{"qwen3_tp4", arch_fixture("qwen3_moe"), {.tp = 4}}),
+    case_name);
+
+// The same models and kinds of cuts, with less in each.
+INSTANTIATE_TEST_SUITE_P(
+    SlowCuts, RankDirectories,
+    ::testing::Values(
+        SliceCase{"v3_tp2", arch_fixture("deepseek_v3"), {.tp = 2}},
+        SliceCase{"v3_tp4_ep2", arch_fixture("deepseek_v3"), {.tp = 4, .ep = 2}},
+        SliceCase{"v3_map", arch_fixture("deepseek_v3"), {.ep = 2}, kMap},
+        SliceCase{"v3_map_tp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2}, kMap},
+        SliceCase{"v3_int8_tp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2}, "", as_int8},
+        SliceCase{"glm_ep2_pp3", arch_fixture("glm_moe_dsa"), {.ep = 2, .pp = 3}},
+        SliceCase{"kimi_int4_tp2_pp2", released("kimi_k2_thinking"), {.tp = 2, .pp = 2}},
         SliceCase{"qwen3_tp2_ep4", arch_fixture("qwen3_moe"), {.tp = 2, .ep = 4}}),
     case_name);
 
