@@ -203,6 +203,13 @@ class Decider {
     return {1, source_group_.value_or(kReleasedBlock[1])};
   }
 
+  // Engines load few of ModelOpt's mixtures: a file that describes one is written only where rules
+  // ask for several schemes, or the source has them in this dialect.
+  bool keeps_others() const {
+    return holds_mixtures() &&
+           (dialect_.description_file.empty() || &dialect_ == &source_.dialect());
+  }
+
   bool holds_mixtures() const { return formats::holds_mixtures(dialect_, source_.family()); }
 
   void require_single_scheme() {
@@ -239,8 +246,7 @@ class Decider {
                  has_wanted_activations(other.encoding.scheme);
         }))
       return false;  // of several schemes, the dialect keeps the one that --activations fit
-    return holds_mixtures() || is_selected_.empty() ||
-           (is_selected_.size() == 1 && is_selected_.contains(scheme));
+    return keeps_others() || is_selected_.empty() || is_selected_.contains(scheme);
   }
 
   void apply_dialect(PlannedTensor& planned) {

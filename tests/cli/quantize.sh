@@ -70,7 +70,7 @@ expect 2 "keep" "$ingot" convert "$example" "$work/none" --to nvfp4 --mtp forget
 expect 2 "--activations" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt
 expect 2 "--input-scale 1" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt --activations static
 expect 2 "cannot hold" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect deepseek
-expect 2 "--dialect compressed-tensors" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt --activations weight-only --rule '*.o_proj.weight=fp8-channel'
+expect 2 "cannot hold fp8-channel with activations weight-only" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt --activations weight-only --rule '*.o_proj.weight=fp8-channel'
 expect 2 "fuse" "$ingot" convert "$example" "$work/none" --rule 'model.layers.3.mlp.experts.7.gate_proj.weight=nvfp4'
 expect 2 "matches no" "$ingot" convert "$example" "$work/none" --to nvfp4 --rule 'model.layer.*=nvfp4'
 expect 2 "absent" "$ingot" convert "$example" "$work/none" --to nvfp4 --dialect modelopt --activations static --activation-scales "$work/absent.safetensors"
