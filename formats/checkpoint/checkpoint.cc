@@ -262,9 +262,9 @@ bool Checkpoint::State::headers_tell(const StoredNames& names, const OpenOptions
 Checkpoint Checkpoint::judged(std::unique_ptr<State> state, const OpenOptions& options,
                               bool cuts_are_known, Stage& stage) {
   Checkpoint opened(std::move(state));
-  judge_unknown(opened, options.allow_unknown, cuts_are_known, stage.faults());
+  std::ranges::move(judge_unknown(opened, options.allow_unknown, cuts_are_known, stage.faults()),
+                    std::back_inserter(opened.state_->remarks));
   stage.settle();
-  std::ranges::move(unknown_remarks(opened), std::back_inserter(opened.state_->remarks));
   return opened;
 }
 

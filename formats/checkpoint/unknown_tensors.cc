@@ -143,55 +143,18 @@ std::string kind_of(std::string_view name) {
   return fmt::format("{}", fmt::join(words, "."));
 }
 
-}  // namespace
-
-void judge_unknown(const Checkpoint& checkpoint, const std::vector<Pattern>* allowed,
-                   bool cuts_are_known, ErrorList& faults) {
-  std::vector<const LogicalTensor*> unknown;
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (tensor.is_unknown && !is_allowed(allowed, tensor.name)) unknown.push_back(&tensor);
-  }
-  if (unknown.empty()) return;
-  const std::string missing = missing_text(checkpoint);
-  const Misspellings misspellings(checkpoint);
-  std::vector<std::string> lines;
-  for (const LogicalTensor* tensor : unknown) {
-    std::string reason;
-    bool is_doubtful = true;
-    if (misspellings.is_misplaced(tensor->name)) {
-      reason = "the family has it elsewhere, and config.json not here";
-    } else if (ends_as_a_scale(tensor->name)) {
-      reason = "a scale without a weight";
-    } else if (const std::string meant = misspellings.meant(tensor->name); !meant.empty()) {
-      reason = fmt::format("misspelt {}", meant);
-    } else {
-      is_doubtful = !missing.empty() || !cuts_are_known;
-    }
-    if (is_doubtful) lines.push_back(line_of(checkpoint, *tensor, reason));
-  }
-  if (lines.empty()) return;
-  faults.add(
-      Error(ErrorCode::kUnknownTensor,
-            fmt::format(
-                "{} tensor(s) that family {} does not have, and that may be misspelt{} "
-                "({}--family generic takes any name){}",
-                lines.size(), checkpoint.family().name, missing,
-                allowed != nullptr ? "--allow unknown-tensor=PATTERN copies them untouched, " : "",
-                list_text(lines))));
-}
-
-std::vector<std::string> unknown_remarks(const Checkpoint& checkpoint) {
+std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
+                                    std::span<const LogicalTensor* const> taken) {
   struct Kind {
     std::size_t n = 0;
     std::uint64_t n_bytes = 0;
     std::string first;
   };
   std::map<std::string, Kind> kinds;
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (!tensor.is_unknown) continue;
-    Kind& kind = kinds[kind_of(tensor.name)];
-    if (kind.n++ == 0) kind.first = tensor.name;
-    kind.n_bytes += bytes_of(checkpoint, tensor);
+  for (const LogicalTensor* tensor : taken) {
+    Kind& kind = kinds[kind_of(tensor->name)];
+    if (kind.n++ == 0) kind.first = tensor->name;
+    kind.n_bytes += bytes_of(checkpoint, *tensor);
   }
   std::vector<std::string> remarks;
   const std::uint64_t all = kinds.empty() ? 0 : all_bytes(checkpoint);
@@ -204,6 +167,57 @@ std::vector<std::string> unknown_remarks(const Checkpoint& checkpoint) {
         kind.n == 1 ? "it" : "them"));
   }
   return remarks;
+}
+
+/// Those that may be misspelt weights, a line each; the others are added to `taken`.
+std::vector<std::string> doubtful_lines(const Checkpoint& checkpoint,
+                                        std::span<const LogicalTensor* const> unknown,
+                                        bool all_are_doubtful,
+                                        std::vector<const LogicalTensor*>& taken) {
+  const Misspellings misspellings(checkpoint);
+  std::vector<std::string> lines;
+  for (const LogicalTensor* tensor : unknown) {
+    std::string reason;
+    if (misspellings.is_misplaced(tensor->name)) {
+      reason = "the family has it elsewhere, and config.json not here";
+    } else if (ends_as_a_scale(tensor->name)) {
+      reason = "a scale without a weight";
+    } else if (const std::string meant = misspellings.meant(tensor->name); !meant.empty()) {
+      reason = fmt::format("misspelt {}", meant);
+    } else if (!all_are_doubtful) {
+      taken.push_back(tensor);
+      continue;
+    }
+    lines.push_back(line_of(checkpoint, *tensor, reason));
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> judge_unknown(const Checkpoint& checkpoint,
+                                       const std::vector<Pattern>* allowed, bool cuts_are_known,
+                                       ErrorList& faults) {
+  std::vector<const LogicalTensor*> unknown, taken;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (tensor.is_unknown) (is_allowed(allowed, tensor.name) ? taken : unknown).push_back(&tensor);
+  }
+  if (!unknown.empty()) {
+    const std::string missing = missing_text(checkpoint);
+    const std::vector<std::string> lines =
+        doubtful_lines(checkpoint, unknown, !missing.empty() || !cuts_are_known, taken);
+    if (!lines.empty()) {
+      faults.add(Error(
+          ErrorCode::kUnknownTensor,
+          fmt::format(
+              "{} tensor(s) that family {} does not have, and that may be misspelt{} "
+              "({}--family generic takes any name){}",
+              lines.size(), checkpoint.family().name, missing,
+              allowed != nullptr ? "--allow unknown-tensor=PATTERN copies them untouched, " : "",
+              list_text(lines))));
+    }
+  }
+  return remarks_on(checkpoint, taken);
 }
 
 void refuse_unknown_weights(const Checkpoint& checkpoint,

@@ -19,13 +19,12 @@ namespace ingot::formats {
 /// - one ends as a scale does, and there is no weight for it;
 /// - one is a misspelling of a tensor that the family may have in this place and that is not here;
 /// - `cuts_are_known` is false: a shard may hold a slice of it.
-/// Those that match a pattern of `allowed` are taken; null: the command has no --allow.
-void judge_unknown(const Checkpoint& checkpoint, const std::vector<Pattern>* allowed,
-                   bool cuts_are_known, ErrorList& faults);
-
-/// A remark for each kind of name: how many there are, with which share of the bytes, and that they
-/// are copied.
-std::vector<std::string> unknown_remarks(const Checkpoint& checkpoint);
+/// Those that match a pattern of `allowed` are taken; null: the command has no --allow. Returns a
+/// remark for each kind of name that is taken: how many there are, with which share of the bytes,
+/// and that they are copied.
+std::vector<std::string> judge_unknown(const Checkpoint& checkpoint,
+                                       const std::vector<Pattern>* allowed, bool cuts_are_known,
+                                       ErrorList& faults);
 
 /// Adds a fault for each that a conversion to another scheme would have to decide about and does
 /// not: weights with scales, and matrices of 1% of the bytes or more.

@@ -66,6 +66,16 @@ TEST(UnknownTensor, IsAnErrorWhereItMisspellsAnOptionalOne) {
       1U);
 }
 
+TEST(UnknownTensor, IsOneFindingWhereItIsAnError) {
+  const TempDir dir;
+  ErrorList faults;
+  const Checkpoint model =
+      open(with({{"model.layers.0.mlp.side_proj.scale", "F32", {1}}, {"model.extra", "F32", {1}}}),
+           dir, {.faults = &faults});
+  EXPECT_EQ(faults.errors().size(), 1U);
+  EXPECT_THAT(model.remarks(), ElementsAre(HasSubstr("model.extra")));
+}
+
 TEST(UnknownTensor, IsAnErrorWhereItEndsAsAScale) {
   refuse(with({{"model.layers.0.mlp.side_proj.scale", "F32", {1}}}), kUnknownTensor,
          {"side_proj.scale", "a scale without a weight"});
