@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/package.sh [BUILD [OUT [KIND...]]]: makes packages of a build, which is build/release unless told, in OUT, which
-# is build/packages. They hold what docs/packages.md says. KINDs are
+# scripts/package.sh [BUILD [OUT [KIND...]]]: makes packages of a build, which is build/release unless told, in OUT,
+# which is build/packages. They hold what docs/packages.md says. KINDs are
 #   wheel  the Python package, with program and libraries: ingot_convert-VERSION-py3-none-TAG.whl
 #   tar    all that is installed, with every library but glibc: ingot-VERSION-linux-MACHINE.tar.zst
 #   deb    ingot and ingot-mpi for this Debian; not of a build for another processor
@@ -13,7 +13,8 @@ out=${2:-$source/build/packages}
 mkdir -p "$out"
 out=$(realpath "$out")
 for file in cli/ingot library/libingot.so.1; do
-  [ -e "$build/$file" ] || { echo "error: $build has no $file (scripts/build.sh PRESET ingot_cli ingot_shared)" >&2; exit 2; }
+  [ -e "$build/$file" ] ||
+    { echo "error: $build has no $file (scripts/build.sh PRESET ingot_cli ingot_shared)" >&2; exit 2; }
 done
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$source" log -1 --format=%ct 2>/dev/null)} ||
   { echo "error: no commit tells the date of the packages (set SOURCE_DATE_EPOCH)" >&2; exit 2; }
@@ -22,7 +23,8 @@ umask 022
 
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 version=$(cached CMAKE_PROJECT_VERSION)
-triplet=$(sed -n 's/^set(CMAKE_CXX_LIBRARY_ARCHITECTURE "\(.*\)")/\1/p' "$build"/CMakeFiles/*/CMakeCXXCompiler.cmake | tail -1)
+triplet=$(sed -n 's/^set(CMAKE_CXX_LIBRARY_ARCHITECTURE "\(.*\)")/\1/p' \
+  "$build"/CMakeFiles/*/CMakeCXXCompiler.cmake | tail -1)
 machine=${triplet%%-*}
 kinds=("${@:3}") root=$source/build/$machine-root
 if [ "$machine" = "$(uname -m)" ]; then root=/; fi
@@ -74,21 +76,25 @@ pack_deb() {
   printf 'Source: ingot\n\nPackage: %s\nArchitecture: any\n' "$name" >"$work/debian/control"
   mapfile -t files < <(find "$tree/usr" -type f \( -path '*/bin/*' -o -name '*.so*' \))
   libraries=$(cd "$work" && dpkg-shlibdeps -O "${files[@]/#/-e}" | sed 's/^shlibs:Depends=//')
-  printf 'Format: %s\nUpstream-Name: ingot\n\nFiles: *\nCopyright: %s the authors of ingot\nLicense: Apache-2.0\n %s\n' \
-    https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/ "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)" \
-    "The text is /usr/share/common-licenses/Apache-2.0." >"$doc/copyright"
+  {
+    printf 'Format: %s\n\n' https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+    printf 'Files: *\nCopyright: %s the authors of ingot\n' "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)"
+    printf 'License: Apache-2.0\n The text is /usr/share/common-licenses/Apache-2.0.\n'
+  } >"$doc/copyright"
   printf 'ingot (%s) stable; urgency=medium\n\n  * CHANGELOG.md of ingot tells the changes.\n\n -- %s  %s\n' \
     "$version" "$by" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$doc/changelog.gz"
   {
     printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$name" "$version" "$architecture"
     printf 'Maintainer: %s\nSection: science\nPriority: optional\n' "$by"
-    find "$tree/usr" -type f -printf '%s\n' | awk '{ n += int(($1 + 1023) / 1024) } END { print "Installed-Size: " n }'
+    find "$tree/usr" -type f -printf '%s\n' |
+      awk '{ n += int(($1 + 1023) / 1024) } END { print "Installed-Size: " n }'
     printf '%s\n' "${@//\{\}/$libraries}"
     printf 'Description: %s\n It turns a released checkpoint into the one that an engine loads.\n' "$synopsis"
   } >"$tree/DEBIAN/control"
   (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-  dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$tree" "$out/${name}_${version}_$architecture.deb" >/dev/null
+  dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$tree" \
+    "$out/${name}_${version}_$architecture.deb" >/dev/null
 }
 
 pack_debs() {
@@ -97,13 +103,12 @@ pack_debs() {
   cp -r "$program"/{bin,include,share} "$tree/usr"
   cp -P "$program"/lib/libingot.so* "$tree/usr/lib/$triplet"
   cp "${modules[@]}" "$tree/usr/lib/python3/dist-packages/ingot"
-  (cd "$tree" && bundle --notices usr/share/doc/ingot \
-    usr/bin/ingot "usr/lib/$triplet/libingot.so.$version")
+  (cd "$tree" && bundle --notices usr/share/doc/ingot usr/bin/ingot "usr/lib/$triplet/libingot.so.$version")
   rm "$tree/usr/share/doc/ingot/LICENSE"  # Debian has one
   gzip -9n "$tree/usr/share/man/man1"/* "$tree/usr/share/doc/ingot/CHANGELOG.md"
   echo "libingot 1 ingot (>= $version)" >"$tree/DEBIAN/shlibs"
   echo "activate-noawait ldconfig" >"$tree/DEBIAN/triggers"
-  printf '#!/bin/sh\nset -e\nif [ "$1" = configure ] && command -v py3compile >/dev/null; then py3compile -p ingot; fi\n' \
+  printf '#!/bin/sh\nset -e\nif command -v py3compile >/dev/null; then py3compile -p ingot; fi\n' \
     >"$tree/DEBIAN/postinst"
   printf '#!/bin/sh\nset -e\nif command -v py3clean >/dev/null; then py3clean -p ingot; fi\n' >"$tree/DEBIAN/prerm"
   chmod 755 "$tree"/DEBIAN/p*

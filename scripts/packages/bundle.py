@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -40,7 +41,8 @@ class Archive:
 
     def owners(self, paths):
         """{path: name of its package}, for the paths as of the root that have one."""
-        rows = [line.rpartition(": ") for line in said(*self.dpkg, "-S", *paths, check=False).splitlines()] if paths else []
+        told = said(*self.dpkg, "-S", *paths, check=False) if paths else ""
+        rows = [line.rpartition(": ") for line in told.splitlines()]
         return {path: package.split(", ")[0] for package, _, path in rows}
 
     def packages(self, names):
@@ -53,7 +55,8 @@ class Archive:
 class Build:
     def __init__(self, folder, root, triplet):
         self.folder, self.triplet = pathlib.Path(folder).resolve(), triplet
-        self.version = re.search(r"(?m)^CMAKE_PROJECT_VERSION:\w+=(.*)$", (self.folder / "CMakeCache.txt").read_text())[1]
+        cache = (self.folder / "CMakeCache.txt").read_text()
+        self.version = re.search(r"(?m)^CMAKE_PROJECT_VERSION:\w+=(.*)$", cache)[1]
         self.commit = re.search(r'"(.*)"', (self.folder / "cli/include/cli/commit.h").read_text())[1]
         self.host = self.target = Archive("/")
         if root != "/":
@@ -132,6 +135,11 @@ def write_licences(packages, folder):
         shutil.copy(path, folder / f"{path.name}.txt")
 
 
+def licence_name(source, text):
+    stated = re.search(r"(?ms)^Files:\s*\*$.*?^License: *([^\n]+)", text)
+    return stated[1] if stated else source
+
+
 def spdx(build, files, bundled, linked, compiled):
     """The SBOM: SPDX 2.3, with a package for each package of Debian that something came from."""
     date = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
@@ -140,7 +148,8 @@ def spdx(build, files, bundled, linked, compiled):
            for package in origins}
     licences = {package.source: "LicenseRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", package.source) for package in origins}
     contents = "".join(hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files)
-    name = f"ingot-{build.version}-{build.triplet}"
+    number = hashlib.sha256((contents + " ".join(files)).encode()).hexdigest()[:32]
+    name, system = f"ingot-{build.version}-{build.triplet}", platform.freedesktop_os_release()["ID"]
 
     def row(identifier, name, version, supplier, declared, **more):
         return {"SPDXID": identifier, "name": name, "versionInfo": version, "supplier": supplier, **more,
@@ -152,11 +161,12 @@ def spdx(build, files, bundled, linked, compiled):
 
     packages = [row("SPDXRef-ingot", "ingot", build.version, "NOASSERTION", "Apache-2.0",
                     comment=f"commit {build.commit}; {', '.join(files)}")]
-    texts, relations = {}, [relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-ingot")]
+    texts, relations = [], [relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-ingot")]
     for package, places in sorted(origins.items()):
-        link = f"pkg:deb/debian/{package.name}@{package.version}?arch={package.architecture}"
+        link = f"pkg:deb/{system}/{package.name}@{package.version}?arch={package.architecture}"
         packages.append(row(
-            ids[package], package.name, package.version, "Organization: Debian", licences[package.source],
+            ids[package], package.name, package.version, f"Organization: {system.capitalize()}",
+            licences[package.source],
             **({"comment": ", ".join(sorted(places))} if places else {}),
             sourceInfo=f"built from {package.source} {package.source_version}",
             externalRefs=[{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
@@ -164,14 +174,14 @@ def spdx(build, files, bundled, linked, compiled):
         for kind, some in (("CONTAINS", bundled), ("DYNAMIC_LINK", linked), ("STATIC_LINK", compiled)):
             if package in some:
                 relations.append(relation("SPDXRef-ingot", kind, ids[package]))
-        texts[licences[package.source]] = package.documents.read_text()
+    for source, licence in sorted(licences.items()):
+        text = next(package for package in origins if package.source == source).documents.read_text()
+        texts.append({"licenseId": licence, "name": licence_name(source, text), "extractedText": text})
     return {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name,
-            "documentNamespace": "https://spdx.org/spdxdocs/"
-                                 f"{name}-{hashlib.sha256((contents + ' '.join(files)).encode()).hexdigest()[:32]}",
-            "creationInfo": {"created": date.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": [f"Tool: ingot-{build.version}"]},
-            "packages": packages, "relationships": relations,
-            "hasExtractedLicensingInfos": [{"licenseId": licence, "name": licence.removeprefix("LicenseRef-"),
-                                            "extractedText": text} for licence, text in sorted(texts.items())]}
+            "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{number}",
+            "creationInfo": {"created": date.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                             "creators": [f"Tool: ingot-{build.version}"]},
+            "packages": packages, "relationships": relations, "hasExtractedLicensingInfos": texts}
 
 
 def main():

@@ -30,7 +30,8 @@ def platform(files, machine):
                 needs[name].add(tuple(map(int, number.split("."))))
     runtime = next((glibc for last, glibc in RUNTIMES if max(needs["GLIBCXX"]) <= last), None)
     if runtime is None:
-        sys.exit(f"error: no tag is known for GLIBCXX_{'.'.join(map(str, max(needs['GLIBCXX'])))} (add auditwheel's row)")
+        newest = ".".join(map(str, max(needs["GLIBCXX"])))
+        sys.exit(f"error: no tag is known for GLIBCXX_{newest} (add the row of auditwheel's policy)")
     return "manylinux_{}_{}_{}".format(*max(runtime, *needs["GLIBC"]), machine)
 
 
@@ -43,7 +44,9 @@ def main(folder, machine, out):
     files = []
     for path in packed:
         place = path.relative_to(folder).as_posix()
-        place = re.sub(r"^notices/(?=[^/]+$)", f"{info}/sboms/", re.sub(r"^notices/licences/", f"{info}/licenses/", place))
+        for ours, theirs in (("notices/licences/", "licenses"), ("notices/", "sboms")):
+            if place.startswith(ours):
+                place = f"{info}/{theirs}/{place.removeprefix(ours)}"
         files.append((place, path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644))
     files.sort()
     licences = sorted(place.partition("/licenses/")[2] for place, _, _ in files if "/licenses/" in place)
@@ -52,7 +55,8 @@ def main(folder, machine, out):
                 + "".join(f"License-File: {place}\n" for place in licences)
                 + f"Requires-Python: {project['requires-python']}\n")
     for extra, needed in project["optional-dependencies"].items():
-        metadata += f"Provides-Extra: {extra}\n" + "".join(f"Requires-Dist: {one}; extra == '{extra}'\n" for one in needed)
+        metadata += f"Provides-Extra: {extra}\n"
+        metadata += "".join(f"Requires-Dist: {one}; extra == '{extra}'\n" for one in needed)
     scripts = "[console_scripts]\n" + "".join(f"{k} = {v}\n" for k, v in project["scripts"].items())
     files += [(f"{info}/METADATA", metadata.encode(), 0o644),
               (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: ingot\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),

@@ -80,7 +80,8 @@ inside sh -c 'command -v zstd python3' && fail "the bare system has zstd or pyth
 tar -C "$root/opt" -xf "$work"/packages/*.tar.zst
 mv "$root"/opt/ingot-* "$root/opt/somewhere else"
 converts "/opt/somewhere else/bin/ingot"
-others=$(inside ldd "/opt/somewhere else/bin/ingot" | grep -vE 'somewhere else/|linux-vdso|/ld-linux|/lib[cm]\.so\.6 ' || true)
+others=$(inside ldd "/opt/somewhere else/bin/ingot" |
+  grep -vE 'somewhere else/|linux-vdso|/ld-linux|/lib[cm]\.so\.6 ' || true)
 [ -z "$others" ] || fail "taken from the system: $others"
 holds "the archive runs on a bare system, with nothing but its glibc"
 
@@ -113,7 +114,8 @@ quietly inside /packages/c_example /packages/tiny-v32 /packages/by-c bf16
 holds "apt installs the program, the library with its header, the Python module, manual pages and completions"
 
 install "/packages/$(cd "$work/packages" && ls ingot-mpi_*.deb)" openmpi-bin
-quietly inside mpirun --allow-run-as-root --oversubscribe -n 2 ingot convert /packages/tiny-v32 /packages/by-ranks --to nvfp4
+quietly inside mpirun --allow-run-as-root --oversubscribe -n 2 \
+  ingot convert /packages/tiny-v32 /packages/by-ranks --to nvfp4
 same "$work/expected" "$root/packages/by-ranks"
 holds "two processes of MPI write the same bytes"
 quietly inside apt-get purge -q -y ingot ingot-mpi

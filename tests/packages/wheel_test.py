@@ -67,7 +67,8 @@ class WheelTest(unittest.TestCase):
         for name, digest, size in rows[:-1]:
             with open(name, "rb") as file:
                 data = file.read()
-            self.assertEqual(digest, "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode())
+            expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            self.assertEqual(digest, f"sha256={expected}")
             self.assertEqual(int(size), len(data))
 
     def test_its_dates_are_those_told(self):
@@ -118,6 +119,8 @@ class WheelTest(unittest.TestCase):
         stated = {row["licenseId"]: row["extractedText"] for row in self.sbom["hasExtractedLicensingInfos"]}
         used = {package["licenseDeclared"] for package in self.sbom["packages"]} - {"Apache-2.0"}
         self.assertEqual(used, set(stated))
+        names = {row["licenseId"]: row["name"] for row in self.sbom["hasExtractedLicensingInfos"]}
+        self.assertEqual((names["LicenseRef-onetbb"], names["LicenseRef-cli11"]), ("Apache-2.0", "BSD-3-clause"))
         for licence, text in stated.items():
             self.assertEqual(self.read(f"licenses/{licence.removeprefix('LicenseRef-')}.txt"), text)
             for name in re.findall(r"common-licenses/(Apache-2\.0|GPL-\d)", text):
@@ -138,7 +141,8 @@ class WheelTest(unittest.TestCase):
         code = "from ingot._program import main; main()"
         version = subprocess.run([sys.executable, "-c", code, "--version"], check=True, text=True, env=environment,
                                  stdout=subprocess.PIPE).stdout
-        for row in (rf"^ingot {told.split()[1]}\n", r"\n  commit +\S", r"\n  compiler +\w+ \d", r"\n  SIMD targets +\w"):
+        rows = ("commit +\\S", "compiler +\\w+ \\d", "SIMD targets +\\w")
+        for row in (rf"^ingot {told.split()[1]}\n", *(rf"\n  {row}" for row in rows)):
             self.assertRegex(version, row)
 
 
