@@ -159,9 +159,8 @@ void slice_tensors(Plan& plan) {
                      "{} that no row of family {} has: whether ranks share or divide it is not "
                      "known (--allow unknown-tensor=PATTERN gives each rank a copy; a row in a "
                      "--family-file says how it is cut)",
-                     unknown.size() == 1
-                         ? std::string("is a tensor")
-                         : fmt::format("is one of {} tensors", unknown.size()),
+                     unknown.size() == 1 ? std::string("is a tensor")
+                                         : fmt::format("is one of {} tensors", unknown.size()),
                      source.family().name)
                    .in_tensor(unknown.front()));
   }

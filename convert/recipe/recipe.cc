@@ -147,8 +147,7 @@ namespace {
 bool stays_unless_named(const LogicalTensor& tensor) {
   const formats::Role role = role_of(tensor);
   return role == formats::Role::kOtherModality || role == formats::Role::kLookupTable ||
-         role == formats::Role::kUnknown ||
-         formats::is_cache_scale(tensor.rule);
+         role == formats::Role::kUnknown || formats::is_cache_scale(tensor.rule);
 }
 
 }  // namespace
