@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/feed_forward/router.h"
+#include "inference/model/step/router.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"

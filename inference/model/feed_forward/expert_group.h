@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/feed_forward/router.h"
+#include "inference/model/step/router.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/weights/expert_store.h"

@@ -8,8 +8,8 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/feed_forward/expert_group.h"
-#include "inference/model/feed_forward/router.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/router.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/block_weights.h"
 #include "inference/weights/expert_store.h"

@@ -1,4 +1,4 @@
-#include "inference/model/feed_forward/router.h"
+#include "inference/model/step/router.h"
 
 #include <algorithm>
 #include <cmath>
