@@ -71,7 +71,7 @@ ROLES = {role for line in lines for role in line["roles"]} - {"rest"}
 COLUMNS = ["inspect", "convert", "--ep", "--tp", "merge", "verify weights", "generate", "verify layers"]
 # Towers for images and sound, scales of what is quantized here, and rows that a checkpoint may leave out.
 UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_scale_inv$|\.scale$|global_scale$|"
-                        r"conv1d\.bias$|"
+                        r"conv1d\.bias$|self_attn\.(slope_rate|\w+_decay)$|"
                         r"model\.layers\.2\.(embed_tokens|shared_head\.head)|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
