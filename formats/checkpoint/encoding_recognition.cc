@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/checkpoint/decoded_encoding.h"
 #include "formats/checkpoint/part_names.h"
 #include "formats/container/other_float8.h"
 #include "formats/dialect/other_tools.h"
@@ -221,45 +222,16 @@ class Recogniser {
            (parts.has(Part::kZeroPoint) || parts.has(Part::kGroupOrder));
   }
 
-  /// Codes that are read and not written: plain F32, with the scale and its block as
-  /// decode_values() wants them.
+  /// Codes that are read and not written.
   std::optional<LogicalTensor> decoded(std::uint32_t i, LogicalTensor tensor) {
-    const StoredTensor& codes = input_.stored[i];
     if (!has_scale(i)) return std::nullopt;
-    const StoredParts& parts = found_[i].stored;
-    const std::uint32_t scale_index = parts[Part::kScale];
-    const StoredTensor& scale = input_.stored[scale_index];
-    constexpr DTypeSet kScales = {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E8M0,
-                                  DType::kU8};
-    if (!kScales.has(scale.dtype)) {
-      fault(scale_index, ErrorCode::kDtypeMismatch,
-            fmt::format("is a scale in {}, must be {}", dtype_name(scale.dtype), kScales.text()));
-      return std::nullopt;
-    }
-    const std::optional<Block> block = any_block_of(codes.shape, scale.shape);
-    if (!block) {
-      fault(scale_index, ErrorCode::kShapeMismatch,
-            fmt::format("is a scale of shape {}, a weight of shape {} needs one value, one per row "
-                        "or one per block",
-                        shape_text(scale.shape), shape_text(codes.shape)));
-      return std::nullopt;
-    }
-    tensor.encoding = {.scheme = SchemeId::kF32,
-                       .stored = parts,
-                       .block_rows = (*block)[0],
-                       .block_cols = (*block)[1]};
+    const std::uint32_t scale = found_[i].stored[Part::kScale];
+    const auto encoding = decoded_encoding(
+        {input_.stored[i], input_.stored[scale], found_[i].stored, blocks_},
+        [&](ErrorCode code, std::string message) { fault(scale, code, std::move(message)); });
+    if (!encoding) return std::nullopt;
+    tensor.encoding = *encoding;
     return tensor;
-  }
-
-  /// Rows and columns that share a scale, which may be whole rows and whole matrices.
-  [[nodiscard]] std::optional<Block> any_block_of(const Shape& weight, const Shape& scale) const {
-    const std::uint64_t rows = std::max<std::uint64_t>(weight[weight.size() - 2], 1);
-    const std::uint64_t cols = std::max<std::uint64_t>(weight.back(), 1);
-    if (is_per_matrix(scale, weight)) return Block{rows, cols};
-    if (is_per_row(scale, weight)) return Block{1, cols};
-    const auto fitting = std::ranges::find_if(
-        blocks_, [&](const Block& block) { return is_grid_of(block, weight, scale); });
-    return fitting == blocks_.end() ? std::nullopt : std::optional(*fitting);
   }
 
   [[nodiscard]] static bool is_read_as_codes(DType dtype) {

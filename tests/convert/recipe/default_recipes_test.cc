@@ -238,7 +238,10 @@ TEST(DefaultRecipes, SeveralSchemesNeedADialectOfMixtures) {
   EXPECT_EQ(mixed.schemes_of("layers.0.mlp.up_proj.weight"), Schemes{SchemeId::kNvfp4});
   recipe.choices.dialect = "modelopt";
   recipe.choices.activations = formats::Activations::kWeightOnly;
-  expect_error(ErrorCode::kUnsupported, {"modelopt", "--dialect compressed-tensors"},
+  expect_error(ErrorCode::kUnsupported, {"modelopt cannot hold int8-channel"},
+               [&] { planned(tiny_v32(), recipe); });
+  recipe.choices.dialect = "deepseek";
+  expect_error(ErrorCode::kUnsupported, {"deepseek", "--dialect compressed-tensors"},
                [&] { planned(tiny_v32(), recipe); });
 }
 

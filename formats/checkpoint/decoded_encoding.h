@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "formats/base/error.h"
+#include "formats/container/tensor.h"
+#include "formats/storage/encoding.h"
+#include "formats/storage/scale_shapes.h"
+
+namespace ingot::formats {
+
+/// The stored tensors of a weight in codes that are read and not written.
+struct DecodedParts {
+  const StoredTensor &codes, &scale;
+  StoredParts parts;
+  std::span<const Block> blocks;  ///< in the order in which they are tried
+};
+
+/// Their encoding, which is_decoded(): plain F32, with the rows and columns that share a scale, as
+/// decode_values() wants them (formats/relaid/decoded_values.h). A scale is one of the matrix, of a
+/// row or of a block. nullopt, and told to `refuse`, for a scale of another dtype or shape.
+std::optional<Encoding> decoded_encoding(const DecodedParts& weight,
+                                         const std::function<void(ErrorCode, std::string)>& refuse);
+
+}  // namespace ingot::formats
