@@ -140,8 +140,8 @@ bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
 }
 
 /// Stacks of quantized matrices whose row is input-major are found in either order, whatever the
-/// scheme's own is (turns_stacks()): by their shape, or, where both orders have the same, by that of
-/// another stack of the layer.
+/// scheme's own is (turns_stacks()): by their shape, or, where both orders have the same, by that
+/// of another stack of the layer.
 void orient_quantized_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors) {
   if (with.are_slices) return;
   const auto turn = [](LogicalTensor& tensor) {

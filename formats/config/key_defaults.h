@@ -4,7 +4,7 @@
 #include "formats/json/json_fwd.h"
 #include "formats/yaml/yaml.h"
 
-// What absent keys of config.json mean, as a family's file says it (`defaults`).
+// The meaning of absent keys of config.json, as a family's file says it (`defaults`).
 
 namespace ingot::formats {
 

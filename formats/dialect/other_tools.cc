@@ -99,7 +99,8 @@ Activations quark_activations(const Json& layer) {
   return is_static ? Activations::kStatic : Activations::kDynamic;
 }
 
-/// What AutoRound's `packing_format` and `data_type` say of weights that are no packed integers.
+/// The form that AutoRound's `packing_format` and `data_type` give weights that are no packed
+/// integers.
 std::string unread_auto_round(const Json& block) {
   constexpr std::array kTypes = {"mx_fp", "nv_fp", "fp"};
   constexpr std::string_view kFormat = "auto_round:llm_compressor", kStatic = "auto_round:fp8";

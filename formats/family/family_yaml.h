@@ -21,7 +21,7 @@ class FamilyTable {
   [[nodiscard]] virtual const Family& family() const = 0;
   /// Beginnings of names that are read, and written, as others.
   [[nodiscard]] virtual std::span<const NameAlias> aliases() const = 0;
-  /// What absent keys of the text model's config mean (key_defaults.h); null: nothing of its own.
+  /// The meaning of absent keys of the text model's config (key_defaults.h); null: the usual one.
   [[nodiscard]] virtual const Json& defaults() const = 0;
 };
 

@@ -152,7 +152,7 @@ class DecodedBytes final : public StoredBytes {
                         zeros.begin());
       return zeros;
     }
-    // Of each row; four to a word.
+    // Zero points of each row; four to a word.
     constexpr std::uint64_t kPerWord = 4;
     const std::uint64_t first_word = first / kPerWord;
     const auto words = read_numbers<std::uint32_t>(

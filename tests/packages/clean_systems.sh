@@ -26,7 +26,7 @@ tag=$(grep -oE 'manylinux_[0-9]+_[0-9]+_[a-z0-9_]+' <<<"$wheel")
 [[ $granted == *"is consistent with the following platform tag: \"$tag\""* ]] || fail "auditwheel says: $granted"
 holds "auditwheel grants $tag"
 
-# What the packages write is what the program of this machine writes.
+# Packages write the same bytes as the program of this machine.
 quietly "$source/build/release/cli/ingot" convert "$example" "$work/expected" --to nvfp4
 
 if [[ $tag == *aarch64 ]]; then

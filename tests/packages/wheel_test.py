@@ -18,7 +18,7 @@ import zipfile
 BUILD, EXAMPLE = (os.path.abspath(path) for path in sys.argv[1:3])
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/package.sh")
 DATE = 1700000000
-# What every Linux with this glibc has: glibc, and the runtime of GCC that belongs to the process.
+# Libraries that every Linux with this glibc has: glibc, and the runtime of GCC that belongs to the process.
 OF_THE_SYSTEM = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libstdc++.so.6",
                  "libgcc_s.so.1"}
 

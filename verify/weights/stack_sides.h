@@ -7,7 +7,7 @@
 
 namespace ingot::verify {
 
-/// What the values of a stack of experts say of its orientation.
+/// The evidence of a stack's values on its orientation.
 ///
 /// Experts of a layer read the same hidden state, and write to it: its channels are strong or weak
 /// for all of them alike, while the channels inside of an expert are its own. So the strengths of

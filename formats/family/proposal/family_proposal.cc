@@ -178,8 +178,8 @@ class Proposal {
     return stem.substr(0, stem.rfind('.') + 1);
   }
 
-  /// What a stack itself says of its orientation: its shape, the values that share a scale, which
-  /// are of one output, and its biases, one for each output.
+  /// The evidence of a stack itself on its orientation: its shape, the values that share a scale,
+  /// which are of one output, and its biases, one for each output.
   std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind) const {
     const Shape& shape = *kind.first->shape;
     std::vector<StackOrder> said = {
@@ -346,7 +346,7 @@ class Proposal {
     return "; no usual name, so it is only copied";
   }
 
-  /// What a row is, before it is written.
+  /// A row before it is written.
   struct Judged {
     UsualSpelling spelling;
     StackOrder order = StackOrder::kNone;

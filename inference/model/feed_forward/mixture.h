@@ -32,7 +32,7 @@ struct Mlp {
   struct Roles {
     formats::Role gate, up, down;
     std::optional<formats::FineRole> gate_up;  ///< of a tensor with the rows of both
-    /// Of biases, where it may have some.
+    /// Roles of biases, where it may have some.
     std::optional<formats::FineRole> gate_bias, up_bias, down_bias;
   };
   static constexpr Roles kDense = {
@@ -70,7 +70,7 @@ class Mixture {
  private:
   void load_shared(const BlockWeights& weights, const StepContext& context);
   void load_dense(const BlockWeights& weights, const StepContext& context);
-  /// What MixtureSpec::dense gives for the layer's state, normed.
+  /// The output of MixtureSpec::dense for the layer's state, normed.
   [[nodiscard]] Matrix dense_output(const StepContext& context, const Matrix& x) const;
   Routing choose(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
                  const Taps& taps) const;

@@ -29,7 +29,7 @@ class SelectiveScan {
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:
-  /// What the convolved channels say of each row: its steps, and B and C.
+  /// The convolved channels' choices for each row: its steps, and B and C.
   struct Choices {
     Matrix steps, b, c;
   };

@@ -62,12 +62,12 @@ struct GroupedSpec {
   std::optional<float> score_cap;  ///< scaled scores are cap tanh(score / cap)
   HeadNorm norms = HeadNorm::kPerHead;
   bool norms_after_rope = false;
-  bool biases = false;       ///< queries, keys and values must have theirs
-  bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
-  bool head_gate = false;    ///< as LatentSpec::head_gate
-  bool value_gate = false;   ///< the same with a value of the product for each value of a head
+  bool biases = false;         ///< queries, keys and values must have theirs
+  bool output_gate = false;    ///< q_proj gives a gate behind each head's query: times its sigmoid
+  bool head_gate = false;      ///< as LatentSpec::head_gate
+  bool value_gate = false;     ///< the same with a value of the product for each value of a head
   bool softplus_gate = false;  ///< of the product, in place of sigmoid
-  bool sinks = false;        ///< a logit per head that takes its share of the softmax
+  bool sinks = false;          ///< a logit per head that takes its share of the softmax
   /// It turns the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;
   std::optional<GrowthSpec> growth;
@@ -113,7 +113,7 @@ struct LatentSpec {
   RopeSpec rope;  ///< of the last rope_dim values of a head; without frequencies nothing is rotated
   float softmax_scale = 1.0F;
   float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
-  bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
+  bool head_gate = false;   ///< each head's output times sigmoid of one value of a product of x
   bool value_gate = false;  ///< the same with a value of the product for each value of a head
   bool sinks = false;       ///< as GroupedSpec::sinks
   std::optional<GrowthSpec> growth;  ///< behind rope

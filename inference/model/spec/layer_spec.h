@@ -128,7 +128,7 @@ struct HyperSpec {
   float eps = 1e-6F;
   float norm_eps = 1e-6F;
   bool learned_head =
-      true;  ///< weights collapse the streams before the final norm; else their mean
+      true;                ///< weights collapse the streams before the final norm; else their mean
   bool mixes = true;       ///< streams into each other; else each stays, and post has eps too
   float magnitude = 2.0F;  ///< the most of post
   bool operator==(const HyperSpec&) const = default;

@@ -29,7 +29,7 @@ using inference::Matrix;
 
 struct FamilyCase {
   const char* name;
-  double tolerance;  ///< relative; 1e-5 where transformers' FP64 run differs by at most 2e-6
+  double tolerance;       ///< relative; 1e-5 where transformers' FP64 run differs by at most 2e-6
   double rounding = 0.2;  ///< the most that BF16 costs; more where transformers loses over 0.2 too
 };
 

@@ -170,7 +170,7 @@ TEST_P(HyperConnectionTest, AnEmbeddingIsInEveryStream) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, HyperConnectionTest, ::testing::Values(1, 2, 4));
 
-// What a block gives is added to each stream, times a weight of its own.
+// The output of a block is added to each stream, times a weight of its own.
 TEST(HyperConnection, UnmixedStreamsStay) {
   const HyperSpec spec{.streams = 3, .mixes = false, .magnitude = 1.5F};
   const std::size_t n = spec.streams, width = n * kHidden;
