@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "formats/checkpoint/encoding_recognition.h"
+#include "formats/recognition/encoding_recognition.h"
 
 namespace ingot::check {
 

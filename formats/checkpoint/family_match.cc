@@ -9,10 +9,10 @@
 #include <fmt/ranges.h>
 
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/part_names.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/roles.h"
 #include "formats/family/text_names.h"
+#include "formats/recognition/part_names.h"
 #include "formats/storage/stack_form.h"
 #include "formats/storage/stored_names.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "formats/checkpoint/family_match.h"
-#include "formats/checkpoint/part_names.h"
+#include "formats/recognition/part_names.h"
 #include "formats/records/rank_holdings.h"
 
 namespace ingot::formats {

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
-#include "formats/checkpoint/part_names.h"
 #include "formats/family/family_yaml.h"
+#include "formats/recognition/part_names.h"
 #include "formats/records/rank_holdings.h"
 #include "formats/storage/stack_form.h"
 

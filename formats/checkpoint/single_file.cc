@@ -10,9 +10,9 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/family/families.h"
+#include "formats/recognition/encoding_recognition.h"
 #include "formats/relaid/input_major_parts.h"
 #include "formats/storage/stored_names.h"
 

@@ -13,8 +13,8 @@
 
 #include "formats/base/words.h"
 #include "formats/checkpoint/missing_tensors.h"
-#include "formats/checkpoint/part_names.h"
 #include "formats/family/family_check.h"
+#include "formats/recognition/part_names.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::formats {

@@ -68,11 +68,12 @@ TEST_F(ExampleSelector, ExpertsAreThoseOfTheirNames) {
   EXPECT_EQ(names("role:norm"), names("re:.*norm\\.(weight|bias)"));
 }
 
-// A release may quantize a projection of the MTP layer too, which engines of others want plain, its
-// tables, and tensors without a role of their own.
+// A release may quantize a projection of the MTP layer or gates of attention too, which engines of
+// others want plain, its tables, and tensors without a role of their own.
 TEST(RoleGroups, LinearIsWhatReleasesQuantize) {
   const formats::RoleSet linear = *formats::find_roles("linear");
-  const std::set<Role> others = {Role::kMtpProj, Role::kLookupTable, Role::kOther};
+  const std::set<Role> others = {Role::kMtpProj, Role::kAttentionGate, Role::kLookupTable,
+                                 Role::kOther};
   std::set<Role> released, all;
   for (const formats::Family* family : formats::families()) {
     for (const formats::TensorRule& rule : family->rules) {

@@ -1,4 +1,4 @@
-#include "formats/checkpoint/encoding_recognition.h"
+#include "formats/recognition/encoding_recognition.h"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
-#include "formats/checkpoint/decoded_encoding.h"
-#include "formats/checkpoint/part_names.h"
 #include "formats/container/other_float8.h"
 #include "formats/dialect/other_tools.h"
+#include "formats/recognition/decoded_encoding.h"
+#include "formats/recognition/part_names.h"
 #include "formats/storage/scale_shapes.h"
 
 namespace ingot::formats {

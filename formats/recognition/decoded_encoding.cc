@@ -1,4 +1,4 @@
-#include "formats/checkpoint/decoded_encoding.h"
+#include "formats/recognition/decoded_encoding.h"
 
 #include <algorithm>
 
