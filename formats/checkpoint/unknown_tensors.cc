@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <optional>
 #include <span>
 #include <unordered_set>
 #include <utility>
@@ -63,7 +62,14 @@ class Misspellings {
   explicit Misspellings(const Checkpoint& checkpoint)
       : checkpoint_(checkpoint), grammar_(checkpoint.family(), checkpoint.config()) {
     for (const TensorRule& rule : checkpoint.family().rules) patterns_.push_back(rule.pattern);
-    for (const LogicalTensor& tensor : checkpoint.tensors()) names_.insert(tensor.name);
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
+      names_.insert(tensor.name);
+      if (tensor.encoding.stored.has(Part::kScale)) quantized_.insert(tensor.name);
+    }
+    for (const StoredTensor& stored : checkpoint.stored()) names_.insert(stored.name);
+    for (const PartNaming& naming : part_namings()) {
+      if (naming.suffix.front() == '.') parts_.push_back(std::string_view(naming.suffix).substr(1));
+    }
   }
 
   /// Whether a row has the name in another place.
@@ -72,6 +78,7 @@ class Misspellings {
   /// The name that is meant and that is not here; empty where there is none. A tensor that is
   /// promised is missed anyway.
   [[nodiscard]] std::string meant(const std::string& name) const {
+    if (std::string part = meant_part(name); !part.empty()) return part;
     const std::string pattern = grammar_.pattern_of(name);
     const std::vector<std::string_view> words = name_words(pattern);
     for (const std::string_view other : patterns_) {
@@ -90,6 +97,17 @@ class Misspellings {
   }
 
  private:
+  /// That of a scale or another part that a quantized weight may have.
+  [[nodiscard]] std::string meant_part(const std::string& name) const {
+    const std::size_t dot = name.rfind('.');
+    if (dot == std::string::npos || !quantized_.contains(name.substr(0, dot) + ".weight"))
+      return {};
+    const std::string_view word = nearest_word(std::string_view(name).substr(dot + 1), parts_);
+    if (word.empty() || word.front() != name[dot + 1]) return {};
+    std::string likely = fmt::format("{}.{}", name.substr(0, dot), word);
+    return names_.contains(likely) ? std::string() : likely;
+  }
+
   static std::string replaced(const std::string& name, std::size_t from_end,
                               std::string_view word) {
     std::vector<std::string_view> words = name_words(name);
@@ -99,8 +117,8 @@ class Misspellings {
 
   const Checkpoint& checkpoint_;
   NameGrammar grammar_;
-  std::vector<std::string_view> patterns_;
-  std::unordered_set<std::string> names_;
+  std::vector<std::string_view> patterns_, parts_;
+  std::unordered_set<std::string> names_, quantized_;
 };
 
 std::string missing_text(const Checkpoint& checkpoint) {
@@ -141,6 +159,12 @@ std::string kind_of(std::string_view name) {
     if (number_from(word)) word = "*";
   }
   return fmt::format("{}", fmt::join(words, "."));
+}
+
+/// Buffers are none: masks (BOOL) and positions (I64).
+bool may_be_matrix(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
+  const DType dtype = checkpoint.stored()[tensor.encoding.stored.weight()].dtype;
+  return tensor.shape.size() >= 2 && dtype != DType::kBool && dtype != DType::kI64;
 }
 
 std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
@@ -223,24 +247,39 @@ std::vector<std::string> judge_unknown(const Checkpoint& checkpoint,
 void refuse_unknown_weights(const Checkpoint& checkpoint,
                             const std::function<bool(const LogicalTensor&)>& is_decided,
                             ErrorList& faults) {
-  std::optional<std::uint64_t> all;
+  struct Kind {
+    const LogicalTensor* first = nullptr;
+    std::size_t n = 0;
+    std::uint64_t n_bytes = 0;
+  };
+  std::map<std::string, Kind> kinds;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!tensor.is_unknown || is_decided(tensor)) continue;
-    if (!all) all = all_bytes(checkpoint);
-    const std::uint64_t n_bytes = bytes_of(checkpoint, tensor);
-    const bool is_large = tensor.shape.size() >= 2 && n_bytes * kDecisivePart >= *all;
-    if (!is_large && !is_quantized(tensor)) continue;
+    if (!is_quantized(tensor) && !may_be_matrix(checkpoint, tensor)) continue;
+    Kind& kind = kinds[kind_of(tensor.name)];
+    if (kind.n++ == 0 || is_quantized(tensor)) kind.first = &tensor;
+    kind.n_bytes += bytes_of(checkpoint, tensor);
+  }
+  const std::uint64_t all = kinds.empty() ? 0 : all_bytes(checkpoint);
+  for (const auto& [pattern, kind] : kinds) {
+    const bool has_scales = is_quantized(*kind.first);
+    if (!has_scales && kind.n_bytes * kDecisivePart < all) continue;
+    const bool is_one = kind.n == 1;
     faults.add(
         Error(ErrorCode::kUnknownTensor,
-              "no row of family {} has it, and it may be a weight that --to is meant for: "
-              "it {} (--rule 'NAME=SCHEME' decides, --allow unknown-tensor=PATTERN copies "
-              "it)",
+              "no row of family {} has {}, and --to may be meant for {}: {} "
+              "(--rule 'NAME=SCHEME' decides about a tensor, --allow unknown-tensor={} copies {})",
               checkpoint.family().name,
-              is_quantized(tensor) ? std::string("is quantized")
-                                   : fmt::format("has {}", share_text(n_bytes, *all)))
+              is_one ? "it" : fmt::format("it and {} more of {}", kind.n - 1, pattern),
+              is_one ? "it" : "them",
+              has_scales ? (is_one ? "it is quantized" : "they are quantized")
+                         : fmt::format("{} {}", is_one ? "it has" : "they have",
+                                       share_text(kind.n_bytes, all)),
+              is_one ? "NAME" : pattern, is_one ? "it" : "them")
             .in_file(
-                checkpoint.files()[checkpoint.stored()[tensor.encoding.stored.weight()].file].name)
-            .in_tensor(tensor.name));
+                checkpoint.files()[checkpoint.stored()[kind.first->encoding.stored.weight()].file]
+                    .name)
+            .in_tensor(kind.first->name));
   }
 }
 

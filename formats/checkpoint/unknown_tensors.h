@@ -17,7 +17,8 @@ namespace ingot::formats {
 /// - a tensor that config.json promises is missing;
 /// - a row has the name in another place: another layer, an expert too many, another config;
 /// - one ends as a scale does, and there is no weight for it;
-/// - one is a misspelling of a tensor that the family may have in this place and that is not here;
+/// - one is a misspelling of a tensor that the family may have in this place and that is not here,
+///   or of a scale or another part of a quantized weight;
 /// - `cuts_are_known` is false: a shard may hold a slice of it.
 /// Those that match a pattern of `allowed` are taken; null: the command has no --allow. Returns a
 /// remark for each kind of name that is taken: how many there are, with which share of the bytes,
@@ -27,7 +28,7 @@ std::vector<std::string> judge_unknown(const Checkpoint& checkpoint,
                                        ErrorList& faults);
 
 /// Adds a fault for each that a conversion to another scheme would have to decide about and does
-/// not: weights with scales, and matrices of 1% of the bytes or more.
+/// not, one for each kind of name: weights with scales, and matrices of 1% of the bytes or more.
 void refuse_unknown_weights(const Checkpoint& checkpoint,
                             const std::function<bool(const LogicalTensor&)>& is_decided,
                             ErrorList& faults);

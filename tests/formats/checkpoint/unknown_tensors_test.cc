@@ -66,6 +66,17 @@ TEST(UnknownTensor, IsAnErrorWhereItMisspellsAnOptionalOne) {
       1U);
 }
 
+TEST(UnknownTensor, IsAnErrorWhereItMisspellsAPart) {
+  const std::string scale = std::string(kUpStem) + ".input_scale";
+  TinyCheckpoint tiny = tiny_fp8();
+  tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".input_sclae", "F32", {1}});
+  refuse(tiny, kUnknownTensor, {"misspelt " + scale});
+  // A plain weight has no such part.
+  const TempDir dir;
+  EXPECT_EQ(count_unknown(open(with({{std::string(kUpStem) + ".input_sclae", "F32", {1}}}), dir)),
+            1U);
+}
+
 TEST(UnknownTensor, IsOneFindingWhereItIsAnError) {
   const TempDir dir;
   ErrorList faults;
@@ -90,9 +101,9 @@ TEST(UnknownTensor, IsTakenByAPatternWhateverItMayBe) {
 }
 
 TEST(UnknownTensor, IsRefusedAsAMatrixOfAPartOfTheBytes) {
-  const auto refused = [](const std::vector<std::uint64_t>& shape) {
+  const auto refused = [](const std::vector<std::uint64_t>& shape, const char* dtype = "F32") {
     const TempDir dir;
-    const Checkpoint model = open(with({{"model.extra.weight", "F32", shape}}), dir);
+    const Checkpoint model = open(with({{"model.extra.weight", dtype, shape}}), dir);
     ErrorList faults;
     refuse_unknown_weights(
         model, [](const LogicalTensor&) { return false; }, faults);
@@ -101,6 +112,24 @@ TEST(UnknownTensor, IsRefusedAsAMatrixOfAPartOfTheBytes) {
   EXPECT_TRUE(refused({64, 64}));
   EXPECT_FALSE(refused({4096})) << "no matrix";
   EXPECT_FALSE(refused({1, 1})) << "small";
+  EXPECT_FALSE(refused({64, 64}, "BOOL")) << "a mask";
+  EXPECT_FALSE(refused({64, 64}, "I64")) << "positions";
+}
+
+TEST(UnknownTensor, IsRefusedOncePerKindOfMatrices) {
+  std::vector<TinyTensor> small;
+  for (int i = 0; i < 1024; ++i)
+    small.push_back({"model.extra." + std::to_string(i) + ".weight", "F32", {1, 1}});
+  const auto faults_of = [](const std::vector<TinyTensor>& more) {
+    const TempDir dir;
+    const Checkpoint model = open(with(more), dir);
+    ErrorList faults;
+    refuse_unknown_weights(
+        model, [](const LogicalTensor&) { return false; }, faults);
+    return faults.errors().size();
+  };
+  EXPECT_EQ(faults_of(small), 1U);
+  EXPECT_EQ(faults_of({small.front()}), 0U);
 }
 
 }  // namespace
