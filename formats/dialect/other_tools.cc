@@ -157,6 +157,13 @@ std::optional<Activations> said_activations(const ModelConfig& config, std::stri
   return json_member(block, "act_dynamic") == false ? Activations::kStatic : Activations::kDynamic;
 }
 
+bool has_zero_points(const ModelConfig& config, std::string_view weight) {
+  if (method_of(config) != kQuark) return false;
+  const std::string_view module = weight.substr(0, weight.rfind('.'));
+  const Json& said = json_member(quark_layer(quantization_block(config), module), "weight");
+  return said.is_object() && json_member(said, "symmetric") == false;
+}
+
 bool has_zero_zero_points(const ModelConfig& config) {
   if (method_of(config) != kQuark) return false;
   bool is_symmetric = true;

@@ -24,6 +24,9 @@ std::string unread_part(const ModelConfig& config);
 /// known.
 std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module);
 
+/// Whether Quark's config says that the integers of this weight have zero points.
+bool has_zero_points(const ModelConfig& config, std::string_view weight);
+
 /// Whether Quark's config says that integers have no zero points: those that are stored are zeros.
 bool has_zero_zero_points(const ModelConfig& config);
 

@@ -1,17 +1,25 @@
 #include "formats/recognition/decoded_encoding.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include <fmt/format.h>
+
+#include "formats/base/checked.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr DTypeSet kScales = {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E8M0, DType::kU8};
 
+// Zero points of four rows to a word, as packed codes have them.
+constexpr std::uint64_t kZerosPerWord = 4;
+
 /// Rows and columns that share a scale, which may be whole rows and whole matrices.
 std::optional<Block> block_of(const DecodedParts& weight) {
-  const Shape &shape = weight.codes.shape, &scale = weight.scale.shape;
+  const Shape& shape = weight.stored[weight.parts.weight()].shape;
+  const Shape& scale = weight.stored[weight.parts[Part::kScale]].shape;
   const std::uint64_t rows = std::max<std::uint64_t>(shape[shape.size() - 2], 1);
   const std::uint64_t cols = std::max<std::uint64_t>(shape.back(), 1);
   if (is_per_matrix(scale, shape)) return Block{rows, cols};
@@ -21,23 +29,63 @@ std::optional<Block> block_of(const DecodedParts& weight) {
   return fitting == weight.blocks.end() ? std::nullopt : std::optional(*fitting);
 }
 
+std::uint64_t count_of(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
+}
+
+/// How many numbers of this dtype a part must have; nullopt for a dtype that it cannot have.
+std::optional<std::uint64_t> wanted_numbers(Part part, DType dtype, const Shape& codes,
+                                            std::uint64_t n_scales, std::uint64_t block_cols) {
+  if (part == Part::kZeroPoint && dtype == DType::kI8) return n_scales;
+  if (dtype != DType::kI32) return std::nullopt;
+  if (part == Part::kGroupOrder) return codes.back();
+  const std::uint64_t across = ceil_div(std::max<std::uint64_t>(codes.back(), 1), block_cols);
+  return ceil_div(n_scales / across, kZerosPerWord) * across;
+}
+
 }  // namespace
 
 std::optional<Encoding> decoded_encoding(
-    const DecodedParts& weight, const std::function<void(ErrorCode, std::string)>& refuse) {
-  if (!kScales.has(weight.scale.dtype)) {
-    refuse(ErrorCode::kDtypeMismatch, fmt::format("is a scale in {}, must be {}",
-                                                  dtype_name(weight.scale.dtype), kScales.text()));
+    const DecodedParts& weight,
+    const std::function<void(std::uint32_t, ErrorCode, std::string)>& refuse) {
+  const Shape& codes = weight.stored[weight.parts.weight()].shape;
+  const std::uint32_t scale_index = weight.parts[Part::kScale];
+  const StoredTensor& scale = weight.stored[scale_index];
+  if (!kScales.has(scale.dtype)) {
+    refuse(scale_index, ErrorCode::kDtypeMismatch,
+           fmt::format("is a scale in {}, must be {}", dtype_name(scale.dtype), kScales.text()));
     return std::nullopt;
   }
   const std::optional<Block> block = block_of(weight);
   if (!block) {
-    refuse(ErrorCode::kShapeMismatch,
+    refuse(scale_index, ErrorCode::kShapeMismatch,
            fmt::format("is a scale of shape {}, a weight of shape {} needs one value, one per row "
                        "or one per block",
-                       shape_text(weight.scale.shape), shape_text(weight.codes.shape)));
+                       shape_text(scale.shape), shape_text(codes)));
     return std::nullopt;
   }
+  bool fits = true;
+  for (const Part which : {Part::kZeroPoint, Part::kGroupOrder}) {
+    if (!weight.parts.has(which)) continue;
+    const std::uint32_t index = weight.parts[which];
+    const StoredTensor& part = weight.stored[index];
+    const std::string_view meaning = part_facts(which).meaning;
+    const auto wanted =
+        wanted_numbers(which, part.dtype, codes, count_of(scale.shape), (*block)[1]);
+    if (wanted == count_of(part.shape)) continue;
+    fits = false;
+    if (!wanted) {
+      refuse(index, ErrorCode::kDtypeMismatch,
+             fmt::format("is {} in {}", meaning, dtype_name(part.dtype)));
+      continue;
+    }
+    refuse(index, ErrorCode::kShapeMismatch,
+           fmt::format("is {} of shape {}, a weight of shape {} with scales of shape {} needs {} "
+                       "numbers",
+                       meaning, shape_text(part.shape), shape_text(codes), shape_text(scale.shape),
+                       *wanted));
+  }
+  if (!fits) return std::nullopt;
   return Encoding{.scheme = SchemeId::kF32,
                   .stored = weight.parts,
                   .block_rows = (*block)[0],

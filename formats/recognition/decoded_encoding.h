@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -14,15 +15,17 @@ namespace ingot::formats {
 
 /// The stored tensors of a weight in codes that are read and not written.
 struct DecodedParts {
-  const StoredTensor &codes, &scale;
+  std::span<const StoredTensor> stored;  ///< of the checkpoint
   StoredParts parts;
   std::span<const Block> blocks;  ///< in the order in which they are tried
 };
 
 /// Their encoding, which is_decoded(): plain F32, with the rows and columns that share a scale, as
 /// decode_values() wants them (formats/relaid/decoded_values.h). A scale is one of the matrix, of a
-/// row or of a block. nullopt, and told to `refuse`, for a scale of another dtype or shape.
-std::optional<Encoding> decoded_encoding(const DecodedParts& weight,
-                                         const std::function<void(ErrorCode, std::string)>& refuse);
+/// row or of a block. nullopt, and told to `refuse` with the number of the part, for a scale, zero
+/// points or an order of columns of another dtype or shape.
+std::optional<Encoding> decoded_encoding(
+    const DecodedParts& weight,
+    const std::function<void(std::uint32_t, ErrorCode, std::string)>& refuse);
 
 }  // namespace ingot::formats

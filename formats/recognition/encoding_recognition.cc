@@ -225,10 +225,11 @@ class Recogniser {
   /// Codes that are read and not written.
   std::optional<LogicalTensor> decoded(std::uint32_t i, LogicalTensor tensor) {
     if (!has_scale(i)) return std::nullopt;
-    const std::uint32_t scale = found_[i].stored[Part::kScale];
-    const auto encoding = decoded_encoding(
-        {input_.stored[i], input_.stored[scale], found_[i].stored, blocks_},
-        [&](ErrorCode code, std::string message) { fault(scale, code, std::move(message)); });
+    const auto encoding =
+        decoded_encoding({input_.stored, found_[i].stored, blocks_},
+                         [&](std::uint32_t part, ErrorCode code, std::string message) {
+                           fault(part, code, std::move(message));
+                         });
     if (!encoding) return std::nullopt;
     tensor.encoding = *encoding;
     return tensor;
@@ -253,6 +254,13 @@ class Recogniser {
 
   /// Finds the scheme, fills in encoding and decoded shape, and looks at the other parts.
   std::optional<LogicalTensor> quantized(std::uint32_t i, LogicalTensor tensor) {
+    if (input_.is_complete && found_[i].stored.has(Part::kScale) &&
+        input_.stored[i].dtype == DType::kI8 && has_zero_points(input_.config, tensor.name)) {
+      fault(i, ErrorCode::kMissingTensor,
+            "is asymmetric by config.json and has no weight_zero_point (a file missing? fetch it "
+            "again)");
+      return std::nullopt;
+    }
     const SchemeFacts* scheme = scheme_of(i);
     if (scheme == nullptr || !has_what_it_needs(i, *scheme)) return std::nullopt;
     tensor.shape = decoded_shape(i, *scheme);

@@ -35,6 +35,35 @@ TEST(HostileScale, WithoutAWeight) {
   }
 }
 
+/// One INT8 weight of Quark, with a zero point for each of its 12 rows.
+TinyCheckpoint tiny_quark(const char* dtype, const std::vector<std::uint64_t>& shape) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, kUp).dtype = "I8";
+  tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "BF16", {12}});
+  tiny.files["model.safetensors"].push_back(
+      {std::string(kUpStem) + ".weight_zero_point", dtype, shape});
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "quark",
+      "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_channel",
+                                         "symmetric": false}}},)");
+  return tiny;
+}
+
+TEST(HostileZeroPoints, OfAnotherShapeOrDtype) {
+  const std::string zeros = std::string(kUpStem) + ".weight_zero_point";
+  refuse(tiny_quark("I8", {6}), kShapeMismatch, {zeros, "of shape [6]", "needs 12 numbers"});
+  refuse(tiny_quark("I8", {12, 8}), kShapeMismatch, {zeros, "needs 12 numbers"});
+  refuse(tiny_quark("U8", {12}), kDtypeMismatch, {zeros, "a zero point in U8"});
+  const TempDir dir;
+  tiny_quark("I8", {12}).write(dir.path());
+  Checkpoint::open(dir.path());
+}
+
+TEST(HostileZeroPoints, ThatAreMissing) {
+  TinyCheckpoint tiny = tiny_quark("I8", {12});
+  remove_tensor(tiny, std::string(kUpStem) + ".weight_zero_point");
+  refuse(tiny, kMissingTensor, {kUp, "asymmetric by config.json", "no weight_zero_point"});
+}
+
 TEST(HostileScale, InTwoConventions) {
   TinyCheckpoint tiny = tiny_fp8();
   tiny.files["model.safetensors"].push_back(
