@@ -171,8 +171,10 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   const bool is_v2 = std::ranges::any_of(kAutoRoundPackings, [&](const AutoRoundPacking& row) {
     return row.format == packing && row.is_gptq_v2;
   });
-  const std::string format =
-      lower_word(block, "checkpoint_format", is_v2 ? std::string_view("gptq_v2") : kGptq);
+  const Json& said = json_member(block, "checkpoint_format");
+  const std::string format = said.is_null()
+                                 ? std::string(is_v2 ? "gptq_v2" : kGptq)
+                                 : lower_word(block, "checkpoint_format", config_text(said));
   if (format != "gptq" && format != "gptq_v2") {
     throw unsupported(
         fmt::format("has checkpoint_format '{}'; this version reads gptq and gptq_v2", format));

@@ -64,7 +64,9 @@ std::string unread_quark(const Json& layer) {
     return dtype == form.dtype && qscheme == form.qscheme && form.has_exponents <= has_exponents;
   });
   const bool is_plain = dtype == "bfloat16" || dtype == "float16" || dtype == "float32";
-  return is_read || is_plain ? std::string() : fmt::format("{} {}", dtype, qscheme);
+  if (is_read || is_plain) return {};
+  return fmt::format("{} {}", dtype.empty() ? "weights of no dtype" : dtype,
+                     qscheme.empty() ? "of no qscheme" : qscheme);
 }
 
 /// Calls visit(layer) for the config of all modules and for those of some.
@@ -105,9 +107,11 @@ std::string unread_auto_round(const Json& block) {
   constexpr std::array kTypes = {"mx_fp", "nv_fp", "fp"};
   constexpr std::string_view kFormat = "auto_round:llm_compressor", kStatic = "auto_round:fp8";
   const std::string format = text_at(block, "packing_format"), type = text_at(block, "data_type");
+  const Json& bits = json_member(block, "bits");
   const bool has_parts = format == kFormat || format.starts_with(kStatic);
   const bool is_known = std::ranges::any_of(kTypes, [&](const char* known) {
-    return type == known || type == fmt::format("{}{}", known, block.value("bits", 0));
+    return type == known || (bits.is_number_unsigned() &&
+                             type == fmt::format("{}{}", known, bits.get<std::uint64_t>()));
   });
   if (has_parts && is_known) return {};
   return fmt::format("{}{}{}", type.empty() ? "weights" : type, format.empty() ? "" : " packed as ",

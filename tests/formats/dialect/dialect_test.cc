@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "formats/dialect/input_major.h"
 #include "formats/dialect/other_tools.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/family/families.h"
@@ -51,6 +53,11 @@ TEST(Dialects, OfOtherToolsAreNamed) {
       {R"({"quant_method": "auto-round", "data_type": "nvfp4_v2",
            "packing_format": "auto_round:llm_compressor_nvfp4_e5m3"})",
        "nvfp4_v2"},
+      {R"({"quant_method": "quark", "global_quant_config": {"weight": {}}})",
+       "weights of no dtype of no qscheme"},
+      {R"({"quant_method": "auto-round", "data_type": "int", "bits": "8",
+           "packing_format": "auto_round:fp8_static"})",
+       "int packed as auto_round:fp8_static"},
       {R"({"quant_method": "bitsandbytes", "load_in_4bit": true})", "model.dequantize()"},
       {R"({"quant_method": "torchao"})", "TorchAO"},
       {R"({"quant_method": "exl3", "bits": 2.5})", "ExLlamaV3"},
@@ -75,6 +82,15 @@ TEST(Dialects, OfAutoRoundAreThoseThatItPacksFor) {
   EXPECT_EQ(dialect("auto_gptq"), "gptq");
   EXPECT_EQ(dialect("gptqmodel"), "gptq");
   EXPECT_EQ(dialect("auto_awq"), "awq");
+}
+
+TEST(Dialects, OfGptqHaveOneOfTwoFormats) {
+  for (const char* format : {"\"marlin\"", "2"}) {
+    const ModelConfig config = config_with(
+        fmt::format(R"({{"quant_method": "gptq", "bits": 4, "checkpoint_format": {}}})", format));
+    expect_error(ErrorCode::kUnsupported, {"has checkpoint_format", "gptq_v2"},
+                 [&] { static_cast<void>(input_major_layout(config)); });
+  }
 }
 
 TEST(Dialects, OfOtherToolsAreReadOnly) {
