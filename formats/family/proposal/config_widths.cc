@@ -28,6 +28,8 @@ bool is_number(const Json& value) {
 
 ConfigWidths::ConfigWidths(const ModelConfig& config) : config_(config) {
   for (const auto& [key, value] : text_keys(config_).items()) {
+    // An output in another scheme has another block, or none.
+    if (&value == &quantization_block(config_)) continue;
     if (is_number(value)) offer(key);
     const bool has_all =
         is_per_layer(value, {config_.num_hidden_layers, config_.num_nextn_predict_layers});

@@ -295,6 +295,16 @@ TEST(Proposal, TakesNoWordForAListByLayer) {
       << yaml;
 }
 
+TEST(Proposal, TakesNoWidthOfTheQuantization) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 8,
+      "num_hidden_layers": 2, "quantization_config": {"quant_method": "gptq", "group_size": 32}})",
+                                    "config.json");
+  for (const int layer : {0, 1}) model.add(fmt::format("layers.{}.a.weight", layer), {32, 8});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_EQ(yaml.find("quantization_config"), std::string::npos) << yaml;
+}
+
 TEST(Proposal, KnowsSeveralMatricesInOne) {
   Listed model;
   model.config = parse_model_config(R"({"model_type": "odd", "d_model": 64, "n_layers": 1,
