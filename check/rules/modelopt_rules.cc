@@ -62,9 +62,16 @@ Statement statement_of(const RuleInput& input) {
   return input.checkpoint.description().is_object() ? file_of(input) : block_of(input);
 }
 
+/// A mixture without its list, which modelopt.required-keys reports.
+bool lacks_list(const Statement& statement) {
+  return statement.block.algo_name() == kModeloptMixed &&
+         !json_member(*statement.object, "quantized_layers").is_object();
+}
+
 /// The fault of a module that engines build quantizable and that is left out in this way.
-constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion) {
+constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion, bool is_mixed) {
   if (is_quantized) {
+    if (is_mixed) return "is quantized, but 'quantized_layers' does not list it";
     return exclusion == Exclusion::kWhole
                ? "is quantized, but the list of excluded modules takes it in"
                : "is quantized, but an excluded module's name is part of its own";
@@ -78,7 +85,7 @@ constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion) {
 template <bool is_quantized, Exclusion exclusion>
 void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  if (statement.object == nullptr) return;
+  if (statement.object == nullptr || lacks_list(statement)) return;
   // SGLang takes an entry that is a whole component of the name, too.
   const engines::ExcludedModules of_sglang(strings_at(*statement.object, statement.list),
                                            engines::Engine::kSglang, false);
@@ -89,8 +96,9 @@ void left_out(const RuleInput& input) {
   for (const LinearModule& module : input.facts.modules) {
     if (module.is_quantizable && module.is_quantized == is_quantized &&
         statement.block.exclusion_of(module.name) == exclusion && !is_component(module))
-      input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                        exclusion_fault(is_quantized, exclusion));
+      input.report_kind(
+          *module.tensor, ErrorCode::kMismatch,
+          exclusion_fault(is_quantized, exclusion, statement.block.algo_name() == kModeloptMixed));
   }
 }
 
@@ -115,6 +123,9 @@ void required_keys(const RuleInput& input) {
   require("quant_algo");
   // A mixture lists the modules that are quantized; ModelOpt leaves an empty list of others out.
   require(algo == kModeloptMixed ? "quantized_layers" : statement.list);
+  if (lacks_list(statement) && statement.object->contains("quantized_layers"))
+    input.report_file(statement.file, ErrorCode::kMismatch,
+                      "has a 'quantized_layers' of no object");
   if (std::string_view(statement.file) != kFile) return;  // the block has neither
   require("kv_cache_quant_algo");
   if (algo.find("NVFP4") != std::string::npos) require("group_size");
@@ -129,6 +140,24 @@ void exclude_not_empty(const RuleInput& input) {
                     fmt::format("has an empty '{}' (name lm_head)", statement.list));
 }
 
+/// Each module that a mixture lists has the algorithm that is listed.
+void algos_of_mixture(const RuleInput& input, const Statement& statement) {
+  if (lacks_list(statement)) return;
+  for (const LinearModule& module : input.facts.modules) {
+    if (!module.is_quantized || statement.block.exclusion_of(module.name) != Exclusion::kNone)
+      continue;
+    const StorageRow* algo = statement.block.algo_of(module.name);
+    const SchemeId scheme = module.tensor->encoding.scheme;
+    if (algo != nullptr && algo->scheme == scheme) continue;
+    input.report_kind(
+        *module.tensor, ErrorCode::kMismatch,
+        fmt::format("is {}, but 'quantized_layers' of {} says {}", facts_of(*module.tensor).name,
+                    statement.file,
+                    algo == nullptr ? std::string("no quant_algo that is known")
+                                    : fmt::format("quant_algo {}", algo->config_name)));
+  }
+}
+
 void quant_algo(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr || !statement.object->contains("quant_algo")) return;
@@ -138,7 +167,7 @@ void quant_algo(const RuleInput& input) {
                       fmt::format("says quant_algo '{}', which no loader knows", name));
     return;
   }
-  if (name == kModeloptMixed) return;
+  if (name == kModeloptMixed) return algos_of_mixture(input, statement);
   const StorageRow* algo = find_storage(input.dialect(), name);
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     const SchemeId scheme = tensor.encoding.scheme;
@@ -224,6 +253,17 @@ void arguments(const RuleInput& input) {
       if (!formats::says_nothing(value))
         refuse(fmt::format("{} is {}, but there are no such tensors", key, config_text(value)));
     }
+    const Json& layers = json_member(*statement.object, "quantized_layers");
+    for (const auto& [module, layer] : layers.is_object() ? layers.items() : kNoBlock.items()) {
+      const StorageRow* algo = find_storage(input.dialect(), text_at(layer, "quant_algo"));
+      const Json& size = json_member(layer, "group_size");
+      // FP8 blocks have two sides.
+      if (algo == nullptr || algo->scheme == SchemeId::kFp8Block || size.is_null() ||
+          size == group_size(*algo))
+        continue;
+      refuse(fmt::format("quantized_layers.{}.group_size is {}, but quant_algo {} means {}", module,
+                         config_text(size), algo->config_name, group_size(*algo)));
+    }
     const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
     if (algo == nullptr) continue;
     const Json& size = json_member(*statement.object, "group_size");
@@ -265,6 +305,14 @@ void statements_agree(const RuleInput& input) {
     const Json& a = json_member(*block.object, key);
     const Json& b = json_member(*file.object, key);
     if (!a.is_null() && !b.is_null() && a != b) report_difference(input, a, key, b, key);
+  }
+  if (block.block.algo_name() == kModeloptMixed && file.block.algo_name() == kModeloptMixed) {
+    for (const LinearModule& module : input.facts.modules) {
+      if (block.block.algo_of(module.name) == file.block.algo_of(module.name)) continue;
+      input.report_kind(*module.tensor, ErrorCode::kMismatch,
+                        "has another quant_algo in config.json's quantized_layers than in those of "
+                        "hf_quant_config.json: engines read one or the other");
+    }
   }
   if (!block.object->contains("ignore") || !file.object->contains("exclude_modules")) return;
   for (const LinearModule& module : input.facts.modules) {

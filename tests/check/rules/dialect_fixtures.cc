@@ -26,6 +26,20 @@ void replace_excluded(EditableCheckpoint& checkpoint, const std::string& old,
   }
 }
 
+/// `quantized_layers` of the quantized MLPs, with that of the first layer as given.
+Json layers_with(const Json& first) {
+  return {{"model.layers.0.mlp", first}, {"model.layers.1.mlp", {{"quant_algo", "NVFP4"}}}};
+}
+
+/// Both statements list modules; the file has another algorithm of the same numbers for one.
+void make_mixtures_differ(EditableCheckpoint& checkpoint) {
+  for (Json* owner : {&checkpoint.config["quantization_config"], &statement(checkpoint)}) {
+    (*owner)["quant_algo"] = "MIXED_PRECISION";
+    (*owner)["quantized_layers"] = layers_with({{"quant_algo", "NVFP4"}});
+  }
+  statement(checkpoint)["quantized_layers"] = layers_with({{"quant_algo", "W4A16_NVFP4"}});
+}
+
 /// Everything is quantized that a release quantizes, so that nothing needs to be excluded.
 EditableCheckpoint make_all_fp8() {
   const Spelled fp8 = {"modelopt", SchemeId::kFp8Tensor, Activations::kStatic};
@@ -70,6 +84,27 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kNvfp4,
        in_statement({{"/quant_algo", "FP8"}}),
        {"modelopt.statements-agree", "modelopt.arguments"}},
+      // Of mixtures, by the module.
+      {"modelopt.quant-algo",
+       kMismatch,
+       kNvfp4,
+       in_statement({{"/quant_algo", "MIXED_PRECISION"},
+                     {"/quantized_layers", layers_with({{"quant_algo", "FP8"}})}}),
+       {"modelopt.statements-agree"}},
+      {"modelopt.quant-algo",
+       kMismatch,
+       kNvfp4,
+       in_statement({{"/quant_algo", "MIXED_PRECISION"},
+                     {"/quantized_layers", layers_with({{"quant_algo", "W3A3"}})}}),
+       {"modelopt.statements-agree"}},
+      {"modelopt.arguments",
+       kMismatch,
+       kNvfp4,
+       in_statement(
+           {{"/quant_algo", "MIXED_PRECISION"},
+            {"/quantized_layers", layers_with({{"quant_algo", "NVFP4"}, {"group_size", 32}})}}),
+       {"modelopt.statements-agree"}},
+      {"modelopt.statements-agree", kMismatch, kNvfp4, make_mixtures_differ},
       {"modelopt.algo-of-sglang", kUnsupported,
        spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic)},
       {"modelopt.exclude-quantized",
