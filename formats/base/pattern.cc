@@ -23,6 +23,13 @@ constexpr std::uint32_t kDepthLimit = 100'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kMaxExpressionBytes = 65'536;
 
+/// Whether no byte is of a longer character.
+bool is_ascii(std::string_view text) {
+  unsigned char bits = 0;
+  for (const char c : text) bits |= static_cast<unsigned char>(c);
+  return bits < 0x80;
+}
+
 /// Index behind the character (UTF-8 code point) that starts at `i`.
 std::size_t next_character(std::string_view text, std::size_t i) {
   do {
@@ -144,7 +151,9 @@ struct Pattern::Regex {
     thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
         pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
     INGOT_CHECK(data != nullptr);
-    return pcre2_match(code, code_units(name), name.size(), 0, 0, data.get(), limits);
+    // PCRE2 reads a name byte by byte to see that it is UTF-8, which takes as long as the match.
+    const std::uint32_t options = is_ascii(name) ? PCRE2_NO_UTF_CHECK : 0;
+    return pcre2_match(code, code_units(name), name.size(), 0, options, data.get(), limits);
   }
 };
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <utility>
 
 #include "formats/base/words.h"
 #include "formats/dialect/config_groups.h"
@@ -48,8 +50,15 @@ std::vector<std::string> fused_modules(std::string_view module) {
 
 }  // namespace
 
-std::size_t ConfigGroups::Entries::find_own(std::string_view module) const {
-  const auto name = places.find(std::string(module));
+struct ConfigGroups::Entries::Found {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::size_t> places;
+};
+
+ConfigGroups::Entries::Entries() : found(std::make_shared<Found>()) {}
+
+std::size_t ConfigGroups::Entries::match_own(const std::string& module) const {
+  const auto name = places.find(module);
   const std::size_t named = name == places.end() ? kNone : name->second;
   for (const auto& [pattern, place] : patterns) {
     if (place >= named) break;
@@ -59,10 +68,21 @@ std::size_t ConfigGroups::Entries::find_own(std::string_view module) const {
 }
 
 // Configs that were written for an engine name its modules.
+std::size_t ConfigGroups::Entries::match(const std::string& module) const {
+  std::size_t place = match_own(module);
+  if (place != kNone) return place;
+  for (const std::string& fused : fused_modules(module)) place = std::min(place, match_own(fused));
+  return place;
+}
+
 std::size_t ConfigGroups::Entries::find(std::string_view module) const {
-  std::size_t place = find_own(module);
-  if (place != kNone || texts.empty()) return place;
-  for (const std::string& fused : fused_modules(module)) place = std::min(place, find_own(fused));
+  if (texts.empty()) return kNone;
+  std::string name(module);
+  const std::scoped_lock lock(found->mutex);
+  const auto known = found->places.find(name);
+  if (known != found->places.end()) return known->second;
+  const std::size_t place = match(name);
+  found->places.emplace(std::move(name), place);
   return place;
 }
 

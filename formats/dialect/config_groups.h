@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -87,16 +88,22 @@ class ConfigGroups {
 
   /// Names and expressions by their places in the order in which they were read.
   struct Entries {
+    /// The places of modules that were asked for: rules and engines ask for the same ones.
+    struct Found;
+
     std::unordered_map<std::string, std::size_t> places;
     std::vector<std::pair<Pattern, std::size_t>> patterns;
     std::vector<std::string> texts;   // by place
     std::vector<std::size_t> groups;  // by place: the group that an entry means
+    std::shared_ptr<Found> found;     // of these entries, so copies share it
 
+    Entries();
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
     /// The place of the first entry that matches the module, else of one that matches a module of
-    /// engines of which it is a part (`qkv_proj`, `experts`), or kNone.
+    /// engines of which it is a part (`qkv_proj`, `experts`), or kNone. Safe from many threads.
     [[nodiscard]] std::size_t find(std::string_view module) const;
-    [[nodiscard]] std::size_t find_own(std::string_view module) const;
+    [[nodiscard]] std::size_t match(const std::string& module) const;
+    [[nodiscard]] std::size_t match_own(const std::string& module) const;
   };
 
   void add_targets(const Json& group, Faults& faults);
