@@ -1,6 +1,7 @@
 #include "engines/verdicts.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -188,23 +189,33 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Ser
 
 EngineVerdict engine_verdict(const Checkpoint& checkpoint, const EngineRow& engine,
                              const Serving& serving) {
-  const auto not_known = [&](const std::string& tensor, std::string reason) {
-    return EngineVerdict{.engine = &engine,
-                         .is_known = false,
-                         .options = {},
-                         .tensor = tensor,
-                         .reason = std::move(reason)};
+  return engine_verdicts(checkpoint, std::array{&engine}, serving).front();
+}
+
+std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint,
+                                           std::span<const EngineRow* const> engines,
+                                           const Serving& serving) {
+  std::vector<EngineVerdict> verdicts;
+  const auto none_known = [&](const std::string& tensor, const std::string& reason) {
+    for (const EngineRow* engine : engines) {
+      verdicts.push_back(
+          {.engine = engine, .is_known = false, .options = {}, .tensor = tensor, .reason = reason});
+    }
+    return verdicts;
   };
   if (const auto unread = formats::unread_codes(checkpoint))
-    return not_known(unread->first->name, "it holds codes that this version cannot read");
+    return none_known(unread->first->name, "it holds codes that this version cannot read");
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (formats::is_decoded(tensor.encoding))
-      return not_known(tensor.name, "it was not tried with codes of this kind");
+      return none_known(tensor.name, "it was not tried with codes of this kind");
     if (formats::is_packed_int8(tensor.encoding))
-      return not_known(tensor.name, "it was not tried with codes packed in 8 bits");
+      return none_known(tensor.name, "it was not tried with codes packed in 8 bits");
   }
-  return verdict_of(engine, checkpoint.dialect(), checkpoint.family().name,
-                    kinds_of(checkpoint, serving));
+  const std::vector<EngineWeight> kinds = kinds_of(checkpoint, serving);
+  for (const EngineRow* engine : engines) {
+    verdicts.push_back(verdict_of(*engine, checkpoint.dialect(), checkpoint.family().name, kinds));
+  }
+  return verdicts;
 }
 
 }  // namespace ingot::engines

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,5 +44,9 @@ std::string_view failure_text(const EngineVerdict& verdict);
 /// A verdict of one version, by its rows.
 EngineVerdict engine_verdict(const formats::Checkpoint& checkpoint, const EngineRow& engine,
                              const Serving& serving);
+/// The same of several, in their order: the weights are read once.
+std::vector<EngineVerdict> engine_verdicts(const formats::Checkpoint& checkpoint,
+                                           std::span<const EngineRow* const> engines,
+                                           const Serving& serving);
 
 }  // namespace ingot::engines

@@ -144,9 +144,7 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
 }
 
 std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const Serving& serving) {
-  std::vector<EngineVerdict> verdicts;
-  for (const EngineRow* engine : engines())
-    verdicts.push_back(engine_verdict(checkpoint, *engine, serving));
+  std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint, engines(), serving);
   if (checkpoint.slicing() != nullptr || checkpoint.dialect().is_read_only) return verdicts;
   const EngineInput facts(checkpoint);
   const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;

@@ -1,6 +1,7 @@
 #include "engines/modules/built_modules.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "formats/base/error.h"
@@ -93,7 +94,7 @@ std::string_view joined_name(const LogicalTensor& tensor, Engine engine) {
 
 BuiltModules::BuiltModules(const Checkpoint& checkpoint, std::span<const LinearModule> layers,
                            Engine engine, bool has_draft_names) {
-  std::map<std::string, std::size_t> number_of;
+  std::unordered_map<std::string, std::size_t> number_of;
   std::vector<std::vector<Member>> members;
   const NamesOfDrafts names{.engine = engine, .are_own = has_draft_names};
   for (const LinearModule& layer : layers) {

@@ -83,6 +83,8 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& fact
     for (const ConfigGroup& group : facts_.groups->groups()) {
       if (!group.has_weights) refusal_ = fmt::format("config_groups.{} has no weights", group.name);
     }
+    if (!refusal_.empty()) return;
+    for (const BuiltModule& module : built_.modules()) grouped_.push_back(by_groups(module));
   } else if (facts_.quantization != nullptr && dialect == "deepseek") {
     read_fp8();
   }
@@ -118,7 +120,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   if (is_sglang() && is_router) return plain("always plain");
   const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
   if (!module.is_quantizable && !may_be_named) return plain("always plain");
-  if (facts_.groups) return by_groups(built);
+  if (facts_.groups) return grouped_[built_.module_of(layer)];
   if (modelopt_)
     return by_modelopt(built, is_sglang() && has_draft_names_ && !module.draft_name.empty());
   if (block_) return by_block(module);

@@ -99,6 +99,7 @@ class ConfigReader {
   std::vector<std::string> faults_;
   std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
   std::vector<Listed> listed_;             ///< in it, by the number of the built module
+  std::vector<Belief> grouped_;            ///< by config_groups, by the same number
   std::optional<ModeloptFacts> modelopt_;  ///< of vLLM and SGLang
   std::optional<TransformersFacts> transformers_;
   std::optional<formats::ModeloptBlock> block_;  ///< of other engines
