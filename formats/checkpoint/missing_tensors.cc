@@ -2,8 +2,10 @@
 
 #include <optional>
 #include <set>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "formats/checkpoint/family_match.h"
 #include "formats/recognition/part_names.h"
@@ -24,20 +26,24 @@ struct Present {
 
 Present list_present(const Checkpoint& checkpoint) {
   Present present;
-  // A tensor that could not be understood (no scale, say) is still not missing.
-  const NameGrammar grammar(checkpoint.family(), checkpoint.config());
-  for (const StoredTensor& tensor : checkpoint.stored()) {
-    std::string name = weight_name(tensor);
-    const auto match = grammar.match(name);
-    present.names.insert(std::move(name));
-    if (match && match->layer) present.layers.insert(*match->layer);
-  }
+  // The names by which rows know weights that were understood.
+  std::vector<std::string_view> known(checkpoint.stored().size());
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     present.names.insert(tensor.name);
     if (!tensor.layer) continue;
+    known[tensor.encoding.stored.weight()] = tensor.name;
     present.layers.insert(*tensor.layer);
     if (tensor.rule != nullptr && tensor.rule->presence == Presence::kStacked)
       present.stacked_layers.insert(*tensor.layer);
+  }
+  // A tensor that could not be understood (no scale, say) is still not missing.
+  const NameGrammar grammar(checkpoint.family(), checkpoint.config());
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    std::string name = weight_name(checkpoint.stored()[i]);
+    if (name == known[i]) continue;
+    const auto match = grammar.match(name);
+    present.names.insert(std::move(name));
+    if (match && match->layer) present.layers.insert(*match->layer);
   }
   return present;
 }
