@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
@@ -16,13 +14,25 @@ namespace {
 
 constexpr std::size_t kLengthBytes = 8;
 
-/// `text` as a JSON string with its quotes.
-std::string json_string(std::string_view text) {
+/// Appends `value` as a JSON string with its quotes.
+void append_string(std::string_view value, std::string& text) {
+  // Nearly all names are their own spelling.
+  const bool is_plain = std::ranges::all_of(
+      value, [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+  if (is_plain) {
+    text.append(1, '"').append(value).append(1, '"');
+    return;
+  }
   try {
-    return Json(text).dump();
+    text += Json(value).dump();
   } catch (const Json::exception&) {
     throw Error(ErrorCode::kCorrupt, "tensor name is not valid UTF-8");
   }
+}
+
+void append_number(std::uint64_t number, std::string& text) {
+  const fmt::format_int digits(number);
+  text.append(digits.data(), digits.size());
 }
 
 void check_specs(std::span<const TensorSpec> tensors) {
@@ -65,11 +75,12 @@ std::string safetensors_header_text(std::span<const TensorSpec> tensors,
                                     std::span<const std::pair<std::string, std::string>> metadata) {
   check_specs(tensors);
   std::string text(kLengthBytes, '\0');
-  auto out = std::back_inserter(text);
   text += R"({"__metadata__":{)";
   for (const auto& [key, value] : metadata) {
-    fmt::format_to(out, "{}{}:{}", text.back() == '{' ? "" : ",", json_string(key),
-                   json_string(value));
+    if (text.back() != '{') text += ',';
+    append_string(key, text);
+    text += ':';
+    append_string(value, text);
   }
   text += '}';
   std::uint64_t begin = 0;
@@ -79,9 +90,18 @@ std::string safetensors_header_text(std::span<const TensorSpec> tensors,
     if (!end) {
       throw Error(ErrorCode::kLimit, "data of one file overflow 64 bits").in_tensor(tensor.name);
     }
-    fmt::format_to(out, R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                   json_string(tensor.name), dtype_name(tensor.dtype), fmt::join(tensor.shape, ","),
-                   begin, *end);
+    text += ',';
+    append_string(tensor.name, text);
+    text.append(R"(:{"dtype":")").append(dtype_name(tensor.dtype)).append(R"(","shape":[)");
+    for (const std::uint64_t length : tensor.shape) {
+      if (text.back() != '[') text += ',';
+      append_number(length, text);
+    }
+    text += R"(],"data_offsets":[)";
+    append_number(begin, text);
+    text += ',';
+    append_number(*end, text);
+    text += "]}";
     begin = *end;
   }
   text += '}';
