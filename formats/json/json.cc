@@ -7,6 +7,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
+#include "formats/json/json_scanner.h"
 #include "formats/json/python_words.h"
 
 namespace ingot::formats {
@@ -98,6 +99,15 @@ class SaxAdapter {
   std::size_t depth_ = 0;
 };
 
+class NoEvents final : public JsonEvents {
+ public:
+  void begin_object() override {}
+  void begin_array() override {}
+  void end() override {}
+  void key(std::string&& /*name*/) override {}
+  void value(Json&& /*scalar*/) override {}
+};
+
 /// Builds the tree. Own code because ordered_json looks every new key up among all earlier ones,
 /// which takes minutes on an object of 100,000 keys, and silently replaces duplicates.
 class TreeBuilder final : public JsonEvents {
@@ -165,9 +175,11 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
         .at_byte(text_offset + nul);
   }
   SaxAdapter adapter(where, events, text_offset);
-  if (!Json::sax_parse(text.begin(), text.end(), &adapter)) {
-    throw Error(ErrorCode::kCorrupt, "is not valid JSON").in_file(where);
-  }
+  if (JsonScanner(text, adapter).scan()) return;
+  NoEvents none;
+  SaxAdapter refusal(where, none, text_offset);
+  static_cast<void>(Json::sax_parse(text.begin(), text.end(), &refusal));
+  throw Error(ErrorCode::kCorrupt, "is not valid JSON").in_file(where);
 }
 
 Json parse_json(std::string_view text, std::string_view where) {

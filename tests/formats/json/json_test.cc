@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -45,6 +46,39 @@ TEST(Json, AcceptsAnySingleValue) {
   EXPECT_EQ(parse_json("{}", "f"), Json::object());
   EXPECT_EQ(parse_json("-9223372036854775808", "f").get<std::int64_t>(),
             std::numeric_limits<std::int64_t>::min());
+}
+
+// Each byte in turn becomes another one, or is left out.
+TEST(Json, IsReadAsTheLibraryReadsIt) {
+  const std::string document =
+      "{\"name\": [0, -1, 20, 1.5e-3, true, false, null], \"\\u00e9\\n\": {\"\xC3\xA9\": "
+      "\"\\\\\"},\t"
+      "\"whole\": [9999999999999999999, 18446744073709551615]}\r\n ";
+  const std::string_view bytes = "{}[],:\"\\ 0-.+eEtu/a\x7F\x1F\xC3\xA9";
+  std::size_t n_read = 0;
+  const auto compare = [&](const std::string& text) {
+    if (!Json::accept(text)) {
+      EXPECT_THROW(parse_json(text, "f"), Error) << text;
+      return;
+    }
+    const Json read = Json::parse(text);
+    // More bits than 64 are refused here, and rounded there.
+    if (read.dump().find("e+") != std::string::npos) return;
+    ++n_read;
+    EXPECT_EQ(parse_json(text, "f").dump(), read.dump()) << text;
+  };
+  compare(document);
+  for (std::size_t i = 0; i < document.size(); ++i) {
+    std::string text = document;
+    text.erase(i, 1);
+    compare(text);
+    for (const char byte : bytes) {
+      text = document;
+      text[i] = byte;
+      compare(text);
+    }
+  }
+  EXPECT_GT(n_read, 200U);
 }
 
 TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
