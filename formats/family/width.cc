@@ -23,6 +23,8 @@ constexpr std::size_t kMaxText = 200;
 constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxSteps = 64;
 constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
+/// The name of the layer's own number, from 0.
+constexpr std::string_view kLayerName = "layer";
 
 using Number = std::uint64_t ModelConfig::*;
 
@@ -241,6 +243,7 @@ const Json& config_value(const ModelConfig& config, std::string_view path) {
 std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer layer) {
   if (step.kind == Kind::kNumber) return step.number;
   if (step.kind == Kind::kField) return field_value(step.key, step.field, config, layer);
+  if (step.key == kLayerName) return layer.value_or(0);
   const Json& said = config_value(config, step.key);
   const bool has_own = layer && is_list(said, config);
   if (has_own && *layer >= said.size()) return 0;
@@ -286,7 +289,8 @@ std::uint64_t Width::size(const ModelConfig& config, Layer layer) const {
 bool Width::differs_by_layer(const ModelConfig& config) const {
   return std::ranges::any_of(steps_, [&](const Step& step) {
     if (step.kind == Kind::kField) return layers_of(step.key, config) != nullptr;
-    return step.kind == Kind::kKey && is_list(config_value(config, step.key), config);
+    return step.kind == Kind::kKey &&
+           (step.key == kLayerName || is_list(config_value(config, step.key), config));
   });
 }
 

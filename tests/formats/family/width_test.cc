@@ -52,6 +52,10 @@ TEST(Widths, FollowTheListsOfTheConfig) {
   EXPECT_TRUE(extra.differs_by_layer(config));
   expect_error(ErrorCode::kCorrupt, {"'extra_width' is [5,6,7]"},
                [&] { static_cast<void>(extra.size(config)); });
+  const Width of_first_two = Width::parse("2 / (layer + 1)");
+  EXPECT_TRUE(of_first_two.differs_by_layer(config));
+  EXPECT_EQ(of_first_two.size(config, 1), 1U);
+  EXPECT_EQ(of_first_two.size(config, 2), 0U);
 }
 
 TEST(Widths, NameTheLayerThatLacksOne) {
