@@ -389,7 +389,7 @@ const TensorRule* row_of_tables(std::string_view pattern) {
     std::map<std::string_view, const TensorRule*> rows;
     for (const Family* family : families()) {
       for (const TensorRule& rule : family->rules) {
-        if (is_expert_stack(rule.role)) continue;
+        if (is_expert_stack(rule.role) || rule.role == Role::kOther) continue;
         const auto [row, is_new] = rows.try_emplace(behind_layer(rule.pattern), &rule);
         // A word with two meanings in two families is ambiguous.
         if (!is_new && row->second != nullptr && row->second->role != rule.role)
