@@ -368,8 +368,7 @@ class Proposal {
       usual = {};
     }
     const TensorRule* known = spelling.is_known || stacks ? nullptr : row_of_tables(pattern);
-    const bool is_told = known != nullptr && known->role != Role::kOther;
-    if (is_told && !is_odd_joint && (n_sides == 2 || !known->fp8_by_default)) {
+    if (known != nullptr && !is_odd_joint && (n_sides == 2 || !known->fp8_by_default)) {
       spelling = {.role = known->role, .is_known = true};
       usual.is_linear = known->fp8_by_default;
     }
