@@ -33,7 +33,7 @@ CHOSEN = {"num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k
           "experts_per_token"}
 HEADS = {heads for heads, _ in DIVIDED} | {"index_n_heads", "num_heads"}
 GROUPS = {groups for _, groups in DIVIDED} | {"sparse_num_index_heads"}
-# Of a head: a quarter of it may be rotated, and rotation pairs values.
+# Widths of a head: a quarter of it may be rotated, and rotation pairs values.
 HEAD_DIMS = {"head_dim", "swa_head_dim", "global_head_dim", "v_head_dim", "swa_v_head_dim", "qk_nope_head_dim",
              "index_head_dim", "kv_channels", "linear_key_head_dim", "linear_value_head_dim",
              "mamba_head_dim", "mamba_d_head", "sparse_index_dim", "query_pre_attn_scalar"}
@@ -281,7 +281,7 @@ def loaded(path):
         return json.load(file)
 
 
-# Of the checkpoints in directories, which are mostly other schemes of the same models, those of other kinds.
+# Most checkpoints in directories are other schemes of these models; models of other kinds are added.
 configs = {os.path.basename(path).split(".")[0]: loaded(path)
            for path in glob.glob(os.path.join(root, "formats", "family", "configs", "*.json"))
            + glob.glob(os.path.join(golden, "headers", "*.config.json"))}

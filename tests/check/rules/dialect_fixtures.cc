@@ -84,7 +84,7 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kNvfp4,
        in_statement({{"/quant_algo", "FP8"}}),
        {"modelopt.statements-agree", "modelopt.arguments"}},
-      // Of mixtures, by the module.
+      // Modules of mixtures.
       {"modelopt.quant-algo",
        kMismatch,
        kNvfp4,
