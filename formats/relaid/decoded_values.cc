@@ -13,6 +13,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/other_float8.h"
+#include "formats/relaid/forwarded_bytes.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/scale_shapes.h"
@@ -59,22 +60,14 @@ const std::array<float, 256>& values_of(DType dtype) {
   return tables[static_cast<std::size_t>(kind - kFloat8Kinds.begin())];
 }
 
-class DecodedBytes final : public StoredBytes {
+class DecodedBytes final : public ForwardedBytes {
  public:
   DecodedBytes(std::unique_ptr<StoredBytes> bytes, std::map<std::uint32_t, CodedWeight> weights,
                std::map<std::uint32_t, StoredTensor> numbers)
-      : bytes_(std::move(bytes)), weights_(std::move(weights)), numbers_(std::move(numbers)) {}
+      : ForwardedBytes(std::move(bytes)),
+        weights_(std::move(weights)),
+        numbers_(std::move(numbers)) {}
 
-  [[nodiscard]] std::span<const SourceFile> files() const override { return bytes_->files(); }
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
-    return bytes_->header_bytes(file);
-  }
-  [[nodiscard]] bool has_data(std::uint32_t file) const override { return bytes_->has_data(file); }
-  void read_file(std::uint32_t file, std::uint64_t offset,
-                 std::span<std::byte> out) const override {
-    bytes_->read_file(file, offset, out);
-  }
-  void close_file(std::uint32_t file) const override { bytes_->close_file(file); }
   [[nodiscard]] bool is_whole() const override { return bytes_->is_whole(); }
   [[nodiscard]] std::string home_file(std::uint32_t index) const override {
     return bytes_->home_file(index);
@@ -202,7 +195,6 @@ class DecodedBytes final : public StoredBytes {
     }
   }
 
-  const std::unique_ptr<StoredBytes> bytes_;
   const std::map<std::uint32_t, CodedWeight> weights_;   // by the number of the codes
   const std::map<std::uint32_t, StoredTensor> numbers_;  // that are seen many times
 };

@@ -12,6 +12,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/places/nest.h"
+#include "formats/relaid/forwarded_bytes.h"
 
 namespace ingot::formats {
 namespace {
@@ -32,26 +33,15 @@ std::uint32_t field_of(std::span<const std::uint32_t> words, std::uint64_t bits,
 /// Where AWQ puts the nibble of each of eight rows.
 constexpr std::array<unsigned, kCodesPerWord> kInterleaved = {0, 4, 1, 5, 2, 6, 3, 7};
 
-class RelaidBytes final : public StoredBytes {
+class RelaidBytes final : public ForwardedBytes {
  public:
   RelaidBytes(bool has_order, std::unique_ptr<StoredBytes> bytes,
               std::vector<InputMajorWeight> sources, std::vector<RelaidView> views)
-      : has_order_(has_order),
-        bytes_(std::move(bytes)),
+      : ForwardedBytes(std::move(bytes)),
+        has_order_(has_order),
         sources_(std::move(sources)),
         views_(std::move(views)),
         is_proven_(sources_.size()) {}
-
-  [[nodiscard]] std::span<const SourceFile> files() const override { return bytes_->files(); }
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
-    return bytes_->header_bytes(file);
-  }
-  [[nodiscard]] bool has_data(std::uint32_t file) const override { return bytes_->has_data(file); }
-  void read_file(std::uint32_t file, std::uint64_t offset,
-                 std::span<std::byte> out) const override {
-    bytes_->read_file(file, offset, out);
-  }
-  void close_file(std::uint32_t file) const override { bytes_->close_file(file); }
 
   void read(std::uint32_t index, const StoredTensor& /*tensor*/, std::uint64_t offset,
             std::span<std::byte> out) const override {
@@ -279,7 +269,6 @@ class RelaidBytes final : public StoredBytes {
   }
 
   const bool has_order_;
-  const std::unique_ptr<StoredBytes> bytes_;
   const std::vector<InputMajorWeight> sources_;
   const std::vector<RelaidView> views_;
   mutable std::vector<std::atomic<bool>> is_proven_;
