@@ -11,6 +11,7 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
+#include "inference/kernels/matmul_task.h"
 #include "inference/model/decoder_layer.h"
 #include "inference/model/model_memory.h"
 #include "inference/model/step/step.h"
@@ -144,7 +145,7 @@ std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64
   return (rows * values_per_row(spec, threads) + longest * values_per_token(spec, threads) +
           windows) *
              sizeof(float) +
-         expanded;
+         expanded + threads * sizeof(MatmulTiles);
 }
 
 std::uint64_t program_memory(const formats::Checkpoint& source) {

@@ -81,6 +81,12 @@ inline constexpr std::size_t kTileVectors = 32;
 /// Rows of x multiplied with them: 256 KiB of those columns.
 inline constexpr std::size_t kPanelM = 128;
 
+/// Decoded weights and sums of a panel, 240 KiB; each thread that multiplies by tiles has one.
+struct MatmulTiles {
+  alignas(64) float weights[kPanelN / kTileN][kTileVectors * kTileN * kDotLanes];
+  alignas(64) float lanes[kPanelM / kTileM][kPanelN / kTileN][kTileM * kTileN * kDotLanes];
+};
+
 /// A product under way. Columns of x are padded with zeros to `vectors` x 16 and, where the
 /// target's decoder wants it, interleaved.
 struct MatmulTask {

@@ -143,17 +143,16 @@ HWY_INLINE void store_tile(const float* lanes, MatrixView<float> y) {
   }
 }
 
+// Kept from task to task: blocks of this size that come and go on many threads stay in the pools
+// that the allocator has for each of them.
+MatmulTiles* tiles_of_this_thread() {
+  thread_local const std::unique_ptr<MatmulTiles> tiles(new MatmulTiles);
+  return tiles.get();
+}
+
 template <class Decoder>
 HWY_NOINLINE void tile_run(const MatmulTask& task, std::size_t begin, std::size_t end) {
-  constexpr std::size_t kTileFloats = kTileVectors * kTileN * kDotLanes;
-  constexpr std::size_t kTileLanes = kTileM * kTileN * kDotLanes;
-  constexpr std::size_t kPanelTilesN = kPanelN / kTileN;
-  constexpr std::size_t kPanelTilesM = kPanelM / kTileM;
-  struct Scratch {
-    alignas(64) float weights[kPanelTilesN][kTileFloats];
-    alignas(64) float lanes[kPanelTilesM][kPanelTilesN][kTileLanes];
-  };
-  const std::unique_ptr<Scratch> scratch(new Scratch);
+  MatmulTiles* const scratch = tiles_of_this_thread();
   const typename Decoder::Shared shared(task.table);
   const std::size_t rows = task.y.rows;
   for (std::size_t m0 = 0; m0 < rows; m0 += kPanelM) {
