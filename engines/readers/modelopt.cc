@@ -102,7 +102,7 @@ void ConfigReader::read_body(const Json& source, bool is_file) {
   const Json& layers = json_member(body, "quantized_layers");
   if (is_vllm(engine_) && algo == kModeloptMixed && (!layers.is_object() || layers.empty()))
     refusal_ = "no quantized_layers";
-  modelopt_.emplace();
+  modelopt_ = ModeloptFacts();
   modelopt_->algo = std::move(algo);
   modelopt_->excluded.emplace(strings_at(owner, key), engine_, !built_.is_latent());
   if (layers.is_object()) modelopt_->layers = &layers;

@@ -73,7 +73,7 @@ void ConfigReader::read_fp8_in_transformers() {
     silence_ = "skips quant_method " + method;
     return;
   }
-  transformers_.emplace();
+  transformers_ = TransformersFacts();
   if (block.contains("activation_scheme")) {
     const std::string scheme = lower_case(text_at(block, "activation_scheme"));
     if (scheme != "dynamic" && scheme != "static") return refuse("activation_scheme " + scheme);
@@ -112,7 +112,7 @@ void ConfigReader::read_fp8_in_transformers() {
 
 // apply_quantization_config of compressed-tensors, quantization/lifecycle/apply.py:97.
 void ConfigReader::read_groups_in_transformers() {
-  transformers_.emplace();
+  transformers_ = TransformersFacts();
   const std::vector<ConfigGroup>& groups = facts_.groups->groups();
   if (groups.empty()) {
     refusal_ = "no config_groups";

@@ -324,7 +324,8 @@ class ConfigMeaning::Reader {
   void read_unknown() {
     for (const auto& [key, value] : object_.items()) {
       const bool is_text =
-          value.is_object() && std::ranges::any_of(text_config_keys(), [&](std::string_view text) {
+          value.is_object() &&
+          std::ranges::any_of(text_config_keys(), [&key = key](std::string_view text) {
             return text.substr(0, text.find('.')) == key;
           });
       if (is_known(key) || value.is_null() || is_text) continue;

@@ -1,9 +1,10 @@
 #include "formats/config/keys.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
-#include <ranges>
+#include <sstream>
 
 #include "formats/json/json.h"
 
@@ -121,9 +122,8 @@ constexpr Plain kPlain[] = {
 };
 
 std::vector<std::string> words_in(std::string_view text) {
-  std::vector<std::string> words;
-  for (const auto word : std::views::split(text, ' ')) words.emplace_back(word.begin(), word.end());
-  return words;
+  std::istringstream in{std::string(text)};
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 }  // namespace
