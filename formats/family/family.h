@@ -181,9 +181,11 @@ bool has_kv_heads(const TensorRule& rule);
 void require_widths(const Family& family, const ModelConfig& config);
 
 /// The name of a row's tensor in a checkpoint with this config's prefix of the text model. `layer`
-/// counts MTP layers behind the main ones, whatever the name says.
+/// counts MTP layers behind the main ones, whatever the name says; `part` is the number below a
+/// key.
 std::string row_name(const Family& family, const ModelConfig& config, const TensorRule& rule,
-                     std::optional<std::uint32_t> layer, std::optional<std::uint32_t> expert);
+                     std::optional<std::uint32_t> layer, std::optional<std::uint32_t> expert,
+                     std::optional<std::uint32_t> part = std::nullopt);
 /// The first row of this role whose tensors the config allows in `layer`, or null.
 const TensorRule* find_row(const Family& family, const ModelConfig& config, Role role,
                            std::optional<std::uint32_t> layer);
@@ -231,6 +233,12 @@ class NameGrammar {
   struct Words {
     std::vector<std::string> layer, mtp, expert;
   };
+  /// Words that end with a number below a key of config.json.
+  struct CountedWord {
+    std::string before;  ///< the word before, where nothing else is in the word
+    std::string head, mark;
+    Width count;
+  };
   struct NumberedName;
   [[nodiscard]] NumberedName split_numbers(std::string_view name) const;
   [[nodiscard]] std::optional<Match> match_text(std::string name) const;
@@ -238,6 +246,7 @@ class NameGrammar {
   const Family* family_;
   const ModelConfig* config_;
   Words words_;
+  std::vector<CountedWord> counted_;
   std::vector<std::pair<std::string, std::vector<const TensorRule*>>>
       by_pattern_;  // sorted by pattern
 };

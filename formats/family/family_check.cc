@@ -19,6 +19,20 @@ constexpr std::uint64_t kMaxFirstLayer = 1;
 
 constexpr std::array kMarks = {kLayerMark, kMtpMark, kExpertMark};
 
+/// The mark that a word is or ends with; empty without one.
+std::string_view mark_of(std::string_view word) {
+  const std::size_t at = word.find('{');
+  return at == std::string_view::npos || word.find('}') != word.size() - 1 ? std::string_view()
+                                                                           : word.substr(at);
+}
+
+bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
+
 [[noreturn]] void refuse(const FamilyRow& row, std::string_view fact) {
   throw Error(ErrorCode::kInvalidArgument,
               row.line > 0 ? fmt::format("line {}: '{}' {}", row.line, row.rule.pattern, fact)
@@ -153,6 +167,14 @@ void require_sound(const FamilyRow& row) {
 
 }  // namespace
 
+std::string_view key_mark(std::string_view pattern) {
+  for (const std::string_view word : name_words(pattern)) {
+    const std::string_view mark = mark_of(word);
+    if (!mark.empty() && std::ranges::find(kMarks, mark) == kMarks.end()) return mark;
+  }
+  return {};
+}
+
 bool is_same_place(const TensorRule& a, const TensorRule& b) {
   return a.pattern == b.pattern && a.scope == b.scope &&
          std::ranges::equal(a.layers, b.layers,
@@ -188,18 +210,20 @@ void require_marks(const FamilyRow& row) {
   for (const std::string_view word : name_words(row.rule.pattern)) {
     if (word.empty())
       refuse(row, "has nothing between two dots, before the first or after the last");
-    const auto mark = std::ranges::find(kMarks, word);
-    const bool is_mark = mark != kMarks.end();
-    if (!is_mark && !std::ranges::all_of(word, [](char c) {
-          return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                 c == '_' || c == '-';
-        })) {
+    const std::string_view mark = mark_of(word);
+    const bool is_known = std::ranges::find(kMarks, mark) != kMarks.end();
+    const bool is_of_key =
+        !mark.empty() && !is_known && mark.size() > 2 && is_plain(mark.substr(1, mark.size() - 2));
+    const std::string_view head = word.substr(0, word.size() - mark.size());
+    if (!is_plain(head) || (!mark.empty() && !is_of_key && !(is_known && head.empty()))) {
       refuse(row, fmt::format("has '{}': a word between dots has letters, digits, _ and -, or is "
-                              "one of {{layer}}, {{mtp}} and {{expert}}",
+                              "one of {{layer}}, {{mtp}} and {{expert}}, or ends with a key of "
+                              "config.json in braces",
                               word));
     }
-    if (is_mark && before.empty()) refuse(row, "begins with a number");
-    if (is_mark && !seen.insert(word).second) refuse(row, fmt::format("has {} twice", word));
+    if (!mark.empty() && head.empty() && before.empty()) refuse(row, "begins with a number");
+    if (!mark.empty() && !seen.insert(is_of_key ? "{KEY}" : mark).second)
+      refuse(row, fmt::format("has {} twice", is_of_key ? "a number below a key" : mark));
     before = word;
   }
   if (seen.contains(kLayerMark) && seen.contains(kMtpMark))
@@ -214,12 +238,13 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
     require_sound(row);
     std::string_view before;
     for (const std::string_view word : name_words(row.rule.pattern)) {
-      if (std::ranges::find(kMarks, word) != kMarks.end()) {
-        const auto [known, is_new] = meaning.emplace(before, word);
-        if (!is_new && known->second != word) {
+      if (const std::string_view mark = mark_of(word); !mark.empty()) {
+        const auto place = mark == word ? before : word.substr(0, word.size() - mark.size());
+        const auto [known, is_new] = meaning.emplace(place, mark);
+        if (!is_new && known->second != mark) {
           refuse(row, fmt::format("has {} behind '{}', where another row has {} (MTP layers named "
                                   "like others: mtp_layers)",
-                                  word, before, known->second));
+                                  mark, place, known->second));
         }
       }
       before = word;

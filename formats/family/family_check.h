@@ -19,6 +19,10 @@ inline bool has_mark(std::string_view pattern, std::string_view mark) {
   return pattern.find(mark) != std::string_view::npos;
 }
 
+/// The mark of a number below a key of config.json, at the end of a word (`{split_ngram_parts}` in
+/// `shard_{split_ngram_parts}`); empty without one.
+std::string_view key_mark(std::string_view pattern);
+
 /// A row, and its values in the file.
 struct FamilyRow {
   TensorRule rule = {};
@@ -32,8 +36,8 @@ bool is_same_place(const TensorRule& a, const TensorRule& b);
 /// A condition of `layers`: a key of config.json with values, or `listed_in` and `not_listed_in`.
 LayerCondition read_layer_condition(const Yaml& value);
 
-/// Refuses a name that has other characters than tensors' names do, a mark that is unknown, stands
-/// twice or is no whole word between dots.
+/// Refuses a name that has other characters than tensors' names do, a mark that stands twice or,
+/// unless it is that of a number below a key, is no whole word between dots.
 void require_marks(const FamilyRow& row);
 
 /// Refuses rows that contradict themselves, and rows that conflict: two for one name in the same

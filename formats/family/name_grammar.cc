@@ -41,11 +41,17 @@ bool is_in(const std::vector<std::string>& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
+/// How many numbers are below the key of such a mark.
+Width count_of(std::string_view mark, const Family& family) {
+  return Width::parse(mark.substr(1, mark.size() - 2), family.widths);
+}
+
 }  // namespace
 
 struct NameGrammar::NumberedName {
   std::string pattern;
-  std::optional<std::uint32_t> layer, mtp, expert;
+  std::optional<std::uint32_t> layer, mtp, expert, part;
+  const Width* n_parts = nullptr;
 };
 
 NameGrammar::NumberedName NameGrammar::split_numbers(std::string_view name) const {
@@ -66,7 +72,20 @@ NameGrammar::NumberedName NameGrammar::split_numbers(std::string_view name) cons
       result.expert = number;
       result.pattern += kExpertMark;
     } else {
-      result.pattern += component;
+      const auto number_in = [&](const CountedWord& word) {
+        const bool fits =
+            word.head.empty() ? previous == word.before : component.starts_with(word.head);
+        return fits ? number_of(component.substr(word.head.size())) : std::nullopt;
+      };
+      const auto counted = std::ranges::find_if(
+          counted_, [&](const CountedWord& word) { return number_in(word).has_value(); });
+      if (counted == counted_.end() || result.part) {
+        result.pattern += component;
+      } else {
+        result.part = number_in(*counted);
+        result.n_parts = &counted->count;
+        result.pattern += counted->head + counted->mark;
+      }
     }
     if (dot == std::string_view::npos) return result;
     result.pattern += '.';
@@ -82,7 +101,17 @@ NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
              .mtp = words_before(kMtpMark, family),
              .expert = words_before(kExpertMark, family)} {
   std::map<std::string, std::vector<const TensorRule*>> sorted;
-  for (const TensorRule& rule : family.rules) sorted[std::string(rule.pattern)].push_back(&rule);
+  for (const TensorRule& rule : family.rules) {
+    sorted[std::string(rule.pattern)].push_back(&rule);
+    const std::string_view mark = key_mark(rule.pattern);
+    if (mark.empty()) continue;
+    const std::string_view before = rule.pattern.substr(0, rule.pattern.find(mark));
+    const std::vector<std::string_view> words = name_words(before);
+    counted_.push_back({.before = words.size() > 1 ? std::string(words[words.size() - 2]) : "",
+                        .head = std::string(words.back()),
+                        .mark = std::string(mark),
+                        .count = count_of(mark, family)});
+  }
   by_pattern_.assign(sorted.begin(), sorted.end());
 }
 
@@ -149,6 +178,8 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
              (!family_->mtp_layers.empty() || !words_.mtp.empty())) {
     return std::nullopt;  // MTP layers have names of their own
   }
+  if (numbered.part && *numbered.part >= numbered.n_parts->size(*config_, numbered.layer))
+    return std::nullopt;
   for (const TensorRule* rule : found->second) {
     if (!is_in_layer(*rule, *config_, numbered.layer)) continue;
     if (promise_of(*rule, *config_, numbered.layer) == Promise::kForbidden) continue;
@@ -222,14 +253,19 @@ class Walk {
 
   void send(const TensorRule& rule, std::optional<std::uint32_t> layer,
             std::optional<std::uint32_t> expert) {
-    if (++n_sent_ > kMaxExpected) {
-      throw Error(ErrorCode::kLimit, "promises more than {} tensors", kMaxExpected)
-          .in_file("config.json");
+    const std::string_view mark = key_mark(rule.pattern);
+    const std::uint64_t n_parts = mark.empty() ? 1 : count_of(mark, family_).size(config_, layer);
+    for (std::uint64_t part = 0; part < n_parts; ++part) {
+      if (++n_sent_ > kMaxExpected) {
+        throw Error(ErrorCode::kLimit, "promises more than {} tensors", kMaxExpected)
+            .in_file("config.json");
+      }
+      visit_({.name =
+                  row_name(family_, config_, rule, layer, expert, static_cast<std::uint32_t>(part)),
+              .rule = &rule,
+              .layer = layer,
+              .expert = expert});
     }
-    visit_({.name = row_name(family_, config_, rule, layer, expert),
-            .rule = &rule,
-            .layer = layer,
-            .expert = expert});
   }
 
   const Family& family_;
@@ -243,7 +279,8 @@ class Walk {
 }  // namespace
 
 std::string row_name(const Family& family, const ModelConfig& config, const TensorRule& rule,
-                     std::optional<std::uint32_t> layer, std::optional<std::uint32_t> expert) {
+                     std::optional<std::uint32_t> layer, std::optional<std::uint32_t> expert,
+                     std::optional<std::uint32_t> part) {
   std::string name(rule.pattern);
   std::optional<std::uint32_t> mtp;
   if (layer && *layer >= config.num_hidden_layers)
@@ -255,6 +292,8 @@ std::string row_name(const Family& family, const ModelConfig& config, const Tens
   replace(name, kLayerMark, layer);
   replace(name, kMtpMark, mtp);
   replace(name, kExpertMark, expert);
+  if (const std::string_view mark = key_mark(rule.pattern); !mark.empty())
+    replace(name, mark, part);
   return stored_text_name(name, config.text);
 }
 

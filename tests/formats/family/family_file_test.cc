@@ -118,6 +118,35 @@ tensors:
   EXPECT_EQ(rule_shape(*mtp->rule, config, mtp->layer), (Shape{64, 64}));
 }
 
+TEST(FamilyFile, NumbersMayBeBelowAKeyOfTheConfig) {
+  const auto table = parse_family(std::string(kHead) + R"(
+widths: {pieces: n_pieces * 2}
+tensors:
+- {name: "blocks.{layer}.table.shard_{pieces}.weight", role: lookup-table, shape: [rows / pieces, hidden_size]}
+- {name: "head.parts.{n_pieces}.weight", role: other, shape: [hidden_size]}
+)",
+                                  "my.yaml");
+  const ModelConfig config =
+      config_of(R"({"hidden_size": 8, "num_hidden_layers": 1, "n_pieces": 2, "rows": 20})");
+  std::vector<std::string> names;
+  for_each_expected(table->family(), config, false,
+                    [&](const ExpectedTensor& tensor) { names.push_back(tensor.name); });
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "head.parts.0.weight", "head.parts.1.weight",
+                       "blocks.0.table.shard_0.weight", "blocks.0.table.shard_1.weight",
+                       "blocks.0.table.shard_2.weight", "blocks.0.table.shard_3.weight"}));
+  const NameGrammar grammar(table->family(), config);
+  for (const std::string& name : names) EXPECT_TRUE(grammar.match(name)) << name;
+  const auto last = grammar.match("blocks.0.table.shard_3.weight");
+  EXPECT_EQ(last->layer, 0U);
+  EXPECT_EQ(rule_shape(*last->rule, config, last->layer), (Shape{5, 8}));
+  for (const char* name :
+       {"blocks.0.table.shard_4.weight", "blocks.0.table.shard_.weight",
+        "blocks.0.table.shard_03.weight", "blocks.1.table.shard_0.weight", "head.parts.2.weight"})
+    EXPECT_FALSE(grammar.match(name)) << name;
+  EXPECT_TRUE(grammar.knows("blocks.0.table.shard_4.weight"));
+}
+
 TEST(FamilyFile, AbsentKeysMeanWhatTheFileSays) {
   const Family& family = add_family(
       "family: mine\nmodel_types: [mine]\nlike: llama\ndefaults: {num_experts: 6, hidden_size: 12, "
