@@ -192,9 +192,30 @@ constexpr std::array kFineRoles = {
     FineRoleFacts{FineRole::kLinearQueryDecay, "linear-query-decay", Role::kOther},
     FineRoleFacts{FineRole::kLinearKeyDecay, "linear-key-decay", Role::kOther},
     FineRoleFacts{FineRole::kLinearDiagonalDecay, "linear-diagonal-decay", Role::kOther},
+    FineRoleFacts{FineRole::kMixerStreamsNorm, "mixer-streams-norm", Role::kOther},
+    FineRoleFacts{FineRole::kMixerStreamsDown, "mixer-streams-down", Role::kOther},
+    FineRoleFacts{FineRole::kMixerStreamsUp, "mixer-streams-up", Role::kOther},
+    FineRoleFacts{FineRole::kMixerStreamsInject, "mixer-streams-inject", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsNorm, "feed-forward-streams-norm", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsDown, "feed-forward-streams-down", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsUp, "feed-forward-streams-up", Role::kOther},
+    FineRoleFacts{FineRole::kFeedForwardStreamsInject, "feed-forward-streams-inject", Role::kOther},
+    FineRoleFacts{FineRole::kHeadStreamsNorm, "head-streams-norm", Role::kOther},
+    FineRoleFacts{FineRole::kHeadStreamsDown, "head-streams-down", Role::kOther},
+    FineRoleFacts{FineRole::kHeadStreamsUp, "head-streams-up", Role::kOther},
+    FineRoleFacts{FineRole::kIndexerQk, "indexer-qk", Role::kIndexerQ},
+    FineRoleFacts{FineRole::kNgramMultipliers, "ngram-multipliers", Role::kOther},
+    FineRoleFacts{FineRole::kNgramSizes, "ngram-sizes", Role::kOther},
+    FineRoleFacts{FineRole::kNgramOffsets, "ngram-offsets", Role::kOther},
+    FineRoleFacts{FineRole::kNgramKeys, "ngram-keys", Role::kOther},
+    FineRoleFacts{FineRole::kNgramValues, "ngram-values", Role::kOther},
+    FineRoleFacts{FineRole::kNgramKeyNorm, "ngram-key-norm", Role::kOther},
+    FineRoleFacts{FineRole::kNgramStateNorm, "ngram-state-norm", Role::kOther},
+    FineRoleFacts{FineRole::kNgramOutputNorm, "ngram-output-norm", Role::kOther},
+    FineRoleFacts{FineRole::kNgramConvolution, "ngram-convolution", Role::kOther},
 };
 
-static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kLinearDiagonalDecay));
+static_assert(rows_match_enum(kFineRoles, &FineRoleFacts::fine, FineRole::kNgramConvolution));
 
 template <typename Facts, std::size_t n, typename Id>
 std::optional<Id> find_named(const std::array<Facts, n>& rows, Id Facts::*id,

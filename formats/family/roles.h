@@ -178,6 +178,27 @@ enum class FineRole : std::uint8_t {
   kLinearQueryDecay,
   kLinearKeyDecay,
   kLinearDiagonalDecay,
+  kMixerStreamsNorm,
+  kMixerStreamsDown,
+  kMixerStreamsUp,
+  kMixerStreamsInject,
+  kFeedForwardStreamsNorm,
+  kFeedForwardStreamsDown,
+  kFeedForwardStreamsUp,
+  kFeedForwardStreamsInject,
+  kHeadStreamsNorm,
+  kHeadStreamsDown,
+  kHeadStreamsUp,
+  kIndexerQk,         ///< rows of queries, then of keys
+  kNgramMultipliers,  ///< of a token and of those before it
+  kNgramSizes,
+  kNgramOffsets,
+  kNgramKeys,
+  kNgramValues,
+  kNgramKeyNorm,
+  kNgramStateNorm,
+  kNgramOutputNorm,
+  kNgramConvolution,
 };
 std::string_view fine_role_name(FineRole role);
 std::optional<FineRole> find_fine_role(std::string_view name);

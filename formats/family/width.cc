@@ -11,6 +11,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/derived_keys.h"
 #include "formats/config/nested_config.h"
+#include "formats/config/ngram_table.h"
 #include "formats/family/forward.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
@@ -25,6 +26,8 @@ constexpr std::size_t kMaxSteps = 64;
 constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
 /// The name of the layer's own number, from 0.
 constexpr std::string_view kLayerName = "layer";
+/// The name of the rows of the layer's table of n-grams.
+constexpr std::string_view kNgramName = "ngram_rows";
 
 using Number = std::uint64_t ModelConfig::*;
 
@@ -244,6 +247,10 @@ std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer
   if (step.kind == Kind::kNumber) return step.number;
   if (step.kind == Kind::kField) return field_value(step.key, step.field, config, layer);
   if (step.key == kLayerName) return layer.value_or(0);
+  if (step.key == kNgramName) {
+    const auto table = layer ? ngram_table(text_keys(config), *layer) : std::nullopt;
+    return table ? table->rows : 0;
+  }
   const Json& said = config_value(config, step.key);
   const bool has_own = layer && is_list(said, config);
   if (has_own && *layer >= said.size()) return 0;
@@ -289,8 +296,8 @@ std::uint64_t Width::size(const ModelConfig& config, Layer layer) const {
 bool Width::differs_by_layer(const ModelConfig& config) const {
   return std::ranges::any_of(steps_, [&](const Step& step) {
     if (step.kind == Kind::kField) return layers_of(step.key, config) != nullptr;
-    return step.kind == Kind::kKey &&
-           (step.key == kLayerName || is_list(config_value(config, step.key), config));
+    return step.kind == Kind::kKey && (step.key == kLayerName || step.key == kNgramName ||
+                                       is_list(config_value(config, step.key), config));
   });
 }
 

@@ -130,6 +130,7 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
   const Forward& forward = *family.forward;
   LayerSpec spec{.short_convolution = model.short_convolution,
                  .residual_factor = model.residual_factor};
+  if (model.has_ngrams) spec.ngrams = ngram_spec(model.config, layer, model.spec.stream_width());
   for (const ForwardPart& part : forward.parts) {
     Parameters parameters(family, model.config, part, layer);
     if (!formats::is_in_layer(part.where, model.config, layer) || !parameters.flag("when", true))

@@ -49,6 +49,11 @@ constexpr std::array kBlockIndexRows = {
     Row<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, kFew},
     Row<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, kFew},
     Row<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, kNoneOrFew}};
+constexpr std::array kIndexerRows = {
+    Row<IndexerSpec>{"indexer_heads", &IndexerSpec::heads},
+    Row<IndexerSpec>{"indexer_head_dim", &IndexerSpec::head_dim},
+    Row<IndexerSpec>{"indexer_topk", &IndexerSpec::topk, {1, kMaxCount}},
+    Row<IndexerSpec>{"indexer_pool", &IndexerSpec::pool}};
 constexpr std::array kCompressedRows = {
     Row<CompressedSpec>{"out_groups", &CompressedSpec::out_groups},
     Row<CompressedSpec>{"out_lora", &CompressedSpec::out_lora, kFew},
@@ -91,6 +96,20 @@ void set_blocks(Parameters& parameters, GroupedSpec& spec, std::uint32_t layer) 
     refuse(ErrorCode::kUnsupported,
            fmt::format("layer {} has index values, which are not known", layer));
   spec.blocks = blocks;
+}
+
+// Rows read tokens that index heads chose, in pools whose keys are averaged.
+void set_indexer(Parameters& parameters, GroupedSpec& spec) {
+  if (!parameters.has("indexer_heads")) return;
+  IndexerSpec indexer{.rope = spec.rope, .averages = true};
+  parameters.set(indexer, kIndexerRows);
+  if (indexer.head_dim < spec.rope.dim || indexer.topk % indexer.pool != 0) {
+    refuse(
+        fmt::format("index heads of {} values, of which {} are rotated, that choose {} tokens "
+                    "in pools of {} make no indexer",
+                    indexer.head_dim, spec.rope.dim, indexer.topk, indexer.pool));
+  }
+  spec.indexer = indexer;
 }
 
 // Queries grow with their positions: as rope's parameters say, or by numbers of the file.
@@ -153,6 +172,7 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
   }
   spec.growth = growth_of(config, parameters);
   set_blocks(parameters, spec, layer);
+  set_indexer(parameters, spec);
   return spec;
 }
 
@@ -400,8 +420,12 @@ void set_model(Parameters& parameters, Decoder& model) {
   model.spec.vocab = parameters.count("vocab", stored, {1, static_cast<double>(stored)});
   if (parameters.has("short_convolution"))
     model.short_convolution = parameters.count("short_convolution", 0, {2, 1 << 16});
+  model.has_ngrams = parameters.flag("ngrams", false);
   if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
+  HyperSpec& hyper = *model.spec.ends.hyper;
+  hyper.streams = parameters.count("stream_count", hyper.streams);
+  if (parameters.has("stream_rank")) hyper.rank = parameters.count("stream_rank", 0);
   model.spec.ends.hyper->learned_head = parameters.flag("learned_head", true);
   model.spec.ends.hyper->mixes = parameters.flag("mixes_streams", true);
   if (const auto most = parameters.real("stream_magnitude", {0, 1e6}))

@@ -5,6 +5,7 @@
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
+#include "formats/config/ngram_table.h"
 #include "formats/config/routing.h"
 #include "formats/family/rule_scope.h"
 #include "formats/json/json.h"
@@ -230,6 +231,37 @@ std::vector<bool> rope_layers(const JsonFields& fields, std::size_t n_layers) {
   std::vector<bool> has_rope;
   for (const std::uint64_t flag : flags) has_rope.push_back(flag != 0);
   return has_rope;
+}
+
+std::optional<NgramSpec> ngram_spec(const ModelConfig& config, std::uint32_t layer,
+                                    std::size_t channels) {
+  const auto table = formats::ngram_table(formats::text_keys(config), layer);
+  if (!table) return std::nullopt;
+  const JsonFields fields = spec_fields(config);
+  NgramSpec spec{.sizes = table->sizes,
+                 .multipliers = table->multipliers,
+                 .rows = table->rows,
+                 .channels = channels};
+  const auto number = [&](const char* key) {
+    return required(fields.optional_number(key, kMaxCount).value_or(0), key);
+  };
+  spec.parts = number("split_ngram_parts");
+  spec.kernel = of_heads(number("ple_conv_kernel_size"), "ple_conv_kernel_size");
+  const std::uint64_t inputs =
+      fields.optional_number("ple_embed_dim", kMaxCount).value_or(config.hidden_size);
+  spec.width = inputs / spec.sizes.size();
+  if (inputs % spec.sizes.size() != 0 || spec.width == 0 || spec.rows % spec.parts != 0) {
+    refuse(
+        fmt::format("embeddings of {} values for {} heads of n-grams, of {} rows in {} tensors, "
+                    "make no table",
+                    inputs, spec.sizes.size(), spec.rows, spec.parts));
+  }
+  const formats::Json* ends = fields.find("eos_token_id");
+  if (ends != nullptr && ends->is_array() && !ends->empty()) ends = &ends->front();
+  const auto token = ends == nullptr ? std::nullopt : formats::whole_number(*ends, kMaxCount);
+  if (!token) refuse("'eos_token_id' is no token, which n-grams need");
+  spec.separator = *token;
+  return spec;
 }
 
 HyperSpec hyper_spec(const JsonFields& fields, const NormSpec& norm) {

@@ -55,6 +55,7 @@ struct Decoder {
   bool norms_mixture = false;          ///< as BlockSpec::norms_output, only of the mixture
   std::size_t short_convolution = 0;   ///< as of each LayerSpec
   float residual_factor = 1.0F;        ///< as of each LayerSpec
+  bool has_ngrams = false;             ///< LayerSpec::ngrams, of layers that the config lists
 
   /// Shared experts as wide as this together; none where it is 0.
   void share(std::uint64_t width);
@@ -87,6 +88,10 @@ IndexerSpec lightning_indexer(const formats::ModelConfig& config, const LatentSp
 /// Latent attention of a layer: with the indexer where that is the layer's own.
 LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
                         const IndexerSpec& indexer, std::size_t layer);
+/// What the config says of the n-grams of a layer, whose streams have `channels` values together;
+/// nullopt where the layer has none.
+std::optional<NgramSpec> ngram_spec(const formats::ModelConfig& config, std::uint32_t layer,
+                                    std::size_t channels);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 

@@ -27,6 +27,13 @@ constexpr StreamRoles kOfFeedForward = {FineRole::kFeedForwardStreamsFn,
                                         FineRole::kFeedForwardStreamsBase,
                                         FineRole::kFeedForwardStreamsScale};
 
+constexpr GatedStreams::Roles kGatedMixer = {FineRole::kMixerStreamsNorm,
+                                             FineRole::kMixerStreamsDown, FineRole::kMixerStreamsUp,
+                                             FineRole::kMixerStreamsInject};
+constexpr GatedStreams::Roles kGatedFeedForward = {
+    FineRole::kFeedForwardStreamsNorm, FineRole::kFeedForwardStreamsDown,
+    FineRole::kFeedForwardStreamsUp, FineRole::kFeedForwardStreamsInject};
+
 HyperWeights hyper_weights(const BlockWeights& weights, const StepContext& context,
                            const StreamRoles& roles) {
   const bool mixes = context.spec.ends.hyper->mixes;
@@ -85,6 +92,8 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
   const BlockWeights own_weights(store, layer);
   if (own_weights.expects(FineRole::kLayerScale))
     scale_ = own_weights.vector(FineRole::kLayerScale, {1}).front();
+  if (spec.ngrams) ngrams_.emplace(own_weights, context, *spec.ngrams);
+  const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   std::size_t n_streams = 0;
   for (const BlockSpec& block : spec.blocks) {
     const BlockWeights weights(store, layer, block.number);
@@ -108,8 +117,12 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
     n_streams +=
         block_streams(block, context.rank, context.profile, plain_kv_format(context.profile))
             .size();
-    if (context.spec.ends.hyper)
+    if (hyper && hyper->rank > 0) {
+      own.gated_streams =
+          GatedStreams(weights, context, is_mixer ? kGatedMixer : kGatedFeedForward);
+    } else if (hyper) {
       own.streams = hyper_weights(weights, context, is_mixer ? kOfMixer : kOfFeedForward);
+    }
     if (spec.short_convolution > 0) {
       own.convolution = ShortConvolution(
           weights, context, is_mixer ? Convolved::kAttention : Convolved::kFeedForward);
@@ -145,6 +158,19 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
   return out;
 }
 
+// Adds them to the streams, and leaves the step the mixer's share of the states.
+void DecoderLayer::add_ngrams(LayerStep& step, Matrix& hidden) const {
+  const NgramState own = state_of(*step.context.spec.layers[layer_].ngrams);
+  std::vector<std::span<float>> of_ngrams, of_mixer;
+  for (const SequenceRun& run : step.rows.runs) {
+    const std::span<float> all = step.state(run);
+    of_ngrams.push_back(all.last(own.inputs + own.tokens));
+    of_mixer.push_back(all.first(all.size() - of_ngrams.back().size()));
+  }
+  add_rounded(step.context.profile, hidden, ngrams_->forward(step, hidden, of_ngrams));
+  step.mixer_states = std::move(of_mixer);
+}
+
 void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
                            KvCache& cache, Selection& selection, const Taps& taps,
                            KvCache* keys) const {
@@ -161,13 +187,18 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
   for (const SequenceRun& run : rows.runs) {
     if (context.spec.layers[layer_].short_convolution > 0) step.recent.push_back(step.state(run));
   }
+  if (ngrams_) add_ngrams(step, hidden);
   const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   std::vector<Matrix> inputs(blocks_.size());
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
     step.first_stream = block.first_stream;
     std::optional<HyperInput> input;
-    if (hyper) input = hyper_input(context.profile, *hyper, block.streams, hidden, context.threads);
+    if (!block.gated_streams.empty()) {
+      input = block.gated_streams.input(context, hidden);
+    } else if (hyper) {
+      input = hyper_input(context.profile, *hyper, block.streams, hidden, context.threads);
+    }
     if (!block.input_of) {
       const Matrix& own = input ? input->collapsed : hidden;
       inputs[i] = block.norm.empty() ? own : normed(context, own, block.norm);

@@ -11,8 +11,10 @@
 #include "inference/model/recurrent/delta_net.h"
 #include "inference/model/recurrent/gated_convolution.h"
 #include "inference/model/recurrent/lightning_attention.h"
+#include "inference/model/recurrent/ngram_lookup.h"
 #include "inference/model/recurrent/selective_scan.h"
 #include "inference/model/recurrent/state_space.h"
+#include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/short_convolution.h"
@@ -44,14 +46,17 @@ class DecoderLayer {
     std::optional<std::uint8_t> input_of;
     std::size_t first_stream = 0;  ///< in the cache layer
     HyperWeights streams;
+    GatedStreams gated_streams;  ///< in place of `streams`
     ShortConvolution convolution;
   };
   static Body load(const BlockWeights& weights, const StepContext& context, const BodySpec& spec,
                    ExpertStore* experts);
+  void add_ngrams(LayerStep& step, Matrix& hidden) const;
   static Matrix run(const Block& block, const LayerStep& step, const Matrix& x);
 
   std::uint32_t layer_;
   std::size_t cache_layer_;
+  std::optional<NgramLookup> ngrams_;
   std::vector<Block> blocks_;
   float scale_ = 1.0F;  ///< of the layer's output
 };

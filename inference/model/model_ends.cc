@@ -82,9 +82,15 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
   }
   if (weights.expects(FineRole::kHeadBias))
     bias_ = weights.vector_part(FineRole::kHeadBias, context.spec.stored_vocab, vocab_);
+  const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
+  if (hyper && hyper->rank > 0) {
+    gated_streams_ = GatedStreams(
+        weights, context,
+        {FineRole::kHeadStreamsNorm, FineRole::kHeadStreamsDown, FineRole::kHeadStreamsUp});
+    return;
+  }
   norm_ = hidden_norm(weights, context.spec, Role::kFinalNorm, FineRole::kFinalNormBias);
   norm_.eps = context.spec.ends.norm_eps;
-  const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
   streams_ = {.fn = weights.vector(FineRole::kHeadStreamsFn, {n, n * context.spec.hidden}),
@@ -93,6 +99,7 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
 }
 
 Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {
+  if (!gated_streams_.empty()) return gated_streams_.input(context, hidden).collapsed;
   if (!context.spec.ends.hyper) return normed(context, hidden, norm_);
   return normed(
       context,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
+#include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
@@ -52,6 +53,7 @@ class OutputHead {
   std::vector<float> bias_;  ///< of logits; empty: none
   HiddenNorm norm_;
   HyperWeights streams_;  ///< collapse the streams, where the model has them
+  GatedStreams gated_streams_;  ///< the same in place of the norm
 };
 
 }  // namespace ingot::inference

@@ -9,8 +9,10 @@
 namespace ingot::inference {
 namespace {
 
-bool is_routed_expert(const formats::LogicalTensor& tensor) {
-  return formats::is_routed_expert(role_of(tensor));
+// Experts are counted apart, and rows of a table are read when they are looked up.
+bool is_resident(const formats::LogicalTensor& tensor) {
+  const formats::Role role = role_of(tensor);
+  return !formats::is_routed_expert(role) && role != formats::Role::kLookupTable;
 }
 
 // Copies of embedding and head in the MTP layer are not read, except where they alone are here.
@@ -29,7 +31,7 @@ WeightNeed need_of(const WeightStore& weights, const ExpertShape& experts, const
   WeightNeed need;
   const formats::Checkpoint& source = weights.source();
   for (const formats::LogicalTensor& tensor : source.tensors()) {
-    if (is_routed_expert(tensor) || !counts(tensor)) continue;
+    if (!is_resident(tensor) || !counts(tensor)) continue;
     tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
       need.resident += source.stored()[stored].n_bytes;
     });

@@ -26,7 +26,11 @@ class BlockWeights {
   /// REQUIRES: it is of a layer.
   [[nodiscard]] std::uint32_t layer() const { return layer_.value(); }
 
-  [[nodiscard]] std::string name(WeightRole role) const { return store_.name_of(place(role)); }
+  [[nodiscard]] std::string name(WeightRole role, std::optional<std::uint32_t> part = {}) const {
+    WeightPlace of_part = place(role);
+    of_part.part = part;
+    return store_.name_of(of_part);
+  }
   [[nodiscard]] bool has(WeightRole role) const { return store_.has(place(role)); }
   [[nodiscard]] bool expects(WeightRole role) const { return store_.expects(place(role)); }
 

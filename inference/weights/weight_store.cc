@@ -15,6 +15,7 @@
 #include "formats/dialect/dialect.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/family.h"
+#include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
@@ -56,15 +57,15 @@ bool is_readable(const LogicalTensor& tensor) {
 }
 
 // A pattern of a family with its numbers in place.
-std::string numbered(std::string_view pattern, std::optional<std::uint32_t> layer,
-                     std::optional<std::uint32_t> expert) {
+std::string numbered(std::string_view pattern, const WeightPlace& place) {
   std::string name(pattern);
   const auto put = [&](std::string_view mark, std::optional<std::uint32_t> number) {
     const std::size_t at = name.find(mark);
     if (at != std::string::npos && number) name.replace(at, mark.size(), std::to_string(*number));
   };
-  put("{layer}", layer);
-  put("{expert}", expert);
+  put(formats::kLayerMark, place.layer);
+  put(formats::kExpertMark, place.expert);
+  if (place.part) put(formats::key_mark(pattern), place.part);
   return name;
 }
 
@@ -185,11 +186,11 @@ std::string WeightStore::name_of(const WeightPlace& place) const {
   for (const formats::TensorRule& rule : source_.family().rules) {
     if (!is_of(rule, place) || !formats::is_in_layer(rule, source_.config(), place.layer)) continue;
     if (rule.pattern.find("{mtp}") != std::string_view::npos) continue;
-    return numbered(rule.pattern, place.layer, place.expert);
+    return numbered(rule.pattern, place);
   }
   const auto usual = std::ranges::find(kUsualNames, role.role, &UsualName::role);
   if (source_.family().rules.empty() && usual != kUsualNames.end())
-    return numbered(usual->pattern, place.layer, place.expert);
+    return numbered(usual->pattern, place);
   throw Error(ErrorCode::kMissingTensor,
               "the checkpoint has no tensor with the role {}{}{} (a file missing, or the "
               "config.json of another model?)",
@@ -300,8 +301,8 @@ std::vector<float> WeightStore::vector_part(std::string_view name, std::size_t n
   return {first, first + static_cast<std::ptrdiff_t>(mine.count)};
 }
 
-std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Shape& shape,
-                                                std::size_t limit) const {
+std::vector<std::uint64_t> WeightStore::whole_numbers(std::string_view name,
+                                                      const Shape& shape) const {
   const std::uint32_t index = find(name, shape).encoding.stored.weight();
   const StoredTensor& stored = source_.stored()[index];
   const bool is_wide = stored.dtype == formats::DType::kI64;
@@ -314,7 +315,7 @@ std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Sha
   source_.read(index, 0, bytes);
   bytes_read_ += bytes.size();
   const std::size_t width = is_wide ? 8 : 4;
-  std::vector<std::uint32_t> numbers(bytes.size() / width);
+  std::vector<std::uint64_t> numbers(bytes.size() / width);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     std::int64_t wide = 0;
     std::int32_t narrow = 0;
@@ -324,15 +325,30 @@ std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Sha
       std::memcpy(&narrow, bytes.data() + i * width, width);
       wide = narrow;
     }
-    if (wide < 0 || static_cast<std::uint64_t>(wide) >= limit) {
+    if (wide < 0) {
       throw Error(ErrorCode::kCorrupt,
-                  "holds {} at position {}, but must be below {} (fetch the file again)", wide, i,
-                  limit)
+                  "holds {} at position {}, but must be 0 or more (fetch the file again)", wide, i)
           .in_tensor(name);
     }
-    numbers[i] = static_cast<std::uint32_t>(wide);
+    numbers[i] = static_cast<std::uint64_t>(wide);
   }
   return numbers;
+}
+
+std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Shape& shape,
+                                                std::size_t limit) const {
+  const std::vector<std::uint64_t> numbers = whole_numbers(name, shape);
+  std::vector<std::uint32_t> indices;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= limit) {
+      throw Error(ErrorCode::kCorrupt,
+                  "holds {} at position {}, but must be below {} (fetch the file again)",
+                  numbers[i], i, limit)
+          .in_tensor(name);
+    }
+    indices.push_back(static_cast<std::uint32_t>(numbers[i]));
+  }
+  return indices;
 }
 
 Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,

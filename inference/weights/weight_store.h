@@ -30,11 +30,13 @@ struct WeightRole {
 };
 
 /// Which weight is meant: of a layer, of an expert and of one of the blocks whose rows have the
-/// same roles (TensorRule::block) where it is theirs.
+/// same roles (TensorRule::block) where it is theirs; `part` is a number below a key of
+/// config.json.
 struct WeightPlace {
   WeightRole role;
   std::optional<std::uint32_t> layer = {}, expert = {};
   std::uint8_t block = 0;
+  std::optional<std::uint32_t> part = {};
   auto operator<=>(const WeightPlace&) const = default;
 };
 
@@ -81,8 +83,11 @@ class WeightStore {
   /// Values `mine` of a vector of `n`; in a rank's directory also of one that holds only these.
   [[nodiscard]] std::vector<float> vector_part(std::string_view name, std::size_t n,
                                                Range mine) const;
-  /// A table of whole numbers from 0 to `limit` - 1, stored as I64 or I32, flattened. Throws as
-  /// vector() does, and kCorrupt for a number beyond.
+  /// Whole numbers, stored as I64 or I32, flattened. Throws as vector() does, and kCorrupt for a
+  /// number below 0.
+  [[nodiscard]] std::vector<std::uint64_t> whole_numbers(std::string_view name,
+                                                         const formats::Shape& shape) const;
+  /// The same of a table of numbers below `limit`; kCorrupt for one beyond.
   [[nodiscard]] std::vector<std::uint32_t> indices(std::string_view name,
                                                    const formats::Shape& shape,
                                                    std::size_t limit) const;

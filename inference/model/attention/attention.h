@@ -30,25 +30,30 @@ namespace ingot::inference {
 class Indexer {
  public:
   Indexer(const BlockWeights& weights, const StepContext& context, const LatentSpec& latent);
+  /// One that averages (IndexerSpec).
+  Indexer(const BlockWeights& weights, const StepContext& context, const IndexerSpec& spec);
 
   /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
   /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
   /// normalized query latent, which is not read where queries are made of x. Scores are sums over
   /// ascending heads; of equal scores the lower position is taken. Where tokens share a key
   /// (IndexerSpec::pool) it is their keys pooled by softmax over (gate x_t + ape[t % pool]) per
-  /// value (transformers 5.23, glm5_next).
+  /// value (transformers 5.23, glm5_next), or their mean (transformers 5.24, qwen4_exp).
   void select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const;
 
  private:
   [[nodiscard]] Matrix project_queries(const StepContext& context, const StepRows& rows,
                                        const Matrix& x, const Matrix& latent_queries) const;
-  void prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const;
+  void norm_heads(const StepContext& context, std::span<const float> norm, Matrix& heads) const;
+  void prepare(const StepContext& context, std::span<const std::uint32_t> positions,
+               Matrix& heads) const;
+  void average_keys(const LayerStep& step, const Matrix& keys) const;
   void pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const;
 
   IndexerSpec spec_;
   RopeSpec rope_;
   Linear queries_, keys_, weights_, pool_logits_;
-  std::vector<float> key_norm_, key_bias_;
+  std::vector<float> key_norm_, key_bias_, query_norm_;
   std::vector<float> input_norm_, input_bias_;  ///< of x where queries are made of it
   HeadGrowth growth_;
   std::vector<float> place_logits_;  ///< [pool, head_dim]
@@ -109,6 +114,7 @@ class GqaAttention {
   GroupedSpec spec_;
   std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
   std::optional<BlockChooser> blocks_;
+  std::optional<Indexer> indexer_;
   std::optional<ExpertProjections> experts_;
   Linear q_, k_, v_, o_, gate_, distances_;
   std::vector<float> distance_table_;  ///< [values, extent]

@@ -143,9 +143,7 @@ CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, c
           static_cast<std::uint64_t>(std::ranges::count(is_near, std::uint8_t{1}));
     }
   }
-  for (std::size_t r = 0; step.taps.indexer && r < x.rows(); ++r) {
-    if (!chosen[r].empty()) step.taps.indexer(step.layer, r, chosen[r]);
-  }
+  step.show(chosen);
   return chosen;
 }
 

@@ -72,6 +72,7 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
   if (spec_.sinks) sinks_ = weights.vector_part(Role::kAttentionSinks, spec_.heads, heads);
   load_norms(weights, context);
   if (spec_.blocks) blocks_.emplace(weights, context, *spec_.blocks, spec_.rope);
+  if (spec_.indexer) indexer_.emplace(weights, context, *spec_.indexer);
   if (spec_.distances) {
     const auto [values, extent] = *spec_.distances;
     distances_ = weights.linear(FineRole::kDistanceProj, spec_.heads * values, hidden,
@@ -210,8 +211,8 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
     };
     // Rows that read all that they see come first.
     const auto chosen_of = [&](std::size_t row) -> std::span<const std::uint32_t> {
-      if (!spec_.blocks || row >= run.count) return {};
-      const std::size_t n = spec_.blocks->heads;
+      if (chosen.empty() || row >= run.count) return {};
+      const std::size_t n = spec_.blocks ? spec_.blocks->heads : 1;
       return chosen[(run.first_row + row) * n + (first_head_ + head) * n / spec_.heads];
     };
     std::size_t n_dense = 0;
@@ -269,7 +270,12 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   step.write(kKeyStream, new_keys.view());
   step.write(kValueStream, new_values.view());
   Matrix attended(x.rows(), heads_ * spec_.value_dim);
-  const auto chosen = blocks_ ? blocks_->choose(step, x) : BlockChooser::Chosen();
+  auto chosen = blocks_ ? blocks_->choose(step, x) : BlockChooser::Chosen();
+  if (indexer_) {
+    indexer_->select(step, x, Matrix());
+    chosen = step.selection;
+    step.show(chosen);
+  }
   for (const SequenceRun& run : step.rows.runs)
     attend_run(step, run, queries, distances, chosen, attended);
   for (std::size_t i = 0; i < gates.values().size(); ++i) {

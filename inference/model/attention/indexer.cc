@@ -97,6 +97,50 @@ Indexer::Indexer(const BlockWeights& weights, const StepContext& context, const 
   place_logits_ = weights.vector(FineRole::kIndexerPoolPlaces, {spec.pool, spec.head_dim});
 }
 
+Indexer::Indexer(const BlockWeights& weights, const StepContext& context, const IndexerSpec& spec)
+    : spec_(spec), rope_(spec.rope) {
+  const std::size_t n = spec.heads * spec.head_dim, width = spec.head_dim;
+  std::vector<Linear> both = weights.linears(
+      FineRole::kIndexerQk, {{n, {0, n}}, {width, {0, width}}}, context.spec.hidden);
+  queries_ = std::move(both[0]);
+  keys_ = std::move(both[1]);
+  query_norm_ = norm_weights(weights, context.spec, FineRole::kIndexerQNorm, width);
+  key_norm_ = norm_weights(weights, context.spec, Role::kIndexerKNorm, width);
+}
+
+void Indexer::norm_heads(const StepContext& context, std::span<const float> norm,
+                         Matrix& heads) const {
+  for (std::size_t first = 0; first < heads.cols(); first += norm.size()) {
+    const auto head = heads.columns(first, norm.size());
+    rms_norm(context.profile, head, norm, context.spec.norm.eps, head);
+  }
+}
+
+// The mean of the keys of every pool that the rows complete.
+void Indexer::average_keys(const LayerStep& step, const Matrix& keys) const {
+  const std::size_t pool = spec_.pool, width = keys.cols();
+  for (const SequenceRun& run : step.rows.runs) {
+    RecentRows recent(step.state(run), width);
+    const auto mine = keys.block(run.first_row, run.count, 0, width);
+    const Matrix tokens = recent.followed_by(run.first_position, run.first_position % pool, mine);
+    recent.keep(run.first_position, mine);
+    Matrix key(1, width);
+    for (std::size_t i = 0; (i + 1) * pool <= tokens.rows(); ++i) {
+      std::ranges::fill(key.values(), 0.0F);
+      for (std::size_t t = i * pool; t < (i + 1) * pool; ++t) {
+        for (std::size_t c = 0; c < width; ++c) key.values()[c] += tokens.row(t)[c];
+      }
+      for (float& value : key.values()) value /= static_cast<float>(pool);
+      round_between(step.context.profile, key.values());
+      norm_heads(step.context, key_norm_, key);
+      const std::size_t number = run.first_position / pool + i;
+      const auto first = static_cast<std::uint32_t>(number * pool);
+      prepare(step.context, {&first, 1}, key);
+      step.cache.write(run.sequence, step.cache_layer, kIndexKeyStream, number, key.row(0));
+    }
+  }
+}
+
 // One key for the tokens of every pool that the rows complete.
 void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const {
   const std::size_t pool = spec_.pool, width = keys.cols();
@@ -128,9 +172,10 @@ void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& ke
 
 // Rotates the first, or the last, values of every head; then what the reference code does before
 // FP8.
-void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const {
+void Indexer::prepare(const StepContext& context, std::span<const std::uint32_t> positions,
+                      Matrix& heads) const {
   const IndexerSpec& spec = spec_;
-  const RopeAngles angles(context.profile, rope_, rows.positions);
+  const RopeAngles angles(context.profile, rope_, positions);
   const bool transformed = context.profile == Profile::kNative && spec.hadamard_fp8;
   for (std::size_t r = 0; r < heads.rows(); ++r) {
     for (std::size_t first = 0; first < heads.cols(); first += spec.head_dim) {
@@ -146,7 +191,10 @@ void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& 
 Matrix Indexer::project_queries(const StepContext& context, const StepRows& rows, const Matrix& x,
                                 const Matrix& latent_queries) const {
   Matrix queries;
-  if (spec_.from_input) {
+  if (spec_.averages) {
+    queries = rounded_product(context, queries_, x);
+    norm_heads(context, query_norm_, queries);
+  } else if (spec_.from_input) {
     Matrix normed(x.rows(), x.cols());
     layer_norm(context.profile, x.view(), input_norm_, input_bias_, kNormEps, normed.view());
     queries = rounded_product(context, queries_, normed);
@@ -154,7 +202,7 @@ Matrix Indexer::project_queries(const StepContext& context, const StepRows& rows
     queries = rounded_product(context, queries_, latent_queries);
   }
   growth_.apply(context.profile, rows.positions, queries);
-  prepare(context, rows, queries);
+  prepare(context, rows.positions, queries);
   return queries;
 }
 
@@ -165,10 +213,17 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   const IndexerSpec& spec = spec_;
   const bool fp8 = context.profile == Profile::kNative && spec.hadamard_fp8;
   Matrix keys = rounded_product(context, keys_, x);
-  layer_norm(context.profile, keys.view(), key_norm_, key_bias_, spec.norm_eps, keys.view());
-  prepare(context, rows, keys);
+  const bool are_averaged = spec.averages && spec.pool > 1;
+  if (spec.averages) {
+    if (spec.pool == 1) norm_heads(context, key_norm_, keys);
+  } else {
+    layer_norm(context.profile, keys.view(), key_norm_, key_bias_, spec.norm_eps, keys.view());
+  }
+  if (!are_averaged) prepare(context, rows.positions, keys);
   require_finite(keys, step.layer, "the index key");
-  if (spec.pool > 1) {
+  if (are_averaged) {
+    average_keys(step, keys);
+  } else if (spec.pool > 1) {
     pool_keys(step, x, keys);
   } else {
     step.write(kIndexKeyStream, keys.view());
@@ -183,7 +238,11 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   }
   Matrix queries = project_queries(context, rows, x, latent_queries);
   Matrix weights(x.rows(), spec.heads);
-  weights_.apply_unquantized(x.view(), weights.view(), context.threads);
+  if (spec.averages) {
+    std::ranges::fill(weights.values(), 1.0F);
+  } else {
+    weights_.apply_unquantized(x.view(), weights.view(), context.threads);
+  }
   const float factor = 1.0F / std::sqrt(static_cast<float>(spec.heads)) /
                        std::sqrt(static_cast<float>(spec.head_dim));
   for (float& weight : weights.values()) weight *= factor;

@@ -109,9 +109,7 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
     step.selection.assign(x.rows(), {});
   }
   INGOT_CHECK(step.selection.size() == x.rows());
-  for (std::size_t r = 0; step.taps.indexer && r < x.rows(); ++r) {
-    if (!step.selection[r].empty()) step.taps.indexer(step.layer, r, step.selection[r]);
-  }
+  step.show(step.selection);
 
   Matrix attended(x.rows(), heads_ * spec_.v);
   for (const SequenceRun& run : step.rows.runs) {

@@ -54,6 +54,26 @@ struct DistanceSpec {
   bool operator==(const DistanceSpec&) const = default;
 };
 
+/// The lightning indexer of sparse attention.
+struct IndexerSpec {
+  std::size_t heads = 0, head_dim = 0, topk = 0;
+  /// Tokens that share a key, of which a row sees all or none, but for those of the last,
+  /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
+  std::size_t pool = 1;
+  RopeSpec rope;
+  /// Queries are made of the layer's input behind a layer norm, and their heads grow with the
+  /// position, in place of the attention's query latent.
+  bool from_input = false;
+  /// Queries and keys are of one matrix, and each head has an RMS norm. The key of a pool is the
+  /// mean of its tokens', normed and rotated as at the first of them, and all heads weigh the same.
+  bool averages = false;
+  bool rotates_last = false;       ///< rope turns the last values of a head, not the first
+  float norm_eps = 1e-6F;          ///< of the norm of keys
+  bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
+  bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
+  bool operator==(const IndexerSpec&) const = default;
+};
+
 /// Grouped-query attention of a layer. Its projections have the biases that are there.
 struct GroupedSpec {
   std::size_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -80,6 +100,7 @@ struct GroupedSpec {
   /// token; 0: one projection each does.
   std::size_t experts = 0;
   std::optional<BlockIndexSpec> blocks;
+  std::optional<IndexerSpec> indexer;  ///< one choice for all heads
   std::optional<DistanceSpec> distances;
   bool operator==(const GroupedSpec&) const = default;
 
@@ -88,23 +109,6 @@ struct GroupedSpec {
     if (chunk > 0) return position / chunk * chunk;
     return window > 0 && position >= window ? position + 1 - window : 0;
   }
-};
-
-/// The lightning indexer of sparse attention.
-struct IndexerSpec {
-  std::size_t heads = 0, head_dim = 0, topk = 0;
-  /// Tokens that share a key, of which a row sees all or none, but for those of the last,
-  /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
-  std::size_t pool = 1;
-  RopeSpec rope;
-  /// Queries are made of the layer's input behind a layer norm, and their heads grow with the
-  /// position, in place of the attention's query latent.
-  bool from_input = false;
-  bool rotates_last = false;       ///< rope turns the last values of a head, not the first
-  float norm_eps = 1e-6F;          ///< of the norm of keys
-  bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
-  bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
-  bool operator==(const IndexerSpec&) const = default;
 };
 
 /// Multi-head latent attention.

@@ -1,5 +1,7 @@
 #include "inference/model/spec/layer_cache.h"
 
+#include <algorithm>
+
 #include "formats/base/error.h"
 
 namespace ingot::inference {
@@ -32,8 +34,11 @@ struct StreamsOf {
         {.width = has_keys ? spec.rope_dim : 0,
          .format = unquantized(format),
          .group = spec.rope_dim}};
-    if (!spec.indexer) return streams;
-    const IndexerSpec& indexer = *spec.indexer;
+    if (spec.indexer) add_indexer(*spec.indexer, streams);
+    return streams;
+  }
+
+  void add_indexer(const IndexerSpec& indexer, std::vector<CacheStream>& streams) const {
     const bool fp8 = profile == Profile::kNative && indexer.hadamard_fp8;
     streams.push_back({.width = indexer.head_dim,
                        .format = fp8 ? KvFormat::kFp8 : unquantized(format),
@@ -41,9 +46,8 @@ struct StreamsOf {
                        .power_of_two = fp8 && indexer.power_of_two_keys,
                        .every = indexer.pool});
     // Keys of an unfinished pool, and their logits.
-    if (indexer.pool > 1)
-      streams.push_back(state_stream((indexer.pool - 1) * 2 * indexer.head_dim));
-    return streams;
+    const std::size_t n_values = (indexer.averages ? 1 : 2) * indexer.head_dim;
+    if (indexer.pool > 1) streams.push_back(state_stream((indexer.pool - 1) * n_values));
   }
 
   std::vector<CacheStream> operator()(const GroupedSpec& spec) const {
@@ -56,6 +60,7 @@ struct StreamsOf {
       const std::size_t width = spec.blocks->head_dim;
       streams.push_back({.width = width, .format = unquantized(format), .group = width});
     }
+    if (spec.indexer) add_indexer(*spec.indexer, streams);
     return streams;
   }
 
@@ -106,6 +111,12 @@ std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& ra
   for (const BlockSpec& block : spec.layers[layer].blocks) {
     const auto own = block_streams(block, rank, profile, format);
     streams.insert(streams.end(), own.begin(), own.end());
+  }
+  if (const auto& ngrams = spec.layers[layer].ngrams) {
+    const NgramState state = state_of(*ngrams);
+    auto own = std::ranges::find(streams, true, &CacheStream::is_state);
+    if (own == streams.end()) own = streams.insert(own, state_stream(0));
+    own->width += state.inputs + state.tokens;  // behind those of the mixer
   }
   const std::size_t kernel = spec.layers[layer].short_convolution;
   if (kernel == 0) return streams;

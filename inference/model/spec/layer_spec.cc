@@ -8,6 +8,8 @@ const IndexerSpec* ModelSpec::indexer() const {
   for (const LayerSpec& layer : layers) {
     const auto* latent = layer.find<LatentSpec>();
     if (latent != nullptr && latent->indexer) return &*latent->indexer;
+    const auto* grouped = layer.find<GroupedSpec>();
+    if (grouped != nullptr && grouped->indexer) return &*grouped->indexer;
   }
   return nullptr;
 }
@@ -28,7 +30,8 @@ std::size_t ModelSpec::last_reader(std::size_t layer) const {
 bool ModelSpec::keeps_states() const {
   return std::ranges::any_of(layers, [](const LayerSpec& layer) {
     const auto* latent = layer.find<LatentSpec>();
-    return layer.short_convolution > 0 ||
+    const auto* grouped = layer.find<GroupedSpec>();
+    return layer.short_convolution > 0 || layer.ngrams ||
            std::ranges::any_of(layer.blocks,
                                [](const BlockSpec& block) {
                                  return std::visit(
@@ -39,7 +42,8 @@ bool ModelSpec::keeps_states() const {
                                      },
                                      block.body);
                                }) ||
-           (latent != nullptr && latent->indexer && latent->indexer->pool > 1);
+           (latent != nullptr && latent->indexer && latent->indexer->pool > 1) ||
+           (grouped != nullptr && grouped->indexer && grouped->indexer->pool > 1);
   });
 }
 

@@ -108,7 +108,8 @@ struct LayerSpec {
   /// Tokens of the short convolutions, the row's own too: over keys, values, what attention gives
   /// and what feed-forward gives. 0: there are none.
   std::size_t short_convolution = 0;
-  float residual_factor = 1.0F;  ///< of what a block adds
+  float residual_factor = 1.0F;     ///< of what a block adds
+  std::optional<NgramSpec> ngrams;  ///< added before the first block
   bool operator==(const LayerSpec&) const = default;
 
   /// The first body of a kind; null without one.
@@ -124,6 +125,7 @@ struct LayerSpec {
 /// Hyper-connections (hyper_connection.h).
 struct HyperSpec {
   std::size_t streams = 1;  ///< n
+  std::size_t rank = 0;     ///< above 0: those of GatedStreams, which read no number below
   std::size_t rounds = 1;   ///< of sinkhorn
   float eps = 1e-6F;
   float norm_eps = 1e-6F;

@@ -39,4 +39,9 @@ RecurrentState state_of(const GatedConvolutionSpec& spec) {
   return {.heads = 0, .inputs = (spec.kernel - 1) * spec.channels};
 }
 
+NgramState state_of(const NgramSpec& spec) {
+  const std::size_t n = spec.multipliers.size();
+  return {.inputs = (spec.kernel - 1) * n * spec.channels, .tokens = n - 1};
+}
+
 }  // namespace ingot::inference

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "inference/model/spec/attention_specs.h"
 
@@ -84,6 +85,19 @@ struct GatedConvolutionSpec {
   bool operator==(const GatedConvolutionSpec&) const = default;
 };
 
+/// Embeddings of the n-grams that end with a token, added to the streams of a layer (NgramLookup).
+struct NgramSpec {
+  std::vector<std::uint64_t> sizes, multipliers;  ///< as in formats::NgramTable
+  std::uint64_t rows = 0;                         ///< of the table
+  std::size_t parts = 0;                          ///< tensors with as many of its rows each
+  std::size_t width = 0;                          ///< of a row
+  std::uint64_t separator = 0;                    ///< the token behind which a text begins
+  /// Of the convolution over what is added, whose tokens are as far apart as the longest n-gram is
+  /// long, and the streams' values.
+  std::size_t kernel = 0, channels = 0;
+  bool operator==(const NgramSpec&) const = default;
+};
+
 /// Shares of a mixer's state, in F32 values and in the order in which they stand.
 struct CompressedState {
   std::size_t keys = 0;     ///< of the last window - 1 tokens, at least one
@@ -104,5 +118,11 @@ RecurrentState state_of(const StateSpaceSpec& spec);
 RecurrentState state_of(const SelectiveScanSpec& spec);
 RecurrentState state_of(const LightningSpec& spec);
 RecurrentState state_of(const GatedConvolutionSpec& spec);
+
+/// The last inputs of the convolution, and the last tokens.
+struct NgramState {
+  std::size_t inputs = 0, tokens = 0;
+};
+NgramState state_of(const NgramSpec& spec);
 
 }  // namespace ingot::inference

@@ -10,15 +10,16 @@
 namespace ingot::inference {
 
 void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
-              formats::MatrixView<const float> inputs, formats::MatrixView<float> out) {
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out,
+              std::size_t apart) {
   INGOT_CHECK(weights.rows == out.cols && inputs.cols == out.cols);
-  INGOT_CHECK(inputs.rows + 1 == out.rows + weights.cols);
+  INGOT_CHECK(inputs.rows == out.rows + (weights.cols - 1) * apart);
   INGOT_CHECK(bias.empty() || bias.size() == out.cols);
   for (std::size_t t = 0; t < out.rows; ++t) {
     float* to = out.row(t);
     for (std::size_t c = 0; c < out.cols; ++c) to[c] = bias.empty() ? 0.0F : bias[c];
     for (std::size_t k = 0; k < weights.cols; ++k) {
-      const float* from = inputs.row(t + k);
+      const float* from = inputs.row(t + k * apart);
       for (std::size_t c = 0; c < out.cols; ++c) to[c] += weights.row(c)[k] * from[c];
     }
   }
@@ -26,15 +27,15 @@ void convolve(formats::MatrixView<const float> weights, std::span<const float> b
 
 Matrix convolved(Profile profile, const SequenceRun& run, formats::MatrixView<const float> weights,
                  std::span<const float> bias, formats::MatrixView<const float> inputs,
-                 std::span<float> recent) {
+                 std::span<float> recent, std::size_t apart) {
   Matrix out(inputs.rows, inputs.cols);
   if (weights.cols > 1) {
     RecentRows rows(recent, inputs.cols);
-    const Matrix all = rows.followed_by(run.first_position, weights.cols - 1, inputs);
+    const Matrix all = rows.followed_by(run.first_position, (weights.cols - 1) * apart, inputs);
     rows.keep(run.first_position, inputs);
-    convolve(weights, bias, all.view(), out.view());
+    convolve(weights, bias, all.view(), out.view(), apart);
   } else {
-    convolve(weights, bias, inputs, out.view());
+    convolve(weights, bias, inputs, out.view(), apart);
   }
   round_between(profile, out.values());
   return out;

@@ -16,17 +16,18 @@ namespace ingot::inference {
 enum class Convolved : std::uint8_t { kKeys, kValues, kAttention, kFeedForward };
 
 /// A causal convolution of each channel over its last K values, the token's own the last:
-/// out[t, c] = bias[c] + sum over k of weights[c, k] x inputs[t + k, c], k ascending. `weights` is
-/// [channels, K]; `inputs` the K - 1 rows before those of `out`, and then theirs; `bias` may be
-/// empty.
+/// out[t, c] = bias[c] + sum over k of weights[c, k] x inputs[t + k apart, c], k ascending.
+/// `weights` is [channels, K]; `inputs` the (K - 1) apart rows before those of `out`, and then
+/// theirs; `bias` may be empty.
 void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
-              formats::MatrixView<const float> inputs, formats::MatrixView<float> out);
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out,
+              std::size_t apart = 1);
 
-/// The same of a run's rows, whose sequence keeps the K - 1 rows before them in `recent`, [K - 1,
+/// The same of a run's rows, whose sequence keeps the rows before them in `recent`, [(K - 1) apart,
 /// channels]; those of `inputs` are kept for the next. Rounded unless the profile is kF32.
 Matrix convolved(Profile profile, const SequenceRun& run, formats::MatrixView<const float> weights,
                  std::span<const float> bias, formats::MatrixView<const float> inputs,
-                 std::span<float> recent);
+                 std::span<float> recent, std::size_t apart = 1);
 
 /// y[t, c] = x[t, c] + sum over k of w[c, k] x[t - K + 1 + k, c], k ascending, with zeros before
 /// the first token. In FP32, rounded once unless the profile is kF32. The last K - 1 rows of a

@@ -65,7 +65,15 @@ bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> c
 }
 
 std::span<float> LayerStep::state(const SequenceRun& run) const {
+  if (!mixer_states.empty())
+    return mixer_states.at(static_cast<std::size_t>(&run - rows.runs.data()));
   return cache.state(run.sequence, cache_layer, run.first_position, run.total());
+}
+
+void LayerStep::show(const Selection& chosen) const {
+  for (std::size_t r = 0; taps.indexer && r < chosen.size(); ++r) {
+    if (!chosen[r].empty()) taps.indexer(layer, r, chosen[r]);
+  }
 }
 
 void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {

@@ -121,9 +121,13 @@ struct LayerStep {
   std::size_t first_stream = 0;  ///< of the cache layer: those of the block
   /// What the short convolutions of the layer keep of each run's sequence; empty without any.
   std::vector<std::span<float>> recent = {};
+  /// The mixer's share of the layer's state, for each run; empty: all of it.
+  std::vector<std::span<float>> mixer_states = {};
 
-  /// The layer's state of a run's sequence, as its rows find it; they must move it on.
+  /// The mixer's state of a run of `rows`, as they find it; they must move it on.
   [[nodiscard]] std::span<float> state(const SequenceRun& run) const;
+  /// Shows the onlooker the rows' choices.
+  void show(const Selection& chosen) const;
   /// Caches one vector of every row.
   void write(std::size_t stream, MatrixView<const float> values) const;
   /// One stream of the tokens at `positions`, [positions, width]; unless the profile is kF32 what
