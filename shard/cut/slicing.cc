@@ -212,6 +212,14 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
   TensorCut cut = owner_and_count(tensor, config, slicing, faults);
   cut.axis = axis_of(tensor);
+  if (rule.role == Role::kLookupTable && tensor.shape.size() == 2) {
+    // Look-ups take rows apart as well as columns: what ranks do not divide is whole on each.
+    const auto is_divided = [&](std::uint64_t side) { return side % cut.n == 0; };
+    if (!is_divided(tensor.shape[0])) {
+      cut.axis = Axis::kCols;
+      if (!is_divided(tensor.shape[1])) cut = {};
+    }
+  }
   if (cut.n > 1 && cut.axis != Axis::kNone &&
       tensor.shape.size() < (cut.axis == Axis::kCols ? 2U : 1U)) {
     faults.add(Error(ErrorCode::kShapeMismatch,

@@ -71,11 +71,12 @@ ROLES = {role for line in lines for role in line["roles"]} - {"rest"}
 COLUMNS = ["inspect", "convert", "--ep", "--tp", "merge", "verify weights", "generate", "verify layers"]
 # Towers for images and sound, scales of what is quantized here, and rows that a checkpoint may leave out.
 UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_scale_inv$|\.scale$|global_scale$|"
-                        r"conv1d\.bias$|self_attn\.(slope_rate|\w+_decay)$|"
+                        r"conv1d\.bias$|self_attn\.(slope_rate|\w+_decay)$|ple_embedding\.(layer_multipliers|ngram_heads_\w+)$|"
                         r"model\.layers\.2\.(embed_tokens|shared_head\.head)|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
-STACKED = {"gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "step3p7"}
+STACKED = {"gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "qwen4_exp",
+           "step3p7"}
 # Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
 # The reasons of refused cuts.

@@ -31,19 +31,19 @@ DIVIDED = [("num_attention_heads", "num_key_value_heads"), ("num_attention_heads
 EXPERTS = {"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"}
 CHOSEN = {"num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "top_k_experts", "moe_k",
           "experts_per_token"}
-HEADS = {heads for heads, _ in DIVIDED} | {"index_n_heads", "num_heads"}
+HEADS = {heads for heads, _ in DIVIDED} | {"index_n_heads", "indexer_n_heads", "num_heads"}
 GROUPS = {groups for _, groups in DIVIDED} | {"sparse_num_index_heads"}
 # Widths of a head: a quarter of it may be rotated, and rotation pairs values.
 HEAD_DIMS = {"head_dim", "swa_head_dim", "global_head_dim", "v_head_dim", "swa_v_head_dim", "qk_nope_head_dim",
              "index_head_dim", "kv_channels", "linear_key_head_dim", "linear_value_head_dim",
-             "mamba_head_dim", "mamba_d_head", "sparse_index_dim", "query_pre_attn_scalar"}
+             "indexer_head_dim", "mamba_head_dim", "mamba_d_head", "sparse_index_dim", "query_pre_attn_scalar"}
 KERNELS = {"sconv_kernel_size", "conv_kernel", "conv_kernel_size", "linear_conv_kernel_dim", "short_conv_kernel_size",
-           "conv_L_cache", "mamba_d_conv"}
+           "conv_L_cache", "mamba_d_conv", "ple_conv_kernel_size"}
 WIDTHS = {"intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "share_expert_dim",
           "intermediate_size_mlp", "dense_intermediate_size", "expert_hidden_dim", "ffn_hidden_size",
           "expert_ffn_hidden_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
           "kv_lora_rank", "q_lora_rank", "o_lora_rank", "dspark_markov_rank", "ssm_state_size", "mamba_d_state",
-          "mamba_dt_rank", "d_rel", "rel_extent", "routed_expert_hidden_size"}
+          "mamba_dt_rank", "d_rel", "rel_extent", "routed_expert_hidden_size", "hc_lowrank"}
 SHARED = {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"}
 VALUES = {**dict.fromkeys(EXPERTS, range(9, 20)), **dict.fromkeys(CHOSEN, range(3, 6)),
           **dict.fromkeys(HEADS, range(2, 30, 2)), **dict.fromkeys(GROUPS, range(2, 8, 2)),
@@ -51,6 +51,9 @@ VALUES = {**dict.fromkeys(EXPERTS, range(9, 20)), **dict.fromkeys(CHOSEN, range(
           **dict.fromkeys(WIDTHS, range(20, 160, 4)), **dict.fromkeys(SHARED, range(2, 4)),
           **dict.fromkeys(["hidden_size", "d_model"], range(64, 320, 4)), "qk_rope_head_dim": range(8, 32, 8),
           "vocab_size": range(130, 250, 2), "hc_mult": range(2, 6), "zero_expert_num": range(2, 9),
+          "hc_count": range(2, 6), "ngram_size": range(2, 5), "heads_per_ngram": range(2, 9),
+          "split_ngram_parts": range(2, 9), "ngram_vocab_size_base": range(30, 99), "ple_embed_dim": range(3, 20),
+          "indexer_compress_ratio": range(2, 4),
           "sliding_window": range(4, 30), "sliding_window_size": range(4, 30),
           "index_topk": range(2, 9), "sparse_block_size": range(2, 9)}
 # Keys of a config that say the same again, by the key that is drawn.
@@ -171,6 +174,11 @@ def agree(part):
     # These call the rotated part of a head its size.
     if part.get("model_type") in ("glm_moe_dsa", "longcat_flash") and "head_dim" in part:
         part["head_dim"] = part["qk_rope_head_dim"]
+    if "ple_embed_dim" in part:
+        part["ple_embed_dim"] *= (part["ngram_size"] - 1) * part["heads_per_ngram"]
+        part.update(make_ngram_vocab_size_divisible_by=2 * part["split_ngram_parts"],
+                    indexer_budget=part["indexer_compress_ratio"],
+                    indexer_head_dim=max(part["indexer_head_dim"], part["head_dim"] // 2 + 2))
     if "index_kpool" in part:
         part["index_topk"] = 2 * part["index_kpool"]
     if "unpadded_vocab_size" in part:

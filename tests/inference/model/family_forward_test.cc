@@ -112,6 +112,7 @@ constexpr FamilyCase kFamilyCases[] = {
     {"jamba", 1e-5},
     {"hy_v4", 1e-5},
     {"jetmoe", 1e-5},
+    {"qwen4_exp", 1e-5},
     {"phimoe", 1e-5, 0.4},
     {"gemma4", 1e-5, 0.4},
 };

@@ -92,6 +92,23 @@ TEST(CutOf, ReplicatesTheIndexer) {
   }
 }
 
+TEST(CutOf, CutsTablesAlongASideThatRanksDivide) {
+  // Parts of 46 rows with 12 values.
+  const ModelTensors model("qwen4_exp", {{"num_hidden_layers", 1},
+                                         {"layer_types", {"linear_attention"}},
+                                         {"ple_layer_ids", {1}},
+                                         {"ple_embed_dim", 48},
+                                         {"ngram_size", 3},
+                                         {"heads_per_ngram", 2},
+                                         {"ngram_vocab_size_base", 41},
+                                         {"make_ngram_vocab_size_divisible_by", 8},
+                                         {"split_ngram_parts", 4}});
+  const std::string last = "model.layers.0.ple.ple_embedding.ngram_embedding.shard_3.weight";
+  expect_cut(model, last, sliced(2), Owner::kTp, Axis::kRows, 2);
+  expect_cut(model, last, sliced(4), Owner::kTp, Axis::kCols, 4);
+  expect_replicated(model, last, sliced(5));
+}
+
 TEST(CutOf, CutsExpertsByEtp) {
   const ModelTensors model = deepseek();
   const std::string expert = "model.layers.1.mlp.experts.7.";
