@@ -235,7 +235,6 @@ class NameGrammar {
   };
   /// Words that end with a number below a key of config.json.
   struct CountedWord {
-    std::string before;  ///< the word before, where nothing else is in the word
     std::string head, mark;
     Width count;
   };

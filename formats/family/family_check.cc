@@ -175,6 +175,10 @@ std::string_view key_mark(std::string_view pattern) {
   return {};
 }
 
+Width count_of(std::string_view mark, const Family& family) {
+  return Width::parse(mark.substr(1, mark.size() - 2), family.widths);
+}
+
 bool is_same_place(const TensorRule& a, const TensorRule& b) {
   return a.pattern == b.pattern && a.scope == b.scope &&
          std::ranges::equal(a.layers, b.layers,
@@ -211,19 +215,21 @@ void require_marks(const FamilyRow& row) {
     if (word.empty())
       refuse(row, "has nothing between two dots, before the first or after the last");
     const std::string_view mark = mark_of(word);
-    const bool is_known = std::ranges::find(kMarks, mark) != kMarks.end();
-    const bool is_of_key =
-        !mark.empty() && !is_known && mark.size() > 2 && is_plain(mark.substr(1, mark.size() - 2));
     const std::string_view head = word.substr(0, word.size() - mark.size());
-    if (!is_plain(head) || (!mark.empty() && !is_of_key && !(is_known && head.empty()))) {
+    const bool is_known = std::ranges::find(kMarks, mark) != kMarks.end();
+    // A key has something before it, so that no misspelt mark is one.
+    const bool is_mark =
+        is_known ? head.empty()
+                 : !head.empty() && mark.size() > 2 && is_plain(mark.substr(1, mark.size() - 2));
+    if (!is_plain(head) || (!mark.empty() && !is_mark)) {
       refuse(row, fmt::format("has '{}': a word between dots has letters, digits, _ and -, or is "
                               "one of {{layer}}, {{mtp}} and {{expert}}, or ends with a key of "
                               "config.json in braces",
                               word));
     }
-    if (!mark.empty() && head.empty() && before.empty()) refuse(row, "begins with a number");
-    if (!mark.empty() && !seen.insert(is_of_key ? "{KEY}" : mark).second)
-      refuse(row, fmt::format("has {} twice", is_of_key ? "a number below a key" : mark));
+    if (is_known && before.empty()) refuse(row, "begins with a number");
+    if (!mark.empty() && !seen.insert(is_known ? mark : "{KEY}").second)
+      refuse(row, fmt::format("has {} twice", is_known ? mark : "a number below a key"));
     before = word;
   }
   if (seen.contains(kLayerMark) && seen.contains(kMtpMark))

@@ -22,6 +22,8 @@ inline bool has_mark(std::string_view pattern, std::string_view mark) {
 /// The mark of a number below a key of config.json, at the end of a word (`{split_ngram_parts}` in
 /// `shard_{split_ngram_parts}`); empty without one.
 std::string_view key_mark(std::string_view pattern);
+/// How many numbers such a mark means.
+Width count_of(std::string_view mark, const Family& family);
 
 /// A row, and its values in the file.
 struct FamilyRow {

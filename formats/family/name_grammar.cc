@@ -41,11 +41,6 @@ bool is_in(const std::vector<std::string>& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
-/// How many numbers are below the key of such a mark.
-Width count_of(std::string_view mark, const Family& family) {
-  return Width::parse(mark.substr(1, mark.size() - 2), family.widths);
-}
-
 }  // namespace
 
 struct NameGrammar::NumberedName {
@@ -73,9 +68,8 @@ NameGrammar::NumberedName NameGrammar::split_numbers(std::string_view name) cons
       result.pattern += kExpertMark;
     } else {
       const auto number_in = [&](const CountedWord& word) {
-        const bool fits =
-            word.head.empty() ? previous == word.before : component.starts_with(word.head);
-        return fits ? number_of(component.substr(word.head.size())) : std::nullopt;
+        return component.starts_with(word.head) ? number_of(component.substr(word.head.size()))
+                                                : std::nullopt;
       };
       const auto counted = std::ranges::find_if(
           counted_, [&](const CountedWord& word) { return number_in(word).has_value(); });
@@ -106,9 +100,7 @@ NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
     const std::string_view mark = key_mark(rule.pattern);
     if (mark.empty()) continue;
     const std::string_view before = rule.pattern.substr(0, rule.pattern.find(mark));
-    const std::vector<std::string_view> words = name_words(before);
-    counted_.push_back({.before = words.size() > 1 ? std::string(words[words.size() - 2]) : "",
-                        .head = std::string(words.back()),
+    counted_.push_back({.head = std::string(name_words(before).back()),
                         .mark = std::string(mark),
                         .count = count_of(mark, family)});
   }

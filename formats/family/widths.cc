@@ -8,6 +8,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/family/family.h"
+#include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 
 namespace ingot::formats {
@@ -70,12 +71,17 @@ void require_widths(const Family& family, const ModelConfig& config) {
   if (family.rules.empty()) return;
   std::vector<std::string> missing;
   if (config.num_hidden_layers == 0) missing.emplace_back("num_hidden_layers");
+  const auto need = [&](const Width& width, const TensorRule& rule) {
+    for (std::string& name : missing_of(width, rule, config)) {
+      if (std::ranges::find(missing, name) == missing.end()) missing.push_back(std::move(name));
+    }
+  };
   for (const TensorRule& rule : family.rules) {
+    if (const std::string_view mark = key_mark(rule.pattern); !mark.empty())
+      need(count_of(mark, family), rule);
     for (const Width* width : rule.shape) {
       if (width == nullptr) break;
-      for (std::string& name : missing_of(*width, rule, config)) {
-        if (std::ranges::find(missing, name) == missing.end()) missing.push_back(std::move(name));
-      }
+      need(*width, rule);
     }
   }
   if (missing.empty()) return;

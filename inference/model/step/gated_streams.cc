@@ -1,7 +1,6 @@
 #include "inference/model/step/gated_streams.h"
 
 #include "inference/kernels/vector_math.h"
-#include "inference/model/recurrent/recurrence.h"
 #include "inference/model/step/norm.h"
 
 namespace ingot::inference {
@@ -24,7 +23,7 @@ HyperInput GatedStreams::input(const StepContext& context, const Matrix& streams
   Matrix inner = rounded_product(context, down_, normed);
   for (float& value : inner.values()) value /= parts;
   round_between(profile, inner.values());
-  for (float& value : inner.values()) value = silu_f32(value);
+  for (float& value : inner.values()) value *= sigmoid_f32(value);  // silu
   round_between(profile, inner.values());
   Matrix gates = rounded_product(context, up_, inner);
   for (float& value : gates.values()) value = sigmoid_f32(value);

@@ -123,7 +123,7 @@ TEST(FamilyFile, NumbersMayBeBelowAKeyOfTheConfig) {
 widths: {pieces: n_pieces * 2}
 tensors:
 - {name: "blocks.{layer}.table.shard_{pieces}.weight", role: lookup-table, shape: [rows / pieces, hidden_size]}
-- {name: "head.parts.{n_pieces}.weight", role: other, shape: [hidden_size]}
+- {name: "head.part_{n_pieces}.weight", role: other, shape: [hidden_size]}
 )",
                                   "my.yaml");
   const ModelConfig config =
@@ -132,9 +132,9 @@ tensors:
   for_each_expected(table->family(), config, false,
                     [&](const ExpectedTensor& tensor) { names.push_back(tensor.name); });
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "head.parts.0.weight", "head.parts.1.weight",
-                       "blocks.0.table.shard_0.weight", "blocks.0.table.shard_1.weight",
-                       "blocks.0.table.shard_2.weight", "blocks.0.table.shard_3.weight"}));
+                       "head.part_0.weight", "head.part_1.weight", "blocks.0.table.shard_0.weight",
+                       "blocks.0.table.shard_1.weight", "blocks.0.table.shard_2.weight",
+                       "blocks.0.table.shard_3.weight"}));
   const NameGrammar grammar(table->family(), config);
   for (const std::string& name : names) EXPECT_TRUE(grammar.match(name)) << name;
   const auto last = grammar.match("blocks.0.table.shard_3.weight");
@@ -142,9 +142,13 @@ tensors:
   EXPECT_EQ(rule_shape(*last->rule, config, last->layer), (Shape{5, 8}));
   for (const char* name :
        {"blocks.0.table.shard_4.weight", "blocks.0.table.shard_.weight",
-        "blocks.0.table.shard_03.weight", "blocks.1.table.shard_0.weight", "head.parts.2.weight"})
+        "blocks.0.table.shard_03.weight", "blocks.1.table.shard_0.weight", "head.part_2.weight"})
     EXPECT_FALSE(grammar.match(name)) << name;
   EXPECT_TRUE(grammar.knows("blocks.0.table.shard_4.weight"));
+  const ModelConfig without =
+      config_of(R"({"hidden_size": 8, "num_hidden_layers": 1, "rows": 20})");
+  expect_error(ErrorCode::kCorrupt, {"needs n_pieces"},
+               [&] { require_widths(table->family(), without); });
 }
 
 TEST(FamilyFile, AbsentKeysMeanWhatTheFileSays) {
@@ -289,6 +293,9 @@ TEST(FamilyFile, RefusesRowsThatAreWrong) {
   expect_rows_refused(row("name: 'a.*', role: head"), {"line 4", "has '*'"});
   expect_rows_refused(row("name: 'a.{layer}x', role: head"), {"has '{layer}x'"});
   expect_rows_refused(row("name: 'a.{block}', role: head"), {"has '{block}'"});
+  expect_rows_refused(row("name: 'a.b_{n}c', role: head"), {"has 'b_{n}c'"});
+  expect_rows_refused(row("name: 'a.b_{}', role: head"), {"has 'b_{}'"});
+  expect_rows_refused(row("name: 'a.b_{n}.c_{m}', role: head"), {"a number below a key twice"});
   expect_rows_refused(row("name: '{layer}.a', role: head"), {"begins with a number"});
   expect_rows_refused(row("name: 'a.{layer}.b.{layer}', role: head"), {"{layer} twice"});
   expect_rows_refused(row("name: 'a.{layer}.b.{mtp}', role: head"), {"one number"});
@@ -310,6 +317,7 @@ TEST(FamilyFile, RefusesRowsInEachOthersWay) {
   const auto rows = [](const std::string& a, const std::string& b) {
     return "tensors:\n- {role: other, " + a + "}\n- {role: other, " + b + "}\n";
   };
+  expect_rows_refused(rows("name: 'b_{n}.a'", "name: 'b_{m}.c'"), {"{m} behind 'b_'", "{n}"});
   const std::string name = "name: 'l.{layer}.a'";
   expect_rows_refused(rows("name: a", "name: a"), {"line 5", "in line 4", "another row"});
   expect_rows_refused(rows(name, name + ", layers: moe"), {"another row in the same layers"});

@@ -386,7 +386,7 @@ TEST(GatedAttention, RanksHaveItsLogits) {
 }
 
 TEST(RecurrentMixers, AreComputedWhole) {
-  for (const char* name : {"jamba", "lfm2_moe", "minimax"}) {
+  for (const char* name : {"jamba", "lfm2_moe", "minimax", "qwen4_exp"}) {
     expect_ranks_agree(name, {Cut{.pp = 2}});
     expect_error(ErrorCode::kUnsupported, {"keeps a recurrent state", "--ranks joined"},
                  [&] { expect_ranks_agree(name, {Cut{.tp = 2}}); });
@@ -401,6 +401,25 @@ TEST(TwofoldLayers, RanksHaveTheirLogits) {
 
 TEST(ShortConvolutions, RanksHaveItsLogits) {
   expect_ranks_agree("inkling", {Cut{.tp = 2}, Cut{.pp = 3}});
+}
+
+TEST(Ngrams, HaveTheConstantsOfTheCheckpoint) {
+  const std::string prefix = "model.language_model.layers.0.ple.ple_embedding.";
+  const EditedCopy reseeded(fixture("qwen4_exp"));
+  reseeded.config({{"/text_config/seed", 7}});
+  const auto ids = golden_ids("qwen4_exp");
+  EXPECT_EQ(run(OpenedModel(reseeded.path()).model, ids).logits,
+            run(OpenedModel(fixture("qwen4_exp")).model, ids).logits);
+  for (const auto& [name, bits, code] :
+       {std::tuple("ngram_heads_vocab_sizes", 0U, ErrorCode::kCorrupt),
+        std::tuple("ngram_heads_offsets", 150U, ErrorCode::kCorrupt)}) {
+    const EditedCopy damaged(fixture("qwen4_exp"));
+    damaged.set<std::uint32_t>(prefix + name, 0, bits);
+    expect_error(code, {"for head 0 of its n-grams"}, [&] { OpenedModel(damaged.path()); });
+  }
+  const EditedCopy longer(fixture("qwen4_exp"));
+  longer.config({{"/text_config/split_ngram_parts", 8}});
+  expect_error(ErrorCode::kShapeMismatch, {"shard_0"}, [&] { OpenedModel(longer.path()); });
 }
 
 TEST(LearnedFrequencies, MustBeFinite) {
