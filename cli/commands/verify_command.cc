@@ -152,6 +152,7 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   }
   if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
   if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::report_markdown(report));
+  notes() << progress.limits(options.threads);
   if (!report.was_read) return kExitTrouble;
   return report.passed() ? kExitDone : kExitBelowThreshold;
 }

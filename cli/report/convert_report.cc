@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -13,6 +14,7 @@
 #include "check/rules/loader_rules.h"
 #include "cli/report/engine_report.h"
 #include "cli/report/slicing_report.h"
+#include "cli/terminal/resource_use.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/exactness.h"
@@ -370,6 +372,18 @@ std::string remarks_text(const Plan& plan, bool is_whole) {
   return write_text(document, is_whole ? 0 : kFewLines, report_width());
 }
 
+// Threads that neither read nor compute write, or wait for memory that is being written.
+std::vector<WorkShare> work_shares(const convert::TensorRunReport& run) {
+  if (run.thread_seconds <= 0 || run.write.n_bytes == 0) return {};
+  const double reading = run.read.seconds, computing = run.compute.seconds + run.hash.seconds;
+  std::vector<WorkShare> shares = {
+      {"reading", reading / run.thread_seconds},
+      {"computing", computing / run.thread_seconds},
+      {"writing", std::max(1 - (reading + computing) / run.thread_seconds, 0.0)}};
+  std::ranges::stable_sort(shares, std::ranges::greater(), &WorkShare::share);
+  return shares;
+}
+
 // The bytes of this run and their rates, or whose the bytes of the output are.
 std::vector<std::string> written_lines(const Plan& plan, const ExecuteReport& report) {
   const auto& tensors = report.tensors;
@@ -428,6 +442,8 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   section.add(remarks_of("warning", warnings_of(plan, report.warnings)));
   for (const auto& [label, text] : engine_lines(served(plan, report.engines, output)))
     section.add(Paragraph{fmt::format("{}: {}", label, text)});
+  if (const auto shares = work_shares(report.tensors); !shares.empty())
+    section.add(Paragraph{limits_text(shares)});
   return text_of(std::move(section), n_worst.has_value());
 }
 
@@ -458,6 +474,10 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                  {"compute", stage(report.tensors.compute)},
                  {"hash", stage(report.tensors.hash)},
                  {"write", stage(report.tensors.write)}}},
+               {"limits", json_list(work_shares(report.tensors),
+                                    [](const WorkShare& share) -> Json {
+                                      return {{"work", share.work}, {"share", share.share}};
+                                    })},
                {"quality", quality_json(report.quality)},
                {"warnings", json_list(report.warnings, check::fault_json)},
                {"engines", engines_json(served(plan, report.engines, output))}};

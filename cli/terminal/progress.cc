@@ -176,12 +176,26 @@ std::string Progress::bar_text() const {
       .substr(0, width);
 }
 
-std::string Progress::summary(std::size_t threads) const {
-  constexpr double kWorthTelling = 1, kWorthALine = 0.05;
-  const std::lock_guard lock(mutex_);
+// The caller holds the lock.
+bool Progress::is_worth_telling() const {
+  constexpr double kWorthTelling = 1;
   double seconds = 0;
   for (const Phase& phase : phases_) seconds += phase.use.seconds;
-  if (style_ == Style::kNone || (seconds < kWorthTelling && !is_asked_for_)) return {};
+  return style_ != Style::kNone && (seconds >= kWorthTelling || is_asked_for_);
+}
+
+std::string Progress::limits(std::size_t threads) const {
+  const std::lock_guard lock(mutex_);
+  if (!is_worth_telling()) return {};
+  const Phase& longest =
+      *std::ranges::max_element(phases_, {}, [](const Phase& phase) { return phase.use.seconds; });
+  return fmt::format("{}: {}\n", longest.name, limits_text(reading_shares(longest.use, threads)));
+}
+
+std::string Progress::summary(std::size_t threads) const {
+  constexpr double kWorthALine = 0.05;
+  const std::lock_guard lock(mutex_);
+  if (!is_worth_telling()) return {};
   Table table{.columns = {"phase", number("time"), number("done"), number("rate"), "limited by"}};
   for (const Phase& phase : phases_) {
     const double took = phase.use.seconds;

@@ -39,6 +39,9 @@ class Progress {
   /// threads. After finish(). Empty with mode `never`, --quiet, and for jobs of less than a second,
   /// unless the mode is `always`.
   [[nodiscard]] std::string summary(std::size_t threads) const;
+  /// The line that names the limit of the longest phase, and the next ones, of a job that writes
+  /// nothing. Empty when summary() is.
+  [[nodiscard]] std::string limits(std::size_t threads) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -57,6 +60,7 @@ class Progress {
   void watch(const std::stop_token& stop);
   void show();
   void end_phase();
+  [[nodiscard]] bool is_worth_telling() const;
   [[nodiscard]] std::vector<std::string> state() const;
   [[nodiscard]] std::string bar_text() const;
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -63,6 +64,7 @@ ThreadStates thread_states() {
 ResourceUse operator-(const ResourceUse& later, const ResourceUse& earlier) {
   return {.seconds = later.seconds - earlier.seconds,
           .cpu_seconds = later.cpu_seconds - earlier.cpu_seconds,
+          .system_seconds = later.system_seconds - earlier.system_seconds,
           .wanted_core_seconds = later.wanted_core_seconds - earlier.wanted_core_seconds,
           .waited_disk_seconds = later.waited_disk_seconds - earlier.waited_disk_seconds,
           .disk_bytes = later.disk_bytes - earlier.disk_bytes,
@@ -75,6 +77,7 @@ ResourceUse resource_use() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return {.seconds = std::chrono::duration<double>(now).count(),
           .cpu_seconds = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime),
+          .system_seconds = seconds_of(usage.ru_stime),
           .disk_bytes = disk_bytes(),
           .major_faults = static_cast<std::uint64_t>(usage.ru_majflt)};
 }
@@ -114,6 +117,33 @@ std::string limit_text(const ResourceUse& use, std::size_t threads) {
                        cores_text);
   }
   return cores >= kWantedCore ? "one core" : "-";
+}
+
+std::vector<WorkShare> reading_shares(const ResourceUse& use, std::size_t threads) {
+  const double all = std::max(use.seconds * static_cast<double>(threads), 1e-9);
+  const double computing = use.cpu_seconds - use.system_seconds;
+  const double reading = use.system_seconds + use.waited_disk_seconds;
+  // Sampled, and so not exactly what the kernel counts.
+  const double others = std::max(use.wanted_core_seconds - use.cpu_seconds, 0.0);
+  std::vector<WorkShare> shares = {
+      {"computing", computing / all},
+      {"reading", reading / all},
+      {"other programs", others / all},
+      {"waiting", std::max(1 - (computing + reading + others) / all, 0.0)}};
+  std::ranges::stable_sort(shares, std::ranges::greater(), &WorkShare::share);
+  return shares;
+}
+
+std::string limits_text(const std::vector<WorkShare>& shares) {
+  constexpr double kLeast = 0.01;
+  std::string text;
+  for (const auto& [work, share] : shares) {
+    if (share < kLeast && !text.empty()) break;
+    text += fmt::format(fmt::runtime(text.empty() ? "limited by {} ({:.0f}% of the threads' time)"
+                                                  : ", next by {} ({:.0f}%)"),
+                        work, 100 * std::min(share, 1.0));
+  }
+  return text;
 }
 
 }  // namespace ingot::cli

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace ingot::cli {
 
@@ -10,6 +12,7 @@ namespace ingot::cli {
 struct ResourceUse {
   double seconds = 0;      ///< on the wall
   double cpu_seconds = 0;  ///< of all its threads
+  double system_seconds = 0;  ///< of those, in the kernel: where jobs read and write
   /// That its threads had a core or waited for one, and that they waited for a disk, as far as
   /// they were looked at (ThreadWatch).
   double wanted_core_seconds = 0, waited_disk_seconds = 0;
@@ -40,5 +43,19 @@ class ThreadWatch {
 /// The resource that kept so many threads from being faster: "cores (wanted 97% of the time)",
 /// "memory (...)", "disk (...)", "one core", or "-" where none did.
 std::string limit_text(const ResourceUse& use, std::size_t threads);
+
+/// A kind of work, and its share of the time of a job's threads, from 0 to 1.
+struct WorkShare {
+  std::string_view work;
+  double share = 0;
+};
+
+/// Shares of a job that writes nothing, the largest first: computing, reading (calls into the
+/// kernel, and waiting for a disk), other programs that had the cores, and waiting.
+std::vector<WorkShare> reading_shares(const ResourceUse& use, std::size_t threads);
+
+/// The limit of a job and those that would come next: "limited by computing (71% of the threads'
+/// time), next by reading (20%)"; without shares of less than 1%.
+std::string limits_text(const std::vector<WorkShare>& shares);
 
 }  // namespace ingot::cli

@@ -198,6 +198,7 @@ StageReport report_of(const StageTime& stage) {
 }  // namespace
 
 TensorRunReport convert_tensors(const TensorRun& run) {
+  const auto begin = std::chrono::steady_clock::now();
   WindowWriter writer(run.staged, files_of(run.plan), writer_options(run),
                       [&](std::vector<std::uint32_t> items) {
                         // Headers are written again on resume.
@@ -220,12 +221,14 @@ TensorRunReport convert_tensors(const TensorRun& run) {
     std::rethrow_exception(failure);
   }
   writer.finish();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   run.log(fmt::format("{} windows of {} bytes, {} written in pieces", run.memory.n_windows,
                       run.memory.window_bytes, writer.windows_spilled()));
   return {.read = report_of(context.times.read),
           .compute = report_of(context.times.compute),
           .write = report_of(writer.written()),
           .hash = report_of(context.times.hash),
+          .thread_seconds = elapsed.count() * static_cast<double>(run.threads.n),
           .direct_io = writer.uses_direct_io(),
           .has_reserved = writer.has_reserved()};
 }

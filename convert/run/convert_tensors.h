@@ -37,6 +37,7 @@ struct StageReport {
 
 struct TensorRunReport {
   StageReport read, compute, write, hash;
+  double thread_seconds = 0;  ///< of the threads that read and compute, from begin to end
   bool direct_io = false;
   bool has_reserved = true;  ///< false: the file system cannot reserve the bytes of a file
 };

@@ -119,6 +119,11 @@ with tempfile.TemporaryDirectory() as work:
     # No terminal, less than half a minute: nothing between the start and the lines of the phases.
     quick = subprocess.run([ingot, "convert", source, work + "/lines", "--to", "bf16"], capture_output=True, text=True, check=True)
     assert "%  " not in quick.stderr and "\033" not in quick.stderr, quick.stderr
+    # The last line of a conversion and of a comparison names the limit.
+    limit = r"limited by (reading|computing|writing|waiting|other programs) \(\d+% of the threads' time\)(, next by [a-z ]+\(\d+%\))*"
+    assert re.fullmatch(limit, quick.stdout.splitlines()[-1]), quick.stdout
+    compared = subprocess.run([ingot, "verify", source, work + "/lines", "--progress", "always"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"[a-z ]+: " + limit, compared.stderr.splitlines()[-1]), compared.stderr
 
 # Tables fit the terminal, and elsewhere a row is a line.
 for columns in (80, 120):

@@ -330,6 +330,20 @@ TEST(ResourceUse, NamesWhatWasScarce) {
   EXPECT_EQ(limit({.seconds = 10, .cpu_seconds = 0.1}), "-");
 }
 
+TEST(ResourceUse, NamesTheNextLimits) {
+  EXPECT_EQ(limits_text(reading_shares({.seconds = 10,
+                                        .cpu_seconds = 25,
+                                        .system_seconds = 5,
+                                        .wanted_core_seconds = 26,
+                                        .waited_disk_seconds = 10},
+                                       4)),
+            "limited by computing (50% of the threads' time), next by reading (38%), next by "
+            "waiting (10%), next by other programs (2%)");
+  EXPECT_EQ(limits_text({{"writing", 0.997}, {"reading", 0.003}}),
+            "limited by writing (100% of the threads' time)");
+  EXPECT_EQ(limits_text({}), "");
+}
+
 TEST(ThreadWatch, SeesAThreadThatWantsACore) {
   std::atomic<bool> stops = false;
   std::thread busy([&] {
