@@ -1,6 +1,7 @@
 #include "library/conversion.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
@@ -174,6 +175,11 @@ ConversionRequest read_target(const ConvertOptions& options) {
     request.recipe.choices.experts = convert::parse_experts(options.experts);
   if (!options.max_shard_size.empty())
     request.plan.shards.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
+  request.plan.shards.align = options.align.value_or(0);
+  if (options.align && (!std::has_single_bit(*options.align) || *options.align < 8)) {
+    throw Error(ErrorCode::kInvalidArgument, "--align {} is no power of two from 8 on",
+                *options.align);
+  }
   read_slicing(options.slicing, request.plan);
   if (!options.part.empty() && options.part != kJoin)
     request.plan.part = convert::parse_job_part(options.part);
@@ -244,7 +250,12 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
         &options.max_shard_size,
         "re-shard into files of at most this size (default: keep the source's files and their "
         "contents)",
-        {.kind = ValueKind::kSize}}});
+        {.kind = ValueKind::kSize}},
+       {"--align",
+        &options.align,
+        "tensors whose size is a multiple of so many bytes begin at one, a weight and its scales "
+        "are neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): "
+        "4096 for loaders that read past the page cache"}});
   declare_slicing(table, options.slicing);
 }
 

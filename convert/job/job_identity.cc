@@ -74,7 +74,7 @@ OptionTexts options_of(const Json& identity) {
                         rule.at("scheme").get<std::string>());
   }
   texts["--allow"] = allow_text(recipe.at("allow"));
-  for (const char* key : {"family", "shards", "links"})
+  for (const char* key : {"family", "shards", "align", "links"})
     texts[option_name(key)] = value_text(identity.value(key, Json()));
   texts["--family-file"] = identity.value("family_file", "");
   if (const auto slicing = identity.find("slicing");
@@ -168,6 +168,7 @@ Json said_identity(const Recipe& recipe, const PlanOptions& options) {
                    {"source", nullptr},
                    {"plan", nullptr}};
   if (options.layout->is_sliced) identity["slicing"] = slicing_json(options);
+  if (options.shards.align > 0) identity["align"] = options.shards.align;
   // Files that are links for the one are written by the other.
   if (recipe.choices.repair) identity["links"] = options.links ? "yes" : "no";
   return identity;

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <map>
 
 #include "convert/plan/passes.h"
+#include "formats/base/checked.h"
 #include "formats/container/checkpoint_index.h"
 
 // Layout hf: one directory, its files those of the source or of a size.
@@ -43,29 +45,47 @@ void assign_by_size(Plan& plan, std::uint64_t max_bytes) {
   for (std::uint32_t i = 0; i < dealt.n_files; ++i) add_file(plan, dealt.name_of(i));
 }
 
-void assign_hub_files(Plan& plan) {
-  const auto& max_bytes = plan.options.shards.max_shard_bytes;
-  if (max_bytes || !assign_as_source(plan))
-    assign_by_size(plan, max_bytes.value_or(kRankFileBytes));
+std::uint64_t bytes_of(const PlannedTensor& planned) {
+  std::uint64_t n_bytes = 0;
+  for (std::size_t part = 0; part < planned.n_parts; ++part) n_bytes += planned.parts[part].n_bytes;
+  return n_bytes;
 }
 
-}  // namespace
-
-SizedFiles deal_by_size(const Plan& plan, std::uint64_t max_bytes) {
+// A file ends at `enough` bytes, and before a tensor that would take it beyond `most`.
+SizedFiles deal(const Plan& plan, std::uint64_t most, std::uint64_t enough) {
   SizedFiles dealt{.file_of = std::vector<std::uint32_t>(plan.source.tensors().size())};
   std::uint64_t in_file = 0;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.n_parts == 0) continue;
-    std::uint64_t n_bytes = 0;
-    for (std::size_t part = 0; part < planned.n_parts; ++part)
-      n_bytes += planned.parts[part].n_bytes;
-    if (in_file > 0 && in_file + n_bytes > max_bytes) {
+    const std::uint64_t n_bytes = bytes_of(planned);
+    if (in_file > 0 && (in_file + n_bytes > most || in_file >= enough)) {
       ++dealt.n_files;
       in_file = 0;
     }
     in_file += n_bytes;
     dealt.file_of[planned.tensor] = dealt.n_files - 1;
   }
+  return dealt;
+}
+
+void assign_hub_files(Plan& plan) {
+  const auto& [max_bytes, align] = plan.options.shards;
+  if (max_bytes || align > 0 || !assign_as_source(plan))
+    assign_by_size(plan, max_bytes.value_or(kRankFileBytes));
+}
+
+}  // namespace
+
+SizedFiles deal_by_size(const Plan& plan, std::uint64_t max_bytes) {
+  SizedFiles dealt = deal(plan, max_bytes, max_bytes);
+  if (plan.options.shards.align == 0) return dealt;
+  std::uint64_t all = 0;
+  for (const PlannedTensor& planned : plan.tensors) all += bytes_of(planned);
+  // As few files as are even: their readers end at the same time.
+  std::uint64_t n = dealt.n_files;
+  do {
+    dealt = deal(plan, max_bytes, ceil_div(all, n));
+  } while (dealt.n_files > n++);
   return dealt;
 }
 

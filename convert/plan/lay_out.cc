@@ -2,6 +2,7 @@
 #include <array>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "convert/plan/band.h"
 #include "convert/plan/passes.h"
@@ -113,13 +114,38 @@ void sort_parts(const Plan& plan, PlannedFile& file) {
   file.parts = std::move(sorted);
 }
 
+std::uint64_t bytes_of(const Plan& plan, const PartRef& at) {
+  const PlannedTensor& planned = plan.tensors[at.tensor];
+  return plan.is_sliced()
+             ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_bytes()
+             : planned.parts[at.part].n_bytes;
+}
+
+// Each weight with its scales, in the order of the source. The format allows no holes: parts that
+// would move the next ones away from their boundaries wait until such parts make up whole pages, or
+// for the end of the file.
+void align_parts(const Plan& plan, PlannedFile& file) {
+  const std::vector<PartRef> parts = std::exchange(file.parts, {});
+  PlannedFile odd;
+  std::uint64_t odd_bytes = 0;
+  const auto add_odd = [&] {
+    sort_parts(plan, odd);
+    file.parts.insert(file.parts.end(), odd.parts.begin(), odd.parts.end());
+    odd.parts.clear();
+  };
+  for (const PartRef& at : parts) {
+    const std::uint64_t rest = bytes_of(plan, at) % plan.options.shards.align;
+    (rest == 0 ? file : odd).parts.push_back(at);
+    odd_bytes += rest;
+    if (rest != 0 && odd_bytes % plan.options.shards.align == 0) add_odd();
+  }
+  add_odd();
+}
+
 // Places a part at `offset`, and returns where it ends.
 std::uint64_t place_part(Plan& plan, const PartRef& at, std::uint64_t offset) {
-  const PlannedTensor& planned = plan.tensors[at.tensor];
-  PlannedPlace& place = plan.places[at.place];
-  place.offset = offset;
-  return offset + (plan.is_sliced() ? plan.part_cut(planned, at.part, place.ep_rank).slice_bytes()
-                                    : planned.parts[at.part].n_bytes);
+  plan.places[at.place].offset = offset;
+  return offset + bytes_of(plan, at);
 }
 
 // Places stored tensors one behind the other with their pieces, and returns where the last ends.
@@ -170,7 +196,8 @@ void lay_out_files(Plan& plan) {
   const auto join = functions_of(*plan.options.layout).join_parts;
   for (std::size_t f = 0; f < plan.files.size(); ++f) {
     PlannedFile& file = plan.files[f];
-    join != nullptr ? join(plan, file) : sort_parts(plan, file);
+    const auto sort = plan.options.shards.align > 0 ? align_parts : sort_parts;
+    (join != nullptr ? join : sort)(plan, file);
     file.header_bytes = plan.header(f).size();
     file.n_bytes = file.header_bytes;
     if (join != nullptr) {

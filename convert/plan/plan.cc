@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "convert/plan/passes.h"
 #include "engines/limits.h"
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
@@ -27,6 +29,25 @@ const formats::PartRow& row_of(const PlannedTensor& planned, std::size_t part) {
   const formats::PartRow* row = formats::find_part_row(*planned.storage, planned.parts[part].part);
   INGOT_CHECK(row != nullptr);
   return *row;
+}
+
+// The header as it is without --align.
+std::string packed_header(const Plan& plan, const PlannedFile& row) {
+  std::vector<formats::TensorSpec> specs;
+  if (!row.joined.empty()) {
+    for (const PlannedFile::Joined& joined : row.joined) specs.push_back(joined.spec);
+    return formats::safetensors_header_text(specs);
+  }
+  specs.reserve(row.parts.size());
+  for (const PartRef& at : row.parts) {
+    const PlannedTensor& planned = plan.tensors[at.tensor];
+    specs.push_back(
+        {.name = plan.part_name(planned, at.part),
+         .dtype = planned.parts[at.part].dtype,
+         .shape = plan.is_sliced() ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_shape()
+                              : plan.part_shape(planned, at.part)});
+  }
+  return formats::safetensors_header_text(specs);
 }
 
 }  // namespace
@@ -114,22 +135,16 @@ std::vector<std::uint32_t> Plan::reread(const PlannedTensor& planned) const {
 }
 
 std::string Plan::header(std::size_t file) const {
-  const PlannedFile& row = files[file];
-  std::vector<formats::TensorSpec> specs;
-  if (!row.joined.empty()) {
-    for (const PlannedFile::Joined& joined : row.joined) specs.push_back(joined.spec);
-    return formats::safetensors_header_text(specs);
+  std::string text = packed_header(*this, files[file]);
+  if (options.shards.align == 0) return text;
+  text.resize(round_up(text.size(), options.shards.align), ' ');
+  const std::uint64_t n_bytes = text.size() - sizeof(n_bytes);
+  if (n_bytes > formats::kMaxHeaderBytes) {
+    throw Error(ErrorCode::kLimit, "its header of {} bytes is beyond the format's limit", n_bytes)
+        .in_file(files[file].name);
   }
-  specs.reserve(row.parts.size());
-  for (const PartRef& at : row.parts) {
-    const PlannedTensor& planned = tensors[at.tensor];
-    specs.push_back(
-        {.name = part_name(planned, at.part),
-         .dtype = planned.parts[at.part].dtype,
-         .shape = is_sliced() ? part_cut(planned, at.part, places[at.place].ep_rank).slice_shape()
-                              : part_shape(planned, at.part)});
-  }
-  return formats::safetensors_header_text(specs);
+  std::memcpy(text.data(), &n_bytes, sizeof(n_bytes));
+  return text;
 }
 
 std::vector<Plan::KnownBytes> Plan::known_bytes(std::size_t file) const {

@@ -134,6 +134,9 @@ struct ShardPolicy {
   /// Nullopt: file names and distribution of the source. A number: a new file is opened when a
   /// tensor would take the current one beyond so many bytes of data.
   std::optional<std::uint64_t> max_shard_bytes;
+  /// A power of two: tensors whose size is a multiple of it begin at one, and files are even. 0: in
+  /// the order of dtypes and names.
+  std::uint64_t align = 0;
 };
 
 /// Tensors dealt to files of a size.
