@@ -251,8 +251,7 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
         "re-shard into files of at most this size (default: keep the source's files and their "
         "contents)",
         {.kind = ValueKind::kSize}},
-       {"--align",
-        &options.align,
+       {"--align", &options.align,
         "tensors whose size is a multiple of so many bytes begin at one, a weight and its scales "
         "are neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): "
         "4096 for loaders that read past the page cache"}});

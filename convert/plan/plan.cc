@@ -44,8 +44,9 @@ std::string packed_header(const Plan& plan, const PlannedFile& row) {
     specs.push_back(
         {.name = plan.part_name(planned, at.part),
          .dtype = planned.parts[at.part].dtype,
-         .shape = plan.is_sliced() ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_shape()
-                              : plan.part_shape(planned, at.part)});
+         .shape = plan.is_sliced()
+                      ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_shape()
+                      : plan.part_shape(planned, at.part)});
   }
   return formats::safetensors_header_text(specs);
 }
