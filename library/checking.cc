@@ -14,7 +14,8 @@ using formats::Json;
 
 void declare_check_options(FlagTable& table, CheckOptions& options) {
   table.add(FlagGroup::kCommon,
-            {{"--deep", &options.deep, "read every FP8 weight for NaN codes"},
+            {{"--deep", &options.deep,
+              "read every tensor, FP8 weights for NaN codes, and tell the rates of reading"},
              {"--no-hashes", &options.no_hashes, "compare sizes with the manifest, not bytes"},
              {"--tp",
               &options.tensor_parallel,
@@ -99,14 +100,30 @@ Checked run_check(const CheckOptions& options, const std::function<bool()>& stop
                 check::check_is_source_of(options.directory, options.source_of,
                                           {.threads = threads, .stop_requested = stop_requested})};
   }
-  return {.result = check::check_directory(options.directory,
-                                           {.family = options.family,
-                                            .deep = options.deep,
-                                            .hashes = !options.no_hashes,
-                                            .threads = threads,
-                                            .tensor_parallel = options.tensor_parallel,
-                                            .stop_requested = stop_requested},
-                                           options.config)};
+  Checked checked;
+  std::optional<Error> unread;
+  try {
+    // Before anything else has read the files into memory.
+    if (options.deep) {
+      checked.rates = check::measure_reading(
+          options.directory, {.threads = threads, .stop_requested = stop_requested});
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    unread = error;
+  }
+  checked.result = check::check_directory(options.directory,
+                                          {.family = options.family,
+                                           .deep = options.deep,
+                                           .hashes = !options.no_hashes,
+                                           .threads = threads,
+                                           .tensor_parallel = options.tensor_parallel,
+                                           .stop_requested = stop_requested},
+                                          options.config);
+  // The rules name the tensors that they could not read.
+  if (unread && checked.count(Severity::kError) == 0)
+    checked.result.findings.push_back(check::finding_of(*unread));
+  return checked;
 }
 
 Json check_json(const CheckOptions& options, const Checked& checked) {
@@ -120,6 +137,11 @@ Json check_json(const CheckOptions& options, const Checked& checked) {
   json["bytes"] = result.n_bytes;
   json["has_manifest"] = result.has_manifest;
   json["hashed"] = result.n_hashed;
+  if (checked.rates) {
+    json["reading"] = {{"bytes", checked.rates->n_bytes},
+                       {"cold_seconds", checked.rates->cold_seconds},
+                       {"hot_seconds", checked.rates->hot_seconds}};
+  }
   json["errors"] = check::faults_json(result.findings, Severity::kError);
   json["warnings"] = check::faults_json(result.findings, Severity::kWarning);
   json["passed"] = checked.engine == nullptr ? checked.count(Severity::kError) == 0 : checked.loads;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "check/check.h"
+#include "check/reading_rates.h"
 #include "engines/view.h"
 #include "formats/json/json.h"
 #include "library/options/flag_table.h"
@@ -29,6 +30,7 @@ struct Checked {
   const engines::EngineRow* engine = nullptr;
   std::optional<engines::EngineView> view;  ///< nullopt: a fault keeps it from opening
   bool loads = false;                       ///< with --engine: as it is meant
+  std::optional<check::ReadingRates> rates = {};  ///< with --deep
 
   [[nodiscard]] std::uint64_t count(check::Severity severity) const {
     return check::count_findings(result.findings, severity);

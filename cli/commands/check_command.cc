@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -113,13 +114,24 @@ std::string engine_text(const library::Checked& checked) {
              needs_options ? fmt::format(", with {}", fmt::join(view->verdict.options, " ")) : "");
 }
 
+std::string rates_text(const check::ReadingRates& rates) {
+  const auto rate = [&](double seconds) {
+    const double per_second = static_cast<double>(rates.n_bytes) / std::max(seconds, 1e-9);
+    return bytes_text(static_cast<std::uint64_t>(per_second));
+  };
+  return fmt::format("read {}: cold at {}/s, hot at {}/s\n", bytes_text(rates.n_bytes),
+                     rate(rates.cold_seconds), rate(rates.hot_seconds));
+}
+
 int run_check(const CheckFlags& flags) {
   install_stop_signals();
   const library::Checked checked = library::run_check(flags, stop_requested);
   const bool is_of_engine = checked.engine != nullptr;
   answer().add(library::check_json(flags, checked));
-  if (!answer().is_json)
+  if (!answer().is_json) {
     std::cout << (is_of_engine ? engine_text(checked) : result_text(checked.result));
+    if (checked.rates) std::cout << rates_text(*checked.rates);
+  }
   if (is_of_engine) return checked.loads ? kExitDone : kExitBelowThreshold;
   return checked.count(Severity::kError) == 0 ? kExitDone : kExitTrouble;
 }

@@ -5,6 +5,17 @@ ingot=$1 example=$2
 "$ingot" convert "$example" "$work/out" --to bf16 --progress never >/dev/null || fail "convert"
 expect 0 "0 errors" "$ingot" check "$work/out"
 expect 0 "0 errors" "$ingot" check "$example" --deep
+grep -qE '^read [0-9.]+ MB: cold at [0-9.]+ .?B/s, hot at [0-9.]+ .?B/s$' "$work/stdout" || fail "no rates: $(cat "$work/stdout")"
+# Every byte of every file, and of files that ranks share once.
+expect 0 "" "$ingot" convert "$example" "$work/shared" --tp 2 --ep 2 --tp-fit bf16
+for directory in "$example" "$work/shared"; do
+  bytes=$(find "$directory" -name '*.safetensors' -printf '%i %s\n' | sort -u | awk '{ n += $2 } END { print n }')
+  "$ingot" check "$directory" --deep --json 2>"$work/stderr" | python3 -c '
+import json, sys
+read = json.load(sys.stdin)["reading"]
+assert read["bytes"] == int(sys.argv[1]) and read["cold_seconds"] > 0 and read["hot_seconds"] > 0, (read, sys.argv)' "$bytes" ||
+    fail "not all of $directory was read: $(cat "$work/stderr")"
+done
 expect 0 "" "$ingot" check "$example" --source-of "$work/out"
 
 # One byte in the middle of a weight, and one of a side file: both are named.

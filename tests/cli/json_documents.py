@@ -143,6 +143,7 @@ def try_all(work):
     run(0, "list", "roles", example)
     run(2, "list", "nonsense")
     run(0, "check", example)
+    run(0, "check", example, "--deep")
     run(2, "check", example, "--engine", "nonsense")
     run(0, "synth", at("synth"), "--family", "deepseek_v3", "--like", "tiny")
     run(2, "synth", at("synth"), "--family", "deepseek_v3", "--like", "tiny")

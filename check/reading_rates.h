@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "check/stored_hashes.h"
+
+namespace ingot::check {
+
+/// How fast the weights of a checkpoint were read, once from the disk and once more.
+struct ReadingRates {
+  std::uint64_t n_bytes = 0;  ///< a file with several names counts once
+  double cold_seconds = 0;    ///< after the page cache was asked to drop the files
+  double hot_seconds = 0;     ///< right after that, as far as memory holds them
+};
+
+/// Reads every byte of the weights files at and below `path` twice, as loaders do: in pieces on all
+/// threads, through the page cache. Throws kIo for the first piece that cannot be read, and
+/// kInterrupted.
+ReadingRates measure_reading(const std::filesystem::path& path, const HashingOptions& options);
+
+}  // namespace ingot::check
