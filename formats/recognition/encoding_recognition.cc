@@ -13,6 +13,7 @@
 #include "formats/container/other_float8.h"
 #include "formats/dialect/other_tools.h"
 #include "formats/recognition/decoded_encoding.h"
+#include "formats/recognition/lost_zero_points.h"
 #include "formats/recognition/part_names.h"
 #include "formats/storage/scale_shapes.h"
 
@@ -48,6 +49,7 @@ class Recogniser {
         is_fp8_(input.config.quantization && input.config.quantization->quant_method == "fp8"),
         is_quark_(input.config.quantization && input.config.quantization->quant_method == "quark"),
         has_zero_zero_points_(has_zero_zero_points(input.config)),
+        lost_zero_points_(input.config),
         found_(input.stored.size()),
         is_part_(input.stored.size(), false) {
     for (std::uint32_t i = 0; i < input.stored.size(); ++i) {
@@ -67,6 +69,7 @@ class Recogniser {
         refused->push_back(found_[i].stored);
       }
     }
+    lost_zero_points_.report(input_, faults_);
     return tensors;
   }
 
@@ -200,6 +203,7 @@ class Recogniser {
       return std::nullopt;
     }
     const bool has_parts = count_parts(i) > 0;
+    if (lacks_zero_points(i) && lost_zero_points_.take(tensor.name, i)) return std::nullopt;
     if (kOtherFloat8.has(stored.dtype) || has_shifted_bytes(i))
       return decoded(i, std::move(tensor));
     // Only bytes and integers may be parameters; FP8 means nothing without a scale.
@@ -213,6 +217,15 @@ class Recogniser {
     }
     tensor.encoding = {.scheme = plain_scheme(stored.dtype), .stored = found_[i].stored};
     return tensor;
+  }
+
+  /// Whether these are integers, which might have zero points, and no tensor of the checkpoint has
+  /// them.
+  [[nodiscard]] bool lacks_zero_points(std::uint32_t i) const {
+    const StoredParts& parts = found_[i].stored;
+    const DType dtype = input_.stored[i].dtype;
+    return input_.is_complete && (dtype == DType::kI8 || dtype == DType::kI32) &&
+           parts.has(Part::kScale) && !parts.has(Part::kZeroPoint) && !parts.has(Part::kOffset);
   }
 
   /// INT8 with what no scheme of INT8 has: zero points, or columns in any order.
@@ -254,13 +267,6 @@ class Recogniser {
 
   /// Finds the scheme, fills in encoding and decoded shape, and looks at the other parts.
   std::optional<LogicalTensor> quantized(std::uint32_t i, LogicalTensor tensor) {
-    if (input_.is_complete && found_[i].stored.has(Part::kScale) &&
-        input_.stored[i].dtype == DType::kI8 && has_zero_points(input_.config, tensor.name)) {
-      fault(i, ErrorCode::kMissingTensor,
-            "is asymmetric by config.json and has no weight_zero_point (a file missing? fetch it "
-            "again)");
-      return std::nullopt;
-    }
     const SchemeFacts* scheme = scheme_of(i);
     if (scheme == nullptr || !has_what_it_needs(i, *scheme)) return std::nullopt;
     tensor.shape = decoded_shape(i, *scheme);
@@ -498,6 +504,7 @@ class Recogniser {
   bool claims_blocks_;  // `block` is no default
   bool is_fp8_, is_quark_;
   bool has_zero_zero_points_;  // those that integers have are zeros
+  LostZeroPoints lost_zero_points_;
   // By stored tensor.
   std::vector<FoundParts> found_;  // of weights; `stored` has the weight itself
   std::vector<bool> is_part_;      // belongs to a weight, or should

@@ -206,7 +206,8 @@ damage() { # damage TEXT EDIT [CHECKPOINT]: EDIT is Python over config `c` and t
 damage "ignore names no module that is here" 'c["quantization_config"]["ignore"] = ["model.layers.7"]'
 damage "without its dimensions" 'del t["model.layers.1.mlp.experts.0.up_proj.weight_shape"]'
 damage "says per 64 columns" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 64'
-damage "says asymmetric" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = False'
+damage "(config_groups.group_0) and has no weight_zero_point, as 29 more of its weights" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = False'
+expect 2 "is asymmetric by config.json" "$ingot" convert "$work/bad" "$work/none" --to bf16
 damage "but ignore takes it in" 'c["quantization_config"]["ignore"].append("re:.*experts.0.*")'
 damage "says [64, 64]" 'put("model.layers.1.mlp.experts.0.up_proj.weight_shape", "I32", [2], struct.pack("<2i", 64, 64))'
 damage "scales are zero or not finite" 'put("model.layers.1.mlp.experts.0.up_proj.weight_scale", "BF16", [64, 3], bytes(384))'

@@ -64,6 +64,35 @@ TEST(HostileZeroPoints, ThatAreMissing) {
   refuse(tiny, kMissingTensor, {kUp, "asymmetric by config.json", "no weight_zero_point"});
 }
 
+/// INT8 weights of compressed-tensors in two groups, both asymmetric, without a zero point.
+TinyCheckpoint tiny_lost_zero_points() {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  for (const char* name : {"gate_proj", "up_proj"}) {
+    const std::string stem = std::string("model.layers.0.mlp.") + name;
+    TinyTensor& packed = tensor_of(tiny, stem + ".weight");
+    packed = {stem + ".weight_packed", "I32", {12, 2}};
+    tiny.files["model.safetensors"].push_back({stem + ".weight_scale", "BF16", {12, 1}});
+    tiny.files["model.safetensors"].push_back({stem + ".weight_shape", "I32", {2}});
+  }
+  tensor_of(tiny, "model.layers.0.mlp.down_proj.weight").dtype = "I8";
+  tiny.files["model.safetensors"].push_back(
+      {"model.layers.0.mlp.down_proj.weight_scale", "F32", {8, 1}});
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {
+        "packed": {"targets": ["re:.*(gate|up)_proj"], "weights": {"symmetric": false,
+                   "num_bits": 8, "strategy": "channel"}},
+        "plain": {"targets": ["re:.*down_proj"], "weights": {"symmetric": false, "type": "int",
+                   "num_bits": 8, "strategy": "channel"}}}},)");
+  return tiny;
+}
+
+TEST(HostileZeroPoints, ThatAreMissingAreOneFaultPerGroup) {
+  TinyCheckpoint tiny = tiny_lost_zero_points();
+  refuse(tiny, kMissingTensor,
+         {"2 faults", "gate_proj", "(config_groups.packed)", "as 1 more of its weights",
+          "down_proj", "(config_groups.plain) and has no weight_zero_point (a file"});
+}
+
 TEST(HostileScale, InTwoConventions) {
   TinyCheckpoint tiny = tiny_fp8();
   tiny.files["model.safetensors"].push_back(
