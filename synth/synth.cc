@@ -99,7 +99,7 @@ std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelCo
           options.ue8m0 ? SynthKind::kF32PowerScale : SynthKind::kF32Scale);
     } else {
       const DType dtype = expected.rule->synth_dtype;
-      add(expected.name, dtype, shape, plain_kind(dtype, expected));
+      add(expected.name, dtype, stored_shape(expected.rule, shape), plain_kind(dtype, expected));
     }
   });
   return tensors;

@@ -46,7 +46,7 @@ std::string packed_header(const Plan& plan, const PlannedFile& row) {
          .dtype = planned.parts[at.part].dtype,
          .shape = plan.is_sliced()
                       ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_shape()
-                      : plan.part_shape(planned, at.part)});
+                      : plan.stored_shape(planned, at.part)});
   }
   return formats::safetensors_header_text(specs);
 }
@@ -126,6 +126,12 @@ formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) 
   const formats::PartRow& row = row_of(planned, part);
   if (engines::is_joined_number(row.shape, tensor.rule)) return {};
   return formats::part_shape(row, planned.to, tensor.shape, planned.block);
+}
+
+formats::Shape Plan::stored_shape(const PlannedTensor& planned, std::size_t part) const {
+  formats::Shape shape = part_shape(planned, part);
+  if (formats::scheme_facts(planned.to).quantized) return shape;
+  return formats::stored_shape(tensor_of(planned).rule, std::move(shape));
 }
 
 std::vector<std::uint32_t> Plan::reread(const PlannedTensor& planned) const {

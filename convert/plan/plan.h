@@ -258,6 +258,8 @@ struct Plan {
   [[nodiscard]] std::string hub_name(const PlannedTensor& tensor, std::size_t part) const;
   /// The shape of the whole part, before it is retiled, padded and cut.
   [[nodiscard]] formats::Shape part_shape(const PlannedTensor& tensor, std::size_t part) const;
+  /// The shape under which a whole checkpoint has it: plain stacks may be one matrix there.
+  [[nodiscard]] formats::Shape stored_shape(const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] std::span<const PlannedPlace> places_of(const PlannedPart& part) const {
     return std::span(places).subspan(part.first_place, part.n_places);
   }

@@ -215,7 +215,7 @@ std::vector<EncodedTensor> MemoryEncoder::convert(const Set& set) {
       made.push_back(
           {.name = plan_.part_name(planned, p),
            .dtype = planned.parts[p].dtype,
-           .shape = plan_.part_shape(planned, p),
+           .shape = plan_.stored_shape(planned, p),
            .bytes = sink.take(plan_.first_place(planned.parts[p]), planned.parts[p].n_bytes)});
     }
   }

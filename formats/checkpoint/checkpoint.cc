@@ -342,6 +342,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
   for (std::string& remark : rename_aliases(*state->family, state->stored, state->lost))
     state->remarks.push_back(std::move(remark));
+  see_flat_stacks(*state->family, state->config, state->stored);
   const StoredNames names(state->stored);
   state->config.text.prefix = find_text_prefix(state->stored);
   count_mtp_layers(*state->family, state->stored, state->config);
@@ -401,6 +402,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     state->config = config_of(family, state->config);
     require_widths(family, state->config);
     count_mtp_layers(family, state->stored, state->config);
+    see_flat_stacks(family, state->config, state->stored);
     state->family = &family;
   });
   stage.attempt([&] {

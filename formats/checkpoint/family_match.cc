@@ -338,4 +338,18 @@ std::vector<std::string> rename_aliases(const Family& family, std::vector<Stored
   return remarks;
 }
 
+void see_flat_stacks(const Family& family, const ModelConfig& config,
+                     std::vector<StoredTensor>& stored) {
+  if (std::ranges::none_of(family.rules, &TensorRule::is_flat)) return;
+  const NameGrammar grammar(family, config);
+  for (StoredTensor& tensor : stored) {
+    if (tensor.shape.size() != 2 || !is_float_dtype(tensor.dtype)) continue;
+    const auto match = grammar.match(tensor.name);
+    if (!match || !match->rule->is_flat) continue;
+    const Shape whole = rule_shape(*match->rule, config, match->layer);
+    if (tensor.shape[1] == whole[2] && tensor.shape[0] % whole[1] == 0)
+      tensor.shape = {tensor.shape[0] / whole[1], whole[1], whole[2]};
+  }
+}
+
 }  // namespace ingot::formats

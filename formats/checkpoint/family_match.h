@@ -52,4 +52,9 @@ std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const Mode
 std::vector<std::string> rename_aliases(const Family& family, std::vector<StoredTensor>& stored,
                                         std::vector<std::string>& lost);
 
+/// Gives plain stacks that are stored as one matrix (TensorRule::is_flat) a side for the experts:
+/// [experts, rows, columns], by the rows and columns of the config.
+void see_flat_stacks(const Family& family, const ModelConfig& config,
+                     std::vector<StoredTensor>& stored);
+
 }  // namespace ingot::formats

@@ -117,6 +117,8 @@ struct TensorRule {
   bool any_shape = false;
   StackOrder stack = StackOrder::kNone;  ///< of stacked experts; `shape` is that of a plain stack
   GateUpOrder gate_up = GateUpOrder::kHalves;
+  /// Releases store the plain stack as one matrix: experts and the side behind them are its rows.
+  bool is_flat = false;
   /// Which of the modules of a layer whose rows have the same roles it is of.
   std::uint8_t block = 0;
 };
@@ -166,6 +168,9 @@ Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
 /// The shape of the decoded weight of such a row; `is_turned`: of a scheme that turns_stacks().
 Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
                    std::optional<std::uint32_t> layer, bool is_turned);
+
+/// The shape under which a whole checkpoint stores a plain tensor of this shape in such a row.
+Shape stored_shape(const TensorRule* rule, Shape shape);
 
 /// Orientation of the matrices of such a row under a scheme that turns_stacks(), or another.
 constexpr StackOrder stack_order(const TensorRule& rule, bool is_turned) {

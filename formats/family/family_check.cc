@@ -136,6 +136,8 @@ void require_one_order(const std::vector<FamilyRow>& rows) {
 
 void require_sound(const FamilyRow& row) {
   const TensorRule& rule = row.rule;
+  if (rule.is_flat && (rule.stack == StackOrder::kNone || rule.any_shape))
+    refuse(row, "is flat and no stack of matrices (give it `stack` and a shape of three sides)");
   const bool is_of_layer = is_numbered(rule.pattern);
   const bool is_of_tower = rule.role == Role::kOtherModality;
   if (!is_of_tower && rule.scope == Scope::kModel &&

@@ -85,9 +85,9 @@ constexpr std::array kPresences = {
 constexpr std::array<std::string_view, 13> kFileKeys = {
     "family",  "summary", "model_types", "architecture", "dialect",  "mtp_layers", "like",
     "without", "change",  "widths",      "aliases",      "defaults", "forward"};
-constexpr std::array<std::string_view, 14> kTraits = {
+constexpr std::array<std::string_view, 15> kTraits = {
     "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
-    "heads", "fuse",   "present", "dtype",     "stack",   "gate_up"};
+    "heads", "fuse",   "present", "dtype",     "stack",   "gate_up", "flat"};
 
 /// The keys of a row, and others.
 std::vector<std::string_view> traits_and(std::initializer_list<std::string_view> others) {
@@ -382,6 +382,8 @@ class Table final : public FamilyTable {
         rule.stack = read_word(value, key, kStacks);
       } else if (key == "gate_up") {
         rule.gate_up = read_word(value, key, kGateUps);
+      } else if (key == "flat") {
+        rule.is_flat = value.boolean(key);
       }
     }
   }

@@ -67,6 +67,11 @@ Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
   return shape;
 }
 
+Shape stored_shape(const TensorRule* rule, Shape shape) {
+  if (rule == nullptr || !rule->is_flat || shape.size() != 3) return shape;
+  return {shape[0] * shape[1], shape[2]};
+}
+
 void require_widths(const Family& family, const ModelConfig& config) {
   if (family.rules.empty()) return;
   std::vector<std::string> missing;

@@ -290,6 +290,8 @@ TEST(FamilyFile, RefusesRowsThatAreWrong) {
   expect_rows_refused(row("name: a, role: head, shape: [1], quantized: true"), {"no matrix"});
   expect_rows_refused(row("name: a, role: head, shape: [1, 2], stack: input-major"),
                       {"three dimensions"});
+  expect_rows_refused(row("name: a, role: other, shape: [6, 2], flat: true"),
+                      {"flat and no stack"});
   expect_rows_refused(row("name: 'a.*', role: head"), {"line 4", "has '*'"});
   expect_rows_refused(row("name: 'a.{layer}x', role: head"), {"has '{layer}x'"});
   expect_rows_refused(row("name: 'a.{block}', role: head"), {"has '{block}'"});
