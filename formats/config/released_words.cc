@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "formats/config/keys.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
@@ -205,13 +206,40 @@ bool windows_by_pattern(Json& keys) {
   return true;
 }
 
+// DBRX: keys of attention and experts are in objects of their own.
+bool inner_objects(Json& keys) {
+  struct Inner {
+    const char *object, *key, *usual;
+  };
+  constexpr std::array kInner = {Inner{"attn_config", "kv_n_heads", "num_key_value_heads"},
+                                 Inner{"attn_config", "rope_theta", "rope_theta"},
+                                 Inner{"ffn_config", "moe_num_experts", "n_routed_experts"},
+                                 Inner{"ffn_config", "moe_top_k", "num_experts_per_tok"},
+                                 Inner{"ffn_config", "ffn_hidden_size", "moe_intermediate_size"}};
+  bool is_changed = false;
+  for (const auto& [object, key, usual] : kInner) {
+    const Json& value = json_member(json_member(keys, object), key);
+    const bool is_rope = usual == std::string_view("rope_theta");
+    const bool is_said =
+        (is_rope && !json_member(json_member(keys, kRope), usual).is_null()) ||
+        std::ranges::any_of(find_key(usual)->spellings, [&](const std::string& one) {
+          return !json_member(keys, one.c_str()).is_null();
+        });
+    if (value.is_null() || is_said) continue;
+    keys[usual] = Json(value);
+    is_changed = true;
+  }
+  return is_changed;
+}
+
 }  // namespace
 
 bool use_released_words(Json& keys) {
   if (!keys.is_object()) return false;
   bool is_changed = false;
   for (const auto translate : {compress_ratios, hash_layers, two_ropes, sparse_blocks,
-                               layer_letters, sliding_heads, rope_by_layer, windows_by_pattern})
+                               layer_letters, sliding_heads, rope_by_layer, windows_by_pattern,
+                               inner_objects})
     is_changed |= translate(keys);
   return is_changed;
 }

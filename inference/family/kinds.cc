@@ -166,6 +166,7 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
     spec.softmax_scale = static_cast<float>(1 / std::sqrt(*width));
   if (const auto cap = parameters.real("score_cap", {1e-6, 1e9}))
     spec.score_cap = static_cast<float>(*cap);
+  if (const auto most = parameters.real("clip", {1e-6, 1e9})) spec.clip = static_cast<float>(*most);
   if (parameters.has("distance_values")) {
     spec.distances = {.values = parameters.count("distance_values", 0),
                       .extent = parameters.count("distance_extent", 0, {1, kMaxCount})};
@@ -339,6 +340,15 @@ void set_mixture(Parameters& parameters, Decoder& model) {
   RouterSpec& router = model.mixture->router;
   router.score = parameters.word("score", GateScore::kSoftmax, kScores);
   parameters.set(router, kRouterRows);
+  if (parameters.has("normalize_order")) {
+    const auto order = parameters.real("normalize_order");
+    router.normalize = order.has_value();
+    router.by_length = order == 2;
+    if (order && *order != 1 && *order != 2)
+      refuse(ErrorCode::kUnsupported,
+             fmt::format("'{}' is {}; the forward pass knows norms of order 1 and 2",
+                         parameters.key("normalize_order"), *order));
+  }
   if (const auto noise = parameters.real("noise", {0, 1}))
     router.near = static_cast<float>(2 * *noise);
   if (!parameters.flag("scales_normalized", true) && router.normalize) router.scale = 1;

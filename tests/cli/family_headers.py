@@ -75,7 +75,7 @@ UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_
                         r"model\.layers\.2\.(embed_tokens|shared_head\.head)|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
-STACKED = {"gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "qwen4_exp",
+STACKED = {"dbrx", "gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "qwen4_exp",
            "step3p7"}
 # Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}

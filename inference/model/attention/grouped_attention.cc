@@ -241,8 +241,13 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
   const RopeAngles angles(context.profile, spec_.rope, step.rows.positions);
   const Routing routing = experts_ ? experts_->choose(context, x) : Routing();
-  Matrix queries =
-      experts_ ? experts_->queries(context, x, routing) : rounded_product(context, q_, x, q_bias_);
+  const auto clipped = [&](Matrix made) {
+    if (!spec_.clip) return made;
+    for (float& value : made.values()) value = std::clamp(value, -*spec_.clip, *spec_.clip);
+    return made;
+  };
+  Matrix queries = clipped(experts_ ? experts_->queries(context, x, routing)
+                                    : rounded_product(context, q_, x, q_bias_));
   Matrix gates;
   split_gates(queries, gates);
   finish_heads(step, q_norm_, angles, queries);
@@ -252,8 +257,9 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
     distances = rounded_product(context, distances_, x);
     grow_queries(context.profile, spec_.growth, step.rows.positions, distances);
   }
-  Matrix new_keys = rounded_product(context, k_, x, k_bias_);
-  Matrix new_values = spec_.values_of_keys ? new_keys : rounded_product(context, v_, x, v_bias_);
+  Matrix new_keys = clipped(rounded_product(context, k_, x, k_bias_));
+  Matrix new_values =
+      spec_.values_of_keys ? new_keys : clipped(rounded_product(context, v_, x, v_bias_));
   key_convolution_.apply(step, new_keys);
   finish_heads(step, k_norm_, angles, new_keys);
   if (spec_.norms_values) {

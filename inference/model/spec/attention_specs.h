@@ -80,6 +80,7 @@ struct GroupedSpec {
   std::size_t value_dim = 0;  ///< of a head; head_dim in most models
   float softmax_scale = 1.0F;
   std::optional<float> score_cap;  ///< scaled scores are cap tanh(score / cap)
+  std::optional<float> clip;       ///< most that a value of a query, key or value has, and minus it
   HeadNorm norms = HeadNorm::kPerHead;
   bool norms_after_rope = false;
   bool biases = false;         ///< queries, keys and values must have theirs

@@ -49,6 +49,7 @@ struct RouterSpec {
   bool bias_of_logits = false;  ///< the router's bias is added to its logits
   bool scales_input = false;    ///< weights are those of an expert's input, not of its output
   bool normalize = false;
+  bool by_length = false;            ///< weights are divided by the root of their squares' sum
   float normalize_epsilon = 1e-20F;  ///< is added to the sum that weights are divided by
   float scale = 1.0F;
   float near = 0;  ///< of kThresholds: as far below the best, of the greater of both, others are

@@ -67,13 +67,15 @@ class TokenRouter {
   void weigh(std::span<std::uint32_t> experts, std::span<float> weights,
              std::span<float> shared_weights) const {
     float sum = 0;
+    const auto count = [&](float score) { sum += spec_.by_length ? score * score : score; };
     for (std::size_t i = 0; i < experts.size(); ++i) {
       experts[i] = chosen_[i];
       weights[i] = scores_[chosen_[i]];
-      sum += weights[i];
+      count(weights[i]);
     }
     std::ranges::copy(shared_scores_, shared_weights.begin());
-    for (const float score : shared_scores_) sum += score;
+    std::ranges::for_each(shared_scores_, count);
+    if (spec_.by_length) sum = std::sqrt(sum);
     for (const std::span<float> all : {weights, shared_weights}) {
       for (float& weight : all) {
         if (spec_.normalize) weight /= sum + spec_.normalize_epsilon;

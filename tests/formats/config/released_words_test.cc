@@ -1,5 +1,6 @@
 #include "formats/config/released_words.h"
 
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -46,6 +47,21 @@ TEST(ReleasedWords, APatternOfWindowsIsAListOfLayers) {
     const Json keys = released(fmt::format(R"({{"num_hidden_layers": 4, "{}": 3}})", key));
     EXPECT_EQ(keys, Json({{"num_hidden_layers", 4}, {"layer_types", types}}));
   }
+}
+
+TEST(ReleasedWords, KeysOfInnerObjectsAreThoseOfTheModel) {
+  const std::string inner = R"("attn_config": {"kv_n_heads": 2, "rope_theta": 500000},
+      "ffn_config": {"moe_num_experts": 7, "moe_top_k": 3, "ffn_hidden_size": 52})";
+  const Json keys = released("{" + inner + "}");
+  EXPECT_EQ(keys.at("num_key_value_heads"), 2);
+  EXPECT_EQ(keys.at("rope_theta"), 500000);
+  EXPECT_EQ(keys.at("n_routed_experts"), 7);
+  EXPECT_EQ(keys.at("num_experts_per_tok"), 3);
+  EXPECT_EQ(keys.at("moe_intermediate_size"), 52);
+  const Json said = released(
+      R"({"rope_parameters": {"rope_theta": 10000}, "num_local_experts": 8, )" + inner + "}");
+  EXPECT_FALSE(said.contains("rope_theta"));
+  EXPECT_FALSE(said.contains("n_routed_experts"));
 }
 
 TEST(ReleasedWords, WhatHasAnotherFormStaysAsItIs) {

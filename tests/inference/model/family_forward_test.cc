@@ -99,6 +99,7 @@ constexpr FamilyCase kFamilyCases[] = {
     {"granitemoe", 1e-5},
     {"granitemoehybrid", 1e-5},
     {"cohere2", 1e-5},
+    {"dbrx", 1e-5},
     {"nemotron", 1e-5},
     {"llama_fp8_static", 1e-5},
     {"llama_gptq", 1e-5},

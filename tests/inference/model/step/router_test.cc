@@ -74,6 +74,14 @@ TEST(Router, WeighsSharedExpertsWithTheChosen) {
     EXPECT_NEAR(routing.shared_weights[i], i == 0 || i == 3 ? 2 : 1, 2e-6) << i;
 }
 
+// The length of 0.3 and 0.4 is 0.5.
+TEST(Router, DividesByTheLengthOfTheChosen) {
+  RouterSpec spec = sigmoid_router(3, 2);
+  spec.correction_bias = false;
+  spec.by_length = true;
+  expect_weights(route_all(spec, logits_of({0.3, 0.1, 0.4})), {0.6, 0.8});
+}
+
 // The worked example of the model reference, 6.1.
 TEST(Router, FollowsTheWorkedExample) {
   RouterSpec spec = sigmoid_router(8, 3);
