@@ -237,9 +237,9 @@ bool inner_objects(Json& keys) {
 bool use_released_words(Json& keys) {
   if (!keys.is_object()) return false;
   bool is_changed = false;
-  for (const auto translate : {compress_ratios, hash_layers, two_ropes, sparse_blocks,
-                               layer_letters, sliding_heads, rope_by_layer, windows_by_pattern,
-                               inner_objects})
+  for (const auto translate :
+       {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
+        rope_by_layer, windows_by_pattern, inner_objects})
     is_changed |= translate(keys);
   return is_changed;
 }

@@ -87,7 +87,7 @@ constexpr std::array<std::string_view, 13> kFileKeys = {
     "without", "change",  "widths",      "aliases",      "defaults", "forward"};
 constexpr std::array<std::string_view, 15> kTraits = {
     "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
-    "heads", "fuse",   "present", "dtype",     "stack",   "gate_up", "flat"};
+    "heads", "fuse",   "present", "dtype",     "stack",   "gate_up",          "flat"};
 
 /// The keys of a row, and others.
 std::vector<std::string_view> traits_and(std::initializer_list<std::string_view> others) {
