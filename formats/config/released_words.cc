@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kLayerTypes = "layer_types";
 constexpr const char* kRope = "rope_parameters";
+constexpr std::uint64_t kMostLayers = std::uint64_t{1} << 16;  // that get a list
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
 void erase(Json& keys, std::initializer_list<const char*> names) {
@@ -193,16 +194,32 @@ bool rope_by_layer(Json& keys) {
 // Gemma, Cohere: every so many layers the last has full attention.
 bool windows_by_pattern(Json& keys) {
   constexpr const char *kPattern = "sliding_window_pattern", *kSaved = "_sliding_window_pattern";
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 16;
   const char* key = keys.contains(kPattern) ? kPattern : kSaved;
-  const auto every = whole_number(json_member(keys, key), kMost);
-  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMost);
+  const auto every = whole_number(json_member(keys, key), kMostLayers);
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
   if (keys.contains(kLayerTypes) || !every || *every == 0 || !n_layers) return false;
   Json types = Json::array();
   for (std::uint64_t i = 1; i <= *n_layers; ++i)
     types.push_back(i % *every == 0 ? kFull : kSliding);
   erase(keys, {key});
   keys[kLayerTypes] = std::move(types);
+  return true;
+}
+
+// K-EXAONE: the list of dense and sparse layers, which its class makes of either of two other keys.
+bool kinds_of_mlp(Json& keys) {
+  constexpr const char* kTypes = "mlp_layer_types";
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
+  if (json_member(keys, "model_type") != "exaone_moe" || !n_layers || keys.contains(kTypes))
+    return false;
+  const Json& listed = json_member(keys, "is_moe_layer");
+  const Json& n_dense = json_member(keys, "first_k_dense_replace");
+  const std::uint64_t first = whole_number(n_dense, kMostLayers).value_or(1);
+  const bool is_listed = listed.is_array() && listed.size() == *n_layers;
+  Json types = Json::array();
+  for (std::uint64_t i = 0; i < *n_layers; ++i)
+    types.push_back((is_listed ? listed[i] == true : i >= first) ? "sparse" : "dense");
+  keys[kTypes] = std::move(types);
   return true;
 }
 
@@ -239,7 +256,7 @@ bool use_released_words(Json& keys) {
   bool is_changed = false;
   for (const auto translate :
        {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
-        rope_by_layer, windows_by_pattern, inner_objects})
+        rope_by_layer, windows_by_pattern, kinds_of_mlp, inner_objects})
     is_changed |= translate(keys);
   return is_changed;
 }

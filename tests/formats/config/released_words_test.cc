@@ -64,6 +64,16 @@ TEST(ReleasedWords, KeysOfInnerObjectsAreThoseOfTheModel) {
   EXPECT_FALSE(said.contains("n_routed_experts"));
 }
 
+TEST(ReleasedWords, DenseLayersOfExaoneAreListed) {
+  const Json kinds = {"dense", "dense", "sparse"};
+  for (const char* said :
+       {R"("is_moe_layer": [false, false, true])", R"("first_k_dense_replace": 2)"}) {
+    const Json keys = released(
+        fmt::format(R"({{"model_type": "exaone_moe", "num_hidden_layers": 3, {}}})", said));
+    EXPECT_EQ(keys.at("mlp_layer_types"), kinds);
+  }
+}
+
 TEST(ReleasedWords, WhatHasAnotherFormStaysAsItIs) {
   for (const std::string_view text : {
            "[]",
