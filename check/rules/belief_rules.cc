@@ -1,10 +1,7 @@
-#include <algorithm>
-#include <array>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
-
-#include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
 #include "engines/readers/config_reader.h"
@@ -22,7 +19,9 @@ using engines::Engine;
 
 namespace {
 
-constexpr std::string_view kPlain = "plain";
+ConfigReader reader_of(const RuleInput& input, Engine engine, bool has_draft_names = true) {
+  return {input.checkpoint, input.facts, engines::newest(engine), has_draft_names};
+}
 
 /// The belief of a module; nullopt where it is what is stored.
 std::optional<Belief> misread(const RuleInput& input, const ConfigReader& reader, std::size_t i) {
@@ -31,8 +30,17 @@ std::optional<Belief> misread(const RuleInput& input, const ConfigReader& reader
   return belief;
 }
 
-ConfigReader reader_of(const RuleInput& input, Engine engine, bool has_draft_names = true) {
-  return {input.checkpoint, input.facts, engines::newest(engine), has_draft_names};
+/// Calls visit(module, belief) for the modules, of those that `is_about`, of which the engine
+/// believes something else than is stored.
+template <typename IsAbout, typename Visit>
+void for_each_misread(const RuleInput& input, Engine engine, const IsAbout& is_about,
+                      const Visit& visit) {
+  const ConfigReader reader = reader_of(input, engine);
+  for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
+    const LinearModule& module = input.facts.modules[i];
+    if (!is_about(module)) continue;
+    if (const auto belief = misread(input, reader, i)) visit(module, *belief);
+  }
 }
 
 }  // namespace
@@ -40,55 +48,55 @@ ConfigReader reader_of(const RuleInput& input, Engine engine, bool has_draft_nam
 template <Engine engine>
 void draft_names(const RuleInput& input) {
   if (input.dialect().is_read_only || input.checkpoint.slicing() != nullptr) return;
-  const ConfigReader reader = reader_of(input, engine);
   const ConfigReader by_stored_name = reader_of(input, engine, false);
-  for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
-    const LinearModule& module = input.facts.modules[i];
-    const std::string& name = engine == Engine::kVllm ? module.mtp_name : module.draft_name;
+  const auto name_of = [](const LinearModule& module) {
+    return engine == Engine::kVllm ? module.mtp_name : module.draft_name;
+  };
+  const auto has_name = [&](const LinearModule& module) {
+    const auto i = static_cast<std::size_t>(&module - input.facts.modules.data());
     // A fault under the stored name has been reported.
-    if (name.empty() || misread(input, by_stored_name, i)) continue;
-    const std::optional<Belief> belief = misread(input, reader, i);
-    if (!belief) continue;
-    input.report_kind(
-        *module.tensor, ErrorCode::kMismatch,
-        fmt::format("is {}, and {}, which calls it '{}' for speculative decoding, takes it for {} "
-                    "({}; list both names)",
-                    engines::stored_scheme(module), engines::newest(engine).name, name,
-                    belief->scheme, belief->because));
-  }
+    return !name_of(module).empty() && !misread(input, by_stored_name, i);
+  };
+  for_each_misread(input, engine, has_name, [&](const LinearModule& module, const Belief& belief) {
+    input.report_kind(*module.tensor, kMismatch,
+                      "is {}, and {}, which calls it '{}' for speculative decoding, takes it "
+                      "for {} ({}; list both names)",
+                      engines::stored_scheme(module), engines::newest(engine).name, name_of(module),
+                      belief.scheme, belief.because);
+  });
 }
 
 template void draft_names<Engine::kVllm>(const RuleInput& input);
 template void draft_names<Engine::kSglang>(const RuleInput& input);
 
 void silent_module(const RuleInput& input) {
-  const ConfigReader reader = reader_of(input, Engine::kVllm);
-  for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
-    const LogicalTensor& tensor = *input.facts.modules[i].tensor;
-    // The rule fp8.weight-quantized is about those that a release quantizes.
-    if (tensor.rule == nullptr || tensor.rule->fp8_by_default || is_quantized(tensor)) continue;
-    const std::optional<Belief> belief = misread(input, reader, i);
-    if (!belief || belief->scheme == "refused") continue;
-    input.report_kind(tensor, ErrorCode::kMismatch,
-                      "is plain, but vLLM builds it with the quantization config: it would become "
-                      "FP8 under a scale that is not loaded (list its module in "
-                      "modules_to_not_convert)");
-  }
+  // The rule fp8.weight-quantized is about those that a release quantizes.
+  const auto is_plain = [](const LinearModule& module) {
+    const TensorRule* rule = module.tensor->rule;
+    return rule != nullptr && !rule->fp8_by_default && !module.is_quantized;
+  };
+  for_each_misread(
+      input, Engine::kVllm, is_plain, [&](const LinearModule& module, const Belief& belief) {
+        if (belief.scheme != "refused")
+          input.report_kind(*module.tensor, kMismatch,
+                            "is plain, but vLLM builds it with the quantization config: it would "
+                            "become FP8 under a scale that is not loaded (list its module in "
+                            "modules_to_not_convert)");
+      });
 }
 
 void head_listed(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  if (block == nullptr || strings_at(*block, formats::kModulesToNotConvert).empty()) return;
-  const ConfigReader reader = reader_of(input, Engine::kTransformers);
-  for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
-    const LinearModule& module = input.facts.modules[i];
-    if (role_of(*module.tensor) != Role::kHead || module.is_quantized || !misread(input, reader, i))
-      continue;
-    input.report_at(input.codes_of(*module.tensor), ErrorCode::kMismatch,
-                    fmt::format("is not in {}, and transformers leaves it plain by itself only "
-                                "where there is no list (list {})",
-                                formats::kModulesToNotConvert, module.name));
-  }
+  if (strings_at(input.block(), formats::kModulesToNotConvert).empty()) return;
+  const auto is_plain_head = [](const LinearModule& module) {
+    return role_of(*module.tensor) == Role::kHead && !module.is_quantized;
+  };
+  for_each_misread(input, Engine::kTransformers, is_plain_head,
+                   [&](const LinearModule& module, const Belief&) {
+                     input.report_at(input.codes_of(*module.tensor), kMismatch,
+                                     "is not in {}, and transformers leaves it plain by itself "
+                                     "only where there is no list (list {})",
+                                     formats::kModulesToNotConvert, module.name);
+                   });
 }
 
 void ignored_quantized(const RuleInput& input) {
@@ -101,22 +109,18 @@ void ignored_quantized(const RuleInput& input) {
     if (!module.is_quantized) torn.insert(name_of(module));
   }
   for (const Engine engine : {Engine::kVllm, Engine::kSglang, Engine::kTransformers}) {
-    const ConfigReader reader = reader_of(input, engine);
-    for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
-      const LinearModule& module = input.facts.modules[i];
-      const std::optional<Belief> belief =
-          module.is_quantized ? misread(input, reader, i) : std::nullopt;
-      // Other reasons have rules of their own.
-      const bool is_listed =
-          belief && (belief->scheme == kPlain || !torn.contains(name_of(module))) &&
-          std::ranges::any_of(std::array{formats::kIgnoredLayers, formats::kModulesToNotConvert},
-                              [&](const char* key) { return belief->because.starts_with(key); });
-      if (!is_listed) continue;
-      input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                        fmt::format("is {}, but {} finds it in {} and takes the codes for numbers",
-                                    facts_of(*module.tensor).name, engines::newest(engine).name,
-                                    belief->because));
-    }
+    for_each_misread(
+        input, engine, std::mem_fn(&LinearModule::is_quantized),
+        [&](const LinearModule& module, const Belief& belief) {
+          // Other reasons have rules of their own.
+          const bool is_listed = belief.because.starts_with(formats::kIgnoredLayers) ||
+                                 belief.because.starts_with(formats::kModulesToNotConvert);
+          if (is_listed && (belief.scheme == "plain" || !torn.contains(name_of(module))))
+            input.report_kind(*module.tensor, kMismatch,
+                              "is {}, but {} finds it in {} and takes the codes for numbers",
+                              facts_of(*module.tensor).name, engines::newest(engine).name,
+                              belief.because);
+        });
   }
 }
 

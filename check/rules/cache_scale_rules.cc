@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
@@ -18,7 +17,6 @@
 namespace ingot::check {
 namespace {
 
-using enum Severity;
 using formats::CacheScaleName;
 using formats::CacheSide;
 
@@ -33,7 +31,7 @@ using CacheScales = std::map<std::string_view, std::vector<CacheScale>>;
 
 CacheScales scales_of(const RuleInput& input) {
   CacheScales scales;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     if (!formats::is_cache_scale(tensor.rule)) continue;
     const auto name = formats::cache_scale_name(tensor.name);
     if (name) scales[name->block].push_back({&tensor, &input.codes_of(tensor), *name});
@@ -62,17 +60,16 @@ void cache_scale_form(const RuleInput& input) {
     const bool lacks_keys = has(CacheSide::kValues) && !has(CacheSide::kKeys);
     for (const CacheScale& scale : scales) {
       if (lacks_keys && is_of(scale, CacheSide::kValues))
-        input.report_kind(*scale.tensor, ErrorCode::kMissingTensor,
+        input.report_kind(*scale.tensor, kMissingTensor,
                           "is the scale of the cache's values, and there is none of its keys: "
                           "vLLM stops with an assertion");
       if (scale.name.side == CacheSide::kOffset) continue;
-      const std::uint64_t heads = heads_of(scale.name.side, input.checkpoint.config());
+      const std::uint64_t heads = heads_of(scale.name.side, input.config());
       const auto n = formats::element_count(scale.stored->shape);
-      if (n == std::uint64_t{1} || (n && *n == heads)) continue;
-      input.report_kind(
-          *scale.tensor, ErrorCode::kShapeMismatch,
-          fmt::format("has shape {}: a scale of the cache is one number, or one per head ({})",
-                      formats::shape_text(scale.stored->shape), heads));
+      if (n != std::uint64_t{1} && (!n || *n != heads))
+        input.report_kind(*scale.tensor, kShapeMismatch,
+                          "has shape {}: a scale of the cache is one number, or one per head ({})",
+                          formats::shape_text(scale.stored->shape), heads);
     }
   }
 }
@@ -106,11 +103,11 @@ void judge_spellings(const RuleInput& input, const std::vector<CacheScale>& scal
       values.insert(std::move(own));
       last = &scale;
     }
-    if (values.size() < 2) continue;
-    input.report_at(*last->stored, ErrorCode::kMismatch,
-                    fmt::format("is another value than that of a second spelling, and loaders read "
-                                "both as one parameter ({})",
-                                fmt::join(names, ", ")));
+    if (values.size() > 1)
+      input.report_at(*last->stored, kMismatch,
+                      "is another value than that of a second spelling, and loaders read both as "
+                      "one parameter ({})",
+                      fmt::join(names, ", "));
   }
 }
 
@@ -120,9 +117,9 @@ void cache_scale_values(const RuleInput& input) {
       if (scale.name.side == CacheSide::kOffset) continue;
       const std::vector<float> values = values_of(input, scale);
       const auto bad = std::ranges::find_if(values, is_bad_scale);
-      if (bad == values.end()) continue;
-      input.report_at(*scale.stored, ErrorCode::kBadScale,
-                      fmt::format("is {}: a scale of the cache is finite and above zero", *bad));
+      if (bad != values.end())
+        input.report_at(*scale.stored, kBadScale,
+                        "is {}: a scale of the cache is finite and above zero", *bad);
     }
     judge_spellings(input, scales);
   }
@@ -139,7 +136,7 @@ bool is_listed(const RuleInput& input, std::uint32_t layer) {
     });
   };
   const Json& description = input.checkpoint.description();
-  return has(formats::quantization_block(input.checkpoint.config())) &&
+  return has(formats::quantization_block(input.config())) &&
          has(json_member(description, "quantization"));
 }
 
@@ -148,9 +145,9 @@ std::vector<std::uint32_t> layers_without(const RuleInput& input, const CacheSca
   constexpr formats::RoleSet kCached = {formats::Role::kKProj, formats::Role::kVProj,
                                         formats::Role::kKvaProj};
   std::set<std::uint32_t> layers;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     const bool is_cached = tensor.layer && kCached.has(role_of(tensor));
-    if (is_cached && *tensor.layer < input.checkpoint.config().num_hidden_layers &&
+    if (is_cached && *tensor.layer < input.config().num_hidden_layers &&
         is_listed(input, *tensor.layer))
       layers.insert(*tensor.layer);
   }
@@ -169,12 +166,12 @@ void cache_scale_use(const RuleInput& input) {
   const std::vector<std::uint32_t> without =
       words.empty() ? std::vector<std::uint32_t>() : layers_without(input, scales);
   if (!without.empty()) {
-    input.report_config(ErrorCode::kMissingTensor,
-                        fmt::format("{}, but {} layer(s) have no scales of their cache, which runs "
-                                    "at 1.0 there: {}",
-                                    words, without.size(), fmt::join(without, ", ")));
+    input.report_config(kMissingTensor,
+                        "{}, but {} layer(s) have no scales of their cache, which runs at 1.0 "
+                        "there: {}",
+                        words, without.size(), fmt::join(without, ", "));
   }
-  const bool is_latent = input.checkpoint.config().kv_lora_rank > 0;
+  const bool is_latent = input.config().kv_lora_rank > 0;
   const CacheScale *offset = nullptr, *plain = nullptr;
   for (const auto& [block, own] : scales) {
     for (const CacheScale& scale : own) {
@@ -182,16 +179,14 @@ void cache_scale_use(const RuleInput& input) {
       if (scale.name.spelling == ".k_scale" || scale.name.spelling == ".v_scale") plain = &scale;
     }
   }
-  if (offset != nullptr) {
-    input.report_at(*offset->stored, ErrorCode::kUnsupported,
+  if (offset != nullptr)
+    input.report_at(*offset->stored, kUnsupported,
                     "is subtracted before the cache is quantized: no reader but TensorRT-LLM does "
                     "so (such tensors are kept as they are)");
-  }
-  if (is_latent && plain != nullptr) {
-    input.report_at(*plain->stored, ErrorCode::kUnsupported,
+  if (is_latent && plain != nullptr)
+    input.report_at(*plain->stored, kUnsupported,
                     "is mapped by vLLM to a parameter that latent attention lacks, and dropped "
                     "(it reads .k_proj.k_scale and .v_proj.v_scale)");
-  }
 }
 
 constexpr LoaderRule kRules[] = {
@@ -216,13 +211,13 @@ void cache_scales(const RuleInput& input) {
   if (!scales_of(input).empty()) return;
   const auto judge = [&](const Json& object, std::string_view file) {
     const std::string words = formats::cache_words(object);
-    if (words.empty()) return;
-    input.report_file(file, ErrorCode::kMissingTensor,
-                      fmt::format("{}, but no scales of a key-value cache are stored (k_scale, "
-                                  "v_scale): it would be cut to 8 bits under scale 1",
-                                  words));
+    if (!words.empty())
+      input.report_file(file, kMissingTensor,
+                        "{}, but no scales of a key-value cache are stored (k_scale, v_scale): it "
+                        "would be cut to 8 bits under scale 1",
+                        words);
   };
-  if (const Json* block = input.facts.quantization) judge(*block, "config.json");
+  judge(input.block(), "config.json");
   judge(input.checkpoint.description(), input.dialect().description_file);
 }
 

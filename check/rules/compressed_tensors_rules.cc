@@ -19,8 +19,6 @@ using formats::Encoding;
 
 namespace {
 
-using enum Severity;
-
 constexpr std::array<std::string_view, 5> kGroupKeys = {"targets", "weights", "input_activations",
                                                         "output_activations", "format"};
 constexpr std::array<std::string_view, 3> kArgumentObjects = {"weights", "input_activations",
@@ -46,8 +44,7 @@ bool format_fits(std::string_view wanted, std::string_view format) {
 
 /// The format of the whole, or empty.
 std::string top_format(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  return block == nullptr ? std::string() : text_at(*block, "format");
+  return text_at(input.block(), "format");
 }
 
 std::span<const ConfigGroup> groups_of(const RuleInput& input) {
@@ -55,11 +52,11 @@ std::span<const ConfigGroup> groups_of(const RuleInput& input) {
   return config ? config->groups() : std::span<const ConfigGroup>();
 }
 
-/// Calls visit(config, module) for the linear layers, when there is a block that speaks of them.
-template <typename Visit>
-void for_each_module(const RuleInput& input, const Visit& visit) {
-  if (!input.facts.groups) return;
-  for (const LinearModule& module : input.facts.modules) visit(*input.facts.groups, module);
+/// The group that a module falls to, or null: ignored, of no target, or there is no block that
+/// speaks of groups.
+const ConfigGroup* group_of(const RuleInput& input, std::string_view module) {
+  const auto& config = input.facts.groups;
+  return config && !config->is_ignored(module) ? config->target_of(module) : nullptr;
 }
 
 /// The columns that share a scale, zero points and their order, as a group says them, compared with
@@ -109,38 +106,31 @@ std::string group_fault(const ConfigGroups& config, std::string_view module,
                      group->scheme ? scheme_facts(*group->scheme).name : "no scheme that is known");
 }
 
-bool takes_in(const ConfigGroups& config, std::string_view module) {
-  if (config.is_ignored(module)) return false;
-  const ConfigGroup* group = config.target_of(module);
-  return group != nullptr && group->has_weights;
-}
-
 /// Plain modules that some target takes in.
 template <bool is_quantizable>
-void taken_in(const RuleInput& input) {
-  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    if (module.is_quantized || module.is_quantizable != is_quantizable) return;
-    // Some engines ask by the name that only the text model has.
-    const auto names = formats::module_aliases(module.name, input.checkpoint.config().text);
-    if (!std::ranges::all_of(names,
-                             [&](const std::string& name) { return takes_in(config, name); }))
-      return;
-    input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                      fmt::format("is plain, but config_groups.{} takes it in (list it in ignore)",
-                                  config.target_of(module.name)->name));
-  });
+void taken_in(const RuleInput& input, const LinearModule& module) {
+  if (module.is_quantized || module.is_quantizable != is_quantizable) return;
+  // Some engines ask by the name that only the text model has.
+  const auto names = formats::module_aliases(module.name, input.config().text);
+  const auto takes_in = [&](const std::string& name) {
+    const ConfigGroup* group = group_of(input, name);
+    return group != nullptr && group->has_weights;
+  };
+  if (std::ranges::all_of(names, takes_in))
+    input.report_kind(*module.tensor, kMismatch,
+                      "is plain, but config_groups.{} takes it in (list it in ignore)",
+                      input.facts.groups->target_of(module.name)->name);
 }
 
 /// Groups that some module is quantized by, by name; where a module is of another scheme,
 /// ct.targets says so.
 std::map<std::string, const ConfigGroup*> used_groups(const RuleInput& input) {
   std::map<std::string, const ConfigGroup*> used;
-  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    if (!module.is_quantized || config.is_ignored(module.name)) return;
-    const ConfigGroup* group = config.target_of(module.name);
+  for (const LinearModule& module : input.facts.modules) {
+    const ConfigGroup* group = module.is_quantized ? group_of(input, module.name) : nullptr;
     if (group != nullptr && group->scheme == module.tensor->encoding.scheme)
       used.emplace(group->name, group);
-  });
+  }
   return used;
 }
 
@@ -148,32 +138,29 @@ std::map<std::string, const ConfigGroup*> used_groups(const RuleInput& input) {
 /// layer, and refuse groups that differ in any argument.
 void experts_agree(const RuleInput& input) {
   std::map<std::string_view, std::pair<const ConfigGroup*, std::string_view>> first_of;
-  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    const std::string_view name = module.name;
-    const std::string_view experts = formats::experts_of(name);
-    const ConfigGroup* group = config.is_ignored(name) ? nullptr : config.target_of(name);
-    if (experts.empty() || group == nullptr) return;
-    const auto& [first, of] = first_of.try_emplace(experts, group, name).first->second;
+  for (const LinearModule& module : input.facts.modules) {
+    const std::string_view experts = formats::experts_of(module.name);
+    const ConfigGroup* group = group_of(input, module.name);
+    if (experts.empty() || group == nullptr) continue;
+    const auto& [first, of] = first_of.try_emplace(experts, group, module.name).first->second;
     const auto differs = [&, first = first](const char* key) {
       return json_member(*first->json, key) != json_member(*group->json, key);
     };
-    if (first == group || (!differs("weights") && !differs("input_activations"))) return;
-    input.report_kind(
-        *module.tensor, ErrorCode::kMismatch,
-        fmt::format("falls to config_groups.{}, '{}' of the same experts to {}, whose arguments "
-                    "differ (encode all of them alike)",
-                    group->name, of, first->name));
-  });
+    if (first != group && (differs("weights") || differs("input_activations")))
+      input.report_kind(*module.tensor, kMismatch,
+                        "falls to config_groups.{}, '{}' of the same experts to {}, whose "
+                        "arguments differ (encode all of them alike)",
+                        group->name, of, first->name);
+  }
 }
 
 void group_keys(const RuleInput& input) {
   const auto require_known = [&](const Json& object, std::span<const std::string_view> known,
                                  const std::string& where) {
     for (const auto& [key, value] : object.items()) {
-      if (is_in(known, key)) continue;
-      input.report_config(
-          ErrorCode::kUnsupported,
-          fmt::format("{} has a key '{}' that loaders refuse (remove it)", where, key));
+      if (!is_in(known, key))
+        input.report_config(kUnsupported, "{} has a key '{}' that loaders refuse (remove it)",
+                            where, key);
     }
   };
   for (const ConfigGroup& group : groups_of(input)) {
@@ -189,9 +176,8 @@ void group_keys(const RuleInput& input) {
 
 void format_known(const RuleInput& input) {
   const auto judge = [&](const std::string& format, const std::string& where) {
-    if (format.empty() || is_known_format(input, format)) return;
-    input.report_config(ErrorCode::kUnsupported,
-                        fmt::format("{} is '{}', which no loader knows", where, format));
+    if (!format.empty() && !is_known_format(input, format))
+      input.report_config(kUnsupported, "{} is '{}', which no loader knows", where, format);
   };
   judge(top_format(input), "quantization_config.format");
   for (const ConfigGroup& group : groups_of(input))
@@ -209,9 +195,8 @@ void format_agrees(const RuleInput& input) {
     const std::string_view wanted = find_storage(input.dialect(), *group.scheme)->config_name;
     if (format_fits(wanted, format)) continue;
     if (format == kPacked && is_of_packed_bytes(group)) continue;
-    input.report_config(ErrorCode::kMismatch,
-                        fmt::format("config_groups.{} is in format {}, but its weights are {}: {}",
-                                    group.name, format, scheme_facts(*group.scheme).name, wanted));
+    input.report_config(kMismatch, "config_groups.{} is in format {}, but its weights are {}: {}",
+                        group.name, format, scheme_facts(*group.scheme).name, wanted);
   }
   formats::sort_unique(formats);
   if (formats.empty() || !is_known_format(input, top)) return;
@@ -220,85 +205,76 @@ void format_agrees(const RuleInput& input) {
   // others.
   const bool is_one_of_several =
       formats.size() > 1 && std::binary_search(formats.begin(), formats.end(), top);
-  if (top == wanted || top == kMixed || is_one_of_several) return;
-  input.report_config(
-      ErrorCode::kMismatch,
-      fmt::format("quantization_config.format is {}, its groups make it {}", top, wanted));
+  if (top != wanted && top != kMixed && !is_one_of_several)
+    input.report_config(kMismatch, "quantization_config.format is {}, its groups make it {}", top,
+                        wanted);
 }
 
 void targets(const RuleInput& input) {
   for (const std::string& fault : input.facts.group_faults)
-    input.report_config(ErrorCode::kCorrupt, "quantization_config " + fault);
-  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    if (!module.is_quantized) return;
-    std::string fault = group_fault(config, module.name, *module.tensor);
-    if (!fault.empty()) input.report_kind(*module.tensor, ErrorCode::kMismatch, std::move(fault));
-  });
+    input.report_config(kCorrupt, "quantization_config {}", fault);
+  if (!input.facts.groups) return;
+  for (const LinearModule& module : input.facts.modules) {
+    if (!module.is_quantized) continue;
+    const std::string fault = group_fault(*input.facts.groups, module.name, *module.tensor);
+    if (!fault.empty()) input.report_kind(*module.tensor, kMismatch, "{}", fault);
+  }
 }
-void static_input_scale(const RuleInput& input) {
-  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    if (!module.is_quantized || config.is_ignored(module.name)) return;
-    const ConfigGroup* group = config.target_of(module.name);
-    if (group == nullptr || group->activations != Activations::kStatic ||
-        input.part_of(*module.tensor, Part::kInputScale) != nullptr)
-      return;
-    input.report_kind(
-        *module.tensor, ErrorCode::kMissingTensor,
-        fmt::format("has no input scale, but the activations of config_groups.{} are static",
-                    group->name));
-  });
+
+void static_input_scale(const RuleInput& input, const LinearModule& module) {
+  const ConfigGroup* group = module.is_quantized ? group_of(input, module.name) : nullptr;
+  if (group != nullptr && group->activations == Activations::kStatic &&
+      !module.tensor->encoding.stored.has(Part::kInputScale))
+    input.report_kind(*module.tensor, kMissingTensor,
+                      "has no input scale, but the activations of config_groups.{} are static",
+                      group->name);
 }
 
 void activations(const RuleInput& input) {
   for (const auto& [name, group] : used_groups(input)) {
     const std::string fault = activations_fault(*group);
-    if (fault.empty()) continue;
-    input.report_config(
-        ErrorCode::kMismatch,
-        fmt::format("config_groups.{}.input_activations: no loader of {} computes so ({})", name,
-                    scheme_facts(*group->scheme).name, fault));
+    if (!fault.empty())
+      input.report_config(kMismatch,
+                          "config_groups.{}.input_activations: no loader of {} computes so ({})",
+                          name, scheme_facts(*group->scheme).name, fault);
   }
 }
 
 void arguments(const RuleInput& input) {
   for (const auto& [name, group] : used_groups(input)) {
     for (const std::string& fault : argument_faults(*group))
-      input.report_config(ErrorCode::kMismatch, fmt::format("config_groups.{}.{}", name, fault));
+      input.report_config(kMismatch, "config_groups.{}.{}", name, fault);
   }
 }
 
 void transforms(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  if (block == nullptr) return;
-  for (const char* key : {"sparsity_config", "transform_config"}) {
-    const Json& value = json_member(*block, key);
+  for (const std::string_view key : {"sparsity_config", "transform_config"}) {
+    const Json& value = json_member(input.block(), key);
     if (formats::says_nothing(value) || json_member(value, "format") == "dense") continue;
     // A transform without groups transforms nothing.
     const Json& groups = json_member(value, "config_groups");
     if (groups.is_object() && groups.empty()) continue;
-    const bool is_sparse = std::string_view(key) == "sparsity_config";
     input.report_config(
-        ErrorCode::kUnsupported,
-        fmt::format("quantization_config.{} is {}: the weights are {}, which {} (take the "
-                    "checkpoint that it was made from)",
-                    key, config_text(value),
-                    is_sparse ? "packed as sparse ones" : "stored under transforms, as Hadamard's",
-                    is_sparse ? "loaders would unpack" : "loaders would undo as they compute"));
+        kUnsupported,
+        "quantization_config.{} is {}: the weights are {} (take the checkpoint that it was made "
+        "from)",
+        key, config_text(value),
+        key == "sparsity_config"
+            ? "packed as sparse ones, which loaders would unpack"
+            : "stored under transforms, as Hadamard's, which loaders would undo as they compute");
   }
 }
 
-void joined_scales(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (!is_quantized(tensor) || !engines::is_joined_number(formats::PartShape::kOne, tensor.rule))
-      continue;
-    tensor.encoding.stored.for_each([&](Part, std::uint32_t index) {
-      const StoredTensor& stored = input.checkpoint.stored()[index];
-      if (stored.shape != Shape{1}) return;
-      input.report_kind(tensor, stored, ErrorCode::kShapeMismatch,
+void joined_scales(const RuleInput& input, const LogicalTensor& tensor) {
+  if (!is_quantized(tensor) || !engines::is_joined_number(formats::PartShape::kOne, tensor.rule))
+    return;
+  tensor.encoding.stored.for_each([&](Part, std::uint32_t index) {
+    const StoredTensor& stored = input.checkpoint.stored()[index];
+    if (stored.shape == Shape{1})
+      input.report_kind(tensor, stored, kShapeMismatch,
                         "has shape [1], and SGLang 0.5.23 joins it with the one of q_a_proj or "
                         "kv_a_proj into a parameter of one number (shape [] loads)");
-    });
-  }
+  });
 }
 
 constexpr std::string_view kCt = "compressed-tensors";

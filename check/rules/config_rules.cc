@@ -20,8 +20,6 @@
 namespace ingot::check {
 namespace {
 
-using enum Severity;
-
 struct DialectKeys {
   std::string_view dialect;
   std::array<std::string_view, 14> keys;
@@ -51,14 +49,13 @@ void metadata_format(const RuleInput& input) {
     if (file.data_start == 0) continue;  // no header to be read: the structure has said so
     const formats::SafetensorsHeader header =
         formats::parse_safetensors_header(checkpoint.header_bytes(i), file.n_bytes, file.name);
-    const auto format = std::find_if(header.metadata.begin(), header.metadata.end(),
-                                     [](const auto& entry) { return entry.first == "format"; });
+    const auto format = std::ranges::find(
+        header.metadata, "format", [](const auto& entry) -> auto& { return entry.first; });
     if (format == header.metadata.end()) {
-      input.report_file(file.name, ErrorCode::kNotFound,
-                        fmt::format("__metadata__ has no format ({})", kRemedy));
+      input.report_file(file.name, kNotFound, "__metadata__ has no format ({})", kRemedy);
     } else if (!is_in(kFormats, format->second)) {
-      input.report_file(file.name, ErrorCode::kUnsupported,
-                        fmt::format("__metadata__.format is '{}' ({})", format->second, kRemedy));
+      input.report_file(file.name, kUnsupported, "__metadata__.format is '{}' ({})", format->second,
+                        kRemedy);
     }
   }
 }
@@ -69,46 +66,42 @@ void entry_point(const RuleInput& input) {
   if (input.checkpoint.has_index() || input.checkpoint.has_file(kIndex)) return;
   if (input.checkpoint.files().size() == 1 && input.checkpoint.has_file("model.safetensors"))
     return;
-  input.report_file(kIndex, ErrorCode::kNotFound,
+  input.report_file(kIndex, kNotFound,
                     "is missing, and there is no single model.safetensors instead");
 }
 
 void no_adapter(const RuleInput& input) {
   constexpr std::string_view kAdapter = "adapter_config.json";
-  if (!input.checkpoint.has_file(kAdapter)) return;
-  input.report_file(
-      kAdapter, ErrorCode::kMismatch,
-      "makes readers look for another model, of which this were a change (remove it)");
+  if (input.checkpoint.has_file(kAdapter))
+    input.report_file(
+        kAdapter, kMismatch,
+        "makes readers look for another model, of which this were a change (remove it)");
 }
 
 void contradiction(const RuleInput& input) {
-  const formats::ConfigMeaning meaning(input.checkpoint.config().raw);
+  const formats::ConfigMeaning meaning(input.config().raw);
   for (const std::string& sentence : meaning.contradictions())
-    input.report_config(ErrorCode::kMismatch, sentence);
+    input.report_config(kMismatch, "{}", sentence);
 }
 
 void known_keys(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  const auto row = std::find_if(kKnownKeys.begin(), kKnownKeys.end(), [&](const DialectKeys& keys) {
-    return keys.dialect == input.dialect().name;
-  });
-  if (block == nullptr || row == kKnownKeys.end() || input.said() == nullptr) return;
+  const auto row = std::ranges::find(kKnownKeys, input.dialect().name, &DialectKeys::dialect);
+  if (row == kKnownKeys.end() || input.said() == nullptr) return;
   // Other methods than the dialects' have keys of their own, and are refused elsewhere.
   const std::string& method = input.said()->quant_method;
   const bool is_known_method = method == row->dialect || method == "fp8" ||
                                method == "blockwise_int8" || method.starts_with("modelopt");
   if (!is_known_method) return;
-  for (const auto& [key, value] : block->items()) {
+  for (const auto& [key, value] : input.block().items()) {
     // Words about the cache have rules of their own.
     if (value.is_null() || key.empty() || is_in(row->keys, key) || key.starts_with("kv_cache"))
       continue;
     const bool is_native = formats::is_native(input.dialect(), input.checkpoint.family());
     if (is_native && is_in(formats::kExpertKeys, key)) continue;
     if (value == false && is_in(kIdleWhenFalse, key)) continue;
-    input.report_config(ErrorCode::kUnsupported,
-                        fmt::format("quantization_config has a key '{}' ({}) that this version "
-                                    "does not know",
-                                    key, config_text(value)));
+    input.report_config(kUnsupported,
+                        "quantization_config has a key '{}' ({}) that this version does not know",
+                        key, config_text(value));
   }
 }
 
@@ -121,14 +114,13 @@ void input_scale_range(const RuleInput& input) {
   };
   std::vector<const TensorRule*> kinds;  // in the order in which they are first seen
   std::unordered_map<const TensorRule*, std::vector<Scale>> by_kind;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     const StoredTensor* stored = input.part_of(tensor, Part::kInputScale);
     if (stored == nullptr) continue;
     const std::optional<float> value = first_scale(input.checkpoint, *stored);
     if (!value) continue;
     if (is_bad_scale(*value)) {
-      input.report_at(*stored, ErrorCode::kBadScale,
-                      fmt::format("is {}; it must be finite and above zero", *value));
+      input.report_at(*stored, kBadScale, "is {}; it must be finite and above zero", *value);
       continue;
     }
     std::vector<Scale>& sisters = by_kind[tensor.rule];
@@ -143,22 +135,21 @@ void input_scale_range(const RuleInput& input) {
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());
     for (const auto& [tensor, stored, value] : scales) {
-      if (value / *middle < kFar && value / *middle > 1 / kFar) continue;
-      input.report_kind(*tensor, *stored, ErrorCode::kBadScale,
-                        fmt::format("is {:.3g}, while the median of its {} sisters is {:.3g} "
-                                    "(calibrate again)",
-                                    value, scales.size() - 1, *middle));
+      if (value / *middle >= kFar || value / *middle <= 1 / kFar)
+        input.report_kind(
+            *tensor, *stored, kBadScale,
+            "is {:.3g}, while the median of its {} sisters is {:.3g} (calibrate again)", value,
+            scales.size() - 1, *middle);
     }
   }
 }
 
 void list_names_nothing(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  if (block == nullptr || input.checkpoint.slicing() != nullptr) return;
+  if (input.checkpoint.slicing() != nullptr) return;
   std::optional<engines::ListableNames> modules;
   for (const char* key :
        {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"}) {
-    const std::vector<std::string> entries = strings_at(*block, key);
+    const std::vector<std::string> entries = strings_at(input.block(), key);
     if (entries.empty()) continue;
     if (!modules) modules.emplace(input.checkpoint, input.facts.modules);
     const auto is_idle = [&](const std::string& entry) {
@@ -171,10 +162,10 @@ void list_names_nothing(const RuleInput& input) {
                                   ? fmt::format("quantization_config.{} names", key)
                                   : fmt::format("{} of {} entries of quantization_config.{} name",
                                                 n_idle, entries.size(), key);
-    input.report_config(ErrorCode::kMismatch,
-                        fmt::format("{} no module that is here, '{}' for one (misspelled, of "
-                                    "another checkpoint, or without this one's prefix?)",
-                                    which, *first));
+    input.report_config(kMismatch,
+                        "{} no module that is here, '{}' for one (misspelled, of another "
+                        "checkpoint, or without this one's prefix?)",
+                        which, *first);
   }
 }
 
@@ -182,19 +173,17 @@ void config_without_weights(const RuleInput& input) {
   const Checkpoint& checkpoint = input.checkpoint;
   if (checkpoint.tensors().empty() || input.said() == nullptr || input.said()->quant_method.empty())
     return;
-  const Json* block = input.facts.quantization;
-  if (block != nullptr && block->value("format", Json()) == "dense") return;
+  if (json_member(input.block(), "format") == "dense") return;
   // By dtype: codes that could not be understood are no sign of a cast.
-  const auto stored = checkpoint.stored();
-  const bool has_codes = std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
+  const bool has_codes = std::ranges::any_of(checkpoint.stored(), [](const StoredTensor& tensor) {
     const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
     return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
   });
-  if (has_codes || is_part_of_model(checkpoint) || input.has_decoded()) return;
-  input.report_config(ErrorCode::kMismatch,
-                      fmt::format("promises weights quantized by method {}, but none is (remove "
-                                  "quantization_config)",
-                                  input.said()->quant_method));
+  if (!has_codes && !is_part_of_model(checkpoint) && !input.has_decoded())
+    input.report_config(
+        kMismatch,
+        "promises weights quantized by method {}, but none is (remove quantization_config)",
+        input.said()->quant_method);
 }
 
 constexpr LoaderRule kRules[] = {

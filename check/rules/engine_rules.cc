@@ -16,11 +16,9 @@ using formats::Cut;
 
 namespace {
 
-using enum Severity;
-
 void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
-  input.report(violation(ErrorCode::kUnsupported, "", met.first,
-                         met_text(met, input.options.tensor_parallel)));
+  input.report(
+      violation(kUnsupported, "", met.first, met_text(met, input.options.tensor_parallel)));
 }
 
 void refused_by_all(const RuleInput& input) {
@@ -60,18 +58,16 @@ void plain_int8_experts(const RuleInput& input) {
     return is_routed_expert(role_of(tensor));
   };
   // compressed-tensors without INT8 experts is loaded by another scheme.
-  const bool has_them =
-      std::ranges::any_of(input.checkpoint.tensors(), [&](const LogicalTensor& tensor) {
-        return is_int8(tensor) &&
-               (is_expert(tensor) || tensor.encoding.scheme == SchemeId::kInt8Block);
-      });
+  const bool has_them = std::ranges::any_of(input.weights(), [&](const LogicalTensor& tensor) {
+    return is_int8(tensor) && (is_expert(tensor) || tensor.encoding.scheme == SchemeId::kInt8Block);
+  });
   if (!has_them) return;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (!is_expert(tensor) || is_quantized(tensor)) continue;
-    input.report_kind(
-        tensor, ErrorCode::kMismatch,
-        "is plain among INT8 experts, and SGLang builds all experts in INT8, "
-        "whatever the list says (quantize it, or none of the experts with int8-channel)");
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (is_expert(tensor) && !is_quantized(tensor))
+      input.report_kind(
+          tensor, kMismatch,
+          "is plain among INT8 experts, and SGLang builds all experts in INT8, whatever the list "
+          "says (quantize it, or none of the experts with int8-channel)");
   }
 }
 
@@ -79,13 +75,12 @@ void fused_scheme(const RuleInput& input) {
   const auto is_any = [](const LogicalTensor&) { return true; };
   for_each_fused(input, formats::ExpertJoin::kMatrix, is_any,
                  [&](const LogicalTensor& first, const LogicalTensor& tensor) {
-                   if (first.encoding.scheme == tensor.encoding.scheme) return;
-                   const std::string& file =
-                       input.checkpoint.files()[input.codes_of(tensor).file].name;
-                   input.report(violation(
-                       ErrorCode::kMismatch, file, tensor.name,
-                       fmt::format("is {}, but is fused with '{}', which is {}",
-                                   facts_of(tensor).name, first.name, facts_of(first).name)));
+                   if (first.encoding.scheme != tensor.encoding.scheme)
+                     input.report(input.violation_at(
+                         input.codes_of(tensor), kMismatch,
+                         fmt::format("is {}, but is fused with '{}', which is {}",
+                                     facts_of(tensor).name, first.name, facts_of(first).name),
+                         tensor.name));
                  });
 }
 
@@ -101,12 +96,12 @@ void fused_global(const RuleInput& input) {
   for_each_fused(input, formats::ExpertJoin::kExpert, has_global,
                  [&](const LogicalTensor& first, const LogicalTensor& tensor) {
                    const float own = global_of(tensor), other = global_of(first);
-                   if (own == other) return;
-                   input.report_at(
-                       *input.part_of(tensor, Part::kGlobal), ErrorCode::kMismatch,
-                       fmt::format("is {}, that of '{}', with which it is fused, is {}: loaders "
-                                   "keep one of them for both (quantize them together)",
-                                   own, first.name, other));
+                   if (own != other)
+                     input.report_at(
+                         *input.part_of(tensor, Part::kGlobal), kMismatch,
+                         "is {}, that of '{}', with which it is fused, is {}: loaders keep one of "
+                         "them for both (quantize them together)",
+                         own, first.name, other);
                  });
 }
 
@@ -150,22 +145,18 @@ std::optional<CutDimension> cut_dimension(const RuleInput& input, const LogicalT
   }
 }
 
-void cut_at_group_edge(const RuleInput& input) {
+void cut_at_group_edge(const RuleInput& input, const LogicalTensor& tensor) {
   const std::uint64_t ranks = input.options.tensor_parallel;
   // A rank's weights have been cut already.
-  if (ranks < 2 || input.checkpoint.slicing() != nullptr) return;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::optional<CutDimension> dimension = cut_dimension(input, tensor);
-    if (!is_quantized(tensor) || !dimension || dimension->step == 0 || dimension->can_be_cut(ranks))
-      continue;
-    std::uint64_t largest = std::min(ranks - 1, std::max<std::uint64_t>(dimension->size, 1));
-    while (largest > 1 && !dimension->can_be_cut(largest)) --largest;
-    input.report_kind(
-        tensor, ErrorCode::kShapeMismatch,
-        fmt::format("has {} {}, which {} ranks cannot cut at multiples of {} (at most {}; experts "
+  if (ranks < 2 || input.checkpoint.slicing() != nullptr || !is_quantized(tensor)) return;
+  const std::optional<CutDimension> dimension = cut_dimension(input, tensor);
+  if (!dimension || dimension->step == 0 || dimension->can_be_cut(ranks)) return;
+  std::uint64_t largest = std::min(ranks - 1, std::max<std::uint64_t>(dimension->size, 1));
+  while (largest > 1 && !dimension->can_be_cut(largest)) --largest;
+  input.report_kind(tensor, kShapeMismatch,
+                    "has {} {}, which {} ranks cannot cut at multiples of {} (at most {}; experts "
                     "are not cut under expert parallelism)",
-                    dimension->size, dimension->word, ranks, dimension->step, largest));
-  }
+                    dimension->size, dimension->word, ranks, dimension->step, largest);
 }
 
 constexpr LoaderRule kRules[] = {
@@ -200,18 +191,15 @@ constexpr LoaderRule kRules[] = {
 
 const RuleTable kEngineRules = kRules;
 
-void plain_module(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || !is_quantized(tensor) ||
-        can_be_quantized(input.dialect(), *tensor.rule))
-      continue;
-    // Engines of some dialects ask the config for heads as they do for linears.
-    const bool is_head = tensor.rule->silence == formats::Silence::kHead;
-    if (is_head && is_quantized_by_silence(input.dialect(), *tensor.rule)) continue;
-    input.report_kind(
-        tensor, ErrorCode::kDtypeMismatch,
-        fmt::format("is {}, but loaders build this module unquantized", facts_of(tensor).name));
-  }
+void plain_module(const RuleInput& input, const LogicalTensor& tensor) {
+  if (tensor.rule == nullptr || !is_quantized(tensor) ||
+      can_be_quantized(input.dialect(), *tensor.rule))
+    return;
+  // Engines of some dialects ask the config for heads as they do for linears.
+  const bool is_head = tensor.rule->silence == formats::Silence::kHead;
+  if (!is_head || !is_quantized_by_silence(input.dialect(), *tensor.rule))
+    input.report_kind(tensor, kDtypeMismatch, "is {}, but loaders build this module unquantized",
+                      facts_of(tensor).name);
 }
 
 }  // namespace ingot::check

@@ -10,6 +10,22 @@ namespace ingot::check {
 
 using formats::Json;
 
+namespace {
+
+void run(const RuleInput& input) {
+  if (const auto* of_checkpoint = std::get_if<0>(&input.row.test)) (*of_checkpoint)(input);
+  if (const auto* of_weight = std::get_if<1>(&input.row.test)) {
+    for (const LogicalTensor& tensor : input.weights()) {
+      if (input.is_about(tensor.encoding.scheme)) (*of_weight)(input, tensor);
+    }
+  }
+  if (const auto* of_module = std::get_if<2>(&input.row.test)) {
+    for (const LinearModule& module : input.facts.modules) (*of_module)(input, module);
+  }
+}
+
+}  // namespace
+
 std::span<const LoaderRule> loader_rules() {
   static const std::vector<LoaderRule> rules = [] {
     std::vector<LoaderRule> all;
@@ -69,7 +85,7 @@ std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOp
     if ((!row.dialect.empty() && row.dialect != dialect) || row.except == dialect) continue;
     if (row.reads_values && !options.values) continue;
     RuleFindings findings;
-    row.test({row, checkpoint, options, facts, findings});
+    run({row, checkpoint, options, facts, findings});
     for (Finding& finding : findings.take()) {
       // A tensor that may be in a file that could not be read is not missing.
       if (finding.code == ErrorCode::kMissingTensor && checkpoint.may_have_lost(finding.tensor))

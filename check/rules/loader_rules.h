@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "check/facts/finding.h"
@@ -14,6 +15,10 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 #include "formats/records/layout.h"
+
+namespace ingot::engines {
+struct LinearModule;
+}
 
 namespace ingot::check {
 
@@ -32,6 +37,12 @@ struct RuleOptions {
 
 struct RuleInput;
 
+/// Reports the violations in a checkpoint; or in one weight, of each in the row's schemes; or in
+/// one linear layer, of all. Severity and rule are filled in by run_loader_rules.
+using RuleTest = std::variant<void (*)(const RuleInput&),
+                              void (*)(const RuleInput&, const formats::LogicalTensor&),
+                              void (*)(const RuleInput&, const engines::LinearModule&)>;
+
 /// One test that a loader makes, as a row. Source: docs/rules.md.
 struct LoaderRule {
   std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
@@ -39,9 +50,8 @@ struct LoaderRule {
   std::string_view loaders;  ///< who refuses: "all", "vLLM", "vLLM, SGLang"
   Severity severity{};
   std::string_view rule;  ///< what must hold, one line
-  /// Reports each violation (severity and rule are filled in by run_loader_rules).
-  void (*test)(const RuleInput& input);
-  /// The schemes that a test which several rows share is about in this one.
+  RuleTest test;
+  /// The schemes of weights that the row is about; null: any.
   bool (*schemes)(const formats::SchemeFacts& scheme) = nullptr;
   /// False: headers and JSON are all that the test reads. True: scales too, and weights when
   /// `deep`; left out without RuleOptions::values.

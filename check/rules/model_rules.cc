@@ -2,7 +2,7 @@
 #include <charconv>
 #include <set>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
 #include "engines/row/scope.h"
@@ -19,8 +19,6 @@ namespace ingot::check {
 
 namespace {
 
-using enum Severity;
-
 constexpr std::size_t kNamesShown = 8;
 
 bool is_stacked(const TensorRule& rule) {
@@ -28,10 +26,8 @@ bool is_stacked(const TensorRule& rule) {
 }
 
 std::string list_text(std::span<const std::string> names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kNamesShown; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", names[i]);
-  }
+  std::string text =
+      fmt::format("{}", fmt::join(names.first(std::min(names.size(), kNamesShown)), ", "));
   if (names.size() > kNamesShown) text += fmt::format(" and {} more", names.size() - kNamesShown);
   return text;
 }
@@ -42,12 +38,11 @@ void missing(const RuleInput& input) {
   if (names.empty()) return;
   constexpr std::string_view kRemedy =
       gap == Gap::kMtpLayer ? " (set num_nextn_predict_layers to the number that exists)" : "";
+  const bool is_one = names.size() == 1;
   input.report(
-      violation(ErrorCode::kMissingTensor, "", names.front(),
-                fmt::format("{} promised by config.json missing: {}{}",
-                            names.size() == 1 ? std::string("1 tensor is")
-                                              : fmt::format("{} tensors are", names.size()),
-                            list_text(names), kRemedy)));
+      violation(kMissingTensor, "", names.front(),
+                fmt::format("{} tensor{} promised by config.json missing: {}{}", names.size(),
+                            is_one ? " is" : "s are", list_text(names), kRemedy)));
 }
 
 // The number in `...experts.17...`, if there is one.
@@ -66,17 +61,18 @@ template <bool stacked>
 void shapes(const RuleInput& input) {
   // Slices have been compared with their records, and those with the config (rank_slices.h).
   if (input.checkpoint.slicing() != nullptr) return;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked) continue;
-    if (tensor.rule->any_shape) continue;
-    if (tensor.layer && input.facts.missing.uneven().contains(*tensor.layer)) continue;
-    const Shape wanted = formats::promised_shape(tensor, input.checkpoint.config());
-    if (tensor.shape == wanted) continue;
-    const std::string& file = input.checkpoint.files()[input.codes_of(tensor).file].name;
-    input.findings.add(tensor.rule, violation(ErrorCode::kShapeMismatch, file, tensor.name,
-                                              fmt::format("has shape {}, config.json promises {}",
-                                                          formats::shape_text(tensor.shape),
-                                                          formats::shape_text(wanted))));
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked || tensor.rule->any_shape ||
+        (tensor.layer && input.facts.missing.uneven().contains(*tensor.layer)))
+      continue;
+    const Shape wanted = formats::promised_shape(tensor, input.config());
+    if (tensor.shape != wanted)
+      input.findings.add(tensor.rule,
+                         input.violation_at(input.codes_of(tensor), kShapeMismatch,
+                                            fmt::format("has shape {}, config.json promises {}",
+                                                        formats::shape_text(tensor.shape),
+                                                        formats::shape_text(wanted)),
+                                            tensor.name));
   }
 }
 
@@ -85,12 +81,11 @@ void expert_ids(const RuleInput& input) {
   // Opening tells of main layers.
   const auto& uneven = input.facts.missing.uneven();
   for (const auto& [layer, n] : uneven) {
-    const formats::ModelConfig& config = input.checkpoint.config();
-    if (layer >= config.num_hidden_layers)
-      input.report_config(ErrorCode::kShapeMismatch, formats::uneven_text(layer, n, config));
+    if (layer >= input.config().num_hidden_layers)
+      input.report_config(kShapeMismatch, "{}", formats::uneven_text(layer, n, input.config()));
   }
   if (!uneven.empty()) return;
-  const std::uint64_t n_experts = input.checkpoint.config().n_routed_experts;
+  const std::uint64_t n_experts = input.config().n_routed_experts;
   if (input.checkpoint.family().rules.empty()) return;
   std::vector<std::string> extra;
   for (const StoredTensor& tensor : input.checkpoint.stored()) {
@@ -98,14 +93,14 @@ void expert_ids(const RuleInput& input) {
       extra.push_back(tensor.name);
   }
   if (extra.empty()) return;
-  std::sort(extra.begin(), extra.end());
+  std::ranges::sort(extra);
   input.report(violation(
-      ErrorCode::kUnknownTensor, "", extra.front(),
+      kUnknownTensor, "", extra.front(),
       fmt::format("experts beyond the {} of config.json: {}", n_experts, list_text(extra))));
 }
 
 void routing(const RuleInput& input) {
-  const formats::ModelConfig& config = input.checkpoint.config();
+  const formats::ModelConfig& config = input.config();
   // A config without these numbers leaves them to the code of the model: not known here.
   if (config.n_routed_experts == 0 || config.num_experts_per_tok == 0) return;
   if (std::ranges::find(config.layer_is_moe, true) == config.layer_is_moe.end()) return;
@@ -116,29 +111,25 @@ void routing(const RuleInput& input) {
   }
 }
 
-void correction_bias_dtype(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (role_of(tensor) != Role::kRouterBias) continue;
-    const DType dtype = input.codes_of(tensor).dtype;
-    if (tensor.rule->synth_dtype != DType::kF32 || dtype == DType::kF32) continue;
-    input.report_at(input.codes_of(tensor), ErrorCode::kDtypeMismatch,
-                    fmt::format("is {}, loaders keep it in F32", dtype_name(dtype)));
-  }
+void correction_bias_dtype(const RuleInput& input, const LogicalTensor& tensor) {
+  if (role_of(tensor) != Role::kRouterBias || tensor.rule->synth_dtype != DType::kF32) return;
+  const StoredTensor& stored = input.codes_of(tensor);
+  if (stored.dtype != DType::kF32)
+    input.report_at(stored, kDtypeMismatch, "is {}, loaders keep it in F32",
+                    dtype_name(stored.dtype));
 }
 
-void indexer_k_scheme(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (role_of(tensor) != Role::kIndexerK) continue;
-    const SchemeId scheme = tensor.encoding.scheme;
-    if (scheme == SchemeId::kFp8Block || scheme == SchemeId::kBf16) continue;
-    input.report_kind(tensor, ErrorCode::kMismatch,
-                      fmt::format("is {}; joined with weights_proj it must be fp8-block or bf16",
-                                  facts_of(tensor).name));
-  }
+void indexer_k_scheme(const RuleInput& input, const LogicalTensor& tensor) {
+  const SchemeId scheme = tensor.encoding.scheme;
+  if (role_of(tensor) == Role::kIndexerK && scheme != SchemeId::kFp8Block &&
+      scheme != SchemeId::kBf16)
+    input.report_kind(tensor, kMismatch,
+                      "is {}; joined with weights_proj it must be fp8-block or bf16",
+                      facts_of(tensor).name);
 }
 
 void built_indexers(const RuleInput& input) {
-  const formats::ModelConfig& config = input.checkpoint.config();
+  const formats::ModelConfig& config = input.config();
   const std::string_view family = input.checkpoint.family().name;
   // Nothing is known of the indexers of other families.
   if (!engines::builds_indexer(family, config, 0)) return;
@@ -146,49 +137,48 @@ void built_indexers(const RuleInput& input) {
     return *engines::builds_indexer(family, config, layer);
   };
   std::set<std::uint32_t> layers;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     if (role_of(tensor) != Role::kIndexerK || !tensor.layer) continue;
     layers.insert(*tensor.layer);
-    if (builds(*tensor.layer)) continue;
-    input.report_kind(tensor, ErrorCode::kMismatch,
-                      "is in a layer that shares the indexer of an earlier one, where vLLM ends "
-                      "with a KeyError (leave the indexer out)");
+    if (!builds(*tensor.layer))
+      input.report_kind(tensor, kMismatch,
+                        "is in a layer that shares the indexer of an earlier one, where vLLM ends "
+                        "with a KeyError (leave the indexer out)");
   }
   // Indexers that are missing by indexer_types too have been reported.
   const bool is_said = json_member(formats::text_keys(config), "indexer_types").is_null();
   if (layers.empty() || is_said || input.checkpoint.slicing() != nullptr) return;
   for (std::uint32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (layers.contains(layer) || !builds(layer)) continue;
-    input.report_config(ErrorCode::kMismatch,
-                        fmt::format("vLLM builds an indexer in layer {}, which has none: it reads "
-                                    "index_topk_freq, index_skip_topk_offset and "
-                                    "index_topk_pattern, not indexer_types",
-                                    layer));
+    input.report_config(kMismatch,
+                        "vLLM builds an indexer in layer {}, which has none: it reads "
+                        "index_topk_freq, index_skip_topk_offset and index_topk_pattern, not "
+                        "indexer_types",
+                        layer);
     return;
   }
 }
 
 void counted_mtp(const RuleInput& input) {
-  const formats::ModelConfig& config = input.checkpoint.config();
-  const auto said = formats::understated_mtp(input.checkpoint.family(), config);
-  if (!said) return;
-  input.report_config(
-      ErrorCode::kMismatch,
-      fmt::format("num_nextn_predict_layers is {}, and {} MTP layer(s) are here, from layer {} on "
-                  "(ingot repair sets the number; ingot convert --mtp drop leaves the "
-                  "layers out)",
-                  *said, config.num_nextn_predict_layers, config.num_hidden_layers));
+  const formats::ModelConfig& config = input.config();
+  if (const auto said = formats::understated_mtp(input.checkpoint.family(), config))
+    input.report_config(
+        kMismatch,
+        "num_nextn_predict_layers is {}, and {} MTP layer(s) are here, from layer {} on (ingot "
+        "repair sets the number; ingot convert --mtp drop leaves the layers out)",
+        *said, config.num_nextn_predict_layers, config.num_hidden_layers);
 }
+
 void tied_head(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
   const auto check_stop = [&] { input.stop_if_asked(); };
-  if (!tied || !formats::is_apart(input.checkpoint, *tied, check_stop)) return;
-  input.report(violation(
-      ErrorCode::kMismatch, "config.json", tied->head->name,
-      fmt::format("is stored and is not {}, which the config takes for it: vLLM and transformers 5 "
-                  "compute with the stored head, others with the embedding (put "
-                  "tie_word_embeddings false; ingot repair does)",
-                  tied->embedding->name)));
+  if (tied && formats::is_apart(input.checkpoint, *tied, check_stop))
+    input.report(violation(
+        kMismatch, "config.json", tied->head->name,
+        fmt::format("is stored and is not {}, which the config takes for it: vLLM and transformers "
+                    "5 compute with the stored head, others with the embedding (put "
+                    "tie_word_embeddings false; ingot repair does)",
+                    tied->embedding->name)));
 }
 
 constexpr LoaderRule kRules[] = {

@@ -17,10 +17,8 @@ using formats::kModeloptMixed;
 
 namespace {
 
-using enum Severity;
-
 constexpr const char* kFile = "hf_quant_config.json";
-const Json kNoBlock = Json::object();
+const Json kNothing = Json::object();
 
 // Loaders know these too; this version reads no weights of them.
 constexpr std::array<std::string_view, 2> kOtherAlgos = {"MXFP8", kModeloptMixed};
@@ -29,43 +27,43 @@ bool is_known_algo(const RuleInput& input, std::string_view name) {
   return find_storage(input.dialect(), name) != nullptr || is_in(kOtherAlgos, name);
 }
 
-/// The object that says how the model is quantized, and its file.
+/// The object that says how the model is quantized, and its file. Empty where there is none.
 struct Statement {
   /// `its_list` is the key that engines read in this place.
-  Statement(const Json* json, const char* its_file, const char* its_list)
-      : object(json),
+  Statement(const Json& json, const char* its_file, const char* its_list)
+      : exists(json.is_object()),
+        object(exists ? json : kNothing),
         file(its_file),
         list(its_list),
-        block(json == nullptr ? kNoBlock : *json, std::array{its_list}, &ignored_faults) {}
+        block(object, std::array{its_list}, &ignored_faults) {}
 
-  const Json* object;  ///< null: there is none
+  bool exists;
+  const Json& object;
   const char* file;
   const char* list;
   std::vector<std::string> ignored_faults;  // modelopt.required-keys says what matters of them
   formats::ModeloptBlock block;
+
+  [[nodiscard]] bool is_mixed() const { return block.algo_name() == kModeloptMixed; }
+  /// A mixture without its list, which modelopt.required-keys reports.
+  [[nodiscard]] bool lacks_list() const {
+    return is_mixed() && !json_member(object, "quantized_layers").is_object();
+  }
 };
 
 Statement file_of(const RuleInput& input) {
-  const Json& inner = json_member(input.checkpoint.description(), "quantization");
-  return {inner.is_object() ? &inner : nullptr, kFile, "exclude_modules"};
+  return {json_member(input.checkpoint.description(), "quantization"), kFile, "exclude_modules"};
 }
 
 /// The block in config.json is flat; one that has the form of the file is read as that.
 Statement block_of(const RuleInput& input) {
-  const Json* block = input.facts.quantization;
-  const Json* body = block == nullptr ? nullptr : &formats::modelopt_body(*block);
-  return {body, "config.json", body == block ? "ignore" : "exclude_modules"};
+  const Json& body = formats::modelopt_body(input.block());
+  return {body, "config.json", &body == &input.block() ? "ignore" : "exclude_modules"};
 }
 
 /// The statement that engines read: the file where there is one.
 Statement statement_of(const RuleInput& input) {
   return input.checkpoint.description().is_object() ? file_of(input) : block_of(input);
-}
-
-/// A mixture without its list, which modelopt.required-keys reports.
-bool lacks_list(const Statement& statement) {
-  return statement.block.algo_name() == kModeloptMixed &&
-         !json_member(*statement.object, "quantized_layers").is_object();
 }
 
 /// The fault of a module that engines build quantizable and that is left out in this way.
@@ -85,9 +83,9 @@ constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion, bo
 template <bool is_quantized, Exclusion exclusion>
 void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  if (statement.object == nullptr || lacks_list(statement)) return;
+  if (!statement.exists || statement.lacks_list()) return;
   // SGLang takes an entry that is a whole component of the name, too.
-  const engines::ExcludedModules of_sglang(strings_at(*statement.object, statement.list),
+  const engines::ExcludedModules of_sglang(strings_at(statement.object, statement.list),
                                            engines::Engine::kSglang, false);
   const auto is_component = [&](const LinearModule& module) {
     return !is_quantized && exclusion == Exclusion::kInside &&
@@ -96,87 +94,76 @@ void left_out(const RuleInput& input) {
   for (const LinearModule& module : input.facts.modules) {
     if (module.is_quantizable && module.is_quantized == is_quantized &&
         statement.block.exclusion_of(module.name) == exclusion && !is_component(module))
-      input.report_kind(
-          *module.tensor, ErrorCode::kMismatch,
-          exclusion_fault(is_quantized, exclusion, statement.block.algo_name() == kModeloptMixed));
+      input.report_kind(*module.tensor, kMismatch, "{}",
+                        exclusion_fault(is_quantized, exclusion, statement.is_mixed()));
   }
 }
 
 void description_present(const RuleInput& input) {
   if (input.checkpoint.description().is_object()) return;
-  input.report_file(kFile, ErrorCode::kNotFound,
+  input.report_file(kFile, kNotFound,
                     "is missing: only config.json says how the weights are quantized");
 }
 
 void required_keys(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  if (statement.object == nullptr) {
+  if (!statement.exists) {
     if (input.checkpoint.description().is_object())
-      input.report_file(kFile, ErrorCode::kNotFound, "has no section 'quantization'");
+      input.report_file(kFile, kNotFound, "has no section 'quantization'");
     return;
   }
   const auto require = [&](const char* key) {
-    if (!statement.object->contains(key))
-      input.report_file(statement.file, ErrorCode::kNotFound, fmt::format("has no '{}'", key));
+    if (!statement.object.contains(key))
+      input.report_file(statement.file, kNotFound, "has no '{}'", key);
   };
-  const std::string& algo = statement.block.algo_name();
   require("quant_algo");
   // A mixture lists the modules that are quantized; ModelOpt leaves an empty list of others out.
-  require(algo == kModeloptMixed ? "quantized_layers" : statement.list);
-  if (lacks_list(statement) && statement.object->contains("quantized_layers"))
-    input.report_file(statement.file, ErrorCode::kMismatch,
-                      "has a 'quantized_layers' of no object");
+  require(statement.is_mixed() ? "quantized_layers" : statement.list);
+  if (statement.lacks_list() && statement.object.contains("quantized_layers"))
+    input.report_file(statement.file, kMismatch, "has a 'quantized_layers' of no object");
   if (std::string_view(statement.file) != kFile) return;  // the block has neither
   require("kv_cache_quant_algo");
-  if (algo.find("NVFP4") != std::string::npos) require("group_size");
+  if (statement.block.algo_name().find("NVFP4") != std::string::npos) require("group_size");
 }
 
 void exclude_not_empty(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  if (statement.object == nullptr) return;
-  const auto list = statement.object->find(statement.list);
-  if (list == statement.object->end() || (list->is_array() && !list->empty())) return;
-  input.report_file(statement.file, ErrorCode::kNotFound,
-                    fmt::format("has an empty '{}' (name lm_head)", statement.list));
+  const auto list = statement.object.find(statement.list);
+  if (list == statement.object.end() || (list->is_array() && !list->empty())) return;
+  input.report_file(statement.file, kNotFound, "has an empty '{}' (name lm_head)", statement.list);
 }
 
 /// Each module that a mixture lists has the algorithm that is listed.
 void algos_of_mixture(const RuleInput& input, const Statement& statement) {
-  if (lacks_list(statement)) return;
+  if (statement.lacks_list()) return;
   for (const LinearModule& module : input.facts.modules) {
     if (!module.is_quantized || statement.block.exclusion_of(module.name) != Exclusion::kNone)
       continue;
     const StorageRow* algo = statement.block.algo_of(module.name);
-    const SchemeId scheme = module.tensor->encoding.scheme;
-    if (algo != nullptr && algo->scheme == scheme) continue;
-    input.report_kind(
-        *module.tensor, ErrorCode::kMismatch,
-        fmt::format("is {}, but 'quantized_layers' of {} says {}", facts_of(*module.tensor).name,
-                    statement.file,
-                    algo == nullptr ? std::string("no quant_algo that is known")
-                                    : fmt::format("quant_algo {}", algo->config_name)));
+    if (algo != nullptr && algo->scheme == module.tensor->encoding.scheme) continue;
+    input.report_kind(*module.tensor, kMismatch,
+                      "is {}, but 'quantized_layers' of {} says {}quant_algo {}",
+                      facts_of(*module.tensor).name, statement.file, algo == nullptr ? "no " : "",
+                      algo == nullptr ? "that is known" : algo->config_name);
   }
 }
 
 void quant_algo(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  if (statement.object == nullptr || !statement.object->contains("quant_algo")) return;
+  if (!statement.object.contains("quant_algo")) return;
   const std::string& name = statement.block.algo_name();
-  if (!is_known_algo(input, name)) {
-    input.report_file(statement.file, ErrorCode::kUnsupported,
-                      fmt::format("says quant_algo '{}', which no loader knows", name));
-    return;
-  }
-  if (name == kModeloptMixed) return algos_of_mixture(input, statement);
+  if (!is_known_algo(input, name))
+    return input.report_file(statement.file, kUnsupported,
+                             "says quant_algo '{}', which no loader knows", name);
+  if (statement.is_mixed()) return algos_of_mixture(input, statement);
   const StorageRow* algo = find_storage(input.dialect(), name);
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     const SchemeId scheme = tensor.encoding.scheme;
     if (!is_quantized(tensor) || (algo != nullptr && scheme == algo->scheme)) continue;
     // Schemes without a row have been reported.
-    if (find_storage(input.dialect(), scheme) == nullptr) continue;
-    input.report_kind(tensor, ErrorCode::kMismatch,
-                      fmt::format("is {}, but {} says quant_algo {}", facts_of(tensor).name,
-                                  statement.file, name));
+    if (find_storage(input.dialect(), scheme) != nullptr)
+      input.report_kind(tensor, kMismatch, "is {}, but {} says quant_algo {}",
+                        facts_of(tensor).name, statement.file, name);
   }
 }
 
@@ -185,9 +172,9 @@ void algo_of_sglang(const RuleInput& input) {
   const engines::EngineRow& sglang = engines::newest(engines::Engine::kSglang);
   const engines::ConfigReader reader(input.checkpoint, input.facts, sglang);
   const bool is_told = !is_known_algo(input, statement.block.algo_name());
-  if (is_told || !reader.refusal().starts_with("quant_algo")) return;
-  input.report_file(statement.file, ErrorCode::kUnsupported,
-                    fmt::format("says {}, which {} does not know", reader.refusal(), sglang.name));
+  if (!is_told && reader.refusal().starts_with("quant_algo"))
+    input.report_file(statement.file, kUnsupported, "says {}, which {} does not know",
+                      reader.refusal(), sglang.name);
 }
 
 void input_scale(const RuleInput& input) {
@@ -196,17 +183,13 @@ void input_scale(const RuleInput& input) {
   if (algo == nullptr || algo->activations != Activations::kStatic) return;
   const bool can_be_left_out =
       find_storage(input.dialect(), algo->scheme, Activations::kWeightOnly) != nullptr;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (tensor.encoding.scheme != algo->scheme ||
-        input.part_of(tensor, Part::kInputScale) != nullptr)
-      continue;
-    input.report_kind(tensor, ErrorCode::kMissingTensor,
-                      fmt::format("has no input_scale, which loaders of {} multiply by (supply "
-                                  "activation scales{})",
-                                  algo->config_name,
-                                  can_be_left_out ? ", or leave all of them out with --activations "
-                                                    "weight-only"
-                                                  : ""));
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (tensor.encoding.scheme == algo->scheme && !tensor.encoding.stored.has(Part::kInputScale))
+      input.report_kind(
+          tensor, kMissingTensor,
+          "has no input_scale, which loaders of {} multiply by (supply activation scales{})",
+          algo->config_name,
+          can_be_left_out ? ", or leave all of them out with --activations weight-only" : "");
   }
 }
 
@@ -219,10 +202,9 @@ void judge_group(const RuleInput& input, const Json& group, const StorageRow& al
                  const std::string& where) {
   const auto require = [&](const char* owner, const char* key, const Json& wanted) {
     const Json& value = json_member(json_member(group, owner), key);
-    if (value.is_null() || value == wanted) return;
-    input.report_config(ErrorCode::kMismatch,
-                        fmt::format("{}.{}.{} is {}, but quant_algo {} means {}", where, owner, key,
-                                    config_text(value), algo.config_name, config_text(wanted)));
+    if (!value.is_null() && value != wanted)
+      input.report_config(kMismatch, "{}.{}.{} is {}, but quant_algo {} means {}", where, owner,
+                          key, config_text(value), algo.config_name, config_text(wanted));
   };
   for (const char* owner : {"weights", "input_activations"}) {
     require(owner, "num_bits", scheme_facts(algo.scheme).code_bits);
@@ -235,93 +217,81 @@ void judge_group(const RuleInput& input, const Json& group, const StorageRow& al
   // ModelOpt describes only weights there; every engine quantizes activations too.
   if (algo.scheme == SchemeId::kFp8Block) return;
   const bool has_inputs = json_member(group, "input_activations").is_object();
-  if (has_inputs == (algo.activations != Activations::kWeightOnly)) return;
-  input.report_config(ErrorCode::kMismatch,
-                      fmt::format("{} has {}input_activations, but quant_algo {} {} them", where,
-                                  has_inputs ? "" : "no ", algo.config_name,
-                                  has_inputs ? "leaves out" : "quantizes"));
+  if (has_inputs == (algo.activations == Activations::kWeightOnly))
+    input.report_config(kMismatch, "{} has {}input_activations, but quant_algo {} {} them", where,
+                        has_inputs ? "" : "no ", algo.config_name,
+                        has_inputs ? "leaves out" : "quantizes");
 }
 
 void arguments(const RuleInput& input) {
   for (const Statement& statement : {file_of(input), block_of(input)}) {
-    if (statement.object == nullptr) continue;
-    const auto refuse = [&](std::string message) {
-      input.report_file(statement.file, ErrorCode::kMismatch, std::move(message));
+    const auto judge_size = [&](const Json& object, const StorageRow& algo, std::string_view path) {
+      const Json& size = json_member(object, "group_size");
+      if (!size.is_null() && size != group_size(algo))
+        input.report_file(statement.file, kMismatch,
+                          "{}group_size is {}, but quant_algo {} means {}", path, config_text(size),
+                          algo.config_name, group_size(algo));
     };
     for (const char* key : {"has_zero_point", "pre_quant_scale"}) {
-      const Json& value = json_member(*statement.object, key);
+      const Json& value = json_member(statement.object, key);
       if (!formats::says_nothing(value))
-        refuse(fmt::format("{} is {}, but there are no such tensors", key, config_text(value)));
+        input.report_file(statement.file, kMismatch, "{} is {}, but there are no such tensors", key,
+                          config_text(value));
     }
-    const Json& layers = json_member(*statement.object, "quantized_layers");
-    for (const auto& [module, layer] : layers.is_object() ? layers.items() : kNoBlock.items()) {
+    const Json& layers = json_member(statement.object, "quantized_layers");
+    for (const auto& [module, layer] : (layers.is_object() ? layers : kNothing).items()) {
       const StorageRow* algo = find_storage(input.dialect(), text_at(layer, "quant_algo"));
-      const Json& size = json_member(layer, "group_size");
       // FP8 blocks have two sides.
-      if (algo == nullptr || algo->scheme == SchemeId::kFp8Block || size.is_null() ||
-          size == group_size(*algo))
-        continue;
-      refuse(fmt::format("quantized_layers.{}.group_size is {}, but quant_algo {} means {}", module,
-                         config_text(size), algo->config_name, group_size(*algo)));
+      if (algo != nullptr && algo->scheme != SchemeId::kFp8Block)
+        judge_size(layer, *algo, fmt::format("quantized_layers.{}.", module));
     }
     const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
     if (algo == nullptr) continue;
-    const Json& size = json_member(*statement.object, "group_size");
-    if (!formats::says_nothing(size) && size != group_size(*algo)) {
-      refuse(fmt::format("group_size is {}, but quant_algo {} means {}", config_text(size),
-                         algo->config_name, group_size(*algo)));
-    }
-    const Json& groups = json_member(*statement.object, "config_groups");
-    if (!groups.is_object()) continue;
-    for (const auto& [name, group] : groups.items())
+    if (!formats::says_nothing(json_member(statement.object, "group_size")))
+      judge_size(statement.object, *algo, "");
+    const Json& groups = json_member(statement.object, "config_groups");
+    for (const auto& [name, group] : (groups.is_object() ? groups : kNothing).items())
       judge_group(input, group, *algo, fmt::format("config_groups.{}", name));
   }
 }
 
 void report_difference(const RuleInput& input, const Json& in_block, const char* key_there,
                        const Json& in_file, const char* key_here) {
-  input.report_config(
-      ErrorCode::kMismatch,
-      fmt::format("quantization_config.{} is {}, but {} in hf_quant_config.json is {}: engines "
-                  "read one or the other",
-                  key_there, config_text(in_block), key_here, config_text(in_file)));
+  input.report_config(kMismatch,
+                      "quantization_config.{} is {}, but {} in hf_quant_config.json is {}: engines "
+                      "read one or the other",
+                      key_there, config_text(in_block), key_here, config_text(in_file));
 }
 
 void cache_in_both(const RuleInput& input) {
   constexpr const char *kInBlock = "kv_cache_scheme", *kInFile = "kv_cache_quant_algo";
-  const Statement file = file_of(input);
-  const Statement block = block_of(input);
-  if (file.object == nullptr || block.object == nullptr) return;
-  const Json& a = json_member(*block.object, kInBlock);
-  const Json& b = json_member(*file.object, kInFile);
+  const Statement file = file_of(input), block = block_of(input);
+  if (!file.exists || !block.exists) return;
+  const Json &a = json_member(block.object, kInBlock), &b = json_member(file.object, kInFile);
   if (a.is_null() != b.is_null()) report_difference(input, a, kInBlock, b, kInFile);
 }
 
 void statements_agree(const RuleInput& input) {
-  const Statement file = file_of(input);
-  const Statement block = block_of(input);
-  if (file.object == nullptr || block.object == nullptr) return;
+  const Statement file = file_of(input), block = block_of(input);
   for (const char* key : {"quant_algo", "group_size"}) {
-    const Json& a = json_member(*block.object, key);
-    const Json& b = json_member(*file.object, key);
+    const Json &a = json_member(block.object, key), &b = json_member(file.object, key);
     if (!a.is_null() && !b.is_null() && a != b) report_difference(input, a, key, b, key);
   }
-  if (block.block.algo_name() == kModeloptMixed && file.block.algo_name() == kModeloptMixed) {
-    for (const LinearModule& module : input.facts.modules) {
-      if (block.block.algo_of(module.name) == file.block.algo_of(module.name)) continue;
-      input.report_kind(*module.tensor, ErrorCode::kMismatch,
+  for (const LinearModule& module : input.facts.modules) {
+    if (!block.is_mixed() || !file.is_mixed()) break;
+    if (block.block.algo_of(module.name) != file.block.algo_of(module.name))
+      input.report_kind(*module.tensor, kMismatch,
                         "has another quant_algo in config.json's quantized_layers than in those of "
                         "hf_quant_config.json: engines read one or the other");
-    }
   }
-  if (!block.object->contains("ignore") || !file.object->contains("exclude_modules")) return;
   for (const LinearModule& module : input.facts.modules) {
+    if (!block.object.contains("ignore") || !file.object.contains("exclude_modules")) break;
     const bool is_in_block = block.block.excluded().covers_for_all(module.name);
-    if (is_in_block == file.block.excluded().covers_for_all(module.name)) continue;
-    input.report_kind(*module.tensor, ErrorCode::kMismatch,
-                      fmt::format("is left out only by {}: engines read config.json's ignore or "
-                                  "hf_quant_config.json's exclude_modules",
-                                  is_in_block ? "config.json" : kFile));
+    if (is_in_block != file.block.excluded().covers_for_all(module.name))
+      input.report_kind(*module.tensor, kMismatch,
+                        "is left out only by {}: engines read config.json's ignore or "
+                        "hf_quant_config.json's exclude_modules",
+                        is_in_block ? "config.json" : kFile);
   }
 }
 

@@ -2,7 +2,7 @@
 #include <array>
 #include <map>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
 #include "formats/json/json.h"
@@ -11,8 +11,6 @@
 
 namespace ingot::check {
 namespace {
-
-using enum Severity;
 
 constexpr const char* kFile = "quant_model_description.json";
 
@@ -46,15 +44,13 @@ std::string type_of(const RuleInput& input, const LogicalTensor& tensor) {
 }
 
 void description_present(const RuleInput& input) {
-  const auto tensors = input.checkpoint.tensors();
-  const bool is_of_ascend =
-      std::any_of(tensors.begin(), tensors.end(), [](const LogicalTensor& tensor) {
-        return tensor.encoding.stored.has(Part::kOffset) ||
-               tensor.encoding.stored.has(Part::kDeqScale);
-      });
+  const bool is_of_ascend = std::ranges::any_of(input.weights(), [](const LogicalTensor& tensor) {
+    const formats::StoredParts& parts = tensor.encoding.stored;
+    return parts.has(Part::kOffset) || parts.has(Part::kDeqScale);
+  });
   // Under a quantization_config they are parts of another dialect, or none.
   if (!is_of_ascend || input.said() != nullptr || input.checkpoint.has_file(kFile)) return;
-  input.report_file(kFile, ErrorCode::kNotFound,
+  input.report_file(kFile, kNotFound,
                     "is missing, but there are weights as msmodelslim writes them (is it called by "
                     "another name? ingot repair makes one)");
 }
@@ -62,16 +58,15 @@ void description_present(const RuleInput& input) {
 void no_quantization_config(const RuleInput& input) {
   const QuantizationConfig* said = input.said();
   if (said == nullptr || said->quant_method.empty() || !input.checkpoint.has_file(kFile)) return;
-  input.report_config(ErrorCode::kMismatch,
-                      fmt::format("has quant_method {}, so that {} is not read (remove "
-                                  "quantization_config)",
-                                  said->quant_method, kFile));
+  input.report_config(kMismatch,
+                      "has quant_method {}, so that {} is not read (remove quantization_config)",
+                      said->quant_method, kFile);
 }
 
 void model_type(const RuleInput& input) {
   const Json& description = input.checkpoint.description();
-  if (description.is_object() && !description.value("model_quant_type", Json()).is_string())
-    input.report_file(kFile, ErrorCode::kNotFound, "has no model_quant_type");
+  if (description.is_object() && !json_member(description, "model_quant_type").is_string())
+    input.report_file(kFile, kNotFound, "has no model_quant_type");
 }
 
 void description_complete(const RuleInput& input) {
@@ -83,9 +78,8 @@ void description_complete(const RuleInput& input) {
     if (n++ == 0) first = &tensor;
   }
   if (n == 0) return;
-  input.report_at(*first, ErrorCode::kNotFound,
-                  fmt::format("is not in {} ({} in all; list every tensor)", kFile,
-                              n == 1 ? std::string("1 tensor") : fmt::format("{} tensors", n)));
+  input.report_at(*first, kNotFound, "is not in {} ({} tensor{} in all; list every tensor)", kFile,
+                  n, n == 1 ? "" : "s");
 }
 
 void types_known(const RuleInput& input) {
@@ -100,24 +94,20 @@ void types_known(const RuleInput& input) {
   }
   for (const auto& [type, where] : unknown) {
     input.report(violation(
-        ErrorCode::kUnsupported, kFile, where.first,
+        kUnsupported, kFile, where.first,
         fmt::format("is of type '{}', which no loader knows ({} in all)", type, where.second)));
   }
 }
 
-void types_agree(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const std::string name = type_of(input, tensor);
-    if (!is_known_type(name)) continue;  // other rows say so
-    const bool is_agreed =
-        is_quantized(tensor)
-            ? tensor.encoding.scheme == SchemeId::kInt8Channel && is_in(kInt8Types, name)
-            : name == kFloat;
-    if (is_agreed) continue;
-    input.report_kind(
-        tensor, ErrorCode::kMismatch,
-        fmt::format("is {}, but of type {} in {}", facts_of(tensor).name, name, kFile));
-  }
+void types_agree(const RuleInput& input, const LogicalTensor& tensor) {
+  const std::string name = type_of(input, tensor);
+  if (!is_known_type(name)) return;  // other rows say so
+  const bool is_agreed = is_quantized(tensor) ? tensor.encoding.scheme == SchemeId::kInt8Channel &&
+                                                    is_in(kInt8Types, name)
+                                              : name == kFloat;
+  if (!is_agreed)
+    input.report_kind(tensor, kMismatch, "is {}, but of type {} in {}", facts_of(tensor).name, name,
+                      kFile);
 }
 
 void fused_types(const RuleInput& input) {
@@ -129,13 +119,13 @@ void fused_types(const RuleInput& input) {
                    // Another type of the same scheme; schemes are fused.scheme's matter.
                    const std::string type = type_of(input, tensor), other = type_of(input, first);
                    if (other == type || first.encoding.scheme != tensor.encoding.scheme) return;
-                   input.report_at(input.codes_of(tensor), ErrorCode::kMismatch,
-                                   fmt::format("is of type {}, but is fused with '{}' of type {}",
-                                               type, first.name, other));
+                   input.report_at(input.codes_of(tensor), kMismatch,
+                                   "is of type {}, but is fused with '{}' of type {}", type,
+                                   first.name, other);
                  });
 }
 
-void static_parts(const RuleInput& input) {
+void static_parts(const RuleInput& input, const LogicalTensor& tensor) {
   struct Need {
     std::string_view type, name;
     Part part;
@@ -149,41 +139,32 @@ void static_parts(const RuleInput& input) {
                                            {kBoth, "quant_bias", Part::kQuantBias},
                                            {kBoth, "deq_scale", Part::kDeqScale},
                                            {kBoth, "weight_scale", Part::kScale}}};
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (!is_quantized(tensor)) continue;
-    const std::string type = type_of(input, tensor);
-    std::string missing;
-    for (const Need& need : kNeeds) {
-      if (need.type != type || tensor.encoding.stored.has(need.part)) continue;
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", need.name);
-    }
-    if (missing.empty()) continue;
-    input.report_kind(tensor, ErrorCode::kMissingTensor,
-                      fmt::format("is of type {} and has no {}", type, missing));
+  if (!is_quantized(tensor)) return;
+  const std::string type = type_of(input, tensor);
+  std::vector<std::string_view> missing;
+  for (const Need& need : kNeeds) {
+    if (need.type == type && !tensor.encoding.stored.has(need.part)) missing.push_back(need.name);
   }
+  if (!missing.empty())
+    input.report_kind(tensor, kMissingTensor, "is of type {} and has no {}", type,
+                      fmt::join(missing, ", "));
 }
 
-void deq_scale_dtype(const RuleInput& input) {
-  const std::string& model = input.checkpoint.config().dtype;
-  if (model != "bfloat16" && model != "float16") return;
+void deq_scale_dtype(const RuleInput& input, const LogicalTensor& tensor) {
+  const std::string& model = input.config().dtype;
+  const StoredTensor* scale = input.part_of(tensor, Part::kDeqScale);
+  if (scale == nullptr || (model != "bfloat16" && model != "float16")) return;
   const DType wanted = model == "float16" ? DType::kI64 : DType::kF32;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    const StoredTensor* scale = input.part_of(tensor, Part::kDeqScale);
-    if (scale == nullptr || scale->dtype == wanted) continue;
-    input.report_kind(tensor, *scale, ErrorCode::kDtypeMismatch,
-                      fmt::format("is {}, for a model in {} it must be {}",
-                                  dtype_name(scale->dtype), model, dtype_name(wanted)));
-  }
+  if (scale->dtype != wanted)
+    input.report_kind(tensor, *scale, kDtypeMismatch, "is {}, for a model in {} it must be {}",
+                      dtype_name(scale->dtype), model, dtype_name(wanted));
 }
 
-void kv_b_float(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (role_of(tensor) != Role::kKvbProj || !is_quantized(tensor)) continue;
-    input.report_kind(
-        tensor, ErrorCode::kUnsupported,
-        fmt::format("is {}, but is taken apart at load and kept FLOAT by every recipe",
-                    facts_of(tensor).name));
-  }
+void kv_b_float(const RuleInput& input, const LogicalTensor& tensor) {
+  if (role_of(tensor) == Role::kKvbProj && is_quantized(tensor))
+    input.report_kind(tensor, kUnsupported,
+                      "is {}, but is taken apart at load and kept FLOAT by every recipe",
+                      facts_of(tensor).name);
 }
 
 constexpr std::string_view kModelslim = "modelslim";

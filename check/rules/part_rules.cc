@@ -25,8 +25,6 @@ using formats::PartShape;
 
 namespace {
 
-using enum Severity;
-
 // DeepSeek's own names (`X.scale`) are in no row, and read by its own loader.
 bool has_native_names(const RuleInput& input, const LogicalTensor& tensor) {
   const StoredTensor* scale = input.part_of(tensor, Part::kScale);
@@ -37,23 +35,11 @@ bool has_config(const Checkpoint& checkpoint) {
   return checkpoint.config().quantization || checkpoint.description().is_object();
 }
 
-/// Visits the quantized weights that rows of the dialect describe; packed codes have no row.
-/// Without config or description the dialect is a guess, which quantized.config-present reports.
-template <typename Visit>
-void for_each_judged(const RuleInput& input, const Visit& visit) {
-  if (!has_config(input.checkpoint)) return;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (is_quantized(tensor) && !has_native_names(input, tensor) &&
-        !formats::is_packed_int8(tensor.encoding))
-      visit(tensor);
-  }
-}
-
-template <typename Visit>
-void for_each_about(const RuleInput& input, const Visit& visit) {
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (input.is_about(tensor.encoding.scheme)) visit(tensor);
-  }
+/// Whether rows of the dialect describe this quantized weight; packed codes have no row. Without
+/// config or description the dialect is a guess, which quantized.config-present reports.
+bool is_judged(const RuleInput& input, const LogicalTensor& tensor) {
+  return has_config(input.checkpoint) && is_quantized(tensor) && !has_native_names(input, tensor) &&
+         !formats::is_packed_int8(tensor.encoding);
 }
 
 bool is_held(const RuleInput& input, const LogicalTensor& tensor) {
@@ -87,21 +73,21 @@ void structure(const RuleInput& input) {
   }
 }
 
-constexpr auto parts_present = structure<ErrorCode::kMissingTensor, Part::kWeight>;
+constexpr auto parts_present = structure<kMissingTensor, Part::kWeight>;
 constexpr auto part_dtypes =
-    structure<ErrorCode::kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
-constexpr auto scale_shape = structure<ErrorCode::kShapeMismatch, Part::kScale, Part::kDeqScale>;
+    structure<kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
+constexpr auto scale_shape = structure<kShapeMismatch, Part::kScale, Part::kDeqScale>;
 
 // The files have another dtype than is seen.
 void float8_kind(const RuleInput& input) {
-  structure<ErrorCode::kUnsupported, Part::kWeight>(input);
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  structure<kUnsupported, Part::kWeight>(input);
+  for (const LogicalTensor& tensor : input.weights()) {
     const formats::StoredParts& parts = tensor.encoding.stored;
-    if (!is_decoded(tensor.encoding) || parts.has(Part::kZeroPoint) || parts.has(Part::kGroupOrder))
-      continue;
-    input.report_kind(tensor, ErrorCode::kUnsupported,
-                      "is FP8 of another kind than F8_E4M3, which loaders do not read (ingot "
-                      "convert writes other schemes)");
+    if (is_decoded(tensor.encoding) && !parts.has(Part::kZeroPoint) &&
+        !parts.has(Part::kGroupOrder))
+      input.report_kind(tensor, kUnsupported,
+                        "is FP8 of another kind than F8_E4M3, which loaders do not read (ingot "
+                        "convert writes other schemes)");
   }
 }
 
@@ -109,43 +95,40 @@ void float8_kind(const RuleInput& input) {
 // loaders take exponents only for blocks and groups.
 void fp8_scale_shape(const RuleInput& input) {
   scale_shape(input);
-  for_each_about(input, [&](const LogicalTensor& tensor) {
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (!input.is_about(tensor.encoding.scheme)) continue;
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
     if (scale.shape.size() > tensor.shape.size() && input.dialect().name != "modelopt") {
-      input.report_at(scale, ErrorCode::kShapeMismatch,
-                      fmt::format("has shape {}, which only ModelOpt has (--dialect {} writes "
-                                  "another)",
-                                  formats::shape_text(scale.shape), input.dialect().name));
+      input.report_at(scale, kShapeMismatch,
+                      "has shape {}, which only ModelOpt has (--dialect {} writes another)",
+                      formats::shape_text(scale.shape), input.dialect().name);
     }
-    if (scale.dtype != DType::kF8E8M0 || facts_of(tensor).group_cols != 0) return;
-    input.report_at(scale, ErrorCode::kShapeMismatch,
-                    fmt::format("has shape {}, exponents are one per block or per 32 columns",
-                                formats::shape_text(scale.shape)));
-  });
+    if (scale.dtype == DType::kF8E8M0 && facts_of(tensor).group_cols == 0)
+      input.report_at(scale, kShapeMismatch,
+                      "has shape {}, exponents are one per block or per 32 columns",
+                      formats::shape_text(scale.shape));
+  }
 }
 
 // I8 without a scale may be a parameter, a table of numbers; as the weight of a linear layer it is
 // none.
 void int8_scale_present(const RuleInput& input) {
   parts_present(input);
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     const StoredTensor& stored = input.codes_of(tensor);
-    if (is_quantized(tensor) || stored.dtype != DType::kI8 || stored.shape.size() < 2 ||
-        !stored.name.ends_with(".weight"))
-      continue;
-    input.report_at(stored, ErrorCode::kMissingTensor,
-                    "is I8 and has no scale (weight_scale, weight_scale_inv or deq_scale)");
+    if (!is_quantized(tensor) && stored.dtype == DType::kI8 && stored.shape.size() > 1 &&
+        stored.name.ends_with(".weight"))
+      input.report_at(stored, kMissingTensor,
+                      "is I8 and has no scale (weight_scale, weight_scale_inv or deq_scale)");
   }
 }
 
-void group_columns(const RuleInput& input) {
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    const std::uint64_t columns = facts_of(tensor).group_cols;
-    if (tensor.shape.back() % columns == 0) return;
-    input.report_kind(tensor, ErrorCode::kShapeMismatch,
-                      fmt::format("has {} columns, not a multiple of {} (leave it unquantized)",
-                                  tensor.shape.back(), columns));
-  });
+void group_columns(const RuleInput& input, const LogicalTensor& tensor) {
+  const std::uint64_t columns = facts_of(tensor).group_cols;
+  if (tensor.shape.back() % columns != 0)
+    input.report_kind(tensor, kShapeMismatch,
+                      "has {} columns, not a multiple of {} (leave it unquantized)",
+                      tensor.shape.back(), columns);
 }
 
 enum class Sign : std::uint8_t { kPositive, kEither };
@@ -153,17 +136,11 @@ enum class Sign : std::uint8_t { kPositive, kEither };
 /// A scale below zero is as good where the codes reach farther on that side.
 template <Sign sign, Part... parts>
 void bad_values(const RuleInput& input) {
-  std::vector<const StoredTensor*> scales;
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    for (const Part part : {parts...}) {
-      if (const StoredTensor* scale = input.part_of(tensor, part)) scales.push_back(scale);
-    }
-  });
   const auto is_odd = [](float scale) {
     return sign == Sign::kEither ? scale == 0 || !std::isfinite(scale) : is_bad_scale(scale);
   };
-  input.report_odd(find_odd_scales(input.search(), scales, is_odd), ErrorCode::kBadScale,
-                   [](const OddValues& odd) {
+  input.report_odd(find_odd_scales(input.search(), input.parts_of_weights({parts...}), is_odd),
+                   kBadScale, [](const OddValues& odd) {
                      return fmt::format(
                          "{} of {} scales are {}, the first is {} at element {}", odd.n, odd.total,
                          sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
@@ -174,13 +151,15 @@ void bad_values(const RuleInput& input) {
 /// The other parts of INT4 weights, read as decoders read them.
 void int4_tables(const RuleInput& input) {
   std::vector<const LogicalTensor*> readable;
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    for (const Part part : {Part::kDimensions, Part::kGroupOrder, Part::kZeroPoint}) {
+  for (const LogicalTensor& tensor : input.weights()) {
+    const auto is_here = [&](Part part) {
       const StoredTensor* stored = input.part_of(tensor, part);
-      if (stored != nullptr && !input.checkpoint.has_data(stored->file)) return;
-    }
-    readable.push_back(&tensor);
-  });
+      return stored == nullptr || input.checkpoint.has_data(stored->file);
+    };
+    if (input.is_about(tensor.encoding.scheme) && is_here(Part::kDimensions) &&
+        is_here(Part::kGroupOrder) && is_here(Part::kZeroPoint))
+      readable.push_back(&tensor);
+  }
   std::vector<std::optional<Error>> faults(readable.size());
   parallel_for(readable.size(), input.options.threads, [&](std::size_t i) {
     input.stop_if_asked();
@@ -201,36 +180,32 @@ constexpr auto scale_values = bad_values<Sign::kPositive, Part::kScale, Part::kD
 void block_of_128(const RuleInput& input) {
   std::size_t count = 0;
   const Encoding* first = nullptr;
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    if (tensor.encoding.block_rows == 128 && tensor.encoding.block_cols == 128) return;
-    if (formats::is_packed_int8(tensor.encoding)) return;
-    if (count++ == 0) first = &tensor.encoding;
-  });
-  if (first == nullptr) return;
+  for (const LogicalTensor& tensor : input.weights()) {
+    const Encoding& encoding = tensor.encoding;
+    if (!input.is_about(encoding.scheme) || formats::is_packed_int8(encoding) ||
+        (encoding.block_rows == 128 && encoding.block_cols == 128))
+      continue;
+    if (count++ == 0) first = &encoding;
+  }
   // The config says it of all of them.
-  input.report_config(
-      ErrorCode::kUnsupported,
-      fmt::format("has {} weights in blocks of {} x {}, kernels are built for 128 x 128", count,
-                  first->block_rows, first->block_cols));
+  if (first != nullptr)
+    input.report_config(kUnsupported,
+                        "has {} weights in blocks of {} x {}, kernels are built for 128 x 128",
+                        count, first->block_rows, first->block_cols);
 }
 
 // Headers say which block a scale is for; engines take what the config says.
-void block_claim(const RuleInput& input) {
-  if (!has_config(input.checkpoint)) return;
+void block_claim(const RuleInput& input, const LogicalTensor& tensor) {
+  if (!has_config(input.checkpoint) || formats::is_packed_int8(tensor.encoding)) return;
   const auto claim = claimed_block(input.checkpoint);
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
-    const Shape grid = formats::block_scale_shape(tensor.shape, claim[0], claim[1]);
-    if (formats::is_packed_int8(tensor.encoding) || scale.shape == grid ||
-        scale.shape == formats::spread_shape(grid))
-      return;
-    input.report_kind(
-        tensor, scale, ErrorCode::kMismatch,
-        fmt::format("has a scale per {} x {} numbers by its shape {}, but config.json "
-                    "claims blocks of {} x {} (state the size that is stored)",
-                    tensor.encoding.block_rows, tensor.encoding.block_cols,
-                    formats::shape_text(scale.shape), claim[0], claim[1]));
-  });
+  const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
+  const Shape grid = formats::block_scale_shape(tensor.shape, claim[0], claim[1]);
+  if (scale.shape != grid && scale.shape != formats::spread_shape(grid))
+    input.report_kind(tensor, scale, kMismatch,
+                      "has a scale per {} x {} numbers by its shape {}, but config.json claims "
+                      "blocks of {} x {} (state the size that is stored)",
+                      tensor.encoding.block_rows, tensor.encoding.block_cols,
+                      formats::shape_text(scale.shape), claim[0], claim[1]);
 }
 
 bool is_nan_code(std::byte code) {
@@ -251,131 +226,112 @@ OddValues nan_codes(const StoredTensor& /*tensor*/, std::span<const std::byte> b
 void nan_code(const RuleInput& input) {
   if (!input.options.deep) return;
   // E4M3 scales are read in any case, by nvfp4.scale-values.
-  std::vector<const StoredTensor*> codes;
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    const StoredTensor& stored = input.codes_of(tensor);
-    if (input.checkpoint.has_data(stored.file)) codes.push_back(&stored);
-  });
+  std::vector<const StoredTensor*> codes = input.parts_of_weights({Part::kWeight});
+  std::erase_if(codes,
+                [&](const auto* stored) { return !input.checkpoint.has_data(stored->file); });
   input.report_odd(
-      find_odd(input.search(), codes, nan_codes), ErrorCode::kNonFinite, [](const OddValues& odd) {
+      find_odd(input.search(), codes, nan_codes), kNonFinite, [](const OddValues& odd) {
         return fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first);
       });
 }
 
-void merged_partition(const RuleInput& input) {
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    if (tensor.rule == nullptr) return;
-    const std::uint64_t rows =
-        engines::rows_before_others(*tensor.rule, tensor.shape[tensor.shape.size() - 2]);
-    const std::uint64_t step = tensor.encoding.block_rows;
-    if (step == 0 || rows % step == 0) return;
-    input.report_kind(
-        tensor, ErrorCode::kShapeMismatch,
-        fmt::format("contributes {} rows to the fused module, which needs a multiple of {}", rows,
-                    step));
-  });
+void merged_partition(const RuleInput& input, const LogicalTensor& tensor) {
+  const std::uint64_t step = tensor.encoding.block_rows;
+  if (tensor.rule == nullptr || step == 0) return;
+  const std::uint64_t rows =
+      engines::rows_before_others(*tensor.rule, tensor.shape[tensor.shape.size() - 2]);
+  if (rows % step != 0)
+    input.report_kind(tensor, kShapeMismatch,
+                      "contributes {} rows to the fused module, which needs a multiple of {}", rows,
+                      step);
 }
 
-void global_convention(const RuleInput& input) {
+void global_convention(const RuleInput& input, const LogicalTensor& tensor) {
   const StorageRow* row =
       find_storage(input.dialect(), input.checkpoint.family(), SchemeId::kNvfp4);
-  if (row == nullptr) return;
-  const auto verb = [](bool divides) { return divides ? "divides" : "multiplies"; };
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    const bool divides = tensor.encoding.global_divides;
-    if (divides == row->global_divides) return;
-    input.report_at(*input.part_of(tensor, Part::kGlobal), ErrorCode::kMismatch,
-                    fmt::format("by its name {} the weight, but in dialect {} the global scale {} "
-                                "it (convert to the dialect that is meant)",
-                                verb(divides), input.dialect().name, verb(row->global_divides)));
-  });
+  const bool divides = tensor.encoding.global_divides;
+  if (row == nullptr || divides == row->global_divides) return;
+  const auto verb = [](bool is_divisor) { return is_divisor ? "divides" : "multiplies"; };
+  input.report_at(*input.part_of(tensor, Part::kGlobal), kMismatch,
+                  "by its name {} the weight, but in dialect {} the global scale {} it (convert to "
+                  "the dialect that is meant)",
+                  verb(divides), input.dialect().name, verb(row->global_divides));
 }
 
-void reciprocal(const RuleInput& input) {
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    const StoredTensor& global = *input.part_of(tensor, Part::kGlobal);
-    const std::optional<float> stored = first_scale(input.checkpoint, global);
-    if (!stored || is_bad_scale(*stored)) return;
-    const float factor = tensor.encoding.global_divides ? 1 / *stored : *stored;
-    // A weight's largest magnitude is 1536 to 2688 times this: no model has such weights.
-    if (!(factor > 1)) return;
-    input.report_kind(tensor, global, ErrorCode::kBadScale,
-                      fmt::format("is {}, so that the largest weight would be above 1500; its "
-                                  "reciprocal is likely (the other convention's number)",
-                                  *stored));
-  });
+void reciprocal(const RuleInput& input, const LogicalTensor& tensor) {
+  const StoredTensor& global = *input.part_of(tensor, Part::kGlobal);
+  const std::optional<float> stored = first_scale(input.checkpoint, global);
+  if (!stored || is_bad_scale(*stored)) return;
+  const float factor = tensor.encoding.global_divides ? 1 / *stored : *stored;
+  // A weight's largest magnitude is 1536 to 2688 times this: no model has such weights.
+  if (factor > 1)
+    input.report_kind(tensor, global, kBadScale,
+                      "is {}, so that the largest weight would be above 1500; its reciprocal is "
+                      "likely (the other convention's number)",
+                      *stored);
 }
 
 /// Exponents are copied by value into the dtype that the dialect's row names.
-void exponent_dtype(const RuleInput& input) {
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
-    if (scale.dtype == DType::kU8) return;
-    input.report_kind(tensor, scale, ErrorCode::kDtypeMismatch,
-                      fmt::format("is {}, loaders copy it by value into U8 (write its bytes as U8)",
-                                  dtype_name(scale.dtype)));
-  });
+void exponent_dtype(const RuleInput& input, const LogicalTensor& tensor) {
+  const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
+  if (scale.dtype != DType::kU8)
+    input.report_kind(tensor, scale, kDtypeMismatch,
+                      "is {}, loaders copy it by value into U8 (write its bytes as U8)",
+                      dtype_name(scale.dtype));
 }
 
 void config_present(const RuleInput& input) {
-  if (!input.checkpoint.config().raw->is_object() || has_config(input.checkpoint)) return;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  if (!input.config().raw->is_object() || has_config(input.checkpoint)) return;
+  const auto tensor = std::ranges::find_if(input.weights(), [&](const LogicalTensor& weight) {
     // FP8 has a row of its own, and so has Ascend's description.
-    const formats::StoredParts& parts = tensor.encoding.stored;
-    if (!is_quantized(tensor) || parts.has(Part::kOffset) || parts.has(Part::kDeqScale) ||
-        input.codes_of(tensor).dtype == DType::kF8E4M3 || has_native_names(input, tensor))
-      continue;
-    input.report_config(ErrorCode::kNotFound,
-                        fmt::format("has no quantization_config, but '{}' is {} (copy it from the "
-                                    "release, or ingot repair makes one)",
-                                    tensor.name, facts_of(tensor).name));
-    return;
-  }
+    const formats::StoredParts& parts = weight.encoding.stored;
+    return is_quantized(weight) && !parts.has(Part::kOffset) && !parts.has(Part::kDeqScale) &&
+           input.codes_of(weight).dtype != DType::kF8E4M3 && !has_native_names(input, weight);
+  });
+  if (tensor != input.weights().end())
+    input.report_config(kNotFound,
+                        "has no quantization_config, but '{}' is {} (copy it from the release, or "
+                        "ingot repair makes one)",
+                        tensor->name, facts_of(*tensor).name);
 }
 
-void scheme_held(const RuleInput& input) {
-  for_each_judged(input, [&](const LogicalTensor& tensor) {
-    if (is_held(input, tensor)) return;
-    input.report_kind(tensor, ErrorCode::kUnsupported,
-                      fmt::format("is {}, which loaders of {} cannot read", facts_of(tensor).name,
-                                  input.dialect().name));
-  });
+void scheme_held(const RuleInput& input, const LogicalTensor& tensor) {
+  if (is_judged(input, tensor) && !is_held(input, tensor))
+    input.report_kind(tensor, kUnsupported, "is {}, which loaders of {} cannot read",
+                      facts_of(tensor).name, input.dialect().name);
 }
 
 void one_scheme(const RuleInput& input) {
   if (formats::holds_mixtures(input.dialect(), input.checkpoint.family())) return;
   const LogicalTensor* first = nullptr;
-  for_each_judged(input, [&](const LogicalTensor& tensor) {
-    if (!is_held(input, tensor)) return;
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (!is_judged(input, tensor) || !is_held(input, tensor)) continue;
     if (first == nullptr) first = &tensor;
-    if (tensor.encoding.scheme == first->encoding.scheme) return;
+    if (tensor.encoding.scheme == first->encoding.scheme) continue;
     input.findings.add(
         nullptr,
-        violation_at(input.checkpoint, input.codes_of(tensor), ErrorCode::kUnsupported,
-                     fmt::format("is {}, '{}' is {}: loaders of {} read one scheme at a time",
-                                 facts_of(tensor).name, first->name, facts_of(*first).name,
-                                 input.dialect().name)));
-  });
+        input.violation_at(input.codes_of(tensor), kUnsupported,
+                           fmt::format("is {}, '{}' is {}: loaders of {} read one scheme at a time",
+                                       facts_of(tensor).name, first->name, facts_of(*first).name,
+                                       input.dialect().name)));
+  }
 }
 
-void part_names(const RuleInput& input) {
-  // Their rows are those of the dialect in which they are written.
-  if (input.dialect().is_read_only) return;
-  for_each_judged(input, [&](const LogicalTensor& tensor) {
-    if (!is_held(input, tensor)) return;
-    tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
-      const StoredTensor& stored = input.checkpoint.stored()[index];
-      std::string wanted;
-      // The global scale's name says what it means: nvfp4.global-convention.
-      if (part == Part::kGlobal || part_row(input, tensor, part, stored.name, wanted) != nullptr)
-        return;
-      const std::string_view dialect = input.dialect().name;
-      input.report_kind(tensor, stored, ErrorCode::kMismatch,
-                        wanted.empty()
-                            ? fmt::format("is a part that {} in dialect {} does not have",
-                                          facts_of(tensor).name, dialect)
-                            : fmt::format("is called '{}' by loaders of {}", wanted, dialect));
-    });
+void part_names(const RuleInput& input, const LogicalTensor& tensor) {
+  // The rows of a read-only dialect are those of the dialect in which it is written.
+  if (input.dialect().is_read_only || !is_judged(input, tensor) || !is_held(input, tensor)) return;
+  tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
+    const StoredTensor& stored = input.checkpoint.stored()[index];
+    std::string wanted;
+    // The global scale's name says what it means: nvfp4.global-convention.
+    if (part == Part::kGlobal || part_row(input, tensor, part, stored.name, wanted) != nullptr)
+      return;
+    const std::string_view dialect = input.dialect().name;
+    input.report_kind(tensor, stored, kMismatch, "{}",
+                      wanted.empty()
+                          ? fmt::format("is a part that {} in dialect {} does not have",
+                                        facts_of(tensor).name, dialect)
+                          : fmt::format("is called '{}' by loaders of {}", wanted, dialect));
   });
 }
 
@@ -433,7 +389,7 @@ constexpr LoaderRule kRules[] = {
      scale_shape, has_int4_codes},
     {"int4.part-shapes", "", "all", kError,
      "zero points are [N/8, groups], an order of groups is [K], dimensions are two",
-     structure<ErrorCode::kShapeMismatch, Part::kWeight, Part::kZeroPoint, Part::kGroupOrder,
+     structure<kShapeMismatch, Part::kWeight, Part::kZeroPoint, Part::kGroupOrder,
                Part::kDimensions>,
      has_int4_codes},
     {"int4.scale-values", "", "all", kError, "every scale is finite and not zero",
@@ -449,7 +405,7 @@ constexpr LoaderRule kRules[] = {
     {"nvfp4.scale-shape", "", "all", kError, "block scales of an [N, K] weight are [N, K/16]",
      scale_shape, is_nvfp4},
     {"nvfp4.global-one-element", "", "all", kError, "a global scale is one number",
-     structure<ErrorCode::kShapeMismatch, Part::kGlobal>, is_nvfp4},
+     structure<kShapeMismatch, Part::kGlobal>, is_nvfp4},
     {"nvfp4.global-convention", "", "all", kError,
      "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
      "weight_global_scale divides",
@@ -483,26 +439,23 @@ constexpr LoaderRule kRules[] = {
 
 const RuleTable kPartRules = kRules;
 
-void part_shapes(const RuleInput& input) {
-  for_each_judged(input, [&](const LogicalTensor& tensor) {
-    const Encoding& encoding = tensor.encoding;
-    encoding.stored.for_each([&](Part part, std::uint32_t index) {
-      const StoredTensor& stored = input.checkpoint.stored()[index];
-      std::string unused;
-      const PartRow* row = part_row(input, tensor, part, stored.name, unused);
-      if (row == nullptr || part == Part::kWeight) return;
-      const Shape wanted = part_shape(*row, encoding.scheme, tensor.shape,
-                                      {encoding.block_rows, encoding.block_cols});
-      const bool is_number = row->shape == PartShape::kOne || row->shape == PartShape::kScalar;
-      // [] and [1] are copied into each other; stacked matrices have a number each.
-      if (stored.shape == wanted ||
-          (is_number && (formats::element_count(stored.shape) == 1 || tensor.shape.size() > 2)))
-        return;
-      input.report_kind(
-          tensor, stored, ErrorCode::kShapeMismatch,
-          fmt::format("has shape {}, loaders copy it into {}", formats::shape_text(stored.shape),
-                      formats::shape_text(wanted)));
-    });
+void part_shapes(const RuleInput& input, const LogicalTensor& tensor) {
+  if (!is_judged(input, tensor)) return;
+  const Encoding& encoding = tensor.encoding;
+  encoding.stored.for_each([&](Part part, std::uint32_t index) {
+    const StoredTensor& stored = input.checkpoint.stored()[index];
+    std::string unused;
+    const PartRow* row = part_row(input, tensor, part, stored.name, unused);
+    if (row == nullptr || part == Part::kWeight) return;
+    const Shape wanted =
+        part_shape(*row, encoding.scheme, tensor.shape, {encoding.block_rows, encoding.block_cols});
+    const bool is_number = row->shape == PartShape::kOne || row->shape == PartShape::kScalar;
+    // [] and [1] are copied into each other; stacked matrices have a number each.
+    const bool is_copied =
+        is_number && (formats::element_count(stored.shape) == 1 || tensor.shape.size() > 2);
+    if (stored.shape != wanted && !is_copied)
+      input.report_kind(tensor, stored, kShapeMismatch, "has shape {}, loaders copy it into {}",
+                        formats::shape_text(stored.shape), formats::shape_text(wanted));
   });
 }
 

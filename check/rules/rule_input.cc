@@ -42,15 +42,22 @@ const StoredTensor* RuleInput::part_of(const LogicalTensor& tensor, Part part) c
   return parts.has(part) ? &checkpoint.stored()[parts[part]] : nullptr;
 }
 
+std::vector<const StoredTensor*> RuleInput::parts_of_weights(
+    std::initializer_list<Part> parts) const {
+  std::vector<const StoredTensor*> found;
+  for (const LogicalTensor& tensor : weights()) {
+    if (!is_about(tensor.encoding.scheme)) continue;
+    for (const Part part : parts) {
+      if (const StoredTensor* stored = part_of(tensor, part)) found.push_back(stored);
+    }
+  }
+  return found;
+}
+
 OddSearch RuleInput::search() const {
   return {.checkpoint = checkpoint, .threads = options.threads, .check_stop = [this] {
             stop_if_asked();
           }};
-}
-
-Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
-                     std::string message) {
-  return violation(code, checkpoint.files()[tensor.file].name, tensor.name, std::move(message));
 }
 
 bool is_part_of_model(const Checkpoint& checkpoint) {

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "check/facts/odd_values.h"
 #include "check/facts/part_faults.h"
@@ -62,6 +65,8 @@ using formats::StoredTensor;
 using formats::strings_at;
 using formats::TensorRule;
 using formats::text_at;
+using enum ErrorCode;
+using enum Severity;
 
 /// Facts of one checkpoint that several rules need.
 struct RuleFacts : engines::EngineInput {
@@ -93,10 +98,6 @@ class RuleFindings {
   std::vector<std::pair<Finding, std::size_t>> by_kind_;
 };
 
-/// A violation at a tensor of the files.
-Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
-                     std::string message);
-
 struct RuleInput {
   const LoaderRule& row;
   const Checkpoint& checkpoint;
@@ -105,9 +106,15 @@ struct RuleInput {
   RuleFindings& findings;
 
   [[nodiscard]] const Dialect& dialect() const { return checkpoint.dialect(); }
+  [[nodiscard]] const formats::ModelConfig& config() const { return checkpoint.config(); }
+  [[nodiscard]] std::span<const LogicalTensor> weights() const { return checkpoint.tensors(); }
   /// The part of config.json about quantization, or null.
   [[nodiscard]] const QuantizationConfig* said() const {
-    return checkpoint.config().quantization ? &*checkpoint.config().quantization : nullptr;
+    return config().quantization ? &*config().quantization : nullptr;
+  }
+  /// The same as JSON: an object, or null.
+  [[nodiscard]] const Json& block() const {
+    return facts.quantization != nullptr ? *facts.quantization : json_member(nullptr, "");
   }
   /// The stored tensor that holds the codes or the plain numbers of a weight.
   [[nodiscard]] const StoredTensor& codes_of(const LogicalTensor& tensor) const {
@@ -115,48 +122,67 @@ struct RuleInput {
   }
   /// The stored tensor of one part, or null.
   [[nodiscard]] const StoredTensor* part_of(const LogicalTensor& tensor, Part part) const;
+  /// The stored tensors of these parts of the weights that the row is about.
+  [[nodiscard]] std::vector<const StoredTensor*> parts_of_weights(
+      std::initializer_list<Part> parts) const;
   /// Whether some weights are seen as plain F32 and hold codes in the files. No rule is about these
   /// but the one that names them: they have neither the scheme that the config says nor are they
   /// plain.
   [[nodiscard]] bool has_decoded() const {
-    return std::ranges::any_of(checkpoint.tensors(), [](const LogicalTensor& tensor) {
-      return is_decoded(tensor.encoding);
-    });
+    return std::ranges::any_of(weights(), [](const auto& t) { return is_decoded(t.encoding); });
   }
   /// Whether the row is about weights of this scheme.
-  [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
+  [[nodiscard]] bool is_about(SchemeId scheme) const {
+    return row.schemes == nullptr || row.schemes(scheme_facts(scheme));
+  }
 
   /// Throws kInterrupted if a stop was requested. Safe from many threads.
   void stop_if_asked() const {
     if (options.stop_requested && options.stop_requested())
-      throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
+      throw Error(kInterrupted, "stopped while weights were read");
   }
 
   [[nodiscard]] OddSearch search() const;
 
+  // Messages are what fmt makes of `text` and the arguments behind it.
   void report(Finding finding) const { findings.add(std::move(finding)); }
-  void report_file(std::string_view file, ErrorCode code, std::string message) const {
-    report(violation(code, file, "", std::move(message)));
+  template <typename... Args>
+  void report_file(std::string_view file, ErrorCode code, fmt::format_string<Args...> text,
+                   Args&&... args) const {
+    report(violation(code, file, "", fmt::format(text, std::forward<Args>(args)...)));
   }
-  void report_config(ErrorCode code, std::string message) const {
-    report_file("config.json", code, std::move(message));
+  template <typename... Args>
+  void report_config(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) const {
+    report_file("config.json", code, text, std::forward<Args>(args)...);
   }
-  void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
-    report(violation_at(checkpoint, tensor, code, std::move(message)));
+  template <typename... Args>
+  void report_at(const StoredTensor& tensor, ErrorCode code, fmt::format_string<Args...> text,
+                 Args&&... args) const {
+    report(violation_at(tensor, code, fmt::format(text, std::forward<Args>(args)...)));
   }
   /// A finding for each tensor in which something is odd, with what `tell` says of it.
   template <typename Tell>
   void report_odd(const std::vector<std::pair<const StoredTensor*, OddValues>>& found,
                   ErrorCode code, const Tell& tell) const {
-    for (const auto& [tensor, odd] : found) report_at(*tensor, code, tell(odd));
+    for (const auto& [tensor, odd] : found) report(violation_at(*tensor, code, tell(odd)));
   }
   /// One finding for all weights of this kind, at the first one's codes or at another of its parts.
-  void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const {
-    report_kind(tensor, codes_of(tensor), code, std::move(message));
+  template <typename... Args>
+  void report_kind(const LogicalTensor& tensor, ErrorCode code, fmt::format_string<Args...> text,
+                   Args&&... args) const {
+    report_kind(tensor, codes_of(tensor), code, text, std::forward<Args>(args)...);
   }
+  template <typename... Args>
   void report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
-                   std::string message) const {
-    findings.add(tensor.rule, violation_at(checkpoint, part, code, std::move(message)));
+                   fmt::format_string<Args...> text, Args&&... args) const {
+    findings.add(tensor.rule,
+                 violation_at(part, code, fmt::format(text, std::forward<Args>(args)...)));
+  }
+  /// A violation at a tensor of the files; `as` is another name for it.
+  [[nodiscard]] Finding violation_at(const StoredTensor& tensor, ErrorCode code,
+                                     std::string message, std::string_view as = {}) const {
+    return violation(code, checkpoint.files()[tensor.file].name, as.empty() ? tensor.name : as,
+                     std::move(message));
   }
 };
 
@@ -165,7 +191,7 @@ struct RuleInput {
 bool is_part_of_model(const Checkpoint& checkpoint);
 
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
-void plain_module(const RuleInput& input);
+void plain_module(const RuleInput& input, const LogicalTensor& tensor);
 /// The lists of a config, as one engine or several read them, say of modules what is stored: under
 /// the names that an engine gives them for speculative decoding; of plain ones in DeepSeek's FP8;
 /// of the head; of quantized ones. belief_rules.cc.
@@ -175,7 +201,7 @@ void silent_module(const RuleInput& input);
 void head_listed(const RuleInput& input);
 void ignored_quantized(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.
-void part_shapes(const RuleInput& input);
+void part_shapes(const RuleInput& input, const LogicalTensor& tensor);
 /// A quantized cache of keys and values has its scales stored; the same. cache_scale_rules.cc.
 void cache_scales(const RuleInput& input);
 
@@ -185,7 +211,7 @@ template <typename IsAbout, typename Visit>
 void for_each_fused(const RuleInput& input, formats::ExpertJoin experts, const IsAbout& is_about,
                     const Visit& visit) {
   std::unordered_map<std::string, const LogicalTensor*> first_of;
-  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+  for (const LogicalTensor& tensor : input.weights()) {
     if (!is_about(tensor)) continue;
     const std::string module = formats::joined_module(tensor.name, tensor.rule, experts);
     if (module.empty()) continue;

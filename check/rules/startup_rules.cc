@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
@@ -22,7 +21,6 @@
 namespace ingot::check {
 namespace {
 
-using enum Severity;
 using formats::Family;
 using formats::ModelConfig;
 using formats::SideFile;
@@ -66,7 +64,7 @@ bool is_of_family(std::string_view architecture, const Family& family, const Mod
 }
 
 void known_class(const RuleInput& input) {
-  const ModelConfig& config = input.checkpoint.config();
+  const ModelConfig& config = input.config();
   const Family& family = input.checkpoint.family();
   if (!config.raw->is_object()) return;
   const std::string remedy =
@@ -81,17 +79,15 @@ void known_class(const RuleInput& input) {
     // DeepSeek-VL2 names only the class of its text model.
     if (!classes_in(text_keys(config)).empty()) return;
     input.report_config(
-        ErrorCode::kNotFound,
-        fmt::format("'architectures' names no class, by which servers choose the model{}", remedy));
+        kNotFound, "'architectures' names no class, by which servers choose the model{}", remedy);
     return;
   }
   // Nothing is known of the classes of other families.
   if (!family.file_hash.empty() || family.rules.empty()) return;
   const auto is_right = [&](const std::string& name) { return is_of_family(name, family, config); };
-  if (std::ranges::any_of(names, is_right)) return;
-  input.report_config(ErrorCode::kMismatch,
-                      fmt::format("'architectures' names {}, which is no class of family {}{}",
-                                  fmt::join(names, ", "), family.name, remedy));
+  if (std::ranges::none_of(names, is_right))
+    input.report_config(kMismatch, "'architectures' names {}, which is no class of family {}{}",
+                        fmt::join(names, ", "), family.name, remedy);
 }
 
 // Kinds of rope that compute frequencies with `factor`.
@@ -119,13 +115,12 @@ void check_factor(const RuleInput& input, const Json& keys, std::string_view pat
   if (!is_in(kScaledRopes, kind) || (kind == "dynamic" && rope.contains("alpha"))) return;
   const Json& factor = json_member(rope, "factor");
   if (factor.is_number() && factor.get<double>() > 0) return;
-  input.report_config(ErrorCode::kCorrupt,
-                      fmt::format("{} is {}, and its factor is {} ({})", path, kind,
-                                  config_text(factor), factor_remedy(keys, rope)));
+  input.report_config(kCorrupt, "{} is {}, and its factor is {} ({})", path, kind,
+                      config_text(factor), factor_remedy(keys, rope));
 }
 
 void rope_factor(const RuleInput& input) {
-  const Json& keys = text_keys(input.checkpoint.config());
+  const Json& keys = text_keys(input.config());
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const Json& rope = json_member(keys, key);
     if (!rope.is_object()) continue;
@@ -137,12 +132,12 @@ void rope_factor(const RuleInput& input) {
 }
 
 void context_length(const RuleInput& input) {
-  const Json& said = json_member(text_keys(input.checkpoint.config()), "max_position_embeddings");
-  if (!said.is_number() || said.get<double>() > 0) return;
-  input.report_config(ErrorCode::kCorrupt,
-                      fmt::format("'max_position_embeddings' is {}: no token has a place (the "
-                                  "release has the number)",
-                                  config_text(said)));
+  const Json& said = json_member(text_keys(input.config()), "max_position_embeddings");
+  if (said.is_number() && said.get<double>() <= 0)
+    input.report_config(
+        kCorrupt,
+        "'max_position_embeddings' is {}: no token has a place (the release has the number)",
+        config_text(said));
 }
 
 const SideFile* find_side_file(const Checkpoint& checkpoint, std::string_view path) {
@@ -155,13 +150,12 @@ void code_present(const RuleInput& input) {
   if (!input.options.is_folder || input.checkpoint.slicing() != nullptr) return;
   std::set<std::string> told;
   for (const engines::OwnClass& own : engines::own_classes(input.checkpoint)) {
-    if (own.module.empty() || find_side_file(input.checkpoint, own.module) != nullptr ||
-        !told.insert(own.module).second)
-      continue;
-    input.report_file(own.where, ErrorCode::kNotFound,
-                      fmt::format("auto_map takes {} from '{}', which is not here (fetch that "
-                                  "file, or remove auto_map for programs that have the class)",
-                                  own.role, own.module));
+    if (!own.module.empty() && find_side_file(input.checkpoint, own.module) == nullptr &&
+        told.insert(own.module).second)
+      input.report_file(own.where, kNotFound,
+                        "auto_map takes {} from '{}', which is not here (fetch that file, or "
+                        "remove auto_map for programs that have the class)",
+                        own.role, own.module);
   }
 }
 
@@ -189,7 +183,7 @@ void tokenizer_present(const RuleInput& input) {
   // Code of the checkpoint has a vocabulary under any name.
   const std::vector<engines::OwnClass> own = engines::own_classes(checkpoint);
   if (std::ranges::find(own, "AutoTokenizer", &engines::OwnClass::role) != own.end()) return;
-  input.report_file(kFastTokenizer, ErrorCode::kNotFound,
+  input.report_file(kFastTokenizer, kNotFound,
                     "there is no tokenizer, in this format or another (copy that of the release; "
                     "--skip-tokenizer-init serves ids without one)");
 }
@@ -241,22 +235,20 @@ void tokenizer_readable(const RuleInput& input) {
         formats::read_json_file(path, formats::kMaxConfigBytes);
       }
     } catch (const Error& error) {
-      input.report_file(name, error.code(), fmt::format("{} ({})", error.message(), kRemedy));
+      input.report_file(name, error.code(), "{} ({})", error.message(), kRemedy);
       continue;
     }
-    if (name != kFastTokenizer || found.has_entries()) continue;
-    input.report_file(name, ErrorCode::kCorrupt,
-                      fmt::format("{} ({})",
-                                  found.has_model() ? "its 'model' has no vocabulary"
-                                                    : "has no object 'model', which tokenizers "
-                                                      "read",
-                                  kRemedy));
+    if (name == kFastTokenizer && !found.has_entries())
+      input.report_file(name, kCorrupt, "{} ({})",
+                        found.has_model() ? "its 'model' has no vocabulary"
+                                          : "has no object 'model', which tokenizers read",
+                        kRemedy);
   }
   for (const SideFile& file : checkpoint.side_files()) {
     const bool is_tokenizer = is_in(kVocabularies, file.path) || file.path == "vocab.json" ||
                               file.path == "merges.txt" || file.path.ends_with(".tiktoken");
     if (is_tokenizer && file.n_bytes == 0 && file.path != kFastTokenizer)
-      input.report_file(file.path, ErrorCode::kCorrupt, fmt::format("is empty ({})", kRemedy));
+      input.report_file(file.path, kCorrupt, "is empty ({})", kRemedy);
   }
 }
 
