@@ -8,6 +8,7 @@
 
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
+#include "formats/text/list_text.h"
 #include "report/figures.h"
 
 namespace ingot {
@@ -49,11 +50,7 @@ Cell shown(const Json& member) {
 }
 
 std::string first_of(const Json& list, std::size_t most) {
-  auto entries = list.get<std::vector<std::string>>();
-  const std::size_t n = entries.size();
-  entries.resize(std::min(n, most));
-  return fmt::format("{}{}", fmt::join(entries, ", "),
-                     n > most ? fmt::format(" and {} more", n - most) : "");
+  return list_text(list.get<std::vector<std::string>>(), most);
 }
 
 Table table_of(const Json& rows, const std::vector<Field>& fields) {

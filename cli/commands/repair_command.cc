@@ -18,6 +18,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/text/list_text.h"
 #include "library/options/flag_table.h"
 #include "library/options/target_flags.h"
 #include "shard/join/source.h"
@@ -81,15 +82,12 @@ std::string short_text(const Json& value) {
 
 // The entries of `before` that `after` lacks, in a line.
 std::string missing_text(const Json& before, const Json& after) {
-  constexpr std::size_t kNamed = 5;
   std::vector<std::string> names;
-  std::size_t n = 0;
   for (const Json& entry : before) {
-    if (std::ranges::find(after, entry) != after.end()) continue;
-    if (++n <= kNamed) names.push_back(printable(formats::config_text(entry)));
+    if (std::ranges::find(after, entry) == after.end())
+      names.push_back(printable(formats::config_text(entry)));
   }
-  return fmt::format("{}{}", fmt::join(names, ", "),
-                     n > kNamed ? fmt::format(" and {} more", n - kNamed) : "");
+  return list_text(names, 5);
 }
 
 // The changes of a block, a line for each value, at any depth.

@@ -15,6 +15,7 @@
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 #include "formats/relaid/decoded_values.h"
+#include "formats/text/list_text.h"
 
 namespace ingot::convert {
 
@@ -160,13 +161,8 @@ class Decider {
 
   // `8 plain tensors of more bits ('a', 'b' and 6 more)`.
   static std::string plain_tensors(const std::vector<std::string>& names) {
-    constexpr std::size_t kNamed = 5;
-    std::string list;
-    for (std::size_t i = 0; i < names.size() && i < kNamed; ++i)
-      list += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[i]);
-    if (names.size() > kNamed) list += fmt::format(" and {} more", names.size() - kNamed);
     return fmt::format("{} plain tensor{} of more bits ({})", names.size(),
-                       names.size() == 1 ? "" : "s", list);
+                       names.size() == 1 ? "" : "s", list_text(names, 5, "'"));
   }
 
   // FP8 blocks to FP8 blocks, and INT4 to INT4, keep their scales unless another grid or group, or

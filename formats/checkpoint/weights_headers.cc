@@ -12,6 +12,7 @@
 #include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/container/safetensors.h"
+#include "formats/text/list_text.h"
 
 namespace ingot::formats {
 
@@ -188,13 +189,8 @@ namespace {
 
 // Names after the first: "; so it is with 'b', 'c' and 12 more".
 std::string others_of(const std::vector<std::string_view>& names) {
-  constexpr std::size_t kShown = 4;
-  if (names.size() < 2) return {};
-  std::string text = "; so it is with ";
-  for (std::size_t i = 1; i < names.size() && i <= kShown; ++i)
-    text += fmt::format("{}'{}'", i == 1 ? "" : ", ", names[i]);
-  if (names.size() > kShown + 1) text += fmt::format(" and {} more", names.size() - kShown - 1);
-  return text;
+  return names.size() < 2 ? std::string()
+                          : "; so it is with " + list_text(std::span(names).subspan(1), 4, "'");
 }
 
 }  // namespace

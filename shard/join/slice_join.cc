@@ -12,6 +12,7 @@
 #include "formats/base/checked.h"
 #include "formats/dialect/dialect.h"
 #include "formats/records/manifest.h"
+#include "formats/text/list_text.h"
 
 namespace ingot::shard {
 
@@ -50,16 +51,6 @@ std::string key_of(const PlacedSlice& placed) {
 std::string cut_text(const PlacedSlice& placed) {
   std::string text = fmt::format("{} {}", dtype_name(placed.dtype), shape_text(placed.shape()));
   if (placed.cut.n_slices() > 1) text += fmt::format(" in {} slices", placed.cut.n_slices());
-  return text;
-}
-
-// `0, 2, 3`, shortened.
-std::string numbers_text(const std::vector<std::uint64_t>& numbers) {
-  constexpr std::size_t kShown = 8;
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size() && i < kShown; ++i)
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", numbers[i]);
-  if (numbers.size() > kShown) text += fmt::format(" and {} more", numbers.size() - kShown);
   return text;
 }
 
@@ -256,7 +247,7 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
   if (present.empty()) return "every rank holds zeros in its place";
   if (const auto absent = absent_below(n_slices, std::move(present)); !absent.empty())
     return fmt::format("no file has slice{} {} of {}", absent.size() == 1 ? "" : "s",
-                       numbers_text(absent), n_slices);
+                       list_text(absent, 8), n_slices);
   for (std::size_t begin = 0; begin < whole.pieces.size();) {
     std::vector<std::uint32_t> experts;
     const PlacedSlice& first = kind_of(whole.pieces[begin]);
@@ -274,7 +265,7 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
     const std::uint64_t n_experts = any.record.whole[0];
     if (const auto absent = absent_below(n_experts, std::move(experts)); !absent.empty()) {
       return fmt::format("no file has expert{} {} of {}{}", absent.size() == 1 ? "" : "s",
-                         numbers_text(absent), n_experts,
+                         list_text(absent, 8), n_experts,
                          n_slices > 1 ? fmt::format(" in slice {}", first.slice) : "");
     }
   }
