@@ -28,22 +28,14 @@ struct Range {
   float largest = -std::numeric_limits<float>::infinity();
 
   void add(const Checkpoint& source, const LogicalTensor& tensor) {
-    const std::uint32_t stored = tensor.encoding.stored.weight();
-    const formats::StoredTensor& scale = source.stored()[stored];
-    constexpr std::uint64_t kMostBytes = 1 << 20;
-    if (formats::plain_scheme(scale.dtype) == formats::SchemeId::kRaw || scale.n_bytes > kMostBytes)
-      return;
-    std::vector<std::byte> bytes(static_cast<std::size_t>(scale.n_bytes));
     try {
-      source.read(stored, 0, bytes);
+      const std::uint32_t stored = tensor.encoding.stored.weight();
+      for (const float value : formats::read_small_numbers(source, stored)) {
+        least = std::fmin(least, value);
+        largest = std::fmax(largest, value);
+      }
     } catch (const Error&) {
       return;  // a run that resumes may have consumed the file: the output needs none of it
-    }
-    std::vector<float> values(bytes.size() * 8 / formats::dtype_bits(scale.dtype));
-    formats::widen_scales(scale.dtype, bytes, std::nullopt, values);
-    for (const float value : values) {
-      least = std::fmin(least, value);
-      largest = std::fmax(largest, value);
     }
   }
 

@@ -333,6 +333,13 @@ void require_good_input_scales(const TensorSource& source, const LogicalTensor& 
   }
 }
 
+std::vector<float> read_small_numbers(const TensorSource& source, std::uint32_t stored) {
+  constexpr std::uint64_t kMostBytes = 1 << 20;
+  const StoredTensor& tensor = source.stored()[stored];
+  const bool is_read = plain_scheme(tensor.dtype) != SchemeId::kRaw && tensor.n_bytes <= kMostBytes;
+  return is_read ? read_numbers(source, stored) : std::vector<float>();
+}
+
 bool has_scale_beyond_powers_of_two(const TensorSource& source) {
   for (const LogicalTensor& tensor : source.tensors()) {
     if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;

@@ -92,6 +92,9 @@ float read_input_scale(const TensorSource& source, const LogicalTensor& tensor);
 void require_good_input_scales(const TensorSource& source, const LogicalTensor& tensor,
                                const ScalePolicy& policy = {});
 
+/// The numbers of a stored tensor that is plain and of at most 1 MiB; of others none.
+std::vector<float> read_small_numbers(const TensorSource& source, std::uint32_t stored);
+
 /// Whether some scale of a kFp8Block weight is finite, and neither zero nor a power of two.
 bool has_scale_beyond_powers_of_two(const TensorSource& source);
 
