@@ -1,12 +1,9 @@
 #include <functional>
-#include <optional>
 #include <set>
-#include <string>
 
 #include "check/rules/rule_input.h"
 #include "engines/readers/config_reader.h"
 #include "formats/dialect/deepseek.h"
-#include "formats/json/json.h"
 
 // Lists of a config as the readers of engines understand them, against what is stored. The rows are
 // with those of the dialects.

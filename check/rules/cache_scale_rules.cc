@@ -1,11 +1,5 @@
-#include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
-
-#include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
 #include "formats/checkpoint/cache_words.h"
@@ -76,17 +70,9 @@ void cache_scale_form(const RuleInput& input) {
 
 /// The numbers of a scale as they are stored; empty when they cannot be read.
 std::vector<float> values_of(const RuleInput& input, const CacheScale& scale) {
-  constexpr std::uint64_t kMostBytes = 1 << 20;
-  const StoredTensor& stored = *scale.stored;
-  std::vector<float> values;
-  if (formats::plain_scheme(stored.dtype) == SchemeId::kRaw || stored.n_bytes > kMostBytes ||
-      !first_scale(input.checkpoint, stored))
-    return values;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(stored.n_bytes));
-  input.checkpoint.read(scale.tensor->encoding.stored.weight(), 0, bytes);
-  values.resize(bytes.size() * 8 / formats::dtype_bits(stored.dtype));
-  formats::widen_scales(stored.dtype, bytes, std::nullopt, values);
-  return values;
+  return first_scale(input.checkpoint, *scale.stored)
+             ? formats::read_small_numbers(input.checkpoint, scale.tensor->encoding.stored.weight())
+             : std::vector<float>();
 }
 
 /// One of the two names of a pair that is read as one parameter.
@@ -135,20 +121,17 @@ bool is_listed(const RuleInput& input, std::uint32_t layer) {
       return entry.key().find(number) != entry.key().npos;
     });
   };
-  const Json& description = input.checkpoint.description();
-  return has(formats::quantization_block(input.config())) &&
-         has(json_member(description, "quantization"));
+  return has(input.block()) && has(json_member(input.checkpoint.description(), "quantization"));
 }
 
 /// Main layers with a cache of keys and values that have no scale of it.
-std::vector<std::uint32_t> layers_without(const RuleInput& input, const CacheScales& scales) {
+std::set<std::uint32_t> layers_without(const RuleInput& input, const CacheScales& scales) {
   constexpr formats::RoleSet kCached = {formats::Role::kKProj, formats::Role::kVProj,
                                         formats::Role::kKvaProj};
   std::set<std::uint32_t> layers;
   for (const LogicalTensor& tensor : input.weights()) {
-    const bool is_cached = tensor.layer && kCached.has(role_of(tensor));
-    if (is_cached && *tensor.layer < input.config().num_hidden_layers &&
-        is_listed(input, *tensor.layer))
+    if (tensor.layer && *tensor.layer < input.config().num_hidden_layers &&
+        kCached.has(role_of(tensor)) && is_listed(input, *tensor.layer))
       layers.insert(*tensor.layer);
   }
   for (const auto& [block, own] : scales) {
@@ -156,21 +139,19 @@ std::vector<std::uint32_t> layers_without(const RuleInput& input, const CacheSca
       if (scale.tensor->layer) layers.erase(*scale.tensor->layer);
     }
   }
-  return {layers.begin(), layers.end()};
+  return layers;
 }
 
 void cache_scale_use(const RuleInput& input) {
   const CacheScales scales = scales_of(input);
   if (scales.empty()) return;
   const std::string words = formats::cache_words(input.checkpoint);
-  const std::vector<std::uint32_t> without =
-      words.empty() ? std::vector<std::uint32_t>() : layers_without(input, scales);
-  if (!without.empty()) {
+  const std::set<std::uint32_t> without = layers_without(input, scales);
+  if (!words.empty() && !without.empty())
     input.report_config(kMissingTensor,
                         "{}, but {} layer(s) have no scales of their cache, which runs at 1.0 "
                         "there: {}",
                         words, without.size(), fmt::join(without, ", "));
-  }
   const bool is_latent = input.config().kv_lora_rank > 0;
   const CacheScale *offset = nullptr, *plain = nullptr;
   for (const auto& [block, own] : scales) {

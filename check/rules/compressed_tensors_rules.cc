@@ -1,12 +1,7 @@
-#include <algorithm>
-#include <array>
 #include <map>
-
-#include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
 #include "formats/family/text_names.h"
-#include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 #include "formats/relaid/relaid_codes.h"
 

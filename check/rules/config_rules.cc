@@ -1,18 +1,8 @@
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
-
 #include "check/rules/rule_input.h"
 #include "engines/modules/module_lists.h"
-#include "formats/base/error.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/json/json.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
 // quantization that change what is computed.

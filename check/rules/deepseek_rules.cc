@@ -1,14 +1,10 @@
-#include <algorithm>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
 #include "engines/modules/module_lists.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
 // DeepSeek's own config says little: which modules are quantized follows from the model's code. So
@@ -40,16 +36,6 @@ bool has_codes(const RuleInput& input) {
 bool claims(const RuleInput& input) {
   const std::string_view method = is_int8(input) ? "blockwise_int8" : "fp8";
   return input.said() != nullptr && input.said()->quant_method.find(method) != std::string::npos;
-}
-
-// The modules that the config exempts, in either spelling; sorted.
-std::vector<std::string> ignored_modules(const RuleInput& input) {
-  std::vector<std::string> modules;
-  for (const char* key : {formats::kIgnoredLayers, formats::kModulesToNotConvert}) {
-    for (std::string& module : strings_at(input.block(), key)) modules.push_back(std::move(module));
-  }
-  std::ranges::sort(modules);
-  return modules;
 }
 
 void config_present(const RuleInput& input) {
@@ -109,7 +95,10 @@ void block_size(const RuleInput& input) {
 
 void weight_quantized(const RuleInput& input) {
   if (!claims(input) || !has_codes(input)) return;
-  const std::vector<std::string> ignored = ignored_modules(input);
+  std::vector<std::string> ignored = strings_at(input.block(), formats::kIgnoredLayers);
+  std::ranges::move(strings_at(input.block(), formats::kModulesToNotConvert),
+                    std::back_inserter(ignored));
+  std::ranges::sort(ignored);
   for (const LogicalTensor& tensor : input.weights()) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;

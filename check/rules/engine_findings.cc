@@ -12,20 +12,10 @@ namespace {
 
 bool names_engine(std::string_view loaders, Engine engine) {
   if (loaders == "all" || loaders == "one reader or another") return true;
-  switch (engine) {
-    case Engine::kVllm:
-    case Engine::kVllmAscend:  // is vLLM's loader with kernels of its own
-      return loaders.find("vLLM") != std::string_view::npos;
-    case Engine::kSglang:
-      return loaders.find("SGLang") != std::string_view::npos;
-    case Engine::kTransformers:
-      return loaders.find("transformers") != std::string_view::npos;
-    case Engine::kTrtllm:
-      return loaders.find("TensorRT-LLM") != std::string_view::npos;
-    case Engine::kDeepseek:
-      return false;
-  }
-  return false;
+  // vLLM-Ascend is vLLM's loader with kernels of its own.
+  const Engine loader = engine == Engine::kVllmAscend ? Engine::kVllm : engine;
+  const std::string_view name = engines::newest(loader).name;
+  return loaders.find(name.substr(0, name.find(' '))) != std::string_view::npos;
 }
 
 }  // namespace

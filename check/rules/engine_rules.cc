@@ -1,7 +1,3 @@
-#include <algorithm>
-
-#include <fmt/format.h>
-
 #include "check/rules/rule_input.h"
 #include "formats/relaid/input_major_parts.h"
 #include "formats/relaid/relaid_codes.h"
@@ -23,20 +19,20 @@ void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
 
 void refused_by_all(const RuleInput& input) {
   const EngineLimitsMet& limits = input.facts.engine_limits;
-  if (!limits.is_refused_by_all()) return;
   for (const EngineLimitsMet::Met& met : limits.met()) {
-    if (met.limit->is_refusal() && met.limit->is_of_form()) report_limit(input, met);
+    if (limits.is_refused_by_all() && met.limit->is_refusal() && met.limit->is_of_form())
+      report_limit(input, met);
   }
 }
 
 void refused_by_one(const RuleInput& input) {
   const EngineLimitsMet& limits = input.facts.engine_limits;
-  const bool is_told = limits.is_refused_by_all();
   for (const EngineLimitsMet::Met& met : limits.met()) {
     // The rule fp8.merged-partition tells of those.
     if (met.limit->scope == engines::EngineScope::kCutBlocks) continue;
-    if (met.engine->engine != input.row.engine || !met.limit->is_refusal()) continue;
-    if (!is_told || !met.limit->is_of_form()) report_limit(input, met);
+    const bool is_told = limits.is_refused_by_all() && met.limit->is_of_form();
+    if (met.engine->engine == input.row.engine && met.limit->is_refusal() && !is_told)
+      report_limit(input, met);
   }
 }
 
@@ -72,37 +68,35 @@ void plain_int8_experts(const RuleInput& input) {
 }
 
 void fused_scheme(const RuleInput& input) {
-  const auto is_any = [](const LogicalTensor&) { return true; };
-  for_each_fused(input, formats::ExpertJoin::kMatrix, is_any,
-                 [&](const LogicalTensor& first, const LogicalTensor& tensor) {
-                   if (first.encoding.scheme != tensor.encoding.scheme)
-                     input.report(input.violation_at(
-                         input.codes_of(tensor), kMismatch,
-                         fmt::format("is {}, but is fused with '{}', which is {}",
-                                     facts_of(tensor).name, first.name, facts_of(first).name),
-                         tensor.name));
-                 });
+  const auto scheme_of = [](const LogicalTensor& tensor) {
+    return std::optional(tensor.encoding.scheme);
+  };
+  for_each_torn(
+      input, formats::ExpertJoin::kMatrix, scheme_of,
+      [&](const LogicalTensor& first, SchemeId its, const LogicalTensor& tensor, SchemeId own) {
+        input.report(input.violation_at(
+            input.codes_of(tensor), kMismatch,
+            fmt::format("is {}, but is fused with '{}', which is {}", scheme_facts(own).name,
+                        first.name, scheme_facts(its).name),
+            tensor.name));
+      });
 }
 
 void fused_global(const RuleInput& input) {
   const auto global_of = [&](const LogicalTensor& tensor) {
-    return *first_scale(input.checkpoint, *input.part_of(tensor, Part::kGlobal));
-  };
-  const auto has_global = [&](const LogicalTensor& tensor) {
     const StoredTensor* stored = input.part_of(tensor, Part::kGlobal);
     const auto global = stored == nullptr ? std::nullopt : first_scale(input.checkpoint, *stored);
-    return global && !is_bad_scale(*global);  // else nvfp4.global-values has said so
+    // The rule nvfp4.global-values is about bad ones.
+    return global && is_bad_scale(*global) ? std::nullopt : global;
   };
-  for_each_fused(input, formats::ExpertJoin::kExpert, has_global,
-                 [&](const LogicalTensor& first, const LogicalTensor& tensor) {
-                   const float own = global_of(tensor), other = global_of(first);
-                   if (own != other)
-                     input.report_at(
-                         *input.part_of(tensor, Part::kGlobal), kMismatch,
-                         "is {}, that of '{}', with which it is fused, is {}: loaders keep one of "
-                         "them for both (quantize them together)",
-                         own, first.name, other);
-                 });
+  for_each_torn(input, formats::ExpertJoin::kExpert, global_of,
+                [&](const LogicalTensor& first, float its, const LogicalTensor& tensor, float own) {
+                  input.report_at(
+                      *input.part_of(tensor, Part::kGlobal), kMismatch,
+                      "is {}, that of '{}', with which it is fused, is {}: loaders keep one of "
+                      "them for both (quantize them together)",
+                      own, first.name, its);
+                });
 }
 
 /// The size of a dimension, and the number that a rank's share of it must be a multiple of.

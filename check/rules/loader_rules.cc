@@ -40,8 +40,7 @@ std::span<const LoaderRule> loader_rules() {
 
 const LoaderRule* find_loader_rule(std::string_view name) {
   const auto rules = loader_rules();
-  const auto row = std::find_if(rules.begin(), rules.end(),
-                                [&](const LoaderRule& rule) { return rule.name == name; });
+  const auto row = std::ranges::find(rules, name, &LoaderRule::name);
   return row == rules.end() ? nullptr : &*row;
 }
 

@@ -1,8 +1,5 @@
-#include <algorithm>
 #include <charconv>
 #include <set>
-
-#include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
 #include "engines/row/scope.h"
@@ -12,6 +9,8 @@
 #include "formats/config/nested_config.h"
 #include "formats/config/routing.h"
 #include "formats/family/text_names.h"
+#include "formats/modules/module_list.h"
+#include "formats/text/list_text.h"
 
 // The promises of the config about the model: every tensor, in its shape, and no other.
 
@@ -25,13 +24,6 @@ bool is_stacked(const TensorRule& rule) {
   return rule.presence == formats::Presence::kStacked;
 }
 
-std::string list_text(std::span<const std::string> names) {
-  std::string text =
-      fmt::format("{}", fmt::join(names.first(std::min(names.size(), kNamesShown)), ", "));
-  if (names.size() > kNamesShown) text += fmt::format(" and {} more", names.size() - kNamesShown);
-  return text;
-}
-
 template <Gap gap>
 void missing(const RuleInput& input) {
   const std::span<const std::string> names = input.facts.missing.of(gap);
@@ -42,19 +34,17 @@ void missing(const RuleInput& input) {
   input.report(
       violation(kMissingTensor, "", names.front(),
                 fmt::format("{} tensor{} promised by config.json missing: {}{}", names.size(),
-                            is_one ? " is" : "s are", list_text(names), kRemedy)));
+                            is_one ? " is" : "s are", list_text(names, kNamesShown), kRemedy)));
 }
 
 // The number in `...experts.17...`, if there is one.
 std::optional<std::uint64_t> expert_number(std::string_view name) {
-  constexpr std::string_view kMarker = ".experts.";
-  const std::size_t marker = name.find(kMarker);
-  if (marker == std::string_view::npos) return std::nullopt;
-  const char* begin = name.data() + marker + kMarker.size();
+  const std::size_t experts = formats::experts_of(name).size();
+  if (experts == 0) return std::nullopt;
   std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), number);
-  if (error != std::errc() || end == begin) return std::nullopt;
-  return number;
+  const auto is_read =
+      std::from_chars(name.data() + experts + 1, name.data() + name.size(), number);
+  return is_read.ec == std::errc() ? std::optional(number) : std::nullopt;
 }
 
 template <bool stacked>
@@ -94,9 +84,9 @@ void expert_ids(const RuleInput& input) {
   }
   if (extra.empty()) return;
   std::ranges::sort(extra);
-  input.report(violation(
-      kUnknownTensor, "", extra.front(),
-      fmt::format("experts beyond the {} of config.json: {}", n_experts, list_text(extra))));
+  input.report(violation(kUnknownTensor, "", extra.front(),
+                         fmt::format("experts beyond the {} of config.json: {}", n_experts,
+                                     list_text(extra, kNamesShown))));
 }
 
 void routing(const RuleInput& input) {

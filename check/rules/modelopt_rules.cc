@@ -1,12 +1,6 @@
-#include <algorithm>
-#include <array>
-
-#include <fmt/format.h>
-
 #include "check/rules/rule_input.h"
 #include "engines/readers/config_reader.h"
 #include "formats/dialect/modelopt.h"
-#include "formats/json/json.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
 

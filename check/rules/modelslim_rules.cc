@@ -1,11 +1,6 @@
-#include <algorithm>
-#include <array>
 #include <map>
 
-#include <fmt/ranges.h>
-
 #include "check/rules/rule_input.h"
-#include "formats/json/json.h"
 
 // Ascend: quant_model_description.json gives every tensor a type.
 
@@ -111,18 +106,19 @@ void types_agree(const RuleInput& input, const LogicalTensor& tensor) {
 }
 
 void fused_types(const RuleInput& input) {
-  const auto has_type = [&](const LogicalTensor& tensor) {
-    return !type_of(input, tensor).empty();
+  const auto told_type = [&](const LogicalTensor& tensor) {
+    std::string type = type_of(input, tensor);
+    return type.empty() ? std::nullopt : std::optional(std::move(type));
   };
-  for_each_fused(input, formats::ExpertJoin::kMatrix, has_type,
-                 [&](const LogicalTensor& first, const LogicalTensor& tensor) {
-                   // Another type of the same scheme; schemes are fused.scheme's matter.
-                   const std::string type = type_of(input, tensor), other = type_of(input, first);
-                   if (other == type || first.encoding.scheme != tensor.encoding.scheme) return;
-                   input.report_at(input.codes_of(tensor), kMismatch,
-                                   "is of type {}, but is fused with '{}' of type {}", type,
-                                   first.name, other);
-                 });
+  for_each_torn(input, formats::ExpertJoin::kMatrix, told_type,
+                [&](const LogicalTensor& first, const std::string& its, const LogicalTensor& tensor,
+                    const std::string& own) {
+                  // Another type of the same scheme; schemes are fused.scheme's matter.
+                  if (first.encoding.scheme == tensor.encoding.scheme)
+                    input.report_at(input.codes_of(tensor), kMismatch,
+                                    "is of type {}, but is fused with '{}' of type {}", own,
+                                    first.name, its);
+                });
 }
 
 void static_parts(const RuleInput& input, const LogicalTensor& tensor) {

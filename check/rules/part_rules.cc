@@ -1,15 +1,9 @@
-#include <algorithm>
 #include <cmath>
-#include <optional>
-#include <vector>
-
-#include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
 #include "formats/base/parallel.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/json/json.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/scale_shapes.h"

@@ -1,15 +1,18 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/facts/odd_values.h"
 #include "check/facts/part_faults.h"
@@ -38,7 +41,6 @@ using engines::has_int8_codes;
 using engines::LinearModule;
 using formats::Activations;
 using formats::Checkpoint;
-using formats::CodeKind;
 using formats::config_text;
 using formats::ConfigGroups;
 using formats::Dialect;
@@ -205,18 +207,20 @@ void part_shapes(const RuleInput& input, const LogicalTensor& tensor);
 /// A quantized cache of keys and values has its scales stored; the same. cache_scale_rules.cc.
 void cache_scales(const RuleInput& input);
 
-/// Calls visit(first, tensor) for the weights for which `is_about` holds and that loaders fuse with
-/// an earlier one of these.
-template <typename IsAbout, typename Visit>
-void for_each_fused(const RuleInput& input, formats::ExpertJoin experts, const IsAbout& is_about,
-                    const Visit& visit) {
-  std::unordered_map<std::string, const LogicalTensor*> first_of;
+/// Calls visit(first, its, tensor, own) for the weights that loaders fuse with an earlier one and
+/// whose value is another than that one's. Weights for which `value_of` is nullopt are left out.
+template <typename ValueOf, typename Visit>
+void for_each_torn(const RuleInput& input, formats::ExpertJoin experts, const ValueOf& value_of,
+                   const Visit& visit) {
+  using Value = typename std::invoke_result_t<ValueOf, const LogicalTensor&>::value_type;
+  std::unordered_map<std::string, std::pair<const LogicalTensor*, Value>> first_of;
   for (const LogicalTensor& tensor : input.weights()) {
-    if (!is_about(tensor)) continue;
-    const std::string module = formats::joined_module(tensor.name, tensor.rule, experts);
+    const std::optional<Value> own = value_of(tensor);
+    const std::string module =
+        own ? formats::joined_module(tensor.name, tensor.rule, experts) : std::string();
     if (module.empty()) continue;
-    const auto [first, is_new] = first_of.try_emplace(module, &tensor);
-    if (!is_new) visit(*first->second, tensor);
+    const auto& [first, its] = first_of.try_emplace(module, &tensor, *own).first->second;
+    if (its != *own) visit(*first, its, tensor, *own);
   }
 }
 

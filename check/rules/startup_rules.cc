@@ -1,13 +1,5 @@
-#include <algorithm>
-#include <array>
 #include <cctype>
-#include <optional>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
 #include "engines/own_code.h"
@@ -45,11 +37,6 @@ bool begins_alike(std::string_view a, std::string_view b) {
   return least > 0 && one.compare(0, least, other, 0, least) == 0;
 }
 
-bool has_mixtures(const Family& family) {
-  return std::ranges::find(family.rules, formats::Scope::kMoeLayer, &TensorRule::scope) !=
-         family.rules.end();
-}
-
 // Releases of one family have classes of several names, most of which begin alike.
 bool is_of_family(std::string_view architecture, const Family& family, const ModelConfig& config) {
   if (architecture == family.architecture) return true;
@@ -58,6 +45,10 @@ bool is_of_family(std::string_view architecture, const Family& family, const Mod
       !is_like(config.text.model_type) && std::ranges::none_of(family.model_types, is_like))
     return false;
   // Qwen3ForCausalLM has no experts.
+  const auto has_mixtures = [](const Family& some) {
+    return std::ranges::any_of(
+        some.rules, [](const TensorRule& rule) { return rule.scope == formats::Scope::kMoeLayer; });
+  };
   const auto all = formats::families();
   const auto other = std::ranges::find(all, architecture, &Family::architecture);
   return other == all.end() || has_mixtures(**other) == has_mixtures(family);
@@ -140,17 +131,16 @@ void context_length(const RuleInput& input) {
         config_text(said));
 }
 
-const SideFile* find_side_file(const Checkpoint& checkpoint, std::string_view path) {
+bool has_side_file(const Checkpoint& checkpoint, std::string_view path) {
   const auto& files = checkpoint.side_files();
-  const auto file = std::ranges::find(files, path, &SideFile::path);
-  return file == files.end() ? nullptr : &*file;
+  return std::ranges::find(files, path, &SideFile::path) != files.end();
 }
 
 void code_present(const RuleInput& input) {
   if (!input.options.is_folder || input.checkpoint.slicing() != nullptr) return;
   std::set<std::string> told;
   for (const engines::OwnClass& own : engines::own_classes(input.checkpoint)) {
-    if (!own.module.empty() && find_side_file(input.checkpoint, own.module) == nullptr &&
+    if (!own.module.empty() && !has_side_file(input.checkpoint, own.module) &&
         told.insert(own.module).second)
       input.report_file(own.where, kNotFound,
                         "auto_map takes {} from '{}', which is not here (fetch that file, or "
@@ -166,9 +156,7 @@ constexpr std::array<std::string_view, 7> kVocabularies = {
 constexpr std::string_view kFastTokenizer = "tokenizer.json";
 
 bool has_vocabulary(const Checkpoint& checkpoint) {
-  const auto has = [&](std::string_view name) {
-    return find_side_file(checkpoint, name) != nullptr;
-  };
+  const auto has = [&](std::string_view name) { return has_side_file(checkpoint, name); };
   if (std::ranges::any_of(kVocabularies, has) || (has("vocab.json") && has("merges.txt")))
     return true;
   return std::ranges::any_of(checkpoint.side_files(), [](const SideFile& file) {
@@ -225,7 +213,7 @@ void tokenizer_readable(const RuleInput& input) {
   if (!input.options.is_folder) return;
   const Checkpoint& checkpoint = input.checkpoint;
   for (const std::string_view name : {kFastTokenizer, std::string_view("tokenizer_config.json")}) {
-    if (find_side_file(checkpoint, name) == nullptr) continue;
+    if (!has_side_file(checkpoint, name)) continue;
     const std::filesystem::path path = checkpoint.directory() / name;
     VocabularySearch found;
     try {
