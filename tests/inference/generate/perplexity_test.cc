@@ -37,7 +37,7 @@ void expect_golden(const char* name, const std::string& directory) {
   EXPECT_NEAR(is.nll, nll, nll * 1e-4);
 }
 
-// By default LikelihoodCheck in tests/verify/outputs reads the same record.
+// By default LikelihoodCheck in tests/verify/outputs reads the recorded losses of the prompts.
 TEST(Perplexity, EqualsTheRecordForFp8Slow) {
   expect_golden("fp8", "/examples/tiny-v32");
 }

@@ -12,6 +12,7 @@
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "tests/inference/model/edited_copy.h"
+#include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -198,7 +199,28 @@ RunOptions exact_on(std::size_t threads) {
   return {.output_profile = inference::Profile::kF32, .threads = threads};
 }
 
-TEST(LikelihoodCheck, FindsThePerplexityThatWasRecorded) {
+// The recorded losses of the prompts, of which one is longer than the indexer's choice.
+TEST(LikelihoodCheck, FindsTheRecordedLossOfThePrompts) {
+  const Example example;
+  const GoldenFile golden(std::string(kTiny) + "forward_fp8.safetensors");
+  std::vector<Prompt> prompts;
+  double wanted = 0;
+  std::size_t tokens = 0;
+  for (int p = 0; golden.has(fmt::format("prompt{}.nll", p)); ++p) {
+    const auto ids = golden.integers(fmt::format("prompt{}.input_ids", p));
+    prompts.push_back({.text = {}, .ids = {ids.begin(), ids.end()}});
+    for (const float loss : golden.floats(fmt::format("prompt{}.nll", p))) wanted += double{loss};
+    tokens += ids.size() - 1;
+  }
+  ASSERT_EQ(prompts.size(), 6U);
+  const Likelihood is = verify::measure_likelihood(example.model, prompts, exact_on(2));
+  EXPECT_EQ(is.documents, 6U);
+  EXPECT_EQ(is.tokens, tokens);
+  EXPECT_NEAR(is.nll, wanted, wanted * 1e-4);
+  EXPECT_NEAR(is.perplexity(), std::exp(wanted / static_cast<double>(tokens)), 1e-4);
+}
+
+TEST(SlowLikelihoodCheck, FindsThePerplexityThatWasRecorded) {
   const Example example;
   const formats::Json golden =
       formats::read_json_file(std::string(kTiny) + "forward_fp8.json", 1U << 20U);
