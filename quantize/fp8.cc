@@ -9,12 +9,16 @@
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_decode.h"
+#include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
 namespace {
 
 constexpr float kLargest = 448.0F;
+/// The code that the largest magnitude becomes: those of one octave. So a group whose values are
+/// codes times some number finds that number, up to a power of two.
+constexpr std::array kTops = {kLargest, 416.0F, 384.0F, 352.0F, 320.0F, 288.0F, 256.0F, 240.0F};
 /// The floor of the released DeepSeek models, hence of blocks (docs/formats.md, "Quantized
 /// schemes").
 constexpr float kBlockFloor = 1e-4F;
@@ -28,21 +32,25 @@ float up_to_power_of_two(float scale) {
   return std::bit_cast<float>(std::clamp<std::uint32_t>(exponent, 1, 254) << 23);
 }
 
-float scale_of(float amax, float floor, Fp8Grid grid) {
-  const float scale = std::max(amax, floor) / kLargest;
+float scale_of(float amax, float floor, std::size_t candidate, Fp8Grid grid) {
+  const float scale = std::max(amax, floor) / kTops.at(candidate);
   return grid == Fp8Grid::kUe8m0 ? up_to_power_of_two(scale) : scale;
 }
 
-float block_scale(float amax, const EncodeOptions& options) {
-  return scale_of(amax, kBlockFloor, options.fp8_grid);
+float block_scale(float amax, std::size_t candidate, const EncodeOptions& options) {
+  return scale_of(amax, kBlockFloor, candidate, options.fp8_grid);
 }
 
-float channel_scale(float amax, const EncodeOptions& options) {
-  return scale_of(amax, kFloor, options.fp8_grid);
+float channel_scale(float amax, std::size_t candidate, const EncodeOptions& options) {
+  return scale_of(amax, kFloor, candidate, options.fp8_grid);
 }
 
 float tensor_scale(float amax, const EncodeOptions& options, bool /*divides*/) {
-  return channel_scale(amax, options);
+  return channel_scale(amax, 0, options);
+}
+
+float nearest(float quotient) {
+  return formats::kE4m3Values[formats::e4m3_from_float(quotient)];
 }
 
 /// Small groups that a quantized source held exactly: the floor would cut them off.
@@ -50,14 +58,7 @@ float scale_below_floor(formats::MatrixView<const float> group, float amax,
                         const EncodeOptions& options) {
   if (options.fp8_grid != Fp8Grid::kUe8m0 || amax >= kBlockFloor) return 0;
   const float scale = up_to_power_of_two(amax / kLargest);
-  for (std::size_t r = 0; r < group.rows; ++r) {
-    for (std::size_t c = 0; c < group.cols; ++c) {
-      const float value = group.row(r)[c];
-      if (formats::float_from_e4m3(formats::e4m3_from_float(value / scale)) * scale != value)
-        return 0;
-    }
-  }
-  return scale;
+  return holds(group, scale, nearest) ? scale : 0;
 }
 
 constexpr GroupEncoding kChannels{.scale = channel_scale,
@@ -66,12 +67,22 @@ constexpr GroupEncoding kChannels{.scale = channel_scale,
                                   .encode = encode_e4m3,
                                   .code_bits = 8,
                                   .code_value = formats::float_from_e4m3,
-                                  .exact_scale = scale_below_floor};
+                                  .nearest = nearest,
+                                  .exact_scale = scale_below_floor,
+                                  .n_candidates = kTops.size(),
+                                  .errors = e4m3_errors};
 constexpr GroupEncoding kBlocks = [] {
   GroupEncoding blocks = kChannels;
   blocks.scale = block_scale;
   return blocks;
 }();
+
+template <const GroupEncoding& Encoding>
+EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
+  EncodeInput taken = in;
+  if (in.options.fp8_grid == Fp8Grid::kUe8m0) taken.options.search = ScaleSearch::kAmax;
+  return encode_by_groups<Encoding>(taken, out);
+}
 
 EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
   if (in.values.rows == 0 || in.values.cols == 0) return {};
@@ -82,21 +93,28 @@ EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
 
 constexpr float kHalfTopStep = 16;  // 448 - 416, halved
 
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
+
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kFp8Block,
            .decode = decode_e4m3,
-           .encode = encode_by_groups<kBlocks>,
+           .encode = encode<kBlocks>,
            .half_top_step = kHalfTopStep,
-           .takes_scales = true},
+           .searches = kSearches,
+           .takes_scales = true,
+           .takes_fp8_grid = true},
     Scheme{.id = formats::SchemeId::kFp8Channel,
            .decode = decode_e4m3,
-           .encode = encode_by_groups<kChannels>,
-           .half_top_step = kHalfTopStep},
+           .encode = encode<kChannels>,
+           .half_top_step = kHalfTopStep,
+           .searches = kSearches,
+           .takes_fp8_grid = true},
     Scheme{.id = formats::SchemeId::kFp8Tensor,
            .decode = decode_e4m3,
            .encode = encode_tensor,
            .global = tensor_scale,
-           .half_top_step = kHalfTopStep},
+           .half_top_step = kHalfTopStep,
+           .takes_fp8_grid = true},
 };
 
 }  // namespace

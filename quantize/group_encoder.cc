@@ -1,5 +1,6 @@
 // Groups are encoded a few at a time, so that their values are still in the second-level cache when
-// they are read for the second time: once for the largest magnitude, once for the codes.
+// they are read again: once for the largest magnitude, once for each scale that a search tries,
+// once for the codes.
 
 #include "quantize/group_encoder.h"
 
@@ -7,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
@@ -28,18 +30,93 @@ formats::MatrixView<const float> part_of(formats::MatrixView<const float> values
   return {.data = values.row(row) + col, .rows = rows, .cols = cols, .stride = values.stride};
 }
 
+/// A run of groups at work, and the room for their numbers.
+struct Part {
+  ScaledGroups groups;  ///< without scales
+  std::size_t n = 0;
+  const float* weights = nullptr;  ///< of its columns
+  std::array<float, kGroupsAtOnce> amaxes, scales;
+
+  [[nodiscard]] ScaledGroups under(std::span<const float> some_scales) const {
+    ScaledGroups scaled = groups;
+    scaled.scales = some_scales;
+    return scaled;
+  }
+  [[nodiscard]] formats::MatrixView<const float> group(std::size_t k) const {
+    const std::size_t col = k * static_cast<std::size_t>(groups.block_cols);
+    const std::size_t cols =
+        std::min(static_cast<std::size_t>(groups.block_cols), groups.values.cols - col);
+    return part_of(groups.values, 0, groups.values.rows, col, cols);
+  }
+};
+
+/// Errors of groups whose values are kept, as the kernels see them, are roundings of products and
+/// quotients: at most this per value.
+constexpr float kRoundings = 0x1p-24F;
+
+/// Replaces the scales by amax by the candidates with the least error.
+void search_scales(Part& part, const GroupEncoding& encoding, const EncodeOptions& options) {
+  std::array<float, kGroupsAtOnce> first, tried, least, errors;
+  const auto some = [&part](std::array<float, kGroupsAtOnce>& of) {
+    return std::span(of).first(part.n);
+  };
+  std::copy_n(part.scales.begin(), part.n, first.begin());
+  encoding.errors(part.under(some(first)), part.weights, some(least));
+  for (std::size_t k = 0; k < part.n; ++k) {
+    const auto group = part.group(k);
+    const auto n_values = static_cast<float>(group.rows * group.cols);
+    if (least[k] <= kRoundings * n_values && holds(group, first[k], encoding.nearest)) least[k] = 0;
+  }
+  for (std::size_t candidate = 1; candidate < encoding.n_candidates; ++candidate) {
+    for (std::size_t k = 0; k < part.n; ++k)
+      tried[k] = encoding.scale(part.amaxes[k], candidate, options);
+    encoding.errors(part.under(some(tried)), part.weights, some(errors));
+    for (std::size_t k = 0; k < part.n; ++k) {
+      const float ratio = tried[k] / first[k];
+      const float error = errors[k] * (ratio * ratio);
+      if (!(error < least[k])) continue;
+      least[k] = error;
+      part.scales[k] = tried[k];
+    }
+  }
+}
+
+/// Sets the scales of a part from its largest magnitudes.
+void choose_scales(const EncodeInput& in, const GroupEncoding& encoding, Part& part) {
+  for (std::size_t k = 0; k < part.n; ++k)
+    part.scales[k] = encoding.scale(part.amaxes[k], 0, in.options);
+  if (in.options.search != ScaleSearch::kAmax && encoding.n_candidates > 1)
+    search_scales(part, encoding, in.options);
+  if (!in.keeps_values || encoding.exact_scale == nullptr) return;
+  for (std::size_t k = 0; k < part.n; ++k) {
+    if (part.amaxes[k] == 0) continue;
+    const float exact = encoding.exact_scale(part.group(k), part.amaxes[k], in.options);
+    if (exact > 0) part.scales[k] = exact;
+  }
+}
+
 }  // namespace
+
+bool holds(formats::MatrixView<const float> group, float scale, float (*nearest)(float)) {
+  for (std::size_t r = 0; r < group.rows; ++r) {
+    for (std::size_t c = 0; c < group.cols; ++c) {
+      const float value = group.row(r)[c];
+      if (nearest(value / scale) * scale != value) return false;
+    }
+  }
+  return true;
+}
 
 void store_f32_scale(float scale, std::byte* out) {
   std::memcpy(out, &scale, sizeof scale);
 }
 
 void group_weights(std::span<const float> importance, std::size_t group, std::span<float> weights) {
-  INGOT_CHECK(importance.size() == weights.size() && importance.size() % group == 0);
+  INGOT_CHECK(importance.size() == weights.size());
   for (std::size_t first = 0; first < importance.size(); first += group) {
-    const auto columns = importance.subspan(first, group);
+    const auto columns = importance.subspan(first, std::min(group, importance.size() - first));
     const float largest = *std::max_element(columns.begin(), columns.end());
-    for (std::size_t i = 0; i < group; ++i) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
       INGOT_CHECK(columns[i] >= 0 && std::isfinite(columns[i]));
       weights[first + i] = largest > 0 ? columns[i] / largest : 1.0F;
     }
@@ -84,39 +161,38 @@ void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEn
   const auto at_once = static_cast<std::size_t>(
       std::clamp<std::uint64_t>(kValuesAtOnce / block_rows / block_cols, 1, kGroupsAtOnce));
 
-  std::array<float, kGroupsAtOnce> amaxes;
-  std::array<float, kGroupsAtOnce> scales;
+  INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
+  std::vector<float> weights(in.importance.size());
+  group_weights(in.importance, block_cols, weights);
+
+  Part part;
   for (std::size_t i = 0; i < down; ++i) {
     const std::size_t row = i * block_rows;
     const std::size_t n_rows = std::min(block_rows, values.rows - row);
     for (std::size_t j = 0; j < across; j += at_once) {
-      const std::size_t n = std::min(at_once, across - j);
       const std::size_t col = j * block_cols;
-      const std::size_t n_cols = std::min(n * block_cols, values.cols - col);
-      const ScaledGroups part{.values = part_of(values, row, n_rows, col, n_cols),
-                              .block_rows = block_rows,
-                              .block_cols = block_cols,
-                              .scales = std::span(scales).first(n)};
-      group_amax(part.values, block_rows, block_cols, std::span(amaxes).first(n));
-      for (std::size_t k = 0; k < n; ++k) {
-        scales[k] = in.given_scales.empty() ? encoding.scale(amaxes[k], in.options)
-                                            : in.given_scales[i * across + j + k];
-        if (in.given_scales.empty() && in.keeps_values && amaxes[k] > 0 && encoding.exact_scale) {
-          const std::size_t first = k * block_cols;
-          const float exact = encoding.exact_scale(
-              part_of(part.values, 0, n_rows, first, std::min(block_cols, n_cols - first)),
-              amaxes[k], in.options);
-          if (exact > 0) scales[k] = exact;
-        }
+      part.n = std::min(at_once, across - j);
+      part.groups = {.values = part_of(values, row, n_rows, col,
+                                       std::min(part.n * block_cols, values.cols - col)),
+                     .block_rows = block_rows,
+                     .block_cols = block_cols,
+                     .scales = {}};
+      part.weights = weights.empty() ? nullptr : weights.data() + col;
+      const auto amaxes = std::span(part.amaxes).first(part.n);
+      const auto scales = std::span(part.scales).first(part.n);
+      group_amax(part.groups.values, block_rows, block_cols, amaxes);
+      if (in.given_scales.empty()) {
+        choose_scales(in, encoding, part);
+      } else {
+        std::ranges::copy(in.given_scales.subspan(i * across + j, part.n), scales.begin());
+      }
+      for (std::size_t k = 0; k < part.n; ++k)
         encoding.store(scales[k],
                        out.scales + i * out.scale_stride + (j + k) * encoding.stored_bytes);
-      }
       std::byte* codes = out.weight + row * out.weight_stride + col * encoding.code_bits / 8;
-      encoding.encode(part, codes, out.weight_stride);
-      if (*std::max_element(amaxes.begin(), amaxes.begin() + static_cast<std::ptrdiff_t>(n)) >=
-          kNearlyInfinite) {
-        settle_infinite_codes(part, encoding, codes, out.weight_stride);
-      }
+      encoding.encode(part.under(scales), codes, out.weight_stride);
+      if (*std::ranges::max_element(amaxes) >= kNearlyInfinite)
+        settle_infinite_codes(part.under(scales), encoding, codes, out.weight_stride);
     }
   }
 }

@@ -12,23 +12,33 @@ namespace ingot::quantize {
 /// How a scheme that scales groups of codes encodes: from the largest magnitude of a group to its
 /// scale, from the scale to its stored form, from value and scale to a code.
 struct GroupEncoding {
-  /// The effective scale: above zero and finite.
-  float (*scale)(float amax, const EncodeOptions& options);
+  /// The effective scale: above zero and finite. Candidate 0 is the scale by amax.
+  float (*scale)(float amax, std::size_t candidate, const EncodeOptions& options);
   /// Writes the stored form of one scale.
   void (*store)(float scale, std::byte* out);
   std::size_t stored_bytes;
   void (*encode)(const ScaledGroups& in, std::byte* codes, std::size_t stride);
   std::uint32_t code_bits;
   float (*code_value)(std::uint8_t code);
+  /// The value of the code that a quotient becomes.
+  float (*nearest)(float quotient) = nullptr;
   bool twos_complement = false;  ///< else codes are sign and magnitude
   /// A scale under which every value of a group is a code and the product the value, or 0 where
   /// `scale` serves or there is none; for EncodeInput::keeps_values. `amax` is above zero. Null: no
   /// other than `scale` is known.
   float (*exact_scale)(formats::MatrixView<const float> group, float amax,
                        const EncodeOptions& options) = nullptr;
+  std::size_t n_candidates = 1;
+  /// Of a group under its scale (quantize/kernels/scale_errors.h); null: there is one candidate.
+  void (*errors)(const ScaledGroups& in, const float* weights, std::span<float> errors) = nullptr;
 };
 
-/// Encodes a run group by group. Where scale x code would be infinite, which only values from 2^127
+/// Whether every value of a group is a code times the scale; `nearest` as in GroupEncoding.
+bool holds(formats::MatrixView<const float> group, float scale, float (*nearest)(float));
+
+/// Encodes a run group by group. Unless the search is kAmax, a group gets the candidate with the
+/// least squared error, the first on a tie, and the scale by amax if that holds every value. Where
+/// scale x code would be infinite, which only values from 2^127
 /// on can cause, the code is one smaller.
 void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEncoding& encoding);
 

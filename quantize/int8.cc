@@ -9,6 +9,7 @@
 
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_decode.h"
+#include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
@@ -17,8 +18,13 @@ namespace {
 /// The F32 machine epsilon, which the tools use as floor (docs/formats.md, "Quantized schemes").
 constexpr float kFloor = 0x1p-23F;
 
-float scale_of(float amax, const EncodeOptions& /*options*/) {
-  return std::max(amax / 127.0F, kFloor);
+/// The code that the largest magnitude becomes; it is cut off where the number is above 127.
+/// Nearly all that is to be gained in rows of 256 to 7168 columns (docs/formats.md, "Scale
+/// search").
+constexpr std::array kTops = {127.0F, 126.0F, 128.0F, 130.0F};
+
+float scale_of(float amax, std::size_t candidate, const EncodeOptions& /*options*/) {
+  return std::max(amax / kTops.at(candidate), kFloor);
 }
 
 /// The largest number that all values are multiples of, if the largest is at most 127 of it. A
@@ -53,24 +59,35 @@ float value_of(std::uint8_t code) {
   return static_cast<float>(static_cast<std::int8_t>(code));
 }
 
+float nearest(float quotient) {
+  return std::nearbyint(std::clamp(quotient, -127.0F, 127.0F));
+}
+
 constexpr GroupEncoding kGroups{.scale = scale_of,
                                 .store = store_f32_scale,
                                 .stored_bytes = sizeof(float),
                                 .encode = encode_int8,
                                 .code_bits = 8,
                                 .code_value = value_of,
+                                .nearest = nearest,
                                 .twos_complement = true,
-                                .exact_scale = common_step};
+                                .exact_scale = common_step,
+                                .n_candidates = kTops.size(),
+                                .errors = int8_errors};
+
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt8Channel,
            .decode = decode_int8,
            .encode = encode_by_groups<kGroups>,
-           .half_top_step = 0.5F},
+           .half_top_step = 0.5F,
+           .searches = kSearches},
     Scheme{.id = formats::SchemeId::kInt8Block,
            .decode = decode_int8,
            .encode = encode_by_groups<kGroups>,
-           .half_top_step = 0.5F},
+           .half_top_step = 0.5F,
+           .searches = kSearches},
 };
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
@@ -19,19 +21,22 @@ constexpr std::size_t kGroup = 32;
 /// 127 + e - c, with e the exponent of the largest magnitude after a mantissa of at least 1.75 has
 /// been rounded up, and c the exponent of the largest code. Groups of zeros get 1.0. Subnormal
 /// magnitudes need no care: whatever their exponent, the byte is clamped to 0.
-float scale_of(float amax, std::uint32_t largest_exponent) {
+float scale_of(float amax, std::uint32_t largest_exponent, std::size_t candidate) {
   if (amax == 0) return 1.0F;
-  const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(amax) + 0x200000U) >> 23;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(amax);
+  std::uint32_t rounded = (bits + 0x200000U) >> 23;
+  // The other of the two exponents between which the mantissa decides.
+  if (candidate == 1) rounded = 2 * (bits >> 23) + 1 - rounded;
   const std::uint32_t byte = rounded > largest_exponent ? rounded - largest_exponent : 0;
   return formats::float_from_e8m0(static_cast<std::uint8_t>(std::min(byte, 254U)));
 }
 
-float fp4_scale(float amax, const EncodeOptions& /*options*/) {
-  return scale_of(amax, 2);
+float fp4_scale(float amax, std::size_t candidate, const EncodeOptions& /*options*/) {
+  return scale_of(amax, 2, candidate);
 }
 
-float fp8_scale(float amax, const EncodeOptions& /*options*/) {
-  return scale_of(amax, 8);
+float fp8_scale(float amax, std::size_t candidate, const EncodeOptions& /*options*/) {
+  return scale_of(amax, 8, candidate);
 }
 
 /// The exponent field is the byte, also of 2^-127, which is subnormal.
@@ -39,12 +44,20 @@ void store_e8m0(float scale, std::byte* out) {
   *out = static_cast<std::byte>(std::bit_cast<std::uint32_t>(scale) >> 23);
 }
 
+float nearest_e2m1(float quotient) {
+  return std::copysign(kE2m1Magnitudes[e2m1_from_magnitude(std::fabs(quotient))], quotient);
+}
+
 constexpr GroupEncoding kFp4{.scale = fp4_scale,
                              .store = store_e8m0,
                              .stored_bytes = 1,
                              .encode = encode_e2m1,
                              .code_bits = 4,
-                             .code_value = float_from_e2m1};
+                             .code_value = float_from_e2m1,
+                             .nearest = nearest_e2m1,
+                             .n_candidates = 2,
+                             .errors = e2m1_errors};
+/// Codes of three mantissa bits err alike under either exponent: there is nothing to search.
 constexpr GroupEncoding kFp8{.scale = fp8_scale,
                              .store = store_e8m0,
                              .stored_bytes = 1,
@@ -60,11 +73,14 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return encode_by_groups<Encoding>(in, out);
 }
 
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
+
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kMxfp4,
            .decode = decode_e2m1,
            .encode = encode<kFp4>,
-           .half_top_step = 1},
+           .half_top_step = 1,
+           .searches = kSearches},
     Scheme{.id = formats::SchemeId::kMxfp8,
            .decode = decode_e4m3,
            .encode = encode<kFp8>,

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "formats/base/error.h"
@@ -43,6 +44,18 @@ const Scheme* find_scheme(SchemeId id) {
     }
   }
   return nullptr;
+}
+
+bool can_search(const Scheme& scheme, const EncodeOptions& options) {
+  return !scheme.searches.empty() &&
+         !(scheme.takes_fp8_grid && options.fp8_grid == Fp8Grid::kUe8m0);
+}
+
+EncodeOptions options_for(const Scheme& scheme, const EncodeOptions& options) {
+  EncodeOptions taken = options;
+  if (std::ranges::find(scheme.searches, options.search) == scheme.searches.end())
+    taken.search = ScaleSearch::kMse;
+  return taken;
 }
 
 Transcode find_transcode(SchemeId from, SchemeId to) {

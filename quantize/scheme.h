@@ -45,9 +45,9 @@ enum class Fp8Grid : std::uint8_t { kAmax, kUe8m0 };
 /// How the scale of a group is chosen by the schemes that search (docs/formats.md, "Scale search").
 enum class ScaleSearch : std::uint8_t {
   kAmax,
-  kFourOverSix,
+  kFourOverSix,  ///< NVFP4 only
   kMse,
-  kSigned,  ///< kMse, and negative scales too
+  kSigned,  ///< INT4 only: kMse, and negative scales too
 };
 
 /// Choices of the encoder, which the bytes depend on.
@@ -114,11 +114,18 @@ struct Scheme {
   float half_top_step = 0;
   /// How it may choose its scales; empty: there is nothing to search.
   std::span<const ScaleSearch> searches{};
-  bool takes_scales = false;  ///< EncodeInput::given_scales
+  bool takes_scales = false;    ///< EncodeInput::given_scales
+  bool takes_fp8_grid = false;  ///< kUe8m0 leaves nothing to search
 };
 
 /// Null when the id has no arithmetic (kRaw).
 const Scheme* find_scheme(formats::SchemeId id);
+
+/// Whether there are scales to search for under these options, or to take by amax instead.
+bool can_search(const Scheme& scheme, const EncodeOptions& options);
+
+/// The options as a scheme takes them: it searches by kMse where it does not have the search.
+EncodeOptions options_for(const Scheme& scheme, const EncodeOptions& options);
 
 /// A direct path from one scheme's rows to a plain scheme's words, equal bit for bit to decode
 /// followed by encode. `in` is contiguous.

@@ -172,8 +172,7 @@ std::vector<std::string> demoted_tensors(const Plan& plan) {
 std::string importance_text(const Plan& plan) {
   std::set<std::string_view> schemes;
   for (const convert::PlannedTensor& planned : plan.tensors) {
-    if (convert::searches_scales(planned, plan.tensor_of(planned)))
-      schemes.insert(scheme_name(planned.to));
+    if (convert::searches_scales(plan, planned)) schemes.insert(scheme_name(planned.to));
   }
   return fmt::format("{} of {} {} tensors weighted", count_text(plan.counts.weighted),
                      count_text(plan.counts.searched), fmt::join(schemes, " and "));

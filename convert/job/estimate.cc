@@ -135,7 +135,11 @@ WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size
 class Tile {
  public:
   Tile(SchemeId from, SchemeId to, const quantize::EncodeOptions& options)
-      : from_(from), to_(to), options_(options), values_(kRows * kCols), decoded_(kRows * kCols) {
+      : from_(from),
+        to_(to),
+        options_(options_for(*quantize::find_scheme(to), options)),
+        values_(kRows * kCols),
+        decoded_(kRows * kCols) {
     std::minstd_rand random(1);
     std::normal_distribution<float> normal(0.0F, 0.02F);
     for (float& value : values_) value = normal(random);

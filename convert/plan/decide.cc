@@ -84,6 +84,7 @@ class Decider {
     refuse_what_no_engine_loads(plan_, refusals_);
     refusals_.throw_if_any();
     set_released_scales(plan_, released_, refusals_);
+    require_search();
     join_fused_tensors(plan_, refusals_);
     set_input_scales(plan_, refusals_);
     set_importance(plan_, refusals_);
@@ -282,7 +283,6 @@ class Decider {
       }
       require_shape(planned, tensor);
       require_quantizable(planned, tensor);
-      require_search(planned, tensor);
     }
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
@@ -448,18 +448,28 @@ class Decider {
     return words.empty() ? "" : fmt::format("--group-size {} would do; or ", words);
   }
 
-  void require_search(const PlannedTensor& planned, const LogicalTensor& tensor) {
-    const auto searches = quantize::find_scheme(planned.to)->searches;
-    if (searches.empty() || std::ranges::find(searches, recipe_.choices.search) != searches.end())
-      return;
+  // Schemes that do not have the search take mse, where another one has it.
+  void require_search() {
+    const PlannedTensor* first = nullptr;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      if (!searches_scales(plan_, planned)) continue;
+      if (has_search(planned)) return;
+      if (first == nullptr) first = &planned;
+    }
+    if (first == nullptr) return;
     std::string words;
-    for (const quantize::ScaleSearch search : searches)
+    for (const quantize::ScaleSearch search : quantize::find_scheme(first->to)->searches)
       words += fmt::format("{}{}", words.empty() ? "" : ", ", scale_search_name(search));
     refusals_.add(
         ErrorCode::kInvalidArgument,
         fmt::format("--search {} does not belong to {} (which has {})",
-                    scale_search_name(recipe_.choices.search), scheme_name(planned.to), words),
-        tensor.name);
+                    scale_search_name(recipe_.choices.search), scheme_name(first->to), words),
+        plan_.tensor_of(*first).name);
+  }
+
+  bool has_search(const PlannedTensor& planned) const {
+    const auto searches = quantize::find_scheme(planned.to)->searches;
+    return std::ranges::find(searches, recipe_.choices.search) != searches.end();
   }
 
   void claim_powers_of_two() {

@@ -164,12 +164,12 @@ void set_released_scales(Plan& plan, const ReleasedTensors& released, Refusals& 
   }
 }
 
-bool searches_scales(const PlannedTensor& planned, const formats::LogicalTensor& tensor) {
+bool searches_scales(const Plan& plan, const PlannedTensor& planned) {
   if (planned.action != Action::kQuantize || planned.scales != PlannedTensor::kNone) return false;
   // Codes of MXFP4 are copied where NVFP4 can have them.
   const bool is_repacked = planned.to == formats::SchemeId::kNvfp4 &&
-                           tensor.encoding.scheme == formats::SchemeId::kMxfp4;
-  return !is_repacked && !quantize::find_scheme(planned.to)->searches.empty();
+                           plan.tensor_of(planned).encoding.scheme == formats::SchemeId::kMxfp4;
+  return !is_repacked && can_search(*quantize::find_scheme(planned.to), plan.target.encode);
 }
 
 void set_importance(Plan& plan, Refusals& refusals) {
@@ -182,7 +182,7 @@ void set_importance(Plan& plan, Refusals& refusals) {
   }
   for (PlannedTensor& planned : plan.tensors) {
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
-    if (!searches_scales(planned, tensor)) continue;
+    if (!searches_scales(plan, planned)) continue;
     ++plan.counts.searched;
     planned.is_weighted = knows(*choices.importance, tensor, refusals);
     if (planned.is_weighted) ++plan.counts.weighted;

@@ -38,9 +38,15 @@ bool takes_scheme(const Plan& plan) {
 }
 
 bool takes_fp8_grid(const PlannedTensor& planned, const LogicalTensor&) {
-  const bool is_fp8 = planned.to == SchemeId::kFp8Block || planned.to == SchemeId::kFp8Channel ||
-                      planned.to == SchemeId::kFp8Tensor;
-  return is_fp8 && (planned.action == Action::kQuantize || planned.to == SchemeId::kFp8Block);
+  const quantize::Scheme* to = quantize::find_scheme(planned.to);
+  return to != nullptr && to->takes_fp8_grid &&
+         (planned.action == Action::kQuantize || planned.to == SchemeId::kFp8Block);
+}
+
+bool has_searches(const Plan& plan) {
+  return any(plan, [&](const PlannedTensor& planned, const LogicalTensor&) {
+    return searches_scales(plan, planned);
+  });
 }
 
 /// Codes that are kept have that size already.
@@ -117,10 +123,11 @@ constexpr OptionScope kScopes[] = {
      for_some<[](const PlannedTensor& planned, const LogicalTensor&) {
        return planned.scales != PlannedTensor::kNone;
      }>},
-    {"--search", "chooses the scales of nvfp4 and int4-group",
-     "no tensor is encoded as one of them", "use --to nvfp4 or int4", for_some<searches_scales>},
-    {"--importance", "weights the search of nvfp4 and int4-group scales",
-     "no tensor is encoded as one of them", "use --to nvfp4 or int4", for_some<searches_scales>},
+    {"--search", "chooses between scales", "no tensor is encoded under scales that leave a choice",
+     "use --to with a quantized scheme, or --fp8-grid amax", has_searches},
+    {"--importance", "weights the search of scales",
+     "no tensor is encoded under scales that leave a choice",
+     "use --to with a quantized scheme, or --fp8-grid amax", has_searches},
     {"--group-size", "says how many columns share an int4-group scale",
      "no tensor is encoded as int4-group", "use --to int4", takes_group_size},
     {"--via", "names the dtype to which values are rounded before they are encoded",

@@ -209,8 +209,8 @@ void join_fused_tensors(Plan& plan, Refusals& refusals);
 /// scale of their joint range. Modules without a range are refused, with the list.
 void set_input_scales(Plan& plan, Refusals& refusals);
 
-/// Whether a tensor's scales are searched for.
-bool searches_scales(const PlannedTensor& planned, const formats::LogicalTensor& tensor);
+/// Whether a tensor's scales are chosen by --search.
+bool searches_scales(const Plan& plan, const PlannedTensor& planned);
 
 /// Marks the tensors whose scales are searched with weights (PlannedTensor::is_weighted) and counts
 /// them. Refuses statistics of another width (kShapeMismatch); a plan in which nothing is weighted,

@@ -117,6 +117,7 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block)),
       scales_(of.source, tensor_, of.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
+      options_(options_for(to_, plan_.target.encode)),
       repacks_(can_repack()),
       amax_(amax),
       nan_allowed_(of.allows_nan()),
@@ -131,8 +132,8 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
   }
   if (amax && to_.global != nullptr) {
     const bool divides = planned_.storage->global_divides;
-    global_ = repacks_ ? quantize::repacked_global(*amax, divides)
-                       : to_.global(*amax, plan_.target.encode, divides);
+    global_ =
+        repacks_ ? quantize::repacked_global(*amax, divides) : to_.global(*amax, options_, divides);
   }
   const std::uint64_t n_values = bands_.tile_rows * bands_.tile_cols;
   tiles_.values.resize(std::max<std::uint64_t>(tiles_.values.size(), n_values));
@@ -258,7 +259,7 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
   decode_tile(source, band, tile);
   if (repacks_) {
     quantize::repack_mxfp4_as_nvfp4(tile_of(source, tile), global_,
-                                    planned_.storage->global_divides, plan_.target.encode, out);
+                                    planned_.storage->global_divides, options_, out);
   } else {
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
     std::span<const float> importance = importance_;
@@ -272,7 +273,7 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
          .given_scales = given,
          .importance = importance,
          .keeps_values = formats::scheme_facts(from_.id).quantized,
-         .options = plan_.target.encode},
+         .options = options_},
         out);
     if (faults.overflows > 0 && !overflow_allowed_) {
       throw Error(ErrorCode::kNonFinite,

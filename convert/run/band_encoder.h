@@ -132,6 +132,7 @@ class BandEncoder {
   const formats::ScaleReader scales_;
   const formats::SchemeFacts& facts_;  // of the target
   std::optional<formats::ScaleReader> release_;
+  const quantize::EncodeOptions options_;
   bool repacks_ = false;
   std::optional<float> amax_;
   float global_ = 1;

@@ -170,15 +170,15 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        {.kind = ValueKind::kCheckpoint}},
       choice(
           flags, "--search",
-          "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
-          "(default) or signed (mse, and negative scales too)"),
+          "how scales are chosen: mse (default), the least squared error, or amax; nvfp4 by 4over6 "
+          "too, int4 by signed (mse, and negative scales too)"),
       choice(flags, "--group-size",
              "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
              "INT4, else 128)"),
       {"--importance",
        &flags.importance,
-       "NVFP4 and INT4: weight the errors of columns by the mean squares in this file, which "
-       "ingot calibrate writes",
+       "weight the errors of columns by the mean squares in this file, which ingot calibrate "
+       "writes, when scales are searched",
        {.kind = ValueKind::kFile}},
       choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
 }

@@ -86,7 +86,8 @@ idle() { expect 2 "$1" "$ingot" convert "$work/m" "$work/none" "${@:2}"; }
 idle "--activation-scales belongs to --activations static" --to int8 --activation-scales "$work/ranges"
 idle "--input-scale belongs to --activations static" --to int8 --input-scale 1
 idle "--activations belongs to quantized tensors" --to bf16 --activations static
-idle "--search chooses the scales of nvfp4" --to int8 --search mse
+idle "--search chooses between scales" --to mxfp8 --search mse
+idle "--search chooses between scales" --to fp8 --dialect compressed-tensors --fp8-grid ue8m0 --search mse
 idle "--quantize-attention belongs to --to nvfp4" --to bf16 --quantize-attention
 idle "--fp8-grid belongs to FP8" --to int8 --fp8-grid amax
 idle "--via names the dtype to which" --to bf16 --via bf16
@@ -95,7 +96,7 @@ idle "--scales-from gives the scales of fp8-block" --to int8 --scales-from "$exa
 idle "--tp-fit has no effect here" --to bf16 --tp-fit pad
 idle "--redundant-experts has no effect here" --to bf16 --ep 2 --redundant-experts
 idle "give one of them" --to nvfp4 --dialect modelopt --activations static --input-scale 1 --activation-scales "$work/ranges"
-printf 'to: int8\nsearch: mse\n' >"$work/idle.yaml"
+printf 'to: mxfp8\nsearch: mse\n' >"$work/idle.yaml"
 idle "--search" --recipe "$work/idle.yaml"
 expect 2 "--sample has no effect here" "$ingot" verify "$work/m" "$work/copy" --levels structure --sample 0.5
 expect 2 "--levels has no effect here" "$ingot" verify "$work/m" --text "$work/text.txt" --levels all

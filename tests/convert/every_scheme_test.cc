@@ -310,6 +310,7 @@ TEST(GoldenQuantized, Int8AndFp8RowsEqualIndependentResults) {
     Conversion conversion(ingot::testing::tiny_v32(), directory / "out");
     conversion.recipe.to = scheme;
     conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+    conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
     conversion.run();
     const auto golden = formats::read_json_file(
         std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32" / file, 1 << 20);

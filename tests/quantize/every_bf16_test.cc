@@ -105,7 +105,9 @@ std::vector<EncodeSetup> setups_of(SchemeId id) {
   switch (id) {
     case SchemeId::kFp8Block:
     case SchemeId::kFp8Channel:
-      return {{}, {.options = {.fp8_grid = Fp8Grid::kUe8m0}}};
+      return {{},
+              {.options = {.search = ScaleSearch::kAmax}},
+              {.options = {.fp8_grid = Fp8Grid::kUe8m0}}};
     case SchemeId::kFp8Tensor:
       return {{}, {.global = 1.0F}, {.global = 0.37F}, {.global = 1e-30F}};
     case SchemeId::kNvfp4:
@@ -118,7 +120,7 @@ std::vector<EncodeSetup> setups_of(SchemeId id) {
               {.options = {.search = ScaleSearch::kSigned}},
               {.options = {.search = ScaleSearch::kSigned}, .block = 64}};
     default:
-      return {{}};
+      return {{}, {.options = {.search = ScaleSearch::kAmax}}};
   }
 }
 

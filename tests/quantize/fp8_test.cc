@@ -15,6 +15,7 @@ namespace {
 
 using formats::SchemeId;
 
+constexpr EncodeSetup kByAmax{.options = {.search = ScaleSearch::kAmax}};
 constexpr EncodeSetup kUe8m0{.options = {.fp8_grid = Fp8Grid::kUe8m0}};
 
 /// One block whose largest magnitude is `amax`.
@@ -37,7 +38,7 @@ TEST(Fp8Block, ScalesAreTheDocumentedOnes) {
               {0, 2.2321e-7F, 105}};
   for (const auto& row : rows) {
     for_each_target([&] {
-      const Coded plain = encode(SchemeId::kFp8Block, block_of(row.amax));
+      const Coded plain = encode(SchemeId::kFp8Block, block_of(row.amax), kByAmax);
       ASSERT_EQ(plain.effective.size(), 1U);
       EXPECT_EQ(plain.effective[0], std::max(row.amax, 1e-4F) / 448.0F);
       EXPECT_NEAR(plain.effective[0], row.scale, row.scale * 1e-4);
@@ -49,7 +50,7 @@ TEST(Fp8Block, ScalesAreTheDocumentedOnes) {
 
 TEST(Fp8Block, LargestValueGetsTheLargestCode) {
   const Matrix matrix = random_matrix(300, 200, Shape::kHeavy, 3);
-  const Coded coded = encode(SchemeId::kFp8Block, matrix);
+  const Coded coded = encode(SchemeId::kFp8Block, matrix, kByAmax);
   EXPECT_EQ(coded.scale_cols, 2U);
   for (std::size_t block = 0; block < 6; ++block) {
     int largest = 0;
@@ -107,7 +108,7 @@ TEST(Fp8Channel, EveryRowHasItsOwnScale) {
   Matrix matrix(3, 5);
   matrix.values = {1, -2, 0.5F, 0, 0.25F, 0, 0, 0, 0, -0.0F, 1e-6F, 0, 3e-6F, 0, 0};
   for_each_target([&] {
-    const Coded coded = encode(SchemeId::kFp8Channel, matrix);
+    const Coded coded = encode(SchemeId::kFp8Channel, matrix, kByAmax);
     ASSERT_EQ(coded.effective.size(), 3U);
     EXPECT_EQ(coded.effective[0], 2.0F / 448.0F);
     EXPECT_EQ(coded.effective[1], 1e-12F / 448.0F);
@@ -165,7 +166,7 @@ TEST(Int8, EncodesTheDocumentedRow) {
   Matrix matrix(1, 2);
   matrix.values = {1.0F, -0.5F};
   for_each_target([&] {
-    const Coded coded = encode(SchemeId::kInt8Channel, matrix);
+    const Coded coded = encode(SchemeId::kInt8Channel, matrix, kByAmax);
     EXPECT_NEAR(coded.effective[0], 0.00787402, 1e-8);
     EXPECT_EQ(signed_code(coded, 0, 0), 127);
     EXPECT_EQ(signed_code(coded, 0, 1), -64);
@@ -179,7 +180,7 @@ TEST(Int8, TiesGoToTheEvenCode) {
   }
   matrix.values[32] = 127.0F;  // makes the scale 1
   for_each_target([&] {
-    const Coded coded = encode(SchemeId::kInt8Channel, matrix);
+    const Coded coded = encode(SchemeId::kInt8Channel, matrix, kByAmax);
     EXPECT_EQ(coded.effective[0], 1.0F);
     for (std::size_t i = 0; i < 32; ++i) {
       const int low = static_cast<int>(i) - 16;
@@ -203,7 +204,7 @@ TEST(Int8, ZerosHaveTheSmallestScale) {
 TEST(Int8, BlocksHaveTheScaleOfTheirLargestMagnitude) {
   const Matrix matrix = random_matrix(200, 300, Shape::kHeavy, 6);
   for_each_target([&] {
-    const Coded coded = encode(SchemeId::kInt8Block, matrix);
+    const Coded coded = encode(SchemeId::kInt8Block, matrix, kByAmax);
     ASSERT_EQ(coded.effective.size(), 6U);
     float amax = 0;
     for (std::size_t r = 128; r < 200; ++r) {

@@ -243,7 +243,7 @@ TEST(Mxfp, ScaleFollowsTheExponentRule) {
   }
   for_each_target([&] {
     for (const float amax : amaxes) {
-      const Coded fp4 = encode(SchemeId::kMxfp4, group_of(amax));
+      const Coded fp4 = encode(SchemeId::kMxfp4, group_of(amax), by(ScaleSearch::kAmax));
       ASSERT_EQ(std::to_integer<int>(fp4.scales[0]), expected_byte(amax, 2)) << amax;
       const Coded fp8 = encode(SchemeId::kMxfp8, group_of(amax));
       ASSERT_EQ(std::to_integer<int>(fp8.scales[0]), expected_byte(amax, 8)) << amax;
@@ -256,7 +256,7 @@ TEST(Mxfp, MagnitudesAboveTheLargestCodeSaturate) {
   matrix.values[3] = 1.7F;  // scale 2^-2: 6.8 becomes 6
   matrix.values[4] = -1.74F;
   for_each_target([&] {
-    const Coded coded = encode(SchemeId::kMxfp4, matrix);
+    const Coded coded = encode(SchemeId::kMxfp4, matrix, by(ScaleSearch::kAmax));
     EXPECT_EQ(coded.effective[0], 0.25F);
     EXPECT_EQ(coded.code(0, 3), 7);
     EXPECT_EQ(coded.code(0, 4), 15);

@@ -137,7 +137,9 @@ TEST_F(Fp8Return, GridComesFromTheManifestOfTheCast) {
 
   std::filesystem::copy(tiny_bf16(), dir_ / "foreign");
   std::filesystem::remove(dir_ / "foreign" / "ingot.json");
-  to_fp8(dir_ / "foreign", dir_ / "forgotten").run();
+  Conversion forgotten = to_fp8(dir_ / "foreign", dir_ / "forgotten");
+  forgotten.recipe.choices.search = quantize::ScaleSearch::kAmax;
+  forgotten.run();
   EXPECT_FALSE(quantization_config(dir_ / "forgotten").contains("scale_fmt"));
   std::size_t powers = 0, others = 0;
   for (const auto& [name, tensor] : read_output(dir_ / "forgotten")) {
@@ -147,9 +149,19 @@ TEST_F(Fp8Return, GridComesFromTheManifestOfTheCast) {
   EXPECT_GT(others, 10 * powers) << "amax / 448 is hardly ever a power of two";
 }
 
+TEST_F(Fp8Return, SearchFindsPowersOfTwoWithoutAManifest) {
+  std::filesystem::copy(tiny_bf16(), dir_ / "foreign");
+  std::filesystem::remove(dir_ / "foreign" / "ingot.json");
+  to_fp8(dir_ / "foreign", dir_ / "back").run();
+  const BlockCount count = compare_blocks(read_output(tiny_v32()), read_output(dir_ / "back"));
+  EXPECT_EQ(count.equal, 664U);
+  EXPECT_EQ(count.wide, 0U) << "only blocks without a code above 224 may get another scale";
+}
+
 TEST_F(Fp8Return, AnOptionWinsOverTheManifest) {
   Conversion conversion = to_fp8(tiny_bf16(), dir_ / "amax");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   conversion.run();
   EXPECT_FALSE(quantization_config(dir_ / "amax").contains("scale_fmt"));
   const OutputTensors released = read_output(tiny_v32());
@@ -185,7 +197,8 @@ TEST_F(Fp8ToFp8, AnotherGridReencodesAndDropsThePromise) {
   Conversion conversion = to_fp8(tiny_v32(), dir_ / "out");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   const ExecuteReport report = conversion.run();
-  EXPECT_GT(report.quality.rounded_twice, 0U);
+  // A search finds the scales of all blocks with a code above 224.
+  EXPECT_GE(report.quality.exact_blocks, 664U);
   EXPECT_EQ(report.quality.exact_blocks + report.quality.rounded_blocks, 678U);
   EXPECT_FALSE(quantization_config(dir_ / "out").contains("scale_fmt"));
 

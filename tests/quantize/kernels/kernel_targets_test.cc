@@ -13,6 +13,7 @@
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/nvfp4_scales.h"
 #include "quantize/kernels/row_scan.h"
+#include "quantize/kernels/scale_errors.h"
 #include "quantize/quality.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
@@ -85,6 +86,58 @@ TEST(KernelTargets, E2m1CodesAreThoseOfTheTwin) {
 
 TEST(KernelTargets, Int4CodesAreThoseOfTheTwin) {
   expect_same_codes(encode_int4, scalar::encode_int4, 2);
+}
+
+using Errors = void (*)(const ScaledGroups&, const float*, std::span<float>);
+
+/// `top`: the largest magnitudes of groups are at most about this many scales.
+void expect_same_errors(Errors errors, Errors twin, float top) {
+  std::mt19937 random(6);
+  for (const std::size_t cols : kWidths) {
+    std::vector<float> weights(cols);
+    for (float& weight : weights) weight = static_cast<float>(random() % 100) * 0.01F;
+    for (const auto& block : kBlocks) {
+      for (const AwkwardMatrix& awkward : awkward_matrices(5, cols)) {
+        std::vector<float> scales((5 + block[0] - 1) / block[0] *
+                                  ((cols + block[1] - 1) / block[1]));
+        scalar::group_amax(awkward.matrix.view(), block[0], block[1], scales);
+        for (float& scale : scales) {
+          const float shrink = top / (1 + static_cast<float>(random() % 1000) * 0.001F);
+          scale = std::max(scale / shrink, 0x1p-126F);
+        }
+        const ScaledGroups in{.values = awkward.matrix.view(),
+                              .block_rows = block[0],
+                              .block_cols = block[1],
+                              .scales = scales};
+        for (const float* some_weights :
+             {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
+          std::vector<float> expected(scales.size());
+          twin(in, some_weights, expected);
+          for (const float error : expected) EXPECT_TRUE(std::isfinite(error)) << awkward.name;
+          for_each_target([&] {
+            std::vector<float> found(scales.size(), -1);
+            errors(in, some_weights, found);
+            EXPECT_TRUE(same_bits(found, expected))
+                << awkward.name << ", " << cols << " columns, blocks of " << block[0] << "x"
+                << block[1];
+          });
+          if (::testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(KernelTargets, E4m3ErrorsAreThoseOfTheTwin) {
+  expect_same_errors(e4m3_errors, scalar::e4m3_errors, 448);
+}
+
+TEST(KernelTargets, Int8ErrorsAreThoseOfTheTwin) {
+  expect_same_errors(int8_errors, scalar::int8_errors, 150);
+}
+
+TEST(KernelTargets, E2m1ErrorsAreThoseOfTheTwin) {
+  expect_same_errors(e2m1_errors, scalar::e2m1_errors, 12);
 }
 
 TEST(KernelTargets, GroupMagnitudesEqualTheTwin) {
