@@ -67,11 +67,6 @@ float amax_of(std::span<const float> values) {
   return quantize::finite_amax(values.data(), values.size());
 }
 
-/// From here on the largest code may be that of a search which found the greater scale no worse.
-float least_searched(SchemeId scheme) {
-  return scheme == SchemeId::kNvfp4 ? 2.5F : 2 * kSlack;
-}
-
 /// Squared error of E2M1 codes under a scale.
 double e2m1_error2(std::span<const float> values, float scale) {
   double error2 = 0;
@@ -144,11 +139,11 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
       const std::span output(tile.output.row(r) + g * group, n);
       if (std::equal(source.begin(), source.end(), output.begin())) continue;
       ++found.groups;
-      if (scheme_ == SchemeId::kNvfp4 && amax_of(source) <= kFewCodes * global) continue;
-      if (formats::scheme_facts(scheme_).code == CodeKind::kE2m1 &&
-          code > least_searched(scheme_) &&
-          e2m1_error2(source, scale / 2) >= e2m1_error2(source, scale))
-        continue;
+      if (scheme_ == SchemeId::kNvfp4) {
+        if (amax_of(source) <= kFewCodes * global) continue;
+        // A search that tried more scales than ours may have found nothing better.
+        if (code > 2.5F && e2m1_error2(source, scale / 2) >= e2m1_error2(source, scale)) continue;
+      }
       ++found.coarse;
       found.least = std::min(found.least, static_cast<double>(code / bound));
     }
