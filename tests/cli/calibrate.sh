@@ -33,7 +33,7 @@ expect 2 "absent.txt" "$ingot" calibrate "$example" --text "$work/absent.txt" --
 : >"$work/empty.txt"
 expect 2 "empty.txt" "$ingot" calibrate "$example" --text "$work/empty.txt" --out "$work/c.safetensors"
 expect 2 "would be enough" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/c.safetensors" --mem-limit 1MB
-expect 2 "nvfp4" "$ingot" convert "$example" "$work/none" --to int8 --importance "$work/a.safetensors"
+expect 2 "leave a choice" "$ingot" convert "$example" "$work/none" --to mxfp8 --importance "$work/a.safetensors"
 expect 2 "no/such" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/no/such/c.safetensors"
 [ ! -e "$work/c.safetensors" ] || fail "a refused calibration left a file"
 finish

@@ -198,7 +198,7 @@ expect 0 "0 errors, 0 warnings" "$ingot" check "$work/tall" --deep
 expect 0 "PASS" "$ingot" verify "$example" "$work/tall" --levels weights
 
 # A claim about scales that they do not keep.
-convert claim --to fp8 --fp8-grid amax
+convert claim --to fp8 --fp8-grid amax --search amax
 python3 "$here/edit_checkpoint.py" "$work/claim" 'c["quantization_config"]["scale_fmt"] = "ue8m0"'
 expect 0 'scale_fmt: "ue8m0" -> absent' "$ingot" repair "$work/claim" "$work/unclaimed"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/unclaimed" --deep
