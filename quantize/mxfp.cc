@@ -23,10 +23,10 @@ constexpr std::size_t kGroup = 32;
 /// magnitudes need no care: whatever their exponent, the byte is clamped to 0.
 float scale_of(float amax, std::uint32_t largest_exponent, std::size_t candidate) {
   if (amax == 0) return 1.0F;
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(amax);
-  std::uint32_t rounded = (bits + 0x200000U) >> 23;
-  // The other of the two exponents between which the mantissa decides.
-  if (candidate == 1) rounded = 2 * (bits >> 23) + 1 - rounded;
+  // Candidate 1 is not rounded up. The other way round there is nothing to try: up to the largest
+  // code, every code under the higher exponent is one under the lower.
+  const std::uint32_t half_step = candidate == 0 ? 0x200000U : 0;
+  const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(amax) + half_step) >> 23;
   const std::uint32_t byte = rounded > largest_exponent ? rounded - largest_exponent : 0;
   return formats::float_from_e8m0(static_cast<std::uint8_t>(std::min(byte, 254U)));
 }
