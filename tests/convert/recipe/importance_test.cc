@@ -210,7 +210,7 @@ TEST_F(WeightedOutput, IsRefusedWhereNothingCanBeWeighted) {
   refuse(ErrorCode::kInvalidArgument, {"--importance", "--search amax", "mse"}, run);
   run = conversion("out", importance);
   run.recipe.rules = {parse_rule("*=bf16")};
-  refuse(ErrorCode::kInvalidArgument, {"--importance", "no tensor", "nvfp4"}, run);
+  refuse(ErrorCode::kInvalidArgument, {"--importance", "no tensor", "leave a choice"}, run);
   refuse(ErrorCode::kMissingTensor, {"none of the tensors", "another model"},
          conversion("out", write({mean_squares("other", {1})})));
   refuse(ErrorCode::kShapeMismatch, {"'wide'", "16 columns", "20480"},
