@@ -47,7 +47,8 @@ std::uint64_t heads_of(CacheSide side, const formats::ModelConfig& config) {
 }
 
 void cache_scale_form(const RuleInput& input) {
-  for (const auto& [block, scales] : scales_of(input)) {
+  for (const auto& of_block : scales_of(input)) {
+    const std::vector<CacheScale>& scales = of_block.second;
     const auto has = [&](CacheSide side) {
       return std::ranges::any_of(scales, [&](const CacheScale& s) { return is_of(s, side); });
     };
