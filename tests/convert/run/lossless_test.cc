@@ -103,6 +103,7 @@ class Lossless : public ::testing::Test {
     conversion.recipe.allow.add("underflow=*");
     conversion.recipe.to = to;
     conversion.recipe.choices.fp8_grid = grid_;
+    conversion.recipe.choices.search = search_;
     conversion.recipe.choices.via = via_;
     conversion.recipe.choices.dialect = dialect;
     conversion.execute.lossless_only = true;
@@ -143,6 +144,7 @@ class Lossless : public ::testing::Test {
   std::filesystem::path output_;
   int made_ = 0;
   std::optional<quantize::Fp8Grid> grid_;
+  quantize::ScaleSearch search_ = quantize::ScaleSearch::kMse;
   Via via_ = Via::kF32;
 };
 
@@ -191,6 +193,7 @@ TEST_F(Lossless, SmallBlocksHaveNoFloor) {
 
 TEST_F(Lossless, AGridThatIsAskedForIsKept) {
   grid_ = quantize::Fp8Grid::kAmax;
+  search_ = quantize::ScaleSearch::kAmax;
   EXPECT_NE(loss(mxfp4(all(-5), any_code()), SchemeId::kFp8Block), "");
 }
 
