@@ -19,6 +19,7 @@ import slices
 from container import read_checkpoint, read_config
 from job import Wrong, require_same_files
 from judge import Model, judge_models
+from targets import SEARCHED_ELSE
 from weights import logical_tensors
 
 CONVERSIONS = [
@@ -189,7 +190,8 @@ def main():
         model = Model(source)
         for n, (to, choices, words) in enumerate(CONVERSIONS):
             folder = os.path.join(work, f"output{n}")
-            run("convert", source, folder, "--to", to, *words, "--allow", "engine-refuses=*", "--quiet")
+            search = ["--search", "amax"] if to in SEARCHED_ELSE else []
+            run("convert", source, folder, "--to", to, *words, *search, "--allow", "engine-refuses=*", "--quiet")
             judge_sees(f"{to} in {choices['dialect']}", model, folder, choices)
         judge_sees_names(model, os.path.join(work, "output3"), CONVERSIONS[3][1])
         run("convert", source, os.path.join(work, "whole"), "--max-shard-size", "1GB", "--quiet")

@@ -16,6 +16,9 @@ HELD = {
     "mxfp8": [("compressed-tensors", ["weight-only"])],
     "int4": [("compressed-tensors", ["weight-only"])],
 }
+# Their searches are judged; other schemes are judged with the scales of amax.
+SEARCHED = ("nvfp4", "int4")
+SEARCHED_ELSE = ("fp8", "fp8-channel", "fp8-tensor", "int8", "int8-block", "mxfp4")
 PLAIN = ["bf16", "f16", "f32"]
 TARGETS = ["bf16"] * 3 + ["f16", "f32"] + list(HELD) + ["fp8", "nvfp4", "int4", "int8"] + ["reshard"] * 2
 # Widths of fixtures are odd on purpose; these targets take any.
@@ -41,12 +44,13 @@ class Target:
     choices: dict
 
 
-def _rules(draw, to):
+def _rules(draw, to, choices):
     """Rules in front of the target, with the scheme that the judge demands of routed experts."""
     words, known = [], []
     for selector, names in draw.sample(RULES, draw.choice([1, 1, 2])):
         held = ["keep", "bf16", "bf16"]
-        if to in HELD and HELD[to][0][0] == "compressed-tensors" and selector != "layers:0":  # it has norms
+        has_norms, searches = selector == "layers:0", to in SEARCHED and choices.get("search") != "amax"
+        if to in HELD and HELD[to][0][0] == "compressed-tensors" and not has_norms and not searches:
             held += ["int8", "fp8", "fp8-channel"]
         scheme = draw.choice(held)
         words += ["--rule", f"{selector}={scheme}"]
@@ -78,10 +82,12 @@ def _grid(draw, to, choices):
     if to.startswith("fp8") and draw.random() < 0.3:
         choices["fp8_grid"] = draw.choice(["amax", "ue8m0"])
         words += ["--fp8-grid", choices["fp8_grid"]]
-    if to in ("nvfp4", "int4") and draw.random() < 0.5:
+    if to in SEARCHED_ELSE and choices.get("fp8_grid") != "ue8m0":
+        words += ["--search", "amax"]
+    if to in SEARCHED and draw.random() < 0.5:
         choices["search"] = draw.choice(["amax", "mse", "4over6" if to == "nvfp4" else "signed"])
         words += ["--search", choices["search"]]
-    if to in ("nvfp4", "int4") and choices.get("search") != "amax" and draw.random() < 0.3:
+    if to in SEARCHED and choices.get("search") != "amax" and draw.random() < 0.3:
         choices["importance"] = True
         words += ["--importance", STATISTICS]
     if to == "int4":
@@ -115,7 +121,7 @@ def draw_target(draw, source, has_codes):
     if draw.random() < 0.1 and not source["family"]:
         words += ["--experts", draw.choice(["separate" if source.get("is_stacked") else "stacked", "stacked"])]
     if draw.random() < 0.3 and not source["family"]:
-        rules, choices["rules"] = _rules(draw, to)
+        rules, choices["rules"] = _rules(draw, to, choices)
         words += rules
     if draw.random() < 0.2:
         words += ["--max-shard-size", draw.choice(["500KB", "2MB"])]
