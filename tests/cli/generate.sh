@@ -56,7 +56,7 @@ expect 2 "tokenizer" "$ingot" generate "$work/bare" --prompt hello
 for profile in f32 bf16 native; do
   [ "$(answer "$work/ranks" --prompt "What is 2 + 2?" --greedy --profile $profile)" = "2 + 2 = 4." ] || fail "ranks, $profile"
 done
-expect 2 "would be enough" "$ingot" generate "$example" --prompt hello --mem-limit 1MB
+expect 2 "would be enough" "$ingot" generate "$example" --prompt "What is 2 + 2?" --mem-limit 1MB
 enough=$(sed -n 's/.*--mem-limit \([0-9]*MB\) would be enough.*/\1/p' "$work/stderr")
 [ "$(answer "$example" --prompt "What is 2 + 2?" --greedy --mem-limit "$enough")" = "2 + 2 = 4." ] || fail "in $enough"
 grep -q "experts on demand" "$work/stderr" || fail "experts were not on demand in $enough"
