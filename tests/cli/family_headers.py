@@ -77,6 +77,8 @@ UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_
 # Checkpoints with stacks, of families that have experts in both forms.
 STACKED = {"dbrx", "gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "qwen4_exp",
            "step3p7"}
+# Checkpoints whose integers are constants of the computation: made-up ones are refused.
+CONSTANTS = {"qwen4_exp"}
 # Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
 # The reasons of refused cuts.
@@ -165,7 +167,7 @@ with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
         name = counted["checkpoint"]
         if chosen and name not in chosen:
             continue
-        directory = os.path.join(golden, name)
+        directory = os.path.join(golden, f"../forward/{name}/checkpoint" if name in CONSTANTS else name)
         is_made = not os.path.isdir(directory)
         if is_made:
             directory = os.path.join(work, name)
