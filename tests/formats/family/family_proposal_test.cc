@@ -358,9 +358,9 @@ TEST(Proposal, CopiesExpertsThatAreRowsOfOneMatrix) {
   const std::string yaml = propose_family(model.config, model.weights);
   EXPECT_EQ(count_of(yaml, "the experts of a layer in one matrix, so it is only copied"), 3U)
       << yaml;
-  EXPECT_NE(line_of(yaml, "layer.weight")
-                .find("role: router, shape: [ffn_config.moe_num_experts, hidden_size]"),
-            std::string::npos)
+  EXPECT_NE(
+      line_of(yaml, "layer.weight").find("role: router, shape: [n_routed_experts, hidden_size]"),
+      std::string::npos)
       << yaml;
 }
 
