@@ -71,6 +71,11 @@ def make_source(shell, case):
 
 def learn(shell, source, target, seed):
     """Adds the files that the target's options name to the judge's knowledge."""
+    if "--search" in target.words and "search" not in target.choices:
+        _, text = shell.run("convert", source, "dry", *target.words, "--dry-run", "--quiet")
+        if "under scales that leave a choice" in text:  # codes are kept
+            at = target.words.index("--search")
+            del target.words[at : at + 2]
     if "released" in target.choices:
         target.choices["released"] = shell.path(target.choices["released"])
     if STATISTICS in target.words:

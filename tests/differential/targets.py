@@ -18,7 +18,7 @@ HELD = {
 }
 # Their searches are judged; other schemes are judged with the scales of amax.
 SEARCHED = ("nvfp4", "int4")
-SEARCHED_ELSE = ("fp8", "fp8-channel", "fp8-tensor", "int8", "int8-block", "mxfp4")
+SEARCHED_ELSE = ("fp8", "fp8-channel", "int8", "int8-block", "mxfp4")
 PLAIN = ["bf16", "f16", "f32"]
 TARGETS = ["bf16"] * 3 + ["f16", "f32"] + list(HELD) + ["fp8", "nvfp4", "int4", "int8"] + ["reshard"] * 2
 # Widths of fixtures are odd on purpose; these targets take any.
