@@ -129,8 +129,14 @@ struct Job {
     Conversion conversion = to_ranks(model(), directory, tp);
     conversion.plan.slicing.topology =
         shard::make_topology(tp, deals_experts ? tp : 1, std::nullopt, pp);
-    conversion.recipe.to = scheme;
+    encode(conversion.recipe);
     return conversion;
+  }
+  void encode(convert::Recipe& recipe) const {
+    recipe.to = scheme;
+    // The recordings of INT8 have the scales of the largest values.
+    if (scheme == formats::SchemeId::kInt8Channel)
+      recipe.choices.search = quantize::ScaleSearch::kAmax;
   }
 };
 
@@ -157,7 +163,7 @@ TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
   GetParam().to(directory_ / "ranks").run();
   keeping(directory_ / "ranks", directory_ / "merged").run();
   Conversion whole = keeping(GetParam().model(), directory_ / "whole");
-  whole.recipe.to = GetParam().scheme;
+  GetParam().encode(whole.recipe);
   if (GetParam().family == "deepseek_v32" || GetParam().family == "glm_moe_dsa") {
     // vLLM decodes or casts them as it loads.
     for (const char* rule : {"role:indexer-k=bf16", "role:indexer-k-norm=f32", "role:norm=bf16"})

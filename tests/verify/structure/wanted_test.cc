@@ -55,6 +55,8 @@ TEST_P(WantedOption, CountsWhereTheManifestSaysIt) {
     Conversion made(source, directory_ / "source");
     made.recipe.to = GetParam().source;
     made.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+    // Others may be the source's own, whose values are BF16's.
+    made.recipe.choices.search = quantize::ScaleSearch::kAmax;
     made.run();
     source = made.output;
   }
@@ -75,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(EveryOption, WantedOption,
                                                  [](convert::Recipe& recipe) {
                                                    recipe.to = SchemeId::kInt8Channel;
                                                    recipe.choices.via = convert::Via::kBf16;
+                                                   recipe.choices.search =
+                                                       quantize::ScaleSearch::kAmax;
                                                  },
                                                  "weights.misrounded", SchemeId::kFp8Channel},
                                            Asked{"fp8_grid",

@@ -126,7 +126,7 @@ TEST(QuantizeActivations, WhatIsNotFiniteGivesANanScale) {
   }
 }
 
-// The codes that quantize's encoder of the same scheme stores.
+// The codes that quantize's encoder of the same scheme stores without a search.
 TEST(QuantizeActivations, Mxfp4AgreesWithTheWeightsEncoder) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -137,7 +137,10 @@ TEST(QuantizeActivations, Mxfp4AgreesWithTheWeightsEncoder) {
     for (float& value : values) value = normal(random) * size;
     std::vector<std::byte> codes(16), scale(1);
     scheme.encode(
-        {.values = {values.data(), 1, 32, 32}, .block_rows = 1, .block_cols = 32},
+        {.values = {values.data(), 1, 32, 32},
+         .block_rows = 1,
+         .block_cols = 32,
+         .options = {.search = quantize::ScaleSearch::kAmax}},
         {.weight = codes.data(), .weight_stride = 16, .scales = scale.data(), .scale_stride = 1});
     const QuantizedRows x =
         quantized(values, {.code = CodeKind::kE2m1, .group = 32, .power_of_two = true});
