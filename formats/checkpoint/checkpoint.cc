@@ -18,6 +18,7 @@
 #include "formats/checkpoint/unknown_tensors.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/modelopt.h"
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/text_names.h"
@@ -365,6 +366,16 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
         Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
   }
   stage.settle();
+  if (state->dialect == &kModeloptDialect && !unread) {
+    if (auto form = unread_modelopt(state->config, state->description, state->stored)) {
+      if (any_names) {
+        state->remarks.push_back(form->message());
+      } else {
+        unread = std::move(form);
+        state->is_understood = false;
+      }
+    }
+  }
   if (unread) {
     const bool headers_tell = state->headers_tell(names, options);
     stage.faults().add(headers_tell ? with_remedy_of_headers(*unread) : *unread);

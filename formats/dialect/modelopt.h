@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/error.h"
+#include "formats/container/tensor.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/modules/module_list.h"
 
@@ -24,6 +26,12 @@ inline constexpr std::array<const char*, 2> kModeloptLists = {"exclude_modules",
 
 /// The object under a block's key `quantization`, where it has one; else the block.
 const Json& modelopt_body(const Json& block);
+
+/// The fault of a ModelOpt checkpoint whose codes are no values of weights: with AWQ's or
+/// SmoothQuant's scales of inputs (`X.pre_quant_scale`), or in AWQ's packed integers. `description`
+/// is hf_quant_config.json, or null. Nullopt for all that is read.
+std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description,
+                                     std::span<const StoredTensor> stored);
 
 /// A ModelOpt block, from hf_quant_config.json or config.json.
 class ModeloptBlock {

@@ -5,6 +5,7 @@
 
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/modelopt.h"
 #include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 
@@ -78,6 +79,31 @@ std::optional<Error> unread_description(const Dialect& dialect, const Json& desc
         .in_file(std::string(dialect.description_file));
   }
   return std::nullopt;
+}
+
+std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description,
+                                     std::span<const StoredTensor> stored) {
+  constexpr std::string_view kInputScale = ".pre_quant_scale";
+  constexpr std::array<std::string_view, 2> kPacked = {"W4A16_AWQ", "W4A8_AWQ"};
+  const Json& block = description.is_object() ? description : quantization_block(config);
+  const std::string algo = text_at(modelopt_body(block), "quant_algo");
+  const auto is_scale = [&](const StoredTensor& tensor) {
+    return tensor.name.ends_with(kInputScale);
+  };
+  const auto first = std::ranges::find_if(stored, is_scale);
+  const bool is_packed = std::ranges::find(kPacked, algo) != kPacked.end();
+  if (first == stored.end() && !is_packed) return std::nullopt;
+  std::string holds =
+      is_packed ? "ModelOpt's AWQ, integers of 4 bits packed along the outputs," : "";
+  if (first != stored.end()) {
+    const auto n = static_cast<std::size_t>(std::ranges::count_if(stored, is_scale));
+    holds += fmt::format(
+        "{}'{}'{}, a scale for each input that engines multiply activations with, for which codes "
+        "are no values of the weight,",
+        is_packed ? " and " : "", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1));
+  }
+  return unread(fmt::format("quant_method modelopt with quant_algo {}", algo), holds,
+                "vLLM and TensorRT-LLM load it as it is");
 }
 
 Error unread_form(const ModelConfig& config) {
