@@ -52,7 +52,7 @@ CONVERSIONS = {
 }
 DEFAULT = list(CONVERSIONS)[:6]
 VERIFIED = ["bf16", "int8", "nvfp4"]
-# Of the source: the largest output, BF16 with what every rank repeats; and source, output and ingot's own memory together.
+# The largest output as a multiple of the source: BF16 with what every rank repeats; and the memory that source, output and ingot take together.
 LARGEST_OUTPUT, WORKING_MEMORY = 2.3, 4 << 30
 
 

@@ -29,7 +29,8 @@ struct GroupEncoding {
   float (*exact_scale)(formats::MatrixView<const float> group, float amax,
                        const EncodeOptions& options) = nullptr;
   std::size_t n_candidates = 1;
-  /// Of a group under its scale (quantize/kernels/scale_errors.h); null: there is one candidate.
+  /// Squared errors of each group under its scale (quantize/kernels/scale_errors.h); null: there is
+  /// one candidate.
   void (*errors)(const ScaledGroups& in, const float* weights, std::span<float> errors) = nullptr;
 };
 

@@ -16,7 +16,7 @@ struct NgramTable {
   /// which no two tables of a model have the same.
   std::vector<std::uint64_t> sizes;
   std::uint64_t rows = 0;  ///< of all heads, and those that fill up
-  /// Of a token and of those before it, odd; a token times its multiplier is below 2^63.
+  /// One for a token and one for each before it, odd; a token times its multiplier is below 2^63.
   std::vector<std::uint64_t> multipliers;
 };
 

@@ -38,7 +38,7 @@ bool is_same_place(const TensorRule& a, const TensorRule& b);
 /// A condition of `layers`: a key of config.json with values, or `listed_in` and `not_listed_in`.
 LayerCondition read_layer_condition(const Yaml& value);
 
-/// Refuses a name that has other characters than tensors' names do, a mark that stands twice or,
+/// Refuses a name that has other characters than tensors' names do, a mark that occurs twice or,
 /// unless it is that of a number below a key, is no whole word between dots.
 void require_marks(const FamilyRow& row);
 

@@ -88,7 +88,7 @@ IndexerSpec lightning_indexer(const formats::ModelConfig& config, const LatentSp
 /// Latent attention of a layer: with the indexer where that is the layer's own.
 LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
                         const IndexerSpec& indexer, std::size_t layer);
-/// What the config says of the n-grams of a layer, whose streams have `channels` values together;
+/// The n-grams of a layer as the config has them, whose streams have `channels` values together;
 /// nullopt where the layer has none.
 std::optional<NgramSpec> ngram_spec(const formats::ModelConfig& config, std::uint32_t layer,
                                     std::size_t channels);

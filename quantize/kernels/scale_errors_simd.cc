@@ -18,7 +18,7 @@
 #include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/scale_errors.h"
 
-// Of both twins; once, whatever the number of targets.
+// Facts of both twins; once, whatever the number of targets.
 #ifndef INGOT_QUANTIZE_SCALE_ERRORS_
 #define INGOT_QUANTIZE_SCALE_ERRORS_
 namespace ingot::quantize {

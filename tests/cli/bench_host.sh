@@ -20,7 +20,7 @@ for job in ("nvfp4", "bf16 tp 8 ep 8"):
     bytes_of[job] = rows[job, "disk", 2]["bytes"]
     assert {row["threads"] for row in document["model"]["jobs"] if row["job"] == job} == {1, 2}
 assert bytes_of["nvfp4"] < document["source_bytes"] < bytes_of["bf16 tp 8 ep 8"], bytes_of
-# What verify reads is both sides, headers included.
+# verify reads both sides, headers included.
 read = rows["verify nvfp4", "hot", 2]["bytes"] - document["source_bytes"]
 assert bytes_of["nvfp4"] <= read < bytes_of["nvfp4"] * 1.1, (read, bytes_of)
 assert rows["nvfp4", "memory", 2]["limit"] == "plain writers, memory, 2"

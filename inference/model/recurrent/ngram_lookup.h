@@ -14,8 +14,8 @@
 
 namespace ingot::inference {
 
-/// What a layer adds to its streams before its first block, made of embeddings of the n-grams that
-/// end with each token. Source: transformers 5.24, qwen4_exp.
+/// The values that a layer adds to its streams before its first block, made of embeddings of the
+/// n-grams that end with each token. Source: transformers 5.24, qwen4_exp.
 ///
 ///   e    = rows of the table, one for each head: of the hash of its n-gram
 ///   s    = norm(keys e)[i] . norm(x)[i] / sqrt(hidden)         x: the row, i: a stream

@@ -92,8 +92,8 @@ struct NgramSpec {
   std::size_t parts = 0;                          ///< tensors with as many of its rows each
   std::size_t width = 0;                          ///< of a row
   std::uint64_t separator = 0;                    ///< the token behind which a text begins
-  /// Of the convolution over what is added, whose tokens are as far apart as the longest n-gram is
-  /// long, and the streams' values.
+  /// Sizes of the convolution over what is added, whose tokens are as far apart as the longest
+  /// n-gram is long, and the streams' values.
   std::size_t kernel = 0, channels = 0;
   bool operator==(const NgramSpec&) const = default;
 };
