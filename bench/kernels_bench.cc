@@ -155,7 +155,7 @@ struct Coded {
     const std::size_t n = extent.rows * extent.cols;
     fill_values(reinterpret_cast<float*>(values.data()), n);
     std::memset(codes.data(), 1, codes.size());
-    const auto group = formats::scale_group(id, {extent.rows, extent.cols});
+    const auto group = formats::scale_group(id, {extent.rows, extent.cols}, {128, 128});
     in.values = {.data = reinterpret_cast<const float*>(values.data()),
                  .rows = extent.rows,
                  .cols = extent.cols,
