@@ -1,5 +1,6 @@
 #include "cli/terminal/terminal.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -15,9 +16,11 @@
 namespace ingot::cli {
 namespace {
 
-// Written by the handler, read by every thread: lock-free and all that a handler may touch.
-volatile std::sig_atomic_t received_signal = 0;
-volatile std::sig_atomic_t status_signal = 0;
+// Written by the handler on any thread, read by all.
+std::atomic<int> received_signal = 0;
+std::atomic<bool> status_signal = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "a signal handler sets them");
 
 // Set once, before a command runs.
 bool quiet = false;
@@ -83,7 +86,7 @@ std::uint64_t peak_memory() {
 
 void catch_status_signal() {
   struct sigaction action {};
-  action.sa_handler = [](int /*number*/) { status_signal = 1; };
+  action.sa_handler = [](int /*number*/) { status_signal = true; };
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGUSR1, &action, nullptr);
 }
@@ -93,9 +96,7 @@ void pass_over_status_signal() {
 }
 
 bool status_was_asked() {
-  const bool was_asked = status_signal != 0;
-  status_signal = 0;
-  return was_asked;
+  return status_signal.exchange(false);
 }
 
 void install_stop_signals() {
