@@ -88,7 +88,7 @@ TEST(DraftFaults, ExchangedHalvesOfTheProjectionFailTheDrafts) {
 }
 
 // A few points at most: not this level's business.
-TEST(DraftFaults, WrongScaleFailsWeightsAndLayers) {
+TEST(SlowDraftFaults, WrongScaleFailsWeightsAndLayers) {
   const Report report = report_of([](const Pair& pair) {
     edit_tensor(pair.output, kMtp + "self_attn.o_proj.weight_scale", [](EditedTensor& scale) {
       scale.map<float>([](float value) { return 1.5F * value; });
