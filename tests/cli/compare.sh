@@ -56,6 +56,9 @@ measured["structure"].pop("summary")
 sys.exit(any(measured[level] != verified[level] for level in ("structure", "weights", "layers", "greedy", "text", "changes")))
 PY
 
+# Short prompts in place of the usual nine, where nothing is said of how much is lost.
+printf '%s\n\n' "What is 2 + 2?" "Tell me a story about a fox and a kite." "中国的首都是哪里？" >"$work/prompts"
+
 # The other way round everything is mirrored; slices of the same codes are equal; threads change nothing.
 "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels weights --json >"$work/ab" 2>/dev/null
 "$ingot" compare "$work/nvfp4" "$work/int8" --reference "$example" --levels weights --json --threads 1 >"$work/ba" 2>/dev/null
@@ -67,12 +70,13 @@ for name, figure in ab.items():
     assert (figure["a"], figure["b"], figure["a_closer"]) == (other["b"], other["a"], other["b_closer"]), name
 PY
 expect 0 "equally close" "$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels weights
-"$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels layers,weights --json >"$work/same" 2>/dev/null
+"$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels layers,weights --prompts "$work/prompts" --json >"$work/same" 2>/dev/null
 holds "all(x['a_closer'] == x['b_closer'] == 0 for x in d['figures'])" same
 
 # A side without its MTP layer is compared in what both have; between the two that is a difference, and no error.
 "$ingot" convert "$example" "$work/nomtp" --to int8 --mtp drop --progress never >/dev/null 2>&1 || fail "nomtp"
-"$ingot" compare "$work/nomtp" "$work/nvfp4" --reference "$example" --levels structure,weights,layers --json >"$work/mtp" 2>/dev/null || fail "nomtp"
+"$ingot" compare "$work/nomtp" "$work/nvfp4" --reference "$example" --levels structure,weights,layers \
+  --prompts "$work/prompts" --json >"$work/mtp" 2>/dev/null || fail "nomtp"
 holds "f['layers.cosine']['pairs'] == 5 and 'mtp.kl' not in f and f['weights.unmatched']['closer'] == 'B'" mtp
 expect 0 "difference: " "$ingot" compare "$work/nomtp" "$work/nvfp4" --levels structure
 grep -q "^error" "$work/stdout" && fail "an error between two outputs"
@@ -80,7 +84,7 @@ grep -q "^error" "$work/stdout" && fail "an error between two outputs"
 # Without a source: a difference, in which nothing is a fault; nothing between a checkpoint and itself.
 expect 0 "a difference, not a quality" "$ingot" compare "$work/int8" "$work/nvfp4"
 expect 0 "relative error 0;" "$ingot" compare "$work/nvfp4" "$work/nvfp4" --levels weights
-"$ingot" compare "$work/nvfp4" "$work/nvfp4" --levels weights,layers --json >"$work/self" 2>/dev/null
+"$ingot" compare "$work/nvfp4" "$work/nvfp4" --levels weights,layers --prompts "$work/prompts" --json >"$work/self" 2>/dev/null
 holds "d['difference']['layers']['logits']['mean_kl'] == 0" self
 
 "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --worst 150 --progress never >"$work/worst" 2>/dev/null

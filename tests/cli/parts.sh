@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# parts.sh INGOT EXAMPLE LIBRARY: parts of a conversion, begun and killed in any way, join to the bytes of the unparted
-# run. A preloaded library imitates a full disk, a host that is suspended, and one whose clock is an hour off.
+# parts.sh INGOT EXAMPLE LIBRARY [all]: parts of a conversion, begun and killed in any way, join to the bytes of the
+# unparted run. A preloaded library imitates a full disk, a host that is suspended, and one whose clock is an hour off.
+# With `all` in more numbers of parts, moments and ways to go on.
 source "$(dirname "$0")/expect.sh"
-ingot=$1 example=$2 library=$3
+ingot=$1 example=$2 library=$3 all=${4:-}
 quantized=(--to nvfp4 --max-shard-size 1MB)
 convert() { "$ingot" convert "$example" "$@" --progress never; }
 quiet() { "$@" >"$work/stdout" 2>"$work/stderr" || fail "$*: $(head -c 600 "$work/stderr")"; }
@@ -39,6 +40,7 @@ while read -r numbers options; do
   n_forms=$((n_forms + 1))
   # shellcheck disable=SC2086
   quiet convert "$work/whole$n_forms" $options
+  [ -n "$all" ] || numbers=${numbers##*,}
   for n in ${numbers//,/ }; do
     # shellcheck disable=SC2086
     parts "$n" $options
@@ -136,7 +138,7 @@ quiet "$ingot" join "$work/out" --progress never
 [ -e "$work/out/ingot.verify.json" ] || fail "no report of the verification"
 
 # One part begun four times at once is done once.
-for round in 1 2; do
+for round in 1 ${all:+2}; do
   rm -rf "$work/out"
   quiet part 1/2 "${quantized[@]}"
   pids=() done_by=0
@@ -167,7 +169,9 @@ begin_stopped() {
 }
 
 # A suspended part keeps its claim; a killed one leaves it, and its work continues in any number of parts.
-for after in "0/2 1/2" "0/3 1/3 2/3" "0/1" whole; do
+ways=("0/3 1/3 2/3" whole)
+[ -z "$all" ] || ways+=("0/2 1/2" "0/1")
+for after in "${ways[@]}"; do
   rm -rf "$work/out"
   quiet part 1/2 "${quantized[@]}"
   begin_stopped pwrite:STOP:6:6 "${quantized[@]}" --part 0/2
@@ -201,7 +205,7 @@ INGOT_CLOCK=-3600 LD_PRELOAD=$library quiet part 1/2 "${quantized[@]}"
 joins_as "$whole"
 
 # A disk that is full in one part stops that part.
-for n in 2 4 6; do
+for n in 4 ${all:+2 6}; do
   rm -rf "$work/out"
   quiet part 0/2 "${quantized[@]}"
   INGOT_FAULTS="pwrite:ENOSPC:$n" LD_PRELOAD=$library judge 2 "No space left" part 1/2 "${quantized[@]}" --mem-limit 64MiB
