@@ -47,7 +47,8 @@ struct EditableCheckpoint {
     return loaded;
   }
 
-  void write(const std::filesystem::path& directory) const {
+  /// Without values the file has its size, and a hole in place of them.
+  void write(const std::filesystem::path& directory, bool with_values = true) const {
     formats::Json header = formats::Json::object();
     if (with_metadata) header["__metadata__"] = {{"format", "pt"}};
     std::uint64_t offset = 0;
@@ -63,9 +64,13 @@ struct EditableCheckpoint {
     file.write(reinterpret_cast<const char*>(&n), sizeof n);
     file.write(text.data(), static_cast<std::streamsize>(text.size()));
     for (const auto& [name, tensor] : tensors) {
+      if (!with_values) break;
       file.write(reinterpret_cast<const char*>(tensor.bytes.data()),
                  static_cast<std::streamsize>(tensor.bytes.size()));
     }
+    file.close();
+    if (!with_values)
+      std::filesystem::resize_file(directory / file_name, sizeof n + text.size() + offset);
     std::ofstream(directory / "config.json") << config.dump();
     for (const auto& [name, content] : descriptions)
       std::ofstream(directory / name) << content.dump();

@@ -96,7 +96,7 @@ TEST(Nvfp4SearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
       formats::Checkpoint::open(std::string(INGOT_SOURCE_DIR) + "/examples/tiny-v32");
   std::size_t n_weights = 0;
   for (const formats::LogicalTensor& tensor : source.tensors()) {
-    if (tensor.encoding.scheme != SchemeId::kFp8Block || n_weights == 4) continue;
+    if (tensor.encoding.scheme != SchemeId::kFp8Block || n_weights == 2) continue;
     if (tensor.rule->role != formats::Role::kExpertDown && tensor.layer != 0U) continue;
     ++n_weights;
     Matrix matrix(tensor.shape[0], tensor.shape[1]);
@@ -116,7 +116,7 @@ TEST(Nvfp4SearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
     SCOPED_TRACE(tensor.name);
     expect_best_of_all_codes(matrix);
   }
-  EXPECT_EQ(n_weights, 4U);
+  EXPECT_EQ(n_weights, 2U);
 }
 
 TEST_P(Nvfp4Search, MoreSearchIsNeverWorse) {

@@ -85,7 +85,7 @@ inline std::vector<check::Finding> run_all_rules(const EditableCheckpoint& edite
                                                  const check::RuleOptions& rule_options = {
                                                      .deep = true, .threads = 2}) {
   const TempDir dir;
-  edited.write(dir.path());
+  edited.write(dir.path(), rule_options.values);
   ErrorList faults;
   formats::OpenOptions options;
   options.faults = &faults;
