@@ -30,7 +30,11 @@ Bytes letter(std::uint32_t step, std::uint32_t from, std::size_t to) {
   std::mt19937 random(step * 7919 + from * 104729 + static_cast<std::uint32_t>(to));
   constexpr std::size_t kMost[] = {0, 1, 60, 300'000};
   Bytes bytes(random() % (kMost[random() % std::size(kMost)] + 1));
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  std::uint64_t state = random();
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    byte = static_cast<std::byte>(state >> 56);
+  }
   return bytes;
 }
 
