@@ -1,9 +1,9 @@
 // Which scale of a group of INT4 codes leaves the least error.
 //
-// Most candidates need no exact error. A sieve bounds the errors of sixteen at a time from below,
-// a candidate per lane, in 16-bit integers: y = |x| / s with eleven bits of fraction, and its
-// distance from the codes. The candidate that looks best is tried exactly, and then those whose
-// bound is not above its error, on average three of 41.
+// Most candidates need no exact error. A sieve bounds the errors of all from below, a candidate per
+// lane: values that no candidate cuts off, nearly all, in 16-bit integers, y = |x| / s with twelve
+// bits of fraction and its distance from the nearest integer; the few large ones in FP32. The
+// candidate that looks best is tried exactly, and then those whose bound is not above its error.
 
 #include <algorithm>
 #include <array>
@@ -16,65 +16,9 @@
 #include <vector>
 
 #include "formats/base/error.h"
-#include "formats/container/bfloat16.h"
+#include "quantize/kernels/int4_group.h"
 #include "quantize/kernels/int4_scales.h"
 #include "quantize/kernels/row_scan.h"
-
-// Inputs of both twins; once, whatever the number of targets.
-#ifndef INGOT_QUANTIZE_INT4_GROUP_
-#define INGOT_QUANTIZE_INT4_GROUP_
-namespace ingot::quantize {
-
-inline constexpr std::size_t kInt4Lanes = 16;
-/// The last place of a sum with it is that of integers, with room on both sides.
-inline constexpr float kIntegers = 0x1.8p23F;
-
-/// One group. Its values are in units in which amax is a number from 1 to 2.
-struct Int4Group {
-  const float* values = nullptr;
-  const float* weights = nullptr;  ///< null: all 1
-  std::size_t n = 0;               ///< a multiple of kInt4Lanes, with zeros at the end
-  float amax = 0;                  ///< above zero, of the values as they are
-  float unit = 1;                  ///< a power of two, the factor of the values
-  // Room for as many.
-  std::int16_t* magnitudes = nullptr;
-  std::int16_t* largest_codes = nullptr;
-};
-
-inline constexpr std::size_t kInt4Steps = 41;  // from 7 to 7 + 40 / 8
-inline constexpr float kInt4Step = 0.125F;
-inline constexpr float kSmallestInt4Scale = 0x1p-133F;
-inline constexpr float kLargestInt4Scale = 0x1.FEp127F;
-
-/// A scale above zero as it is stored.
-inline float stored_int4_scale(float scale) {
-  return std::clamp(formats::float_from_bf16(formats::bf16_from_float(scale)), kSmallestInt4Scale,
-                    kLargestInt4Scale);
-}
-
-/// The power of two that brings amax, above zero, to 1 ... 2, as far as FP32 has it.
-inline float int4_unit(float amax) {
-  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(amax) >> 23;
-  const std::uint32_t wanted = exponent >= 253 ? 1 : 254 - exponent;
-  return std::bit_cast<float>(std::min(wanted, 254U) << 23);
-}
-
-/// The scale that fits the codes best, from the sums of x q and q^2 in units; 0: there is none.
-inline float fitted_int4_scale(float products, float squares, float unit) {
-  const float fitted = products / squares / unit;
-  if (!std::isfinite(fitted) || fitted == 0) return 0;
-  return std::copysign(stored_int4_scale(std::fabs(fitted)), fitted);
-}
-
-inline float folded(std::array<float, kInt4Lanes> sums) {
-  for (std::size_t half = kInt4Lanes / 2; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0];
-}
-
-}  // namespace ingot::quantize
-#endif
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/int4_scales_simd.cc"
@@ -170,6 +114,15 @@ HWY_INLINE float fitted(const Int4Group& group, float scale) {
   return fitted_int4_scale(products.fold(), squares.fold(), group.unit);
 }
 
+/// A bit for each lane of which this is true.
+HWY_INLINE std::uint64_t bits_of(hn::Mask<decltype(kFloats)> mask) {
+  std::uint8_t bytes[8] = {};
+  hn::StoreMaskBits(kFloats, mask, bytes);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return bits;
+}
+
 /// Positive scales in the group's units, in the order in which they are tried, and lower bounds of
 /// errors.
 struct Candidates {
@@ -181,7 +134,9 @@ struct Candidates {
     const Floats largest = hn::Set(kFloats, kLargestInt4Scale);
     const auto word = [](std::uint32_t bits) HWY_ATTR { return hn::Set(kWords, bits); };
     for (std::size_t i = 0; i < kRoom; i += kVectorLanes) {
-      const Floats step = hn::Iota(kFloats, static_cast<float>(i));
+      // Lanes behind the last candidate repeat it.
+      const Floats step = hn::Min(hn::Iota(kFloats, static_cast<float>(i)),
+                                  hn::Set(kFloats, static_cast<float>(kInt4Steps - 1)));
       const Floats part =
           hn::Add(hn::Set(kFloats, 7.0F), hn::Mul(step, hn::Set(kFloats, kInt4Step)));
       const auto bits = hn::BitCast(kWords, hn::Div(amax, part));
@@ -192,8 +147,26 @@ struct Candidates {
     }
   }
 
+  /// A bit for each candidate of this sign whose bound is at most `error`.
+  [[nodiscard]] HWY_INLINE std::uint64_t at_most(float error, bool negative) const {
+    std::uint64_t found = 0;
+    for (std::size_t i = 0; i < kRoom; i += kVectorLanes) {
+      const Floats bound = hn::LoadU(kFloats, bounds[negative ? 1 : 0].data() + i);
+      found |= bits_of(hn::Le(bound, hn::Set(kFloats, error))) << i;
+    }
+    return found & ((std::uint64_t{1} << kInt4Steps) - 1);
+  }
+
+  [[nodiscard]] HWY_INLINE float least_bound(bool negative) const {
+    const float* own = bounds[negative ? 1 : 0].data();
+    Floats least = hn::LoadU(kFloats, own);
+    for (std::size_t i = kVectorLanes; i < kRoom; i += kVectorLanes)
+      least = hn::Min(least, hn::LoadU(kFloats, own + i));
+    return hn::GetLane(hn::MinOfLanes(kFloats, least));
+  }
+
   std::array<float, kRoom> scales;
-  std::array<float, 2 * kRoom> bounds{};  ///< of the scales, then of their negatives
+  std::array<float, kRoom> bounds[2] = {};  ///< of the scales, and of their negatives
 };
 
 #if HWY_TARGET != HWY_SCALAR
@@ -204,12 +177,11 @@ using Shorts = hn::Vec<decltype(kShorts)>;
 
 /// Magnitudes as integers up to kTop, distances in fractions of kOne.
 constexpr float kTop = 32767;
-constexpr int kFractionBits = 11, kWholeBits = 16 - kFractionBits;
-constexpr std::int16_t kOne = 1 << kFractionBits;
-/// The greatest distance that is counted, and so many values whose squares fit 31 bits.
-constexpr std::int16_t kFarAway = 2 * kOne - 1;
-constexpr std::size_t kValuesAtOnce = 128;
-/// Longer sums of FP32 may be less than the bound by their roundings.
+constexpr int kFractionBits = 12, kWholeBits = 16 - kFractionBits;
+constexpr float kOne = 1 << kFractionBits;
+/// So many squares of at most kOne / 2 fit 31 bits.
+constexpr std::size_t kValuesAtOnce = 256;
+/// Longer sums of FP32 lose too much.
 constexpr std::size_t kLongest = std::size_t{1} << 16;
 
 /// Two values next to each other, for all lanes.
@@ -232,52 +204,85 @@ HWY_INLINE Ints add_squares(Ints sum, Shorts values) {
 #endif
 }
 
-/// Magnitudes times `factor`, and the largest code on each one's side under a positive scale.
-HWY_INLINE void store_integers(const Int4Group& group, float factor) {
+/// Vectors of candidates that are tried together.
+constexpr std::size_t kSet = std::min<std::size_t>(6, Candidates::kRoom / kVectorLanes);
+constexpr std::size_t kSetLanes = kSet * kVectorLanes;
+static_assert(Candidates::kRoom % kSetLanes == 0);
+
+/// Stores the magnitudes up to `limit` times kTop / limit, zeros in place of others, and those
+/// others, of which it returns the number.
+HWY_INLINE std::size_t split(const Int4Group& group, float limit) {
   constexpr hn::Rebind<std::int16_t, decltype(kFloats)> kHalf;
-  const Floats by = hn::Set(kFloats, factor);
-  const Ints seven = hn::Set(kInts, 7 * kOne), eight = hn::Set(kInts, 8 * kOne);
-  for (std::size_t i = 0; i < group.n; i += kVectorLanes) {
-    const Floats x = hn::LoadU(kFloats, group.values + i);
-    const Ints magnitude = hn::NearestInt(hn::Mul(hn::Abs(x), by));
-    const auto is_negative = hn::RebindMask(kInts, hn::Lt(x, hn::Zero(kFloats)));
-    hn::StoreU(hn::DemoteTo(kHalf, magnitude), kHalf, group.magnitudes + i);
-    hn::StoreU(hn::DemoteTo(kHalf, hn::IfThenElse(is_negative, eight, seven)), kHalf,
-               group.largest_codes + i);
+  const Floats by = hn::Set(kFloats, kTop / limit), most = hn::Set(kFloats, limit);
+  std::size_t n_large = 0;
+  for (std::size_t first = 0; first < group.n; first += 64) {
+    std::uint64_t large = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(64, group.n - first); i += kVectorLanes) {
+      const Floats x = hn::LoadU(kFloats, group.values + first + i);
+      const auto is_large = hn::Gt(hn::Abs(x), most);
+      const Floats magnitude = hn::IfThenZeroElse(is_large, hn::Mul(hn::Abs(x), by));
+      hn::StoreU(hn::DemoteTo(kHalf, hn::NearestInt(magnitude)), kHalf,
+                 group.magnitudes + first + i);
+      large |= bits_of(is_large) << i;
+    }
+    for (; large != 0; large &= large - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(large));
+      group.large[n_large++] = group.values[first + i];
+    }
   }
+  return n_large;
 }
 
-/// Sums of squared distances from the codes under kInt4Lanes scales, and under their negatives.
-template <bool kWithSigns>
-HWY_INLINE void sum_distances(const Int4Group& group, const Ints (&factors)[kParts],
-                              Floats (&sums)[kParts], Floats (&opposite_sums)[kParts]) {
-  const Shorts far_away = hn::Set(kShorts, kFarAway);
-  const Shorts both_codes = hn::Set(kShorts, 15 * kOne);
-  for (std::size_t p = 0; p < kParts; ++p) sums[p] = opposite_sums[p] = hn::Zero(kFloats);
+/// Adds the squares of the distances of small values from integers, in units of the scale, under
+/// the scales.
+HWY_INLINE void add_small(const Int4Group& group, const Floats (&inverses)[kSet], float limit,
+                          Floats (&sums)[kSet]) {
+  Shorts factors[kSet];
+  for (std::size_t p = 0; p < kSet; ++p) {
+    // y in fractions of kOne is the upper half of twice a product.
+    const Floats by = hn::Set(kFloats, kOne * 0x1p15F * limit / kTop);
+    const Ints factor = hn::NearestInt(hn::Mul(inverses[p], by));
+    factors[p] = hn::BitCast(kShorts, hn::Or(factor, hn::ShiftLeft<16>(factor)));
+  }
   for (std::size_t first = 0; first < group.n; first += kValuesAtOnce) {
-    Ints squares[kParts], opposite[kParts];
-    for (std::size_t p = 0; p < kParts; ++p) squares[p] = opposite[p] = hn::Zero(kInts);
+    Ints squares[kSet];
+    for (std::size_t p = 0; p < kSet; ++p) squares[p] = hn::Zero(kInts);
     const std::size_t end = std::min(group.n, first + kValuesAtOnce);
     for (std::size_t i = first; i < end; i += 2) {
       const Shorts magnitude = two_of(group.magnitudes + i);
-      const Shorts largest = two_of(group.largest_codes + i);
-      for (std::size_t p = 0; p < kParts; ++p) {
-        const Shorts y = hn::MulFixedPoint15(magnitude, hn::BitCast(kShorts, factors[p]));
-        // Whole parts leave at the top. Behind the largest code, the distance from it is greater
-        // than that from the nearest integer.
+      for (std::size_t p = 0; p < kSet; ++p) {
+        const Shorts y = hn::MulFixedPoint15(magnitude, factors[p]);
+        // Whole parts leave at the top.
         const Shorts rest = hn::ShiftRight<kWholeBits>(hn::ShiftLeft<kWholeBits>(y));
-        const auto distance = [&](Shorts code) HWY_ATTR {
-          return hn::Min(hn::Max(rest, hn::Sub(y, code)), far_away);
-        };
-        squares[p] = add_squares(squares[p], distance(largest));
-        if constexpr (kWithSigns)
-          opposite[p] = add_squares(opposite[p], distance(hn::Sub(both_codes, largest)));
+        squares[p] = add_squares(squares[p], rest);
       }
     }
-    for (std::size_t p = 0; p < kParts; ++p) {
-      sums[p] = hn::Add(sums[p], hn::ConvertTo(kFloats, squares[p]));
-      if constexpr (kWithSigns)
-        opposite_sums[p] = hn::Add(opposite_sums[p], hn::ConvertTo(kFloats, opposite[p]));
+    for (std::size_t p = 0; p < kSet; ++p) {
+      const Floats some = hn::ConvertTo(kFloats, squares[p]);
+      sums[p] = hn::MulAdd(some, hn::Set(kFloats, 1 / (kOne * kOne)), sums[p]);
+    }
+  }
+}
+
+/// Adds the squares of the distances of large values from codes under the scales, and under their
+/// negatives.
+template <bool kWithSigns>
+HWY_INLINE void add_large(std::span<const float> values, const Floats (&inverses)[kSet],
+                          Floats (&sums)[kSet], Floats (&opposite_sums)[kSet]) {
+  const Floats integers = hn::Set(kFloats, kIntegers);
+  for (const float value : values) {
+    const Floats magnitude = hn::Set(kFloats, std::fabs(value));
+    const Floats last = hn::Set(kFloats, value < 0 ? 8.0F : 7.0F);
+    const Floats opposite_last = hn::Sub(hn::Set(kFloats, 15.0F), last);
+    for (std::size_t p = 0; p < kSet; ++p) {
+      const Floats y = hn::Mul(magnitude, inverses[p]);
+      const Floats q = hn::Sub(hn::Add(y, integers), integers);
+      const auto add = [&](Floats sum, Floats code) HWY_ATTR {
+        const Floats distance = hn::Sub(y, hn::Min(q, code));
+        return hn::MulAdd(distance, distance, sum);
+      };
+      sums[p] = add(sums[p], last);
+      if constexpr (kWithSigns) opposite_sums[p] = add(opposite_sums[p], opposite_last);
     }
   }
 }
@@ -286,34 +291,33 @@ HWY_INLINE void sum_distances(const Int4Group& group, const Ints (&factors)[kPar
 template <bool kWithSigns>
 HWY_INLINE void set_bounds(const Int4Group& group, Candidates& candidates) {
   if (group.weights != nullptr || group.n > kLongest) return;
-  const float top = kTop / (group.amax * group.unit);
-  // |x| / scale in fractions of kOne is the upper half of twice a product.
-  const Floats twice = hn::Set(kFloats, kOne * 0x1p15F / top);
-  const float last = kOne * 0x1p15F / top / candidates.scales[kInt4Steps - 1];
-  if (!(last < 32000)) return;  // subnormal scales far below their quotients
-  store_integers(group, top);
-  // Three roundings move a distance by less than 1.39 in units of the last place: magnitude and
-  // factor by 0.51 of theirs, the product by 0.5.
-  const Floats radius = hn::Set(kFloats, 1.41F * std::sqrt(static_cast<float>(group.n)));
-  const auto bound = [&](Floats sum, Floats scale) HWY_ATTR {
-    const Floats least = hn::Max(hn::Sub(hn::Sqrt(sum), radius), hn::Zero(kFloats));
-    const Floats distance = hn::Mul(least, hn::Mul(scale, hn::Set(kFloats, 1.0F / kOne)));
-    return hn::Mul(hn::Mul(distance, distance), hn::Set(kFloats, 1 - 0x1p-10F));
-  };
-  for (std::size_t i = 0; i < Candidates::kRoom; i += kInt4Lanes) {
-    Ints factors[kParts];
-    Floats scales[kParts], sums[kParts], opposite_sums[kParts];
-    for (std::size_t p = 0; p < kParts; ++p) {
+  // None of the scales, of which the last is the least, cuts off less.
+  const float limit = 7.5F * candidates.scales[kInt4Steps - 1];
+  const std::size_t n_large = split(group, limit);
+  // Three roundings move a distance by less than 1.5 in fractions of kOne: magnitude and factor by
+  // 0.51 of their last places, the product by 0.5. Those of FP32 are far less.
+  const Floats radius = hn::Set(kFloats, 1.55F / kOne * std::sqrt(static_cast<float>(group.n)));
+  // Sums of n terms, here and of the error itself.
+  const Floats slack = hn::Set(kFloats, 1 - 0x1p-23F * static_cast<float>(group.n + 64));
+  for (std::size_t i = 0; i < Candidates::kRoom; i += kSetLanes) {
+    Floats scales[kSet], inverses[kSet], sums[kSet], opposite_sums[kSet];
+    for (std::size_t p = 0; p < kSet; ++p) {
       scales[p] = hn::LoadU(kFloats, candidates.scales.data() + i + p * kVectorLanes);
-      const Ints factor = hn::NearestInt(hn::Div(twice, scales[p]));
-      factors[p] = hn::Or(factor, hn::ShiftLeft<16>(factor));
+      inverses[p] = hn::Div(hn::Set(kFloats, 1.0F), scales[p]);
+      sums[p] = hn::Zero(kFloats);
     }
-    sum_distances<kWithSigns>(group, factors, sums, opposite_sums);
-    for (std::size_t p = 0; p < kParts; ++p) {
-      float* to = candidates.bounds.data() + i + p * kVectorLanes;
-      hn::StoreU(bound(sums[p], scales[p]), kFloats, to);
-      if constexpr (kWithSigns)
-        hn::StoreU(bound(opposite_sums[p], scales[p]), kFloats, to + Candidates::kRoom);
+    add_small(group, inverses, limit, sums);
+    for (std::size_t p = 0; p < kSet; ++p) opposite_sums[p] = sums[p];
+    add_large<kWithSigns>({group.large, n_large}, inverses, sums, opposite_sums);
+    for (std::size_t p = 0; p < kSet; ++p) {
+      const auto store_bound = [&](Floats sum, std::size_t sign) HWY_ATTR {
+        const Floats least = hn::Max(hn::Sub(hn::Sqrt(sum), radius), hn::Zero(kFloats));
+        const Floats distance = hn::Mul(least, scales[p]);
+        hn::StoreU(hn::Mul(hn::Mul(distance, distance), slack), kFloats,
+                   candidates.bounds[sign].data() + i + p * kVectorLanes);
+      };
+      store_bound(sums[p], 0);
+      if constexpr (kWithSigns) store_bound(opposite_sums[p], 1);
     }
   }
 }
@@ -326,47 +330,37 @@ template <bool kWithSigns>
 HWY_INLINE float choose(const Int4Group& group) {
   Candidates candidates(group);
   set_bounds<kWithSigns>(group, candidates);
-  const auto signed_scale = [&](std::size_t i, bool negative) {
-    return negative ? -candidates.scales[i] : candidates.scales[i];
+  // The likeliest first, to spare the others. On a tie the earlier wins, whatever was tried first.
+  float best = 0, least = INFINITY;
+  std::size_t place = 0;
+  const auto consider = [&](std::size_t i, bool negative) HWY_ATTR {
+    const float scale = negative ? -candidates.scales[i] : candidates.scales[i];
+    const float error = error_of(group, scale);
+    const std::size_t own_place = 2 * i + (negative ? 1 : 0);
+    if (error > least || (error == least && own_place > place)) return;
+    best = scale;
+    least = error;
+    place = own_place;
   };
-  const auto bound = [&](std::size_t i, bool negative) {
-    return candidates.bounds[i + (negative ? Candidates::kRoom : 0)];
-  };
-  // The likeliest first, to spare the others; then they are compared in their order.
-  std::size_t likeliest = 0;
-  bool is_negative = false;
-  for (std::size_t i = 0; i < kInt4Steps; ++i) {
-    for (const bool negative : {false, true}) {
-      if (negative && !kWithSigns) break;
-      if (bound(i, negative) < bound(likeliest, is_negative)) {
-        likeliest = i;
-        is_negative = negative;
-      }
+  const float least_bound = candidates.least_bound(false);
+  const float opposite_bound = kWithSigns ? candidates.least_bound(true) : INFINITY;
+  const bool first_is_negative = opposite_bound < least_bound;
+  const auto first = static_cast<std::size_t>(std::countr_zero(
+      candidates.at_most(std::min(least_bound, opposite_bound), first_is_negative)));
+  consider(first, first_is_negative);
+  for (const bool negative : {false, true}) {
+    if (negative && !kWithSigns) break;
+    std::uint64_t left = candidates.at_most(least, negative);
+    if (negative == first_is_negative) left &= ~(std::uint64_t{1} << first);
+    for (; left != 0; left &= left - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(left));
+      if (candidates.bounds[negative ? 1 : 0][i] <= least) consider(i, negative);
     }
   }
-  const float likely = signed_scale(likeliest, is_negative);
-  const float likely_error = error_of(group, likely);
-  float best = likely, least = likely_error;
-  bool before = true;  // candidates before the likeliest win on a tie
-  for (std::size_t i = 0; i < kInt4Steps; ++i) {
-    for (const bool negative : {false, true}) {
-      if (negative && !kWithSigns) break;
-      if (i == likeliest && negative == is_negative) {
-        before = false;
-        continue;
-      }
-      if (bound(i, negative) > least) continue;
-      const float scale = signed_scale(i, negative);
-      const float error = error_of(group, scale);
-      if (error < least || (before && best == likely && error == least)) {
-        best = scale;
-        least = error;
-      }
-    }
-  }
+  const float chosen = best / group.unit;
   const float fit = fitted(group, best);
-  if (fit != 0 && error_of(group, fit * group.unit) < least) return fit;
-  return best / group.unit;
+  if (fit != 0 && fit != chosen && error_of(group, fit * group.unit) < least) return fit;
+  return chosen;
 }
 
 }  // namespace
@@ -436,11 +430,11 @@ struct Room {
   explicit Room(std::size_t n)
       : values((n + kInt4Lanes - 1) / kInt4Lanes * kInt4Lanes),
         weights(values.size()),
-        magnitudes(values.size()),
-        largest_codes(values.size()) {}
+        large(values.size()),
+        magnitudes(values.size()) {}
 
-  std::vector<float> values, weights;
-  std::vector<std::int16_t> magnitudes, largest_codes;
+  std::vector<float> values, weights, large;
+  std::vector<std::int16_t> magnitudes;
 };
 
 template <typename Choose>
@@ -466,7 +460,7 @@ void choose_all(const Int4Groups& in, std::span<float> scales, const Choose& cho
                         .amax = amax,
                         .unit = unit,
                         .magnitudes = room.magnitudes.data(),
-                        .largest_codes = room.largest_codes.data()},
+                        .large = room.large.data()},
                        in.search == ScaleSearch::kSigned);
   }
 }

@@ -165,6 +165,29 @@ TEST(Int4, ScalesAreThoseOfTheTwin) {
   }
 }
 
+/// Many groups, so that a bound that is slightly above the error of a group would be seen.
+TEST(Int4, ScalesOfManyGroupsAreThoseOfTheTwin) {
+  for (const std::size_t group : {32U, 128U, 512U}) {
+    for (const Shape shape : {Shape::kNormal, Shape::kHeavy, Shape::kBimodal}) {
+      const Matrix matrix = random_matrix(1, 400 * 128, shape, 17);
+      for (const ScaleSearch search : {ScaleSearch::kMse, ScaleSearch::kSigned}) {
+        const Int4Groups in{.values = matrix.values.data(),
+                            .n_groups = matrix.values.size() / group,
+                            .group_cols = group,
+                            .search = search};
+        std::vector<float> expected(in.n_groups);
+        scalar::choose_int4_scales(in, expected);
+        for_each_target([&] {
+          std::vector<float> scales(in.n_groups);
+          choose_int4_scales(in, scales);
+          EXPECT_EQ(scales, expected) << "groups of " << group;
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(Int4, DecodedValuesAreThoseOfTheTwin) {
   std::mt19937 random(7);
   for (const std::size_t cols : {16U, 32U, 80U, 256U}) {
