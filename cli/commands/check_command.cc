@@ -103,15 +103,19 @@ std::string engine_text(const library::Checked& checked) {
   const auto& view = checked.view;
   const bool is_known = view ? view->verdict.is_known : !checked.result.has_unread_form;
   const bool is_silent = view && view->verdict.is_silent;
-  const char* words = checked.loads ? "loads this checkpoint"
-                      : is_silent   ? "loads this checkpoint without an error and computes garbage"
-                      : is_known    ? "does not load this checkpoint"
-                                    : "is not known to load this checkpoint";
+  const bool is_seen = checked.loads && engines::is_known(view->verdict.evidence);
+  const char* words = is_seen         ? "loads this checkpoint"
+                      : checked.loads ? "should load this checkpoint"
+                      : is_silent ? "loads this checkpoint without an error and computes garbage"
+                      : is_known  ? "does not load this checkpoint"
+                                  : "is not known to load this checkpoint";
   const bool needs_options = checked.loads && !view->verdict.options.empty();
-  return (view ? view_text(engine, *view) : std::string()) + result_text(checked.result) +
-         fmt::format(
-             "{} {}{}\n", engine.name, words,
-             needs_options ? fmt::format(", with {}", fmt::join(view->verdict.options, " ")) : "");
+  std::string text = fmt::format("{} {}", engine.name, words);
+  if (needs_options) text += fmt::format(", with {}", fmt::join(view->verdict.options, " "));
+  if (checked.loads && !is_seen)
+    text += fmt::format(" ({})", engines::evidence_text(view->verdict.evidence));
+  return (view ? view_text(engine, *view) : std::string()) + result_text(checked.result) + text +
+         "\n";
 }
 
 std::string rates_text(const check::ReadingRates& rates) {

@@ -122,6 +122,24 @@ Json load_rows() {
   return rows;
 }
 
+// Families whose checkpoints each engine is known to take. Those without a row were not tried.
+Json trial_rows() {
+  Json rows = Json::array();
+  for (const engines::EngineRow* engine : engines::engine_versions()) {
+    for (const engines::EngineFamily& of : engine->families) {
+      Json schemes = Json::array();
+      for (const formats::SchemeFacts& facts : formats::schemes()) {
+        if (of.schemes.contains(facts.id)) schemes.push_back(facts.name);
+      }
+      rows.push_back({{"family", of.family},
+                      {"engine", engine->name},
+                      {"known", engines::evidence_text(of.evidence)},
+                      {"schemes", schemes}});
+    }
+  }
+  return rows;
+}
+
 // Facts about each engine: the outputs of dialects that it loads, and those that it refuses, with
 // reasons.
 Json engine_rows() {
@@ -188,9 +206,9 @@ constexpr std::array kTables = {
     Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
     Table{"families", family_rows}, Table{"layouts", layout_rows},
     Table{"recipes", recipe_rows},  Table{"roles", role_rows, role_rows_of},
-    Table{"loads", load_rows},      Table{"engines", engine_rows},
-    Table{"metrics", metric_rows},  Table{"rules", rule_rows},
-    Table{"gpus", gpu_rows}};
+    Table{"loads", load_rows},      Table{"trials", trial_rows},
+    Table{"engines", engine_rows},  Table{"metrics", metric_rows},
+    Table{"rules", rule_rows},      Table{"gpus", gpu_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.empty() || value == "") return "-";
@@ -290,6 +308,7 @@ std::function<int()> declare_list(FlagTable& table) {
       "  ingot list roles DeepSeek-V3.2      tensors that --rule role:experts=... selects\n"
       "  ingot list loads                    forms that each engine reads, and how that is known\n"
       "  ingot list engines                  the same, and forms that it refuses, with the reason\n"
+      "  ingot list trials                   families that each engine is known to take\n"
       "  ingot list rules --markdown\n"
       "  ingot list families --json\n"
       "  ingot list families glm_moe_dsa --yaml > my_model.yaml";

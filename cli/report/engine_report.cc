@@ -42,7 +42,7 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
                         output.n_unknown == 1 ? "tensor" : "tensors");
   }
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
-  if (!command.empty() && !names.empty()) lines.emplace_back("serve with", command);
+  if (!command.empty()) lines.emplace_back("serve with", command);
   for (const EngineVerdict& verdict : output.engines) {
     if (!verdict.loads || (output.wanted != nullptr && output.wanted != verdict.engine)) continue;
     for (const std::string& note : verdict.notes)

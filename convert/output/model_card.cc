@@ -153,11 +153,13 @@ std::string serving_text(const Plan& plan, std::span<const engines::EngineVerdic
   std::string commands;
   const engines::EngineRow* wanted = plan.recipe.choices.engine;
   for (const engines::EngineVerdict& verdict : engines) {
-    const bool is_known = verdict.evidence != engines::Evidence::kNotTried &&
-                          verdict.evidence != engines::Evidence::kNotOfFamily;
+    const bool is_known = engines::is_known(verdict.evidence);
     if (!verdict.loads || (wanted != nullptr ? verdict.engine != wanted : !is_known)) continue;
     const std::string command = engines::serve_command(verdict, served);
-    if (!command.empty()) commands += fmt::format("# {}\n{}\n", verdict.engine->name, command);
+    if (command.empty()) continue;
+    commands +=
+        fmt::format("# {}{}\n{}\n", verdict.engine->name,
+                    is_known ? "" : fmt::format(" ({})", evidence_text(verdict.evidence)), command);
   }
   if (commands.empty()) return {};
   return fmt::format(

@@ -54,6 +54,23 @@ void agree_on_rows(std::vector<formats::WrittenTensor>& written,
   }
 }
 
+// A head that is the embedding is a layer of its own to transformers, which builds it quantized
+// unless a list names it, and then misses its scales.
+void add_tied_head(const Checkpoint& source, std::vector<formats::WrittenTensor>& written) {
+  const auto is_head = [](const formats::TensorRule* rule) {
+    return role_of(rule) == formats::Role::kHead;
+  };
+  if (!source.config().tie_word_embeddings ||
+      std::ranges::any_of(written, is_head, &formats::WrittenTensor::rule))
+    return;
+  for (const formats::TensorRule& rule : source.family().rules) {
+    if (!is_head(&rule)) continue;
+    written.push_back(
+        {.name = rule.pattern, .scheme = formats::SchemeId::kBf16, .rule = &rule, .rank = 2});
+    return;
+  }
+}
+
 // With the blocks of retiled tensors, or with those that they had before.
 std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retiled) {
   const Checkpoint& source = plan.source;
@@ -93,6 +110,7 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
       row.stored.push_back(plan.part_name(planned, part));
   }
   agree_on_rows(written, has_whole_rows);
+  add_tied_head(plan.source, written);
   return written;
 }
 

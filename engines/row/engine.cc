@@ -45,7 +45,6 @@ const EngineLoad* EngineRow::find_load(const Dialect& dialect, SchemeId scheme,
 }
 
 Evidence EngineRow::family_evidence(std::string_view family, SchemeId scheme) const {
-  if (!is_judged) return Evidence::kOnGpu;
   // Loaders cast plain weights: one dtype is as good as another.
   if (!formats::scheme_facts(scheme).quantized) scheme = SchemeId::kBf16;
   Evidence best = Evidence::kNotOfFamily;

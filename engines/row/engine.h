@@ -34,6 +34,10 @@ enum class Evidence : std::uint8_t {
   kNotTried,     ///< its makers say so of such checkpoints; it was not looked at here
 };
 std::string_view evidence_text(Evidence evidence);  ///< "generated text on a GPU"
+/// Whether a run or the source speaks for it, of this family.
+constexpr bool is_known(Evidence evidence) {
+  return evidence < Evidence::kNotOfFamily;
+}
 
 /// A scheme that an engine reads in a dialect.
 struct EngineLoad {
@@ -124,7 +128,7 @@ struct EngineRow {
   /// Those of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;
-  /// Empty for engines that were never run. docs/engines.md says how families were tried.
+  /// docs/engines.md says how families were tried; of those without a row nothing is known.
   std::span<const EngineFamily> families;
   /// Families, where it is a program for these only; empty: for any.
   std::span<const std::string_view> written_for = {};
@@ -133,8 +137,7 @@ struct EngineRow {
   /// The row of a stored weight, or null.
   [[nodiscard]] const EngineLoad* find_load(const Dialect& dialect, SchemeId scheme,
                                             Activations activations) const;
-  /// The best that is known of a scheme of a family: kNotOfFamily where no row has it. Of engines
-  /// that were never run nothing is known by family, and the best evidence is returned.
+  /// The best that is known of a scheme of a family: kNotOfFamily where no row has it.
   [[nodiscard]] Evidence family_evidence(std::string_view family, SchemeId scheme) const;
 };
 

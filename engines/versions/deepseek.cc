@@ -16,6 +16,11 @@ constexpr std::array kLoads = {
 
 constexpr std::array<std::string_view, 2> kWrittenFor = {"deepseek_v3", "deepseek_v32"};
 
+constexpr std::array kFamilies = {
+    EngineFamily{"deepseek_v3", kRead, {kFp8Block}},
+    EngineFamily{"deepseek_v32", kRead, {kFp8Block}},
+};
+
 }  // namespace
 
 const EngineRow kDeepseekRow = {
@@ -28,7 +33,7 @@ const EngineRow kDeepseekRow = {
     .code_option = "",
     .loads = kLoads,
     .limits = {},
-    .families = {},
+    .families = kFamilies,
     .written_for = kWrittenFor,
 };
 

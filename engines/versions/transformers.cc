@@ -20,12 +20,13 @@ constexpr std::array kLoads = {
     EngineLoad{kDeepseek, kFp8Block, kDynamic, kGenerated},
     EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kRead, "",
                "src/transformers/integrations/mxfp4.py:111"},
-    EngineLoad{kCt, kFp8Block, kDynamic, kNotTried},
+    EngineLoad{kCt, kFp8Block, kDynamic, kGenerated},
     EngineLoad{kCt, kFp8Channel, kDynamic, kGenerated},
-    EngineLoad{kCt, kInt8Channel, kDynamic, kNotTried},
+    EngineLoad{kCt, kInt8Channel, kDynamic, kGenerated},
     EngineLoad{kCt, kInt4Group, kWeightOnly, kGenerated},
-    EngineLoad{kCt, kNvfp4, kWeightOnly, kNotTried},
+    EngineLoad{kCt, kNvfp4, kWeightOnly, kGenerated},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kGenerated},
+    EngineLoad{kCt, kMxfp8, kWeightOnly, kGenerated},
 };
 
 constexpr std::array kLimits = {
@@ -37,6 +38,20 @@ constexpr std::array kLimits = {
                 "fp8, or dialect compressed-tensors", "", "", true},
     EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny, kSkipped,
                 "fp8, or dialect compressed-tensors", "", "", true},
+};
+
+constexpr SchemeSet kOfDense = {kBf16,  kFp8Block, kFp8Channel, kInt8Channel,
+                                kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
+constexpr std::array kFamilies = {
+    EngineFamily{"deepseek_v3", kGenerated, {kBf16, kFp8Channel, kMxfp4, kInt4Group}},
+    // Its numbers are wrong where a last block is not full (docs/engines.md).
+    EngineFamily{"deepseek_v3", kLoaded, {kFp8Block}},
+    EngineFamily{"qwen3_moe", kGenerated, {kBf16, kFp8Block, kFp8Channel, kMxfp4, kInt4Group}},
+    EngineFamily{"gpt_oss", kRead, {kMxfp4}},
+    EngineFamily{"llama", kGenerated, kOfDense},
+    EngineFamily{"mistral", kGenerated, kOfDense},
+    EngineFamily{"mixtral", kGenerated, {kBf16, kFp8Block, kFp8Channel, kMxfp4, kInt4Group}},
+    EngineFamily{"qwen3", kGenerated, kOfDense},
 };
 
 }  // namespace
@@ -54,7 +69,7 @@ const EngineRow kTransformersRow = {
     .code_option = "",
     .loads = kLoads,
     .limits = kLimits,
-    .families = {},
+    .families = kFamilies,
 };
 
 }  // namespace ingot::engines

@@ -42,6 +42,7 @@ import sys
 import tempfile
 
 import dequantized
+import model_configs
 import released_heads
 import sglang_loads
 import sharded_state
@@ -63,17 +64,8 @@ FURTHER_MODELS = {
     "deepseek_v2": ["--family", "deepseek_v2", "--dense-layers", "1", *WIDTHS],
     "kimi_k2": ["--family", "kimi_k2", "--dense-layers", "1", *WIDTHS],
 }
-# vLLM's latent attention on CPUs has only the release's widths of heads. Wide enough for four ranks.
-LATENT = {
-    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 512, "hidden_size": 256,
-    "intermediate_size": 512, "moe_intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "num_key_value_heads": 8, "q_lora_rank": 128, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-    "v_head_dim": 128, "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
-    "first_k_dense_replace": 1, "moe_layer_freq": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
-    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-    "max_position_embeddings": 4096, "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    "bos_token_id": 0, "eos_token_id": 1,
-}
+# Of these the config is given whole.
+CONFIGS = {"deepseek_v3, released heads": model_configs.LATENT, **model_configs.DECODERS}
 # GLM-5's MTP layer shares embedding and head with the model; vLLM's draft model wants its own, so that ranks in its
 # layout are written without the layer, and refused with it.
 SHARED_EMBEDDING = ("glm_moe_dsa",)
@@ -161,7 +153,14 @@ def rows():
             yield "deepseek_v3", form, "hf", "vllm loads"
     for form in ("f32", "f16", "int4 experts, fp8-channel", "fp8-block, deepseek, plain experts"):
         yield "deepseek_v3", form, "hf", "transformers loads"
+    for model in model_configs.DECODERS:
+        for form in FORMS:
+            for question in ("vllm loads", "vllm computes", "transformers loads"):
+                yield model, form, "hf", question
     # The last: vLLM cannot be imported behind SGLang.
+    for model in model_configs.DECODERS:
+        for form in FORMS:
+            yield model, form, "hf", "sglang loads"
     for model in MODELS:
         for form in FORMS | (FURTHER_FORMS if model == "deepseek_v3" else {}):
             yield model, form, "hf", "sglang loads"
@@ -191,9 +190,11 @@ def make_source(ingot, model, source):
         subprocess.run([ingot, "convert", EXAMPLE, plain, "--to", "bf16", "--quiet"], check=True)
         released_heads.widen(plain, source)
         return
-    config = source.with_suffix(".json")
-    config.write_text(json.dumps(LATENT))
-    facts = (MODELS | FURTHER_MODELS).get(model, ["--config", config])
+    facts = (MODELS | FURTHER_MODELS).get(model)
+    if facts is None:
+        config = source.with_suffix(".json")
+        config.write_text(json.dumps(CONFIGS[model]))
+        facts = ["--config", config]
     subprocess.run([ingot, "synth", source, *facts, "--quiet"], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -31,6 +31,17 @@ std::string with_option_as_code(const EngineLimit& limit) {
   return text;
 }
 
+/// Whether a run of a family without experts gave text in the scheme of a row.
+bool has_generated_dense(const EngineRow& engine, const EngineLoad& load) {
+  return std::ranges::any_of(engine.families, [&](const EngineFamily& row) {
+    const bool has_experts = std::ranges::any_of(
+        formats::find_family(row.family)->rules,
+        [](const formats::TensorRule& rule) { return formats::is_routed_expert(rule.role); });
+    return !has_experts && row.evidence <= Evidence::kGenerated &&
+           row.schemes.contains(load.scheme);
+  });
+}
+
 TEST(EngineLimits, StandInTheDocumentation) {
   std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/engine-limits.md");
   std::set<std::string> lines;
@@ -114,7 +125,8 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
                                (!limit.activations || limit.activations == row.activations);
         EXPECT_FALSE(is_of_row && limit.scope == EngineScope::kAny && limit.is_refusal())
             << "a row that the engine never loads: " << limit.reason;
-        EXPECT_FALSE(is_of_row && row.evidence <= Evidence::kGenerated && limit.is_refusal())
+        if (!is_of_row || row.evidence > Evidence::kGenerated || !limit.is_refusal()) continue;
+        EXPECT_TRUE(limit.scope == EngineScope::kExperts && has_generated_dense(*engine, row))
             << "it generated, and is refused: " << limit.reason;
       }
     }
@@ -168,9 +180,8 @@ TEST(EngineLimitsMet, SaysAllOnlyWhereEachVersionRefuses) {
   EXPECT_GT(n_refused, 0U);
 }
 
-TEST(EngineFamilies, AreFamiliesOfEnginesThatRan) {
+TEST(EngineFamilies, AreFamiliesOfOurs) {
   for (const EngineRow* engine : engine_versions()) {
-    EXPECT_TRUE(engine->is_judged || engine->families.empty()) << engine->name;
     for (const std::string_view family : engine->written_for)
       EXPECT_NE(formats::find_family(family), nullptr) << family;
     for (const EngineFamily& row : engine->families)
@@ -180,6 +191,43 @@ TEST(EngineFamilies, AreFamiliesOfEnginesThatRan) {
       EXPECT_NE(formats::find_family(limit.family), nullptr) << limit.family;
     }
   }
+}
+
+// A form is known by a run of some family, which a row says, and a run is no better than its
+// form's.
+TEST(EngineFamilies, HaveTheRunsOfEveryForm) {
+  for (const EngineRow* engine : engine_versions()) {
+    for (const EngineLoad& load : engine->loads) {
+      if (load.evidence >= Evidence::kRead) continue;
+      const bool is_of_one = std::ranges::any_of(engine->families, [&](const EngineFamily& row) {
+        return engine->family_evidence(row.family, load.scheme) <= load.evidence;
+      });
+      EXPECT_TRUE(is_of_one) << engine->name << " " << scheme_facts(load.scheme).name;
+    }
+    for (const EngineFamily& row : engine->families) {
+      for (const formats::SchemeFacts& facts : formats::schemes()) {
+        if (!row.schemes.contains(facts.id)) continue;
+        EXPECT_TRUE(std::ranges::any_of(engine->loads,
+                                        [&](const EngineLoad& load) {
+                                          return load.scheme == facts.id &&
+                                                 load.evidence <=
+                                                     std::max(row.evidence, Evidence::kRead);
+                                        }))
+            << engine->name << " " << row.family << " " << facts.name;
+      }
+    }
+  }
+}
+
+// Whatever the engine reads of other families, and whether its limits are known or not.
+TEST(EngineFamilies, WithoutARowWereNotTried) {
+  for (const EngineRow* engine : engine_versions()) {
+    EXPECT_EQ(engine->family_evidence("dbrx", SchemeId::kFp8Channel), Evidence::kNotOfFamily)
+        << engine->name;
+  }
+  EXPECT_EQ(kTransformersRow.family_evidence("qwen3_moe", SchemeId::kNvfp4),
+            Evidence::kNotOfFamily);
+  EXPECT_EQ(kTransformersRow.family_evidence("qwen3_moe", SchemeId::kF16), Evidence::kGenerated);
 }
 
 TEST(EngineVersions, AreToldApartByName) {

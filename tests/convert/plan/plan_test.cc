@@ -197,5 +197,23 @@ TEST_F(ExamplePlan, DroppedTensorsTakeNoRoom) {
   EXPECT_EQ(dropped.tensors.size(), whole.tensors.size());
 }
 
+// transformers makes a layer of it before it ties it, and would look for its scales.
+TEST(TiedHead, IsNamedAmongThePlainLayers) {
+  const Checkpoint source =
+      Checkpoint::open(std::filesystem::path(INGOT_SOURCE_DIR) /
+                       "tests/golden/arch_variants/qwen3_moe_tied/checkpoint");
+  for (const char* dialect : {"compressed-tensors", "modelopt"}) {
+    Recipe recipe;
+    recipe.to = SchemeId::kFp8Channel;
+    recipe.choices.dialect = dialect;
+    recipe.allow.engine_refuses.emplace_back("*");
+    resolve(recipe, source);
+    const auto block = formats::parse_json(plan_for(source, recipe).json.config,
+                                           "config.json")["quantization_config"];
+    EXPECT_THAT(block["ignore"].get<std::vector<std::string>>(), ::testing::Contains("lm_head"))
+        << dialect;
+  }
+}
+
 }  // namespace
 }  // namespace ingot::convert
