@@ -54,8 +54,8 @@ void agree_on_rows(std::vector<formats::WrittenTensor>& written,
   }
 }
 
-// A head that is the embedding is a layer of its own to transformers, which builds it quantized
-// unless a list names it, and then misses its scales.
+// A head that is the embedding is a layer of its own to transformers, and to vLLM under ModelOpt:
+// both build it quantized unless a list names it, and then miss its scales.
 void add_tied_head(const Checkpoint& source, std::vector<formats::WrittenTensor>& written) {
   const auto is_head = [](const formats::TensorRule* rule) {
     return role_of(rule) == formats::Role::kHead;

@@ -10,8 +10,12 @@ constexpr std::string_view kV4Fp4OfSglang =
     "python/sglang/srt/model_loader/loader.py: is_fp4_experts";
 constexpr std::string_view kV4OfSglang =
     "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
+constexpr std::string_view kUnfilled =
+    "its loader renames weight_scale_inv, and leaves the scales of blocks unfilled";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
+constexpr SchemeSet kOfDense = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
+                                kInt8Channel, kNvfp4,    kInt4Group};
 constexpr SchemeSet kFive = {kBf16, kFp8Block, kFp8Channel, kNvfp4, kInt4Group};
 
 constexpr std::array kLoads = {
@@ -84,6 +88,35 @@ constexpr std::array kLimits = {
     EngineLimit{kDeepseek, kFp8Block, std::nullopt, kAny,
                 "its loader renames weight_scale_inv, since releases have one number a tensor",
                 "fp8-channel", "", "ministral3"},
+    // Its models/llama.py:723: a line in its log is all that tells.
+    EngineLimit{.dialect = kDeepseek,
+                .scheme = kFp8Block,
+                .scope = kAny,
+                .reason = kUnfilled,
+                .instead = "dialect compressed-tensors",
+                .family = "llama",
+                .effect = kGarbage},
+    EngineLimit{.dialect = kDeepseek,
+                .scheme = kInt8Block,
+                .scope = kAny,
+                .reason = kUnfilled,
+                .instead = "int8 of compressed-tensors",
+                .family = "llama",
+                .effect = kGarbage},
+    EngineLimit{.dialect = kDeepseek,
+                .scheme = kFp8Block,
+                .scope = kAny,
+                .reason = kUnfilled,
+                .instead = "dialect compressed-tensors",
+                .family = "mistral",
+                .effect = kGarbage},
+    EngineLimit{.dialect = kDeepseek,
+                .scheme = kInt8Block,
+                .scope = kAny,
+                .reason = kUnfilled,
+                .instead = "int8 of compressed-tensors",
+                .family = "mistral",
+                .effect = kGarbage},
     EngineLimit{
         kAnyDialect, kNvfp4, std::nullopt, kAny,
         "it builds joined layers of the vision tower quantized, also if the list names them",
@@ -105,9 +138,12 @@ constexpr std::array kFamilies = {
     EngineFamily{"glm_moe_dsa", kReplaced, kSglangsEight},
     EngineFamily{"hunyuan_v1_moe", kReplaced, kSix},
     EngineFamily{"kimi_k2", kReplaced, kSix},
+    EngineFamily{"llama", kReplaced, kOfDense},
     EngineFamily{"llama4", kReplaced, kFive},
     EngineFamily{"minimax_m2", kReplaced, kSix},
     EngineFamily{"ministral3", kReplaced, {kBf16, kFp8Channel}},
+    EngineFamily{"mistral", kReplaced, kOfDense},
+    EngineFamily{"qwen3", kReplaced, kSglangsEight},
     EngineFamily{"qwen3_moe", kReplaced, kSglangsEight},
 };
 

@@ -35,6 +35,14 @@ grep -q '"for": *"vllm-ascend"' "$work/w8a8/ingot.json" || fail "the manifest la
 [ -e "$work/w8a8/quant_model_description.json" ] || fail "not in the dialect of Ascend"
 expect 0 "--model-path '$work/a b' --quantization w8a8_int8" "$ingot" convert "$example" "$work/a b" --to int8 --for sglang --dry-run
 expect 0 "loaded by    vLLM 0.32 (generated text), SGLang" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
+# Of this family the others were not tried, whatever they read of others.
+expect 0 "; not tried for this family: TensorRT-LLM, transformers 5" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
+json convert "$example" "$work/none" --to fp8 --dry-run
+holds "{e['engine']: e['evidence'] for e in d['engines'] if e['loads']}['transformers'] == 'not tried for this family'"
+expect 0 "transformers 5 should load this checkpoint (not tried for this family)" "$ingot" check "$example" --engine transformers
+json list trials
+holds "{'family': 'qwen3', 'engine': 'SGLang 0.5.23'}.items() <= next(r for r in d['trials'] if r['family'] == 'qwen3' and r['engine'][0] == 'S').items()"
+holds "not any(r['family'] == 'dbrx' for r in d['trials'])"
 json convert "$example" "$work/none" --to int8-block --dry-run
 holds "[e['engine'] for e in d['engines'] if e['loads']] == ['sglang'] and 'blockwise_int8' in d['engines'][0]['reason']"
 # The table of the README says what the rows of `list engines` say, of every form that a dialect writes.
