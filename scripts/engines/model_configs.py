@@ -39,7 +39,9 @@ DECODERS = {
         "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
         "attn_logit_softcapping": None, "final_logit_softcapping": None,
     },
+    # SGLang's class has heads of hidden_size / num_attention_heads, whatever head_dim says.
     "mixtral": DECODER | {
+        "num_attention_heads": 4, "num_key_value_heads": 2,
         "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_act": "silu", "num_local_experts": 8, "num_experts_per_tok": 2,
         "sliding_window": None, "output_router_logits": False, "router_aux_loss_coef": 0.02,
     },
