@@ -11,22 +11,23 @@
 namespace ingot::quantize {
 namespace {
 
-using MeasureRow = void (*)(const float*, const float*, std::size_t, const float*, std::uint8_t*,
-                            QualitySums&);
+using MeasureRow = void (*)(const float*, const float*, std::size_t, std::size_t, const float*,
+                            std::uint8_t*, QualitySums&);
 
 // Values whose nearest code is the largest one may lie half a step away, and a rounding more.
 constexpr float kBeyondHalf = 1 + 0x1p-10F;
 
-/// Rows that share scales, and facts about their columns, eight at a time.
+/// Rows that share scales, and facts about their columns, as many at a time as share a scale and a
+/// unit.
 class Panel {
  public:
   Panel(const QualityRun& run, std::size_t block_cols)
       : run_(run),
-        steps_((block_cols + kQualityStep - 1) / kQualityStep),
-        thresholds_((run.values.cols + kQualityStep - 1) / kQualityStep,
-                    std::numeric_limits<float>::infinity()),
-        inexact_(thresholds_.size()),
-        is_even_(thresholds_.size() % steps_ == 0) {}
+        step_(block_cols == run.values.cols ? kQualityUnit
+                                            : std::min(kQualityUnit, block_cols & -block_cols)),
+        steps_((block_cols + step_ - 1) / step_),
+        thresholds_((run.values.cols + step_ - 1) / step_, std::numeric_limits<float>::infinity()),
+        inexact_(thresholds_.size()) {}
 
   /// Begins the panel whose scales begin at group `first_group`.
   void begin(std::size_t first_group) {
@@ -42,8 +43,8 @@ class Panel {
   }
 
   void measure(std::size_t row, MeasureRow measure_row, QualitySums& sums) {
-    measure_row(run_.values.row(row), run_.decoded.row(row), run_.values.cols, thresholds_.data(),
-                inexact_.data(), sums);
+    measure_row(run_.values.row(row), run_.decoded.row(row), run_.values.cols, step_,
+                thresholds_.data(), inexact_.data(), sums);
   }
 
   /// Counts the groups of the panel.
@@ -60,24 +61,21 @@ class Panel {
   }
 
  private:
-  /// Calls body(group, its first step, steps); of small groups in loops that the compiler unrolls.
+  /// Calls body(group, its first step, steps); of one step in a loop that the compiler unrolls.
   template <typename Body>
   void for_each_group(const Body& body) const {
     const std::size_t n = inexact_.size();
-    const auto even = [&](auto steps) {
-      for (std::size_t group = 0; group < n / steps; ++group) body(group, group * steps, steps);
-    };
-    if (is_even_ && steps_ == 2) return even(std::integral_constant<std::size_t, 2>());
-    if (is_even_ && steps_ == 4) return even(std::integral_constant<std::size_t, 4>());
-    for (std::size_t group = 0, first = 0; first < n; ++group, first += steps_)
+    for (std::size_t group = 0; steps_ == 1 && group < n; ++group)
+      body(group, group, std::integral_constant<std::size_t, 1>());
+    for (std::size_t group = 0, first = 0; steps_ > 1 && first < n; ++group, first += steps_)
       body(group, first, std::min(steps_, n - first));
   }
 
   const QualityRun& run_;
+  std::size_t step_;   // columns
   std::size_t steps_;  // of a group
   std::vector<float> thresholds_;
   std::vector<std::uint8_t> inexact_;
-  bool is_even_;  // the last group is as wide as the others
 };
 
 QualitySums measure(const QualityRun& run, MeasureRow measure_row) {

@@ -70,10 +70,7 @@ float encoded_amax(formats::SchemeId id, const EncodedRows& in) {
 std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values) {
   for (std::size_t r = 0; r < values.rows; ++r) {
     const float* row = values.row(r);
-    // Without branches first, which vectors can do; most rows have none.
-    std::uint32_t any = 0;
-    for (std::size_t c = 0; c < values.cols; ++c) any |= std::uint32_t{is_nonfinite(row[c])};
-    if (any == 0) continue;
+    if (!has_nonfinite(row, values.cols)) continue;
     for (std::size_t c = 0; c < values.cols; ++c) {
       if (is_nonfinite(row[c])) return std::uint64_t{r} * values.cols + c;
     }

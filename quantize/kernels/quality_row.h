@@ -7,21 +7,22 @@
 
 namespace ingot::quantize {
 
-/// Columns that share a threshold and a flag.
+/// Lanes of a unit.
 inline constexpr std::size_t kQualityStep = 8;
 /// Columns of a unit of summation.
 inline constexpr std::size_t kQualityUnit = 128;
 
 /// Adds the sums of one row, unit by unit, to `sums` (all but the counts of elements and blocks).
-/// Differences are taken in FP32, terms and sums in double. Errors above thresholds[c / 8] count as
-/// saturated; inexact[c / 8] becomes 1 where any value of the step differs from its decoded value.
-/// The SIMD targets agree with the scalar twin.
-void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
-                 std::uint8_t* inexact, QualitySums& sums);
+/// Differences are taken in FP32, terms and sums in double. `step` columns share a threshold and a
+/// flag: a power of two from kQualityStep to kQualityUnit. Errors above thresholds[c / step] count
+/// as saturated; inexact[c / step] becomes 1 where any value of a step differs from its decoded
+/// one. The SIMD targets agree with the scalar twin.
+void measure_row(const float* values, const float* decoded, std::size_t n, std::size_t step,
+                 const float* thresholds, std::uint8_t* inexact, QualitySums& sums);
 
 namespace scalar {
-void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
-                 std::uint8_t* inexact, QualitySums& sums);
+void measure_row(const float* values, const float* decoded, std::size_t n, std::size_t step,
+                 const float* thresholds, std::uint8_t* inexact, QualitySums& sums);
 }
 
 /// The lanes of a unit, folded in the order that the header of QualitySums states.

@@ -35,6 +35,8 @@ using Floats = hn::Vec<decltype(kFloats)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kDoubles);
 constexpr std::size_t kVectors = kQualityStep / kLanes;
 constexpr std::size_t kFloatLanes = hn::MaxLanes(kFloats);
+constexpr hn::RebindToSigned<decltype(kFloats)> kInts;
+using Ints = hn::Vec<decltype(kInts)>;
 
 /// Sums of eight lanes.
 struct Lanes {
@@ -58,84 +60,100 @@ struct Lanes {
 
 /// Counts over a whole row, in any order.
 struct Totals {
-  HWY_INLINE Totals() : largest(hn::Zero(kFloats)) {}
+  HWY_INLINE Totals()
+      : largest(hn::Zero(kFloats)), saturated(hn::Zero(kInts)), zeroed(hn::Zero(kInts)) {}
 
   Floats largest;
-  std::size_t saturated = 0, zeroed = 0;
+  Ints saturated, zeroed;
 };
+
+HWY_INLINE void count(Ints& counts, hn::Mask<decltype(kFloats)> mask) {
+  counts = hn::Sub(counts, hn::BitCast(kInts, hn::VecFromMask(kFloats, mask)));
+}
+
+/// Where doubles are as many as floats there is one half.
+template <bool kUpper, typename Vector>
+HWY_INLINE Doubles widened(Vector floats) {
+  if constexpr (kFloatLanes == kLanes) {
+    return hn::PromoteTo(kDoubles, floats);
+  } else if constexpr (kUpper) {
+    return hn::PromoteTo(kDoubles, hn::UpperHalf(kHalves, floats));
+  } else {
+    return hn::PromoteTo(kDoubles, hn::LowerHalf(kHalves, floats));
+  }
+}
 
 struct Unit {
   // Said, so that it is compiled for the target.
   HWY_INLINE Unit() {}  // NOLINT(modernize-use-equals-default)
 
-  /// Eight columns: the sums, in doubles.
-  HWY_INLINE void add(const float* values, const float* decoded) {
-    for (std::size_t k = 0; k < kVectors; ++k) {
-      const auto value = hn::LoadU(kHalves, values + k * kLanes);
-      const auto stored = hn::LoadU(kHalves, decoded + k * kLanes);
-      const Doubles error = hn::PromoteTo(kDoubles, hn::Sub(value, stored));
-      const Doubles wide = hn::PromoteTo(kDoubles, value);
-      error2.add(k, error, error);
-      reference2.add(k, wide, wide);
-      product.add(k, wide, hn::PromoteTo(kDoubles, stored));
+  /// Eight columns: the sums in doubles; counts and the largest error in floats, half as wide.
+  HWY_INLINE void add(const float* values, const float* decoded, Floats limit, Floats& differs,
+                      Totals& totals) {
+    for (std::size_t k = 0; k < kQualityStep; k += kFloatLanes) {
+      const Floats value = hn::LoadU(kFloats, values + k);
+      const Floats stored = hn::LoadU(kFloats, decoded + k);
+      const Floats error = hn::Sub(value, stored);
+      add_lanes(k, values, decoded, widened<false>(error));
+      if (kFloatLanes > kLanes) add_lanes(k + kLanes, values, decoded, widened<true>(error));
+      const Floats distance = hn::Abs(error);
+      totals.largest = hn::Max(totals.largest, distance);
+      count(totals.saturated, hn::Gt(distance, limit));
+      const auto is_other = hn::Ne(value, stored);
+      count(totals.zeroed, hn::And(hn::Eq(stored, hn::Zero(kFloats)), is_other));
+      differs = hn::Or(differs, hn::VecFromMask(kFloats, is_other));
     }
   }
 
   Lanes error2, reference2, product;
+
+ private:
+  HWY_INLINE void add_lanes(std::size_t column, const float* values, const float* decoded,
+                            Doubles error) {
+    const std::size_t vector = column / kLanes;
+    const Doubles value = hn::PromoteTo(kDoubles, hn::LoadU(kHalves, values + column));
+    const Doubles stored = hn::PromoteTo(kDoubles, hn::LoadU(kHalves, decoded + column));
+    error2.add(vector, error, error);
+    reference2.add(vector, value, value);
+    product.add(vector, value, stored);
+  }
 };
 
-/// Eight columns: counts and the largest error, in floats, half as wide. Returns whether any value
-/// differs.
-HWY_INLINE bool look_at(const float* values, const float* decoded, float threshold,
-                        Totals& totals) {
-  const Floats limit = hn::Set(kFloats, threshold);
-  const Floats zero = hn::Zero(kFloats);
-  bool differs = false;
-  for (std::size_t k = 0; k < kQualityStep; k += kFloatLanes) {
-    const Floats value = hn::LoadU(kFloats, values + k);
-    const Floats stored = hn::LoadU(kFloats, decoded + k);
-    const Floats error = hn::Abs(hn::Sub(value, stored));
-    totals.largest = hn::Max(totals.largest, error);
-    const auto beyond = hn::Gt(error, limit);
-    // Rare, unlike zeros.
-    if (!hn::AllFalse(kFloats, beyond)) totals.saturated += hn::CountTrue(kFloats, beyond);
-    totals.zeroed += hn::CountTrue(kFloats, hn::And(hn::Eq(stored, zero), hn::Ne(value, zero)));
-    differs = !hn::AllFalse(kFloats, hn::Ne(value, stored)) || differs;
-  }
-  return differs;
+HWY_INLINE std::uint64_t total(Ints counts) {
+  return static_cast<std::uint64_t>(hn::GetLane(hn::SumOfLanes(kInts, counts)));
 }
 
 }  // namespace
 
-void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
-                 std::uint8_t* inexact, QualitySums& sums) {
+void measure_row(const float* values, const float* decoded, std::size_t n, std::size_t step,
+                 const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
   Totals totals;
+  std::size_t k = 0;  // of the step
   for (std::size_t begin = 0; begin < n; begin += kQualityUnit) {
     const std::size_t end = std::min(begin + kQualityUnit, n);
     Unit unit;
-    std::size_t c = begin;
-    for (; c + kQualityStep <= end; c += kQualityStep) unit.add(values + c, decoded + c);
-    std::array<float, kQualityStep> last_values{};
-    std::array<float, kQualityStep> last_decoded{};
-    if (c < end) {  // the last columns of the row, among zeros, which add nothing
-      std::copy(values + c, values + end, last_values.data());
-      std::copy(decoded + c, decoded + end, last_decoded.data());
-      unit.add(last_values.data(), last_decoded.data());
-    }
-    for (std::size_t at = begin; at < end; at += kQualityStep) {
-      const std::size_t step = at / kQualityStep;
-      const bool is_last = at == c;
-      const bool differs =
-          look_at(is_last ? last_values.data() : values + at,
-                  is_last ? last_decoded.data() : decoded + at, thresholds[step], totals);
-      inexact[step] = static_cast<std::uint8_t>(inexact[step] | (differs ? 1U : 0U));
+    for (std::size_t c = begin; c < end; ++k) {
+      const std::size_t last = std::min(c + step, end);
+      const Floats limit = hn::Set(kFloats, thresholds[k]);
+      Floats differs = hn::Zero(kFloats);
+      for (; c + kQualityStep <= last; c += kQualityStep)
+        unit.add(values + c, decoded + c, limit, differs, totals);
+      if (c < last) {  // the last columns of the row, among zeros, which add nothing
+        std::array<float, kQualityStep> last_values{};
+        std::array<float, kQualityStep> last_decoded{};
+        std::copy(values + c, values + last, last_values.data());
+        std::copy(decoded + c, decoded + last, last_decoded.data());
+        unit.add(last_values.data(), last_decoded.data(), limit, differs, totals);
+        c = last;
+      }
+      if (!hn::AllFalse(kFloats, hn::MaskFromVec(differs))) inexact[k] = 1;
     }
     sums.error2 += unit.error2.folded();
     sums.reference2 += unit.reference2.folded();
     sums.product += unit.product.folded();
   }
-  sums.saturated += totals.saturated;
-  sums.zeroed += totals.zeroed;
+  sums.saturated += total(totals.saturated);
+  sums.zeroed += total(totals.zeroed);
   std::array<float, kFloatLanes> largest;
   hn::StoreU(totals.largest, kFloats, largest.data());
   sums.max_error =
@@ -153,7 +171,7 @@ namespace {
 HWY_EXPORT(measure_row);
 }  // namespace
 
-void scalar::measure_row(const float* values, const float* decoded, std::size_t n,
+void scalar::measure_row(const float* values, const float* decoded, std::size_t n, std::size_t step,
                          const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
   for (std::size_t begin = 0; begin < n; begin += kQualityUnit) {
     std::array<double, kQualityStep> error2{}, reference2{}, product{};
@@ -166,9 +184,9 @@ void scalar::measure_row(const float* values, const float* decoded, std::size_t 
       reference2[c % kQualityStep] += value * value;
       product[c % kQualityStep] += value * stored;
       sums.max_error = std::max(sums.max_error, error);
-      sums.saturated += difference > thresholds[c / kQualityStep] ? 1U : 0U;
+      sums.saturated += difference > thresholds[c / step] ? 1U : 0U;
       sums.zeroed += value != 0 && stored == 0 ? 1 : 0;
-      if (value != stored) inexact[c / kQualityStep] = 1;
+      if (value != stored) inexact[c / step] = 1;
     }
     sums.error2 += fold_lanes(error2.data());
     sums.reference2 += fold_lanes(reference2.data());
@@ -176,9 +194,9 @@ void scalar::measure_row(const float* values, const float* decoded, std::size_t 
   }
 }
 
-void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
-                 std::uint8_t* inexact, QualitySums& sums) {
-  HWY_DYNAMIC_DISPATCH(measure_row)(values, decoded, n, thresholds, inexact, sums);
+void measure_row(const float* values, const float* decoded, std::size_t n, std::size_t step,
+                 const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
+  HWY_DYNAMIC_DISPATCH(measure_row)(values, decoded, n, step, thresholds, inexact, sums);
 }
 
 }  // namespace ingot::quantize

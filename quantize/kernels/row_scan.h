@@ -14,8 +14,11 @@ namespace ingot::quantize {
 /// The largest magnitude of the finite values; 0 when there is none.
 float finite_amax(const float* values, std::size_t n);
 
-/// The same for every group, row-major. The run starts at the first row and column of a
-/// group; groups at its end may be shorter.
+/// Whether any value is NaN or infinite.
+bool has_nonfinite(const float* values, std::size_t n);
+
+/// The largest magnitude of the finite values of every group, row-major. The run starts at the
+/// first row and column of a group; groups at its end may be shorter.
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
                 std::uint64_t block_cols, std::span<float> out);
 
@@ -27,6 +30,7 @@ bool e4m3_amax(const EncodedRows& in, float& largest);
 namespace scalar {
 
 float finite_amax(const float* values, std::size_t n);
+bool has_nonfinite(const float* values, std::size_t n);
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
                 std::uint64_t block_cols, std::span<float> out);
 bool e4m3_amax(const EncodedRows& in, float& largest);

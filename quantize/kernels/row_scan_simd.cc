@@ -26,6 +26,7 @@ namespace HWY_NAMESPACE {
 using scalar::e4m3_amax;
 using scalar::finite_amax;
 using scalar::group_amax;
+using scalar::has_nonfinite;
 
 #else
 namespace {
@@ -40,8 +41,8 @@ HWY_INLINE Ints magnitudes(const float* values) {
                  hn::Set(kInts, 0x7FFFFFFF));
 }
 
-HWY_INLINE float piece_amax(const float* values, std::size_t n) {
-  if (n < kLanes) return scalar::finite_amax(values, n);
+/// The bits of the largest magnitude, NaNs and infinities included, of at least kLanes values.
+HWY_INLINE std::int32_t largest_bits(const float* values, std::size_t n) {
   Ints first = magnitudes(values + n - kLanes);
   Ints second = hn::Zero(kInts);
   std::size_t i = 0;
@@ -50,8 +51,15 @@ HWY_INLINE float piece_amax(const float* values, std::size_t n) {
     second = hn::Max(second, magnitudes(values + i + kLanes));
   }
   if (i + kLanes <= n) second = hn::Max(second, magnitudes(values + i));
-  const std::int32_t largest = hn::GetLane(hn::MaxOfLanes(kInts, hn::Max(first, second)));
-  if (largest >= 0x7F800000) return scalar::finite_amax(values, n);
+  return hn::GetLane(hn::MaxOfLanes(kInts, hn::Max(first, second)));
+}
+
+constexpr std::int32_t kInfinityBits = 0x7F800000;
+
+HWY_INLINE float piece_amax(const float* values, std::size_t n) {
+  if (n < kLanes) return scalar::finite_amax(values, n);
+  const std::int32_t largest = largest_bits(values, n);
+  if (largest >= kInfinityBits) return scalar::finite_amax(values, n);
   return std::bit_cast<float>(largest);
 }
 
@@ -94,6 +102,10 @@ HWY_INLINE std::size_t largest_code(const std::byte* codes, std::size_t n) {
 
 float finite_amax(const float* values, std::size_t n) {
   return piece_amax(values, n);
+}
+
+bool has_nonfinite(const float* values, std::size_t n) {
+  return n < kLanes ? scalar::has_nonfinite(values, n) : largest_bits(values, n) >= kInfinityBits;
 }
 
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
@@ -140,6 +152,7 @@ namespace ingot::quantize {
 namespace {
 HWY_EXPORT(finite_amax);
 HWY_EXPORT(group_amax);
+HWY_EXPORT(has_nonfinite);
 HWY_EXPORT(e4m3_amax);
 }  // namespace
 
@@ -150,6 +163,10 @@ float scalar::finite_amax(const float* values, std::size_t n) {
     if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
   }
   return largest;
+}
+
+bool scalar::has_nonfinite(const float* values, std::size_t n) {
+  return !std::all_of(values, values + n, [](float value) { return std::isfinite(value); });
 }
 
 void scalar::group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
@@ -181,6 +198,10 @@ bool scalar::e4m3_amax(const EncodedRows& in, float& largest) {
 
 float finite_amax(const float* values, std::size_t n) {
   return HWY_DYNAMIC_DISPATCH(finite_amax)(values, n);
+}
+
+bool has_nonfinite(const float* values, std::size_t n) {
+  return HWY_DYNAMIC_DISPATCH(has_nonfinite)(values, n);
 }
 
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,

@@ -1,6 +1,7 @@
 // Every SIMD target must give the bits of the scalar twins.
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -166,6 +167,22 @@ TEST(KernelTargets, GroupMagnitudesEqualTheTwin) {
   }
 }
 
+TEST(KernelTargets, NonfiniteBf16IsFoundAtEveryPlace) {
+  for (const std::size_t n : {1U, 7U, 37U}) {
+    std::vector<float> values(n, -1.0F);
+    for_each_target([&] {
+      std::uint32_t misjudged = 0;
+      for (std::uint32_t word = 0; word < 65536; ++word) {
+        float& value = values[word % n];
+        value = std::bit_cast<float>(word << 16);
+        misjudged += has_nonfinite(values.data(), n) == std::isfinite(value) ? 1U : 0U;
+        value = -1.0F;
+      }
+      EXPECT_EQ(misjudged, 0U);
+    });
+  }
+}
+
 TEST(KernelTargets, Nvfp4ScalesAreThoseOfTheTwin) {
   const EncodeOptions::Window windows[] = {{}, {0, 0, 0}, {1, 2, 3}, {126, 126, 126}};
   for (const std::size_t n_blocks : {1U, 3U, 8U, 16U, 21U, 40U}) {
@@ -305,7 +322,8 @@ TEST(KernelTargets, LargestE4m3MagnitudesAreThoseOfTheTwin) {
 TEST(KernelTargets, QualitySumsAreThoseOfTheTwin) {
   for (const std::size_t cols : {8U, 16U, 24U, 128U, 136U, 384U, 1000U}) {
     for (const AwkwardMatrix& awkward : awkward_matrices(5, cols)) {
-      for (const std::size_t block_cols : {std::size_t{16}, std::size_t{128}, cols}) {
+      for (const std::size_t block_cols :
+           {std::size_t{16}, std::size_t{48}, std::size_t{128}, std::size_t{256}, cols}) {
         if (block_cols > cols) continue;
         const std::size_t groups = (cols + block_cols - 1) / block_cols;
         Matrix decoded = awkward.matrix;
