@@ -2,9 +2,10 @@
 //
 // E4M3: the bits of a code, moved to the exponent and mantissa of an F32, are its value once the
 // bias is corrected. Subnormal codes are given the next exponent, whose first mantissa step they
-// count, and lose that exponent's power of two again; reading them as subnormal F32s would be
-// shorter and, on processors that trap them, many times slower. NaN codes come out as 480 and are
-// put right in a second look at the row, which only rows with a 480 get.
+// count, and lose that exponent's power of two again, which makes every other code larger. Reading
+// them as subnormal F32s would be shorter and, on processors that trap them, many times slower. NaN
+// codes come out as 480 and are put right in a second look at the row, which only rows with a 480
+// get.
 //
 // E2M1 and INT4: the upper half of the F32 of each of the sixteen codes is two bytes, and so two
 // look-ups of sixteen codes each; the lower half is zero.
@@ -46,8 +47,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr hn::ScalableTag<float> kFloats;
 constexpr hn::RebindToUnsigned<decltype(kFloats)> kWords;
-constexpr hn::Rebind<std::uint8_t, decltype(kFloats)> kByteCodes;
 constexpr hn::Rebind<std::int8_t, decltype(kFloats)> kSignedCodes;
+constexpr hn::RebindToSigned<decltype(kFloats)> kSignedWords;
 using Floats = hn::Vec<decltype(kFloats)>;
 using Words = hn::Vec<decltype(kWords)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
@@ -58,16 +59,15 @@ struct E4m3Values {
 
   HWY_INLINE E4m3Values() : largest(hn::Zero(kFloats)) {}
   HWY_INLINE Floats operator()(const std::uint8_t* codes) {
-    const Words code = hn::PromoteTo(kWords, hn::LoadU(kByteCodes, codes));
-    const Words moved = hn::ShiftLeft<20>(hn::And(code, hn::Set(kWords, 0x7F)));
+    const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
+    const Words code = hn::BitCast(kWords, hn::PromoteTo(kSignedWords, bytes));  // sign in bit 31
+    const Words moved = hn::And(hn::ShiftLeft<20>(code), hn::Set(kWords, 0x7FU << 20));
     const Floats normal = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 120U << 23)));
-    const Floats first_normal = hn::Set(kFloats, 0x1p-6F);
-    const Floats tiny =
-        hn::Sub(hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 121U << 23))), first_normal);
+    // One exponent up, less its power of two: below `normal` for subnormal codes only.
+    const Floats tiny = hn::MulSub(normal, hn::Set(kFloats, 2.0F), hn::Set(kFloats, 0x1p-6F));
     largest = hn::Max(largest, normal);
-    const Floats magnitude = hn::IfThenElse(hn::Lt(normal, first_normal), tiny, normal);
-    const Words sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(kWords, 0x80)));
-    return hn::Or(magnitude, hn::BitCast(kFloats, sign));
+    const Words sign = hn::And(code, hn::Set(kWords, 0x80000000U));
+    return hn::Or(hn::Min(normal, tiny), hn::BitCast(kFloats, sign));
   }
   static float one(std::uint8_t code, float scale) { return scaled_e4m3(code, scale); }
   [[nodiscard]] HWY_INLINE bool saw_nan() const {
@@ -80,7 +80,7 @@ struct E4m3Values {
 struct Int8Values {
   HWY_INLINE Floats operator()(const std::uint8_t* codes) {
     const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
-    return hn::ConvertTo(kFloats, hn::PromoteTo(hn::RebindToSigned<decltype(kFloats)>(), bytes));
+    return hn::ConvertTo(kFloats, hn::PromoteTo(kSignedWords, bytes));
   }
   static float one(std::uint8_t code, float scale) { return scaled_int8(code, scale); }
   [[nodiscard]] HWY_INLINE bool saw_nan() const { return false; }

@@ -109,6 +109,25 @@ struct Int4Code {
   }
 };
 
+#if HWY_TARGET == HWY_AVX2
+constexpr std::size_t kFour = 4 * kLanes;
+
+/// One byte per code of kFour values, of which either half has its scale.
+template <typename Code>
+HWY_INLINE void encode_four(const float* values, Floats first, Floats second, std::uint8_t* out) {
+  const Words a = Code::code(hn::LoadU(kFloats, values), first);
+  const Words b = Code::code(hn::LoadU(kFloats, values + kLanes), first);
+  const Words c = Code::code(hn::LoadU(kFloats, values + 2 * kLanes), second);
+  const Words d = Code::code(hn::LoadU(kFloats, values + 3 * kLanes), second);
+  // Joined once for all four instead of twice for each; within halves of vectors, hence the order.
+  const __m256i joined =
+      _mm256_packus_epi16(_mm256_packs_epi32(a.raw, b.raw), _mm256_packs_epi32(c.raw, d.raw));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  hn::StoreU(hn::Vec256<std::uint8_t>{_mm256_permutevar8x32_epi32(joined, order)},
+             hn::Full256<std::uint8_t>(), out);
+}
+#endif
+
 /// One byte per code of `n` values under one scale.
 template <typename Code>
 HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, std::uint8_t* out) {
@@ -125,6 +144,9 @@ HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, st
     return;
   }
   std::size_t i = 0;
+#if HWY_TARGET == HWY_AVX2
+  for (; i + kFour <= n; i += kFour) encode_four<Code>(values + i, divisor, divisor, out + i);
+#endif
   for (; i + kLanes <= n; i += kLanes) store(values + i, out + i);
   // The last vector may overlap its predecessor: the same values give the same codes.
   if (i < n) store(values + n - kLanes, out + n - kLanes);
@@ -137,6 +159,14 @@ HWY_INLINE void encode_columns(const ScaledGroups& in, const float* row, const f
   const auto block_cols =
       static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, in.values.cols));
   std::size_t group = begin / block_cols;
+#if HWY_TARGET == HWY_AVX2
+  // Small groups, two at a time.
+  for (; block_cols == kFour / 2 && begin + kFour <= end; begin += kFour, group += 2) {
+    encode_four<Code>(row + begin, hn::Set(kFloats, scales[group]),
+                      hn::Set(kFloats, scales[group + 1]), out);
+    out += kFour;
+  }
+#endif
   for (std::size_t c = begin; c < end; ++group) {
     const std::size_t next = std::min(end, (group + 1) * block_cols);
     encode_piece<Code>(row + c, next - c, scales[group], out + (c - begin));
