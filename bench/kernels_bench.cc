@@ -258,6 +258,73 @@ void run_quality(benchmark::State& state, Extent extent, SchemeId id) {
   report(state, coded.elements(), 2 * coded.values.size(), 0);
 }
 
+/// A conversion as it runs in a job, tile by tile: values of the source, a look for those that are
+/// not finite, codes, and the error sums of the values that the codes decode to.
+void run_conversion(benchmark::State& state, Extent extent, SchemeId from, SchemeId to,
+                    const EncodeOptions& options) {
+  constexpr std::size_t kTileValues = 32768;
+  Coded source(extent, from, {.search = ScaleSearch::kAmax});
+  source.scheme.encode(source.in, source.out);
+  std::memcpy(source.effective.data(), source.stored.data(), source.stored.size());  // of fp8-block
+  Coded target(extent, to, options);
+  const std::size_t rows = std::max<std::size_t>(target.in.block_rows, 4);
+  const std::size_t cols =
+      std::min(extent.cols, target.in.block_rows > 1 ? kTileValues / rows : kTileValues);
+  const AlignedBuffer room(rows * cols * sizeof(float)), back(rows * cols * sizeof(float));
+  const formats::MatrixView<float> values{
+      .data = reinterpret_cast<float*>(room.data()), .rows = rows, .cols = cols, .stride = cols};
+  const formats::MatrixView<float> decoded{
+      .data = reinterpret_cast<float*>(back.data()), .rows = rows, .cols = cols, .stride = cols};
+  const std::size_t group_rows = target.in.block_rows;
+  const std::size_t group_cols = std::min<std::size_t>(target.in.block_cols, cols);
+  const std::size_t across = cols / group_cols;
+  EncodeInput in = target.in;
+  in.values = {.data = values.data, .rows = rows, .cols = cols, .stride = cols};
+  in.keeps_values = formats::scheme_facts(from).quantized;
+  QualitySums sums;
+  for (auto _ : state) {
+    for (std::size_t row = 0; row + rows <= extent.rows; row += rows) {
+      for (std::size_t col = 0; col < extent.cols; col += cols) {
+        EncodedRows tile = source.encoded();
+        tile.weight += (row * extent.cols + col) * source.code_bits / 8;
+        tile.rows = rows;
+        tile.cols = cols;
+        tile.stride = extent.cols;
+        tile.first_row = row;
+        tile.first_col = col;
+        source.scheme.decode(tile, values);
+        if (!in.keeps_values) benchmark::DoNotOptimize(first_nonfinite(in.values));
+        EncodeOutput out = target.out;
+        out.weight += row * out.weight_stride + col * target.code_bits / 8;
+        out.scales += row / group_rows * out.scale_stride +
+                      col / group_cols * (out.scale_stride * target.in.block_cols / extent.cols);
+        benchmark::DoNotOptimize(target.scheme.encode(in, out));
+        const std::span<const float> scales(target.effective.data(), rows / group_rows * across);
+        target.scheme.decode({.weight = out.weight,
+                              .rows = rows,
+                              .cols = cols,
+                              .stride = extent.cols,
+                              .scales = scales,
+                              .rows_per_matrix = rows,
+                              .scale_cols = across,
+                              .block_rows = group_rows,
+                              .block_cols = group_cols},
+                             decoded);
+        sums.add(measure_quality(
+            {.values = in.values,
+             .decoded = {.data = decoded.data, .rows = rows, .cols = cols, .stride = cols},
+             .scales = scales,
+             .block_rows = group_rows,
+             .block_cols = group_cols,
+             .half_top_step = target.scheme.half_top_step}));
+      }
+    }
+    benchmark::ClobberMemory();
+  }
+  benchmark::DoNotOptimize(sums);
+  report(state, source.elements(), source.codes.size(), target.codes.size());
+}
+
 template <typename Body>
 void add(const std::string& name, Body body) {
   benchmark::RegisterBenchmark(name.c_str(), body);
@@ -318,6 +385,18 @@ void add_schemes(Extent extent) {
     for (const ScaleSearch search : find_scheme(id)->searches) {
       add_on_targets("encode_" + name + "_" + kWords[static_cast<std::size_t>(search)] + where,
                      [=](benchmark::State& s) { run_encode(s, extent, id, {.search = search}); });
+    }
+  }
+  for (const SchemeId from : {SchemeId::kBf16, SchemeId::kFp8Block}) {
+    for (const SchemeId to : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4}) {
+      if (from == to) continue;
+      for (const ScaleSearch search : {ScaleSearch::kAmax, ScaleSearch::kMse}) {
+        add_on_targets(
+            "convert_" + std::string(formats::scheme_facts(from).name) + "_to_" +
+                std::string(formats::scheme_facts(to).name) +
+                (search == ScaleSearch::kMse ? "_mse" : "_amax") + where,
+            [=](benchmark::State& s) { run_conversion(s, extent, from, to, {.search = search}); });
+      }
     }
   }
   add_on_targets("amax_f32" + where, [=](benchmark::State& s) { run_amax(s, extent); });
