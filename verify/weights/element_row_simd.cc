@@ -29,166 +29,214 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr hn::CappedTag<float, kRowStep> kFloats;
 constexpr hn::Rebind<std::uint32_t, decltype(kFloats)> kBits;
+constexpr hn::Rebind<std::int32_t, decltype(kFloats)> kInts;
 constexpr hn::Half<decltype(kFloats)> kHalves;
 constexpr hn::Rebind<double, decltype(kHalves)> kDoubles;
 using Floats = hn::Vec<decltype(kFloats)>;
+using Counts = hn::Vec<decltype(kInts)>;
 using Doubles = hn::Vec<decltype(kDoubles)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
-constexpr std::size_t kVectors = kRowStep / kLanes;
 
-/// The sums over some columns, in FP32.
-struct Unit {
-  HWY_INLINE Unit() {
-    for (std::size_t k = 0; k < kVectors; ++k)
-      error[k] = error2[k] = source2[k] = cross[k] = hn::Zero(kFloats);
+/// How the steps of a grid grow: by powers of two; not at all (StepGrid::floor is above every
+/// code); or it does not matter, as the output is the source.
+enum class Steps { kPowers, kEven, kSame };
+
+/// A piece whose last columns, where they are fewer than sixteen, are in memory of their own, among
+/// zeros, which add only to exact sums.
+struct PaddedPiece {
+  HWY_INLINE explicit PaddedPiece(const RowPiece& row)
+      : piece(row), whole(row.n / kRowStep * kRowStep) {
+    if (whole == row.n) return;
+    last_source.fill(0);
+    last_output.fill(0);
+    std::copy(row.source + whole, row.source + row.n, last_source.data());
+    std::copy(row.output + whole, row.output + row.n, last_output.data());
+  }
+  [[nodiscard]] HWY_INLINE const float* source(std::size_t c) const {
+    return c < whole ? piece.source + c : last_source.data();
+  }
+  [[nodiscard]] HWY_INLINE const float* output(std::size_t c) const {
+    return c < whole ? piece.output + c : last_output.data();
   }
 
-  Floats error[kVectors], error2[kVectors], source2[kVectors], cross[kVectors];
+  const RowPiece& piece;
+  std::size_t whole;  ///< columns before the last ones
+  std::array<float, kRowStep> last_source, last_output;
 };
 
-/// The same over a piece, in double.
-struct Lanes {
-  HWY_INLINE Lanes() {
-    for (Doubles& vector : vectors) vector = hn::Zero(kDoubles);
+/// Sixteen columns' worth of one vector: by how much it may be off, at most.
+template <Steps kSteps>
+HWY_INLINE Floats most_of(Floats magnitude, Floats size, Floats floor, float inverse, float limit) {
+  Floats power = floor;
+  if constexpr (kSteps == Steps::kPowers) {
+    const Floats code = hn::Mul(hn::Min(magnitude, size), hn::Set(kFloats, inverse));
+    const Floats exponent = hn::And(code, hn::BitCast(kFloats, hn::Set(kBits, 0x7F800000U)));
+    power = hn::Max(exponent, floor);
   }
-  HWY_INLINE void add(const Floats* unit) {
-    for (std::size_t k = 0; k < kVectors; ++k) {
-      vectors[2 * k] =
-          hn::Add(vectors[2 * k], hn::PromoteTo(kDoubles, hn::LowerHalf(kHalves, unit[k])));
-      vectors[2 * k + 1] =
-          hn::Add(vectors[2 * k + 1], hn::PromoteTo(kDoubles, hn::UpperHalf(kHalves, unit[k])));
-    }
-  }
-  [[nodiscard]] HWY_INLINE double folded() const {
-    std::array<double, kRowStep> lanes;
-    for (std::size_t k = 0; k < 2 * kVectors; ++k)
-      hn::StoreU(vectors[k], kDoubles, lanes.data() + k * (kLanes / 2));
-    return fold_lanes(lanes.data());
-  }
+  return hn::Mul(power, hn::Set(kFloats, limit));
+}
 
-  Doubles vectors[2 * kVectors];
-};
-
-/// kEven: all steps are 1 (StepGrid::floor is above every code).
-template <bool kEven>
-class Piece {
- public:
-  HWY_INLINE Piece(const StepGrid& grid, float max_relative)
-      : floor_(hn::Set(kFloats, grid.floor)),
-        top_(hn::Set(kFloats, grid.largest * (1 - 0x1p-12F))),
-        max_error_(hn::Zero(kFloats)),
-        filter_(hn::Set(kFloats, relative_filter(max_relative))),
-        max_relative_(max_relative) {}
-
-  /// Sixteen columns.
-  HWY_INLINE void add(const float* source, const float* output, float inverse, float limit,
-                      Unit& unit) {
-    const Floats inverses = hn::Set(kFloats, inverse);
-    const Floats limits = hn::Set(kFloats, limit);
-    for (std::size_t k = 0; k < kVectors; ++k) {
-      const Floats value = hn::LoadU(kFloats, source + k * kLanes);
-      const Floats stored = hn::LoadU(kFloats, output + k * kLanes);
-      const Floats error = hn::Sub(stored, value);
-      unit.error[k] = hn::Add(unit.error[k], error);
-      unit.error2[k] = hn::Add(unit.error2[k], hn::Mul(error, error));
-      unit.source2[k] = hn::Add(unit.source2[k], hn::Mul(value, value));
-      unit.cross[k] = hn::Add(unit.cross[k], hn::Mul(value, error));
-      look_at(value, stored, error, inverses, limits);
-    }
-  }
-
-  HWY_INLINE void end(RowSums& sums) const {
-    sums.exact += exact_;
-    sums.misrounded += misrounded_;
-    sums.saturated += saturated_;
-    sums.zeroed += zeroed_;
-    sums.max_error = std::max(sums.max_error, hn::GetLane(hn::MaxOfLanes(kFloats, max_error_)));
-    sums.max_relative = max_relative_;
-  }
-
- private:
-  HWY_INLINE void look_at(Floats value, Floats stored, Floats error, Floats inverse, Floats limit) {
-    const Floats zero = hn::Zero(kFloats);
-    const Floats distance = hn::Abs(error);
+/// Counts values of a unit that are far from their sources, and finds the largest relative error.
+template <Steps kSteps>
+HWY_NOINLINE void look_again(const PaddedPiece& padded, const StepGrid& grid, std::size_t begin,
+                             std::size_t end, std::size_t lane, RowSums& sums) {
+  const Floats top = hn::Set(kFloats, grid.largest * (1 - 0x1p-12F));
+  const Floats floor = hn::Set(kFloats, grid.floor);
+  const Floats least = hn::Set(kFloats, kLeastRelative);
+  for (std::size_t c = begin; c < end; c += kRowStep) {
+    const Floats value = hn::LoadU(kFloats, padded.source(c) + lane);
+    const Floats stored = hn::LoadU(kFloats, padded.output(c) + lane);
+    const Floats distance = hn::Abs(hn::Sub(stored, value));
     const Floats magnitude = hn::Abs(value);
     const Floats size = hn::Abs(stored);
-    max_error_ = hn::Max(max_error_, distance);
-    const auto is_exact = hn::Eq(error, zero);
-    exact_ += hn::CountTrue(kFloats, is_exact);
-    zeroed_ += hn::CountTrue(kFloats, hn::AndNot(is_exact, hn::Eq(stored, zero)));
-    Floats power = floor_;
-    if constexpr (!kEven) {
-      const Floats code = hn::Mul(hn::Min(magnitude, size), inverse);
-      const Floats exponent = hn::And(code, hn::BitCast(kFloats, hn::Set(kBits, 0x7F800000U)));
-      power = hn::Max(exponent, floor_);
-    }
-    const Floats most = hn::Mul(power, limit);
-    const Floats least = hn::Min(most, hn::Mul(magnitude, filter_));
-    if (HWY_LIKELY(hn::AllFalse(kFloats, hn::Gt(distance, least)))) return;
-    divide(distance, magnitude);
+    const float inverse = padded.piece.inverse[c / kRowStep];
+    const Floats most =
+        most_of<kSteps>(magnitude, size, floor, inverse, padded.piece.limit[c / kRowStep]);
+    const Floats filter = hn::Set(kFloats, relative_filter(sums.max_relative));
+    if (hn::AllFalse(kFloats, hn::Gt(distance, hn::Min(most, hn::Mul(magnitude, filter)))))
+      continue;
+    const Floats relative =
+        hn::IfThenElseZero(hn::Ge(magnitude, least), hn::Div(distance, hn::Max(magnitude, least)));
+    sums.max_relative =
+        std::max(sums.max_relative, hn::GetLane(hn::MaxOfLanes(kFloats, relative)));
     const auto is_far = hn::Gt(distance, most);
-    const auto at_top = hn::And(hn::Ge(hn::Mul(size, inverse), top_), hn::Gt(magnitude, size));
+    const Floats code = hn::Mul(size, hn::Set(kFloats, inverse));
+    const auto at_top = hn::And(hn::Ge(code, top), hn::Gt(magnitude, size));
     const auto same_sign = hn::Eq(hn::CopySign(magnitude, stored), value);
     const std::size_t saturated =
         hn::CountTrue(kFloats, hn::And(is_far, hn::And(at_top, same_sign)));
-    saturated_ += saturated;
-    misrounded_ += hn::CountTrue(kFloats, is_far) - saturated;
+    sums.saturated += saturated;
+    sums.misrounded += hn::CountTrue(kFloats, is_far) - saturated;
+  }
+}
+
+/// Lanes of one sum over a piece.
+struct Lanes {
+  HWY_INLINE Lanes() : low(hn::Zero(kDoubles)), high(hn::Zero(kDoubles)) {}
+  HWY_INLINE void add(Floats unit) {
+    low = hn::Add(low, hn::PromoteTo(kDoubles, hn::LowerHalf(kHalves, unit)));
+    high = hn::Add(high, hn::PromoteTo(kDoubles, hn::UpperHalf(kHalves, unit)));
+  }
+  HWY_INLINE void store(double* lanes) const {
+    hn::StoreU(low, kDoubles, lanes);
+    hn::StoreU(high, kDoubles, lanes + kLanes / 2);
   }
 
-  HWY_INLINE void divide(Floats distance, Floats magnitude) {
-    const Floats least = hn::Set(kFloats, kLeastRelative);
-    const Floats relative =
-        hn::IfThenElseZero(hn::Ge(magnitude, least), hn::Div(distance, hn::Max(magnitude, least)));
-    max_relative_ = std::max(max_relative_, hn::GetLane(hn::MaxOfLanes(kFloats, relative)));
-    filter_ = hn::Set(kFloats, relative_filter(max_relative_));
-  }
-
-  Floats floor_, top_, max_error_, filter_;
-  float max_relative_;
-  std::size_t exact_ = 0, misrounded_ = 0, saturated_ = 0, zeroed_ = 0;
+  Doubles low, high;
 };
 
-template <bool kEven>
-HWY_INLINE void compare(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {
-  Piece<kEven> all(grid, sums.max_relative);
-  Lanes error, error2, source2, cross;
-  const std::size_t whole = piece.n / kRowStep * kRowStep;
-  for (std::size_t begin = 0; begin < piece.n; begin += kRowUnit) {
-    const std::size_t end = std::min(begin + kRowUnit, whole);
-    Unit unit;
-    std::size_t c = begin;
-    for (; c < end; c += kRowStep)
-      all.add(piece.source + c, piece.output + c, piece.inverse[c / kRowStep],
-              piece.limit[c / kRowStep], unit);
-    if (c >= whole && c < std::min(begin + kRowUnit, piece.n)) {
-      // The last columns, among zeros, which add only to exact sums.
-      std::array<float, kRowStep> source{};
-      std::array<float, kRowStep> output{};
-      std::copy(piece.source + c, piece.source + piece.n, source.data());
-      std::copy(piece.output + c, piece.output + piece.n, output.data());
-      all.add(source.data(), output.data(), piece.inverse[c / kRowStep], piece.limit[c / kRowStep],
-              unit);
-      sums.exact -= c + kRowStep - piece.n;
-    }
-    error.add(unit.error);
-    error2.add(unit.error2);
-    source2.add(unit.source2);
-    cross.add(unit.cross);
+/// By lane: the sums of RowSums in double.
+struct PieceLanes {
+  std::array<double, kRowStep> error, error2, source2, cross;
+};
+
+/// The sums, largest errors and counts of one vector's lanes over a unit.
+template <Steps kSteps>
+struct Unit {
+  HWY_INLINE explicit Unit(const StepGrid& grid, float max_relative)
+      : floor(hn::Set(kFloats, grid.floor)),
+        filter(hn::Set(kFloats, relative_filter(max_relative))),
+        error(hn::Zero(kFloats)),
+        error2(error),
+        source2(error),
+        cross(error),
+        is_far(hn::Lt(error, error)) {}
+
+  HWY_INLINE void add(const float* source_at, const float* output_at, float inverse, float limit,
+                      Floats& max_error, Counts& exact, Counts& zeroed) {
+    const Floats zero = hn::Zero(kFloats);
+    const Floats value = hn::LoadU(kFloats, source_at);
+    source2 = hn::Add(source2, hn::Mul(value, value));
+    if constexpr (kSteps == Steps::kSame) return;
+    const Floats stored = hn::LoadU(kFloats, output_at);
+    const Floats difference = hn::Sub(stored, value);
+    const Floats distance = hn::Abs(difference);
+    const Floats magnitude = hn::Abs(value);
+    error = hn::Add(error, difference);
+    error2 = hn::Add(error2, hn::Mul(difference, difference));
+    cross = hn::Add(cross, hn::Mul(value, difference));
+    max_error = hn::Max(max_error, distance);
+    const auto is_exact = hn::Eq(difference, zero);
+    const auto is_zeroed = hn::AndNot(is_exact, hn::Eq(stored, zero));
+    exact = hn::Sub(exact, hn::VecFromMask(kInts, hn::RebindMask(kInts, is_exact)));
+    zeroed = hn::Sub(zeroed, hn::VecFromMask(kInts, hn::RebindMask(kInts, is_zeroed)));
+    const Floats most = most_of<kSteps>(magnitude, hn::Abs(stored), floor, inverse, limit);
+    is_far = hn::Or(is_far, hn::Gt(distance, hn::Min(most, hn::Mul(magnitude, filter))));
   }
-  all.end(sums);
-  sums.error += error.folded();
-  sums.error2 += error2.folded();
-  sums.source2 += source2.folded();
-  sums.cross += cross.folded();
+
+  Floats floor, filter, error, error2, source2, cross;
+  hn::Mask<decltype(kFloats)> is_far;  ///< any was
+};
+
+/// Adds the lanes from `lane` on, as many as a vector has. They are followed through the whole
+/// piece, so that the sums stay in registers.
+template <Steps kSteps>
+HWY_INLINE void compare_lanes(const PaddedPiece& padded, const StepGrid& grid, std::size_t lane,
+                              PieceLanes& lanes, RowSums& sums) {
+  const RowPiece& piece = padded.piece;
+  Lanes all_error, all_error2, all_source2, all_cross;
+  Floats max_error = hn::Zero(kFloats);
+  Counts exact = hn::Zero(kInts), zeroed = hn::Zero(kInts);
+  for (std::size_t begin = 0; begin < piece.n; begin += kRowUnit) {
+    Unit<kSteps> unit(grid, sums.max_relative);
+    const float *source = piece.source + begin + lane, *output = piece.output + begin + lane;
+    const float *inverse = piece.inverse + begin / kRowStep, *limit = piece.limit + begin / kRowStep;
+    if (begin + kRowUnit <= piece.n) {
+      for (std::size_t i = 0; i < kRowUnit / kRowStep; ++i) {
+        unit.add(source + i * kRowStep, output + i * kRowStep, inverse[i], limit[i], max_error,
+                 exact, zeroed);
+      }
+    } else {
+      for (std::size_t c = begin; c < piece.n; c += kRowStep) {
+        const std::size_t i = c / kRowStep;
+        unit.add(padded.source(c) + lane, padded.output(c) + lane, piece.inverse[i],
+                 piece.limit[i], max_error, exact, zeroed);
+      }
+    }
+    all_source2.add(unit.source2);
+    if constexpr (kSteps == Steps::kSame) continue;
+    all_error.add(unit.error);
+    all_error2.add(unit.error2);
+    all_cross.add(unit.cross);
+    if (HWY_UNLIKELY(!hn::AllFalse(kFloats, unit.is_far)))
+      look_again<kSteps>(padded, grid, begin, std::min(begin + kRowUnit, piece.n), lane, sums);
+  }
+  all_source2.store(lanes.source2.data() + lane);
+  if constexpr (kSteps == Steps::kSame) return;
+  all_error.store(lanes.error.data() + lane);
+  all_error2.store(lanes.error2.data() + lane);
+  all_cross.store(lanes.cross.data() + lane);
+  sums.max_error = std::max(sums.max_error, hn::GetLane(hn::MaxOfLanes(kFloats, max_error)));
+  sums.exact += static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(kInts, exact)));
+  sums.zeroed += static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(kInts, zeroed)));
+}
+
+template <Steps kSteps>
+HWY_INLINE void compare(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {
+  const PaddedPiece padded(piece);
+  PieceLanes lanes;
+  for (std::size_t lane = 0; lane < kRowStep; lane += kLanes)
+    compare_lanes<kSteps>(padded, grid, lane, lanes, sums);
+  sums.source2 += fold_lanes(lanes.source2.data());
+  if constexpr (kSteps == Steps::kSame) {
+    sums.exact += piece.n;
+    return;
+  }
+  if (padded.whole < piece.n) sums.exact -= padded.whole + kRowStep - piece.n;
+  sums.error += fold_lanes(lanes.error.data());
+  sums.error2 += fold_lanes(lanes.error2.data());
+  sums.cross += fold_lanes(lanes.cross.data());
 }
 
 }  // namespace
 
 void compare_piece(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {
-  if (grid.floor > grid.largest) {
-    compare<true>(piece, grid, sums);
+  if (piece.source == piece.output) {
+    compare<Steps::kSame>(piece, grid, sums);
+  } else if (grid.floor > grid.largest) {
+    compare<Steps::kEven>(piece, grid, sums);
   } else {
-    compare<false>(piece, grid, sums);
+    compare<Steps::kPowers>(piece, grid, sums);
   }
 }
 

@@ -89,9 +89,13 @@ class PieceScales {
     const bool is_one = group_ - into_group_ >= n_;
     if (!is_one && (group_ % kRowStep != 0 || into_group_ % kRowStep != 0)) return false;
     const std::size_t groups = (into_group_ + n_ - 1) / group_ + 1;
+    unsigned n_ordinary = 0;  // no branch, so that vectors compare
     for (std::size_t g = 0; g < groups; ++g) {
-      if (!(magnitude(scales_[g]) >= 0x1p-100F && magnitude(scales_[g]) <= 0x1p100F)) return false;
+      const float scale = magnitude(scales_[g]);
+      n_ordinary += static_cast<unsigned>(scale >= 0x1p-100F) &
+                    static_cast<unsigned>(scale <= 0x1p100F);
     }
+    if (n_ordinary != groups) return false;
     const std::size_t steps = (n_ + kRowStep - 1) / kRowStep;
     if (group_ == kRowStep) {  // a loop of its own, that vectors divide in
       for (std::size_t step = 0; step < steps; ++step) {
@@ -198,6 +202,10 @@ void compare_extreme_scales(const RowPiece& piece, const PieceScales& scales, co
 
 /// Errors in steps, counted in sixteenths. In FP32, and a slack too large: 2^-12 of a step.
 void count_steps(const RowPiece& piece, const StepGrid& grid, ElementSums& sums) {
+  if (piece.source == piece.output) {
+    sums.step_histogram[0] += piece.n;
+    return;
+  }
   std::array<std::uint32_t, kRowPiece> bins;
   const float factor = 16 / grid.step_factor * kBinFactor;
   for (std::size_t begin = 0; begin < piece.n; begin += kRowStep) {

@@ -10,7 +10,7 @@ namespace ingot::verify {
 /// Rows of one tensor on both sides.
 struct ElementRun {
   formats::MatrixView<const float> source, output;  ///< decoded
-  /// The run that `output` was decoded from: its scales and where it lies. The codes are not read.
+  /// The run that `output` was decoded from: compare_elements() reads its scales and where it lies.
   quantize::EncodedRows stored;
   const StepGrid& grid;  ///< of the output's scheme
 };

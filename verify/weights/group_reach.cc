@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,19 @@ float amax_of(std::span<const float> values) {
   return quantize::finite_amax(values.data(), values.size());
 }
 
+/// Whether one of the E2M1 codes reaches the bound, 4 or 3: their magnitudes are counted 0, 0.5, 1,
+/// 1.5, 2, 3, 4, 6. `n` is a multiple of 16, the codes of 8 bytes.
+bool reach_bound(const std::byte* codes, std::size_t n, float bound) {
+  std::uint64_t found = 0;
+  for (std::size_t i = 0; i < n; i += 16) {
+    std::uint64_t pairs = 0;
+    std::memcpy(&pairs, codes + i / 2, sizeof pairs);
+    const std::uint64_t next = bound == 4 ? pairs << 1 : pairs << 1 | pairs << 2;
+    found |= pairs & next & 0x4444'4444'4444'4444U;
+  }
+  return found != 0;
+}
+
 /// Squared error of E2M1 codes under a scale.
 double e2m1_error2(std::span<const float> values, float scale) {
   double error2 = 0;
@@ -122,21 +136,32 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   const std::size_t group = static_cast<std::size_t>(tile.stored.block_cols);
   const std::size_t groups = (tile.output.cols + group - 1) / group;
   const quantize::BlockGrid grid(tile.stored);
-  std::vector<float> largest(tile.output.rows * groups);
-  quantize::group_amax(tile.output, 1, group, largest);
-  const float bound = bound_of(scheme_, 1);
+  const float bound = bound_of(scheme_, 1), floor = floor_of(scheme_);
+  // Most groups' codes tell without their values.
+  const bool codes_tell =
+      formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
+  std::vector<float> largest;
+  if (!codes_tell) {
+    largest.resize(tile.output.rows * groups);
+    quantize::group_amax(tile.output, 1, group, largest);
+  }
   for (std::size_t r = 0; r < tile.output.rows; ++r) {
     const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
+    const std::byte* codes = tile.stored.weight + r * quantize::code_stride(tile.stored) / 2;
     for (std::size_t g = 0; g < groups; ++g) {
-      const float scale = magnitude_of(scheme_, scales[g]);
-      const float code = largest[r * groups + g] / scale;
-      if (!(code < bound * kSlack) || !(scale > floor_of(scheme_))) {
+      const std::size_t n = std::min(group, tile.output.cols - g * group);
+      if (codes_tell && n == group && reach_bound(codes + g * group / 2, n, bound)) {
         ++found.groups;
         continue;
       }
-      const std::size_t n = std::min(group, tile.output.cols - g * group);
       const std::span source(tile.source.row(r) + g * group, n);
       const std::span output(tile.output.row(r) + g * group, n);
+      const float scale = magnitude_of(scheme_, scales[g]);
+      const float code = (codes_tell ? amax_of(output) : largest[r * groups + g]) / scale;
+      if (!(code < bound * kSlack) || !(scale > floor)) {
+        ++found.groups;
+        continue;
+      }
       if (std::equal(source.begin(), source.end(), output.begin())) continue;
       ++found.groups;
       if (scheme_ == SchemeId::kNvfp4) {
@@ -148,6 +173,15 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
       found.least = std::min(found.least, static_cast<double>(code / bound));
     }
   }
+}
+
+bool GroupCodes::are_settled(std::size_t first, std::size_t n) const {
+  for (std::size_t at = first; at < first + n; ++at) {
+    if (is_rounded_[at].load(std::memory_order_relaxed) == 0 ||
+        reach_[at].load(std::memory_order_relaxed) < kSlack)
+      return false;
+  }
+  return true;
 }
 
 void GroupCodes::see_shared(const ElementRun& tile) {
@@ -169,19 +203,21 @@ void GroupCodes::see_shared(const ElementRun& tile) {
       return formats::MatrixView<const float>{
           .data = view.row(r), .rows = end - r, .cols = view.cols, .stride = view.stride};
     };
-    const auto output = rows_of(tile.output), source = rows_of(tile.source);
-    quantize::group_amax(output, output.rows, group, largest);
     const float* scales = grid.scales_of_row(r);
     const std::size_t scale_row =
         static_cast<std::size_t>(scales - stored.scales.data()) / stored.scale_cols +
         stored.first_scale_row;
+    const std::size_t first_at = scale_row * stored.scale_cols + first;
+    if (are_settled(first_at, groups)) continue;
+    const auto output = rows_of(tile.output), source = rows_of(tile.source);
+    quantize::group_amax(output, output.rows, group, largest);
     for (std::size_t g = 0; g < groups; ++g) {
       const float scale = magnitude_of(scheme_, scales[first + g]);
-      const std::size_t at = scale_row * stored.scale_cols + first + g;
+      const std::size_t at = first_at + g;
       // Values that are no scales were reported; a scale at its floor tells nothing.
       const bool is_at_floor = !(scale > floor_of(scheme_));
       raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / bound_of(scheme_, scale));
-      scale_.store(scale, std::memory_order_relaxed);
+      if (shared_ == 1) scale_.store(scale, std::memory_order_relaxed);
       if (is_rounded_[at].load(std::memory_order_relaxed) != 0) continue;
       const std::size_t begin = g * group, stop = std::min(begin + group, output.cols);
       for (std::size_t row = 0; row < output.rows; ++row) {

@@ -48,6 +48,9 @@ class GroupCodes {
  private:
   void see_within(const ElementRun& tile, float global, GroupReach& found) const;
   void see_shared(const ElementRun& tile);
+  /// Whether these groups were found to be rounded and to reach as far as rules do: more of their
+  /// values cannot change that.
+  [[nodiscard]] bool are_settled(std::size_t first, std::size_t n) const;
 
   formats::SchemeId scheme_;
   bool is_judged_ = false;

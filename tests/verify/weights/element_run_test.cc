@@ -144,6 +144,31 @@ TEST(ElementRun, EveryTargetEqualsTheTwin) {
   }
 }
 
+TEST(ElementRun, OneMatrixAsBothSidesEqualsACopy) {
+  for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4}) {
+    for (const std::size_t cols : {160U, 2144U}) {
+      for (const float extreme : {0.0F, 0x1p-70F, kNan, kInfinity}) {
+        const Matrix source = quantize::random_matrix(66, cols, quantize::Shape::kHeavy, 5, 0.1F);
+        const Coded coded = quantize::encode(scheme, source);
+        Matrix output = quantize::decode(coded);
+        if (extreme == 0x1p-70F) {
+          for (float& value : output.values) value *= extreme;
+        } else {
+          output.values[3 * cols + 1] = extreme;
+        }
+        const Matrix copy = output;
+        ElementSums expected;
+        scalar::compare_elements(run_of(copy, output, coded.run(), scheme), expected);
+        EXPECT_GT(expected.step_histogram[0], 0U);
+        quantize::for_each_target([&] {
+          EXPECT_EQ(compare(run_of(output, output, coded.run(), scheme)), expected)
+              << formats::scheme_facts(scheme).name << " " << cols << " " << extreme;
+        });
+      }
+    }
+  }
+}
+
 TEST(ElementRun, SumsFollowTheDocumentedOrder) {
   Matrix source(2, 2300);
   for (std::size_t i = 0; i < source.values.size(); ++i) {
