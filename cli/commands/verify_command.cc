@@ -147,6 +147,8 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   // First where no disk can be full.
   if (answer().is_json) {
     answer().add(verify::report_json(report, json_worst(flags)));
+    if (const auto shares = progress.limit_shares(options.threads); !shares.empty())
+      answer().add({{"limits", limits_json(shares)}});
   } else {
     std::cout << verify::report_text(report, flags.n_worst, report_width());
   }

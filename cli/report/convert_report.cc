@@ -473,10 +473,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                  {"compute", stage(report.tensors.compute)},
                  {"hash", stage(report.tensors.hash)},
                  {"write", stage(report.tensors.write)}}},
-               {"limits", json_list(work_shares(report.tensors),
-                                    [](const WorkShare& share) -> Json {
-                                      return {{"work", share.work}, {"share", share.share}};
-                                    })},
+               {"limits", limits_json(work_shares(report.tensors))},
                {"quality", quality_json(report.quality)},
                {"warnings", json_list(report.warnings, check::fault_json)},
                {"engines", engines_json(served(plan, report.engines, output))}};

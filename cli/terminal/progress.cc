@@ -187,9 +187,18 @@ bool Progress::is_worth_telling() const {
 std::string Progress::limits(std::size_t threads) const {
   const std::lock_guard lock(mutex_);
   if (!is_worth_telling()) return {};
-  const Phase& longest =
-      *std::ranges::max_element(phases_, {}, [](const Phase& phase) { return phase.use.seconds; });
-  return fmt::format("{}: {}\n", longest.name, limits_text(reading_shares(longest.use, threads)));
+  return fmt::format("{}: {}\n", longest().name,
+                     limits_text(reading_shares(longest().use, threads)));
+}
+
+std::vector<WorkShare> Progress::limit_shares(std::size_t threads) const {
+  const std::lock_guard lock(mutex_);
+  return is_asked_for_ ? reading_shares(longest().use, threads) : std::vector<WorkShare>();
+}
+
+const Progress::Phase& Progress::longest() const {
+  return *std::ranges::max_element(phases_, {},
+                                   [](const Phase& phase) { return phase.use.seconds; });
 }
 
 std::string Progress::summary(std::size_t threads) const {

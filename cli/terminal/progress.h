@@ -42,6 +42,8 @@ class Progress {
   /// The line that names the limit of the longest phase, and the next ones, of a job that writes
   /// nothing. Empty when summary() is.
   [[nodiscard]] std::string limits(std::size_t threads) const;
+  /// The shares in that line. Empty unless the mode is `always`: a document then holds no time.
+  [[nodiscard]] std::vector<WorkShare> limit_shares(std::size_t threads) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -61,6 +63,7 @@ class Progress {
   void show();
   void end_phase();
   [[nodiscard]] bool is_worth_telling() const;
+  [[nodiscard]] const Phase& longest() const;
   [[nodiscard]] std::vector<std::string> state() const;
   [[nodiscard]] std::string bar_text() const;
 

@@ -134,6 +134,12 @@ std::vector<WorkShare> reading_shares(const ResourceUse& use, std::size_t thread
   return shares;
 }
 
+formats::Json limits_json(const std::vector<WorkShare>& shares) {
+  return formats::json_list(shares, [](const WorkShare& share) -> formats::Json {
+    return {{"work", share.work}, {"share", share.share}};
+  });
+}
+
 std::string limits_text(const std::vector<WorkShare>& shares) {
   constexpr double kLeast = 0.01;
   std::string text;

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/json/json.h"
+
 namespace ingot::cli {
 
 /// The resources that this process has used.
@@ -53,6 +55,9 @@ struct WorkShare {
 /// Shares of a job that writes nothing, the largest first: computing, reading (calls into the
 /// kernel, and waiting for a disk), other programs that had the cores, and waiting.
 std::vector<WorkShare> reading_shares(const ResourceUse& use, std::size_t threads);
+
+/// The shares for a document.
+formats::Json limits_json(const std::vector<WorkShare>& shares);
 
 /// The limit of a job and those that would come next: "limited by computing (71% of the threads'
 /// time), next by reading (20%)"; without shares of less than 1%.

@@ -197,6 +197,9 @@ def try_all(work):
     every = ("--levels", "all", "--text", text, "--tokens", "4", *quiet)
     run(0, "verify", example, at("int8"), *every)
     run(0, "verify", at("int8"), "--text", text, *quiet)
+    limits = run(0, "verify", example, at("int8"), "--progress", "always")["limits"]
+    expect({row["work"] for row in limits} == {"computing", "reading", "waiting", "other programs"}, "limits of verify")
+    expect(limits == sorted(limits, key=lambda row: -row["share"]), "the largest limit is not first")
     failed = run(1, "verify", example, at("int8"), "--require", "weights.relative_error<=0", *quiet)
     expect(failed["passed"] is False and failed["weights"], "no report of a failed gate")
     full = run(2, "verify", example, at("int8"), "--levels", "structure", "--html", "/dev/full", *quiet)
