@@ -97,8 +97,7 @@ HWY_NOINLINE void look_again(const PaddedPiece& padded, const StepGrid& grid, st
       continue;
     const Floats relative =
         hn::IfThenElseZero(hn::Ge(magnitude, least), hn::Div(distance, hn::Max(magnitude, least)));
-    sums.max_relative =
-        std::max(sums.max_relative, hn::GetLane(hn::MaxOfLanes(kFloats, relative)));
+    sums.max_relative = std::max(sums.max_relative, hn::GetLane(hn::MaxOfLanes(kFloats, relative)));
     const auto is_far = hn::Gt(distance, most);
     const Floats code = hn::Mul(size, hn::Set(kFloats, inverse));
     const auto at_top = hn::And(hn::Ge(code, top), hn::Gt(magnitude, size));
@@ -180,7 +179,8 @@ HWY_INLINE void compare_lanes(const PaddedPiece& padded, const StepGrid& grid, s
   for (std::size_t begin = 0; begin < piece.n; begin += kRowUnit) {
     Unit<kSteps> unit(grid, sums.max_relative);
     const float *source = piece.source + begin + lane, *output = piece.output + begin + lane;
-    const float *inverse = piece.inverse + begin / kRowStep, *limit = piece.limit + begin / kRowStep;
+    const float *inverse = piece.inverse + begin / kRowStep,
+                *limit = piece.limit + begin / kRowStep;
     if (begin + kRowUnit <= piece.n) {
       for (std::size_t i = 0; i < kRowUnit / kRowStep; ++i) {
         unit.add(source + i * kRowStep, output + i * kRowStep, inverse[i], limit[i], max_error,
@@ -189,8 +189,8 @@ HWY_INLINE void compare_lanes(const PaddedPiece& padded, const StepGrid& grid, s
     } else {
       for (std::size_t c = begin; c < piece.n; c += kRowStep) {
         const std::size_t i = c / kRowStep;
-        unit.add(padded.source(c) + lane, padded.output(c) + lane, piece.inverse[i],
-                 piece.limit[i], max_error, exact, zeroed);
+        unit.add(padded.source(c) + lane, padded.output(c) + lane, piece.inverse[i], piece.limit[i],
+                 max_error, exact, zeroed);
       }
     }
     all_source2.add(unit.source2);

@@ -92,8 +92,8 @@ class PieceScales {
     unsigned n_ordinary = 0;  // no branch, so that vectors compare
     for (std::size_t g = 0; g < groups; ++g) {
       const float scale = magnitude(scales_[g]);
-      n_ordinary += static_cast<unsigned>(scale >= 0x1p-100F) &
-                    static_cast<unsigned>(scale <= 0x1p100F);
+      n_ordinary +=
+          static_cast<unsigned>(scale >= 0x1p-100F) & static_cast<unsigned>(scale <= 0x1p100F);
     }
     if (n_ordinary != groups) return false;
     const std::size_t steps = (n_ + kRowStep - 1) / kRowStep;

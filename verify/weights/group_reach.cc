@@ -138,8 +138,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   const quantize::BlockGrid grid(tile.stored);
   const float bound = bound_of(scheme_, 1), floor = floor_of(scheme_);
   // Most groups' codes tell without their values.
-  const bool codes_tell =
-      formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
+  const bool codes_tell = formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
   std::vector<float> largest;
   if (!codes_tell) {
     largest.resize(tile.output.rows * groups);
