@@ -198,7 +198,7 @@ TEST_F(ExamplePlan, DroppedTensorsTakeNoRoom) {
 }
 
 // transformers makes a layer of it before it ties it, and would look for its scales.
-TEST(TiedHead, IsNamedAmongThePlainLayers) {
+TEST(PlainLayers, NameTheHeadOfATiedModel) {
   const Checkpoint source =
       Checkpoint::open(std::filesystem::path(INGOT_SOURCE_DIR) /
                        "tests/golden/arch_variants/qwen3_moe_tied/checkpoint");
