@@ -1,6 +1,9 @@
 #include "shard/join/slice_files.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -12,6 +15,7 @@
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
+#include "formats/json/json_scanner.h"
 #include "formats/json/zstd_lines.h"
 #include "formats/records/manifest.h"
 
@@ -25,94 +29,152 @@ namespace {
 
 // Depths of a record: the record, an entry of its `output`, the slice of that.
 constexpr std::size_t kRecord = 1, kEntry = 3, kSlice = 4;
+constexpr std::size_t kMaxDepth = 64;
 
-// Keeps `home_file` and the names, files, homes, slices, pieces and shapes of `output`; everything
-// else passes by.
-class RecordEvents final : public formats::JsonEvents {
+// The receiver of a JsonScanner, for one record after another. Keeps `home_file` and the names,
+// files and homes of `output`; its slices, pieces and shapes as text, since many records have the
+// same ones. Everything else passes by. A model cut for 32 ranks has 1.5 million records, so that a
+// tree of each, or events that own their values, would take most of the time of opening it.
+class RecordReader {
  public:
   struct Entry {
     std::string name, file, home_file;
-    Json slice, piece, shape;
+    std::string slice, piece, shape;  // JSON, or empty
   };
 
-  void begin_object() override { open(Json::object()); }
-  void begin_array() override { open(Json::array()); }
-  void end() override {
-    if (!building_.empty()) building_.pop_back();
-    --depth_;
-  }
-  void key(std::string&& name) override {
-    if (!building_.empty()) {
-      slice_key_ = std::move(name);
-    } else if (depth_ == kRecord) {
-      field_ = std::move(name);
-    } else if (depth_ == kEntry) {
-      member_ = std::move(name);
+  // Both throw kCorrupt: for a line that is no JSON, and for one that is no record.
+  void read(std::string_view line, std::string_view where) {
+    where_ = where;
+    depth_ = n_entries_ = 0;
+    home_file.clear();
+    field_.clear();
+    is_record_ = true;
+    kept_ = nullptr;
+    if (!formats::JsonScanner(line, *this).scan()) {
+      static_cast<void>(formats::parse_json(line, where));
+      is_record_ = false;
     }
-  }
-  void value(Json&& scalar) override {
-    if (!building_.empty()) {
-      append(std::move(scalar));
-    } else if (depth_ == kRecord && field_ == "home_file" && scalar.is_string()) {
-      home_file = std::move(scalar.get_ref<std::string&>());
-    } else if (depth_ == kRecord ? field_ == "home_file" || field_ == "output"
-                                 : depth_ + 1 == kEntry && field_ == "output") {
-      is_record = false;
-    } else if (is_in_entry() && scalar.is_string()) {
-      auto& text = scalar.get_ref<std::string&>();
-      if (member_ == "name") entries.back().name = std::move(text);
-      if (member_ == "file") entries.back().file = std::move(text);
-      if (member_ == "home_file") entries.back().home_file = std::move(text);
-    }
+    if (!is_record_) throw Error(ErrorCode::kCorrupt, "is no record").in_file(where);
   }
 
-  std::vector<Entry> entries;
+  [[nodiscard]] std::span<const Entry> entries() const {
+    return std::span(entries_).first(n_entries_);
+  }
   std::string home_file;
-  bool is_record = true;  ///< an object whose kept members have the right kinds
+
+  void start_object(std::size_t /*size*/) { open('{'); }
+  void start_array(std::size_t /*size*/) { open('['); }
+  bool end_object() { return close('}'); }
+  bool end_array() { return close(']'); }
+
+  bool key(const std::string& name) {
+    if (kept_ != nullptr) {
+      put_text(name);
+      *kept_ += ':';
+    } else if (depth_ == kRecord) {
+      field_ = name;
+    } else if (depth_ == kEntry) {
+      member_ = name;
+    }
+    return true;
+  }
+  bool string(const std::string& text) {
+    if (kept_ != nullptr) {
+      put_text(text);
+    } else if (depth_ == kRecord && field_ == "home_file") {
+      home_file = text;
+    } else if (is_in_entry()) {
+      Entry& entry = entries_[n_entries_ - 1];
+      if (member_ == "name") entry.name = text;
+      if (member_ == "file") entry.file = text;
+      if (member_ == "home_file") entry.home_file = text;
+    } else {
+      refuse_kept();
+    }
+    return true;
+  }
+  bool number_unsigned(std::uint64_t number) { return scalar(fmt::format_int(number).c_str()); }
+  bool number_integer(std::int64_t number) { return scalar(fmt::format_int(number).c_str()); }
+  bool number_float(double /*number*/, const std::string& text) { return scalar(text); }
+  bool boolean(bool is_true) { return scalar(is_true ? "true" : "false"); }
+  bool null() { return scalar("null"); }
 
  private:
   [[nodiscard]] bool is_in_entry() const { return depth_ == kEntry && field_ == "output"; }
 
-  void open(Json&& container) {
+  bool scalar(std::string_view text) {
+    if (kept_ != nullptr) {
+      put(text);
+    } else if (!is_in_entry()) {
+      refuse_kept();
+    }
+    return true;
+  }
+
+  // For a value of another kind than kept members have.
+  void refuse_kept() {
+    if (depth_ == 0 || (depth_ == kRecord && (field_ == "home_file" || field_ == "output")) ||
+        (depth_ + 1 == kEntry && field_ == "output"))
+      is_record_ = false;
+  }
+
+  void open(char bracket) {
+    if (depth_ == kMaxDepth)
+      throw Error(ErrorCode::kCorrupt, "JSON is nested deeper than {} levels", kMaxDepth)
+          .in_file(where_);
     const bool is_output = depth_ > 0 && field_ == "output";
+    const bool is_object = bracket == '{';
     ++depth_;
-    if (depth_ == kRecord || (depth_ == kEntry && is_output))
-      is_record = is_record && container.is_object();
-    if (depth_ == kRecord + 1 && is_output) is_record = is_record && container.is_array();
-    if (depth_ == kRecord + 1 && field_ == "home_file") is_record = false;
-    if (!building_.empty()) {
-      building_.push_back(append(std::move(container)));
-    } else if (Json* kept = depth_ == kSlice && is_output ? member() : nullptr) {
-      *kept = std::move(container);
-      building_.push_back(kept);
+    if (depth_ == kRecord || (depth_ == kEntry && is_output)) is_record_ = is_record_ && is_object;
+    if (depth_ == kRecord + 1 && is_output) is_record_ = is_record_ && !is_object;
+    if (depth_ == kRecord + 1 && field_ == "home_file") is_record_ = false;
+    if (kept_ != nullptr) {
+      put(std::string_view(&bracket, 1));
+    } else if (depth_ == kSlice && is_output) {
+      kept_ = member();
+      if (kept_ != nullptr) *kept_ = bracket;
     } else if (depth_ == kEntry && is_output) {
-      entries.emplace_back();
+      if (n_entries_ == entries_.size()) entries_.emplace_back();
+      Entry& entry = entries_[n_entries_++];
+      for (std::string* text :
+           {&entry.name, &entry.file, &entry.home_file, &entry.slice, &entry.piece, &entry.shape})
+        text->clear();
       member_.clear();
     }
   }
 
-  // The kept member of an entry under the key at hand; null: it is not kept.
-  Json* member() {
-    Entry& entry = entries.back();
+  bool close(char bracket) {
+    if (kept_ != nullptr) *kept_ += bracket;
+    if (depth_ == kSlice) kept_ = nullptr;
+    --depth_;
+    return true;
+  }
+
+  // The kept text of an entry under the key at hand; null: it is not kept.
+  std::string* member() {
+    Entry& entry = entries_[n_entries_ - 1];
     if (member_ == "slice") return &entry.slice;
     if (member_ == "piece") return &entry.piece;
     return member_ == "shape" ? &entry.shape : nullptr;
   }
 
-  Json* append(Json&& value) {
-    Json& parent = *building_.back();
-    if (parent.is_array()) {
-      parent.push_back(std::move(value));
-      return &parent.back();
-    }
-    auto& members = parent.get_ref<Json::object_t&>();
-    members.emplace_back(std::move(slice_key_), std::move(value));
-    return &members.back().second;
+  void put_text(const std::string& text) {
+    const bool is_plain =
+        std::ranges::all_of(text, [](char c) { return c >= ' ' && c != '"' && c != '\\'; });
+    put(is_plain ? fmt::format("\"{}\"", text) : Json(text).dump());
   }
 
-  std::size_t depth_ = 0;
-  std::string field_, member_, slice_key_;
-  std::vector<Json*> building_;  // a parent grows only after its child is closed
+  void put(std::string_view token) {
+    if (std::string_view("{[:").find(kept_->back()) == std::string_view::npos) *kept_ += ',';
+    *kept_ += token;
+  }
+
+  std::string_view where_;
+  std::vector<Entry> entries_;  // the first n_entries_; others keep their memory
+  std::size_t n_entries_ = 0, depth_ = 0;
+  bool is_record_ = true;  // an object whose kept members have the right kinds
+  std::string field_, member_;
+  std::string* kept_ = nullptr;  // that is being filled
 };
 
 // Slices go to the join in portions of so many.
@@ -160,8 +222,9 @@ class Placing {
                           "written: run ingot check)"));
     }
     try {
-      const StoredTensor stored =
-          is_piece ? piece_of(open.stored[*at], recorded) : open.stored[*at];
+      std::optional<StoredTensor> piece;
+      if (is_piece) piece = piece_of(open.stored[*at], recorded);
+      const StoredTensor& stored = piece ? *piece : open.stored[*at];
       open.is_told[*at] = true;
       open.placed[*at] += stored.n_bytes;
       found_.push_back({.name = whole_name_(stored.name),
@@ -239,7 +302,7 @@ class Placing {
 
   // Records that say the same share a slice, and tensors of one shape a kind.
   std::uint32_t kind_of(const StoredTensor& stored, const SliceRecord* slice) {
-    const std::tuple key(slice, stored.dtype, stored.shape);
+    const auto key = std::tie(slice, stored.dtype, stored.shape);
     const auto known = kinds_.find(key);
     if (known != kinds_.end()) return known->second;
     const std::uint32_t kind = join_.kind(place_slice(stored.dtype, stored.shape, slice));
@@ -252,7 +315,9 @@ class Placing {
   ErrorList& faults_;
   const std::set<std::string, std::less<>>& constants_;
   std::map<std::string, OpenFile, std::less<>> files_;
-  std::map<std::tuple<const SliceRecord*, formats::DType, formats::Shape>, std::uint32_t> kinds_;
+  std::map<std::tuple<const SliceRecord*, formats::DType, formats::Shape>, std::uint32_t,
+           std::less<>>
+      kinds_;
   std::vector<FoundSlice> found_;
 };
 
@@ -263,33 +328,38 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
   const std::string path = records.string();
   // A model has hundreds of thousands of records, which tell of a few hundred kinds of slices.
   std::map<std::string, SliceRecord, std::less<>> slices;  // by text
-  const auto parsed = [&](const Json& slice, std::string_view where) -> const SliceRecord* {
-    if (slice.is_null()) return nullptr;
-    std::string text = slice.dump();
-    auto known = slices.find(text);
-    if (known == slices.end())
-      known = slices.emplace(std::move(text), formats::parse_slice_record(slice, where)).first;
+  const auto parsed = [&](const std::string& slice, std::string_view where) -> const SliceRecord* {
+    if (slice.empty()) return nullptr;
+    auto known = slices.find(slice);
+    if (known == slices.end()) {
+      const Json json = formats::parse_json(slice, where);
+      known = slices.emplace(slice, formats::parse_slice_record(json, where)).first;
+    }
     return &known->second;
   };
   std::uint64_t n_lines = 0;
+  RecordReader record;
+  const std::string at = path + " line ";
+  std::string where;
   const Hash128 hash = formats::read_zstd_lines(records, [&](std::string_view line) {
-    const std::string where = fmt::format("{} line {}", path, ++n_lines);
-    RecordEvents events;
-    formats::parse_json_events(line, where, events);
-    if (!events.is_record) throw Error(ErrorCode::kCorrupt, "is no record").in_file(where);
-    for (const RecordEvents::Entry& entry : events.entries) {
+    where = at;
+    where += fmt::format_int(++n_lines).c_str();
+    record.read(line, where);
+    for (const RecordReader::Entry& entry : record.entries()) {
       if (entry.name.empty() || entry.file.empty())
         throw Error(ErrorCode::kCorrupt, "has an output without name or file").in_file(where);
       RecordedSlice recorded{
           .name = entry.name,
           .file = entry.file,
           .slice = parsed(entry.slice, where),
-          .home_file = entry.home_file.empty() ? events.home_file : entry.home_file};
-      if (!entry.piece.is_null()) {
-        const formats::JsonFields piece(entry.piece, where, "piece");
+          .home_file = entry.home_file.empty() ? record.home_file : entry.home_file};
+      if (!entry.piece.empty()) {
+        const Json told = formats::parse_json(entry.piece, where);
+        const formats::JsonFields piece(told, where, "piece");
         recorded.piece_of = piece.text("of");
         recorded.piece_offset = piece.number("offset");
-        const Json shape = {{"shape", entry.shape}};
+        Json shape = {{"shape", nullptr}};
+        if (!entry.shape.empty()) shape["shape"] = formats::parse_json(entry.shape, where);
         recorded.piece_shape = formats::JsonFields(shape, where).numbers("shape");
       }
       take(recorded);
