@@ -11,9 +11,9 @@
 
 #include "formats/base/checked.h"
 #include "formats/container/other_float8.h"
-#include "formats/dialect/other_tools.h"
 #include "formats/recognition/decoded_encoding.h"
 #include "formats/recognition/lost_zero_points.h"
+#include "formats/recognition/paired_parts.h"
 #include "formats/recognition/part_names.h"
 #include "formats/storage/scale_shapes.h"
 
@@ -21,25 +21,12 @@ namespace ingot::formats {
 
 namespace {
 
-/// The parts of one weight as they were found by name.
-struct FoundParts {
-  StoredParts stored;
-  ScaleReach reach = ScaleReach::kAny;
-  bool global_divides = false;
-};
-
-constexpr std::string_view kWeightSuffix = ".weight";
-
 // Blocks of released models, tried after the one that a config claims. Sides are powers of two, so
 // two of them that give a scale the same shape decode a weight alike.
 constexpr std::array<Block, 6> kBlocks = {
     {{128, 128}, {64, 64}, {32, 32}, {1, 128}, {1, 64}, {1, 32}}};
 
-/// Dtypes whose numbers mean nothing without a scale.
-constexpr DTypeSet kCodes =
-    kOtherFloat8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
-
-/// Brings parts and weights together by their names, then finds the encoding of each weight.
+/// Finds the encoding of each weight.
 class Recogniser {
  public:
   Recogniser(const RecognitionInput& input, ErrorList& faults)
@@ -48,21 +35,16 @@ class Recogniser {
         claims_blocks_(input.config.quantization && input.config.quantization->weight_block_size),
         is_fp8_(input.config.quantization && input.config.quantization->quant_method == "fp8"),
         is_quark_(input.config.quantization && input.config.quantization->quant_method == "quark"),
-        has_zero_zero_points_(has_zero_zero_points(input.config)),
         lost_zero_points_(input.config),
-        found_(input.stored.size()),
-        is_part_(input.stored.size(), false) {
-    for (std::uint32_t i = 0; i < input.stored.size(); ++i) {
-      found_[i].stored.set(Part::kWeight, i);
-      pair_part(i);
-    }
+        paired_(pair_parts(input, faults)),
+        found_(paired_.found) {
     order_blocks();
   }
 
   std::vector<LogicalTensor> run(std::vector<StoredParts>* refused) {
     std::vector<LogicalTensor> tensors;
     for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
-      if (is_part_[i]) continue;
+      if (paired_.is_part[i]) continue;
       if (auto tensor = recognise(i)) {
         tensors.push_back(std::move(*tensor));
       } else if (refused != nullptr) {
@@ -75,10 +57,7 @@ class Recogniser {
 
  private:
   void fault(std::uint32_t stored, ErrorCode code, std::string message) {
-    const StoredTensor& tensor = input_.stored[stored];
-    faults_.add(Error(code, std::move(message))
-                    .in_file(input_.files[tensor.file].name)
-                    .in_tensor(tensor.name));
+    add_fault(input_, stored, code, std::move(message), faults_);
   }
 
   /// The block that fits most weights first, of several the one that the config claims.
@@ -108,87 +87,6 @@ class Recogniser {
       if (is_grid_of(block, weight, scale.shape)) return block;
     }
     return std::nullopt;
-  }
-
-  [[nodiscard]] std::optional<std::uint32_t> find_weight(std::string_view stem,
-                                                         const PartNaming& naming) const {
-    for (const PackedNaming& packed : packed_namings()) {
-      if (!naming.is_stacked || !packed.is_stacked) continue;
-      if (const auto blocks = input_.names.find(std::string(stem).append(packed.suffix)))
-        return blocks;
-    }
-    if (naming.is_stacked) return input_.names.find(stem);
-    std::string name(stem);
-    const auto plain = input_.names.find(name.append(kWeightSuffix));
-    if (plain && kCodes.has(input_.stored[*plain].dtype)) return plain;
-    for (const PackedNaming& naming_of_codes : packed_namings()) {
-      if (naming_of_codes.is_stacked) continue;
-      if (const auto packed = input_.names.find(std::string(stem).append(naming_of_codes.suffix)))
-        return packed;
-    }
-    return plain;
-  }
-
-  /// Notes whose part tensor `i` is, if it is one. Reports a part twice (kDuplicate), and a part of
-  /// a plain weight or of no weight (kMissingTensor).
-  void pair_part(std::uint32_t i) {
-    const StoredTensor& tensor = input_.stored[i];
-    for (const PartNaming& naming : part_namings()) {
-      if (!tensor.name.ends_with(naming.suffix) || tensor.name.size() == naming.suffix.size())
-        continue;
-      const auto stem =
-          std::string_view(tensor.name).substr(0, tensor.name.size() - naming.suffix.size());
-      const auto weight = find_weight(stem, naming);
-      const bool is_native = !naming.is_stacked && !naming.is_distinct;
-      if (weight && kCodes.has(input_.stored[*weight].dtype)) {
-        assign(i, *weight, naming);
-      } else if (naming.is_stacked && !naming.is_distinct && !weight) {
-        continue;  // by a shorter suffix it may be another's
-      } else if (naming.is_distinct || (is_native && is_surely_scale(tensor, weight.has_value()))) {
-        is_part_[i] = true;
-        report_orphan(i, stem, naming, weight);
-      }
-      return;
-    }
-  }
-
-  /// Parameters may be called `.scale` too, but exponents are always scales.
-  [[nodiscard]] bool is_surely_scale(const StoredTensor& tensor, bool has_weight) const {
-    return (input_.names_are_known && has_weight) || tensor.dtype == DType::kF8E8M0;
-  }
-
-  void assign(std::uint32_t part, std::uint32_t weight, const PartNaming& naming) {
-    is_part_[part] = true;
-    FoundParts& found = found_[weight];
-    const bool is_zero = naming.part == Part::kZeroPoint && has_zero_zero_points_;
-    const Part kind_of_part = is_zero ? Part::kOffset : naming.part;
-    if (found.stored.has(kind_of_part)) {
-      const std::string& first = input_.stored[found.stored[kind_of_part]].name;
-      std::string_view kind = part_facts(kind_of_part).meaning;
-      kind.remove_prefix(kind.find(' ') + 1);
-      fault(weight, ErrorCode::kDuplicate,
-            fmt::format("has two {}s, '{}' and '{}' (which one is meant? remove the other)", kind,
-                        first, input_.stored[part].name));
-      return;
-    }
-    found.stored.set(kind_of_part, part);
-    if (naming.part == Part::kScale) found.reach = naming.reach;
-    if (naming.part == Part::kGlobal) found.global_divides = naming.global_divides;
-  }
-
-  void report_orphan(std::uint32_t part, std::string_view stem, const PartNaming& naming,
-                     std::optional<std::uint32_t> weight) {
-    if (weight) {
-      fault(part, ErrorCode::kMissingTensor,
-            fmt::format("is {}, but '{}' is plain {} (was it cast without removing its scale?)",
-                        part_facts(naming.part).meaning, input_.stored[*weight].name,
-                        dtype_name(input_.stored[*weight].dtype)));
-    } else if (input_.is_complete) {
-      fault(part, ErrorCode::kMissingTensor,
-            fmt::format("is {}, but there is no '{}{}' (a file missing? fetch it again)",
-                        part_facts(naming.part).meaning, stem,
-                        naming.is_stacked ? "" : kWeightSuffix));
-    }
   }
 
   std::optional<LogicalTensor> recognise(std::uint32_t i) {
@@ -503,12 +401,10 @@ class Recogniser {
   ErrorList& faults_;
   bool claims_blocks_;  // `block` is no default
   bool is_fp8_, is_quark_;
-  bool has_zero_zero_points_;  // those that integers have are zeros
   LostZeroPoints lost_zero_points_;
-  // By stored tensor.
-  std::vector<FoundParts> found_;  // of weights; `stored` has the weight itself
-  std::vector<bool> is_part_;      // belongs to a weight, or should
-  std::vector<Block> blocks_;      // in the order in which they are tried
+  const PairedParts paired_;
+  const std::vector<FoundParts>& found_;  // in it
+  std::vector<Block> blocks_;             // in the order in which they are tried
 };
 
 }  // namespace
