@@ -288,10 +288,8 @@ class Table final : public FamilyTable {
 
   void read_tensors(const Yaml& tensors) {
     for (const Yaml& entry : tensors.list("tensors")) {
-      if (!entry.is_map()) entry.refuse("a row is not a map of name, role and so on");
-      const Yaml* group = entry.find("tensors");
+      const Yaml* group = entry.is_map() ? entry.find("tensors") : nullptr;
       if (group == nullptr) {
-        entry.require_keys(traits_and({"name"}));
         add_row(entry, {}, nullptr, 0);
         continue;
       }
@@ -304,11 +302,8 @@ class Table final : public FamilyTable {
       for (const std::string& prefix : under->texts("under")) {
         if (block == kMaxBlocks)
           under->refuse(fmt::format("under has more than {} names", kMaxBlocks));
-        for (const Yaml& row : group->list("tensors")) {
-          if (!row.is_map()) row.refuse("a row is not a map of name, role and so on");
-          row.require_keys(traits_and({"name"}));
+        for (const Yaml& row : group->list("tensors"))
           add_row(row, prefix, &entry, has_blocks ? block : 0);
-        }
         ++block;
       }
     }
@@ -316,6 +311,8 @@ class Table final : public FamilyTable {
 
   void add_row(const Yaml& entry, const std::string& prefix, const Yaml* group,
                std::uint8_t block) {
+    if (!entry.is_map()) entry.refuse("a row is not a map of name, role and so on");
+    entry.require_keys(traits_and({"name"}));
     if (rows_.size() == kMaxRows) entry.refuse(fmt::format("is row {}", kMaxRows + 1));
     const Yaml* name = entry.find("name");
     if (name == nullptr) entry.refuse("a row lacks the name of its tensor");
