@@ -8,6 +8,7 @@
 #include "convert/plan/band.h"
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
+#include "convert/recipe/narrowing.h"
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/source_activations.h"
@@ -15,7 +16,6 @@
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 #include "formats/relaid/decoded_values.h"
-#include "formats/text/list_text.h"
 
 namespace ingot::convert {
 
@@ -78,7 +78,8 @@ class Decider {
                       n_listed_));
     }
     require_sound_mtp(plan_, refusals_);
-    tell_narrowing();
+    for (std::string& text : narrowing_.sentences(recipe_))
+      plan_.warnings.push_back(std::move(text));
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
     drop_cache_scales(plan_);
     refuse_what_no_engine_loads(plan_, refusals_);
@@ -117,7 +118,7 @@ class Decider {
       decision.scheme.reset();
       ++n_listed_;
     }
-    note_narrowing(tensor, decision);
+    narrowing_.note(tensor, decision);
     PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
     if (decision.scheme && (*decision.scheme != from || changes_grid(tensor))) {
       planned.to = *decision.scheme;
@@ -128,42 +129,6 @@ class Decider {
     if (planned.action == Action::kQuantize) is_selected_[planned.to] = true;
     if (recipe_.mtp == MtpPolicy::kDrop && is_mtp(tensor)) planned.action = Action::kDrop;
     plan_.tensors.push_back(planned);
-  }
-
-  // Notes plain tensors of more bits than the rules ask for, narrowed or spared.
-  void note_narrowing(const LogicalTensor& tensor, const Decision& decision) {
-    const auto has_more_bits = [&](SchemeId to) {
-      const formats::SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
-      return !from.quantized && !formats::is_decoded(tensor.encoding) && !is_quantized(to) &&
-             from.code_bits > formats::scheme_facts(to).code_bits;
-    };
-    if (decision.scheme && has_more_bits(*decision.scheme)) {
-      narrowed_[decision.rule].push_back(tensor.name);
-    } else if (decision.spared_by != nullptr && !decision.scheme) {
-      spared_[decision.spared_by].push_back(tensor.name);
-    }
-  }
-
-  // In the order of the rules.
-  void tell_narrowing() {
-    for (const Rule& rule : recipe_.rules) {
-      const std::string text = fmt::format("rule '{}={}'", rule.selector.text(),
-                                           rule.scheme ? scheme_name(*rule.scheme) : "keep");
-      if (const auto found = spared_.find(&rule); found != spared_.end()) {
-        plan_.warnings.push_back(fmt::format(
-            "{} leaves {} as they are: a rule dequantizes, and narrows only a tensor whose whole "
-            "name or role it gives (role:NAME={})",
-            text, plain_tensors(found->second), scheme_name(*rule.scheme)));
-      }
-      if (const auto found = narrowed_.find(&rule); found != narrowed_.end())
-        plan_.warnings.push_back(fmt::format("{} narrows {}", text, plain_tensors(found->second)));
-    }
-  }
-
-  // `8 plain tensors of more bits ('a', 'b' and 6 more)`.
-  static std::string plain_tensors(const std::vector<std::string>& names) {
-    return fmt::format("{} plain tensor{} of more bits ({})", names.size(),
-                       names.size() == 1 ? "" : "s", list_text(names, 5, "'"));
   }
 
   // FP8 blocks to FP8 blocks, and INT4 to INT4, keep their scales unless another grid or group, or
@@ -508,7 +473,7 @@ class Decider {
   std::optional<formats::SourceActivations> said_;  // see said()
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
-  std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors
+  Narrowing narrowing_;
   Refusals refusals_;
 };
 
