@@ -336,13 +336,14 @@ CheckResult check_gathered(const std::filesystem::path& directory, const CheckOp
 }
 
 // A layout that is one engine's own is worth nothing where that engine does not load it.
-void judge_by_own_engine(const Checkpoint& model, const formats::Layout& layout,
-                         const engines::Serving& serving, CheckResult& result) {
+void judge_by_own_engine(const Checkpoint& model, const engines::EngineInput& input,
+                         const formats::Layout& layout, const engines::Serving& serving,
+                         CheckResult& result) {
   const engines::EngineRow* own = engines::find_engine(layout.engine);
   if (own == nullptr) return;
   const auto rules = loader_rules();
   const auto row = std::ranges::find(rules, own->engine, &LoaderRule::engine);
-  for (const engines::EngineVerdict& verdict : engines::believed_verdicts(model, serving)) {
+  for (const engines::EngineVerdict& verdict : engines::believed_verdicts(model, input, serving)) {
     if (verdict.engine != own || verdict.loads) continue;
     result.findings.push_back(
         violation(ErrorCode::kUnsupported, "", verdict.tensor,
@@ -363,7 +364,8 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
     const std::optional<Manifest> manifest = formats::read_manifest(model.directory());
     const formats::Layout* layout =
         formats::find_layout(manifest ? manifest->layout : "deepseek-mp");
-    for (Finding& finding : run_loader_rules(model, rule_options(options))) {
+    LoaderRules rules(model, rule_options(options));
+    for (Finding& finding : rules.run()) {
       if (layout != nullptr && !is_about_layout(*find_loader_rule(finding.rule), *layout)) continue;
       if (!told.contains({finding.rule, finding.tensor}))
         result.findings.push_back(std::move(finding));
@@ -371,7 +373,8 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
     // Ranks that cut experts; linears are cut by as many or more.
     const engines::Serving serving{.tensor_parallel =
                                        manifest && manifest->slicing ? manifest->slicing->etp : 1};
-    if (layout != nullptr) judge_by_own_engine(model, *layout, serving, result);
+    if (layout != nullptr)
+      judge_by_own_engine(model, rules.engine_input(), *layout, serving, result);
     if (manifest) admit_allowed(*manifest, result);
     result.family = model.family().name;
     result.dialect = model.dialect().name;

@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
-#include "formats/dialect/source_activations.h"
 #include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/unread_codes.h"
@@ -64,8 +63,9 @@ bool says_powers_of_two(const Checkpoint& checkpoint, const LogicalTensor& tenso
 
 // One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
 // or matrices where nothing is quantized.
-std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const Serving& serving) {
-  std::vector<EngineWeight> all = engine_weights(checkpoint, serving);
+std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const EngineInput& input,
+                                   const Serving& serving) {
+  std::vector<EngineWeight> all = engine_weights(checkpoint, input, serving);
   if (all.empty()) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme) ||
@@ -161,15 +161,11 @@ std::string_view failure_text(const EngineVerdict& verdict) {
   return verdict.is_silent ? "loads it without an error and computes garbage" : "does not load it";
 }
 
-std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Serving& serving) {
+std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const EngineInput& input,
+                                         const Serving& serving) {
   std::vector<EngineWeight> weights;
-  if (checkpoint.slicing() != nullptr) return weights;
-  std::optional<formats::SourceActivations> activations;
-  try {
-    activations.emplace(checkpoint.config(), checkpoint.dialect(), checkpoint.description());
-  } catch (const Error&) {
-    return weights;
-  }
+  const auto& activations = input.activations;
+  if (checkpoint.slicing() != nullptr || !activations) return weights;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!is_quantized(tensor.encoding.scheme)) {
       const EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
@@ -187,12 +183,12 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Ser
   return weights;
 }
 
-EngineVerdict engine_verdict(const Checkpoint& checkpoint, const EngineRow& engine,
-                             const Serving& serving) {
-  return engine_verdicts(checkpoint, std::array{&engine}, serving).front();
+EngineVerdict engine_verdict(const Checkpoint& checkpoint, const EngineInput& input,
+                             const EngineRow& engine, const Serving& serving) {
+  return engine_verdicts(checkpoint, input, std::array{&engine}, serving).front();
 }
 
-std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint,
+std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const EngineInput& input,
                                            std::span<const EngineRow* const> engines,
                                            const Serving& serving) {
   std::vector<EngineVerdict> verdicts;
@@ -211,7 +207,7 @@ std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint,
     if (formats::is_packed_int8(tensor.encoding))
       return none_known(tensor.name, "it was not tried with codes packed in 8 bits");
   }
-  const std::vector<EngineWeight> kinds = kinds_of(checkpoint, serving);
+  const std::vector<EngineWeight> kinds = kinds_of(checkpoint, input, serving);
   for (const EngineRow* engine : engines) {
     verdicts.push_back(verdict_of(*engine, checkpoint.dialect(), checkpoint.family().name, kinds));
   }

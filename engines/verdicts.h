@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engines/limits.h"
+#include "engines/modules/engine_input.h"
 #include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::engines {
@@ -19,10 +20,10 @@ struct Serving {
 
 /// The weights of a checkpoint as engines see them: quantized ones, and plain ones that a limit is
 /// about; none of a rank's slices, which no engine loads, nor where the lists of the config cannot
-/// be read (rows of their own say so). The names are those of the checkpoint, which must outlive
-/// them.
+/// be read (rows of their own say so). `input` is the checkpoint's. The names are those of the
+/// checkpoint, which must outlive them.
 std::vector<EngineWeight> engine_weights(const formats::Checkpoint& checkpoint,
-                                         const Serving& serving);
+                                         const EngineInput& input, const Serving& serving);
 
 /// Whether an engine loads every weight of a checkpoint in its scheme and dialect.
 struct EngineVerdict {
@@ -41,11 +42,12 @@ struct EngineVerdict {
 /// "does not load it", or what it does in silence.
 std::string_view failure_text(const EngineVerdict& verdict);
 
-/// A verdict of one version, by its rows.
-EngineVerdict engine_verdict(const formats::Checkpoint& checkpoint, const EngineRow& engine,
-                             const Serving& serving);
+/// A verdict of one version, by its rows; `input` is the checkpoint's.
+EngineVerdict engine_verdict(const formats::Checkpoint& checkpoint, const EngineInput& input,
+                             const EngineRow& engine, const Serving& serving);
 /// The same of several, in their order: the weights are read once.
 std::vector<EngineVerdict> engine_verdicts(const formats::Checkpoint& checkpoint,
+                                           const EngineInput& input,
                                            std::span<const EngineRow* const> engines,
                                            const Serving& serving);
 

@@ -105,8 +105,8 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
                 checkpoint.dialect().name)
         .in_file("config.json");
   }
-  EngineView view{.verdict = engine_verdict(checkpoint, engine, serving), .modules = {}};
   const EngineInput facts(checkpoint);
+  EngineView view{.verdict = engine_verdict(checkpoint, facts, engine, serving), .modules = {}};
   const ConfigReader reader(checkpoint, facts, engine);
   std::vector<Kind> kinds;
   std::map<std::tuple<std::vector<std::string>, std::string, std::string, std::string>, std::size_t>
@@ -143,10 +143,10 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
   return view;
 }
 
-std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const Serving& serving) {
-  std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint, engines(), serving);
+std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const EngineInput& facts,
+                                             const Serving& serving) {
+  std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint, facts, engines(), serving);
   if (checkpoint.slicing() != nullptr || checkpoint.dialect().is_read_only) return verdicts;
-  const EngineInput facts(checkpoint);
   const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
   for (EngineVerdict& verdict : verdicts) {
     if (!verdict.loads) continue;

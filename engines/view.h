@@ -32,9 +32,9 @@ EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& e
                        const Serving& serving = {});
 
 /// A verdict of the newest version of each engine, in the order of Engine: engine_verdict(), where
-/// an engine that reads every weight also has to believe of every linear
-/// layer what is stored, but for those for multi-token prediction.
+/// an engine that reads every weight also has to believe of every linear layer what is stored, but
+/// for those for multi-token prediction. `input` is the checkpoint's.
 std::vector<EngineVerdict> believed_verdicts(const formats::Checkpoint& checkpoint,
-                                             const Serving& serving = {});
+                                             const EngineInput& input, const Serving& serving = {});
 
 }  // namespace ingot::engines

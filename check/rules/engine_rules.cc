@@ -18,7 +18,7 @@ void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
 }
 
 void refused_by_all(const RuleInput& input) {
-  const EngineLimitsMet& limits = input.facts.engine_limits;
+  const EngineLimitsMet& limits = input.facts.engine_limits();
   for (const EngineLimitsMet::Met& met : limits.met()) {
     if (limits.is_refused_by_all() && met.limit->is_refusal() && met.limit->is_of_form())
       report_limit(input, met);
@@ -26,7 +26,7 @@ void refused_by_all(const RuleInput& input) {
 }
 
 void refused_by_one(const RuleInput& input) {
-  const EngineLimitsMet& limits = input.facts.engine_limits;
+  const EngineLimitsMet& limits = input.facts.engine_limits();
   for (const EngineLimitsMet::Met& met : limits.met()) {
     // The rule fp8.merged-partition tells of those.
     if (met.limit->scope == engines::EngineScope::kCutBlocks) continue;
@@ -37,7 +37,7 @@ void refused_by_one(const RuleInput& input) {
 }
 
 void right_with_options(const RuleInput& input) {
-  for (const EngineLimitsMet::Met& met : input.facts.engine_limits.met()) {
+  for (const EngineLimitsMet::Met& met : input.facts.engine_limits().met()) {
     if (met.engine->engine == input.row.engine && !met.limit->option.empty())
       report_limit(input, met);
   }

@@ -1,6 +1,7 @@
 #include "check/rules/loader_rules.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "check/rules/rule_input.h"
 #include "formats/base/printable.h"
@@ -12,7 +13,7 @@ using formats::Json;
 
 namespace {
 
-void run(const RuleInput& input) {
+void run_row(const RuleInput& input) {
   if (const auto* of_checkpoint = std::get_if<0>(&input.row.test)) (*of_checkpoint)(input);
   if (const auto* of_weight = std::get_if<1>(&input.row.test)) {
     for (const LogicalTensor& tensor : input.weights()) {
@@ -76,25 +77,48 @@ bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout) {
   return rule.engine && engines::newest(*rule.engine).word == layout.engine;
 }
 
-std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {
-  const RuleFacts facts(checkpoint, options.tensor_parallel);
+LoaderRules::LoaderRules(const Checkpoint& checkpoint, RuleOptions options)
+    : checkpoint_(checkpoint), options_(std::move(options)) {}
+
+LoaderRules::~LoaderRules() = default;
+
+const RuleFacts& LoaderRules::facts() {
+  if (!facts_) facts_ = std::make_unique<RuleFacts>(checkpoint_, options_.tensor_parallel);
+  return *facts_;
+}
+
+const engines::EngineInput& LoaderRules::engine_input() {
+  return facts();
+}
+
+std::vector<Finding> LoaderRules::run() {
   std::vector<Finding> all;
   for (const LoaderRule& row : loader_rules()) {
-    const std::string_view dialect = checkpoint.dialect().name;
-    if ((!row.dialect.empty() && row.dialect != dialect) || row.except == dialect) continue;
-    if (row.reads_values && !options.values) continue;
-    RuleFindings findings;
-    run({row, checkpoint, options, facts, findings});
-    for (Finding& finding : findings.take()) {
-      // A tensor that may be in a file that could not be read is not missing.
-      if (finding.code == ErrorCode::kMissingTensor && checkpoint.may_have_lost(finding.tensor))
-        continue;
-      finding.severity = row.severity;
-      finding.rule = row.name;
-      all.push_back(std::move(finding));
-    }
+    for (Finding& finding : run(row)) all.push_back(std::move(finding));
   }
   return all;
+}
+
+std::vector<Finding> LoaderRules::run(const LoaderRule& row) {
+  const std::string_view dialect = checkpoint_.dialect().name;
+  const bool is_of_another = !row.dialect.empty() && row.dialect != dialect;
+  if (is_of_another || row.except == dialect || (row.reads_values && !options_.values)) return {};
+  RuleFindings findings;
+  run_row({row, checkpoint_, options_, facts(), findings});
+  std::vector<Finding> found = findings.take();
+  // A tensor that may be in a file that could not be read is not missing.
+  std::erase_if(found, [&](const Finding& finding) {
+    return finding.code == ErrorCode::kMissingTensor && checkpoint_.may_have_lost(finding.tensor);
+  });
+  for (Finding& finding : found) {
+    finding.severity = row.severity;
+    finding.rule = row.name;
+  }
+  return found;
+}
+
+std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {
+  return LoaderRules(checkpoint, options).run();
 }
 
 }  // namespace ingot::check

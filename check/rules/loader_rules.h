@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "formats/records/layout.h"
 
 namespace ingot::engines {
+struct EngineInput;
 struct LinearModule;
 }
 
@@ -81,7 +83,33 @@ formats::Json remarks_json(const std::vector<std::string>& remarks, std::string_
 /// their layout is, so what engines make of the whole is nothing to them.
 bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout);
 
-/// The findings of every row for the checkpoint's dialect or for any, in table order.
+class RuleFacts;
+
+/// The rows over one checkpoint, which must outlive this. Facts that several rows need are found
+/// once, when the first row is asked.
+class LoaderRules {
+ public:
+  LoaderRules(const formats::Checkpoint& checkpoint, RuleOptions options);
+  ~LoaderRules();
+  LoaderRules(const LoaderRules&) = delete;
+  LoaderRules& operator=(const LoaderRules&) = delete;
+
+  /// The findings of every row for the checkpoint's dialect or for any, in table order.
+  std::vector<Finding> run();
+  /// Those of one row.
+  std::vector<Finding> run(const LoaderRule& row);
+  /// The part of the checkpoint that engines see.
+  const engines::EngineInput& engine_input();
+
+ private:
+  const RuleFacts& facts();
+
+  const formats::Checkpoint& checkpoint_;
+  RuleOptions options_;
+  std::unique_ptr<const RuleFacts> facts_;
+};
+
+/// LoaderRules::run() of a checkpoint.
 std::vector<Finding> run_loader_rules(const formats::Checkpoint& checkpoint,
                                       const RuleOptions& options);
 

@@ -26,7 +26,7 @@ bool is_stacked(const TensorRule& rule) {
 
 template <Gap gap>
 void missing(const RuleInput& input) {
-  const std::span<const std::string> names = input.facts.missing.of(gap);
+  const std::span<const std::string> names = input.facts.missing().of(gap);
   if (names.empty()) return;
   constexpr std::string_view kRemedy =
       gap == Gap::kMtpLayer ? " (set num_nextn_predict_layers to the number that exists)" : "";
@@ -53,7 +53,7 @@ void shapes(const RuleInput& input) {
   if (input.checkpoint.slicing() != nullptr) return;
   for (const LogicalTensor& tensor : input.weights()) {
     if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked || tensor.rule->any_shape ||
-        (tensor.layer && input.facts.missing.uneven().contains(*tensor.layer)))
+        (tensor.layer && input.facts.missing().uneven().contains(*tensor.layer)))
       continue;
     const Shape wanted = formats::promised_shape(tensor, input.config());
     if (tensor.shape != wanted)
@@ -69,7 +69,7 @@ void shapes(const RuleInput& input) {
 void expert_ids(const RuleInput& input) {
   missing<Gap::kExpert>(input);
   // Opening tells of main layers.
-  const auto& uneven = input.facts.missing.uneven();
+  const auto& uneven = input.facts.missing().uneven();
   for (const auto& [layer, n] : uneven) {
     if (layer >= input.config().num_hidden_layers)
       input.report_config(kShapeMismatch, "{}", formats::uneven_text(layer, n, input.config()));

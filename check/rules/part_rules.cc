@@ -60,7 +60,7 @@ const PartRow* part_row(const RuleInput& input, const LogicalTensor& tensor, Par
 /// The faults that the structure found in these parts of the row's weights.
 template <ErrorCode code, Part... parts>
 void structure(const RuleInput& input) {
-  for (const PartFault& fault : input.facts.part_faults) {
+  for (const PartFault& fault : input.facts.part_faults()) {
     if (fault.error.code() == code && input.is_about(fault.scheme) &&
         ((fault.part == parts) || ...))
       input.report(finding_of(fault.error));

@@ -5,23 +5,29 @@
 #include "engines/verdicts.h"
 
 namespace ingot::check {
-namespace {
-
-EngineLimitsMet find_limits(const Checkpoint& checkpoint, std::uint64_t ranks) {
-  EngineLimitsMet met(checkpoint.dialect());
-  const std::vector<engines::EngineWeight> weights =
-      engines::engine_weights(checkpoint, {.tensor_parallel = ranks});
-  for (const engines::EngineWeight& weight : weights) met.add(weight);
-  return met;
-}
-
-}  // namespace
 
 RuleFacts::RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks)
-    : EngineInput(checkpoint),
-      engine_limits(find_limits(checkpoint, ranks)),
-      part_faults(find_part_faults(checkpoint)),
-      missing(checkpoint) {}
+    : EngineInput(checkpoint), checkpoint_(checkpoint), ranks_(ranks) {}
+
+const EngineLimitsMet& RuleFacts::engine_limits() const {
+  if (!engine_limits_) {
+    const std::vector<engines::EngineWeight> weights =
+        engines::engine_weights(checkpoint_, *this, {.tensor_parallel = ranks_});
+    engine_limits_.emplace(checkpoint_.dialect());
+    for (const engines::EngineWeight& weight : weights) engine_limits_->add(weight);
+  }
+  return *engine_limits_;
+}
+
+const std::vector<PartFault>& RuleFacts::part_faults() const {
+  if (!part_faults_) part_faults_ = find_part_faults(checkpoint_);
+  return *part_faults_;
+}
+
+const MissingTensors& RuleFacts::missing() const {
+  if (!missing_) missing_.emplace(checkpoint_);
+  return *missing_;
+}
 
 void RuleFindings::add(const TensorRule* kind, Finding finding) {
   const auto [entry, is_new] = index_.try_emplace(kind, by_kind_.size());

@@ -70,17 +70,26 @@ using formats::text_at;
 using enum ErrorCode;
 using enum Severity;
 
-/// Facts of one checkpoint that several rules need.
-struct RuleFacts : engines::EngineInput {
-  /// Of weights that tensor parallelism cuts for so many ranks.
-  explicit RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks = 1);
+/// Facts of one checkpoint that several rules need. Those behind functions take a pass over all
+/// weights each, and are found when a rule first asks.
+class RuleFacts : public engines::EngineInput {
+ public:
+  /// Of weights that tensor parallelism cuts for so many ranks. The checkpoint must outlive this.
+  RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks);
 
   /// The limits of engines that the weights meet.
-  EngineLimitsMet engine_limits;
+  [[nodiscard]] const EngineLimitsMet& engine_limits() const;
   /// The faults of weights that are no logical tensors, and so in no other rule's view.
-  std::vector<PartFault> part_faults;
+  [[nodiscard]] const std::vector<PartFault>& part_faults() const;
   /// The tensors that the config promises and that are not here.
-  MissingTensors missing;
+  [[nodiscard]] const MissingTensors& missing() const;
+
+ private:
+  const Checkpoint& checkpoint_;
+  std::uint64_t ranks_;
+  mutable std::optional<EngineLimitsMet> engine_limits_;
+  mutable std::optional<std::vector<PartFault>> part_faults_;
+  mutable std::optional<MissingTensors> missing_;
 };
 
 /// The findings of one rule. A fault of one tensor of a kind is a fault of its sisters in every

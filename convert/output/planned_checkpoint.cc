@@ -1,6 +1,7 @@
 #include "convert/output/planned_checkpoint.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,10 +18,9 @@
 #include "convert/plan/passes.h"
 #include "engines/view.h"
 #include "formats/base/error.h"
-#include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/rank_slices.h"
-#include "formats/container/safetensors.h"
+#include "formats/container/tensor.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -111,20 +111,22 @@ std::vector<StoredTensor> whole_tensors(const Plan& plan) {
 }
 
 // As read_headers() gives those of files: by file, then by offset.
-std::vector<StoredTensor> stored_tensors(const PlannedBytes& bytes, std::size_t threads) {
-  const auto files = bytes.files();
-  std::vector<std::vector<StoredTensor>> by_file(files.size());
-  parallel_for(files.size(), threads, [&](std::size_t f) {
-    const auto file = static_cast<std::uint32_t>(f);
-    by_file[f] =
-        formats::parse_safetensors_header(bytes.header_bytes(file), files[f].n_bytes, files[f].name)
-            .tensors;
-    for (StoredTensor& tensor : by_file[f]) tensor.file = file;
-  });
+std::vector<StoredTensor> stored_tensors(const Plan& plan, std::span<const RankFile> files) {
   std::vector<StoredTensor> stored;
-  for (std::vector<StoredTensor>& tensors : by_file) {
-    std::move(tensors.begin(), tensors.end(), std::back_inserter(stored));
-    tensors = {};
+  for (std::uint32_t f = 0; f < files.size(); ++f) {
+    const PlannedFile& file = plan.files[files[f].file];
+    std::uint64_t offset = file.header_bytes;
+    for (formats::TensorSpec& spec : header_tensors(plan, file)) {
+      const std::uint64_t n_bytes = formats::byte_count(spec.dtype, spec.shape).value();
+      stored.push_back({.name = std::move(spec.name),
+                        .dtype = spec.dtype,
+                        .shape = std::move(spec.shape),
+                        .file = f,
+                        .offset = offset,
+                        .n_bytes = n_bytes});
+      offset += n_bytes;
+    }
+    INGOT_CHECK(offset == file.n_bytes);
   }
   return stored;
 }
@@ -190,6 +192,30 @@ void refuse_what_engine_does_not_load(const Plan& plan,
   }
 }
 
+/// The findings of loader rules in the source. A row is asked when the output breaks it, which most
+/// outputs do with none.
+class SourceFindings {
+ public:
+  SourceFindings(const Plan& plan, std::size_t threads)
+      : plan_(plan), rules_(plan.source, {.threads = threads, .values = false}) {}
+
+  /// Whether the source has this finding of its output. A rule names the first of several tensors,
+  /// which a copy has too.
+  bool has(const Finding& finding) {
+    const auto [row, is_new] = tensors_.try_emplace(finding.rule);
+    if (is_new) {
+      for (Finding& of_source : rules_.run(*check::find_loader_rule(finding.rule)))
+        row->second.insert(std::move(of_source.tensor));
+    }
+    return plan_.is_copy() ? !row->second.empty() : row->second.contains(finding.tensor);
+  }
+
+ private:
+  const Plan& plan_;
+  check::LoaderRules rules_;
+  std::map<std::string_view, std::set<std::string>> tensors_;  // by rule
+};
+
 std::string remedy_of_weight(const Finding& finding) {
   return fmt::format(
       "ingot convert --rule '{0}=bf16' makes it plain, --allow 'engine-refuses={0}' keeps it; ",
@@ -202,8 +228,10 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
                               std::size_t threads) {
   INGOT_CHECK(!rank || plan.has_rank_directories());
   const bool is_joined = plan.is_sliced() && !rank;
-  auto bytes = std::make_unique<PlannedBytes>(plan, files_of_directory(plan, rank));
+  std::vector<RankFile> files = files_of_directory(plan, rank);
   formats::AssembledModel model;
+  model.stored = is_joined ? whole_tensors(plan) : stored_tensors(plan, files);
+  auto bytes = std::make_unique<PlannedBytes>(plan, std::move(files));
   model.directory = plan.source.directory();
   model.file_names = file_names(plan, bytes->files(), plan.is_sliced() || !plan.json.index.empty());
   const std::string& config =
@@ -214,7 +242,6 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
         formats::parse_json(plan.json.description, plan.target.dialect->description_file);
   }
   model.side_files = plan.source.side_files();
-  model.stored = is_joined ? whole_tensors(plan) : stored_tensors(*bytes, threads);
   if (rank) model.slices = slices_of_rank(plan, *rank);
   model.bytes = std::move(bytes);
   // The source's were judged.
@@ -231,17 +258,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
   // Slices of an engine's layout are judged as that engine cuts experts for as many ranks.
   const std::uint64_t ranks =
       layout.is_sliced && !layout.engine.empty() ? plan.options.slicing.topology.etp : 1;
-  const auto findings_of = [&](const Checkpoint& checkpoint, std::uint64_t n_ranks) {
-    return check::run_loader_rules(
-        checkpoint, {.threads = threads, .values = false, .tensor_parallel = n_ranks});
-  };
-  // Rule and tensor, of the source. A rule names the first of several tensors, which a copy has
-  // too.
-  std::set<std::pair<std::string_view, std::string>> known;
-  const auto key_of = [&](const Finding& finding) {
-    return std::pair(finding.rule, plan.is_copy() ? std::string() : finding.tensor);
-  };
-  for (const Finding& finding : findings_of(plan.source, 1)) known.insert(key_of(finding));
+  SourceFindings source(plan, threads);
   // A conversion's plan has refused every tensor that no pattern covers, a repair's has not.
   const bool is_repair = plan.recipe.choices.repair != nullptr;
   const auto is_allowed = [&](const Finding& finding) {
@@ -256,14 +273,16 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
     // Warnings, and errors that the source has too or that are allowed.
     std::vector<Finding> accepted;
-    for (const Finding& finding : findings_of(output, rank ? 1 : ranks)) {
+    check::LoaderRules rules(
+        output, {.threads = threads, .values = false, .tensor_parallel = rank ? 1 : ranks});
+    for (const Finding& finding : rules.run()) {
       if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
       if (!rank) told.insert(finding.rule);
       if (rank && told.contains(finding.rule)) continue;
       // No words about a weight mend a form of the weight itself that loaders refuse.
       const bool is_beyond_repair =
           is_repair && check::find_loader_rule(finding.rule)->is_allowable;
-      const bool is_inherited = known.contains(key_of(finding)) && !is_beyond_repair;
+      const bool is_inherited = !is_beyond_repair && source.has(finding);
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code, "{} (loader rule {}; {}nothing is published)", finding.message,
                     finding.rule, is_beyond_repair ? remedy_of_weight(finding) : "");
@@ -279,7 +298,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
     }
     if (rank) continue;
     result.engines = engines::believed_verdicts(
-        output,
+        output, rules.engine_input(),
         {.tensor_parallel = ranks, .has_power_of_two_scales = plan.target.power_of_two_scales});
     if (!layout.is_sliced || !layout.engine.empty())
       refuse_what_engine_does_not_load(plan, result.engines, errors);

@@ -10,6 +10,7 @@
 
 #include "convert/plan/plan.h"
 #include "formats/base/error.h"
+#include "formats/container/safetensors.h"
 
 // The passes that make a plan, in the order in which make_plan() (convert/convert.cc) runs them.
 
@@ -56,6 +57,9 @@ void assign_files(Plan& plan);
 
 /// Fixes order, offsets and sizes in every file; the layout of docs/formats.md, "Writing".
 void lay_out_files(Plan& plan);
+
+/// The tensors of a file as its header has them: in the order of their data.
+std::vector<formats::TensorSpec> header_tensors(const Plan& plan, const PlannedFile& file);
 
 /// The module that loaders fuse the tensor into with others, which share a global scale; its own
 /// where it is not fused.

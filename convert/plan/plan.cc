@@ -31,13 +31,12 @@ const formats::PartRow& row_of(const PlannedTensor& planned, std::size_t part) {
   return *row;
 }
 
-// The header as it is without --align.
-std::string packed_header(const Plan& plan, const PlannedFile& row) {
+}  // namespace
+
+std::vector<formats::TensorSpec> header_tensors(const Plan& plan, const PlannedFile& row) {
   std::vector<formats::TensorSpec> specs;
-  if (!row.joined.empty()) {
-    for (const PlannedFile::Joined& joined : row.joined) specs.push_back(joined.spec);
-    return formats::safetensors_header_text(specs);
-  }
+  for (const PlannedFile::Joined& joined : row.joined) specs.push_back(joined.spec);
+  if (!row.joined.empty()) return specs;
   specs.reserve(row.parts.size());
   for (const PartRef& at : row.parts) {
     const PlannedTensor& planned = plan.tensors[at.tensor];
@@ -48,10 +47,8 @@ std::string packed_header(const Plan& plan, const PlannedFile& row) {
                       ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_shape()
                       : plan.stored_shape(planned, at.part)});
   }
-  return formats::safetensors_header_text(specs);
+  return specs;
 }
-
-}  // namespace
 
 bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planned) {
   if (planned.action == Action::kQuantize) return true;
@@ -142,7 +139,7 @@ std::vector<std::uint32_t> Plan::reread(const PlannedTensor& planned) const {
 }
 
 std::string Plan::header(std::size_t file) const {
-  std::string text = packed_header(*this, files[file]);
+  std::string text = formats::safetensors_header_text(header_tensors(*this, files[file]));
   if (options.shards.align == 0) return text;
   text.resize(round_up(text.size(), options.shards.align), ' ');
   const std::uint64_t n_bytes = text.size() - sizeof(n_bytes);

@@ -1,5 +1,6 @@
 #include "engines/modules/engine_input.h"
 
+#include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/modules/mtp_names.h"
@@ -53,6 +54,15 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   return modules;
 }
 
+std::optional<formats::SourceActivations> activations_of(const Checkpoint& checkpoint) {
+  try {
+    return formats::SourceActivations(checkpoint.config(), checkpoint.dialect(),
+                                      checkpoint.description());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 const Json* quantization_of(const Checkpoint& checkpoint) {
   const Json& block = formats::quantization_block(checkpoint.config());
   return block.is_object() ? &block : nullptr;
@@ -61,7 +71,9 @@ const Json* quantization_of(const Checkpoint& checkpoint) {
 }  // namespace
 
 EngineInput::EngineInput(const Checkpoint& checkpoint)
-    : quantization(quantization_of(checkpoint)), modules(find_modules(checkpoint)) {
+    : quantization(quantization_of(checkpoint)),
+      activations(activations_of(checkpoint)),
+      modules(find_modules(checkpoint)) {
   if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
     groups.emplace(*quantization, &group_faults);
   const Json& description = checkpoint.description();

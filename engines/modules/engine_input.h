@@ -8,6 +8,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/config_groups.h"
+#include "formats/dialect/source_activations.h"
 
 // The part of a checkpoint that engines see while they build a model: its linear layers, and what
 // the JSON says of them. No values are read.
@@ -44,6 +45,8 @@ struct EngineInput {
   std::vector<std::string> group_faults;  ///< what `groups` could not read
   /// The groups of compressed-tensors, where there is a quantization_config.
   std::optional<formats::ConfigGroups> groups;
+  /// Of quantized weights; nullopt where the lists of the config cannot be read.
+  std::optional<formats::SourceActivations> activations;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear
   /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
   /// like one (two dimensions, `X.weight`, neither norm nor embedding).

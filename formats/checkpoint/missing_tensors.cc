@@ -1,5 +1,6 @@
 #include "formats/checkpoint/missing_tensors.h"
 
+#include <deque>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -19,30 +20,37 @@ constexpr RoleSet kIndexer = {Role::kIndexerQ, Role::kIndexerK, Role::kIndexerKN
 
 // The tensors that are here, by name and by layer.
 struct Present {
-  std::unordered_set<std::string> names;   // of weights, whatever their codes are called
+  std::unordered_set<std::string_view> names;  // of weights, whatever their codes are called
+  std::deque<std::string> spelled;             // those of weights that were not understood
   std::set<std::uint32_t> layers;          // with at least one tensor
   std::set<std::uint32_t> stacked_layers;  // with experts in one tensor
 };
 
 Present list_present(const Checkpoint& checkpoint) {
   Present present;
-  // The names by which rows know weights that were understood.
-  std::vector<std::string_view> known(checkpoint.stored().size());
+  const auto stored = checkpoint.stored();
+  present.names.reserve(stored.size());
+  // The names by which rows know weights that were understood, and the other parts of these.
+  std::vector<std::string_view> known(stored.size());
+  std::vector<bool> is_part(stored.size());
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     present.names.insert(tensor.name);
     if (!tensor.layer) continue;
     known[tensor.encoding.stored.weight()] = tensor.name;
+    tensor.encoding.stored.for_each(
+        [&](Part part, std::uint32_t index) { is_part[index] = part != Part::kWeight; });
     present.layers.insert(*tensor.layer);
     if (tensor.rule != nullptr && tensor.rule->presence == Presence::kStacked)
       present.stacked_layers.insert(*tensor.layer);
   }
   // A tensor that could not be understood (no scale, say) is still not missing.
   const NameGrammar grammar(checkpoint.family(), checkpoint.config());
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    std::string name = weight_name(checkpoint.stored()[i]);
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (is_part[i]) continue;
+    std::string name = weight_name(stored[i]);
     if (name == known[i]) continue;
     const auto match = grammar.match(name);
-    present.names.insert(std::move(name));
+    present.names.insert(present.spelled.emplace_back(std::move(name)));
     if (match && match->layer) present.layers.insert(*match->layer);
   }
   return present;

@@ -78,6 +78,8 @@ std::size_t ConfigGroups::Entries::match(const std::string& module) const {
 std::size_t ConfigGroups::Entries::find(std::string_view module) const {
   if (texts.empty()) return kNone;
   std::string name(module);
+  // Only expressions take longer than a look into what was found.
+  if (patterns.empty()) return match(name);
   const std::scoped_lock lock(found->mutex);
   const auto known = found->places.find(name);
   if (known != found->places.end()) return known->second;

@@ -80,7 +80,8 @@ TEST(LoaderRules, AreQuietOnEverySpellingOfEveryDialect) {
 engines::EngineVerdict verdict_of(Engine engine, const EditableCheckpoint& edited) {
   const TempDir dir;
   edited.write(dir.path());
-  return engine_verdict(Checkpoint::open(dir.path()), engines::newest(engine), {});
+  const Checkpoint model = Checkpoint::open(dir.path());
+  return engine_verdict(model, engines::EngineInput(model), engines::newest(engine), {});
 }
 
 // The parts of static FP8 have the names of transformers there, and these.

@@ -87,7 +87,8 @@ TEST_F(UnreadCodes, AreNoKnownTensorOfAnyEngine) {
   tiny_.write(directory_ / "in");
   const auto source = formats::Checkpoint::open(directory_ / "in", {.family = "generic"});
   for (const engines::EngineRow* engine : engines::engines()) {
-    const engines::EngineVerdict verdict = engines::engine_verdict(source, *engine, {});
+    const engines::EngineVerdict verdict =
+        engines::engine_verdict(source, engines::EngineInput(source), *engine, {});
     EXPECT_FALSE(verdict.loads);
     EXPECT_EQ(verdict.tensor, kName);
   }
@@ -166,9 +167,10 @@ TEST(PackedInt8, BecomesPlainAndIsNotKept) {
   tiny.write(directory / "in");
 
   const auto source = formats::Checkpoint::open(directory / "in");
-  EXPECT_TRUE(engines::engine_weights(source, {}).empty());
+  EXPECT_TRUE(engines::engine_weights(source, engines::EngineInput(source), {}).empty());
   for (const engines::EngineRow* engine : engines::engines()) {
-    const engines::EngineVerdict verdict = engines::engine_verdict(source, *engine, {});
+    const engines::EngineVerdict verdict =
+        engines::engine_verdict(source, engines::EngineInput(source), *engine, {});
     EXPECT_FALSE(verdict.loads || verdict.is_known);
     EXPECT_EQ(verdict.tensor, std::string(kModule) + ".weight");
   }
