@@ -18,7 +18,6 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
-#include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "library/current_error.h"
 

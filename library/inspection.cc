@@ -18,8 +18,6 @@ namespace ingot::library {
 using formats::Checkpoint;
 using formats::Json;
 using formats::LogicalTensor;
-using formats::StoredTensor;
-using formats::TensorSource;
 using quantize::TensorStatistics;
 
 namespace {
@@ -56,7 +54,7 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
   return found;
 }
 
-std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
+std::optional<TensorStatistics> tensor_statistics(const formats::TensorSource& source,
                                                   const LogicalTensor& tensor,
                                                   std::size_t threads) {
   TensorStatistics all;
@@ -99,7 +97,7 @@ Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
                {"scheme", scheme_name(tensor.encoding.scheme)},
                {"parts", Json::array()}};
   tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
-    const StoredTensor& stored = checkpoint.stored()[index];
+    const formats::StoredTensor& stored = checkpoint.stored()[index];
     json["parts"].push_back({{"name", stored.name},
                              {"dtype", formats::dtype_name(stored.dtype)},
                              {"shape", stored.shape},

@@ -14,7 +14,6 @@ namespace ingot::library {
 using formats::Checkpoint;
 using formats::Json;
 using formats::json_list;
-using formats::LogicalTensor;
 using formats::ModelConfig;
 using formats::Role;
 using formats::StoredTensor;
@@ -69,7 +68,7 @@ Summary summarize(const Checkpoint& source, const AsStored& as_stored) {
     add(summary.by_dtype(stored.dtype, formats::dtype_name(stored.dtype)),
         formats::element_count(stored.shape).value_or(0), stored.n_bytes);
   }
-  for (const LogicalTensor& tensor : source.tensors()) {
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
     const Role role = role_of(tensor);
     const formats::SchemeId scheme = tensor.encoding.scheme;
     const bool is_cache_scale = formats::is_cache_scale(tensor.rule);

@@ -18,7 +18,6 @@
 namespace ingot::cli {
 namespace {
 
-using formats::Checkpoint;
 using formats::Json;
 using verify::CalibrationReport;
 
@@ -52,7 +51,7 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
 }
 
 int run_calibrate(const CalibrateFlags& flags) {
-  const Checkpoint source = open_source(flags);
+  const formats::Checkpoint source = open_source(flags);
   CalibrationReport report;
   read_text(flags, source, "calibrating layers",
             [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {

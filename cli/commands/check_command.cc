@@ -23,7 +23,6 @@ namespace ingot::cli {
 
 using check::CheckResult;
 using check::Finding;
-using check::LoaderRule;
 using check::Severity;
 using formats::Json;
 
@@ -43,7 +42,7 @@ std::string counted(std::uint64_t n, std::string_view noun) {
 std::string findings_text(const std::vector<Finding>& findings) {
   std::vector<ListedFault> faults;
   for (const Finding& finding : findings) {
-    const LoaderRule* rule = check::find_loader_rule(finding.rule);
+    const check::LoaderRule* rule = check::find_loader_rule(finding.rule);
     faults.push_back({.before = fmt::format("{}: ", check::severity_name(finding.severity)),
                       .file = finding.file,
                       .tensor = finding.tensor,

@@ -6,7 +6,6 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/printable.h"
-#include "formats/json/json.h"
 #include "library/options/flag_table.h"
 
 namespace ingot::cli {

@@ -6,7 +6,6 @@
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fd.h"
-#include "formats/json/json.h"
 #include "verify/compare/comparison.h"
 #include "verify/verification.h"
 

@@ -24,8 +24,6 @@
 namespace ingot::cli {
 namespace {
 
-using library::kJoin;
-
 // The flags as given; validated into a recipe and options when the command runs.
 struct ConvertFlags : library::ConvertOptions {
   std::string explain, mpi = "auto";
@@ -84,7 +82,7 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
   }
   if (is_first && code == kExitDone) {
     ConvertFlags all = flags;
-    if (!is_shown) all.part = kJoin;
+    if (!is_shown) all.part = library::kJoin;
     code = run_convert(all);
   }
   return code;

@@ -22,7 +22,6 @@
 #include "convert/output/version.h"
 #include "convert/run/band_encoder.h"
 #include "formats/base/parallel.h"
-#include "formats/json/json.h"
 #include "library/options/flag_table.h"
 
 namespace ingot::cli {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "convert/job/part_journals.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/error.h"
-#include "formats/json/json.h"
 #include "library/options/flag_table.h"
 
 namespace ingot::cli {

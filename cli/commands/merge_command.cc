@@ -5,14 +5,11 @@
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
-#include "formats/base/foreign_files.h"
 #include "formats/files/hub_cache.h"
 #include "library/options/flag_table.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
-
-using formats::Checkpoint;
 
 namespace {
 
@@ -34,7 +31,7 @@ int run_merge(MergeFlags& flags) {
   flags.job.execute.stamps.add(flags.input);
   convert::Recipe recipe;
   convert::allow_as_recorded(formats::checkpoint_directory(flags.input), recipe.allow);
-  const Checkpoint source =
+  const formats::Checkpoint source =
       shard::open_source(flags.input, {.open = {.family = flags.family,
                                                 .allow_unknown = &recipe.allow.unknown_tensor,
                                                 .threads = threads},

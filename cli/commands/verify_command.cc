@@ -16,7 +16,6 @@
 #include "convert/plan/job_part.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/json/json.h"
 #include "verify/part_report.h"
 #include "verify/verification.h"
 

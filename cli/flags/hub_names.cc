@@ -5,8 +5,6 @@
 #include <optional>
 #include <string>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/files/hub_cache.h"
 #include "library/options/flag_table.h"

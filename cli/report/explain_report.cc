@@ -11,7 +11,6 @@
 
 namespace ingot::cli {
 
-using convert::Plan;
 using convert::PlannedTensor;
 using formats::Json;
 
@@ -24,7 +23,7 @@ std::string rule_text(const convert::Rule& rule) {
 
 }  // namespace
 
-Json explain_json(const Plan& plan, std::string_view name) {
+Json explain_json(const convert::Plan& plan, std::string_view name) {
   const auto planned = std::ranges::find_if(plan.tensors, [&](const PlannedTensor& tensor) {
     return plan.tensor_of(tensor).name == name;
   });

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include "engines/serve_command.h"
 #include "formats/base/error.h"

@@ -20,8 +20,6 @@
 
 namespace ingot::convert {
 
-using formats::Checkpoint;
-
 namespace fs = std::filesystem;
 
 namespace {

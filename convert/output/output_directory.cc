@@ -1,10 +1,7 @@
 #include "convert/output/output_directory.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "convert/output/apart.h"
 #include "convert/output/manifest_writer.h"

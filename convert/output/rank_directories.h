@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "convert/output/output_directory.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "formats/base/stop_scope.h"

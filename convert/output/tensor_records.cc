@@ -5,13 +5,11 @@
 
 namespace ingot::convert {
 
-using formats::LogicalTensor;
-using formats::StoredTensor;
 using formats::TensorHash;
 using formats::TensorRecord;
 
 TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const TensorResult& done) {
-  const LogicalTensor& tensor = plan.tensor_of(planned);
+  const formats::LogicalTensor& tensor = plan.tensor_of(planned);
   TensorRecord record{.name = tensor.name,
                       .role = std::string(formats::role_name(role_of(tensor))),
                       .layer = tensor.layer,
@@ -41,7 +39,7 @@ std::vector<TensorHash> source_hashes(const Plan& plan, const PlannedTensor& pla
                                       const TensorResult& done) {
   std::vector<TensorHash> hashes;
   for (const std::uint32_t index : plan.stored_of(planned)) {
-    const StoredTensor& stored = plan.source.stored()[index];
+    const formats::StoredTensor& stored = plan.source.stored()[index];
     hashes.push_back({.name = stored.name,
                       .file = plan.source.files()[stored.file].name,
                       .dtype = std::string(formats::dtype_name(stored.dtype)),

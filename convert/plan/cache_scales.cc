@@ -16,7 +16,6 @@
 
 namespace ingot::convert {
 
-using formats::Checkpoint;
 using formats::Json;
 using formats::LogicalTensor;
 
@@ -27,7 +26,7 @@ struct Range {
   float least = std::numeric_limits<float>::infinity();
   float largest = -std::numeric_limits<float>::infinity();
 
-  void add(const Checkpoint& source, const LogicalTensor& tensor) {
+  void add(const formats::Checkpoint& source, const LogicalTensor& tensor) {
     try {
       const std::uint32_t stored = tensor.encoding.stored.weight();
       for (const float value : formats::read_small_numbers(source, stored)) {

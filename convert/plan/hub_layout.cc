@@ -1,9 +1,7 @@
-#include <algorithm>
 #include <map>
 
 #include "convert/plan/passes.h"
 #include "formats/base/checked.h"
-#include "formats/container/checkpoint_index.h"
 
 // Layout hf: one directory, its files those of the source or of a size.
 

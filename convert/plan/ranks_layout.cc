@@ -10,10 +10,8 @@
 
 namespace ingot::convert {
 
-using formats::LogicalTensor;
 using shard::Owner;
 using shard::RankPosition;
-using shard::Slicing;
 
 namespace {
 
@@ -44,7 +42,7 @@ class RowAssigner {
   };
 
   void assign(PlannedTensor& planned) {
-    const LogicalTensor& tensor = plan_.tensor_of(planned);
+    const formats::LogicalTensor& tensor = plan_.tensor_of(planned);
     const std::vector<std::uint32_t> ep_ranks = ep_ranks_of(plan_, planned);
     const bool is_stack = planned.cut.owner == Owner::kExpert && is_expert_stack(tensor.rule->role);
     std::vector<PlannedPlace> places;
@@ -151,7 +149,7 @@ class RowAssigner {
   }
 
   Plan& plan_;
-  const Slicing& slicing_ = *plan_.slicing;
+  const shard::Slicing& slicing_ = *plan_.slicing;
   const std::uint64_t max_bytes_ = plan_.options.shards.max_shard_bytes.value_or(kRankFileBytes);
   std::map<Key, Row> rows_;
 };

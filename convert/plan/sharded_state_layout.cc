@@ -16,13 +16,12 @@
 
 namespace ingot::convert {
 
-using engines::StatePlace;
 using formats::LogicalTensor;
 using formats::SchemeId;
 
 namespace {
 
-std::optional<StatePlace> place_of(const Plan& plan, std::string_view name) {
+std::optional<engines::StatePlace> place_of(const Plan& plan, std::string_view name) {
   return engines::state_place(name, plan.source.family().name, plan.source.config());
 }
 

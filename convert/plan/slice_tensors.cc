@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include <fmt/format.h>
 
@@ -9,7 +8,6 @@
 
 namespace ingot::convert {
 
-using formats::Checkpoint;
 using formats::LogicalTensor;
 using formats::SchemeId;
 
@@ -106,7 +104,7 @@ void become_plain(const LogicalTensor& tensor, PlannedTensor& planned, SchemeId 
 }
 
 void slice_tensors(Plan& plan) {
-  const Checkpoint& source = plan.source;
+  const formats::Checkpoint& source = plan.source;
   const PlanOptions& options = plan.options;
   if (!options.layout->is_sliced) return;
   if (source.family().rules.empty() && !options.slicing.topology.is_single()) {

@@ -4,8 +4,6 @@
 #include <array>
 #include <optional>
 
-#include <fmt/format.h>
-
 #include "formats/base/fd.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"

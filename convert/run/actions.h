@@ -15,7 +15,6 @@
 #include "convert/run/part_writer.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
-#include "quantize/scheme.h"
 
 namespace ingot::convert {
 

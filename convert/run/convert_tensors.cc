@@ -5,7 +5,6 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>

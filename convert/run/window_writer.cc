@@ -1,7 +1,6 @@
 #include "convert/run/window_writer.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include <fcntl.h>
 

@@ -1,6 +1,5 @@
 #include "formats/base/fault_lines.h"
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 

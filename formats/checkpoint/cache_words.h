@@ -5,7 +5,6 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
-#include "formats/json/json.h"
 
 namespace ingot::formats {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include "formats/base/checked.h"

@@ -5,7 +5,6 @@
 #include <map>
 #include <span>
 #include <unordered_set>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

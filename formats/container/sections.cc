@@ -1,6 +1,5 @@
 #include "formats/container/sections.h"
 
-#include <algorithm>
 #include <limits>
 #include <numeric>
 

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "formats/base/error.h"
 #include "formats/dialect/config_groups.h"

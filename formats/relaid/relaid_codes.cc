@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include "formats/text/text_input.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 

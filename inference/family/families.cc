@@ -4,7 +4,6 @@
 #include <string>
 
 #include "formats/family/family_yaml.h"
-#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "inference/family/forward_table.h"
 #include "inference/family/spec_parts.h"

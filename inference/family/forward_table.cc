@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

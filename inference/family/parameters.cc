@@ -1,14 +1,11 @@
 #include "inference/family/parameters.h"
 
-#include <cmath>
-
 #include "formats/base/words.h"
 #include "formats/json/json.h"
 #include "inference/family/spec_parts.h"
 
 namespace ingot::inference {
 
-using formats::ForwardParameters;
 using formats::ForwardValue;
 using formats::Json;
 
@@ -115,7 +112,7 @@ void Parameters::require_all_asked() const {
 const ForwardValue* Parameters::find(std::string_view name) {
   if (std::ranges::find(asked_, name) == asked_.end()) asked_.push_back(name);
   const auto found =
-      std::ranges::find(part_.parameters, name, &ForwardParameters::value_type::first);
+      std::ranges::find(part_.parameters, name, &formats::ForwardParameters::value_type::first);
   return found == part_.parameters.end() ? nullptr : &found->second;
 }
 

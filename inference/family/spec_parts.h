@@ -7,8 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/config/model_config.h"
 #include "formats/json/json_fields.h"

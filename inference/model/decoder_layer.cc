@@ -5,8 +5,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"

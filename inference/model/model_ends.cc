@@ -1,7 +1,6 @@
 #include "inference/model/model_ends.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "formats/base/error.h"
 #include "inference/kernels/vector_math.h"

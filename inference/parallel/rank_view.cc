@@ -1,7 +1,5 @@
 #include "inference/parallel/rank_view.h"
 
-#include <algorithm>
-
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"

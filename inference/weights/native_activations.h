@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/dialect/source_activations.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
 
 namespace ingot::inference {

@@ -27,7 +27,6 @@ namespace ingot::inference {
 
 using formats::LogicalTensor;
 using formats::Shape;
-using formats::StoredTensor;
 
 namespace {
 
@@ -304,7 +303,7 @@ std::vector<float> WeightStore::vector_part(std::string_view name, std::size_t n
 std::vector<std::uint64_t> WeightStore::whole_numbers(std::string_view name,
                                                       const Shape& shape) const {
   const std::uint32_t index = find(name, shape).encoding.stored.weight();
-  const StoredTensor& stored = source_.stored()[index];
+  const formats::StoredTensor& stored = source_.stored()[index];
   const bool is_wide = stored.dtype == formats::DType::kI64;
   if (!is_wide && stored.dtype != formats::DType::kI32) {
     throw Error(ErrorCode::kUnsupported, "is {}, but must be I64 or I32 here",

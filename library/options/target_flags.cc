@@ -15,7 +15,6 @@
 namespace ingot {
 
 using convert::Recipe;
-using formats::Checkpoint;
 
 namespace {
 
@@ -91,7 +90,7 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
                       convert::Choices& choices) {
   if (flags.scales_from.empty()) return;
-  auto release = std::make_shared<Checkpoint>(
+  auto release = std::make_shared<formats::Checkpoint>(
       shard::open_source(flags.scales_from, {.open = {.family = family, .threads = threads}}));
   choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, {.n = threads});
   choices.scales_from = std::move(release);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "convert/recipe/recipe.h"
-#include "formats/checkpoint/checkpoint.h"
 #include "library/options/flag_table.h"
 
 namespace ingot {

@@ -4,7 +4,6 @@
 #include <array>
 #include <numeric>
 #include <set>
-#include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

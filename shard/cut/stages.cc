@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
 
 #include <fmt/format.h>
 
@@ -12,7 +11,6 @@
 
 namespace ingot::shard {
 
-using formats::LogicalTensor;
 using formats::Role;
 
 namespace {
@@ -21,7 +19,7 @@ namespace {
 /// them.
 std::vector<std::uint64_t> layer_bytes(const formats::TensorSource& source,
                                        std::span<const std::uint64_t> n_bytes) {
-  const std::span<const LogicalTensor> tensors = source.tensors();
+  const std::span<const formats::LogicalTensor> tensors = source.tensors();
   INGOT_CHECK(n_bytes.size() == tensors.size());
   std::vector<std::uint64_t> layers(static_cast<std::size_t>(source.config().num_hidden_layers));
   if (layers.empty()) return layers;

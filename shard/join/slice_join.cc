@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <numeric>
-#include <tuple>
 #include <unordered_set>
 
 #include <fmt/format.h>

@@ -1,7 +1,5 @@
 #include "inference/model/attention/compressor.h"
 
-#include <algorithm>
-
 #include "inference/model/attention/pooled_window.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/recent_rows.h"

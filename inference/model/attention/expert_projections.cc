@@ -1,9 +1,6 @@
 #include "inference/model/attention/expert_projections.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <string>
 
 #include "formats/base/error.h"
 #include "inference/kernels/matmul.h"

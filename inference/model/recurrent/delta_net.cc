@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "inference/kernels/vector_math.h"

@@ -18,7 +18,6 @@
 namespace ingot::inference {
 
 using formats::FineRole;
-using formats::Role;
 
 namespace {
 
@@ -41,7 +40,7 @@ NgramLookup::NgramLookup(const BlockWeights& weights, const StepContext& context
   convolution_ = weights.vector(FineRole::kNgramConvolution, {streams, 1, spec.kernel});
   const formats::Shape part = {spec.rows / spec.parts, spec.width};
   for (std::uint32_t i = 0; i < spec.parts; ++i) {
-    parts_.push_back(weights.name(Role::kLookupTable, i));
+    parts_.push_back(weights.name(formats::Role::kLookupTable, i));
     // The part is there and has this shape.
     static_cast<void>(store_->bytes_of(
         {.name = parts_.back(), .whole = part, .rows = {0, 1}, .cols = {0, spec.width}}));

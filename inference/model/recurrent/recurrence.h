@@ -2,8 +2,6 @@
 
 #include <span>
 
-#include "formats/container/tensor.h"
-
 // The steps of mixers that remember a sequence in a state of fixed size. Each takes one token, so
 // that a prompt in chunks is computed as token by token: the same operations in the same order.
 // All arithmetic is FP32; sums whose order is not said are in the order of dot().
