@@ -267,11 +267,6 @@ std::string_view Tokenizer::token(std::int32_t id) const {
   return decoded_token(id, false).value_or(std::string_view());
 }
 
-bool Tokenizer::is_special(std::int32_t id) const {
-  const AddedToken* added = parts_->added_tokens.by_id(id);
-  return added != nullptr && added->special;
-}
-
 std::size_t Tokenizer::size() const {
   return std::max(parts_->vocabulary.size(), parts_->added_tokens.size());
 }

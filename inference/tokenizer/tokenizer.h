@@ -46,7 +46,6 @@ class Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
   /// The token as it is spelled in the file; empty for ids outside the vocabulary.
   [[nodiscard]] std::string_view token(std::int32_t id) const;
-  [[nodiscard]] bool is_special(std::int32_t id) const;
   /// The highest id + 1. A model's vocabulary may be larger.
   [[nodiscard]] std::size_t size() const;
 

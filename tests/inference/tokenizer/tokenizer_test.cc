@@ -42,7 +42,6 @@ TEST(Tokenizer, DecodesIdsOutsideTheVocabularyToNothing) {
   EXPECT_EQ(tokenizer.token(256), "");
   EXPECT_EQ(tokenizer.token(-1), "");
   EXPECT_EQ(tokenizer.id_of("no such token"), std::nullopt);
-  EXPECT_FALSE(tokenizer.is_special(-1));
 }
 
 TEST(Tokenizer, CountsIdsUpToTheHighest) {
@@ -254,9 +253,6 @@ TEST(AddedTokens, StayInTheTextUnlessSpecial) {
   const Ids ids{301, 'a', 300};
   EXPECT_EQ(tokenizer.decode(ids, false), "<think>a<｜end｜>");
   EXPECT_EQ(tokenizer.decode(ids, true), "<think>a");
-  EXPECT_TRUE(tokenizer.is_special(300));
-  EXPECT_FALSE(tokenizer.is_special(301));
-  EXPECT_FALSE(tokenizer.is_special('a'));
 }
 
 TEST(AddedTokens, AreSpelledWithTheirOwnBars) {
@@ -296,7 +292,7 @@ TEST(AddedTokens, HideWhatIsInThemFromTheNormalizer) {
 TEST(AddedTokens, MayStandInTheVocabularyToo) {
   const auto tokenizer = with_tokens({added_token('a', "a", true)});
   EXPECT_EQ(tokenizer.encode("ba", false), (Ids{'b', 'a'}));
-  EXPECT_TRUE(tokenizer.is_special('a'));
+  EXPECT_EQ(tokenizer.decode(Ids{'b', 'a'}, true), "b");
   EXPECT_EQ(tokenizer.size(), 256U);
 }
 
