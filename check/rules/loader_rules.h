@@ -20,7 +20,7 @@
 namespace ingot::engines {
 struct EngineInput;
 struct LinearModule;
-}
+}  // namespace ingot::engines
 
 namespace ingot::check {
 
