@@ -10,8 +10,6 @@ constexpr std::string_view kV4Fp4OfSglang =
     "python/sglang/srt/model_loader/loader.py: is_fp4_experts";
 constexpr std::string_view kV4OfSglang =
     "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
-constexpr std::string_view kUnfilled =
-    "its loader renames weight_scale_inv, and leaves the scales of blocks unfilled";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
 constexpr SchemeSet kOfDense = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
@@ -46,6 +44,17 @@ constexpr std::array kLoads = {
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
 };
+
+// Its models/llama.py:723, for families that it loads; a line in its log is all that tells.
+constexpr EngineLimit unfilled(std::string_view family, SchemeId scheme, std::string_view instead) {
+  return {.dialect = kDeepseek,
+          .scheme = scheme,
+          .scope = kAny,
+          .reason = "its loader renames weight_scale_inv, and leaves the scales of blocks unfilled",
+          .instead = instead,
+          .family = family,
+          .effect = kGarbage};
+}
 
 constexpr std::array kLimits = {
     EngineLimit{kCt, kFp8Block, kWeightOnly, kAny, kNoInputs, kDynamicInstead, ""},
@@ -88,35 +97,10 @@ constexpr std::array kLimits = {
     EngineLimit{kDeepseek, kFp8Block, std::nullopt, kAny,
                 "its loader renames weight_scale_inv, since releases have one number a tensor",
                 "fp8-channel", "", "ministral3"},
-    // Its models/llama.py:723: a line in its log is all that tells.
-    EngineLimit{.dialect = kDeepseek,
-                .scheme = kFp8Block,
-                .scope = kAny,
-                .reason = kUnfilled,
-                .instead = "dialect compressed-tensors",
-                .family = "llama",
-                .effect = kGarbage},
-    EngineLimit{.dialect = kDeepseek,
-                .scheme = kInt8Block,
-                .scope = kAny,
-                .reason = kUnfilled,
-                .instead = "int8 of compressed-tensors",
-                .family = "llama",
-                .effect = kGarbage},
-    EngineLimit{.dialect = kDeepseek,
-                .scheme = kFp8Block,
-                .scope = kAny,
-                .reason = kUnfilled,
-                .instead = "dialect compressed-tensors",
-                .family = "mistral",
-                .effect = kGarbage},
-    EngineLimit{.dialect = kDeepseek,
-                .scheme = kInt8Block,
-                .scope = kAny,
-                .reason = kUnfilled,
-                .instead = "int8 of compressed-tensors",
-                .family = "mistral",
-                .effect = kGarbage},
+    unfilled("llama", kFp8Block, "dialect compressed-tensors"),
+    unfilled("llama", kInt8Block, "int8 of compressed-tensors"),
+    unfilled("mistral", kFp8Block, "dialect compressed-tensors"),
+    unfilled("mistral", kInt8Block, "int8 of compressed-tensors"),
     EngineLimit{
         kAnyDialect, kNvfp4, std::nullopt, kAny,
         "it builds joined layers of the vision tower quantized, also if the list names them",
