@@ -1,6 +1,6 @@
 #include "check/rules/rule_input.h"
-#include "formats/relaid/input_major_parts.h"
 #include "formats/relaid/relaid_codes.h"
+#include "shard/align/cut_need.h"
 
 // How engines build their modules: what they refuse of schemes and activations, what they never
 // build quantized, what they fuse, and where ranks of tensor parallelism cut.
@@ -8,39 +8,40 @@
 namespace ingot::check {
 
 using engines::Engine;
-using formats::Cut;
+using engines::EngineLimit;
+using formats::Encoding;
 
 namespace {
 
-void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
-  input.report(
-      violation(kUnsupported, "", met.first, met_text(met, input.options.tensor_parallel)));
+/// Reports the limits that weights meet, of the row's engine or of any, for which
+/// `is_meant(limit, is_by_all)` holds: those by which every engine refuses the checkpoint have a
+/// rule of their own.
+template <typename IsMeant>
+void report_limits(const RuleInput& input, const IsMeant& is_meant) {
+  const EngineLimitsMet& limits = input.facts.engine_limits();
+  for (const EngineLimitsMet::Met& met : limits.met()) {
+    const EngineLimit& limit = *met.limit;
+    const bool is_by_all = limits.is_refused_by_all() && limit.is_refusal() && limit.is_of_form();
+    const bool is_of_row = !input.row.engine || met.engine->engine == input.row.engine;
+    if (is_of_row && is_meant(limit, is_by_all))
+      input.report(
+          violation(kUnsupported, "", met.first, met_text(met, input.options.tensor_parallel)));
+  }
 }
 
 void refused_by_all(const RuleInput& input) {
-  const EngineLimitsMet& limits = input.facts.engine_limits();
-  for (const EngineLimitsMet::Met& met : limits.met()) {
-    if (limits.is_refused_by_all() && met.limit->is_refusal() && met.limit->is_of_form())
-      report_limit(input, met);
-  }
+  report_limits(input, [](const EngineLimit&, bool is_by_all) { return is_by_all; });
 }
 
 void refused_by_one(const RuleInput& input) {
-  const EngineLimitsMet& limits = input.facts.engine_limits();
-  for (const EngineLimitsMet::Met& met : limits.met()) {
-    // The rule fp8.merged-partition tells of those.
-    if (met.limit->scope == engines::EngineScope::kCutBlocks) continue;
-    const bool is_told = limits.is_refused_by_all() && met.limit->is_of_form();
-    if (met.engine->engine == input.row.engine && met.limit->is_refusal() && !is_told)
-      report_limit(input, met);
-  }
+  // The rule fp8.merged-partition tells of blocks that are cut.
+  report_limits(input, [](const EngineLimit& limit, bool is_by_all) {
+    return limit.is_refusal() && !is_by_all && limit.scope != engines::EngineScope::kCutBlocks;
+  });
 }
 
 void right_with_options(const RuleInput& input) {
-  for (const EngineLimitsMet::Met& met : input.facts.engine_limits().met()) {
-    if (met.engine->engine == input.row.engine && !met.limit->option.empty())
-      report_limit(input, met);
-  }
+  report_limits(input, [](const EngineLimit& limit, bool) { return !limit.option.empty(); });
 }
 
 // SGLang 0.5.23: w8a8_int8.py and blockwise_int8.py:114 build all experts in INT8.
@@ -99,58 +100,37 @@ void fused_global(const RuleInput& input) {
                 });
 }
 
-/// The size of a dimension, and the number that a rank's share of it must be a multiple of.
-struct CutDimension {
-  std::uint64_t size = 0, step = 1;
-  std::string_view word;
-
-  [[nodiscard]] bool can_be_cut(std::uint64_t ranks) const {
-    return size % ranks == 0 && size / ranks % step == 0;
-  }
-};
-
-std::optional<CutDimension> cut_dimension(const RuleInput& input, const LogicalTensor& tensor) {
-  if (tensor.rule == nullptr || tensor.shape.size() < 2) return std::nullopt;
-  if (is_expert_bias(tensor.rule->role)) return std::nullopt;
-  const SchemeFacts& scheme = facts_of(tensor);
-  const bool is_turned = tensor.stack == formats::StackOrder::kInputMajor;
-  const std::size_t outputs = tensor.shape.size() - (is_turned ? 1 : 2);
-  switch (tensor.rule->cut) {
-    case Cut::kColumn: {
-      // Groups of columns do not mind where rows are cut.
-      std::uint64_t rows = tensor.shape[outputs];
-      if (tensor.rule->role == Role::kExpertsGateUp) rows /= 2;
-      return CutDimension{.size = rows,
-                          .step = scheme.group_rows > 1 ? tensor.encoding.block_rows : 1,
-                          .word = "rows"};
-    }
-    case Cut::kRow: {
-      // One scale a row has no edges but those of the words that codes are packed into.
-      const auto& groups = input.facts.groups;
-      const bool has_row_scales = groups && groups->has_row_scales(module_name(tensor.name));
-      const std::uint64_t group =
-          has_row_scales ? formats::kCodesPerWord : tensor.encoding.block_cols;
-      return CutDimension{.size = tensor.shape[tensor.shape.size() - (is_turned ? 2 : 1)],
-                          .step = scheme.group_cols > 1 ? group : 1,
-                          .word = "columns"};
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
 void cut_at_group_edge(const RuleInput& input, const LogicalTensor& tensor) {
-  const std::uint64_t ranks = input.options.tensor_parallel;
-  // A rank's weights have been cut already.
+  const auto ranks = static_cast<std::uint32_t>(input.options.tensor_parallel);
+  // A rank's weights have been cut already; engines pad the vocabulary.
   if (ranks < 2 || input.checkpoint.slicing() != nullptr || !is_quantized(tensor)) return;
-  const std::optional<CutDimension> dimension = cut_dimension(input, tensor);
-  if (!dimension || dimension->step == 0 || dimension->can_be_cut(ranks)) return;
-  std::uint64_t largest = std::min(ranks - 1, std::max<std::uint64_t>(dimension->size, 1));
-  while (largest > 1 && !dimension->can_be_cut(largest)) --largest;
+  if (tensor.rule == nullptr || tensor.rule->cut == formats::Cut::kVocab) return;
+  ErrorList faults;
+  const shard::TensorCut cut = shard::cut_of(
+      tensor, input.config(), {.topology = shard::make_topology(ranks, 1, {}, 1)}, faults);
+  for (const Error& fault : faults.errors()) {
+    // Of heads; others are of the shape, which has a rule of its own.
+    if (fault.code() == kInvalidArgument)
+      input.report_kind(tensor, kShapeMismatch, "{}", fault.message());
+  }
+  if (!faults.empty() || cut.n < 2 ||
+      !cut.sections.divide(tensor.shape[cut_dimension(tensor.shape, cut.axis)]))
+    return;
+  const Encoding& encoding = tensor.encoding;
+  const auto& groups = input.facts.groups;
+  const bool has_row_scales = groups && groups->has_row_scales(formats::module_name(tensor.name));
+  shard::CutNeed need =
+      shard::need_of({.tensor = &tensor,
+                      .scheme = encoding.scheme,
+                      .group = {encoding.block_rows, has_row_scales ? 0 : encoding.block_cols},
+                      .has_zero_points = encoding.stored.has(Part::kZeroPoint),
+                      .cut = cut});
+  if (need.fits()) return;
+  while (need.n > 1 && !need.fits()) --need.n;
   input.report_kind(tensor, kShapeMismatch,
                     "has {} {}, which {} ranks cannot cut at multiples of {} (at most {}; experts "
                     "are not cut under expert parallelism)",
-                    dimension->size, dimension->word, ranks, dimension->step, largest);
+                    need.width, need.along_rows ? "rows" : "columns", ranks, need.unit, need.n);
 }
 
 constexpr LoaderRule kRules[] = {
@@ -176,8 +156,8 @@ constexpr LoaderRule kRules[] = {
     {"nvfp4.fused-global", "", "vLLM, SGLang", kError,
      "weights that a loader fuses have one global scale", fused_global, kAnyScheme, kReadsValues},
     {"cut.group-edge", "", "vLLM, SGLang", kWarning,
-     "ranks of tensor parallelism, when their number is given, cut at the edges of "
-     "groups that share a scale",
+     "ranks of tensor parallelism, when their number is given, divide heads and cut at the edges "
+     "of groups that share a scale",
      cut_at_group_edge},
 };
 

@@ -16,65 +16,13 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/modules/joined_module.h"
+#include "shard/align/cut_need.h"
 
 namespace ingot::shard {
 
 using formats::SchemeId;
 
 namespace {
-
-constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
-
-/// Rows and columns of a weight that share a scale, or a word, and may not be torn apart; 1 where a
-/// cut may fall anywhere (also where all of a side share one, which every slice then repeats).
-std::array<std::uint64_t, 2> indivisible(const TensorToAlign& tensor) {
-  const formats::SchemeFacts& facts = formats::scheme_facts(tensor.scheme);
-  const auto& group = tensor.group;
-  INGOT_CHECK((facts.group_rows <= 1 || group[0] > 0) &&
-              (facts.group_cols <= 1 || facts.chooses_cols || group[1] > 0));
-  std::array<std::uint64_t, 2> unit = {facts.group_rows > 1 ? group[0] : 1,
-                                       facts.group_cols > 1 ? group[1] : 1};
-  // Codes of a row that all share a scale may be parted between words.
-  if (unit[1] == 0) unit[1] = kCodesPerWord;
-  if (tensor.has_zero_points) unit[0] = formats::kZerosPerWord;
-  // The columns of any group may be at any place.
-  if (tensor.has_group_order) unit[1] = tensor.tensor->shape.back();
-  return unit;
-}
-
-/// A cut's demand on the side that it cuts.
-struct CutNeed {
-  bool along_rows = false;
-  std::uint64_t width = 0;  ///< rows of a section, or a divisor of all of them, or columns
-  std::uint64_t n = 1;      ///< slices
-  std::uint64_t unit = 1;   ///< elements that may not be torn apart
-
-  [[nodiscard]] bool divides() const { return width % n == 0; }
-  [[nodiscard]] bool fits() const { return divides() && width / n % unit == 0; }
-  bool operator==(const CutNeed&) const = default;
-};
-
-bool is_interleaved(const TensorToAlign& tensor) {
-  const formats::TensorRule* rule = tensor.tensor->rule;
-  return rule != nullptr && rule->gate_up == formats::GateUpOrder::kInterleaved;
-}
-
-CutNeed need_of(const TensorToAlign& tensor) {
-  const formats::Shape& shape = tensor.tensor->shape;
-  const TensorCut& cut = tensor.cut;
-  if (cut.axis == Axis::kNone || cut.n == 1) return {};
-  const bool along_rows = cut.axis == Axis::kRows;
-  INGOT_CHECK(shape.size() >= (along_rows ? 1U : 2U));
-  const std::uint64_t side = shape[cut_dimension(shape, cut.axis)];
-  INGOT_CHECK(cut.sections.divide(side));
-  CutNeed need{.along_rows = along_rows,
-               .width = cut.sections.step(side),
-               .n = cut.n,
-               .unit = indivisible(tensor)[along_rows ? 0 : 1]};
-  // Gate and up in turn: both of a pair stay together.
-  if (is_interleaved(tensor)) need.unit = std::lcm(need.unit, std::uint64_t{2});
-  return need;
-}
 
 /// Widths of a model that may be extended by numbers that change nothing.
 enum class PaddableWidth : std::uint8_t { kVocab, kIntermediate, kMoeIntermediate };

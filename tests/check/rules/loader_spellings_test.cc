@@ -185,7 +185,18 @@ TEST(LoaderRules, NameTheLargestDegreeThatCutsAtEdges) {
   EXPECT_NE(text_of(run_rules(nvfp4, {.tensor_parallel = 16})), "");
   const auto int8 =
       make_spelled({"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic});
-  EXPECT_EQ(text_of(run_rules(int8, {.tensor_parallel = 16})), "");
+  EXPECT_EQ(text_of(run_rules(int8, {.tensor_parallel = 4})), "");
+}
+
+TEST(LoaderRules, WarnOfHeadsThatRanksDoNotDivide) {
+  const auto int8 =
+      make_spelled({"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic});
+  const std::vector<Finding> findings = run_rules(int8, {.tensor_parallel = 8});
+  ASSERT_FALSE(findings.empty());
+  for (const Finding& finding : findings) {
+    EXPECT_EQ(finding.rule, "cut.group-edge");
+    EXPECT_THAT(finding.message, ::testing::HasSubstr("heads cannot be cut for --tp 8"));
+  }
 }
 
 TEST(LoaderRules, CutRowsWithOneScaleAnywhere) {
