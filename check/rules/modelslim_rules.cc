@@ -1,11 +1,14 @@
 #include <map>
 
 #include "check/rules/rule_input.h"
+#include "formats/dialect/modelslim.h"
 
 // Ascend: quant_model_description.json gives every tensor a type.
 
 namespace ingot::check {
 namespace {
+
+using formats::DescribedType;
 
 constexpr const char* kFile = "quant_model_description.json";
 
@@ -14,21 +17,6 @@ constexpr std::array<std::string_view, 10> kFacts = {
     "model_quant_type",   "version",          "group_size",    "metadata",
     "optional",           "kv_cache_type",    "kv_quant_type", "fa_quant_type",
     "indexer_quant_type", "reduce_quant_type"};
-
-constexpr std::string_view kFloat = "FLOAT";
-constexpr std::string_view kStatic = "W8A8";
-constexpr std::string_view kDynamic = "W8A8_DYNAMIC";
-constexpr std::string_view kBoth = "W8A8_MIX";
-
-// The types of quantized weights that we read, all in scheme int8-channel.
-constexpr std::array<std::string_view, 4> kInt8Types = {kStatic, kDynamic, kBoth, "W8A16"};
-constexpr std::array<std::string_view, 9> kOtherTypes = {
-    kFloat,         "W16A16S",    "W8A8_MXFP8", "WFP8AFP8_DYNAMIC", "W4A8_DYNAMIC", "W4A8_MXFP",
-    "W4A4_DYNAMIC", "W4A4_MXFP4", "W4A16"};
-
-bool is_known_type(std::string_view name) {
-  return is_in(kInt8Types, name) || is_in(kOtherTypes, name);
-}
 
 // The type of a weight in the description, or empty.
 std::string type_of(const RuleInput& input, const LogicalTensor& tensor) {
@@ -84,7 +72,7 @@ void types_known(const RuleInput& input) {
   for (const auto& [key, value] : description.items()) {
     if (is_in(kFacts, key)) continue;
     const std::string type = value.is_string() ? value.get<std::string>() : value.dump();
-    if (value.is_string() && is_known_type(type)) continue;
+    if (value.is_string() && formats::find_described_type(type) != nullptr) continue;
     ++unknown.try_emplace(type, key, 0).first->second.second;
   }
   for (const auto& [type, where] : unknown) {
@@ -95,14 +83,14 @@ void types_known(const RuleInput& input) {
 }
 
 void types_agree(const RuleInput& input, const LogicalTensor& tensor) {
-  const std::string name = type_of(input, tensor);
-  if (!is_known_type(name)) return;  // other rows say so
-  const bool is_agreed = is_quantized(tensor) ? tensor.encoding.scheme == SchemeId::kInt8Channel &&
-                                                    is_in(kInt8Types, name)
-                                              : name == kFloat;
+  const DescribedType* type = formats::find_described_type(type_of(input, tensor));
+  if (type == nullptr) return;  // other rows say so
+  const bool is_agreed =
+      type->scheme && (is_quantized(tensor) ? tensor.encoding.scheme == type->scheme
+                                            : !scheme_facts(*type->scheme).quantized);
   if (!is_agreed)
-    input.report_kind(tensor, kMismatch, "is {}, but of type {} in {}", facts_of(tensor).name, name,
-                      kFile);
+    input.report_kind(tensor, kMismatch, "is {}, but of type {} in {}", facts_of(tensor).name,
+                      type->name, kFile);
 }
 
 void fused_types(const RuleInput& input) {
@@ -122,27 +110,14 @@ void fused_types(const RuleInput& input) {
 }
 
 void static_parts(const RuleInput& input, const LogicalTensor& tensor) {
-  struct Need {
-    std::string_view type, name;
-    Part part;
-  };
-  constexpr std::array<Need, 9> kNeeds = {{{kStatic, "input_scale", Part::kInputScale},
-                                           {kStatic, "input_offset", Part::kInputOffset},
-                                           {kStatic, "quant_bias", Part::kQuantBias},
-                                           {kStatic, "deq_scale", Part::kDeqScale},
-                                           {kDynamic, "weight_scale", Part::kScale},
-                                           {kBoth, "input_scale", Part::kInputScale},
-                                           {kBoth, "quant_bias", Part::kQuantBias},
-                                           {kBoth, "deq_scale", Part::kDeqScale},
-                                           {kBoth, "weight_scale", Part::kScale}}};
-  if (!is_quantized(tensor)) return;
-  const std::string type = type_of(input, tensor);
+  const DescribedType* type = formats::find_described_type(type_of(input, tensor));
+  if (type == nullptr || !is_quantized(tensor)) return;
   std::vector<std::string_view> missing;
-  for (const Need& need : kNeeds) {
-    if (need.type == type && !tensor.encoding.stored.has(need.part)) missing.push_back(need.name);
+  for (const PartRow& row : type->needs) {
+    if (!tensor.encoding.stored.has(row.part)) missing.push_back(row.suffix.substr(1));
   }
   if (!missing.empty())
-    input.report_kind(tensor, kMissingTensor, "is of type {} and has no {}", type,
+    input.report_kind(tensor, kMissingTensor, "is of type {} and has no {}", type->name,
                       fmt::join(missing, ", "));
 }
 

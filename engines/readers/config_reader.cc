@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/dialect/modelslim.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
@@ -264,9 +265,9 @@ Belief ConfigReader::by_description(const LinearModule& module) const {
   if (entry == facts_.described.end() || !entry->second->is_string())
     return plain("not in the description");
   const std::string& text = entry->second->get_ref<const std::string&>();
-  const StorageRow* row = find_storage(checkpoint_.dialect(), text);
-  if (row == nullptr) return text == "FLOAT" ? plain(text) : Belief{"unknown scheme", text};
-  return quantized(row->scheme, text);
+  const formats::DescribedType* type = formats::find_described_type(text);
+  if (type == nullptr || !type->scheme) return {"unknown scheme", text};
+  return scheme_facts(*type->scheme).quantized ? quantized(*type->scheme, text) : plain(text);
 }
 
 // DeepSeek's.

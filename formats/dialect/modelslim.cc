@@ -1,3 +1,6 @@
+#include "formats/dialect/modelslim.h"
+
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -29,34 +32,40 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kInt8Channel, Activations::kStatic, "W8A8", kStaticParts},
 };
 
-/// How a description calls the owner of a tensor.
-struct TypeName {
-  std::string_view name;
-  bool is_static = false;
-};
-constexpr std::string_view kFloat = "FLOAT";
-// From the least to the most: the highest of those present names the whole checkpoint.
-constexpr std::array kTypes = {
-    TypeName{kStorage.front().config_name, false},
-    TypeName{"W8A8_MIX", true},  // holds the parts of both
-    TypeName{kStorage.back().config_name, true},
-};
+// Holds the parts of both, but for offsets.
+constexpr std::array kMixParts = {kStaticParts[1], kStaticParts[3], kStaticParts[4],
+                                  kDynamicParts[1]};
 
-const TypeName* find_type(std::string_view name) {
-  for (const TypeName& type : kTypes) {
-    if (type.name == name) return &type;
-  }
-  return nullptr;
-}
+constexpr std::string_view kFloat = "FLOAT";
+constexpr std::array kTypes = {
+    // From the least to the most: the highest of those present names the whole checkpoint.
+    DescribedType{kStorage[0].config_name, SchemeId::kInt8Channel, Activations::kDynamic,
+                  std::span(kDynamicParts).first<2>()},
+    DescribedType{"W8A8_MIX", SchemeId::kInt8Channel, Activations::kStatic, kMixParts},
+    DescribedType{kStorage[1].config_name, SchemeId::kInt8Channel, Activations::kStatic,
+                  kStaticParts},
+    // These never name the whole.
+    DescribedType{kFloat, SchemeId::kBf16},
+    DescribedType{"W8A16", SchemeId::kInt8Channel},
+    DescribedType{"W16A16S", std::nullopt},
+    DescribedType{"W8A8_MXFP8", std::nullopt},
+    DescribedType{"WFP8AFP8_DYNAMIC", std::nullopt},
+    DescribedType{"W4A8_DYNAMIC", std::nullopt},
+    DescribedType{"W4A8_MXFP", std::nullopt},
+    DescribedType{"W4A4_DYNAMIC", std::nullopt},
+    DescribedType{"W4A4_MXFP4", std::nullopt},
+    DescribedType{"W4A16", std::nullopt},
+};
+constexpr const DescribedType *kDynamicType = &kTypes[0], *kStaticType = &kTypes[2];
 
 /// The types that the source's description gives, by tensor. A map of its own: descriptions have an
 /// entry per stored tensor, and Json finds a key by going through all of them.
-std::map<std::string_view, const TypeName*> types_of(const Json* source) {
-  std::map<std::string_view, const TypeName*> types;
+std::map<std::string_view, const DescribedType*> types_of(const Json* source) {
+  std::map<std::string_view, const DescribedType*> types;
   if (source == nullptr) return types;
   for (const auto& [key, value] : source->items()) {
     if (!value.is_string()) continue;
-    const TypeName* type = find_type(value.get_ref<const std::string&>());
+    const DescribedType* type = find_described_type(value.get_ref<const std::string&>());
     if (type != nullptr) types.emplace(key, type);
   }
   return types;
@@ -70,16 +79,16 @@ Json quantization_config(const WrittenModel&) {
 Json description(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const auto told = types_of(model.description);
-  const TypeName* highest = nullptr;
+  const DescribedType* highest = nullptr;
   std::map<std::string_view, std::string_view> entries;
   for (const WrittenTensor& tensor : model.tensors) {
     std::string_view name = kFloat;
     if (scheme_facts(tensor.scheme).quantized) {
       const bool is_static = tensor.activations == Activations::kStatic;
-      const TypeName* type = is_static ? &kTypes.back() : &kTypes.front();
+      const DescribedType* type = is_static ? kStaticType : kDynamicType;
       // The source's own word for it, if it still holds.
       if (const auto found = told.find(tensor.name);
-          found != told.end() && found->second->is_static == is_static)
+          found != told.end() && found->second->activations == type->activations)
         type = found->second;
       if (highest == nullptr || highest < type) highest = type;
       name = type->name;
@@ -107,5 +116,10 @@ const Dialect kModelslimDialect = {
     .description_file = "quant_model_description.json",
     .quantization_config = quantization_config,
     .description = description};
+
+const DescribedType* find_described_type(std::string_view name) {
+  const auto* const type = std::ranges::find(kTypes, name, &DescribedType::name);
+  return type == kTypes.end() ? nullptr : type;
+}
 
 }  // namespace ingot::formats

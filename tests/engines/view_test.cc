@@ -89,6 +89,20 @@ TEST(EngineView, BelievesEverySoundSpelling) {
   }
 }
 
+TEST(EngineView, KnowsEveryTypeOfInt8InDescriptions) {
+  const Spelled int8 = {"modelslim", formats::SchemeId::kInt8Channel,
+                        formats::Activations::kDynamic};
+  EditableCheckpoint edited = make_spelled(int8);
+  const std::vector<std::string> weights = spelled_weights(make_plain(), int8);
+  for (const char* type : {"W8A8_DYNAMIC", "W8A8_MIX", "W8A16"}) {
+    describe_modelslim(edited, weights, type);
+    EXPECT_EQ(disagreements(view_of(edited, Engine::kVllmAscend)), "") << type;
+  }
+  describe_modelslim(edited, weights, "W4A16");
+  EXPECT_THAT(disagreements(view_of(edited, Engine::kVllmAscend)),
+              ::testing::HasSubstr("int8-channel, unknown scheme"));
+}
+
 TEST(EngineView, CountsEveryLinearLayerOnce) {
   const EngineView view = view_of(make_fp8(), Engine::kVllm);
   std::uint64_t n_experts = 0;

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "formats/dialect/dialect.h"
+
+namespace ingot::formats {
+
+/// A word by which msmodelslim's description says how a tensor is held.
+struct DescribedType {
+  std::string_view name;
+  /// Of a weight of this type; kBf16 for every plain one. Nullopt: none that this version reads.
+  std::optional<SchemeId> scheme;
+  Activations activations{};            ///< of quantized weights
+  std::span<const PartRow> needs = {};  ///< parts without which loaders cannot compute
+};
+
+/// Null for a word that no loader knows.
+const DescribedType* find_described_type(std::string_view name);
+
+}  // namespace ingot::formats
