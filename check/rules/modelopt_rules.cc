@@ -8,51 +8,23 @@ namespace ingot::check {
 
 using formats::Exclusion;
 using formats::kModeloptMixed;
+using Statement = formats::ModeloptStatement;
 
 namespace {
 
 constexpr const char* kFile = "hf_quant_config.json";
 const Json kNothing = Json::object();
 
-// Loaders know these too; this version reads no weights of them.
-constexpr std::array<std::string_view, 2> kOtherAlgos = {"MXFP8", kModeloptMixed};
-
 bool is_known_algo(const RuleInput& input, std::string_view name) {
-  return find_storage(input.dialect(), name) != nullptr || is_in(kOtherAlgos, name);
+  return name == kModeloptMixed || find_storage(input.dialect(), name) != nullptr;
 }
-
-/// The object that says how the model is quantized, and its file. Empty where there is none.
-struct Statement {
-  /// `its_list` is the key that engines read in this place.
-  Statement(const Json& json, const char* its_file, const char* its_list)
-      : exists(json.is_object()),
-        object(exists ? json : kNothing),
-        file(its_file),
-        list(its_list),
-        block(object, std::array{its_list}, &ignored_faults) {}
-
-  bool exists;
-  const Json& object;
-  const char* file;
-  const char* list;
-  std::vector<std::string> ignored_faults;  // modelopt.required-keys says what matters of them
-  formats::ModeloptBlock block;
-
-  [[nodiscard]] bool is_mixed() const { return block.algo_name() == kModeloptMixed; }
-  /// A mixture without its list, which modelopt.required-keys reports.
-  [[nodiscard]] bool lacks_list() const {
-    return is_mixed() && !json_member(object, "quantized_layers").is_object();
-  }
-};
 
 Statement file_of(const RuleInput& input) {
-  return {json_member(input.checkpoint.description(), "quantization"), kFile, "exclude_modules"};
+  return Statement::of_file(input.checkpoint.description());
 }
 
-/// The block in config.json is flat; one that has the form of the file is read as that.
 Statement block_of(const RuleInput& input) {
-  const Json& body = formats::modelopt_body(input.block());
-  return {body, "config.json", &body == &input.block() ? "ignore" : "exclude_modules"};
+  return Statement::of_config(input.block());
 }
 
 /// The statement that engines read: the file where there is one.
@@ -173,58 +145,32 @@ void algo_of_sglang(const RuleInput& input) {
 
 void input_scale(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
-  if (algo == nullptr || algo->activations != Activations::kStatic) return;
-  const bool can_be_left_out =
-      find_storage(input.dialect(), algo->scheme, Activations::kWeightOnly) != nullptr;
-  for (const LogicalTensor& tensor : input.weights()) {
-    if (tensor.encoding.scheme == algo->scheme && !tensor.encoding.stored.has(Part::kInputScale))
-      input.report_kind(
-          tensor, kMissingTensor,
-          "has no input_scale, which loaders of {} multiply by (supply activation scales{})",
-          algo->config_name,
-          can_be_left_out ? ", or leave all of them out with --activations weight-only" : "");
+  for (const LinearModule& module : input.facts.modules) {
+    const formats::Encoding& encoding = module.tensor->encoding;
+    const StorageRow* algo = statement.is_mixed()
+                                 ? statement.block.algo_of(module.name)
+                                 : find_storage(input.dialect(), statement.block.algo_name());
+    if (algo == nullptr || algo->activations != Activations::kStatic ||
+        algo->scheme != encoding.scheme || encoding.stored.has(Part::kInputScale))
+      continue;
+    const bool can_be_left_out =
+        find_storage(input.dialect(), algo->scheme, Activations::kWeightOnly) != nullptr;
+    input.report_kind(
+        *module.tensor, kMissingTensor,
+        "has no input_scale, which loaders of {} multiply by (supply activation scales{})",
+        algo->config_name,
+        can_be_left_out ? ", or leave all of them out with --activations weight-only" : "");
   }
-}
-
-// 0: it has none.
-std::uint64_t group_size(const StorageRow& algo) {
-  return scheme_facts(algo.scheme).group_cols;
-}
-
-void judge_group(const RuleInput& input, const Json& group, const StorageRow& algo,
-                 const std::string& where) {
-  const auto require = [&](const char* owner, const char* key, const Json& wanted) {
-    const Json& value = json_member(json_member(group, owner), key);
-    if (!value.is_null() && value != wanted)
-      input.report_config(kMismatch, "{}.{}.{} is {}, but quant_algo {} means {}", where, owner,
-                          key, config_text(value), algo.config_name, config_text(wanted));
-  };
-  for (const char* owner : {"weights", "input_activations"}) {
-    require(owner, "num_bits", scheme_facts(algo.scheme).code_bits);
-    require(owner, "type", "float");
-    require(owner, "symmetric", true);
-    if (group_size(algo) != 0) require(owner, "group_size", group_size(algo));
-  }
-  require("weights", "dynamic", false);
-  require("input_activations", "dynamic", algo.activations == Activations::kDynamic);
-  // ModelOpt describes only weights there; every engine quantizes activations too.
-  if (algo.scheme == SchemeId::kFp8Block) return;
-  const bool has_inputs = json_member(group, "input_activations").is_object();
-  if (has_inputs == (algo.activations == Activations::kWeightOnly))
-    input.report_config(kMismatch, "{} has {}input_activations, but quant_algo {} {} them", where,
-                        has_inputs ? "" : "no ", algo.config_name,
-                        has_inputs ? "leaves out" : "quantizes");
 }
 
 void arguments(const RuleInput& input) {
   for (const Statement& statement : {file_of(input), block_of(input)}) {
     const auto judge_size = [&](const Json& object, const StorageRow& algo, std::string_view path) {
       const Json& size = json_member(object, "group_size");
-      if (!size.is_null() && size != group_size(algo))
+      if (!size.is_null() && size != formats::modelopt_group_size(algo))
         input.report_file(statement.file, kMismatch,
                           "{}group_size is {}, but quant_algo {} means {}", path, config_text(size),
-                          algo.config_name, group_size(algo));
+                          algo.config_name, formats::modelopt_group_size(algo));
     };
     for (const char* key : {"has_zero_point", "pre_quant_scale"}) {
       const Json& value = json_member(statement.object, key);
@@ -244,8 +190,11 @@ void arguments(const RuleInput& input) {
     if (!formats::says_nothing(json_member(statement.object, "group_size")))
       judge_size(statement.object, *algo, "");
     const Json& groups = json_member(statement.object, "config_groups");
-    for (const auto& [name, group] : (groups.is_object() ? groups : kNothing).items())
-      judge_group(input, group, *algo, fmt::format("config_groups.{}", name));
+    for (const auto& [name, group] : (groups.is_object() ? groups : kNothing).items()) {
+      const std::string where = fmt::format("config_groups.{}", name);
+      for (const std::string& fault : formats::modelopt_group_faults(group, *algo, where))
+        input.report_config(kMismatch, "{}", fault);
+    }
   }
 }
 

@@ -95,8 +95,7 @@ class ConfigReader {
   bool has_draft_names_;
   BuiltModules built_;
   std::string refusal_;
-  std::string silence_;  ///< why it takes every layer for plain, or empty
-  std::vector<std::string> faults_;
+  std::string silence_;                    ///< why it takes every layer for plain, or empty
   std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
   std::vector<Listed> listed_;             ///< in it, by the number of the built module
   std::vector<Belief> grouped_;            ///< by config_groups, by the same number

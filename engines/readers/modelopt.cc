@@ -16,6 +16,7 @@ namespace ingot::engines {
 
 using formats::json_member;
 using formats::kModeloptMixed;
+using formats::ModeloptStatement;
 using formats::StorageRow;
 using formats::strings_at;
 using formats::text_at;
@@ -45,11 +46,9 @@ void ConfigReader::read_modelopt() {
   const bool has_file = file.is_object() && json_member(file, "quantization").is_object();
   const Json* block = facts_.quantization;
   if (!is_vllm(engine_) && !is_sglang()) {
-    const Json* source = has_file ? &json_member(file, "quantization") : block;
-    if (source == nullptr) return;
-    const bool is_flat = !has_file && &formats::modelopt_body(*source) == source;
-    block_.emplace(formats::modelopt_body(*source),
-                   std::array{is_flat ? "ignore" : "exclude_modules"}, &faults_);
+    if (has_file || block != nullptr)
+      block_ = (has_file ? ModeloptStatement::of_file(file) : ModeloptStatement::of_config(*block))
+                   .block;
     return;
   }
   const bool is_mixed =

@@ -45,6 +45,7 @@ constexpr std::array kFp8BlockOfMixtures = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
 };
+const Json kNothing = Json::object();
 constexpr std::string_view kNvfp4Choice =
     "static (NVFP4, as TensorRT-LLM and older SGLang load it; give --activation-scales or "
     "--input-scale 1) or weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)";
@@ -188,11 +189,6 @@ Json numbers(std::uint32_t bits, bool is_dynamic, std::uint64_t group_size,
   return args;
 }
 
-// 0: it has none.
-std::uint64_t group_size(const StorageRow& algo) {
-  return scheme_facts(algo.scheme).group_cols;
-}
-
 Json config_group(const StorageRow& algo, const std::vector<std::string>& targets) {
   const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
   const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
@@ -200,9 +196,9 @@ Json config_group(const StorageRow& algo, const std::vector<std::string>& target
   // ModelOpt describes only the weights of FP8 blocks, whatever engines do with activations.
   if (algo.activations != Activations::kWeightOnly && algo.scheme != SchemeId::kFp8Block) {
     group["input_activations"] = numbers(bits, algo.activations == Activations::kDynamic,
-                                         group_size(algo), is_by_row ? "token" : "");
+                                         modelopt_group_size(algo), is_by_row ? "token" : "");
   }
-  group["weights"] = numbers(bits, false, group_size(algo), is_by_row ? "channel" : "");
+  group["weights"] = numbers(bits, false, modelopt_group_size(algo), is_by_row ? "channel" : "");
   group["targets"] = targets;
   return group;
 }
@@ -223,7 +219,7 @@ Json config_groups(const Derived& derived) {
 /// Says the group of the one algorithm, or the algorithm of each module, in `owner`.
 void state_algos(const Derived& derived, Json& owner) {
   if (!derived.is_mixed()) {
-    if (const std::uint64_t size = group_size(*derived.algos.front()); size != 0)
+    if (const std::uint64_t size = modelopt_group_size(*derived.algos.front()); size != 0)
       owner["group_size"] = size;
     return;
   }
@@ -232,8 +228,8 @@ void state_algos(const Derived& derived, Json& owner) {
   for (const auto& [module, algo] : derived.layers) {
     const StorageRow& row = *derived.algos[algo];
     Json layer = {{"quant_algo", row.config_name}};
-    if (group_size(row) != 0 && row.scheme != SchemeId::kFp8Block)
-      layer["group_size"] = group_size(row);
+    if (modelopt_group_size(row) != 0 && row.scheme != SchemeId::kFp8Block)
+      layer["group_size"] = modelopt_group_size(row);
     members.emplace_back(module, std::move(layer));
   }
   owner["quantized_layers"] = std::move(layers);
@@ -312,6 +308,56 @@ Exclusion ModeloptBlock::exclusion_of(std::string_view module) const {
     return listed(module) ? Exclusion::kNone : Exclusion::kWhole;
   if (excluded_.covers_for_all(module)) return Exclusion::kWhole;
   return excluded_.covers_for_any(module) ? Exclusion::kInside : Exclusion::kNone;
+}
+
+ModeloptStatement::ModeloptStatement(const Json& json, const char* its_file, const char* its_list)
+    : exists(json.is_object()),
+      object(exists ? json : kNothing),
+      file(its_file),
+      list(its_list),
+      block(object, std::array{its_list}, &faults) {}
+
+ModeloptStatement ModeloptStatement::of_file(const Json& description) {
+  return {json_member(description, "quantization"), "hf_quant_config.json", kModeloptLists[0]};
+}
+
+ModeloptStatement ModeloptStatement::of_config(const Json& block) {
+  const Json& body = modelopt_body(block);
+  return {body, "config.json", kModeloptLists[&body == &block ? 1 : 0]};
+}
+
+bool ModeloptStatement::lacks_list() const {
+  return is_mixed() && !json_member(object, "quantized_layers").is_object();
+}
+
+std::uint64_t modelopt_group_size(const StorageRow& algo) {
+  return scheme_facts(algo.scheme).group_cols;
+}
+
+std::vector<std::string> modelopt_group_faults(const Json& group, const StorageRow& algo,
+                                               std::string_view where) {
+  std::vector<std::string> faults;
+  constexpr const char *kWeights = "weights", *kInputs = "input_activations";
+  for (const char* owner : {kWeights, kInputs}) {
+    const bool is_dynamic = owner == kInputs && algo.activations == Activations::kDynamic;
+    Json wanted =
+        numbers(scheme_facts(algo.scheme).code_bits, is_dynamic, modelopt_group_size(algo), "");
+    wanted["symmetric"] = true;
+    for (const auto& [key, value] : wanted.items()) {
+      const Json& said = json_member(json_member(group, owner), key);
+      if (!said.is_null() && said != value)
+        faults.push_back(fmt::format("{}.{}.{} is {}, but quant_algo {} means {}", where, owner,
+                                     key, config_text(said), algo.config_name, config_text(value)));
+    }
+  }
+  // ModelOpt describes only weights there; every engine quantizes activations too.
+  if (algo.scheme == SchemeId::kFp8Block) return faults;
+  const bool has_inputs = json_member(group, kInputs).is_object();
+  if (has_inputs == (algo.activations == Activations::kWeightOnly))
+    faults.push_back(fmt::format("{} has {}input_activations, but quant_algo {} {} them", where,
+                                 has_inputs ? "" : "no ", algo.config_name,
+                                 has_inputs ? "leaves out" : "quantizes"));
+  return faults;
 }
 
 }  // namespace ingot::formats

@@ -59,4 +59,35 @@ class ModeloptBlock {
   ModuleList excluded_;
 };
 
+/// One of the two places in which a checkpoint says how it is quantized, with the list that engines
+/// read there.
+struct ModeloptStatement {
+  /// hf_quant_config.json; of null or without its section it does not exist.
+  static ModeloptStatement of_file(const Json& description);
+  /// The block in config.json, which is flat; one that has the form of the file is read as that.
+  static ModeloptStatement of_config(const Json& block);
+
+  bool exists;
+  const Json& object;               ///< empty where it does not exist
+  const char* file;                 ///< that has it
+  const char* list;                 ///< the key of modules that are left out
+  std::vector<std::string> faults;  ///< of a list that is none, as of ModeloptBlock
+  ModeloptBlock block;
+
+  [[nodiscard]] bool is_mixed() const { return block.algo_name() == kModeloptMixed; }
+  /// A mixture without its list of modules.
+  [[nodiscard]] bool lacks_list() const;
+
+ private:
+  ModeloptStatement(const Json& json, const char* its_file, const char* its_list);
+};
+
+/// Numbers that share a scale in a row of such weights; 0: no group of them.
+std::uint64_t modelopt_group_size(const StorageRow& algo);
+
+/// The arguments of an entry of `config_groups` that contradict the algorithm, a sentence each;
+/// `where` is the entry's path.
+std::vector<std::string> modelopt_group_faults(const Json& group, const StorageRow& algo,
+                                               std::string_view where);
+
 }  // namespace ingot::formats

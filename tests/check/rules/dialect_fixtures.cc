@@ -167,6 +167,15 @@ std::vector<RuleFixture> modelopt_fixtures() {
        {"modelopt.cache-scales"}},
       {"modelopt.input-scale", kMissingTensor, kNvfp4,
        [](auto& c) { c.tensors.erase(kDense + "down_proj.input_scale"); }},
+      {"modelopt.input-scale",
+       kMissingTensor,
+       kNvfp4,
+       [](auto& c) {
+         in_statement({{"/quant_algo", "MIXED_PRECISION"},
+                       {"/quantized_layers", layers_with({{"quant_algo", "NVFP4"}})}})(c);
+         c.tensors.erase(kDense + "down_proj.input_scale");
+       },
+       {"modelopt.statements-agree"}},
       {"modelopt.cache-scales", kMissingTensor, kNvfp4,
        [](auto& c) {
          statement(c)["kv_cache_quant_algo"] = "FP8";
