@@ -14,13 +14,6 @@ using formats::Encoding;
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kGroupKeys = {"targets", "weights", "input_activations",
-                                                        "output_activations", "format"};
-constexpr std::array<std::string_view, 3> kArgumentObjects = {"weights", "input_activations",
-                                                              "output_activations"};
-constexpr std::array<std::string_view, 12> kArgumentKeys = {
-    "actorder",        "block_structure", "dynamic",  "group_size", "num_bits", "observer",
-    "observer_kwargs", "scale_dtype",     "strategy", "symmetric",  "type",     "zp_dtype"};
 constexpr std::string_view kNaive = "naive-quantized";  // 8 bits of either kind
 constexpr std::string_view kMixed = "mixed-precision";
 constexpr std::string_view kPacked = "pack-quantized";
@@ -87,7 +80,7 @@ bool is_of_packed_bytes(const ConfigGroup& group) {
 }
 
 /// The fault of the group that a quantized module falls to, or empty.
-std::string group_fault(const ConfigGroups& config, std::string_view module,
+std::string group_fault(const formats::ConfigGroups& config, std::string_view module,
                         const LogicalTensor& tensor) {
   const SchemeId scheme = tensor.encoding.scheme;
   if (config.is_ignored(module)) return "is quantized, but ignore takes it in";
@@ -150,22 +143,10 @@ void experts_agree(const RuleInput& input) {
 }
 
 void group_keys(const RuleInput& input) {
-  const auto require_known = [&](const Json& object, std::span<const std::string_view> known,
-                                 const std::string& where) {
-    for (const auto& [key, value] : object.items()) {
-      if (!is_in(known, key))
-        input.report_config(kUnsupported, "{} has a key '{}' that loaders refuse (remove it)",
-                            where, key);
-    }
-  };
   for (const ConfigGroup& group : groups_of(input)) {
-    const std::string where = fmt::format("config_groups.{}", group.name);
-    require_known(*group.json, kGroupKeys, where);
-    for (const std::string_view key : kArgumentObjects) {
-      const Json& arguments = json_member(*group.json, key);
-      if (arguments.is_object())
-        require_known(arguments, kArgumentKeys, fmt::format("{}.{}", where, key));
-    }
+    for (const auto& [where, key] : unknown_keys(group))
+      input.report_config(kUnsupported, "{} has a key '{}' that loaders refuse (remove it)", where,
+                          key);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::formats {
 namespace {
@@ -17,6 +18,12 @@ constexpr std::string_view kRegexMark = "re:";
 // Each is tried on every module of the model: a microsecond and more.
 constexpr std::size_t kMaxPatterns = 2'000;
 constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
+
+constexpr std::array<std::string_view, 5> kGroupKeys = {"targets", "weights", "input_activations",
+                                                        "output_activations", "format"};
+constexpr std::array<std::string_view, 12> kArgumentKeys = {
+    "actorder",        "block_structure", "dynamic",  "group_size", "num_bits", "observer",
+    "observer_kwargs", "scale_dtype",     "strategy", "symmetric",  "type",     "zp_dtype"};
 
 /// The form of a scheme in compressed-tensors.
 struct GroupForm {
@@ -406,6 +413,21 @@ void ConfigGroups::Entries::add(const std::string& text, std::size_t group,
 const ConfigGroup* ConfigGroups::target_of(std::string_view module) const {
   const ConfigGroup* named = named_target(module);
   return named != nullptr ? named : exact_target(kLinear);
+}
+
+std::vector<std::pair<std::string, std::string>> unknown_keys(const ConfigGroup& group) {
+  std::vector<std::pair<std::string, std::string>> unknown;
+  const auto find = [&](const Json& object, std::span<const std::string_view> known,
+                        const std::string& where) {
+    if (!object.is_object()) return;
+    for (const auto& [key, value] : object.items())
+      if (!is_in(known, key)) unknown.emplace_back(where, key);
+  };
+  const std::string where = fmt::format("config_groups.{}", group.name);
+  find(*group.json, kGroupKeys, where);
+  for (const char* key : {"weights", "input_activations", "output_activations"})
+    find(json_member(*group.json, key), kArgumentKeys, fmt::format("{}.{}", where, key));
+  return unknown;
 }
 
 std::vector<std::string> argument_faults(const ConfigGroup& group) {

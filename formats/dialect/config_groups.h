@@ -113,6 +113,10 @@ class ConfigGroups {
   bool has_unknown_classes_ = false;
 };
 
+/// Keys in a group and in the arguments in it that compressed-tensors does not define, and so
+/// refuses; with the object that has each (`config_groups.group_0.weights`).
+std::vector<std::pair<std::string, std::string>> unknown_keys(const ConfigGroup& group);
+
 /// Arguments of a group that its scheme does not imply or that contradict it, a phrase each: an
 /// order of columns, sizes and dtypes of another scheme, outputs that are quantized.
 std::vector<std::string> argument_faults(const ConfigGroup& group);
