@@ -102,35 +102,27 @@ void input_scale_range(const RuleInput& input) {
     const StoredTensor* stored;
     float value;
   };
-  std::vector<const TensorRule*> kinds;  // in the order in which they are first seen
-  std::unordered_map<const TensorRule*, std::vector<Scale>> by_kind;
+  std::vector<Scale> scales;
+  std::unordered_map<const TensorRule*, std::vector<float>> by_kind;
   for (const LogicalTensor& tensor : input.weights()) {
     const StoredTensor* stored = input.part_of(tensor, Part::kInputScale);
-    if (stored == nullptr) continue;
-    const std::optional<float> value = first_scale(input.checkpoint, *stored);
+    const auto value = stored == nullptr ? std::nullopt : first_scale(input.checkpoint, *stored);
     if (!value) continue;
     if (is_bad_scale(*value)) {
       input.report_at(*stored, kBadScale, "is {}; it must be finite and above zero", *value);
       continue;
     }
-    std::vector<Scale>& sisters = by_kind[tensor.rule];
-    if (sisters.empty()) kinds.push_back(tensor.rule);
-    sisters.push_back({&tensor, stored, *value});
+    scales.push_back({&tensor, stored, *value});
+    by_kind[tensor.rule].push_back(*value);
   }
-  for (const TensorRule* kind : kinds) {
-    const std::vector<Scale>& scales = by_kind[kind];
-    if (scales.size() < 3) continue;
-    std::vector<float> values;
-    for (const Scale& scale : scales) values.push_back(scale.value);
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    for (const auto& [tensor, stored, value] : scales) {
-      if (value / *middle >= kFar || value / *middle <= 1 / kFar)
-        input.report_kind(
-            *tensor, *stored, kBadScale,
-            "is {:.3g}, while the median of its {} sisters is {:.3g} (calibrate again)", value,
-            scales.size() - 1, *middle);
-    }
+  for (auto& [kind, values] : by_kind) std::ranges::sort(values);
+  for (const auto& [tensor, stored, value] : scales) {
+    const std::vector<float>& sisters = by_kind.at(tensor->rule);
+    const float median = sisters[sisters.size() / 2];
+    if (sisters.size() > 2 && (value / median >= kFar || value / median <= 1 / kFar))
+      input.report_kind(*tensor, *stored, kBadScale,
+                        "is {:.3g}, while the median of its {} sisters is {:.3g} (calibrate again)",
+                        value, sisters.size() - 1, median);
   }
 }
 
@@ -169,7 +161,7 @@ void config_without_weights(const RuleInput& input) {
     const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
     return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
   });
-  if (!has_codes && !is_part_of_model(checkpoint) && !input.has_decoded())
+  if (!has_codes && !may_hide_codes(checkpoint))
     input.report_config(
         kMismatch,
         "promises weights quantized by method {}, but none is (remove quantization_config)",

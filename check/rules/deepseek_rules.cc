@@ -48,7 +48,7 @@ void config_present(const RuleInput& input) {
 
 void config_without_weights(const RuleInput& input) {
   if (input.checkpoint.stored().empty() || !claims(input) || has_codes(input) ||
-      is_part_of_model(input.checkpoint) || input.has_decoded())
+      may_hide_codes(input.checkpoint))
     return;
   // The block speaks of experts in FP4 too.
   if (formats::is_native(input.dialect(), input.checkpoint.family()) &&

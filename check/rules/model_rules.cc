@@ -1,9 +1,9 @@
-#include <charconv>
 #include <set>
 
 #include "check/rules/rule_input.h"
 #include "engines/row/scope.h"
 #include "engines/versions/sharded_state.h"
+#include "formats/base/words.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
@@ -41,10 +41,8 @@ void missing(const RuleInput& input) {
 std::optional<std::uint64_t> expert_number(std::string_view name) {
   const std::size_t experts = formats::experts_of(name).size();
   if (experts == 0) return std::nullopt;
-  std::uint64_t number = 0;
-  const auto is_read =
-      std::from_chars(name.data() + experts + 1, name.data() + name.size(), number);
-  return is_read.ec == std::errc() ? std::optional(number) : std::nullopt;
+  std::string_view behind = name.substr(experts + 1);
+  return take_number(behind, "");
 }
 
 template <bool stacked>

@@ -24,7 +24,7 @@ const std::vector<PartFault>& RuleFacts::part_faults() const {
   return *part_faults_;
 }
 
-const MissingTensors& RuleFacts::missing() const {
+const formats::MissingTensors& RuleFacts::missing() const {
   if (!missing_) missing_.emplace(checkpoint_);
   return *missing_;
 }
@@ -66,9 +66,10 @@ OddSearch RuleInput::search() const {
           }};
 }
 
-bool is_part_of_model(const Checkpoint& checkpoint) {
+bool may_hide_codes(const Checkpoint& checkpoint) {
   const formats::SlicingRecord* slicing = checkpoint.slicing();
-  return slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1);
+  return (slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1)) ||
+         std::ranges::any_of(checkpoint.tensors(), is_decoded, &LogicalTensor::encoding);
 }
 
 }  // namespace ingot::check

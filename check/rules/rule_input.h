@@ -42,8 +42,6 @@ using engines::LinearModule;
 using formats::Activations;
 using formats::Checkpoint;
 using formats::config_text;
-using formats::ConfigGroups;
-using formats::Dialect;
 using formats::DType;
 using formats::dtype_name;
 using formats::find_storage;
@@ -52,8 +50,6 @@ using formats::is_decoded;
 using formats::Json;
 using formats::json_member;
 using formats::LogicalTensor;
-using formats::MissingTensors;
-using formats::module_name;
 using formats::Part;
 using formats::PartRow;
 using formats::QuantizationConfig;
@@ -82,14 +78,14 @@ class RuleFacts : public engines::EngineInput {
   /// The faults of weights that are no logical tensors, and so in no other rule's view.
   [[nodiscard]] const std::vector<PartFault>& part_faults() const;
   /// The tensors that the config promises and that are not here.
-  [[nodiscard]] const MissingTensors& missing() const;
+  [[nodiscard]] const formats::MissingTensors& missing() const;
 
  private:
   const Checkpoint& checkpoint_;
   std::uint64_t ranks_;
   mutable std::optional<EngineLimitsMet> engine_limits_;
   mutable std::optional<std::vector<PartFault>> part_faults_;
-  mutable std::optional<MissingTensors> missing_;
+  mutable std::optional<formats::MissingTensors> missing_;
 };
 
 /// The findings of one rule. A fault of one tensor of a kind is a fault of its sisters in every
@@ -116,7 +112,7 @@ struct RuleInput {
   const RuleFacts& facts;
   RuleFindings& findings;
 
-  [[nodiscard]] const Dialect& dialect() const { return checkpoint.dialect(); }
+  [[nodiscard]] const formats::Dialect& dialect() const { return checkpoint.dialect(); }
   [[nodiscard]] const formats::ModelConfig& config() const { return checkpoint.config(); }
   [[nodiscard]] std::span<const LogicalTensor> weights() const { return checkpoint.tensors(); }
   /// The part of config.json about quantization, or null.
@@ -136,12 +132,6 @@ struct RuleInput {
   /// The stored tensors of these parts of the weights that the row is about.
   [[nodiscard]] std::vector<const StoredTensor*> parts_of_weights(
       std::initializer_list<Part> parts) const;
-  /// Whether some weights are seen as plain F32 and hold codes in the files. No rule is about these
-  /// but the one that names them: they have neither the scheme that the config says nor are they
-  /// plain.
-  [[nodiscard]] bool has_decoded() const {
-    return std::ranges::any_of(weights(), [](const auto& t) { return is_decoded(t.encoding); });
-  }
   /// Whether the row is about weights of this scheme.
   [[nodiscard]] bool is_about(SchemeId scheme) const {
     return row.schemes == nullptr || row.schemes(scheme_facts(scheme));
@@ -197,9 +187,10 @@ struct RuleInput {
   }
 };
 
-/// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
-/// config.json speaks of all.
-bool is_part_of_model(const Checkpoint& checkpoint);
+/// Whether weights may be quantized of which no codes are seen, while config.json speaks of all: on
+/// other ranks of a sliced checkpoint, or seen as plain F32 where the files hold codes. No rule is
+/// about the latter but the one that names them.
+bool may_hide_codes(const Checkpoint& checkpoint);
 
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
 void plain_module(const RuleInput& input, const LogicalTensor& tensor);

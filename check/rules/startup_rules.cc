@@ -4,6 +4,7 @@
 #include "check/rules/rule_input.h"
 #include "engines/own_code.h"
 #include "formats/base/fd.h"
+#include "formats/base/words.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/nested_config.h"
 
@@ -22,11 +23,8 @@ constexpr std::string_view kServers = "vLLM, SGLang, TensorRT-LLM";
 
 // Without case and marks: `qwen3_5_moe` and `Qwen3_5MoeForCausalLM` begin alike.
 std::string bare_letters(std::string_view name) {
-  std::string letters;
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0) letters += static_cast<char>(std::tolower(byte));
-  }
+  std::string letters = lower_case(name);
+  std::erase_if(letters, [](unsigned char c) { return std::isalnum(c) == 0; });
   return letters;
 }
 
@@ -155,13 +153,16 @@ constexpr std::array<std::string_view, 7> kVocabularies = {
     "sentencepiece.bpe.model", "tekken.json",     "vocab.txt"};
 constexpr std::string_view kFastTokenizer = "tokenizer.json";
 
+bool is_vocabulary(const SideFile& file) {
+  return is_in(kVocabularies, file.path) || file.path.ends_with(".tiktoken");
+}
+
 bool has_vocabulary(const Checkpoint& checkpoint) {
   const auto has = [&](std::string_view name) { return has_side_file(checkpoint, name); };
-  if (std::ranges::any_of(kVocabularies, has) || (has("vocab.json") && has("merges.txt")))
-    return true;
-  return std::ranges::any_of(checkpoint.side_files(), [](const SideFile& file) {
-    return file.path.ends_with(".tiktoken") || file.path.starts_with("tokenizer.model.");
-  });
+  return (has("vocab.json") && has("merges.txt")) ||
+         std::ranges::any_of(checkpoint.side_files(), [](const SideFile& file) {
+           return is_vocabulary(file) || file.path.starts_with("tokenizer.model.");
+         });
 }
 
 void tokenizer_present(const RuleInput& input) {
@@ -233,8 +234,8 @@ void tokenizer_readable(const RuleInput& input) {
                         kRemedy);
   }
   for (const SideFile& file : checkpoint.side_files()) {
-    const bool is_tokenizer = is_in(kVocabularies, file.path) || file.path == "vocab.json" ||
-                              file.path == "merges.txt" || file.path.ends_with(".tiktoken");
+    const bool is_tokenizer =
+        is_vocabulary(file) || file.path == "vocab.json" || file.path == "merges.txt";
     if (is_tokenizer && file.n_bytes == 0 && file.path != kFastTokenizer)
       input.report_file(file.path, kCorrupt, "is empty ({})", kRemedy);
   }
