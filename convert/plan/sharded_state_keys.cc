@@ -61,17 +61,16 @@ void require_whole(std::span<const Piece> pieces, ErrorList& faults) {
   };
   const std::size_t n = first.place.n_places;
   if (n != 0 ? n != pieces.size() : pieces.size() % first.place.per_expert != 0)
-    return refuse(
-        fmt::format("vLLM needs more tensors for this key than the {} found", pieces.size()));
+    return refuse(fmt::format("this key is made of more tensors than the {} found", pieces.size()));
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     const bool is_alike =
         piece.dtype == first.dtype && piece.shape.size() == first.shape.size() &&
         std::equal(piece.shape.begin() + (piece.shape.empty() ? 0 : 1), piece.shape.end(),
                    first.shape.begin() + (first.shape.empty() ? 0 : 1));
-    if (!is_alike) return refuse("the tensors that vLLM fuses for this key are not alike");
+    if (!is_alike) return refuse("the tensors that are fused for this key are not alike");
     if (piece.place.place != first.place.place + i)
-      return refuse("some tensors that vLLM fuses for this key are missing");
+      return refuse("some tensors that are fused for this key are missing");
   }
 }
 
@@ -164,7 +163,7 @@ void require_no_input(const Plan& plan, const PartRef& at, ErrorList& faults) {
   if (planned.parts[at.part].part != formats::Part::kInputScale || planned.to == SchemeId::kNvfp4)
     return;
   faults.add(Error(ErrorCode::kUnsupported,
-                   "layout vllm-sharded holds scales of activations only for nvfp4 (use dynamic "
+                   "this layout holds scales of activations only for nvfp4 (use dynamic "
                    "activations or --activations weight-only)")
                  .in_tensor(plan.part_name(planned, at.part)));
 }

@@ -42,13 +42,16 @@ constexpr std::array kSpoken = {
     Spoken{"awq", "AWQ is a way to choose the codes of int4, which the same kernels read"},
     Spoken{"gptq", "GPTQ is a way to choose the codes of int4, which the same kernels read"},
     Spoken{"gguf", "GGUF is made of a bf16 output by llama.cpp's convert_hf_to_gguf.py"},
-    Spoken{"tensorrt-llm", "that is an engine: --for trtllm"},
 };
 
 // For the end of a message about a word that is no scheme.
 std::string hint_for(const std::string& word, std::span<const std::string_view> known) {
-  if (engines::find_engine(word) != nullptr)
-    return fmt::format("; that is an engine: --for {}", word);
+  for (const engines::EngineRow* engine : engines::engines()) {
+    // The name without its version.
+    const std::string_view name = engine->name.substr(0, engine->name.find(' '));
+    if (lower_case(word) == engine->word || lower_case(word) == lower_case(name))
+      return fmt::format("; that is an engine: --for {}", engine->word);
+  }
   return meaning_of(word, kSpoken, known);
 }
 

@@ -266,6 +266,8 @@ TEST(Recipe, RefusesWhatIsNotARecipe) {
   expect_refused("to: nvfp5", {"no scheme 'nvfp5'", "did you mean nvfp4?"});
   expect_refused("to: W8A8", {"no scheme 'W8A8'", "W8A8 is int8, or fp8-channel"});
   expect_refused("to: vllm-ascend", {"that is an engine: --for vllm-ascend"});
+  expect_refused("to: TensorRT-LLM", {"that is an engine: --for trtllm"});
+  expect_refused("to: SGLang", {"that is an engine: --for sglang"});
   expect_refused("mtp: maybe", {"maybe"});
   expect_refused("rules:\n", {"rules is not a list"});
   expect_refused("rules: {match: a, scheme: bf16}", {"rules is not a list"});
