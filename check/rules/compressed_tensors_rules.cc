@@ -44,7 +44,7 @@ std::span<const ConfigGroup> groups_of(const RuleInput& input) {
 /// speaks of groups.
 const ConfigGroup* group_of(const RuleInput& input, std::string_view module) {
   const auto& config = input.facts.groups;
-  return config && !config->is_ignored(module) ? config->target_of(module) : nullptr;
+  return config ? config->stored_group(module) : nullptr;
 }
 
 /// The columns that share a scale, zero points and their order, as a group says them, compared with

@@ -143,13 +143,13 @@ Listed ConfigReader::ignored(const BuiltModule& module, std::string_view name) c
   const formats::ConfigGroups& groups = *facts_.groups;
   const bool is_whole = name == module.name;
   if (!is_sglang()) {
-    if (groups.is_ignored(name)) return Listed::kYes;
+    if (groups.ignore_matches(name)) return Listed::kYes;
     if (!is_whole || !module.has_known_members) return Listed::kNo;
-    return members_listed(module, [&](std::string_view n) { return groups.is_ignored(n); });
+    return members_listed(module, [&](std::string_view n) { return groups.ignore_matches(n); });
   }
   // The last words of a name are enough there: compressed_tensors/utils.py:84.
   const auto has = [&](std::string_view full) {
-    if (groups.is_ignored(full)) return true;
+    if (groups.ignore_matches(full)) return true;
     for (std::size_t dot = full.find('.'); dot != std::string_view::npos;
          dot = full.find('.', dot + 1)) {
       if (groups.ignores_name(full.substr(dot + 1))) return true;

@@ -163,7 +163,7 @@ bool ConfigReader::ignores_in_transformers(std::string_view module) const {
   const formats::ConfigGroups& groups = *facts_.groups;
   const auto names = formats::module_aliases(module, checkpoint_.config().text);
   return std::ranges::any_of(names,
-                             [&](const std::string& name) { return groups.is_ignored(name); });
+                             [&](const std::string& name) { return groups.ignore_matches(name); });
 }
 
 const ConfigReader::TransformersFacts::Target* ConfigReader::named_in_transformers(

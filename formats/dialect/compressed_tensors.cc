@@ -223,8 +223,7 @@ std::vector<WrittenTensor> nameable(const WrittenModel& model) {
 bool describes(const ConfigGroups& source, const WrittenGroups& written) {
   return std::ranges::all_of(written.modules, [&](const ClassedModule& module) {
     if (module.cls != 0) return source.group_of(module.name) == written.groups[module.cls - 1];
-    const ConfigGroup* group =
-        source.is_ignored(module.name) ? nullptr : source.target_of(module.name);
+    const ConfigGroup* group = source.stored_group(module.name);
     return group == nullptr || !group->has_weights || group->scheme.has_value();
   });
 }

@@ -57,7 +57,7 @@ struct ConfigGroups::Entries::Found {
 
 ConfigGroups::Entries::Entries() : found(std::make_shared<Found>()) {}
 
-std::size_t ConfigGroups::Entries::match_own(const std::string& module) const {
+std::size_t ConfigGroups::Entries::match(const std::string& module) const {
   const auto name = places.find(module);
   const std::size_t named = name == places.end() ? kNone : name->second;
   for (const auto& [pattern, place] : patterns) {
@@ -65,14 +65,6 @@ std::size_t ConfigGroups::Entries::match_own(const std::string& module) const {
     if (pattern.matches(module)) return place;
   }
   return named;
-}
-
-// Configs that were written for an engine name its modules.
-std::size_t ConfigGroups::Entries::match(const std::string& module) const {
-  std::size_t place = match_own(module);
-  if (place != kNone) return place;
-  for (const std::string& fused : fused_modules(module)) place = std::min(place, match_own(fused));
-  return place;
 }
 
 std::size_t ConfigGroups::Entries::find(std::string_view module) const {
@@ -88,9 +80,21 @@ std::size_t ConfigGroups::Entries::find(std::string_view module) const {
   return place;
 }
 
+std::size_t ConfigGroups::Entries::find_whole(std::string_view module) const {
+  std::size_t place = find(module);
+  if (texts.empty() || place != kNone) return place;
+  for (const std::string& fused : fused_modules(module)) place = std::min(place, find(fused));
+  return place;
+}
+
 const ConfigGroup* ConfigGroups::named_target(std::string_view module) const {
   const std::size_t place = targets_.find(module);
   return place == kNone ? nullptr : &groups_[targets_.groups[place]];
+}
+
+const ConfigGroup* ConfigGroups::target_of(std::string_view module) const {
+  const std::size_t place = targets_.find_whole(module);
+  return place == kNone ? exact_target(kLinear) : &groups_[targets_.groups[place]];
 }
 
 const ConfigGroup* ConfigGroups::class_target(std::string_view name) const {
@@ -110,7 +114,7 @@ const ConfigGroup* ConfigGroups::exact_target(std::string_view text) const {
 }
 
 std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module) const {
-  const ConfigGroup* group = is_ignored(module) ? nullptr : target_of(module);
+  const ConfigGroup* group = stored_group(module);
   if (group == nullptr || !group->scheme || !group->activations) return std::nullopt;
   if (scheme_facts(*group->scheme).group_rows > 1 && group->block[0] == 0) return std::nullopt;
   return QuantizationGroup{.scheme = *group->scheme,

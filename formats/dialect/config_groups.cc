@@ -13,7 +13,6 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kLinear = "Linear";
 constexpr std::string_view kRegexMark = "re:";
 // Each is tried on every module of the model: a microsecond and more.
 constexpr std::size_t kMaxPatterns = 2'000;
@@ -408,11 +407,6 @@ void ConfigGroups::Entries::add(const std::string& text, std::size_t group,
   places.emplace(text, groups.size());
   texts.push_back(text);
   groups.push_back(group);
-}
-
-const ConfigGroup* ConfigGroups::target_of(std::string_view module) const {
-  const ConfigGroup* named = named_target(module);
-  return named != nullptr ? named : exact_target(kLinear);
 }
 
 std::vector<std::pair<std::string, std::string>> unknown_keys(const ConfigGroup& group) {

@@ -54,23 +54,35 @@ class ConfigGroups {
   explicit ConfigGroups(const Json& block, std::vector<std::string>* faults = nullptr);
 
   [[nodiscard]] const std::vector<ConfigGroup>& groups() const { return groups_; }
-  [[nodiscard]] bool is_ignored(std::string_view module) const {
+  /// Whether a name or an expression of `ignore` matches this very name, as engines ask.
+  [[nodiscard]] bool ignore_matches(std::string_view module) const {
     return ignored_.find(module) != kNone;
+  }
+  /// Whether `ignore` takes a stored module in, by its name or by that of a module of engines of
+  /// which it is a part (`qkv_proj`, `experts`): configs that were written for an engine say those.
+  [[nodiscard]] bool is_ignored(std::string_view module) const {
+    return ignored_.find_whole(module) != kNone;
   }
   [[nodiscard]] bool has_targets() const { return !targets_.texts.empty(); }
   /// Whether `ignore` has this very name, not an expression that matches it.
   [[nodiscard]] bool ignores_name(std::string_view module) const {
     return ignored_.places.contains(std::string(module));
   }
-  /// The group whose targets have the module by name or expression; null: none.
+  /// The group whose targets match this very name or have an expression that does, as engines ask;
+  /// null: none.
   [[nodiscard]] const ConfigGroup* named_target(std::string_view module) const;
   /// The group of the first target that is a part of the name of a class, in any case of letters;
   /// null: none.
   [[nodiscard]] const ConfigGroup* class_target(std::string_view name) const;
   /// The group of the target that is exactly this; null: none.
   [[nodiscard]] const ConfigGroup* exact_target(std::string_view text) const;
-  /// The group that a linear layer falls to, were it not ignored; null: none.
+  /// The group that a stored linear layer falls to, were it not ignored, by its name or by that of
+  /// a module of engines as for is_ignored(); null: none.
   [[nodiscard]] const ConfigGroup* target_of(std::string_view module) const;
+  /// target_of() of a module that is not ignored; null for one that is.
+  [[nodiscard]] const ConfigGroup* stored_group(std::string_view module) const {
+    return is_ignored(module) ? nullptr : target_of(module);
+  }
   /// The group of a module; nullopt when it is plain, or in a group that no scheme of ours fits.
   [[nodiscard]] std::optional<QuantizationGroup> group_of(std::string_view module) const;
   /// Whether the block says one scale a row where the scheme has groups of a chosen length.
@@ -84,6 +96,7 @@ class ConfigGroups {
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
+  static constexpr std::string_view kLinear = "Linear";
   class Faults;
 
   /// Names and expressions by their places in the order in which they were read.
@@ -99,11 +112,12 @@ class ConfigGroups {
 
     Entries();
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
-    /// The place of the first entry that matches the module, else of one that matches a module of
-    /// engines of which it is a part (`qkv_proj`, `experts`), or kNone. Safe from many threads.
+    /// The place of the first entry that matches this name, or kNone. Safe from many threads.
     [[nodiscard]] std::size_t find(std::string_view module) const;
+    /// The same, and where none matches, of one that matches a module of engines of which this is a
+    /// part.
+    [[nodiscard]] std::size_t find_whole(std::string_view module) const;
     [[nodiscard]] std::size_t match(const std::string& module) const;
-    [[nodiscard]] std::size_t match_own(const std::string& module) const;
   };
 
   void add_targets(const Json& group, Faults& faults);

@@ -49,11 +49,9 @@ std::string SourceActivations::text(std::string_view name, const Encoding& encod
   const Activations activations = of(name, encoding);
   if (activations == Activations::kWeightOnly) return std::string(activations_name(activations));
   const std::string_view module = module_name(name);
-  if (groups_ && !groups_->is_ignored(module)) {
-    const ConfigGroup* group = groups_->target_of(module);
-    if (group != nullptr && group->scheme == encoding.scheme)
-      if (std::string said = activations_text(*group); !said.empty()) return said;
-  }
+  const ConfigGroup* group = groups_ ? groups_->stored_group(module) : nullptr;
+  if (group != nullptr && group->scheme == encoding.scheme)
+    if (std::string said = activations_text(*group); !said.empty()) return said;
   // Where nothing else is said they become numbers of the weights' kind.
   const CodeKind code = scheme_facts(encoding.scheme).code;
   const bool is_float = code == CodeKind::kE4m3 || code == CodeKind::kE2m1;

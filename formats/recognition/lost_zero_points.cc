@@ -32,7 +32,7 @@ bool LostZeroPoints::take(std::string_view name, std::uint32_t i) {
   std::string place;
   if (groups_ != nullptr) {
     const std::string_view module = module_name(name);
-    const ConfigGroup* group = groups_->is_ignored(module) ? nullptr : groups_->target_of(module);
+    const ConfigGroup* group = groups_->stored_group(module);
     if (group == nullptr || !is_asymmetric(*group)) return false;
     place = fmt::format("config_groups.{}", group->name);
   } else if (has_zero_points(config_, name)) {

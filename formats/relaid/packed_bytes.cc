@@ -22,7 +22,7 @@ constexpr std::string_view kPacked = ".weight_packed";
 
 /// The compressed-tensors group of a module's packed integers; null where there is none.
 const ConfigGroup* group_of_integers(const ConfigGroups& groups, std::string_view module) {
-  const ConfigGroup* group = groups.is_ignored(module) ? nullptr : groups.target_of(module);
+  const ConfigGroup* group = groups.stored_group(module);
   if (group == nullptr || !group->has_weights) return nullptr;
   const Json& type = json_member(json_member(*group->json, "weights"), "type");
   return type.is_null() || type == "int" ? group : nullptr;

@@ -219,6 +219,22 @@ TEST(ConfigGroupTargets, MayBeModulesOfAnEngine) {
   EXPECT_FALSE(groups.is_ignored("model.layers.1.mlp.down_proj"));
 }
 
+TEST(ConfigGroupTargets, EnginesAskByTheVeryName) {
+  const Json block = Json::parse(R"({"config_groups": {
+      "a": {"targets": ["re:.*qkv_proj$", "model.layers.0.mlp.experts"], "weights": {"num_bits": 8,
+            "type": "float", "strategy": "channel"}}},
+      "ignore": ["re:.*gate_up_proj$", "model.layers.1.mlp.experts"]})");
+  const ConfigGroups groups(block);
+  for (const char* part : {"model.layers.0.self_attn.q_proj", "model.layers.0.mlp.experts.3.up_proj"})
+    EXPECT_EQ(groups.named_target(part), nullptr) << part;
+  EXPECT_EQ(groups.named_target("model.layers.0.self_attn.qkv_proj"), &groups.groups()[0]);
+  EXPECT_EQ(groups.named_target("model.layers.0.mlp.experts"), &groups.groups()[0]);
+  for (const char* part : {"model.layers.1.mlp.up_proj", "model.layers.1.mlp.experts.3.up_proj"})
+    EXPECT_FALSE(groups.ignore_matches(part)) << part;
+  EXPECT_TRUE(groups.ignore_matches("model.layers.1.mlp.gate_up_proj"));
+  EXPECT_TRUE(groups.ignore_matches("model.layers.1.mlp.experts"));
+}
+
 TEST(QuantizationConfig, CompressedTensorsReplacesAWrongSource) {
   const Json ignored = derived("compressed-tensors", config_with(kCtSource), {kUp, kDown, kHead});
   EXPECT_EQ(ignored["ignore"], Json::array({"lm_head"})) << "down_proj is quantized now";
