@@ -117,6 +117,7 @@ constexpr std::array kFamilies = {
     EngineFamily{"deepseek_v3", kReplaced, kSglangsEight},
     EngineFamily{"deepseek_v32", kReplaced, kSglangsEight},
     EngineFamily{"ernie4_5_moe", kReplaced, {kBf16, kFp8Channel, kNvfp4, kInt4Group}},
+    EngineFamily{"gemma3", kReplaced, kSglangsEight},
     EngineFamily{"glm4_moe", kReplaced, kSix},
     EngineFamily{"glm4_moe_lite", kReplaced, kSix},
     EngineFamily{"glm_moe_dsa", kReplaced, kSglangsEight},
@@ -127,6 +128,7 @@ constexpr std::array kFamilies = {
     EngineFamily{"minimax_m2", kReplaced, kSix},
     EngineFamily{"ministral3", kReplaced, {kBf16, kFp8Channel}},
     EngineFamily{"mistral", kReplaced, kOfDense},
+    EngineFamily{"mixtral", kReplaced, kSglangsEight},
     EngineFamily{"qwen3", kReplaced, kSglangsEight},
     EngineFamily{"qwen3_moe", kReplaced, kSglangsEight},
 };

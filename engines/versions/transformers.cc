@@ -47,7 +47,7 @@ constexpr std::array kFamilies = {
     // Its numbers are wrong where a last block is not full (docs/engines.md).
     EngineFamily{"deepseek_v3", kLoaded, {kFp8Block}},
     EngineFamily{"qwen3_moe", kGenerated, {kBf16, kFp8Block, kFp8Channel, kMxfp4, kInt4Group}},
-    EngineFamily{"gemma3", kGenerated, {kBf16, kFp8Block, kFp8Channel}},
+    EngineFamily{"gemma3", kGenerated, kOfDense},
     EngineFamily{"gpt_oss", kRead, {kMxfp4}},
     EngineFamily{"llama", kGenerated, kOfDense},
     EngineFamily{"mistral", kGenerated, kOfDense},

@@ -216,6 +216,9 @@ def install():
     replace("init_mxfp4_linear_kernel", linear("mxfp4 linears", mxfp4), [SCHEMES + "w4a4_mxfp4"])
     mxfp8 = lambda layer: from_mxfp8(layer.weight.data, layer.weight_scale.data)
     replace("init_mxfp8_linear_kernel", linear("mxfp8 linears", mxfp8), [SCHEMES + "w8a8_mxfp8"])
+    # Of this one vLLM is told the class, and makes the kernel itself.
+    int4 = lambda layer: from_int4(layer.weight_packed.data, layer.weight_scale.data)
+    replace("choose_mp_linear_kernel", lambda config: linear("int4 linears", int4), [SCHEMES + "wNa16"])
     methods = {
         (EXPERTS + "w8a8_int8", "CompressedTensorsW8A8Int8MoEMethod"): "int8",
         (EXPERTS + "w8a8_fp8", "CompressedTensorsW8A8Fp8MoEMethod"): "fp8",
