@@ -1,6 +1,7 @@
 #include "inference/model/attention/block_chooser.h"
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 
 #include "formats/base/parallel.h"
@@ -84,7 +85,6 @@ BlockChooser::Chosen BlockChooser::choose(const LayerStep& step, const Matrix& x
     if (run.total() <= all) continue;
     const Matrix seen =
         step.cached(context.profile, run.sequence, kIndexKeyStream, first_positions(run.total()));
-    std::vector<std::uint8_t> near_ties(run.count);
     parallel_for(run.count, context.threads, [&](std::size_t i) {
       const std::size_t r = run.first_row + i, n_tokens = run.first_position + i + 1;
       if (n_tokens <= all) return;
@@ -93,12 +93,9 @@ BlockChooser::Chosen BlockChooser::choose(const LayerStep& step, const Matrix& x
         chosen[r * spec_.heads + h] = choose_for(
             queries.row(r).subspan(h * spec_.head_dim, spec_.head_dim), seen, n_tokens, is_near);
       }
-      near_ties[i] = is_near ? 1 : 0;
+      if (is_near && step.taps.near_ties != nullptr)
+        ++std::atomic_ref(step.taps.near_ties->indexer);
     });
-    if (step.taps.near_ties != nullptr) {
-      step.taps.near_ties->indexer +=
-          static_cast<std::uint64_t>(std::ranges::count(near_ties, std::uint8_t{1}));
-    }
   }
   return chosen;
 }

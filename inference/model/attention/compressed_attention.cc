@@ -1,6 +1,7 @@
 #include "inference/model/attention/compressed_attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "formats/base/error.h"
@@ -12,7 +13,6 @@
 namespace ingot::inference {
 
 using formats::FineRole;
-using formats::MatrixView;
 using formats::Role;
 
 CompressedAttention::CompressedAttention(const BlockWeights& weights, const StepContext& context,
@@ -83,7 +83,7 @@ void CompressedAttention::compress(const LayerStep& step, const SequenceRun& run
   const std::size_t plain = spec_.head_dim - spec_.rope.dim;
   const std::size_t own = state_of(spec_).windows;
   const std::size_t first = run.first_position / spec_.compressor->ratio;
-  const auto write = [&](std::size_t stream, MatrixView<const float> entries) {
+  const auto write = [&](std::size_t stream, formats::MatrixView<const float> entries) {
     for (std::size_t i = 0; i < entries.rows; ++i) {
       step.cache.write(run.sequence, step.cache_layer, stream, first + i,
                        {entries.row(i), entries.cols});
@@ -128,7 +128,6 @@ CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, c
     if (sees_all(run)) continue;
     const Matrix entries = step.cached(context.profile, run.sequence, kEntryIndexStream,
                                        first_positions(seen_entries(run.total() - 1)));
-    std::vector<std::uint8_t> is_near(run.count);
     parallel_for(run.count, context.threads, [&](std::size_t i) {
       const std::size_t r = run.first_row + i, seen = seen_entries(run.first_position + i);
       if (seen <= spec_.topk) return;
@@ -136,12 +135,9 @@ CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, c
           {queries.row(r).data(), spec_.index_heads, spec_.index_head_dim, spec_.index_head_dim},
           weights.row(r), entries, seen);
       chosen[r] = best_positions(scores, spec_.topk);
-      if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, chosen[r]) ? 1 : 0;
+      if (step.taps.near_ties != nullptr && is_near_tie(scores, chosen[r]))
+        ++std::atomic_ref(step.taps.near_ties->indexer);
     });
-    if (step.taps.near_ties != nullptr) {
-      step.taps.near_ties->indexer +=
-          static_cast<std::uint64_t>(std::ranges::count(is_near, std::uint8_t{1}));
-    }
   }
   step.show(chosen);
   return chosen;

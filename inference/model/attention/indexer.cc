@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 
@@ -254,7 +255,6 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
     // Codes are scored as they are.
     const Matrix seen_keys = step.cached(Profile::kF32, run.sequence, kIndexKeyStream,
                                          first_positions(keys_of(run.total())));
-    std::vector<std::uint8_t> is_near(run.count);
     parallel_for(run.count, context.threads, [&](std::size_t i) {
       const std::size_t r = run.first_row + i, n_tokens = run.first_position + i + 1;
       const std::size_t seen = keys_of(n_tokens);
@@ -267,13 +267,10 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
           index_scores({heads.data(), spec.heads, spec.head_dim, spec.head_dim}, weights.row(r),
                        seen_keys, seen);
       const std::vector<std::uint32_t> chosen = best_positions(scores, most);
-      if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, chosen) ? 1 : 0;
+      if (step.taps.near_ties != nullptr && is_near_tie(scores, chosen))
+        ++std::atomic_ref(step.taps.near_ties->indexer);
       selection[r] = tokens_of(chosen, spec.pool, n_tokens);
     });
-    if (step.taps.near_ties != nullptr) {
-      step.taps.near_ties->indexer +=
-          static_cast<std::uint64_t>(std::ranges::count(is_near, std::uint8_t{1}));
-    }
   }
 }
 
