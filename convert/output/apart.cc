@@ -40,14 +40,6 @@ std::optional<Identity> identity_of(const fs::path& path) {
   return std::nullopt;
 }
 
-// With links resolved as far as it exists, without a trailing separator.
-fs::path resolved(const fs::path& path) {
-  std::error_code failure;
-  fs::path whole = fs::weakly_canonical(fs::absolute(path), failure);
-  if (failure) whole = fs::absolute(path).lexically_normal();
-  return whole.has_filename() ? whole : whole.parent_path();
-}
-
 // A resolved path and all above it.
 std::vector<fs::path> with_parents(fs::path path) {
   std::vector<fs::path> chain = {path};
@@ -94,7 +86,7 @@ ReadFolders folders_of(const JobInputs& inputs) {
     add(fs::is_directory(target, failure) ? target : target.parent_path(), read.linked);
   };
   for (const fs::path& folder : inputs.folders)
-    read.own.merge(tree_of(resolved(folder), add_target));
+    read.own.merge(tree_of(resolved_path(folder), add_target));
   for (const fs::path& file : inputs.files) add_target(file);
   return read;
 }
@@ -159,7 +151,7 @@ JobInputs inputs_of(const Plan& plan) {
 }
 
 void require_apart(const JobInputs& inputs, const fs::path& output) {
-  const fs::path to = resolved(output);
+  const fs::path to = resolved_path(output);
   const ReadFolders read = folders_of(inputs);
   for (const fs::path& folder : with_parents(to)) {
     const auto identity = identity_of(folder);
@@ -181,7 +173,7 @@ void require_apart(const JobInputs& inputs, const fs::path& output) {
 }
 
 void require_unseen(const JobInputs& inputs, const fs::path& output) {
-  const fs::path to = resolved(output);
+  const fs::path to = resolved_path(output);
   const ReadFolders read = folders_of(inputs);
   // The output below each of its parents: below a source that is the same as one of these.
   std::vector<fs::path> below = {fs::path()};

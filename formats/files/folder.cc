@@ -77,6 +77,13 @@ std::vector<std::string> names_in(const Fd& folder) {
 
 }  // namespace
 
+fs::path resolved_path(const fs::path& path) {
+  std::error_code failure;
+  fs::path whole = fs::weakly_canonical(fs::absolute(path), failure);
+  if (failure) whole = fs::absolute(path).lexically_normal();
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
 Folder Folder::open(const fs::path& path) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), kFolderFlags); });
   if (fd < 0) throw system_error(errno, "open the folder", path.string());

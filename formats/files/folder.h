@@ -9,6 +9,9 @@
 
 namespace ingot {
 
+/// With links resolved as far as it exists, without a trailing separator.
+std::filesystem::path resolved_path(const std::filesystem::path& path);
+
 /// A folder, by its descriptor. Names are relative to it, and never lead over a symbolic link or
 /// into another mount. So files outside the folder are never written, emptied or removed. All
 /// functions throw kExists, with the path, where a link or a mount is in the way.

@@ -8,6 +8,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
+#include "formats/files/folder.h"
 
 namespace ingot::formats {
 namespace fs = std::filesystem;
@@ -78,13 +79,6 @@ fs::path snapshot_of(const fs::path& folder, const std::string& revision) {
       .in_file(folder.string());
 }
 
-fs::path resolved(const fs::path& path) {
-  std::error_code failure;
-  fs::path whole = fs::weakly_canonical(fs::absolute(path), failure);
-  if (failure) whole = fs::absolute(path).lexically_normal();
-  return whole.has_filename() ? whole : whole.parent_path();
-}
-
 }  // namespace
 
 std::optional<HubName> parse_hub_name(std::string_view text) {
@@ -122,7 +116,7 @@ fs::path checkpoint_directory(const fs::path& directory) {
 }
 
 std::optional<HubSnapshot> hub_snapshot_at(const fs::path& directory) {
-  const fs::path path = resolved(directory);
+  const fs::path path = resolved_path(directory);
   if (path.parent_path().filename() != "snapshots") return std::nullopt;
   HubSnapshot snapshot{.model = model_of(path.parent_path().parent_path()),
                        .commit = path.filename().string()};
@@ -140,7 +134,7 @@ std::optional<std::string> hub_fetch(const fs::path& directory) {
 
 std::optional<fs::path> hub_folder_around(const fs::path& path) {
   constexpr std::array<std::string_view, 2> kKept = {"snapshots", "blobs"};
-  fs::path below = resolved(path);
+  fs::path below = resolved_path(path);
   for (fs::path at = below; at.has_relative_path(); at = at.parent_path()) {
     const bool is_folder = at.filename().string().starts_with(kFolderPrefix);
     if (is_folder && std::ranges::find(kKept, below.filename().string()) != kKept.end()) return at;
