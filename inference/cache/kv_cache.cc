@@ -171,7 +171,6 @@ KvCache::KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capac
         state_end += stream.width;
       } else {
         slab_bytes_ += page_form(stream).page_bytes();
-        ++n_streams_;
       }
     }
   }

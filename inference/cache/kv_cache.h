@@ -65,9 +65,6 @@ class KvCache {
   void free(SequenceId sequence);
   /// Tokens for which there is room, by the last reserve or truncate.
   [[nodiscard]] std::size_t length(SequenceId sequence) const { return living(sequence).length; }
-  /// Pages in use and free, of all streams and layers together.
-  [[nodiscard]] std::size_t pages_used() const { return slabs_used() * n_streams_; }
-  [[nodiscard]] std::size_t pages_free() const { return (max_slabs_ - slabs_used()) * n_streams_; }
   [[nodiscard]] std::size_t n_layers() const { return layers_.size(); }
   [[nodiscard]] const std::vector<CacheStream>& streams(std::size_t layer) const {
     return layers_.at(layer);
@@ -113,7 +110,7 @@ class KvCache {
   std::vector<std::vector<CacheStream>> layers_;
   std::vector<std::vector<std::size_t>> offsets_;  // in a slab, per layer and stream
   std::vector<std::size_t> state_offsets_;         // per layer, in values; one more: their end
-  std::size_t n_streams_ = 0, slab_bytes_ = 0, max_slabs_ = 0;
+  std::size_t slab_bytes_ = 0, max_slabs_ = 0;
   std::vector<HeldBytes> slabs_;  // taken so far, in use or free
   std::vector<std::size_t> free_slabs_;
   std::vector<Sequence> sequences_;

@@ -53,11 +53,6 @@ Range Model::mtp_layers() const {
   return {.first = spec_.n_main, .count = mtp_ ? std::size_t{1} : 0};
 }
 
-std::uint64_t Model::cache_bytes_per_token(KvFormat format) const {
-  return KvCache::bytes_per_token(streams(format, stage_)) +
-         KvCache::bytes_per_token(streams(format, mtp_layers()));
-}
-
 ModelCache Model::make_cache(KvFormat format, std::size_t capacity) const {
   return {KvCache(streams(format, stage_), capacity),
           KvCache(streams(format, mtp_layers()), capacity)};

@@ -51,8 +51,6 @@ class Model {
   [[nodiscard]] Comm& comm() const { return context_.comm; }
   /// Whether the model has an MTP layer, on this rank or on the last stage.
   [[nodiscard]] bool has_mtp() const { return has_mtp_; }
-  /// What a cache of this model costs per token, main and MTP layers together.
-  [[nodiscard]] std::uint64_t cache_bytes_per_token(KvFormat format) const;
   /// For `capacity` tokens over all sequences, counted in whole pages per sequence.
   [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
 

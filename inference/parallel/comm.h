@@ -78,7 +78,6 @@ class Comm {
   virtual void all_reduce(const Collective& what, std::span<float> values);
 
   [[nodiscard]] const TrafficByCollective& traffic() const { return traffic_; }
-  void clear_traffic() { traffic_.clear(); }
 
  protected:
   /// The two halves. `what` is for messages, and to notice ranks in different collectives.

@@ -300,8 +300,7 @@ TEST(MtpLayer, MayBeLeftOut) {
   const OpenedModel without(INGOT_SOURCE_DIR "/examples/tiny-v32", options);
   EXPECT_FALSE(without.model.has_mtp());
   EXPECT_LT(without.model.bytes_read(), with.model.bytes_read());
-  EXPECT_LT(without.model.cache_bytes_per_token(KvFormat::kF32),
-            with.model.cache_bytes_per_token(KvFormat::kF32));
+  EXPECT_LT(cache_bytes_per_token(without.model), cache_bytes_per_token(with.model));
   EXPECT_TRUE(same_bits(run(without.model, ids), run(with.model, ids)));
 }
 

@@ -47,6 +47,17 @@ struct OpenedModel {
   inference::Model model;
 };
 
+/// Bytes that a token takes in the caches of all layers, in FP32.
+inline std::uint64_t cache_bytes_per_token(const inference::Model& model) {
+  inference::ModelCache cache = model.make_cache(inference::KvFormat::kF32, 0);
+  std::uint64_t n_bytes = 0;
+  for (const inference::KvCache* part : {&cache.main(), &cache.mtp()}) {
+    for (std::size_t l = 0; l < part->n_layers(); ++l)
+      n_bytes += inference::KvCache::bytes_per_token({part->streams(l)});
+  }
+  return n_bytes;
+}
+
 /// Everything that a forward pass over one sequence shows.
 struct Recording {
   std::map<std::size_t, std::vector<float>> hidden;  ///< by index, [tokens x D]

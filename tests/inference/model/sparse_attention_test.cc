@@ -127,9 +127,7 @@ TEST_F(SparseAttention, SharedLayersReuseTheLastChoice) {
 }
 
 TEST_F(SparseAttention, SharedLayersCacheNoIndexKeys) {
-  const auto bytes = [&] {
-    return OpenedModel(copy_.path()).model.cache_bytes_per_token(inference::KvFormat::kF32);
-  };
+  const auto bytes = [&] { return cache_bytes_per_token(OpenedModel(copy_.path()).model); };
   const std::uint64_t all_own = bytes();
   copy_.config({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}}});
   EXPECT_EQ(all_own - bytes(), 3U * 128 * sizeof(float));
