@@ -26,14 +26,6 @@ using formats::Json;
 
 namespace {
 
-std::string profile_names() {
-  return names_of(inference::profiles(), inference::profile_name);
-}
-
-std::string kv_format_names() {
-  return names_of(inference::kv_formats(), inference::kv_format_name);
-}
-
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20U;
 
 bool is_between(char c) {
@@ -144,7 +136,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
              {"--greedy", &flags.greedy, "take the likeliest token, whatever the files say"},
              {"--profile",
               &flags.profile,
-              fmt::format("arithmetic: {}", profile_names()),
+              "arithmetic: " + names_of(inference::profiles(), inference::profile_name),
               {.words = words_of(inference::profiles(), inference::profile_name)}}});
   table.add(FlagGroup::kSource,
             {{"--config", &flags.config, kConfigHelp, {.kind = ValueKind::kFile}}});
@@ -213,7 +205,8 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
         {.range = NumberRange{1, 1 << 20}}},
        {"--kv-cache",
         &flags.kv_cache,
-        fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()),
+        fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)",
+                    names_of(inference::kv_formats(), inference::kv_format_name)),
         {.words = words_of(inference::kv_formats(), inference::kv_format_name)}},
        mem_limit_flag(&flags.mem_limit,
                       "memory for weights and caches; experts beyond it are read when needed "

@@ -36,12 +36,11 @@ using convert::QualityReport;
 using convert::StageReport;
 using formats::Json;
 using formats::json_list;
-using quantize::QualitySums;
 
 namespace {
 
 // A row that ends with these figures.
-Json with_figures(Json row, const QualitySums& sums) {
+Json with_figures(Json row, const quantize::QualitySums& sums) {
   row.update({{"elements", sums.elements},
               {"relative_error", sums.relative_error()},
               {"sqnr_db", sums.sqnr_db()},

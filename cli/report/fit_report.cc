@@ -19,7 +19,6 @@ namespace ingot::cli {
 
 using convert::Plan;
 using formats::Json;
-using formats::Role;
 
 namespace {
 
@@ -30,7 +29,7 @@ constexpr std::string_view kOthers = "others";
 constexpr std::array<std::string_view, 6> kGroups = {"experts",   "shared-experts", "dense-mlp",
                                                      "attention", "indexer",        kOthers};
 
-std::string_view group_of(Role role) {
+std::string_view group_of(formats::Role role) {
   for (const std::string_view name : kGroups) {
     if (name == kOthers || formats::find_roles(name)->has(role)) return name;
   }

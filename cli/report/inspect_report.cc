@@ -23,7 +23,6 @@ using formats::Checkpoint;
 using formats::Json;
 using library::AsStored;
 using library::Breakdown;
-using library::LayerSummary;
 using library::Summary;
 
 namespace {
@@ -65,7 +64,7 @@ std::string scheme_mix(const Json& schemes) {
 std::string layer_table(const Summary& summary) {
   Json rows = Json::array();
   for (std::size_t begin = 0; begin < summary.layers.size();) {
-    const LayerSummary& first = summary.layers[begin];
+    const library::LayerSummary& first = summary.layers[begin];
     std::size_t end = begin + 1;
     while (end < summary.layers.size() &&
            summary.layers[end].layer == summary.layers[end - 1].layer + 1 &&

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "convert/recipe/selector.h"
 #include "formats/family/role_groups.h"

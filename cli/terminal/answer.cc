@@ -6,7 +6,6 @@
 #include "check/rules/loader_rules.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
-#include "formats/json/json.h"
 
 namespace ingot::cli {
 

@@ -1,7 +1,6 @@
 #include "cli/terminal/progress.h"
 
 #include <algorithm>
-#include <csignal>
 #include <iostream>
 
 #include <fmt/format.h>

@@ -15,8 +15,6 @@
 
 namespace ingot::cli {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 double seconds_of(const struct timeval& time) {
@@ -44,8 +42,8 @@ ThreadStates thread_states() {
   ThreadStates states;
   const std::string own = std::to_string(::gettid());
   std::error_code failure;
-  for (fs::directory_iterator at("/proc/self/task", failure), end; !failure && at != end;
-       at.increment(failure)) {
+  for (std::filesystem::directory_iterator at("/proc/self/task", failure), end;
+       !failure && at != end; at.increment(failure)) {
     if (at->path().filename() == own) continue;
     std::ifstream file(at->path() / "stat");
     std::string line;

@@ -18,10 +18,6 @@ constexpr std::array kSharedExperts = {shard::SharedExperts::kTp,
                                        shard::SharedExperts::kReplicated};
 constexpr std::uint64_t kMaxExpertMapBytes = std::uint64_t{64} << 20;
 
-std::string layout_names() {
-  return names_of(formats::layouts(), &formats::Layout::name);
-}
-
 [[noreturn]] void refuse(const std::string& fact) {
   throw Error(ErrorCode::kInvalidArgument, fact);
 }
@@ -74,7 +70,8 @@ void declare_slicing(FlagTable& table, SlicingFlags& flags) {
         {.idle = belongs_to("--pp", [&flags] { return flags.pp.has_value(); })}},
        {"--layout",
         &flags.layout,
-        fmt::format("{} (default: hf, or ranks when a topology is given)", layout_names()),
+        fmt::format("{} (default: hf, or ranks when a topology is given)",
+                    names_of(formats::layouts(), &formats::Layout::name)),
         {.words = words_of(formats::layouts(), &formats::Layout::name)}},
        {"--mp", &flags.mp, "ranks of layout deepseek-mp"},
        {"--tp-fit",
