@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/engine_findings.h"
+#include "check/engine_findings.h"
 #include "shard/join/source.h"
 
 namespace ingot::library {

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/engine_findings.h"
+#include "check/engine_findings.h"
 #include "check/rules/loader_rules.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"

@@ -1,4 +1,4 @@
-#include "check/rules/engine_findings.h"
+#include "check/engine_findings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "check/rules/engine_findings.h"
+#include "check/engine_findings.h"
 
 #include <algorithm>
 
