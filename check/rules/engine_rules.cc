@@ -109,7 +109,7 @@ void cut_at_group_edge(const RuleInput& input, const LogicalTensor& tensor) {
   const shard::TensorCut cut = shard::cut_of(
       tensor, input.config(), {.topology = shard::make_topology(ranks, 1, {}, 1)}, faults);
   for (const Error& fault : faults.errors()) {
-    // Of heads; others are of the shape, which has a rule of its own.
+    // A fault of heads; faults of the shape have a rule of their own.
     if (fault.code() == kInvalidArgument)
       input.report_kind(tensor, kShapeMismatch, "{}", fault.message());
   }

@@ -11,7 +11,7 @@ namespace ingot::formats {
 /// A word by which msmodelslim's description says how a tensor is held.
 struct DescribedType {
   std::string_view name;
-  /// Of a weight of this type; kBf16 for every plain one. Nullopt: none that this version reads.
+  /// The scheme of such a weight, kBf16 for every plain one; nullopt when this version reads none.
   std::optional<SchemeId> scheme;
   Activations activations{};            ///< of quantized weights
   std::span<const PartRow> needs = {};  ///< parts without which loaders cannot compute
