@@ -170,6 +170,32 @@ bool sliding_heads(Json& keys) {
   return true;
 }
 
+// Gemma 4: layers with full attention have heads of their own.
+bool full_heads(Json& keys) {
+  constexpr const char* kByLayer = "per_layer_config";
+  constexpr std::array kWords = {std::pair("head_dim", "global_head_dim"),
+                                 std::pair("num_key_value_heads", "num_global_key_value_heads")};
+  const Json by_layer = json_member(keys, kByLayer);
+  const Json& types = json_member(keys, kLayerTypes);
+  if (!by_layer.is_object() || by_layer.empty() || !types.is_array()) return false;
+  const Json& own = by_layer.front();
+  std::size_t n_full = 0, n_words = 0;
+  // Full layers that differ from each other have no words there.
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const bool is_full = types[i] == kFull;
+    if (json_member(by_layer, std::to_string(i).c_str()) != (is_full ? own : Json())) return false;
+    n_full += is_full;
+  }
+  for (const auto& [key, released] : kWords)
+    n_words += own.is_object() && own.contains(key) && !keys.contains(released);
+  if (n_full != by_layer.size() || n_words != own.size() || n_words == 0) return false;
+  for (const auto& [key, released] : kWords) {
+    if (own.contains(key)) keys[released] = own.at(key);
+  }
+  erase(keys, {kByLayer});
+  return true;
+}
+
 // Step: rope of each layer.
 bool rope_by_layer(Json& keys) {
   const Json rope = json_member(keys, kRope);
@@ -256,7 +282,7 @@ bool use_released_words(Json& keys) {
   bool is_changed = false;
   for (const auto translate :
        {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
-        rope_by_layer, windows_by_pattern, kinds_of_mlp, inner_objects})
+        full_heads, rope_by_layer, windows_by_pattern, kinds_of_mlp, inner_objects})
     is_changed |= translate(keys);
   return is_changed;
 }

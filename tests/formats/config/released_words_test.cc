@@ -40,6 +40,24 @@ TEST(ReleasedWords, RopeOfCompressedLayersStandsApart) {
                              ""));
 }
 
+TEST(ReleasedWords, HeadsOfFullLayersOfGemmaHaveKeys) {
+  const std::string types = R"("layer_types": ["sliding_attention", "full_attention"], )";
+  const Json both = released(
+      "{" + types + R"("per_layer_config": {"1": {"head_dim": 64, "num_key_value_heads": 3}}})");
+  EXPECT_EQ(both.at("global_head_dim"), 64);
+  EXPECT_EQ(both.at("num_global_key_value_heads"), 3);
+  EXPECT_FALSE(both.contains("per_layer_config"));
+  const Json one = released("{" + types + R"("per_layer_config": {"1": {"head_dim": 64}}})");
+  EXPECT_EQ(one.at("global_head_dim"), 64);
+  EXPECT_FALSE(one.contains("num_global_key_value_heads"));
+  for (const char* other :
+       {R"({"0": {"head_dim": 64}})", R"({"1": {"head_dim": 64}, "0": {"head_dim": 64}})",
+        R"({"1": {"num_attention_heads": 64}})", R"({"1": 64})", R"({"1": {}})", "{}"}) {
+    const std::string text = "{" + types + R"("per_layer_config": )" + other + "}";
+    EXPECT_EQ(released(text), parse_json(text, "")) << other;
+  }
+}
+
 TEST(ReleasedWords, APatternOfWindowsIsAListOfLayers) {
   const Json types = {"sliding_attention", "sliding_attention", "full_attention",
                       "sliding_attention"};
