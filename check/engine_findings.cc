@@ -12,10 +12,9 @@ namespace {
 
 bool names_engine(std::string_view loaders, Engine engine) {
   if (loaders == "all" || loaders == "one reader or another") return true;
-  // vLLM-Ascend is vLLM's loader with kernels of its own.
-  const Engine loader = engine == Engine::kVllmAscend ? Engine::kVllm : engine;
-  const std::string_view name = engines::newest(loader).name;
-  return loaders.find(name.substr(0, name.find(' '))) != std::string_view::npos;
+  // vLLM-Ascend is vLLM's loader with kernels of its own: the first word names the loader.
+  const std::string_view name = engines::newest(engine).name;
+  return loaders.find(name.substr(0, name.find_first_of(" -"))) != std::string_view::npos;
 }
 
 }  // namespace
