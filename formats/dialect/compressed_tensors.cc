@@ -7,6 +7,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/part_rows.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 #include "formats/modules/mtp_names.h"
@@ -16,46 +17,24 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kFp8BlockParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kGrid},
-};
-constexpr std::array kFp8ChannelParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
-};
-// Lists with the scale of static activations end with it.
-constexpr std::array kFp8TensorParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
-};
-constexpr std::array kInt8ChannelParts = {
-    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
-};
-constexpr std::array kNvfp4Parts = {
-    PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartRow{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
-    PartRow{Part::kInputScale, ".input_global_scale", DType::kF32, PartShape::kOne},
-};
-constexpr std::array kMxfp4Parts = {
-    PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
-};
+constexpr std::array kFp8BlockParts = {codes_part(kF8E4M3), scale_part(kF32, kGrid)};
+constexpr std::array kFp8ChannelParts = {codes_part(kF8E4M3), scale_part(kF32, kColumn)};
+constexpr std::array kFp8TensorParts = {codes_part(kF8E4M3), scale_part(kF32, kOne),
+                                        input_part(kOne)};
+constexpr std::array kInt8ChannelParts = {codes_part(kI8), scale_part(kF32, kColumn),
+                                          input_part(kOne)};
+constexpr std::string_view kPacked = ".weight_packed";
+constexpr std::array kNvfp4Parts = {codes_part(kU8, kPacked), scale_part(kF8E4M3, kGrid),
+                                    global_part(kOne, ".weight_global_scale"),
+                                    input_part(kOne, ".input_global_scale")};
+constexpr std::array kMxfp4Parts = {codes_part(kU8, kPacked), scale_part(kU8, kGrid)};
 // weight_shape is I32 in releases and I64 from compressed-tensors itself.
 constexpr std::array kInt4Parts = {
-    PartRow{Part::kWeight, ".weight_packed", DType::kI32, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kBf16, PartShape::kGrid, false, true},
-    PartRow{Part::kZeroPoint, ".weight_zero_point", DType::kI32, PartShape::kZeros, true},
-    PartRow{Part::kGroupOrder, ".weight_g_idx", DType::kI32, PartShape::kPerCol, true},
-    PartRow{Part::kDimensions, ".weight_shape", DType::kI32, PartShape::kTwo, false, true},
-};
-constexpr std::array kMxfp8Parts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
+    codes_part(kI32, kPacked),
+    PartRow{Part::kScale, ".weight_scale", kBf16, kGrid, false, true},
+    PartRow{Part::kZeroPoint, ".weight_zero_point", kI32, kZeros, true},
+    PartRow{Part::kGroupOrder, ".weight_g_idx", kI32, kPerCol, true},
+    PartRow{Part::kDimensions, ".weight_shape", kI32, kTwo, false, true},
 };
 constexpr std::string_view kFloat = "float-quantized";
 constexpr std::string_view kInt = "int-quantized";

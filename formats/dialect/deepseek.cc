@@ -5,6 +5,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/part_rows.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -16,76 +17,46 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kFp8BlockParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
-};
-constexpr std::array kInt8BlockParts = {
-    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
-};
-constexpr std::array kFp8TensorParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
-};
-// vLLM's own names, of older releases.
-constexpr std::array kFp8StaticParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
-};
+constexpr std::array kInt8BlockParts = {codes_part(kI8),
+                                        scale_part(kF32, kGrid, ".weight_scale_inv")};
 // Releases of Mistral: the names of transformers, which loaders of other models do not know.
-constexpr std::array kFp8ScalarParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kScalar},
-    PartRow{Part::kInputScale, ".activation_scale", DType::kF32, PartShape::kScalar},
-};
+constexpr std::array kOfMistralParts = {codes_part(kF8E4M3),
+                                        scale_part(kF32, kScalar, ".weight_scale_inv"),
+                                        input_part(kScalar, ".activation_scale")};
 constexpr std::array kStorage = {
     StorageRow{.scheme = SchemeId::kFp8Block,
                .activations = Activations::kDynamic,
                .config_name = "fp8",
-               .parts = kFp8BlockParts,
+               .parts = kReleasedFp8Parts,
                .experts = ExpertForm::kEither},
-    StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, "fp8", kFp8TensorParts},
+    // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
+    StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, "fp8", without_inputs(kScalarFp8Parts)},
     StorageRow{.scheme = SchemeId::kFp8Tensor,
                .activations = Activations::kStatic,
                .config_name = "fp8",
-               .parts = kFp8ScalarParts,
+               .parts = kOfMistralParts,
                .is_kept_only = true,
                .experts = ExpertForm::kEither},
+    // vLLM's own names, of older releases.
     StorageRow{.scheme = SchemeId::kFp8Tensor,
                .activations = Activations::kStatic,
                .config_name = "fp8",
-               .parts = kFp8StaticParts,
+               .parts = kScalarFp8Parts,
                .is_kept_only = true},
     StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 
 // DeepSeek-V4, as DeepSeek releases it, and as NVIDIA does with experts in NVFP4.
 constexpr std::array kNativeFp8Parts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    codes_part(kF8E4M3),
     // Base models have F32.
-    PartRow{.part = Part::kScale,
-            .suffix = ".scale",
-            .dtype = DType::kF8E8M0,
-            .shape = PartShape::kGrid,
-            .keeps_dtype = true},
+    PartRow{Part::kScale, ".scale", kF8E8M0, kGrid, false, /*keeps_dtype=*/true},
 };
-constexpr std::array kNativeMxfp4Parts = {
-    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartRow{Part::kScale, ".scale", DType::kF8E8M0, PartShape::kGrid},
-};
-constexpr std::array kNativeNvfp4Parts = {
-    PartRow{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartRow{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
-};
+constexpr std::array kNativeMxfp4Parts = {codes_part(kI8), scale_part(kF8E8M0, kGrid, ".scale")};
 constexpr std::array kNativeStorage = {
     StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "fp8", kNativeFp8Parts},
     StorageRow{SchemeId::kMxfp4, Activations::kWeightOnly, "", kNativeMxfp4Parts},
-    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNativeNvfp4Parts},
+    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNvidiaNvfp4Parts},
 };
 
 constexpr const char* kScaleFormat = "scale_fmt";

@@ -9,6 +9,7 @@
 #include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/part_rows.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_patterns.h"
 
@@ -17,34 +18,8 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kNvfp4Parts = {
-    PartRow{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartRow{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
-};
-constexpr std::array kFp8TensorStaticParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
-};
-constexpr std::array kFp8ChannelParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kPerRow},
-};
-constexpr std::array kMxfp8Parts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
-};
-constexpr std::array kFp8BlockParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kSpread},
-};
-// Experts in mixtures, which engines read as DeepSeek's.
-constexpr std::array kFp8BlockOfMixtures = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
-};
+constexpr std::array kFp8ChannelParts = {codes_part(kF8E4M3), scale_part(kF32, kPerRow)};
+constexpr std::array kFp8BlockParts = {codes_part(kF8E4M3), scale_part(kF32, kSpread)};
 const Json kNothing = Json::object();
 constexpr std::string_view kNvfp4Choice =
     "static (NVFP4, as TensorRT-LLM and older SGLang load it; give --activation-scales or "
@@ -53,22 +28,23 @@ constexpr std::array kStorage = {
     StorageRow{.scheme = SchemeId::kNvfp4,
                .activations = Activations::kWeightOnly,
                .config_name = "W4A16_NVFP4",
-               .parts = without_inputs(kNvfp4Parts),
+               .parts = without_inputs(kNvidiaNvfp4Parts),
                .activations_choice = kNvfp4Choice},
     StorageRow{.scheme = SchemeId::kNvfp4,
                .activations = Activations::kStatic,
                .config_name = "NVFP4",
-               .parts = kNvfp4Parts,
+               .parts = kNvidiaNvfp4Parts,
                .activations_choice = kNvfp4Choice},
-    StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, "FP8", kFp8TensorStaticParts},
+    StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, "FP8", kScalarFp8Parts},
     StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, "FP8_PER_CHANNEL_PER_TOKEN",
                kFp8ChannelParts},
     StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kFp8BlockParts},
     StorageRow{SchemeId::kMxfp8, Activations::kDynamic, "MXFP8", kMxfp8Parts},
+    // Experts in mixtures.
     StorageRow{.scheme = SchemeId::kFp8Block,
                .activations = Activations::kDynamic,
                .config_name = "FP8_PB_WO",
-               .parts = kFp8BlockOfMixtures,
+               .parts = kReleasedFp8Parts,
                .is_kept_only = true},
 };
 

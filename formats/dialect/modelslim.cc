@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/part_rows.h"
 #include "formats/json/json.h"
 
 // The format that vLLM-Ascend and MindIE load: docs/formats.md, "Dialects".
@@ -14,18 +15,15 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kDynamicParts = {
-    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
-    PartRow{Part::kOffset, ".weight_offset", DType::kF32, PartShape::kColumn},
-};
+constexpr std::array kDynamicParts = {codes_part(kI8), scale_part(kF32, kColumn),
+                                      PartRow{Part::kOffset, ".weight_offset", kF32, kColumn}};
 // The weight's scale is in deq_scale, the product with that of the activations.
 constexpr std::array kStaticParts = {
-    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
-    PartRow{Part::kInputOffset, ".input_offset", DType::kF32, PartShape::kOne},
-    PartRow{Part::kQuantBias, ".quant_bias", DType::kI32, PartShape::kPerRow},
-    PartRow{Part::kDeqScale, ".deq_scale", DType::kF32, PartShape::kPerRow},
+    codes_part(kI8),
+    input_part(kOne),
+    PartRow{Part::kInputOffset, ".input_offset", kF32, kOne},
+    PartRow{Part::kQuantBias, ".quant_bias", kI32, kPerRow},
+    PartRow{Part::kDeqScale, ".deq_scale", kF32, kPerRow},
 };
 constexpr std::array kStorage = {
     StorageRow{SchemeId::kInt8Channel, Activations::kDynamic, "W8A8_DYNAMIC", kDynamicParts},

@@ -2,6 +2,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/part_rows.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 
@@ -10,10 +11,8 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kParts = {
-    PartRow{Part::kWeight, ".blocks", DType::kU8, PartShape::kBlocks},
-    PartRow{Part::kScale, ".scales", DType::kU8, PartShape::kGrid},
-};
+constexpr std::array kParts = {PartRow{Part::kWeight, ".blocks", kU8, kBlocks},
+                               scale_part(kU8, kGrid, ".scales")};
 constexpr std::array kStorage = {
     StorageRow{.scheme = SchemeId::kMxfp4,
                .activations = Activations::kWeightOnly,
