@@ -42,21 +42,38 @@ struct NameTree {
     below[std::string(word)].add(name.substr(std::min(name.size(), word.size() + 1)), cls);
   }
 
-  /// Paths of the modules of `cls`: of a module, or with a star of all that is below. `path` is
-  /// this one's.
-  void append(const std::string& path, std::uint32_t cls, std::vector<std::string>& paths) const {
-    if (!classes.contains(cls)) return;
-    const bool is_whole = below.size() != 1 || below.contains("#");
-    if (classes.size() == 1 && is_whole) return paths.push_back(below.empty() ? path : path + "*");
-    for (const auto& [word, tree] : below)
-      tree.append(fmt::format("{}.{}", path, word), cls, paths);
+  /// Paths of the modules of `cls` below this component, whose path with a dot is `start`: of a
+  /// module, or with a star of all that is below.
+  void append(const std::string& start, std::uint32_t cls, std::vector<std::string>& paths) const {
+    for (const auto& [word, tree] : below) {
+      if (!tree.classes.contains(cls)) continue;
+      const std::string path = start + word;
+      const bool is_whole = tree.below.size() != 1 || tree.below.contains("#");
+      if (tree.classes.size() != 1 || !is_whole) {
+        tree.append(path + ".", cls, paths);
+      } else if (tree.below.empty()) {
+        paths.push_back(path);
+      } else {
+        paths.push_back(path + (is_longer_in_another(word, cls) ? ".*" : "*"));
+      }
+    }
   }
 
   /// The same of a layer, which is never taken whole.
   [[nodiscard]] std::vector<std::string> paths_in_layer(std::uint32_t cls) const {
     std::vector<std::string> paths;
-    for (const auto& [word, tree] : below) tree.append(word, cls, paths);
+    append("", cls, paths);
     return paths;
+  }
+
+ private:
+  /// Whether a name next to `word` goes on behind it in another class, as `shared_expert_gate`.
+  [[nodiscard]] bool is_longer_in_another(std::string_view word, std::uint32_t cls) const {
+    for (auto at = below.upper_bound(word); at != below.end() && at->first.starts_with(word);
+         ++at) {
+      if (at->second.classes != std::set{cls}) return true;
+    }
+    return false;
   }
 };
 

@@ -211,6 +211,23 @@ TEST(ModulePatterns, AreTheNameOfOneWeight) {
   EXPECT_EQ(glob_list(modules), Strings{"model.layers.2.self_attn.o_proj"});
 }
 
+// Qwen's shared expert next to its gate, which stays plain in every mixture.
+TEST(ModulePatterns, EndAParentWhereItsNameGoesOn) {
+  std::vector<ClassedModule> modules;
+  for (int l = 0; l < 2; ++l) {
+    const std::string mlp = fmt::format("model.layers.{}.mlp.", l);
+    for (const char* leaf : {"gate_proj", "up_proj", "down_proj"}) {
+      modules.push_back({mlp + "experts.0." + leaf, 1});
+      modules.push_back({mlp + "shared_expert." + leaf, 0});
+    }
+    modules.push_back({mlp + "shared_expert_gate", 2});
+  }
+  EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*\.mlp\.shared_expert\..*)"});
+  EXPECT_EQ(ct_list(modules, 2), Strings{R"(re:.*\.mlp\.shared_expert_gate$)"});
+  EXPECT_EQ(glob_list(modules),
+            (Strings{"model.layers.0.mlp.shared_expert.*", "model.layers.1.mlp.shared_expert.*"}));
+}
+
 // A glob over `gate_proj` would not find vLLM's fused `gate_up_proj`, a parent and full names do.
 TEST(ModulePatterns, UseNoGlobsOverFusedLeaves) {
   const auto modules = model([](const std::string& name) {
