@@ -60,6 +60,13 @@ TEST(LayeredSpecs, NeedTheExpertsOfTheirFamily) {
                            {{"/num_experts", 0}});
 }
 
+TEST(LayeredSpecs, NormStateSpacesByGroup) {
+  const ModelSpec two =
+      forward_spec("granitemoehybrid", {{"/mamba_n_groups", 2}, {"/mamba_d_state", 9}});
+  EXPECT_EQ(body<StateSpaceSpec>(two).groups, 2U);
+  EXPECT_EQ(body<StateSpaceSpec>(two).norm_groups, 0U);
+}
+
 TEST(LayeredSpecs, ReadInkling) {
   const std::string text = "/text_config/";
   const ModelSpec spec = forward_spec("inkling", {{text + "log_scaling_n_floor", 128}});
