@@ -405,7 +405,7 @@ void set_model(Parameters& parameters, Decoder& model) {
   model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
   model.spec.norm.is_layer = parameters.flag("layer_norms", false);
   const bool is_root = parameters.flag("embedding_root", false);
-  ends.rounds_embedding_factor = is_root && parameters.flag("rounds_root", true);
+  ends.rounds_embedding_factor = parameters.flag("rounds_root", true) && is_root;
   ends.embedding_factor =
       is_root ? static_cast<float>(std::sqrt(static_cast<double>(model.spec.hidden)))
               : static_cast<float>(parameters.real("embedding_factor").value_or(1));

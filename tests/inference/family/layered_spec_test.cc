@@ -60,6 +60,14 @@ TEST(LayeredSpecs, NeedTheExpertsOfTheirFamily) {
                            {{"/num_experts", 0}});
 }
 
+TEST(LayeredSpecs, TakeOptionsThatNoRecordingHas) {
+  const ModelSpec plain = forward_spec("afmoe", {{"/mup_enabled", false}});
+  EXPECT_EQ(plain.ends.embedding_factor, 1.0F);
+  EXPECT_FALSE(plain.ends.rounds_embedding_factor);
+  for (const char* name : {"afmoe", "laguna"})
+    EXPECT_TRUE(body<GroupedSpec>(forward_spec(name, {{"/attention_bias", true}})).biases) << name;
+}
+
 TEST(LayeredSpecs, NormStateSpacesByGroup) {
   const ModelSpec two =
       forward_spec("granitemoehybrid", {{"/mamba_n_groups", 2}, {"/mamba_d_state", 9}});
