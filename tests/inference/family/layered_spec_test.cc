@@ -68,6 +68,14 @@ TEST(LayeredSpecs, TakeOptionsThatNoRecordingHas) {
     EXPECT_TRUE(body<GroupedSpec>(forward_spec(name, {{"/attention_bias", true}})).biases) << name;
 }
 
+// Keys that no reader of these models takes; releases leave them null.
+TEST(LayeredSpecs, LeaveOutWhatReadersDo) {
+  EXPECT_EQ(body<GroupedSpec>(forward_spec("jamba", {{"/sliding_window", 6}})).window, 0U);
+  const ModelSpec capped =
+      forward_spec("gemma3_text", {{"/attn_logit_softcapping", 6.0}, {"/layer_types", nullptr}});
+  EXPECT_FALSE(body<GroupedSpec>(capped).score_cap);
+}
+
 TEST(LayeredSpecs, NormStateSpacesByGroup) {
   const ModelSpec two =
       forward_spec("granitemoehybrid", {{"/mamba_n_groups", 2}, {"/mamba_d_state", 9}});
