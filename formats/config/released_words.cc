@@ -217,13 +217,15 @@ bool rope_by_layer(Json& keys) {
   return true;
 }
 
-// Gemma, Cohere: every so many layers the last has full attention.
+// Gemma, Cohere, Trinity: every so many layers the last has full attention.
 bool windows_by_pattern(Json& keys) {
-  constexpr const char *kPattern = "sliding_window_pattern", *kSaved = "_sliding_window_pattern";
-  const char* key = keys.contains(kPattern) ? kPattern : kSaved;
+  constexpr std::array kPatterns = {"sliding_window_pattern", "_sliding_window_pattern",
+                                    "global_attn_every_n_layers"};
+  const char* key = *std::ranges::find_if(
+      kPatterns.begin(), kPatterns.end() - 1, [&](const char* one) { return keys.contains(one); });
   const auto every = whole_number(json_member(keys, key), kMostLayers);
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
-  if (keys.contains(kLayerTypes) || !every || *every == 0 || !n_layers) return false;
+  if (!json_member(keys, kLayerTypes).is_null() || !every || *every == 0 || !n_layers) return false;
   Json types = Json::array();
   for (std::uint64_t i = 1; i <= *n_layers; ++i)
     types.push_back(i % *every == 0 ? kFull : kSliding);

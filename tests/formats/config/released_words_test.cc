@@ -61,7 +61,8 @@ TEST(ReleasedWords, HeadsOfFullLayersOfGemmaHaveKeys) {
 TEST(ReleasedWords, APatternOfWindowsIsAListOfLayers) {
   const Json types = {"sliding_attention", "sliding_attention", "full_attention",
                       "sliding_attention"};
-  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+  for (const char* key :
+       {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"}) {
     const Json keys = released(fmt::format(R"({{"num_hidden_layers": 4, "{}": 3}})", key));
     EXPECT_EQ(keys, Json({{"num_hidden_layers", 4}, {"layer_types", types}}));
   }
