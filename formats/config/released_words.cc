@@ -196,6 +196,17 @@ bool full_heads(Json& keys) {
   return true;
 }
 
+// Gemma 4: its class gives the last layer full attention, whatever the list says.
+bool full_last_layer(Json& keys) {
+  const Json& type = json_member(keys, "model_type");
+  const Json& types = json_member(keys, kLayerTypes);
+  if ((type != "gemma4" && type != "gemma4_text") || !types.is_array() || types.empty() ||
+      types.back() != kSliding)
+    return false;
+  keys[kLayerTypes].back() = kFull;
+  return true;
+}
+
 // Step: rope of each layer.
 bool rope_by_layer(Json& keys) {
   const Json rope = json_member(keys, kRope);
@@ -284,7 +295,7 @@ bool use_released_words(Json& keys) {
   bool is_changed = false;
   for (const auto translate :
        {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
-        full_heads, rope_by_layer, windows_by_pattern, kinds_of_mlp, inner_objects})
+        full_heads, full_last_layer, rope_by_layer, windows_by_pattern, kinds_of_mlp, inner_objects})
     is_changed |= translate(keys);
   return is_changed;
 }

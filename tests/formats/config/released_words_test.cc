@@ -58,6 +58,17 @@ TEST(ReleasedWords, HeadsOfFullLayersOfGemmaHaveKeys) {
   }
 }
 
+TEST(ReleasedWords, LastLayersOfGemma4HaveFullAttention) {
+  const std::string sliding = R"("layer_types": ["sliding_attention", "sliding_attention"]})";
+  const Json full = {"sliding_attention", "full_attention"};
+  for (const char* type : {"gemma4", "gemma4_text"}) {
+    const Json keys = released(fmt::format(R"({{"model_type": "{}", {})", type, sliding));
+    EXPECT_EQ(keys.at("layer_types"), full) << type;
+  }
+  const std::string other = R"({"model_type": "gemma2", )" + sliding;
+  EXPECT_EQ(released(other), parse_json(other, ""));
+}
+
 TEST(ReleasedWords, APatternOfWindowsIsAListOfLayers) {
   const Json types = {"sliding_attention", "sliding_attention", "full_attention",
                       "sliding_attention"};
