@@ -262,6 +262,21 @@ bool kinds_of_mlp(Json& keys) {
   return true;
 }
 
+// Jamba, Granite 4: widths of state spaces that follow from others.
+bool automatic_widths(Json& keys) {
+  constexpr const char *kRank = "mamba_dt_rank", *kHead = "mamba_d_head";
+  const auto number = [&](const char* key) {
+    return whole_number(json_member(keys, key), ConfigKeys::kMaxCount).value_or(0);
+  };
+  const Json automatic = "auto";
+  const std::uint64_t hidden = number("hidden_size"), heads = number("mamba_n_heads");
+  const bool has_rank = json_member(keys, kRank) == automatic;
+  const bool has_head = json_member(keys, kHead) == automatic && heads != 0;
+  if (has_rank) keys[kRank] = (hidden + 15) / 16;
+  if (has_head) keys[kHead] = number("mamba_expand") * hidden / heads;
+  return has_rank || has_head;
+}
+
 // DBRX: keys of attention and experts are in objects of their own.
 bool inner_objects(Json& keys) {
   struct Inner {
@@ -295,7 +310,8 @@ bool use_released_words(Json& keys) {
   bool is_changed = false;
   for (const auto translate :
        {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
-        full_heads, full_last_layer, rope_by_layer, windows_by_pattern, kinds_of_mlp, inner_objects})
+        full_heads, full_last_layer, rope_by_layer, windows_by_pattern, kinds_of_mlp,
+        automatic_widths, inner_objects})
     is_changed |= translate(keys);
   return is_changed;
 }

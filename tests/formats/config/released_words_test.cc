@@ -94,6 +94,14 @@ TEST(ReleasedWords, KeysOfInnerObjectsAreThoseOfTheModel) {
   EXPECT_FALSE(said.contains("n_routed_experts"));
 }
 
+TEST(ReleasedWords, AutomaticWidthsOfStateSpacesAreNumbers) {
+  EXPECT_EQ(released(R"({"hidden_size": 100, "mamba_dt_rank": "auto"})").at("mamba_dt_rank"), 7);
+  const std::string rest = R"("mamba_expand": 3, "mamba_d_head": "auto"})";
+  EXPECT_EQ(released(R"({"hidden_size": 40, "mamba_n_heads": 5, )" + rest).at("mamba_d_head"), 24);
+  const std::string none = R"({"hidden_size": 40, "mamba_n_heads": 0, )" + rest;
+  EXPECT_EQ(released(none), parse_json(none, ""));
+}
+
 TEST(ReleasedWords, DenseLayersOfExaoneAreListed) {
   const Json kinds = {"dense", "dense", "sparse"};
   for (const char* said :
