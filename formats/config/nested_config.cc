@@ -57,7 +57,9 @@ TextNesting text_nesting(const Json& document) {
       !is_on_top &&
       (is_in_text || std::ranges::find(kQuantizedInText, whole) != kQuantizedInText.end());
   for (const auto& [name, value] : document.items()) {
-    const bool is_outer = name == kQuantization && is_on_top;
+    // transformers 5 ties by the outer one, and saves the inner one's default.
+    const bool is_outer =
+        (name == kQuantization && is_on_top) || (name == "tie_word_embeddings" && value == true);
     if (name != nesting.key && (is_outer || json_member(keys, name).is_null())) keys[name] = value;
   }
   nesting.keys = std::move(keys);

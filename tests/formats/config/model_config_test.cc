@@ -199,6 +199,18 @@ TEST(NestedModelConfig, QuantizationOnTopWins) {
   EXPECT_TRUE(parse(R"({"model_type": "kimi_k25", "text_config": {}})").text.holds_quantization);
 }
 
+TEST(NestedModelConfig, TyingOfTheWholeModelHoldsForItsText) {
+  const auto is_tied = [](const char* outer, const char* inner) {
+    constexpr const char* kBoth =
+        R"({{"tie_word_embeddings": {}, "text_config": {{"tie_word_embeddings": {}}}}})";
+    return parse(fmt::format(fmt::runtime(kBoth), outer, inner)).tie_word_embeddings;
+  };
+  EXPECT_TRUE(is_tied("true", "false"));
+  EXPECT_TRUE(is_tied("true", "null"));
+  EXPECT_TRUE(is_tied("false", "true"));
+  EXPECT_FALSE(is_tied("false", "false"));
+}
+
 TEST(NestedModelConfig, NeedsAnObject) {
   for (const char* text : {"[]", "null", "1", "\"text\""}) {
     const ModelConfig config =
