@@ -49,6 +49,7 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
                          {{"/text_config/swiglu_limits", {1.0}}});
   expect_forward_refused("step3p7", kCorrupt, {"a part of a head"},
                          {{"/text_config/partial_rotary_factors", {0.5, 2.0, 0.5}}});
+  expect_forward_refused("hy_v3", kUnsupported, {"'mlp_bias' is true"}, {{"/mlp_bias", true}});
 }
 
 TEST(LayeredSpecs, NeedTheExpertsOfTheirFamily) {
