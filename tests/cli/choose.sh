@@ -3,7 +3,6 @@
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 json() { "$ingot" "$@" --json >"$work/json" 2>"$work/stderr" </dev/null || fail "$*: $(cat "$work/stderr")"; }
-holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); assert $1, d" "$work/json" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
 
 # Tensors of each selector: the sums are those of the checkpoint.
 json list roles "$example"

@@ -4,12 +4,7 @@ source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 golden=$(dirname "$0")/../golden/tiny-v32
 
-holds() { python3 -c "
-import json,sys
-d = json.load(open(sys.argv[1]))
-f = {x['figure']: x for x in d.get('figures', [])}
-r = {x['role']: x for x in d.get('by_role', [])}
-assert $1, d" "$work/$2" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
+facts='f = {x["figure"]: x for x in d.get("figures", [])}; r = {x["role"]: x for x in d.get("by_role", [])}'
 
 for to in int8 nvfp4; do
   "$ingot" convert "$example" "$work/$to" --to $to --progress never >/dev/null 2>&1 || fail "$to"

@@ -6,7 +6,6 @@ cp -r "$example" "$work/m"
 lines() { grep -c . "$work/stdout" "$work/stderr" | awk -F: '{n += $2} END {print n}'; }
 # json COMMAND...: its document, whatever the exit status.
 json() { "$@" --json >"$work/json" 2>/dev/null </dev/null; true; }
-holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); assert $1, d" "$work/json" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
 
 # Files that are no part of the checkpoint are left out, with a word.
 cp "$example/generation_config.json" "$work/m/consolidated.safetensors"

@@ -5,8 +5,6 @@ ingot=$1 example=$2
 
 # json COMMAND...: runs it with --json and puts the document into $work/json.
 json() { "$@" --json >"$work/json" 2>"$work/stderr" </dev/null || fail "exit status of $*: $(head -c 400 "$work/stderr")"; }
-# holds EXPRESSION: a claim in Python about the document d.
-holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); assert $1, d" "$work/json" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
 
 for to in int8 nvfp4 mxfp4; do
   search=()
