@@ -14,9 +14,18 @@ inline double nearest_e2m1(double magnitude) {
   return kValues[i];
 }
 
+/// The values of positive E4M3 codes; ascending.
+inline const std::array<double, 0x7F> kE4m3Magnitudes = [] {
+  std::array<double, 0x7F> values{};
+  for (int code = 0; code < 0x7F; ++code)
+    values[static_cast<std::size_t>(code)] =
+        code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + (code & 7), (code >> 3) - 10);
+  return values;
+}();
+
 /// The value of a positive E4M3 code.
 inline double e4m3(int code) {
-  return code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + (code & 7), (code >> 3) - 10);
+  return kE4m3Magnitudes[static_cast<std::size_t>(code)];
 }
 
 }  // namespace ingot::quantize

@@ -19,13 +19,17 @@ namespace {
 using formats::SchemeId;
 
 double least_error(const float* block, double global) {
+  std::array<double, 16> magnitudes{};
+  for (std::size_t i = 0; i < 16; ++i) magnitudes[i] = std::fabs(static_cast<double>(block[i]));
+  const double amax = *std::ranges::max_element(magnitudes);
   double least = HUGE_VAL;
-  for (int code = 1; code <= 0x7E; ++code) {
+  for (int code = 0x7E; code > 0; --code) {
     const double scale = e4m3(code) * global;
+    const double clipped = amax - 6 * scale;
+    if (clipped > 0 && clipped * clipped >= least) break;  // and still more under smaller scales
     double error = 0;
     for (std::size_t i = 0; i < 16 && error < least; ++i) {
-      const double magnitude = std::fabs(static_cast<double>(block[i]));
-      const double rest = magnitude - nearest_e2m1(magnitude / scale) * scale;
+      const double rest = magnitudes[i] - nearest_e2m1(magnitudes[i] / scale) * scale;
       error += rest * rest;
     }
     least = std::min(least, error);

@@ -26,9 +26,9 @@ double nearest(SchemeId id, double magnitude) {
   if (id == SchemeId::kMxfp4) return nearest_e2m1(magnitude);
   if (id == SchemeId::kInt8Channel || id == SchemeId::kInt8Block)
     return std::min(std::nearbyint(magnitude), 127.0);
-  int above = 1;
-  while (above < 0x7E && e4m3(above) < magnitude) ++above;
-  const double upper = e4m3(above), lower = e4m3(above - 1);
+  const auto above =
+      std::lower_bound(kE4m3Magnitudes.begin() + 1, kE4m3Magnitudes.end() - 1, magnitude);
+  const double upper = *above, lower = *(above - 1);
   return magnitude - lower < upper - magnitude ? lower : upper;
 }
 
