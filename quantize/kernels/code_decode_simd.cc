@@ -1,11 +1,11 @@
 // Codes to FP32.
 //
-// E4M3: the bits of a code, moved to the exponent and mantissa of an F32, are its value once the
-// bias is corrected. Subnormal codes are given the next exponent, whose first mantissa step they
-// count, and lose that exponent's power of two again, which makes every other code larger. Reading
-// them as subnormal F32s would be shorter and, on processors that trap them, many times slower. NaN
-// codes come out as 480 and are put right in a second look at the row, which only rows with a 480
-// get.
+// E4M3: the bits of a code, moved to the exponent and mantissa of an F16 or F32, are its value once
+// the bias is corrected. Where processors do not read F16, subnormal codes are given the next
+// exponent, whose first mantissa step they count, and lose that exponent's power of two again,
+// which makes every other code larger. Reading them as subnormal F32s would be shorter and, on
+// processors that trap them, many times slower. NaN codes come out as 480 and are put right in a
+// second look at the row, which only rows with a 480 get.
 //
 // E2M1 and INT4: the upper half of the F32 of each of the sixteen codes is two bytes, and so two
 // look-ups of sixteen codes each; the lower half is zero.
@@ -53,9 +53,33 @@ using Floats = hn::Vec<decltype(kFloats)>;
 using Words = hn::Vec<decltype(kWords)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
-/// Values of kLanes codes, and checks of them after a row.
+/// Values of kLanes codes over kFactor, and checks of them after a row.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+// As F16, whose bias is eight more; the processor reads its subnormal numbers, too.
 struct E4m3Values {
-  static constexpr float kNanAsNumber = 480.0F;
+  static constexpr hn::Rebind<std::int16_t, decltype(kFloats)> kHalves{};
+  static constexpr float kFactor = 0x1p8F;
+  static constexpr std::int16_t kNanAsHalf = 0x7F << 7;
+
+  HWY_INLINE E4m3Values() : largest(hn::Zero(kHalves)) {}
+  HWY_INLINE Floats operator()(const std::uint8_t* codes) {
+    const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
+    const auto moved = hn::ShiftLeft<7>(hn::PromoteTo(kHalves, bytes));  // sign in bits 14 and 15
+    largest = hn::Max(largest, hn::And(moved, hn::Set(kHalves, kNanAsHalf)));
+    const auto half = hn::AndNot(hn::Set(kHalves, 0x4000), moved);
+    return hn::PromoteTo(kFloats,
+                         hn::BitCast(hn::Rebind<hwy::float16_t, decltype(kFloats)>(), half));
+  }
+  static float one(std::uint8_t code, float scale) { return scaled_e4m3(code, scale); }
+  [[nodiscard]] HWY_INLINE bool saw_nan() const {
+    return !hn::AllFalse(kHalves, hn::Eq(largest, hn::Set(kHalves, kNanAsHalf)));
+  }
+
+  hn::Vec<decltype(kHalves)> largest;
+};
+#else
+struct E4m3Values {
+  static constexpr float kFactor = 1, kNanAsNumber = 480.0F;
 
   HWY_INLINE E4m3Values() : largest(hn::Zero(kFloats)) {}
   HWY_INLINE Floats operator()(const std::uint8_t* codes) {
@@ -76,8 +100,11 @@ struct E4m3Values {
 
   Floats largest;
 };
+#endif
 
 struct Int8Values {
+  static constexpr float kFactor = 1;
+
   HWY_INLINE Floats operator()(const std::uint8_t* codes) {
     const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
     return hn::ConvertTo(kFloats, hn::PromoteTo(kSignedWords, bytes));
@@ -90,11 +117,11 @@ struct Int8Values {
 template <typename Values>
 HWY_INLINE void decode_piece(const std::uint8_t* codes, std::size_t n, float scale, float* out,
                              Values& values) {
-  if (!std::isfinite(scale)) {
+  if (!std::isfinite(scale * Values::kFactor)) {
     for (std::size_t i = 0; i < n; ++i) out[i] = Values::one(codes[i], scale);
     return;
   }
-  const Floats factor = hn::Set(kFloats, scale);
+  const Floats factor = hn::Set(kFloats, scale * Values::kFactor);
   if (n < kLanes) {
     std::array<std::uint8_t, kLanes> some{};
     std::array<float, kLanes> products;
@@ -135,7 +162,7 @@ HWY_INLINE DecodeFaults decode_bytes(const EncodedRows& in, formats::MatrixView<
     Values values;
     bool finite = true;
     for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
-      finite = finite && std::isfinite(*scales);
+      finite = finite && std::isfinite(*scales * Values::kFactor);
       decode_piece(codes + c, end - c, *scales++, row + c, values);
       c = end;
       end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
