@@ -139,6 +139,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   const float bound = bound_of(scheme_, 1), floor = floor_of(scheme_);
   // Most groups' codes tell without their values.
   const bool codes_tell = formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
+  const std::size_t whole = tile.output.cols / group;
   std::vector<float> largest;
   if (!codes_tell) {
     largest.resize(tile.output.rows * groups);
@@ -148,11 +149,13 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
     const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
     const std::byte* codes = tile.stored.weight + r * quantize::code_stride(tile.stored) / 2;
     for (std::size_t g = 0; g < groups; ++g) {
-      const std::size_t n = std::min(group, tile.output.cols - g * group);
-      if (codes_tell && n == group && reach_bound(codes + g * group / 2, n, bound)) {
-        ++found.groups;
-        continue;
+      if (codes_tell) {  // most groups of a row end here
+        const std::size_t first = g;
+        while (g < whole && reach_bound(codes + g * group / 2, group, bound)) ++g;
+        found.groups += g - first;
+        if (g == groups) break;
       }
+      const std::size_t n = std::min(group, tile.output.cols - g * group);
       const std::span source(tile.source.row(r) + g * group, n);
       const std::span output(tile.output.row(r) + g * group, n);
       const float scale = magnitude_of(scheme_, scales[g]);
