@@ -21,6 +21,9 @@ struct StepGrid {
   /// an FP32 rounding below a power of two.
   float slack = 1;
   bool has_signed_scales = false;  ///< a scale may be negative; its magnitude is the step
+
+  /// Whether all steps are the same: no code reaches the power of two from which on they grow.
+  [[nodiscard]] bool is_even() const { return floor > largest; }
 };
 
 /// The grid of every scheme but kRaw.
@@ -41,7 +44,8 @@ struct RowPiece {
   const float* output = nullptr;
   std::size_t n = 0;  ///< 1 to kRowPiece
   /// For every 16 columns: grid.slack / scale, and grid.limit x grid.step_factor x scale, which is
-  /// how far a value between 1 and 2 scales may be from its source.
+  /// how far a value between 1 and 2 scales may be from its source; on an even grid x grid.floor,
+  /// which is how far any may be.
   const float* inverse = nullptr;
   const float* limit = nullptr;
 };
@@ -60,9 +64,16 @@ struct RowSums {
 /// SIMD targets agree with the scalar twin where all sums are finite.
 void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums);
 
+/// Whether a piece of `n` BF16 words, at most kRowPiece, is the same on both sides; if so, its
+/// RowSums::source2.
+bool sum_same_words(const std::byte* source, const std::byte* output, std::size_t n,
+                    double& source2);
+
 namespace scalar {
 void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums);
-}
+bool sum_same_words(const std::byte* source, const std::byte* output, std::size_t n,
+                    double& source2);
+}  // namespace scalar
 
 /// Only a relative error above this needs a division: just below the largest so far. Exactly 1
 /// stays, as every value that became zero gives 1.

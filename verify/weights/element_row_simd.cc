@@ -22,6 +22,7 @@ namespace HWY_NAMESPACE {
 void compare_piece(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {
   scalar::compare_row(piece, grid, sums);
 }
+using scalar::sum_same_words;
 
 #else
 namespace {
@@ -30,15 +31,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr hn::CappedTag<float, kRowStep> kFloats;
 constexpr hn::Rebind<std::uint32_t, decltype(kFloats)> kBits;
 constexpr hn::Rebind<std::int32_t, decltype(kFloats)> kInts;
-constexpr hn::Half<decltype(kFloats)> kHalves;
-constexpr hn::Rebind<double, decltype(kHalves)> kDoubles;
 using Floats = hn::Vec<decltype(kFloats)>;
 using Counts = hn::Vec<decltype(kInts)>;
-using Doubles = hn::Vec<decltype(kDoubles)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
-/// How the steps of a grid grow: by powers of two; not at all (StepGrid::floor is above every
-/// code); or it does not matter, as the output is the source.
+/// How the steps of a grid grow: by powers of two; not at all; or it does not matter, as the output
+/// is the source.
 enum class Steps { kPowers, kEven, kSame };
 
 /// A piece whose last columns, where they are fewer than sixteen, are in memory of their own, among
@@ -67,13 +65,10 @@ struct PaddedPiece {
 /// Sixteen columns' worth of one vector: by how much it may be off, at most.
 template <Steps kSteps>
 HWY_INLINE Floats most_of(Floats magnitude, Floats size, Floats floor, float inverse, float limit) {
-  Floats power = floor;
-  if constexpr (kSteps == Steps::kPowers) {
-    const Floats code = hn::Mul(hn::Min(magnitude, size), hn::Set(kFloats, inverse));
-    const Floats exponent = hn::And(code, hn::BitCast(kFloats, hn::Set(kBits, 0x7F800000U)));
-    power = hn::Max(exponent, floor);
-  }
-  return hn::Mul(power, hn::Set(kFloats, limit));
+  if constexpr (kSteps != Steps::kPowers) return hn::Set(kFloats, limit);
+  const Floats code = hn::Mul(hn::Min(magnitude, size), hn::Set(kFloats, inverse));
+  const Floats exponent = hn::And(code, hn::BitCast(kFloats, hn::Set(kBits, 0x7F800000U)));
+  return hn::Mul(hn::Max(exponent, floor), hn::Set(kFloats, limit));
 }
 
 /// Counts values of a unit that are far from their sources, and finds the largest relative error.
@@ -110,19 +105,25 @@ HWY_NOINLINE void look_again(const PaddedPiece& padded, const StepGrid& grid, st
 }
 
 /// Lanes of one sum over a piece.
-struct Lanes {
-  HWY_INLINE Lanes() : low(hn::Zero(kDoubles)), high(hn::Zero(kDoubles)) {}
-  HWY_INLINE void add(Floats unit) {
+template <typename Tag>
+struct LanesOf {
+  static constexpr hn::Half<Tag> kHalves{};
+  static constexpr hn::Rebind<double, decltype(kHalves)> kDoubles{};
+  using Doubles = hn::Vec<decltype(kDoubles)>;
+
+  HWY_INLINE LanesOf() : low(hn::Zero(kDoubles)), high(hn::Zero(kDoubles)) {}
+  HWY_INLINE void add(hn::Vec<Tag> unit) {
     low = hn::Add(low, hn::PromoteTo(kDoubles, hn::LowerHalf(kHalves, unit)));
     high = hn::Add(high, hn::PromoteTo(kDoubles, hn::UpperHalf(kHalves, unit)));
   }
   HWY_INLINE void store(double* lanes) const {
     hn::StoreU(low, kDoubles, lanes);
-    hn::StoreU(high, kDoubles, lanes + kLanes / 2);
+    hn::StoreU(high, kDoubles, lanes + hn::MaxLanes(Tag()) / 2);
   }
 
   Doubles low, high;
 };
+using Lanes = LanesOf<decltype(kFloats)>;
 
 /// By lane: the sums of RowSums in double.
 struct PieceLanes {
@@ -181,17 +182,14 @@ HWY_INLINE void compare_lanes(const PaddedPiece& padded, const StepGrid& grid, s
     const float *source = piece.source + begin + lane, *output = piece.output + begin + lane;
     const float *inverse = piece.inverse + begin / kRowStep,
                 *limit = piece.limit + begin / kRowStep;
-    if (begin + kRowUnit <= piece.n) {
-      for (std::size_t i = 0; i < kRowUnit / kRowStep; ++i) {
-        unit.add(source + i * kRowStep, output + i * kRowStep, inverse[i], limit[i], max_error,
-                 exact, zeroed);
-      }
-    } else {
-      for (std::size_t c = begin; c < piece.n; c += kRowStep) {
-        const std::size_t i = c / kRowStep;
-        unit.add(padded.source(c) + lane, padded.output(c) + lane, piece.inverse[i], piece.limit[i],
-                 max_error, exact, zeroed);
-      }
+    const std::size_t steps = (std::min(begin + kRowUnit, padded.whole) - begin) / kRowStep;
+    for (std::size_t i = 0; i < steps; ++i) {
+      unit.add(source + i * kRowStep, output + i * kRowStep, inverse[i], limit[i], max_error, exact,
+               zeroed);
+    }
+    if (begin + kRowUnit > padded.whole && padded.whole < piece.n) {
+      unit.add(padded.source(padded.whole) + lane, padded.output(padded.whole) + lane,
+               inverse[steps], limit[steps], max_error, exact, zeroed);
     }
     all_source2.add(unit.source2);
     if constexpr (kSteps == Steps::kSame) continue;
@@ -233,11 +231,54 @@ HWY_INLINE void compare(const RowPiece& piece, const StepGrid& grid, RowSums& su
 void compare_piece(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {
   if (piece.source == piece.output) {
     compare<Steps::kSame>(piece, grid, sums);
-  } else if (grid.floor > grid.largest) {
+  } else if (grid.is_even()) {
     compare<Steps::kEven>(piece, grid, sums);
   } else {
     compare<Steps::kPowers>(piece, grid, sums);
   }
+}
+
+// A word of 32 bits holds two columns: an even lane in its lower half, the next lane in its upper.
+bool sum_same_words(const std::byte* source, const std::byte* output, std::size_t n,
+                    double& source2) {
+  constexpr hn::CappedTag<float, kRowStep / 2> kPairs;
+  constexpr hn::RebindToUnsigned<decltype(kPairs)> kWords;
+  constexpr std::size_t kStepBytes = 2 * kRowStep, kUnitBytes = 2 * kRowUnit;
+  const std::size_t whole = n / kRowStep * kStepBytes;
+  std::array<std::byte, kStepBytes> last{}, last_output{};
+  std::copy(source + whole, source + 2 * n, last.data());
+  std::copy(output + whole, output + 2 * n, last_output.data());
+  std::array<double, kRowStep / 2> even, odd;
+  auto differs = hn::Zero(kWords);
+  for (std::size_t pair = 0; pair < kRowStep / 2; pair += hn::MaxLanes(kPairs)) {
+    const auto load = [pair](const std::byte* step) HWY_ATTR {
+      return hn::LoadU(kWords,
+                       reinterpret_cast<const std::uint32_t*>(step + pair * sizeof(std::uint32_t)));
+    };
+    LanesOf<decltype(kPairs)> all_even, all_odd;
+    for (std::size_t begin = 0; begin < 2 * n; begin += kUnitBytes) {
+      auto unit_even = hn::Zero(kPairs), unit_odd = unit_even;
+      const auto add = [&](const std::byte* step, const std::byte* output_step) HWY_ATTR {
+        const auto both = load(step);
+        differs = hn::Or(differs, hn::Xor(both, load(output_step)));
+        const auto first = hn::BitCast(kPairs, hn::ShiftLeft<16>(both));
+        const auto second = hn::BitCast(kPairs, hn::And(both, hn::Set(kWords, 0xFFFF0000U)));
+        unit_even = hn::Add(unit_even, hn::Mul(first, first));
+        unit_odd = hn::Add(unit_odd, hn::Mul(second, second));
+      };
+      const std::size_t end = std::min(begin + kUnitBytes, whole);
+      for (std::size_t at = begin; at < end; at += kStepBytes) add(source + at, output + at);
+      if (begin + kUnitBytes > whole) add(last.data(), last_output.data());
+      all_even.add(unit_even);
+      all_odd.add(unit_odd);
+    }
+    all_even.store(even.data() + pair);
+    all_odd.store(odd.data() + pair);
+  }
+  std::array<double, kRowStep> lanes;
+  for (std::size_t i = 0; i < kRowStep; ++i) lanes[i] = i % 2 == 0 ? even[i / 2] : odd[i / 2];
+  source2 = fold_lanes(lanes.data());
+  return hn::AllTrue(kWords, hn::Eq(differs, hn::Zero(kWords)));
 }
 
 #endif
@@ -249,10 +290,16 @@ HWY_AFTER_NAMESPACE();
 namespace ingot::verify {
 namespace {
 HWY_EXPORT(compare_piece);
+HWY_EXPORT(sum_same_words);
 }  // namespace
 
 void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {
   HWY_DYNAMIC_DISPATCH(compare_piece)(piece, grid, sums);
+}
+
+bool sum_same_words(const std::byte* source, const std::byte* output, std::size_t n,
+                    double& source2) {
+  return HWY_DYNAMIC_DISPATCH(sum_same_words)(source, output, n, source2);
 }
 
 }  // namespace ingot::verify

@@ -4,11 +4,14 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 
 #include "formats/base/error.h"
+#include "formats/container/bfloat16.h"
 #include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/plain_cast.h"
 #include "verify/weights/element_row.h"
 
 namespace ingot::verify {
@@ -32,7 +35,7 @@ void look_at(float source, float output, float inverse, float limit, const StepG
   const float code = std::min(magnitude, stored) * inverse;
   const float power =
       std::max(std::bit_cast<float>(std::bit_cast<std::uint32_t>(code) & 0x7F800000U), grid.floor);
-  if (!(distance > power * limit)) return;
+  if (!(distance > (grid.is_even() ? limit : power * limit))) return;
   const bool is_beyond = stored * inverse >= grid.largest * (1 - 0x1p-12F) && magnitude > stored &&
                          std::signbit(source) == std::signbit(output);
   ++(is_beyond ? sums.saturated : sums.misrounded);
@@ -51,7 +54,8 @@ class PieceScales {
         n_(n),
         group_(run.stored.block_cols),
         slack_(run.grid.slack),
-        step_limit_(run.grid.limit * run.grid.step_factor),
+        step_limit_(run.grid.limit * run.grid.step_factor *
+                    (run.grid.is_even() ? run.grid.floor : 1)),
         is_signed_(run.grid.has_signed_scales) {
     const quantize::EncodedRows& stored = run.stored;
     if (group_ == 0) {
@@ -231,6 +235,25 @@ bool hold(const RowSums& row) {
   return row.source2 >= 0x1p-60 && row.source2 <= 0x1p120 && row.error2 <= row.source2 / 4;
 }
 
+void take(const RowSums& row, ElementSums& sums) {
+  sums.exact += row.exact;
+  sums.misrounded += row.misrounded;
+  sums.saturated += row.saturated;
+  sums.zeroed += row.zeroed;
+  sums.error += row.error;
+  sums.error2 += row.error2;
+  sums.source2 += row.source2;
+  sums.output2 += row.source2 + 2 * row.cross + row.error2;
+  sums.product += row.source2 + row.cross;
+  sums.max_error = std::max(sums.max_error, static_cast<double>(row.max_error));
+  sums.max_relative = std::max(sums.max_relative, static_cast<double>(row.max_relative));
+}
+
+/// Whether row `r` of a run is in the histogram.
+bool is_counted(const quantize::EncodedRows& run, std::size_t r) {
+  return (run.first_row + r) % kHistogramRows == 0;
+}
+
 class Comparison {
  public:
   Comparison(const ElementRun& run, CompareRow compare_row, ElementSums& sums)
@@ -258,7 +281,7 @@ class Comparison {
  private:
   void add(std::size_t r, std::size_t first, std::size_t n, PieceScales& scales) {
     scales.move_to(r);
-    const bool is_in_histogram = (run_.stored.first_row + r) % kHistogramRows == 0;
+    const bool is_in_histogram = is_counted(run_.stored, r);
     const RowPiece piece{.source = run_.source.row(r) + first,
                          .output = run_.output.row(r) + first,
                          .n = n,
@@ -270,22 +293,8 @@ class Comparison {
       compare_extreme_scales(piece, scales, run_.grid, is_in_histogram, sums_);
       return;
     }
-    take(row);
+    take(row, sums_);
     if (is_in_histogram) count_steps(piece, run_.grid, sums_);
-  }
-
-  void take(const RowSums& row) {
-    sums_.exact += row.exact;
-    sums_.misrounded += row.misrounded;
-    sums_.saturated += row.saturated;
-    sums_.zeroed += row.zeroed;
-    sums_.error += row.error;
-    sums_.error2 += row.error2;
-    sums_.source2 += row.source2;
-    sums_.output2 += row.source2 + 2 * row.cross + row.error2;
-    sums_.product += row.source2 + row.cross;
-    sums_.max_error = std::max(sums_.max_error, static_cast<double>(row.max_error));
-    sums_.max_relative = std::max(sums_.max_relative, static_cast<double>(row.max_relative));
   }
 
   const ElementRun& run_;
@@ -315,6 +324,57 @@ constexpr StepGrid kF32{0x1p-126F, 0x1p-23F, 0, std::numeric_limits<float>::infi
 
 void compare_elements(const ElementRun& run, ElementSums& sums) {
   compare(run, compare_row, sums);
+}
+
+bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedRows& output,
+                   ElementSums& sums) {
+  bool all_same = true;
+  std::array<float, kRowPiece> values, others;
+  for (std::size_t r = 0; r < source.rows; ++r) {
+    for (std::size_t c = 0; c < source.cols; c += kRowPiece) {
+      const std::size_t n = std::min(kRowPiece, source.cols - c);
+      const std::size_t at = (r * source.cols + c) * sizeof(std::uint16_t);
+      RowSums row{.exact = n};
+      const bool is_same = sum_same_words(source.weight + at, output.weight + at, n, row.source2);
+      all_same = all_same && is_same;
+      if (is_same && hold(row)) {
+        sums.elements += n;
+        take(row, sums);
+        if (is_counted(output, r)) sums.step_histogram[0] += n;
+        continue;
+      }
+      const auto decoded = [n](const std::byte* words, std::array<float, kRowPiece>& floats) {
+        quantize::cast_words(quantize::WordCast::kBf16ToF32, words, n,
+                             reinterpret_cast<std::byte*>(floats.data()));
+        return formats::MatrixView<const float>{
+            .data = floats.data(), .rows = 1, .cols = n, .stride = n};
+      };
+      compare_elements({.source = decoded(source.weight + at, values),
+                        .output = decoded(output.weight + at, others),
+                        .stored = {.rows = 1, .cols = n, .first_row = output.first_row + r},
+                        .grid = kBf16},
+                       sums);
+    }
+  }
+  return all_same;
+}
+
+bool scalar::sum_same_words(const std::byte* source, const std::byte* output, std::size_t n,
+                            double& source2) {
+  std::array<double, kRowStep> lanes{};
+  for (std::size_t begin = 0; begin < n; begin += kRowUnit) {
+    std::array<float, kRowStep> unit{};
+    for (std::size_t c = begin; c < std::min(begin + kRowUnit, n); ++c) {
+      std::uint16_t word;
+      std::memcpy(&word, source + c * sizeof word, sizeof word);
+      const float value = formats::float_from_bf16(word);
+      unit[c % kRowStep] += value * value;
+    }
+    for (std::size_t lane = 0; lane < kRowStep; ++lane)
+      lanes[lane] += static_cast<double>(unit[lane]);
+  }
+  source2 = fold_lanes(lanes.data());
+  return std::memcmp(source, output, n * sizeof(std::uint16_t)) == 0;
 }
 
 void scalar::compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums) {

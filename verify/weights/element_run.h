@@ -30,6 +30,11 @@ struct ElementRun {
 /// double from column to column. So every SIMD target gives the same bits.
 void compare_elements(const ElementRun& run, ElementSums& sums);
 
+/// As compare_elements() of contiguous BF16 words on both sides; only those are decoded that
+/// differ. Returns whether none does.
+bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedRows& output,
+                   ElementSums& sums);
+
 namespace scalar {
 void compare_elements(const ElementRun& run, ElementSums& sums);  ///< the specification
 }

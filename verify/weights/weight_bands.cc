@@ -86,18 +86,11 @@ std::uint64_t code_bits(const ComparedTensor& side) {
   return bits != 0 ? bits : formats::dtype_bits(stored.dtype);
 }
 
-EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
-                      const formats::ScaleReader* scales, std::vector<std::byte>& codes) {
+EncodedBand read_scales(const ComparedTensor& side, const WeightBand& band,
+                        const formats::ScaleReader* scales) {
   const formats::LogicalTensor& tensor = side.tensor;
-  const std::uint64_t bits = code_bits(side),
-                      all_cols = tensor.shape.empty() ? 1 : tensor.shape.back();
-  const std::uint64_t n_bytes = band.rows * band.cols * bits / 8;
-  if (codes.size() < n_bytes) codes.resize(n_bytes);
-  side.source.read(tensor.encoding.stored.weight(), (band.row * all_cols + band.col) * bits / 8,
-                   std::span(codes).first(n_bytes));
   EncodedBand read;
   read.run = {
-      .weight = codes.data(),
       .rows = band.rows,
       .cols = band.cols,
       .first_row = band.row,
@@ -114,6 +107,30 @@ EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
   read.run.scale_cols = scales->cols();
   read.run.block_rows = tensor.encoding.block_rows;
   read.run.block_cols = tensor.encoding.block_cols;
+  return read;
+}
+
+quantize::EncodedRows read_codes(const ComparedTensor& side, const EncodedBand& band,
+                                 std::uint64_t row, std::uint64_t rows,
+                                 std::vector<std::byte>& codes) {
+  quantize::EncodedRows run = band.run;
+  run.rows = rows;
+  run.first_row += row;
+  const std::uint64_t bits = code_bits(side),
+                      all_cols = side.tensor.shape.empty() ? 1 : side.tensor.shape.back();
+  const std::uint64_t n_bytes = rows * run.cols * bits / 8;
+  if (codes.size() < n_bytes) codes.resize(n_bytes);
+  side.source.read(side.tensor.encoding.stored.weight(),
+                   (run.first_row * all_cols + run.first_col) * bits / 8,
+                   std::span(codes).first(n_bytes));
+  run.weight = codes.data();
+  return run;
+}
+
+EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
+                      const formats::ScaleReader* scales, std::vector<std::byte>& codes) {
+  EncodedBand read = read_scales(side, band, scales);
+  read.run = read_codes(side, read, 0, band.rows, codes);
   return read;
 }
 

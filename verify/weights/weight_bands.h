@@ -57,8 +57,18 @@ struct EncodedBand {
   quantize::EncodedRows run;
 };
 
-/// Reads a band of a tensor into `codes`, which grows where it is too small and must outlive the
-/// result. `scales`: those of the tensor; null where it has none, or only codes count.
+/// The scales of a band, without its codes. `scales`: those of the tensor; null where it has none,
+/// or only codes count.
+EncodedBand read_scales(const ComparedTensor& side, const WeightBand& band,
+                        const formats::ScaleReader* scales);
+
+/// Reads the codes of some rows of a band into `codes`, which grows where it is too small and must
+/// outlive the result.
+quantize::EncodedRows read_codes(const ComparedTensor& side, const EncodedBand& band,
+                                 std::uint64_t row, std::uint64_t rows,
+                                 std::vector<std::byte>& codes);
+
+/// Both, of all rows.
 EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
                       const formats::ScaleReader* scales, std::vector<std::byte>& codes);
 

@@ -23,6 +23,8 @@ using formats::SchemeId;
 
 /// Values decoded at a time on either side: both fit the nearest cache.
 constexpr std::uint64_t kTileElements = 2048;
+/// Codes read at a time on either side, whole rows: both stay in the cache of a processor's own.
+constexpr std::uint64_t kChunkElements = std::uint64_t{1} << 16;
 
 DType dtype_of(const ComparedTensor& side) {
   return side.source.stored()[side.tensor.encoding.stored.weight()].dtype;
@@ -129,50 +131,63 @@ const formats::ScaleReader& WeightPair::reader(bool of_output) const {
   return of_output ? *output_scales_ : *source_scales_;
 }
 
-EncodedBand WeightPair::read(bool of_output, const WeightBand& band,
-                             std::vector<std::byte>& codes) const {
+EncodedBand WeightPair::scales_of(bool of_output, const WeightBand& band) const {
   const ComparedTensor& side = of_output ? output_ : source_;
   const bool has_scales = !is_raw_ && side.tensor.encoding.block_cols != 0;
-  return read_band(side, band, has_scales ? &reader(of_output) : nullptr, codes);
+  return read_scales(side, band, has_scales ? &reader(of_output) : nullptr);
 }
 
 BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) const {
-  if (is_raw_) return compare_raw(band, scratch);
-  const EncodedBand source = read(false, band, scratch.source_codes);
-  const EncodedBand output = read(true, band, scratch.output_codes);
   BandSums found;
-  const bool has_same_codes =
-      same_coding_ && std::memcmp(source.run.weight, output.run.weight,
-                                  band.rows * band.cols * code_bits(source_) / 8) == 0;
-  found.is_same = has_same_codes && scales_agree(source, output, band);
+  found.is_rescaled = !is_raw_;
+  if (is_raw_ && !same_coding_) {
+    found.is_same = false;
+    found.sums.elements = band.rows * band.cols;
+    return found;
+  }
+  const EncodedBand source = scales_of(false, band), output = scales_of(true, band);
+  const bool has_same_scales = same_coding_ && scales_agree(source, output, band);
+  bool has_same_codes = same_coding_;
+  const std::uint64_t rows = std::max<std::uint64_t>(kChunkElements / band.cols, 1);
+  for (std::uint64_t row = 0; row < band.rows; row += rows) {
+    const std::uint64_t n = std::min(rows, band.rows - row);
+    const Chunk chunk{.source = read_codes(source_, source, row, n, scratch.source_codes),
+                      .output = read_codes(output_, output, row, n, scratch.output_codes)};
+    bool is_same = false;
+    if (same_coding_ && output_.tensor.encoding.scheme == SchemeId::kBf16) {
+      is_same = compare_words(chunk.source, chunk.output, found.sums);
+    } else {
+      is_same = same_coding_ && std::memcmp(chunk.source.weight, chunk.output.weight,
+                                            n * band.cols * code_bits(source_) / 8) == 0;
+      if (is_raw_) {
+        compare_raw(chunk, is_same, found.sums);
+      } else {
+        compare_values(chunk, is_same && has_same_scales, found, scratch);
+      }
+    }
+    has_same_codes = has_same_codes && is_same;
+  }
+  found.is_same = has_same_codes && has_same_scales;
+  if (is_raw_) return found;
   found.is_rescaled = has_same_codes && is_rescaled(source, output);
   found.has_powers_of_two = std::ranges::all_of(
       output.scales, [](float scale) { return scale == 0 || formats::is_e8m0_value(scale); });
-  compare_values(source, output, found, scratch);
   return found;
 }
 
 // Numbers without a use in computation: the same or not, element by element.
-BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch) const {
-  BandSums found;
-  found.sums.elements = band.rows * band.cols;
-  found.is_same = same_coding_;
-  found.is_rescaled = false;
-  if (!same_coding_) return found;
-  const EncodedBand source = read(false, band, scratch.source_codes);
-  const EncodedBand output = read(true, band, scratch.output_codes);
-  const std::uint64_t n_bytes = found.sums.elements * code_bits(source_) / 8;
-  found.is_same = std::memcmp(source.run.weight, output.run.weight, n_bytes) == 0;
-  if (found.is_same) {
-    found.sums.exact = found.sums.elements;
-    return found;
+void WeightPair::compare_raw(const Chunk& chunk, bool is_same, ElementSums& sums) const {
+  const std::uint64_t elements = chunk.source.rows * chunk.source.cols;
+  sums.elements += elements;
+  if (is_same) {
+    sums.exact += elements;
+    return;
   }
   const std::uint64_t width = std::max<std::uint64_t>(code_bits(source_) / 8, 1);
-  for (std::uint64_t at = 0; at < n_bytes; at += width) {
-    found.sums.exact +=
-        std::memcmp(source.run.weight + at, output.run.weight + at, width) == 0 ? 1 : 0;
+  for (std::uint64_t at = 0; at < elements * code_bits(source_) / 8; at += width) {
+    sums.exact +=
+        std::memcmp(chunk.source.weight + at, chunk.output.weight + at, width) == 0 ? 1 : 0;
   }
-  return found;
 }
 
 // The zero points of INT4 codes, and which scale is whose.
@@ -230,34 +245,34 @@ bool WeightPair::is_rescaled(const EncodedBand& source, const EncodedBand& outpu
   return true;
 }
 
-void WeightPair::compare_values(const EncodedBand& source, const EncodedBand& output,
-                                BandSums& found, WeightScratch& scratch) const {
+void WeightPair::compare_values(const Chunk& chunk, bool is_same, BandSums& found,
+                                WeightScratch& scratch) const {
   const auto& from = *quantize::find_scheme(source_.tensor.encoding.scheme);
   const auto& to = *quantize::find_scheme(output_.tensor.encoding.scheme);
+  const quantize::EncodedRows &source = chunk.source, &output = chunk.output;
   const StepGrid& grid = step_grid(to.id);
-  const std::uint64_t cols = std::min<std::uint64_t>(bands_.tile_cols(), source.run.cols);
+  const std::uint64_t cols = std::min<std::uint64_t>(bands_.tile_cols(), source.cols);
   const std::uint64_t rows = std::max<std::uint64_t>(kTileElements / cols, 1);
   if (scratch.source_values.size() < rows * cols) {
     scratch.source_values.resize(rows * cols);
     scratch.output_values.resize(rows * cols);
   }
   // Codes that were kept follow their maker's rule.
-  const bool is_same = found.is_same;
   const bool is_cast_first = wanted_.via_bf16 && !is_same;
   if (is_cast_first) scratch.meant_values.resize(scratch.source_values.size());
   const bool is_reach_judged = !is_same && is_reach_judged_ && !output.scales.empty();
-  for (std::uint64_t row = 0; row < source.run.rows; row += rows) {
-    const std::uint64_t n_rows = std::min(rows, source.run.rows - row);
-    for (std::uint64_t col = 0; col < source.run.cols; col += cols) {
-      const std::uint64_t n_cols = std::min(cols, source.run.cols - col);
+  for (std::uint64_t row = 0; row < source.rows; row += rows) {
+    const std::uint64_t n_rows = std::min(rows, source.rows - row);
+    for (std::uint64_t col = 0; col < source.cols; col += cols) {
+      const std::uint64_t n_cols = std::min(cols, source.cols - col);
       const auto view = [&](std::vector<float>& values) -> formats::MatrixView<float> {
         return {.data = values.data(), .rows = n_rows, .cols = n_cols, .stride = n_cols};
       };
       const auto values = view(scratch.source_values);
       const auto decoded = is_same ? values : view(scratch.output_values);
-      from.decode(tile_of(source.run, code_bits(source_), row, n_rows, col, n_cols), values);
+      from.decode(tile_of(source, code_bits(source_), row, n_rows, col, n_cols), values);
       const quantize::EncodedRows stored =
-          tile_of(output.run, code_bits(output_), row, n_rows, col, n_cols);
+          tile_of(output, code_bits(output_), row, n_rows, col, n_cols);
       if (!is_same) to.decode(stored, decoded);
       ElementRun run{.source = values, .output = decoded, .stored = stored, .grid = grid};
       if (is_cast_first) {

@@ -66,14 +66,17 @@ class WeightPair {
 
  private:
   [[nodiscard]] const formats::ScaleReader& reader(bool of_output) const;
-  [[nodiscard]] EncodedBand read(bool of_output, const WeightBand& band,
-                                 std::vector<std::byte>& codes) const;
-  [[nodiscard]] BandSums compare_raw(const WeightBand& band, WeightScratch& scratch) const;
+  /// Some rows of a band.
+  struct Chunk {
+    quantize::EncodedRows source, output;
+  };
+  [[nodiscard]] EncodedBand scales_of(bool of_output, const WeightBand& band) const;
+  void compare_raw(const Chunk& chunk, bool is_same, ElementSums& sums) const;
   [[nodiscard]] static bool zeros_agree(const EncodedBand& source, const EncodedBand& output);
   [[nodiscard]] bool is_rescaled(const EncodedBand& source, const EncodedBand& output) const;
   [[nodiscard]] bool scales_agree(const EncodedBand& source, const EncodedBand& output,
                                   const WeightBand& band) const;
-  void compare_values(const EncodedBand& source, const EncodedBand& output, BandSums& found,
+  void compare_values(const Chunk& chunk, bool is_same, BandSums& found,
                       WeightScratch& scratch) const;
 
   [[nodiscard]] bool is_as_wanted(const BandSums& whole) const;

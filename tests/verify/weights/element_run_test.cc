@@ -1,11 +1,13 @@
 #include "verify/weights/element_run.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "formats/container/bfloat16.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
 #include "tests/verify/weights/code_tables.h"
@@ -163,6 +165,47 @@ TEST(ElementRun, OneMatrixAsBothSidesEqualsACopy) {
         quantize::for_each_target([&] {
           EXPECT_EQ(compare(run_of(output, output, coded.run(), scheme)), expected)
               << formats::scheme_facts(scheme).name << " " << cols << " " << extreme;
+        });
+      }
+    }
+  }
+}
+
+/// Values as BF16 words, to which they are rounded.
+std::vector<std::uint16_t> words_of(Matrix& values) {
+  std::vector<std::uint16_t> words;
+  for (float& value : values.values) {
+    words.push_back(formats::bf16_from_float(value));
+    value = formats::float_from_bf16(words.back());
+  }
+  return words;
+}
+
+TEST(ElementRun, WordsAreComparedAsTheirValues) {
+  for (const std::size_t cols : {1U, 7U, 16U, 130U, 2048U, 2065U}) {
+    for (const float extreme : {1.0F, 0x1p-100F, kNan, kInfinity}) {
+      Matrix values = quantize::random_matrix(66, cols, quantize::Shape::kHeavy, 5, 0.1F);
+      for (std::size_t i = 0; i < cols; ++i) values.values[64 * cols + i] *= extreme;
+      values.values[3 * cols] = extreme;
+      const auto words = words_of(values);
+      for (const std::size_t moved : {values.values.size(), std::size_t{0}, 9 * cols - 1}) {
+        Matrix others = values;
+        if (moved < others.values.size()) others.values[moved] += 0.25F;
+        const auto other_words = words_of(others);
+        const auto rows_of = [&](const std::vector<std::uint16_t>& of) {
+          return quantize::EncodedRows{.weight = reinterpret_cast<const std::byte*>(of.data()),
+                                       .rows = values.rows,
+                                       .cols = cols,
+                                       .first_row = 64};
+        };
+        ElementSums expected;
+        scalar::compare_elements(run_of(values, others, rows_of(other_words), SchemeId::kBf16),
+                                 expected);
+        quantize::for_each_target([&] {
+          ElementSums sums;
+          EXPECT_EQ(compare_words(rows_of(words), rows_of(other_words), sums),
+                    words == other_words);
+          EXPECT_EQ(sums, expected) << cols << " " << extreme << " " << moved;
         });
       }
     }
