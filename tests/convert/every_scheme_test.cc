@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/base/hash.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/stored_values.h"
 #include "tests/convert/targets.h"
+#include "tests/support/bytes.h"
 #include "tests/support/temp_dir.h"
 
 // Claims for every scheme in every dialect, from FP8 and from BF16.
@@ -294,12 +294,6 @@ TEST_P(EveryScheme, OpensAgainAsWhatItWasWrittenAs) {
 
 // The example quantized, against hashes from a program that shares no code with this one
 // (tests/golden/PROVENANCE.md).
-
-std::string sha256(const std::string& bytes) {
-  Sha256 hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish_hex();
-}
 
 TEST(GoldenQuantized, Int8AndFp8RowsEqualIndependentResults) {
   const std::pair<SchemeId, const char*> rows[] = {

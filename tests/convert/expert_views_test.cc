@@ -8,7 +8,6 @@
 #include "check/check.h"
 #include "convert/expert_form.h"
 #include "formats/base/fd.h"
-#include "formats/base/hash.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "synth/synth.h"
@@ -16,6 +15,7 @@
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/convert/targets.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -27,12 +27,7 @@ namespace {
 using formats::Checkpoint;
 using formats::SchemeId;
 using formats::Shape;
-using ingot::testing::Conversion;
-using ingot::testing::fixture;
-using ingot::testing::OutputTensor;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 
 constexpr std::size_t kExperts = 6;
 
@@ -53,12 +48,6 @@ void expect_no_errors(const std::filesystem::path& directory) {
   for (const check::Finding& finding : check::check_checkpoint(directory, {}).findings)
     EXPECT_EQ(finding.severity, check::Severity::kWarning)
         << directory << " " << finding.tensor << " " << finding.message;
-}
-
-std::string sha256(const std::string& bytes) {
-  Sha256 hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish_hex();
 }
 
 // The config of this fixture promises an MTP layer that was not saved with it.

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "formats/base/hash.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/float8.h"
 #include "formats/json/json.h"
@@ -15,6 +14,7 @@
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/slicing/sliced.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -28,11 +28,7 @@ namespace {
 using formats::Json;
 using formats::Role;
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::fixture;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 
 formats::Checkpoint open(const std::filesystem::path& path, const std::string& family = "") {
   return formats::Checkpoint::open(path, {.family = family});
@@ -40,12 +36,6 @@ formats::Checkpoint open(const std::filesystem::path& path, const std::string& f
 
 Json config_of(const std::filesystem::path& directory) {
   return formats::read_json_file(directory / "config.json", 1 << 20);
-}
-
-std::string sha256(const std::string& bytes) {
-  Sha256 hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish_hex();
 }
 
 /// A copy of a fixture that a test may change; returns its path.

@@ -39,6 +39,9 @@ struct TinyCheckpoint {
 /// one), 8 wide, every weight BF16, in one file model.safetensors.
 TinyCheckpoint tiny_deepseek_v3();
 
+/// A weight of its dense layer.
+inline constexpr const char* kUpWeight = "model.layers.0.mlp.up_proj.weight";
+
 /// The tensor of this name in any file; fails hard when there is none.
 TinyTensor& tensor_of(TinyCheckpoint& checkpoint, const std::string& name);
 

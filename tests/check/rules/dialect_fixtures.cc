@@ -8,8 +8,6 @@ using enum ErrorCode;
 
 namespace {
 
-const auto kNvfp4 = spelled("modelopt", SchemeId::kNvfp4, Activations::kStatic);
-
 Json& statement(EditableCheckpoint& checkpoint) {
   return checkpoint.descriptions.at("hf_quant_config.json")["quantization"];
 }
@@ -60,10 +58,11 @@ std::vector<RuleFixture> modelopt_fixtures() {
        spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic),
        [](auto& c) { c.at(kAttention + "o_proj.weight_scale").shape.push_back(1); },
        {"modelopt.algo-of-sglang"}},
-      {"modelopt.description-present", kNotFound, kNvfp4,
+      {"modelopt.description-present", kNotFound, kModeloptNvfp4,
        [](auto& c) { c.descriptions.erase("hf_quant_config.json"); }},
-      {"modelopt.required-keys", kNotFound, kNvfp4, in_statement({{"/kv_cache_quant_algo"}})},
-      {"modelopt.required-keys", kNotFound, kNvfp4, in_statement({{"/group_size"}})},
+      {"modelopt.required-keys", kNotFound, kModeloptNvfp4,
+       in_statement({{"/kv_cache_quant_algo"}})},
+      {"modelopt.required-keys", kNotFound, kModeloptNvfp4, in_statement({{"/group_size"}})},
       {"modelopt.required-keys",
        kNotFound,
        make_all_fp8,
@@ -76,59 +75,59 @@ std::vector<RuleFixture> modelopt_fixtures() {
        {"indexer.k-scheme", "modelopt.exclude-plain", "modelopt.statements-agree"}},
       {"modelopt.quant-algo",
        kUnsupported,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement({{"/quant_algo", "NVFP5"}}),
        {"modelopt.statements-agree"}},
       {"modelopt.quant-algo",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement({{"/quant_algo", "FP8"}}),
        {"modelopt.statements-agree", "modelopt.arguments"}},
       // Modules of mixtures.
       {"modelopt.quant-algo",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement({{"/quant_algo", "MIXED_PRECISION"},
                      {"/quantized_layers", layers_with({{"quant_algo", "FP8"}})}}),
        {"modelopt.statements-agree"}},
       {"modelopt.quant-algo",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement({{"/quant_algo", "MIXED_PRECISION"},
                      {"/quantized_layers", layers_with({{"quant_algo", "W3A3"}})}}),
        {"modelopt.statements-agree"}},
       {"modelopt.arguments",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement(
            {{"/quant_algo", "MIXED_PRECISION"},
             {"/quantized_layers", layers_with({{"quant_algo", "NVFP4"}, {"group_size", 32}})}}),
        {"modelopt.statements-agree"}},
-      {"modelopt.statements-agree", kMismatch, kNvfp4, make_mixtures_differ},
+      {"modelopt.statements-agree", kMismatch, kModeloptNvfp4, make_mixtures_differ},
       {"modelopt.algo-of-sglang", kUnsupported,
        spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic)},
       {"modelopt.exclude-quantized",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement({{"/exclude_modules/-", "*.down_proj"}}),
        {"modelopt.statements-agree"}},
       {"modelopt.exclude-quantized",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        in_statement({{"/quant_algo", "MIXED_PRECISION"},
                      {"/quantized_layers", {{"model.layers.0.mlp", {{"quant_algo", "NVFP4"}}}}}}),
        {"modelopt.statements-agree"}},
-      {"modelopt.exclude-inside", kMismatch, kNvfp4,
+      {"modelopt.exclude-inside", kMismatch, kModeloptNvfp4,
        in_statement({{"/exclude_modules/-", "mlp.experts.3"}})},
       {"modelopt.exclude-plain",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) { replace_excluded(c, "*.self_attn*", "attention"); },
        {"modelopt.statements-agree"}},
       // Without the file engines read `ignore` of config.json, and no other list there.
       {"modelopt.exclude-plain",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) {
          c.descriptions.erase("hf_quant_config.json");
          Json& block = c.config["quantization_config"];
@@ -138,23 +137,23 @@ std::vector<RuleFixture> modelopt_fixtures() {
        {"modelopt.description-present"}},
       {"modelopt.exclude-plain-whole",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) { replace_excluded(c, "*.self_attn*", "self_att"); },
        {"modelopt.statements-agree"}},
       // Heads, which engines of this dialect build with the quantization config.
       {"modelopt.exclude-plain",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) { replace_excluded(c, "lm_head", "head_of_nothing"); },
        {"modelopt.statements-agree"}},
-      {"modelopt.mtp-head", kMismatch, kNvfp4,
+      {"modelopt.mtp-head", kMismatch, kModeloptNvfp4,
        [](auto& c) {
          replace_excluded(c, "model.layers.2.head", "lm_head");
          c.config["quantization_config"]["ignore"] = statement(c)["exclude_modules"];
        }},
       {"modelopt.plain-module",
        kDtypeMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) {
          put_spelled(c, "model.embed_tokens.weight",
                      {"modelopt", SchemeId::kNvfp4, Activations::kStatic});
@@ -162,38 +161,38 @@ std::vector<RuleFixture> modelopt_fixtures() {
        {"modelopt.exclude-quantized"}},
       {"modelopt.cache-in-both",
        kMismatch,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) { statement(c)["kv_cache_quant_algo"] = "FP8"; },
        {"modelopt.cache-scales"}},
-      {"modelopt.input-scale", kMissingTensor, kNvfp4,
+      {"modelopt.input-scale", kMissingTensor, kModeloptNvfp4,
        [](auto& c) { c.tensors.erase(kDense + "down_proj.input_scale"); }},
       {"modelopt.input-scale",
        kMissingTensor,
-       kNvfp4,
+       kModeloptNvfp4,
        [](auto& c) {
          in_statement({{"/quant_algo", "MIXED_PRECISION"},
                        {"/quantized_layers", layers_with({{"quant_algo", "NVFP4"}})}})(c);
          c.tensors.erase(kDense + "down_proj.input_scale");
        },
        {"modelopt.statements-agree"}},
-      {"modelopt.cache-scales", kMissingTensor, kNvfp4,
+      {"modelopt.cache-scales", kMissingTensor, kModeloptNvfp4,
        [](auto& c) {
          statement(c)["kv_cache_quant_algo"] = "FP8";
          quantization(c)["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}};
        }},
-      {"modelopt.arguments", kMismatch, kNvfp4, in_statement({{"/group_size", 32}})},
-      {"modelopt.arguments", kMismatch, kNvfp4, in_statement({{"/pre_quant_scale", true}})},
-      {"modelopt.arguments", kMismatch, kNvfp4,
+      {"modelopt.arguments", kMismatch, kModeloptNvfp4, in_statement({{"/group_size", 32}})},
+      {"modelopt.arguments", kMismatch, kModeloptNvfp4, in_statement({{"/pre_quant_scale", true}})},
+      {"modelopt.arguments", kMismatch, kModeloptNvfp4,
        in_quantization({{"/config_groups/group_0",
                          {{"weights", {{"num_bits", 8}, {"type", "float"}, {"group_size", 16}}},
                           {"input_activations", {{"num_bits", 4}, {"dynamic", false}}}}}})},
-      {"modelopt.statements-agree", kMismatch, kNvfp4,
+      {"modelopt.statements-agree", kMismatch, kModeloptNvfp4,
        in_quantization({{"/ignore/-", "*.down_proj"}})},
-      {"modelopt.statements-agree", kMismatch, kNvfp4,
+      {"modelopt.statements-agree", kMismatch, kModeloptNvfp4,
        in_quantization({{"/quant_algo", "W4A16_NVFP4"}})},
-      {"quantized.input-scale-range", kBadScale, kNvfp4,
+      {"quantized.input-scale-range", kBadScale, kModeloptNvfp4,
        [](auto& c) { c.put_floats(kMoe + "experts.3.down_proj.input_scale", {}, 1e6F); }},
-      {"quantized.input-scale-range", kBadScale, kNvfp4,
+      {"quantized.input-scale-range", kBadScale, kModeloptNvfp4,
        [](auto& c) { c.put_floats(kDense + "down_proj.input_scale", {}, 0); }},
   };
 }
@@ -283,8 +282,6 @@ std::vector<RuleFixture> modelslim_fixtures() {
 
 namespace {
 
-const auto kInt8 = spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic);
-
 Json& group(EditableCheckpoint& checkpoint) {
   return quantization(checkpoint)["config_groups"]["group_0"];
 }
@@ -293,7 +290,7 @@ void ignore_also(EditableCheckpoint& checkpoint, const std::string& entry) {
   quantization(checkpoint)["ignore"].push_back(entry);
 }
 
-EditableCheckpoint make_qwen() {
+EditableCheckpoint make_qwen_int8() {
   return make_spelled({"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic},
                       [](auto& options) { options.family = formats::find_family("qwen3_moe"); });
 }
@@ -353,7 +350,7 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       // vLLM builds this family's router with the quantization config.
       {"ct.ignore",
        kMismatch,
-       make_qwen,
+       make_qwen_int8,
        in_quantization({{"/ignore/1"}}),
        {"quantized.list-names-nothing"}},
       // A name that the indexer's modules have only in vLLM's memory; one layer too many.
@@ -381,7 +378,7 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
          ignore_also(c, R"(re:.*layers\.2\..*o_proj$)");
        }},
       // SGLang builds draft models of NVFP4 plain.
-      {"mtp.draft-names", kMismatch, kNvfp4,
+      {"mtp.draft-names", kMismatch, kModeloptNvfp4,
        [](auto& c) {
          const std::string experts = kMtp + "mlp.shared_experts.";
          for (const char* leaf : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})

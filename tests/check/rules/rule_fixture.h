@@ -76,6 +76,11 @@ inline std::function<EditableCheckpoint()> spelled(std::string dialect, formats:
   return [=] { return make_spelled({dialect, scheme, activations}); };
 }
 
+inline const auto kInt8 =
+    spelled("compressed-tensors", formats::SchemeId::kInt8Channel, formats::Activations::kDynamic);
+inline const auto kModeloptNvfp4 =
+    spelled("modelopt", formats::SchemeId::kNvfp4, formats::Activations::kStatic);
+
 inline bool is_of_engine(std::string_view rule) {
   return rule.starts_with("engine.");
 }

@@ -10,9 +10,7 @@ using enum ErrorCode;
 
 namespace {
 
-const auto kInt8 = spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic);
 const auto kNvfp4 = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly);
-const auto kModeloptNvfp4 = spelled("modelopt", SchemeId::kNvfp4, Activations::kStatic);
 const auto kMxfp4 = spelled("compressed-tensors", SchemeId::kMxfp4, Activations::kWeightOnly);
 
 /// DeepSeek-V4 as NVIDIA releases it.

@@ -11,6 +11,7 @@
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/targets.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -19,12 +20,6 @@ namespace ingot::convert {
 namespace {
 
 using namespace ingot::testing;
-
-std::string sha256(const std::string& bytes) {
-  Sha256 hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish_hex();
-}
 
 // Overwrites bytes of one stored tensor in a copied checkpoint.
 void patch_tensor(const std::filesystem::path& directory, const std::string& name, std::uint64_t at,

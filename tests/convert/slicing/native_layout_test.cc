@@ -5,6 +5,7 @@
 #include "formats/json/json.h"
 #include "formats/records/native_names.h"
 #include "tests/convert/slicing/sliced.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 
 // Layout deepseek-mp, against outputs of DeepSeek's own converter (tests/golden/PROVENANCE.md).
@@ -50,10 +51,8 @@ Facts written(const fs::path& directory) {
     OutputTensors tensors;
     add_file(entry.path(), tensors);
     for (const auto& [name, tensor] : tensors) {
-      Sha256 hasher;
-      hasher.update(std::as_bytes(std::span(tensor.bytes)));
       facts[tensor.file + " " + name] =
-          facts_text(formats::dtype_name(tensor.dtype), tensor.shape, hasher.finish_hex());
+          facts_text(formats::dtype_name(tensor.dtype), tensor.shape, sha256(tensor.bytes));
     }
   }
   return facts;

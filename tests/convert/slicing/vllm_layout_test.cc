@@ -5,6 +5,7 @@
 #include "formats/json/json.h"
 #include "synth/synth.h"
 #include "tests/convert/slicing/sliced.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 
 // Layout vllm-sharded, against the state dicts that vLLM's own loader made of the unsliced
@@ -89,10 +90,8 @@ State written(const fs::path& file) {
   add_file(file, tensors);
   State state;
   for (const auto& [key, tensor] : tensors) {
-    Sha256 hasher;
-    hasher.update(std::as_bytes(std::span(tensor.bytes)));
     state[key] = fmt::format("{} {} {}", formats::dtype_name(tensor.dtype),
-                             formats::shape_text(tensor.shape), hasher.finish_hex().substr(0, 16));
+                             formats::shape_text(tensor.shape), sha256(tensor.bytes).substr(0, 16));
   }
   return state;
 }

@@ -10,19 +10,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot {
 namespace {
 
+using testing::bytes_of;
 using testing::expect_error;
 using testing::TempDir;
 using enum ErrorCode;
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
 
 std::string read_back(const Fd& file, std::uint64_t offset, std::size_t n) {
   std::string text(n, '?');

@@ -12,16 +12,14 @@
 
 #include "formats/base/chunks.h"
 #include "formats/base/error.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot {
 namespace {
 
+using testing::bytes_of;
 using testing::expect_error;
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
 
 std::vector<std::byte> random_bytes(std::size_t n) {
   std::mt19937_64 random(n);

@@ -14,8 +14,6 @@ namespace {
 
 using namespace ingot::testing;
 
-constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
-
 // Every byte of tensor i is i, and each calls the same file its home.
 class NumberedBytes final : public StoredBytes {
  public:
@@ -61,7 +59,7 @@ using AssembledCheckpoint = InTempDir;
 
 TEST_F(AssembledCheckpoint, UnderstandsItsTensorsAsADirectoryDoes) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  make_fp8(tiny, kUp, "model.layers.0.mlp.up_proj.weight_scale_inv");
+  make_fp8(tiny, kUpWeight, "model.layers.0.mlp.up_proj.weight_scale_inv");
   const Checkpoint checkpoint = Checkpoint::assemble(found_in(tiny, dir_));
   const Checkpoint opened = Checkpoint::open(dir_ / "model");
   EXPECT_EQ(checkpoint.family().name, "deepseek_v3");
@@ -125,9 +123,9 @@ TEST_F(AssembledCheckpoint, RefusesWhatADirectoryIsRefusedFor) {
 
   AssembledModel misshapen = found_in(tiny_deepseek_v3(), dir_);
   for (StoredTensor& tensor : misshapen.stored) {
-    if (tensor.name == kUp) tensor.shape.front() *= 2;
+    if (tensor.name == kUpWeight) tensor.shape.front() *= 2;
   }
-  expect_error(ErrorCode::kShapeMismatch, {kUp},
+  expect_error(ErrorCode::kShapeMismatch, {kUpWeight},
                [&] { Checkpoint::assemble(std::move(misshapen)); });
 
   AssembledModel unknown = found_in(tiny_deepseek_v3(), dir_);

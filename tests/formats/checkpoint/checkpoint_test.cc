@@ -11,6 +11,7 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "tests/formats/checkpoint/side_paths.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -23,7 +24,6 @@ using namespace ingot::testing;
 using enum ErrorCode;
 
 const fs::path kTinyV32 = fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
-constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
 constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";
 
 const LogicalTensor& logical(const Checkpoint& checkpoint, std::string_view name) {
@@ -31,12 +31,6 @@ const LogicalTensor& logical(const Checkpoint& checkpoint, std::string_view name
     if (tensor.name == name) return tensor;
   }
   throw std::runtime_error("no logical tensor " + std::string(name));
-}
-
-std::vector<std::string> side_paths(const Checkpoint& checkpoint) {
-  std::vector<std::string> paths;
-  for (const SideFile& file : checkpoint.side_files()) paths.push_back(file.path);
-  return paths;
 }
 
 class OpenCheckpoint : public InTempDir {
@@ -173,11 +167,11 @@ TEST_F(OpenCheckpoint, UnderstandsEveryNameOfAScale) {
     for (const char* dtype : {"F32", "BF16", "F8_E8M0"}) {
       TempDir dir;
       TinyCheckpoint tiny = tiny_deepseek_v3();
-      make_fp8(tiny, kUp, std::string(kUpStem) + suffix);
+      make_fp8(tiny, kUpWeight, std::string(kUpStem) + suffix);
       tensor_of(tiny, std::string(kUpStem) + suffix).dtype = dtype;
       tiny.write(dir.path());
       const Checkpoint model = Checkpoint::open(dir.path());
-      const LogicalTensor& tensor = logical(model, kUp);
+      const LogicalTensor& tensor = logical(model, kUpWeight);
       EXPECT_EQ(tensor.encoding.scheme, SchemeId::kFp8Block) << suffix << dtype;
       EXPECT_EQ(tensor.encoding.block_rows, 128U);
       EXPECT_EQ(model.stored()[tensor.encoding.stored[Part::kScale]].name,
@@ -189,11 +183,11 @@ TEST_F(OpenCheckpoint, UnderstandsEveryNameOfAScale) {
 TEST_F(OpenCheckpoint, TakesTheBlockSizeFromTheConfig) {
   tiny_.config.insert(
       1, R"("quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 4]},)");
-  make_fp8(tiny_, kUp, std::string(kUpStem) + ".weight_scale_inv");
+  make_fp8(tiny_, kUpWeight, std::string(kUpStem) + ".weight_scale_inv");
   tensor_of(tiny_, std::string(kUpStem) + ".weight_scale_inv").shape = {2, 2};
   const Checkpoint model = open();
-  EXPECT_EQ(logical(model, kUp).encoding.block_rows, 8U);
-  EXPECT_EQ(logical(model, kUp).encoding.block_cols, 4U);
+  EXPECT_EQ(logical(model, kUpWeight).encoding.block_rows, 8U);
+  EXPECT_EQ(logical(model, kUpWeight).encoding.block_cols, 4U);
 }
 
 TEST_F(OpenCheckpoint, UnderstandsStackedExperts) {
@@ -227,7 +221,7 @@ TEST_F(OpenCheckpoint, AllowsUnknownTensorsByPattern) {
   allowed.emplace_back("vision.*");
   const Checkpoint model = Checkpoint::open(dir_.path(), {.allow_unknown = &allowed});
   EXPECT_EQ(logical(model, "vision.patch.weight").rule, nullptr);
-  EXPECT_NE(logical(model, kUp).rule, nullptr);
+  EXPECT_NE(logical(model, kUpWeight).rule, nullptr);
 }
 
 TEST_F(OpenCheckpoint, ScaleBesideNoWeightIsAParameter) {
@@ -397,7 +391,7 @@ TEST_F(OpenCheckpoint, PutsASavedHeaderForAConsumedFile) {
   EXPECT_EQ(model.files()[0].n_bytes, n_bytes);
   std::string byte(1, '.');
   expect_error(kNotFound, {"consumed"}, [&] {
-    model.read(logical(model, kUp).encoding.stored.weight(), 0,
+    model.read(logical(model, kUpWeight).encoding.stored.weight(), 0,
                std::as_writable_bytes(std::span(byte)));
   });
 }

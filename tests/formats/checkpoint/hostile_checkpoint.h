@@ -15,7 +15,6 @@
 
 namespace ingot::testing {
 
-inline constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
 inline constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";
 inline constexpr const char* kScale = "model.layers.0.mlp.up_proj.weight_scale_inv";
 
@@ -33,7 +32,7 @@ inline void refuse(const TinyCheckpoint& tiny, ErrorCode code,
 /// The tiny model with one FP8 weight.
 inline TinyCheckpoint tiny_fp8() {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  make_fp8(tiny, kUp, kScale);
+  make_fp8(tiny, kUpWeight, kScale);
   return tiny;
 }
 

@@ -131,28 +131,28 @@ TEST(HostileIndex, ThatIsCorrupt) {
 TEST(HostileIndex, NamingAFileThatIsNotThere) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.index_files();
-  tiny.weight_map[kUp] = "second.safetensors";
-  remove_tensor(tiny, kUp);
+  tiny.weight_map[kUpWeight] = "second.safetensors";
+  remove_tensor(tiny, kUpWeight);
   refuse(tiny, kNotFound, {"second.safetensors", "fetch this file"});
 }
 
 TEST(HostileIndex, NamingATensorThatIsNotThere) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.index_files();
-  remove_tensor(tiny, kUp);
-  refuse(tiny, kMissingTensor, {kUp, "model.safetensors", "not there"});
+  remove_tensor(tiny, kUpWeight);
+  refuse(tiny, kMissingTensor, {kUpWeight, "model.safetensors", "not there"});
 }
 
 TEST(HostileIndex, NamingTheWrongFile) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.files["second.safetensors"] = {tensor_of(tiny, kUp)};
+  tiny.files["second.safetensors"] = {tensor_of(tiny, kUpWeight)};
   tiny.files["model.safetensors"].erase(tiny.files["model.safetensors"].begin());
-  remove_tensor(tiny, kUp);
-  tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}}};
+  remove_tensor(tiny, kUpWeight);
+  tiny.files["second.safetensors"] = {{kUpWeight, "BF16", {12, 8}}};
   tiny.index_files();
-  tiny.weight_map[kUp] = "model.safetensors";
+  tiny.weight_map[kUpWeight] = "model.safetensors";
   tiny.weight_map["model.norm.weight"] = "second.safetensors";
-  refuse(tiny, kMissingTensor, {kUp, "it is in second.safetensors", "model.norm.weight"});
+  refuse(tiny, kMissingTensor, {kUpWeight, "it is in second.safetensors", "model.norm.weight"});
 }
 
 /// Tensors dealt to so many files.
@@ -226,8 +226,8 @@ TEST(HostileIndex, ThatIsStaleIsOneFault) {
 TEST(HostileIndex, NotNamingATensor) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.index_files();
-  tiny.weight_map.erase(kUp);
-  refuse(tiny, kMissingTensor, {kUp, "not named by model.safetensors.index.json"});
+  tiny.weight_map.erase(kUpWeight);
+  refuse(tiny, kMissingTensor, {kUpWeight, "not named by model.safetensors.index.json"});
 }
 
 TEST(HostileIndex, NotNamingAFile) {
@@ -254,11 +254,11 @@ TEST(HostileIndex, ThatIsMissing) {
 
 TEST(HostileFiles, WithOneNameTwice) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}},
+  tiny.files["second.safetensors"] = {{kUpWeight, "BF16", {12, 8}},
                                       {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
   tiny.index_files();
   refuse(tiny, kDuplicate,
-         {"second.safetensors", kUp,
+         {"second.safetensors", kUpWeight,
           "also in model.safetensors, model.safetensors.index.json names this "
           "file; their bytes are equal (ingot repair leaves one out)"});
   ErrorList faults;
@@ -271,12 +271,12 @@ TEST(HostileFiles, WithOneNameTwice) {
 
 TEST(HostileFiles, CopiesAreMergedOrChosenByTheIndex) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}}};
+  tiny.files["second.safetensors"] = {{kUpWeight, "BF16", {12, 8}}};
   tiny.index_files();
   TempDir dir;
   tiny.write(dir.path());
   const auto file_of = [](const Checkpoint& model) {
-    const auto found = std::ranges::find(model.stored(), kUp, &StoredTensor::name);
+    const auto found = std::ranges::find(model.stored(), kUpWeight, &StoredTensor::name);
     return model.files()[found->file].name;
   };
   const Checkpoint merged = Checkpoint::open(dir.path(), {.merges_copies = true});
@@ -285,12 +285,13 @@ TEST(HostileFiles, CopiesAreMergedOrChosenByTheIndex) {
 
   tiny.files["second.safetensors"][0].data = std::string(12 * 8 * 2, '\1');
   tiny.write(dir.path());
-  expect_error(kDuplicate, {kUp, "their bytes differ", "--allow duplicate-tensor", "index names"},
+  expect_error(kDuplicate,
+               {kUpWeight, "their bytes differ", "--allow duplicate-tensor", "index names"},
                [&] { Checkpoint::open(dir.path(), {.merges_copies = true}); });
-  const std::vector<Pattern> allowed = {Pattern(kUp)};
+  const std::vector<Pattern> allowed = {Pattern(kUpWeight)};
   EXPECT_EQ(file_of(Checkpoint::open(dir.path(), {.allow_duplicate = &allowed})),
             "second.safetensors");
-  tiny.weight_map[kUp] = "model.safetensors";
+  tiny.weight_map[kUpWeight] = "model.safetensors";
   tiny.write(dir.path());
   EXPECT_EQ(file_of(Checkpoint::open(dir.path(), {.allow_duplicate = &allowed})),
             "model.safetensors");

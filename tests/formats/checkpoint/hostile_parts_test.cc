@@ -17,7 +17,7 @@ using enum ErrorCode;
 TEST(HostileScale, ThatIsMissing) {
   TinyCheckpoint tiny = tiny_fp8();
   remove_tensor(tiny, kScale);
-  refuse(tiny, kMissingTensor, {kUp, "without a scale"});
+  refuse(tiny, kMissingTensor, {kUpWeight, "without a scale"});
 }
 
 TEST(HostileScale, WithoutAWeight) {
@@ -38,7 +38,7 @@ TEST(HostileScale, WithoutAWeight) {
 /// One INT8 weight of Quark, with a zero point for each of its 12 rows.
 TinyCheckpoint tiny_quark(const char* dtype, const std::vector<std::uint64_t>& shape) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tensor_of(tiny, kUp).dtype = "I8";
+  tensor_of(tiny, kUpWeight).dtype = "I8";
   tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "BF16", {12}});
   tiny.files["model.safetensors"].push_back(
       {std::string(kUpStem) + ".weight_zero_point", dtype, shape});
@@ -61,7 +61,7 @@ TEST(HostileZeroPoints, OfAnotherShapeOrDtype) {
 TEST(HostileZeroPoints, ThatAreMissing) {
   TinyCheckpoint tiny = tiny_quark("I8", {12});
   remove_tensor(tiny, std::string(kUpStem) + ".weight_zero_point");
-  refuse(tiny, kMissingTensor, {kUp, "asymmetric by config.json", "no weight_zero_point"});
+  refuse(tiny, kMissingTensor, {kUpWeight, "asymmetric by config.json", "no weight_zero_point"});
 }
 
 /// INT8 weights of compressed-tensors in two groups, both asymmetric, without a zero point.
@@ -97,7 +97,7 @@ TEST(HostileScale, InTwoConventions) {
   TinyCheckpoint tiny = tiny_fp8();
   tiny.files["model.safetensors"].push_back(
       {std::string(kUpStem) + ".weight_scale", "F32", {1, 1}});
-  refuse(tiny, kDuplicate, {kUp, "weight_scale_inv", "two scales"});
+  refuse(tiny, kDuplicate, {kUpWeight, "weight_scale_inv", "two scales"});
 }
 
 TEST(HostileScale, WithTheWrongShape) {
@@ -133,7 +133,7 @@ TEST(HostileScale, BytesOfAWrongShapeAreExponents) {
   remove_tensor(tiny, kScale);
   tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "U8", {1, 1}});
   refuse(tiny, kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp8"});
-  tensor_of(tiny, kUp).dtype = "I8";
+  tensor_of(tiny, kUpWeight).dtype = "I8";
   refuse(tiny, kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp4"});
 }
 
@@ -141,9 +141,9 @@ TEST(HostileWeight, PackedFourBitIsNeverInt8) {
   for (const char* suffix : {".scale", ".weight_scale", ".weight_scale_inv"}) {
     TinyCheckpoint tiny = tiny_fp8();
     remove_tensor(tiny, kScale);
-    tensor_of(tiny, kUp).dtype = "I8";
+    tensor_of(tiny, kUpWeight).dtype = "I8";
     tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F8_E8M0", {12, 1}});
-    refuse(tiny, kShapeMismatch, {kUp, "[12, 16]", "[12, 8]"});
+    refuse(tiny, kShapeMismatch, {kUpWeight, "[12, 16]", "[12, 8]"});
     tensor_of(tiny, kUpStem + std::string(suffix)).shape = {1, 1};
     refuse(tiny, kShapeMismatch, {suffix, "[12, 1]", "mxfp4"});
   }
@@ -153,7 +153,7 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
   const auto with = [](const std::string& weight_suffix, const std::string& dtype,
                        const std::string& scale_suffix, const std::string& scale_dtype) {
     TinyCheckpoint tiny = tiny_deepseek_v3();
-    TinyTensor& weight = tensor_of(tiny, kUp);
+    TinyTensor& weight = tensor_of(tiny, kUpWeight);
     weight.name = kUpStem + weight_suffix;
     weight.dtype = dtype;
     tiny.files["model.safetensors"].push_back({kUpStem + scale_suffix, scale_dtype, {12, 1}});
@@ -169,15 +169,15 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
 
 TEST(HostileWeight, OnIntegersWithoutAScale) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tensor_of(tiny, kUp).dtype = "I8";
-  refuse(tiny, kDtypeMismatch, {kUp, "I8"});
+  tensor_of(tiny, kUpWeight).dtype = "I8";
+  refuse(tiny, kDtypeMismatch, {kUpWeight, "I8"});
 }
 
 TEST(HostileWeight, WithTheWrongShape) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tensor_of(tiny, kUp).shape = {8, 12};
+  tensor_of(tiny, kUpWeight).shape = {8, 12};
   tensor_of(tiny, "model.norm.weight").shape = {4, 2};
-  refuse(tiny, kShapeMismatch, {"2 faults", kUp, "[8, 12]", "[12, 8]", "model.norm.weight"});
+  refuse(tiny, kShapeMismatch, {"2 faults", kUpWeight, "[8, 12]", "[12, 8]", "model.norm.weight"});
 }
 
 }  // namespace

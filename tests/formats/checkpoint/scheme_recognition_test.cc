@@ -19,7 +19,7 @@ namespace {
 using namespace ingot::testing;
 
 constexpr const char* kStem = "model.layers.0.mlp.up_proj";
-constexpr std::uint64_t kRows = 160, kCols = 192;
+constexpr std::uint64_t kUpRows = 160, kUpCols = 192;
 
 std::vector<std::uint64_t> shape_of(SchemeId scheme, PartShape shape) {
   const bool is_packed = scheme == SchemeId::kNvfp4 || scheme == SchemeId::kMxfp4;
@@ -114,7 +114,7 @@ TEST(SchemeRecognition, ReadsEverySchemeOfEveryDialect) {
     ASSERT_EQ(model.tensors().size(), 2U);
     const LogicalTensor& tensor = model.tensors().front();
     EXPECT_EQ(tensor.name, "model.layers.0.mlp.up_proj.weight");
-    EXPECT_EQ(tensor.shape, (Shape{kRows, kCols}));
+    EXPECT_EQ(tensor.shape, (Shape{kUpRows, kUpCols}));
     EXPECT_EQ(scheme_facts(tensor.encoding.scheme).name, scheme_facts(row.storage->scheme).name);
     EXPECT_EQ(tensor.encoding.global_divides,
               row.dialect->name == "compressed-tensors" && row.storage->scheme == SchemeId::kNvfp4);
@@ -134,14 +134,14 @@ TEST(SchemeRecognition, KnowsWhatSharesAScale) {
   for (const Row& row : all_rows()) {
     TempDir dir;
     const Encoding encoding = open(tiny(row), dir).tensors().front().encoding;
-    Block expected = {1, kCols};
+    Block expected = {1, kUpCols};
     switch (row.storage->scheme) {
       case SchemeId::kFp8Block:
       case SchemeId::kInt8Block:
         expected = {128, 128};
         break;
       case SchemeId::kFp8Tensor:
-        expected = {kRows, kCols};
+        expected = {kUpRows, kUpCols};
         break;
       case SchemeId::kNvfp4:
         expected = {1, 16};
@@ -161,8 +161,8 @@ TEST(SchemeRecognition, KnowsWhatSharesAScale) {
 TEST(SchemeRecognition, BlocksOfTheConfigGoBeforeMxGroups) {
   TinyCheckpoint checkpoint;
   checkpoint.files["model.safetensors"] = {
-      {kStem + std::string(".weight"), "F8_E4M3", {kRows, kCols}},
-      {kStem + std::string(".weight_scale_inv"), "F8_E8M0", {kRows, kCols / 32}}};
+      {kStem + std::string(".weight"), "F8_E4M3", {kUpRows, kUpCols}},
+      {kStem + std::string(".weight_scale_inv"), "F8_E8M0", {kUpRows, kUpCols / 32}}};
   checkpoint.config = R"({"model_type": "any"})";
   EXPECT_EQ(scheme_of(checkpoint), SchemeId::kMxfp8);
   checkpoint.config = R"({"model_type": "any", "quantization_config": {

@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/container/safetensors.h"
+#include "tests/support/bytes.h"
 
 // Writes safetensors files by hand, right or wrong, for the tests of reader and writer.
 namespace ingot::testing {
@@ -25,10 +26,6 @@ inline std::string length_prefix(std::uint64_t n) {
 /// A whole file: length, header, and `n_data` bytes of data.
 inline std::string file_text(const std::string& json, std::size_t n_data) {
   return length_prefix(json.size()) + json + std::string(n_data, 'd');
-}
-
-inline std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
 }
 
 inline formats::SafetensorsHeader parse_header(const std::string& file) {

@@ -8,6 +8,7 @@
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
+#include "tests/formats/checkpoint/side_paths.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -267,12 +268,6 @@ TinyCheckpoint two_shards() {
   tiny.files.erase("model.safetensors");
   tiny.index_files();
   return tiny;
-}
-
-std::vector<std::string> side_paths(const Checkpoint& model) {
-  std::vector<std::string> paths;
-  for (const SideFile& file : model.side_files()) paths.push_back(file.path);
-  return paths;
 }
 
 using StrayFiles = InTempDir;

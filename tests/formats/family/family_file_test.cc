@@ -16,7 +16,7 @@ namespace {
 
 using ingot::testing::expect_error;
 
-constexpr std::string_view kHead = "family: mine\nmodel_types: [mine]\n";
+constexpr std::string_view kFileHead = "family: mine\nmodel_types: [mine]\n";
 
 void expect_refused(const std::string& yaml, std::initializer_list<std::string> words) {
   SCOPED_TRACE(yaml.substr(0, 200));
@@ -25,7 +25,7 @@ void expect_refused(const std::string& yaml, std::initializer_list<std::string> 
 
 /// The same with the lines that every family has before those given.
 void expect_rows_refused(const std::string& rows, std::initializer_list<std::string> words) {
-  expect_refused(std::string(kHead) + rows, words);
+  expect_refused(std::string(kFileHead) + rows, words);
 }
 
 ModelConfig config_of(std::string_view json) {
@@ -79,7 +79,7 @@ TEST(FamilyFile, BuiltInTextIsTheBuiltInFamily) {
 }
 
 TEST(FamilyFile, RowsMayShareWhatAGroupSays) {
-  const auto table = parse_family(std::string(kHead) + R"(
+  const auto table = parse_family(std::string(kFileHead) + R"(
 widths: {heads: num_attention_heads * head_dim}
 tensors:
 - {name: tok.weight, role: embedding, shape: [vocab_size, hidden_size]}
@@ -119,7 +119,7 @@ tensors:
 }
 
 TEST(FamilyFile, NumbersMayBeBelowAKeyOfTheConfig) {
-  const auto table = parse_family(std::string(kHead) + R"(
+  const auto table = parse_family(std::string(kFileHead) + R"(
 widths: {pieces: n_pieces * 2}
 tensors:
 - {name: "blocks.{layer}.table.shard_{pieces}.weight", role: lookup-table, shape: [rows / pieces, hidden_size]}
@@ -180,7 +180,7 @@ TEST(FamilyFile, AbsentKeysMeanWhatTheFileSays) {
 }
 
 TEST(FamilyFile, LayersFollowKeysOfTheConfig) {
-  const auto table = parse_family(std::string(kHead) + R"(
+  const auto table = parse_family(std::string(kFileHead) + R"(
 tensors:
 - {name: "l.{layer}.a.weight", role: other, layers: {kinds: [sliding, 1]}}
 - {name: "l.{layer}.b.weight", role: other, layers: {pattern: M}}
@@ -215,7 +215,7 @@ tensors:
 
 TEST(FamilyFile, RefusesListsOfMoreLayersThanModelsHave) {
   const auto table = parse_family(
-      std::string(kHead) +
+      std::string(kFileHead) +
           "tensors:\n- {name: 'l.{layer}.a', role: other, layers: {listed_in: full}}\n",
       "my.yaml");
   std::string list;
@@ -227,7 +227,7 @@ TEST(FamilyFile, RefusesListsOfMoreLayersThanModelsHave) {
 }
 
 TEST(FamilyFile, BeginsWithTheRowsOfAnother) {
-  const auto table = parse_family(std::string(kHead) + R"(
+  const auto table = parse_family(std::string(kFileHead) + R"(
 like: qwen3_moe
 without: ["*.self_attn.?_norm.weight"]
 change:
@@ -260,9 +260,9 @@ TEST(FamilyFile, RefusesWhatIsNoFamily) {
   expect_refused("family: &a b\n", {"line 1", "anchors"});
   expect_refused("family: !!str b\n", {"line 1", "tags"});
   expect_refused("family: a\n---\nfamily: b\n", {"more than one YAML document"});
-  expect_refused(std::string(kHead), {"has no tensors"});
-  expect_refused(std::string(kHead) + "tensor: []\n", {"line 3", "did you mean tensors"});
-  expect_refused(std::string(kHead) + "#" + std::string(300'000, 'x'), {"longer than 256 KiB"});
+  expect_refused(std::string(kFileHead), {"has no tensors"});
+  expect_refused(std::string(kFileHead) + "tensor: []\n", {"line 3", "did you mean tensors"});
+  expect_refused(std::string(kFileHead) + "#" + std::string(300'000, 'x'), {"longer than 256 KiB"});
   expect_rows_refused("tensors: [[[[[[[[a]]]]]]]]\n", {"line 3", "nested too deeply"});
   expect_rows_refused("like: qwen3_mo\n", {"line 3", "did you mean qwen3_moe"});
   expect_rows_refused("like: file:/etc/passwd\n", {"line 3", "no family"});
@@ -343,8 +343,8 @@ TEST(FamilyFile, RefusesRowsInEachOthersWay) {
                              {"layers: {listed_in: k}", "layers: {listed_in: j}"},
                              {"layers: {listed_in: k}", "layers: {not_listed_in: k}"},
                              {"present: {when: k}", "present: {unless: k}"}}) {
-    EXPECT_NO_THROW(
-        (void)parse_family(std::string(kHead) + rows(name + ", " + a, name + ", " + b), "my.yaml"))
+    EXPECT_NO_THROW((void)parse_family(
+        std::string(kFileHead) + rows(name + ", " + a, name + ", " + b), "my.yaml"))
         << a;
   }
 }
@@ -413,7 +413,7 @@ TEST(Widths, RefuseWhatIsNoExpression) {
   refused(std::string(201, '1'), "longer than 200");
   refused(std::string(17, '(') + "1" + std::string(17, ')'), "parentheses inside");
   // Each width is the one before it twice: 2^n steps, were they ever put in.
-  std::string doubling = std::string(kHead) + "widths:\n  w0: a + a\n";
+  std::string doubling = std::string(kFileHead) + "widths:\n  w0: a + a\n";
   for (int i = 1; i < 40; ++i) doubling += fmt::format("  w{}: w{} + w{}\n", i, i - 1, i - 1);
   expect_refused(doubling, {"line 9", "more than 64 steps"});
   expect_rows_refused("widths: {hidden_size: a}\n", {"line 3", "width of every config"});

@@ -13,6 +13,7 @@
 #include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/messages.h"
+#include "tests/inference/chat/messages.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -21,12 +22,7 @@ namespace {
 
 using namespace ingot::testing;
 using formats::Json;
-using ingot::testing::expect_error;
 using enum ErrorCode;
-
-std::shared_ptr<const Json> shared(Json value) {
-  return std::make_shared<const Json>(std::move(value));
-}
 
 const std::filesystem::path& root() {
   static const std::filesystem::path path = INGOT_SOURCE_DIR;

@@ -5,6 +5,7 @@
 
 #include "formats/json/json.h"
 #include "inference/chat/chat_format.h"
+#include "tests/inference/chat/messages.h"
 #include "tests/support/expect_error.h"
 
 // The expected texts were written by hand from the published descriptions of the formats.
@@ -13,21 +14,13 @@ namespace ingot::inference {
 namespace {
 
 using formats::Json;
-using ingot::testing::expect_error;
-
-Json message(const char* role, const char* content) {
-  return {{"role", role}, {"content", content}};
-}
+using namespace ingot::testing;
 
 using Messages = std::vector<Json>;
 
 std::string render(const char* format, const Messages& messages, const ChatOptions& options = {},
                    const Json& tools = nullptr) {
   return open_chat_format({}, "", format)->render(Json(messages), tools, options);
-}
-
-Json call(const char* name, const Json& arguments) {
-  return {{"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
 Json with_calls(const char* content, const std::vector<Json>& calls) {

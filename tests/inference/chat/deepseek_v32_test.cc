@@ -7,6 +7,7 @@
 
 #include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
+#include "tests/inference/chat/messages.h"
 #include "tests/support/expect_error.h"
 
 // The expected texts were written by hand from the description of DeepSeek's encoder.
@@ -15,15 +16,7 @@ namespace ingot::inference {
 namespace {
 
 using formats::Json;
-using ingot::testing::expect_error;
-
-std::shared_ptr<const Json> shared(Json value) {
-  return std::make_shared<const Json>(std::move(value));
-}
-
-Json message(const char* role, const char* content) {
-  return {{"role", role}, {"content", content}};
-}
+using namespace ingot::testing;
 
 using Messages = std::vector<Json>;
 
@@ -32,10 +25,6 @@ Json answer(const char* reasoning, const char* content, const std::vector<Json>&
   if (reasoning != nullptr) made["reasoning_content"] = reasoning;
   if (!calls.empty()) made["tool_calls"] = calls;
   return made;
-}
-
-Json call(const char* name, const Json& arguments) {
-  return {{"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
 std::string render(const Messages& messages, const ChatOptions& options = {},

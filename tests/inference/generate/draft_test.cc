@@ -6,7 +6,7 @@
 #include "inference/generate/drafts.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
-#include "tests/inference/model/golden_file.h"
+#include "tests/inference/generate/example_answers.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/expect_error.h"
 
@@ -16,37 +16,12 @@ namespace ingot::testing {
 namespace {
 
 using namespace inference;
-using Prompts = std::vector<std::vector<std::int32_t>>;
-
-const char* const kExample = INGOT_SOURCE_DIR "/examples/tiny-v32";
-
-std::vector<std::int32_t> golden_ids(const std::string& name) {
-  static const GoldenFile golden(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/forward_fp8.safetensors");
-  const auto ids = golden.integers(name);
-  return {ids.begin(), ids.end()};
-}
 
 Prompts golden_prompts() {
   Prompts prompts;
   for (const char* prompt : {"prompt0", "prompt1", "prompt2", "prompt3"})
     prompts.push_back(golden_ids(std::string(prompt) + ".input_ids"));
   return prompts;
-}
-
-GenerateOptions greedy_options(std::size_t drafts) {
-  GenerateOptions options;
-  options.sampling.temperature = 0;
-  options.max_new_tokens = 160;
-  options.eos = {1};
-  options.kv_format = KvFormat::kF32;
-  options.drafts = drafts;
-  return options;
-}
-
-Prompts tokens_of(const GenerateResult& result) {
-  Prompts tokens;
-  for (const Answer& answer : result.answers) tokens.push_back(answer.tokens);
-  return tokens;
 }
 
 double tokens_per_pass(const GenerateResult& result) {

@@ -11,7 +11,7 @@
 
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
-#include "tests/inference/model/golden_file.h"
+#include "tests/inference/generate/example_answers.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/expect_error.h"
 
@@ -20,16 +20,6 @@ namespace {
 
 using inference::GenerateOptions;
 using inference::GenerateResult;
-using Prompts = std::vector<std::vector<std::int32_t>>;
-
-const std::string kExample = std::string(INGOT_SOURCE_DIR) + "/examples/tiny-v32";
-
-std::vector<std::int32_t> golden_ids(const std::string& name) {
-  static const GoldenFile golden(std::string(INGOT_SOURCE_DIR) +
-                                 "/tests/golden/tiny-v32/forward_fp8.safetensors");
-  const auto ids = golden.integers(name);
-  return {ids.begin(), ids.end()};
-}
 
 Prompts short_prompts() {
   return {golden_ids("prompt0.input_ids"), golden_ids("prompt2.input_ids"),
@@ -38,21 +28,6 @@ Prompts short_prompts() {
 
 inference::ModelOptions f32_options(std::size_t threads = 2) {
   return {.profile = inference::Profile::kF32, .threads = threads, .without_mtp = true};
-}
-
-GenerateOptions greedy_options() {
-  GenerateOptions options;
-  options.sampling.temperature = 0;
-  options.max_new_tokens = 160;
-  options.eos = {1};
-  options.kv_format = inference::KvFormat::kF32;
-  return options;
-}
-
-std::vector<std::vector<std::int32_t>> tokens_of(const GenerateResult& result) {
-  std::vector<std::vector<std::int32_t>> tokens;
-  for (const auto& answer : result.answers) tokens.push_back(answer.tokens);
-  return tokens;
 }
 
 TEST(Generate, MixedLengthsGiveTheRecordedAnswers) {

@@ -166,7 +166,7 @@ TEST_P(Ranks, ReadTheirShareOfTheWeights) {
   for (const std::uint64_t bytes : read) EXPECT_LT(bytes, all);
 }
 
-std::string case_name(const ::testing::TestParamInfo<Case>& suite) {
+std::string cut_name(const ::testing::TestParamInfo<Case>& suite) {
   return std::string(suite.param.name);
 }
 
@@ -180,10 +180,10 @@ const Case kOtherShapes[] = {{"v32_tp4", kTiny, {.tp = 4, .ep = 4}},
                              {"v32_pp3", kTiny, {.pp = 3}},
                              {"qwen3_tp2_ep4_dp2", kQwen, {.tp = 2, .ep = 4}}};
 
-INSTANTIATE_TEST_SUITE_P(Axes, Ranks, ::testing::ValuesIn(kAxes), case_name);
-INSTANTIATE_TEST_SUITE_P(Shapes, Ranks, ::testing::ValuesIn(kOtherShapes), case_name);
-INSTANTIATE_TEST_SUITE_P(Axes, RoundedRanks, ::testing::ValuesIn(kAxes), case_name);
-INSTANTIATE_TEST_SUITE_P(SlowShapes, RoundedRanks, ::testing::ValuesIn(kOtherShapes), case_name);
+INSTANTIATE_TEST_SUITE_P(Axes, Ranks, ::testing::ValuesIn(kAxes), cut_name);
+INSTANTIATE_TEST_SUITE_P(Shapes, Ranks, ::testing::ValuesIn(kOtherShapes), cut_name);
+INSTANTIATE_TEST_SUITE_P(Axes, RoundedRanks, ::testing::ValuesIn(kAxes), cut_name);
+INSTANTIATE_TEST_SUITE_P(SlowShapes, RoundedRanks, ::testing::ValuesIn(kOtherShapes), cut_name);
 
 const Case kSlowShapes[] = {{"v32_tp2", kTiny, {.tp = 2, .ep = 2}},
                             {"v32_ep2_dp2", kTiny, {.ep = 2}},
@@ -193,8 +193,8 @@ const Case kSlowShapes[] = {{"v32_tp2", kTiny, {.tp = 2, .ep = 2}},
                             {"qwen3_ep2_dp2", kQwen, {.ep = 2}},
                             {"qwen3_tp4_ep8_dp2", kQwen, {.tp = 4, .ep = 8}}};
 
-INSTANTIATE_TEST_SUITE_P(SlowCuts, Ranks, ::testing::ValuesIn(kSlowShapes), case_name);
-INSTANTIATE_TEST_SUITE_P(SlowCuts, RoundedRanks, ::testing::ValuesIn(kSlowShapes), case_name);
+INSTANTIATE_TEST_SUITE_P(SlowCuts, Ranks, ::testing::ValuesIn(kSlowShapes), cut_name);
+INSTANTIATE_TEST_SUITE_P(SlowCuts, RoundedRanks, ::testing::ValuesIn(kSlowShapes), cut_name);
 
 /// Expects the error when a model is opened for rank 0 of such a world.
 void expect_refused(const char* checkpoint, const shard::Topology& topology, ErrorCode code,

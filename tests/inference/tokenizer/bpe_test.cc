@@ -259,13 +259,13 @@ std::string decoded(const Json& json, const Tokens& tokens) {
   return text;
 }
 
-Json sequence(const std::vector<Json>& steps) {
+Json decoders(const std::vector<Json>& steps) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
 // As published for the SentencePiece vocabularies of Llama 2 and Mistral.
 Json llama2() {
-  return sequence({{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+  return decoders({{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}},
                    {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}});
@@ -341,7 +341,7 @@ TEST(ByteFallbackDecoder, ReplacesEveryByteOfAnInvalidRun) {
 TEST(StripDecoder, TakesFromTheWholeTextAfterAFuse) {
   EXPECT_EQ(decoded(llama2(), {"▁▁a", "▁b"}), " a b");
   EXPECT_EQ(decoded(llama2(), {"▁", "▁", "a"}), " a");
-  const Json ends = sequence(
+  const Json ends = decoders(
       {{{"type", "Fuse"}}, {{"type", "Strip"}, {"content", "x"}, {"start", 0}, {"stop", 2}}});
   EXPECT_EQ(decoded(ends, {"ax", "xbx", "x", "x"}), "axxbx");
   EXPECT_EQ(decoded(ends, {"x"}), "");
@@ -367,7 +367,7 @@ TEST(BpeDecoder, PutsSpacesBetweenWords) {
 TEST(Decoder, JoinsBySpacesWithoutOne) {
   EXPECT_EQ(decoded(nullptr, {"a", "b", "c"}), "a b c");
   EXPECT_EQ(decoded(nullptr, {}), "");
-  EXPECT_EQ(decoded(sequence({}), {"a", "b"}), "ab");
+  EXPECT_EQ(decoded(decoders({}), {"a", "b"}), "ab");
 }
 
 TEST(Decoder, NamesTypesItDoesNotHave) {

@@ -340,13 +340,13 @@ TEST(SplitPattern, EndsWhereAStopIsAskedFor) {
   EXPECT_EQ(n_asked, 3);
 }
 
-struct Case {
+struct SplitCase {
   std::string_view claim, pattern, text;
   Texts found;
 };
 
 // The texts by \w are those that Hugging Face's tokenizers 0.23.3 return.
-const std::vector<Case> kCases{
+const std::vector<SplitCase> kSplitCases{
     {"U+180E and U+200B are no white space",
      R"(\s)",
      "a\u00A0\u2003\u3000\u0085\u180E\u200Bb",
@@ -428,7 +428,7 @@ const std::vector<Case> kCases{
 };
 
 TEST(SplitPattern, MatchesAsOnigurumaDoes) {
-  for (const Case& row : kCases)
+  for (const SplitCase& row : kSplitCases)
     EXPECT_EQ(found(row.pattern, row.text), row.found) << row.pattern << ": " << row.claim;
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kFirst = "model-00001-of-00002.safetensors";
 constexpr const char* kSecond = "model-00002-of-00002.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr std::string_view kUp = "model.layers.2.mlp.experts.3.up_proj.weight";
+constexpr std::string_view kExpertUpWeight = "model.layers.2.mlp.experts.3.up_proj.weight";
 
 void truncate_file(const Pair& pair) {
   const fs::path path = pair.output / kSecond;
@@ -30,7 +30,8 @@ void truncate_file(const Pair& pair) {
 // A row less, and a header that says so.
 void truncate_tensor(const Pair& pair) {
   EditedWeights weights(pair.output);
-  for (const std::string& name : {std::string(kUp), std::string(kUp) + "_scale"}) {
+  for (const std::string& name :
+       {std::string(kExpertUpWeight), std::string(kExpertUpWeight) + "_scale"}) {
     EditedTensor& tensor = weights.at(name);
     tensor.bytes.resize(tensor.bytes.size() / tensor.shape[0] * (tensor.shape[0] - 1));
     --tensor.shape[0];
@@ -40,7 +41,7 @@ void truncate_tensor(const Pair& pair) {
 
 void name_other_file_in_index(const Pair& pair) {
   edit_json(pair.output / kIndex, [](formats::Json& index) {
-    formats::Json& file = index.at("weight_map").at(std::string(kUp));
+    formats::Json& file = index.at("weight_map").at(std::string(kExpertUpWeight));
     file = file == kFirst ? kSecond : kFirst;
   });
 }
@@ -52,8 +53,9 @@ void name_absent_tensor_in_index(const Pair& pair) {
 }
 
 void drop_name_from_index(const Pair& pair) {
-  edit_json(pair.output / kIndex,
-            [](formats::Json& index) { index.at("weight_map").erase(std::string(kUp)); });
+  edit_json(pair.output / kIndex, [](formats::Json& index) {
+    index.at("weight_map").erase(std::string(kExpertUpWeight));
+  });
 }
 
 void leave_old_shard(const Pair& pair) {
@@ -90,11 +92,11 @@ std::vector<Fault> file_faults() {
        [](const Pair& pair) { add_file(pair, "adapter_config.json", R"({"r": 8})"); },
        "adapter_config.json"},
       {"file_truncated", Good::kInt8, truncate_file, kSecond},
-      {"tensor_truncated", Good::kInt8, truncate_tensor, kUp},
-      {"stale_index_names_another_file", Good::kInt8, name_other_file_in_index, kUp},
+      {"tensor_truncated", Good::kInt8, truncate_tensor, kExpertUpWeight},
+      {"stale_index_names_another_file", Good::kInt8, name_other_file_in_index, kExpertUpWeight},
       {"stale_index_names_an_absent_tensor", Good::kBf16, name_absent_tensor_in_index,
        "model.layers.2.mlp.experts.16.up_proj.weight"},
-      {"stale_index_lacks_a_tensor", Good::kNvfp4Modelopt, drop_name_from_index, kUp},
+      {"stale_index_lacks_a_tensor", Good::kNvfp4Modelopt, drop_name_from_index, kExpertUpWeight},
       {"stray_old_shard", Good::kInt8, leave_old_shard, "model-00003-of-00003.safetensors"},
       {"tokenizer_of_another_model", Good::kInt8, exchange_two_ids, "tokenizer.json"},
       {"tokenizer_missing", Good::kNvfp4Ct,

@@ -303,7 +303,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The causes of misrounded values in a report.
 
-const std::string kUp = "model.layers.2.mlp.experts.3.up_proj";
+const std::string kUpModule = "model.layers.2.mlp.experts.3.up_proj";
 
 std::string cause_of(Good good, const std::function<void(const Pair&)>& damage) {
   const TempDir directory;
@@ -313,7 +313,7 @@ std::string cause_of(Good good, const std::function<void(const Pair&)>& damage) 
   const verify::ComparedCheckpoint after = verify::open_compared(pair.output, {});
   for (const verify::TensorWeights& tensor :
        verify::compare_weights(before.model, after.model, {}).tensors) {
-    if (tensor.name != kUp + ".weight") continue;
+    if (tensor.name != kUpModule + ".weight") continue;
     EXPECT_GT(tensor.sums.misrounded, 0U);
     return tensor.cause;
   }
@@ -322,7 +322,8 @@ std::string cause_of(Good good, const std::function<void(const Pair&)>& damage) 
 }
 
 void edit_scale(const Pair& pair, const char* name, const std::function<float(float)>& change) {
-  edit_tensor(pair.output, kUp + name, [&](EditedTensor& scale) { scale.map<float>(change); });
+  edit_tensor(pair.output, kUpModule + name,
+              [&](EditedTensor& scale) { scale.map<float>(change); });
 }
 
 float bf16(float value) {
@@ -332,11 +333,11 @@ float bf16(float value) {
 // As llm-compressor computes for a BF16 model: scale = amax / 127.5, and the quotient, in BF16.
 void quantize_in_bf16(const Pair& pair) {
   const EditedWeights source(pair.source);
-  const EditedTensor& fp8 = source.read(kUp + ".weight");
-  const EditedTensor& blocks = source.read(kUp + ".weight_scale_inv");
+  const EditedTensor& fp8 = source.read(kUpModule + ".weight");
+  const EditedTensor& blocks = source.read(kUpModule + ".weight_scale_inv");
   EditedWeights output(pair.output);
-  EditedTensor& codes = output.at(kUp + ".weight");
-  EditedTensor& scales = output.at(kUp + ".weight_scale");
+  EditedTensor& codes = output.at(kUpModule + ".weight");
+  EditedTensor& scales = output.at(kUpModule + ".weight_scale");
   const std::size_t cols = codes.shape[1];
   for (std::size_t row = 0; row < codes.shape[0]; ++row) {
     std::vector<float> values(cols);
@@ -362,19 +363,19 @@ TEST(MisroundingCause, NamesArithmeticInBf16) {
 }
 
 TEST(MisroundingCause, NamesTheNeighboursScale) {
-  EXPECT_THAT(cause_of(Good::kInt8,
-                       [](const Pair& pair) {
-                         edit_tensor(pair.output, kUp + ".weight_scale", [](EditedTensor& scale) {
-                           std::rotate(scale.bytes.begin(), scale.bytes.begin() + 4,
-                                       scale.bytes.end());
-                         });
-                       }),
-              HasSubstr("neighbouring row"));
+  EXPECT_THAT(
+      cause_of(Good::kInt8,
+               [](const Pair& pair) {
+                 edit_tensor(pair.output, kUpModule + ".weight_scale", [](EditedTensor& scale) {
+                   std::rotate(scale.bytes.begin(), scale.bytes.begin() + 4, scale.bytes.end());
+                 });
+               }),
+      HasSubstr("neighbouring row"));
 }
 
 TEST(MisroundingCause, NamesTheNeighbouringBlock) {
   const auto rotate = [](const Pair& pair) {
-    edit_tensor(pair.output, kUp + ".weight_scale", [](EditedTensor& scale) {
+    edit_tensor(pair.output, kUpModule + ".weight_scale", [](EditedTensor& scale) {
       const auto cols = static_cast<std::ptrdiff_t>(scale.shape[1]);
       for (auto row = scale.bytes.begin(); row != scale.bytes.end(); row += cols)
         std::rotate(row, row + 1, row + cols);
@@ -411,7 +412,7 @@ TEST(MisroundingCause, NamesAFactor) {
 TEST(MisroundingCause, IsSilentWhereNoneExplainsTheFigures) {
   EXPECT_EQ(cause_of(Good::kInt8,
                      [](const Pair& pair) {
-                       edit_tensor(pair.output, kUp + ".weight", [](EditedTensor& codes) {
+                       edit_tensor(pair.output, kUpModule + ".weight", [](EditedTensor& codes) {
                          for (std::size_t i = 0; i < codes.bytes.size(); i += 7)
                            codes.set<std::int8_t>(i, static_cast<std::int8_t>(i % 127));
                        });

@@ -33,7 +33,7 @@ using check::Severity;
 using formats::Json;
 using ::testing::HasSubstr;
 
-constexpr const char* kNorm = "model.layers.1.input_layernorm.weight";
+constexpr const char* kInputNorm = "model.layers.1.input_layernorm.weight";
 
 class StructureCheck : public ::testing::Test {
  protected:
@@ -99,11 +99,11 @@ TEST_F(StructureCheck, FindsNothingInACopy) {
 
 TEST_F(StructureCheck, SeesATensorThatTheOutputLacks) {
   std::erase_if(output_.files.begin()->second,
-                [](const TinyTensor& tensor) { return tensor.name == kNorm; });
+                [](const TinyTensor& tensor) { return tensor.name == kInputNorm; });
   write_output();
-  EXPECT_THAT(
-      found("structure.missing"),
-      ::testing::ElementsAre(fmt::format("|{}|is in the source, but not in the output", kNorm)));
+  EXPECT_THAT(found("structure.missing"),
+              ::testing::ElementsAre(
+                  fmt::format("|{}|is in the source, but not in the output", kInputNorm)));
 }
 
 TEST_F(StructureCheck, MissesScalesOfACacheWithItsWord) {
@@ -310,7 +310,7 @@ TEST_F(StructureCheck, ListsErrorsFirstWithoutLocalPaths) {
 // Configs that another program writes without changing the model, and single changes of them.
 // tests/golden/PROVENANCE.md says where the files come from.
 
-Json golden(const std::string& name) {
+Json saved_config(const std::string& name) {
   return formats::read_json_file(
       std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/saved_configs" / (name + ".json"),
       1 << 20);
@@ -328,8 +328,8 @@ std::vector<std::string> errors(const Json& source, const Json& output) {
 
 class SavedConfig : public ::testing::TestWithParam<std::string> {
  protected:
-  const Json released_ = golden(GetParam());
-  const Json saved_ = golden(GetParam() + ".saved");
+  const Json released_ = saved_config(GetParam());
+  const Json saved_ = saved_config(GetParam() + ".saved");
 };
 
 TEST_P(SavedConfig, IsTheSameModel) {
