@@ -69,7 +69,14 @@ bool may_have_no_shape(const std::string& key, const ModelConfig& config) {
   if (key == "num_key_value_heads") return is_latent;
   if (key == "head_dim") return is_latent && !is_v4;
   if (key == "qk_rope_head_dim") return is_v4;
-  if (key == "n_shared_experts") return text_keys(config).contains("shared_intermediate_size");
+  const Json& keys = text_keys(config);
+  if (key == "n_shared_experts") return keys.contains("shared_intermediate_size");
+  // Second spellings of a width, which is what counts.
+  if (key == "expert_hidden_dim") return keys.contains("moe_intermediate_size");
+  if (key == "ffn_hidden_size") return keys.contains("intermediate_size");
+  if (key == "vocab_size_per_layer_input") return keys.value("hidden_size_per_layer_input", 0) == 0;
+  // Heads of queries are those of keys, for each of a token's experts.
+  if (key == "num_attention_heads") return config.model_type == "jetmoe";
   return key.starts_with("intermediate_size") && !has_dense_layers(config);
 }
 
