@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
@@ -20,6 +21,21 @@ constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynami
 constexpr std::string_view kWeightSuffix = ".weight";
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
 
+const StorageRow* find_row(std::span<const StorageRow> rows, SchemeId scheme,
+                           std::optional<Activations> activations) {
+  const auto row = std::ranges::find_if(rows, [&](const StorageRow& at) {
+    return at.scheme == scheme && (!activations || at.activations == *activations);
+  });
+  return row == rows.end() ? nullptr : &*row;
+}
+
+bool is_plain_matrix(const WrittenTensor& tensor) {
+  if (tensor.fp8_by_default()) return true;
+  const bool may_be_matrix = tensor.rank == 0 || tensor.rank == 2;
+  return may_be_matrix && tensor.name.ends_with(kWeightSuffix) && !is_norm(role_of(tensor.rule)) &&
+         !module_name(tensor.name).ends_with("norm");
+}
+
 }  // namespace
 
 std::span<const Dialect* const> dialects() {
@@ -27,15 +43,13 @@ std::span<const Dialect* const> dialects() {
 }
 
 const Dialect* find_dialect(std::string_view name) {
-  for (const Dialect* dialect : kDialects) {
-    if (dialect->name == name) return dialect;
-  }
-  return nullptr;
+  const auto row = std::ranges::find(kDialects, name, &Dialect::name);
+  return row == kDialects.end() ? nullptr : *row;
 }
 
 const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files) {
   if (is_mlx_form(config)) return nullptr;
-  const std::string method = config.quantization ? config.quantization->quant_method : "";
+  const std::string method = method_of(config);
   if (find_storage(kDeepseekDialect, method) != nullptr) return &kDeepseekDialect;
   for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
     if (method == dialect->name) return dialect;
@@ -46,9 +60,7 @@ const Dialect* known_dialect(const ModelConfig& config, std::span<const std::str
   if (const Dialect* dialect = other_tool_dialect(config)) return dialect;
   if (!method.empty()) return nullptr;
   for (const Dialect* dialect : kDialects) {
-    if (dialect->description_file.empty()) continue;
-    if (std::find(files.begin(), files.end(), dialect->description_file) != files.end())
-      return dialect;
+    if (std::ranges::find(files, dialect->description_file) != files.end()) return dialect;
   }
   return &kDeepseekDialect;
 }
@@ -116,20 +128,14 @@ bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule) {
 
 const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
                                std::optional<Activations> activations) {
-  for (const StorageRow& row : dialect.storage) {
-    if (row.scheme == scheme && (!activations || row.activations == *activations)) return &row;
-  }
-  return nullptr;
+  return find_row(dialect.storage, scheme, activations);
 }
 
 const StorageRow* find_storage(const Dialect& dialect, const Family& family, SchemeId scheme,
                                std::optional<Activations> activations) {
-  for (const std::span<const StorageRow> rows : storage_rows(dialect, family)) {
-    for (const StorageRow& row : rows) {
-      if (row.scheme == scheme && (!activations || row.activations == *activations)) return &row;
-    }
-  }
-  return nullptr;
+  const auto [native, own] = storage_rows(dialect, family);
+  const StorageRow* row = find_row(native, scheme, activations);
+  return row != nullptr ? row : find_row(own, scheme, activations);
 }
 
 std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
@@ -228,7 +234,10 @@ void merge_into_list(Json& block, const char* key, const std::vector<std::string
 }
 
 QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source) {
-  QuantizationGroup group{.scheme = tensor.scheme, .activations = tensor.activations};
+  QuantizationGroup group{.scheme = tensor.scheme,
+                          .activations = tensor.activations,
+                          .has_zero_points = tensor.has_zero_points,
+                          .has_group_order = tensor.has_group_order};
   const SchemeFacts& facts = scheme_facts(tensor.scheme);
   if (facts.chooses_cols) {
     group.block = tensor.block;
@@ -236,32 +245,15 @@ QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& sourc
     const bool is_known = tensor.block[0] != 0 && tensor.block[1] != 0;
     group.block = is_known ? tensor.block : fp8_block_size(source);
   }
-  group.has_zero_points = tensor.has_zero_points;
-  group.has_group_order = tensor.has_group_order;
   return group;
 }
 
-namespace {
-
-bool is_plain_matrix(const WrittenTensor& tensor) {
-  if (tensor.fp8_by_default()) return true;
-  const bool may_be_matrix = tensor.rank == 0 || tensor.rank == 2;
-  if (!may_be_matrix || !tensor.name.ends_with(".weight")) return false;
-  if (is_norm(role_of(tensor.rule))) return false;
-  return !module_name(tensor.name).ends_with("norm");
-}
-
-}  // namespace
-
 WrittenGroups written_groups(const WrittenModel& model) {
-  WrittenGroups result;
+  std::set<QuantizationGroup> groups;
   for (const WrittenTensor& tensor : model.tensors) {
-    if (scheme_facts(tensor.scheme).quantized)
-      result.groups.push_back(group_of(tensor, model.source));
-    // 46,000 tensors of a few groups: keep the list short.
-    if (result.groups.size() > 64) sort_unique(result.groups);
+    if (is_quantized(tensor.scheme)) groups.insert(group_of(tensor, model.source));
   }
-  sort_unique(result.groups);
+  WrittenGroups result{.groups = {groups.begin(), groups.end()}, .modules = {}};
   for (const WrittenTensor& tensor : model.tensors) {
     std::uint32_t cls = 0;
     if (scheme_facts(tensor.scheme).quantized) {

@@ -10,6 +10,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 
 // AWQ and GPTQ, which are read and not written. Their weights are seen as compressed-tensors stores
@@ -21,16 +22,8 @@ namespace {
 constexpr std::string_view kAwq = "awq";
 constexpr std::string_view kGptq = "gptq";
 
-Json no_block(const WrittenModel& /*model*/) {
-  throw Error(ErrorCode::kUnsupported, "is in a dialect that is read and not written");
-}
-
 Error unsupported(std::string_view fact) {
   return Error(ErrorCode::kUnsupported, "quantization_config {}", fact).in_file("config.json");
-}
-
-bool is_true(const Json& block, const char* key) {
-  return json_member(block, key) == true;
 }
 
 std::string lower_word(const Json& block, const char* key, std::string_view absent) {
@@ -102,16 +95,8 @@ InputMajorForm InputMajorLayout::form_of(std::string_view module) const {
   return form;
 }
 
-const Dialect kAwqDialect = {.name = kAwq,
-                             .summary = "AutoAWQ, GEMM order: read as compressed-tensors",
-                             .storage = kCompressedTensorsDialect.storage,
-                             .is_read_only = true,
-                             .quantization_config = no_block};
-const Dialect kGptqDialect = {.name = kGptq,
-                              .summary = "AutoGPTQ and GPTQModel: read as compressed-tensors",
-                              .storage = kCompressedTensorsDialect.storage,
-                              .is_read_only = true,
-                              .quantization_config = no_block};
+const Dialect kAwqDialect = read_only(kAwq, "AutoAWQ, GEMM order: read as compressed-tensors");
+const Dialect kGptqDialect = read_only(kGptq, "AutoGPTQ and GPTQModel: read as compressed-tensors");
 
 namespace {
 
@@ -133,10 +118,10 @@ constexpr std::array kAutoRoundPackings = {
 }  // namespace
 
 const Dialect* input_major_dialect(const ModelConfig& config) {
-  const std::string method = config.quantization ? config.quantization->quant_method : "";
+  const std::string method = method_of(config);
   if (method == kAwq) return &kAwqDialect;
   if (method == kGptq) return &kGptqDialect;
-  if (method != "auto-round" && method != "intel/auto-round") return nullptr;
+  if (!is_auto_round(method)) return nullptr;
   const std::string packing = lower_word(quantization_block(config), "packing_format", "absent");
   const auto* const row = std::ranges::find(kAutoRoundPackings, packing, &AutoRoundPacking::format);
   const std::string type = lower_word(quantization_block(config), "data_type", "int");
@@ -180,8 +165,8 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
         fmt::format("has checkpoint_format '{}'; this version reads gptq and gptq_v2", format));
   }
   layout.zero_bias = format == "gptq" ? 1 : 0;
-  layout.is_symmetric = is_true(block, "sym");
-  layout.has_order = is_true(block, "desc_act");
+  layout.is_symmetric = json_member(block, "sym") == true;
+  layout.has_order = json_member(block, "desc_act") == true;
   layout.overrides = overrides_in(block);
   return layout;
 }

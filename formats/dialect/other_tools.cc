@@ -17,26 +17,6 @@ namespace {
 
 constexpr std::string_view kFbgemm = "fbgemm_fp8", kQuark = "quark", kAutoRound = "auto-round";
 
-Json no_block(const WrittenModel& /*model*/) {
-  throw Error(ErrorCode::kUnsupported, "is in a dialect that is read and not written");
-}
-
-Dialect read_only(std::string_view name, std::string_view summary) {
-  return {.name = name,
-          .summary = summary,
-          .storage = kCompressedTensorsDialect.storage,
-          .is_read_only = true,
-          .quantization_config = no_block};
-}
-
-std::string method_of(const ModelConfig& config) {
-  return config.quantization ? config.quantization->quant_method : "";
-}
-
-bool is_auto_round(std::string_view method) {
-  return method == kAutoRound || method == "intel/auto-round";
-}
-
 /// A form of Quark's weights that some scheme reads.
 struct QuarkForm {
   std::string_view dtype, qscheme;
@@ -119,6 +99,25 @@ std::string unread_auto_round(const Json& block) {
 }
 
 }  // namespace
+
+Dialect read_only(std::string_view name, std::string_view summary) {
+  const auto no_block = [](const WrittenModel&) -> Json {
+    throw Error(ErrorCode::kUnsupported, "is in a dialect that is read and not written");
+  };
+  return {.name = name,
+          .summary = summary,
+          .storage = kCompressedTensorsDialect.storage,
+          .is_read_only = true,
+          .quantization_config = no_block};
+}
+
+std::string method_of(const ModelConfig& config) {
+  return config.quantization ? config.quantization->quant_method : "";
+}
+
+bool is_auto_round(std::string_view method) {
+  return method == kAutoRound || method == "intel/auto-round";
+}
 
 const Dialect kFbgemmDialect =
     read_only(kFbgemm, "FBGEMM's FP8 with a scale per row: read as compressed-tensors");

@@ -12,6 +12,13 @@
 
 namespace ingot::formats {
 
+/// The row of a dialect whose weights are seen as compressed-tensors stores them.
+Dialect read_only(std::string_view name, std::string_view summary);
+
+/// The config's quant_method, or empty.
+std::string method_of(const ModelConfig& config);
+bool is_auto_round(std::string_view method);
+
 /// The dialect of quant_method fbgemm_fp8, quark or auto-round; null for anything else, and for
 /// forms of these that no scheme is (unread_part() says which).
 const Dialect* other_tool_dialect(const ModelConfig& config);

@@ -45,20 +45,21 @@ constexpr std::array kForms = {
     Form{"vptq", "VPTQ's codebook entries", ""},
 };
 
-Error unread(std::string_view named, std::string_view holds, std::string_view help) {
+Error unread(std::string_view named, std::string_view holds, std::string_view help,
+             std::string_view file = "config.json") {
   return Error(ErrorCode::kUnsupported,
                "{}{}{} cannot be read by this version (quant_method fp8, blockwise_int8, "
                "compressed-tensors, modelopt, mxfp4, awq, gptq, auto-round, quark and fbgemm_fp8 "
                "can; take the release that it was made from{}{}; --family generic copies this one)",
                named, holds.empty() ? "" : ": ", holds, help.empty() ? "" : "; ", help)
-      .in_file("config.json");
+      .in_file(file);
 }
 
 }  // namespace
 
 bool is_mlx_form(const ModelConfig& config) {
   // MLX writes its block twice, and a method in neither.
-  if (config.quantization && !config.quantization->quant_method.empty()) return false;
+  if (!method_of(config).empty()) return false;
   return std::ranges::any_of(
       std::array{"quantization", "quantization_config"}, [&](const char* key) {
         const Json& block = json_member(*config.raw, key);
@@ -73,10 +74,8 @@ std::optional<Error> unread_description(const Dialect& dialect, const Json& desc
     if (!type.is_string()) continue;
     const auto& name = type.get_ref<const std::string&>();
     if (name.find(kMx) == std::string::npos) continue;
-    Error error = unread(fmt::format("type {} of '{}'", name, tensor),
-                         "msmodelslim's MX formats for Ascend", "");
-    return Error(error.code(), "{}", error.message())
-        .in_file(std::string(dialect.description_file));
+    return unread(fmt::format("type {} of '{}'", name, tensor),
+                  "msmodelslim's MX formats for Ascend", "", dialect.description_file);
   }
   return std::nullopt;
 }
@@ -109,18 +108,16 @@ std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& desc
 Error unread_form(const ModelConfig& config) {
   if (is_mlx_form(config))
     return unread("quantization with bits and group_size", "MLX's packed groups", kOfMlx);
-  const std::string method = config.quantization ? config.quantization->quant_method : "";
+  const std::string method = method_of(config);
   const Json& packing = json_member(quantization_block(config), "packing_format");
   const auto* const form = std::ranges::find(kForms, method, &Form::method);
   const std::string part = unread_part(config);
-  return unread(fmt::format("quant_method '{}'{}", method,
-                            packing.is_string()
-                                ? fmt::format(" with packing_format {}", packing.get<std::string>())
-                                : std::string()),
-                form == kForms.end()
-                    ? std::string()
-                    : fmt::format("{}{}{}", form->holds, part.empty() ? "" : ", ", part),
-                form == kForms.end() ? "" : form->help);
+  std::string named = fmt::format("quant_method '{}'", method);
+  if (packing.is_string())
+    named += fmt::format(" with packing_format {}", packing.get<std::string>());
+  if (form == kForms.end()) return unread(named, "", "");
+  return unread(named, fmt::format("{}{}{}", form->holds, part.empty() ? "" : ", ", part),
+                form->help);
 }
 
 }  // namespace ingot::formats
