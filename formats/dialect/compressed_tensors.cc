@@ -61,11 +61,7 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kMxfp8, kDynamic, kMxfp8, kMxfp8Parts},
     StorageRow{SchemeId::kInt4Group, kWeightOnly, "pack-quantized", kInt4Parts},
     // FP8 activations of tokens with INT4 experts (W4A8).
-    StorageRow{.scheme = SchemeId::kInt4Group,
-               .activations = kDynamic,
-               .config_name = "pack-quantized",
-               .parts = kInt4Parts,
-               .is_kept_only = true},
+    kept_only({SchemeId::kInt4Group, kDynamic, "pack-quantized", kInt4Parts}),
 };
 
 constexpr const char* kIgnore = "ignore";

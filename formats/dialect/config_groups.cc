@@ -30,70 +30,31 @@ struct GroupForm {
   std::string_view type;
   std::uint32_t num_bits = 8;
   std::string_view strategy;
-  std::string_view row_strategy = "";  ///< where columns are chosen: of whole rows
+  std::string_view at_run_time;        ///< strategy of activations with kDynamic
+  std::string_view beforehand = "";    ///< of those with kStatic
   std::uint32_t group_size = 0;        ///< 0: the strategy has none, or a checkpoint chooses
   std::string_view scale_dtype = "";   ///< of those whose scales are neither F32 nor BF16
-  std::string_view at_run_time = "";   ///< strategy of activations with kDynamic
-  std::string_view beforehand = "";    ///< of those with kStatic
+  std::string_view row_strategy = "";  ///< where columns are chosen: of whole rows
   /// Type and bits of activations, where they are other numbers than the weights' codes.
   std::string_view input_type = "";
   std::uint32_t input_bits = 0;
 };
 
 constexpr std::array kForms = {
-    GroupForm{.scheme = SchemeId::kFp8Block,
-              .type = "float",
-              .strategy = "block",
-              .at_run_time = "group"},
-    GroupForm{.scheme = SchemeId::kFp8Channel,
-              .type = "float",
-              .strategy = "channel",
-              .at_run_time = "token",
-              .beforehand = "tensor"},
-    GroupForm{.scheme = SchemeId::kFp8Tensor,
-              .type = "float",
-              .strategy = "tensor",
-              .at_run_time = "token",
-              .beforehand = "tensor"},
-    GroupForm{.scheme = SchemeId::kInt8Channel,
-              .type = "int",
-              .strategy = "channel",
-              .at_run_time = "token",
-              .beforehand = "tensor"},
-    GroupForm{.scheme = SchemeId::kNvfp4,
-              .type = "float",
-              .num_bits = 4,
-              .strategy = "tensor_group",
-              .group_size = 16,
-              .scale_dtype = "torch.float8_e4m3fn",
-              .beforehand = "tensor_group"},
-    GroupForm{.scheme = SchemeId::kMxfp4,
-              .type = "float",
-              .num_bits = 4,
-              .strategy = "group",
-              .group_size = 32,
-              .scale_dtype = "torch.uint8",
-              .at_run_time = "group"},
-    GroupForm{.scheme = SchemeId::kMxfp8,
-              .type = "float",
-              .strategy = "group",
-              .group_size = 32,
-              .scale_dtype = "torch.uint8",
-              .at_run_time = "group"},
-    GroupForm{.scheme = SchemeId::kInt4Group,
-              .type = "int",
-              .num_bits = 4,
-              .strategy = "group",
-              .row_strategy = "channel",
-              .at_run_time = "token",
-              .input_type = "float",
-              .input_bits = 8},
+    GroupForm{SchemeId::kFp8Block, "float", 8, "block", "group"},
+    GroupForm{SchemeId::kFp8Channel, "float", 8, "channel", "token", "tensor"},
+    GroupForm{SchemeId::kFp8Tensor, "float", 8, "tensor", "token", "tensor"},
+    GroupForm{SchemeId::kInt8Channel, "int", 8, "channel", "token", "tensor"},
+    GroupForm{SchemeId::kNvfp4, "float", 4, "tensor_group", "", "tensor_group", 16,
+              "torch.float8_e4m3fn"},
+    GroupForm{SchemeId::kMxfp4, "float", 4, "group", "group", "", 32, "torch.uint8"},
+    GroupForm{SchemeId::kMxfp8, "float", 8, "group", "group", "", 32, "torch.uint8"},
+    GroupForm{SchemeId::kInt4Group, "int", 4, "group", "token", "", 0, "", "channel", "float", 8},
 };
 
 const GroupForm& form_of(SchemeId scheme) {
-  for (const GroupForm& form : kForms) {
-    if (form.scheme == scheme) return form;
-  }
+  const auto* const form = std::ranges::find(kForms, scheme, &GroupForm::scheme);
+  if (form != kForms.end()) return *form;
   throw Error(ErrorCode::kUnsupported, "compressed-tensors has no form for {}",
               scheme_facts(scheme).name);
 }
@@ -162,10 +123,6 @@ std::string strategy_of(const Json& weights) {
 bool has_order_table(const Json& weights) {
   const Json& order = json_member(weights, "actorder");
   return order == "group" || order == "dynamic" || order == true;
-}
-
-bool is_strategy_of(const GroupForm& form, std::string_view strategy) {
-  return strategy == form.strategy || (!form.row_strategy.empty() && strategy == form.row_strategy);
 }
 
 /// {0, 0} where it has no two numbers.
@@ -294,7 +251,8 @@ std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
   const Json& said_bits = json_member(weights, "num_bits");
   const std::uint64_t bits = said_bits.is_number_unsigned() ? said_bits.get<std::uint64_t>() : 8;
   for (const GroupForm& form : kForms) {
-    if (type != form.type || bits != form.num_bits || !is_strategy_of(form, strategy)) continue;
+    if (type != form.type || bits != form.num_bits) continue;
+    if (strategy != form.strategy && strategy != form.row_strategy) continue;
     if (has_zero_points && !chooses_cols(form)) continue;
     if (form.group_size == 0 || json_member(weights, "group_size") == form.group_size)
       return form.scheme;

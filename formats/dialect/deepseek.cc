@@ -23,27 +23,16 @@ constexpr std::array kInt8BlockParts = {codes_part(kI8),
 constexpr std::array kOfMistralParts = {codes_part(kF8E4M3),
                                         scale_part(kF32, kScalar, ".weight_scale_inv"),
                                         input_part(kScalar, ".activation_scale")};
+using enum Activations;
 constexpr std::array kStorage = {
-    StorageRow{.scheme = SchemeId::kFp8Block,
-               .activations = Activations::kDynamic,
-               .config_name = "fp8",
-               .parts = kReleasedFp8Parts,
-               .experts = ExpertForm::kEither},
+    with_experts(ExpertForm::kEither, {SchemeId::kFp8Block, kDynamic, "fp8", kReleasedFp8Parts}),
     // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
-    StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, "fp8", without_inputs(kScalarFp8Parts)},
-    StorageRow{.scheme = SchemeId::kFp8Tensor,
-               .activations = Activations::kStatic,
-               .config_name = "fp8",
-               .parts = kOfMistralParts,
-               .is_kept_only = true,
-               .experts = ExpertForm::kEither},
+    StorageRow{SchemeId::kFp8Tensor, kDynamic, "fp8", without_inputs(kScalarFp8Parts)},
+    with_experts(ExpertForm::kEither,
+                 kept_only({SchemeId::kFp8Tensor, kStatic, "fp8", kOfMistralParts})),
     // vLLM's own names, of older releases.
-    StorageRow{.scheme = SchemeId::kFp8Tensor,
-               .activations = Activations::kStatic,
-               .config_name = "fp8",
-               .parts = kScalarFp8Parts,
-               .is_kept_only = true},
-    StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
+    kept_only({SchemeId::kFp8Tensor, kStatic, "fp8", kScalarFp8Parts}),
+    StorageRow{SchemeId::kInt8Block, kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 
 // DeepSeek-V4, as DeepSeek releases it, and as NVIDIA does with experts in NVFP4.
@@ -54,9 +43,9 @@ constexpr std::array kNativeFp8Parts = {
 };
 constexpr std::array kNativeMxfp4Parts = {codes_part(kI8), scale_part(kF8E8M0, kGrid, ".scale")};
 constexpr std::array kNativeStorage = {
-    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "fp8", kNativeFp8Parts},
-    StorageRow{SchemeId::kMxfp4, Activations::kWeightOnly, "", kNativeMxfp4Parts},
-    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNvidiaNvfp4Parts},
+    StorageRow{SchemeId::kFp8Block, kDynamic, "fp8", kNativeFp8Parts},
+    StorageRow{SchemeId::kMxfp4, kWeightOnly, "", kNativeMxfp4Parts},
+    StorageRow{SchemeId::kNvfp4, kStatic, "NVFP4", kNvidiaNvfp4Parts},
 };
 
 constexpr const char* kScaleFormat = "scale_fmt";
@@ -74,7 +63,7 @@ std::string_view method_of(const NativeBlock& native) {
 }
 
 bool is_static(const NativeBlock& native) {
-  return native.group.activations == Activations::kStatic;
+  return native.group.activations == kStatic;
 }
 
 bool is_native_scheme(SchemeId scheme) {
@@ -109,7 +98,7 @@ NativeBlock native_block(const WrittenModel& model) {
     found = group;
   }
   const QuantizationGroup released = {.scheme = SchemeId::kFp8Block,
-                                      .activations = Activations::kDynamic,
+                                      .activations = kDynamic,
                                       .block = fp8_block_size(model.source)};
   return {.group = found.value_or(released), .has_foreign = has_foreign};
 }

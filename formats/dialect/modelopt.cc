@@ -25,27 +25,17 @@ constexpr std::string_view kNvfp4Choice =
     "static (NVFP4, as TensorRT-LLM and older SGLang load it; give --activation-scales or "
     "--input-scale 1) or weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)";
 constexpr std::array kStorage = {
-    StorageRow{.scheme = SchemeId::kNvfp4,
-               .activations = Activations::kWeightOnly,
-               .config_name = "W4A16_NVFP4",
-               .parts = without_inputs(kNvidiaNvfp4Parts),
-               .activations_choice = kNvfp4Choice},
-    StorageRow{.scheme = SchemeId::kNvfp4,
-               .activations = Activations::kStatic,
-               .config_name = "NVFP4",
-               .parts = kNvidiaNvfp4Parts,
-               .activations_choice = kNvfp4Choice},
+    StorageRow{SchemeId::kNvfp4, Activations::kWeightOnly, "W4A16_NVFP4",
+               without_inputs(kNvidiaNvfp4Parts), false, kNvfp4Choice},
+    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNvidiaNvfp4Parts, false,
+               kNvfp4Choice},
     StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, "FP8", kScalarFp8Parts},
     StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, "FP8_PER_CHANNEL_PER_TOKEN",
                kFp8ChannelParts},
     StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kFp8BlockParts},
     StorageRow{SchemeId::kMxfp8, Activations::kDynamic, "MXFP8", kMxfp8Parts},
     // Experts in mixtures.
-    StorageRow{.scheme = SchemeId::kFp8Block,
-               .activations = Activations::kDynamic,
-               .config_name = "FP8_PB_WO",
-               .parts = kReleasedFp8Parts,
-               .is_kept_only = true},
+    kept_only({SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kReleasedFp8Parts}),
 };
 
 // Its makers wrote `fp8_pb_wo` at first.

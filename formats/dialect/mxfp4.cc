@@ -13,13 +13,8 @@ namespace {
 
 constexpr std::array kParts = {PartRow{Part::kWeight, ".blocks", kU8, kBlocks},
                                scale_part(kU8, kGrid, ".scales")};
-constexpr std::array kStorage = {
-    StorageRow{.scheme = SchemeId::kMxfp4,
-               .activations = Activations::kWeightOnly,
-               .config_name = "mxfp4",
-               .parts = kParts,
-               .experts = ExpertForm::kStacked},
-};
+constexpr std::array kStorage = {with_experts(
+    ExpertForm::kStacked, {SchemeId::kMxfp4, Activations::kWeightOnly, "mxfp4", kParts})};
 
 constexpr const char* kNotConverted = "modules_to_not_convert";
 

@@ -27,6 +27,15 @@ constexpr PartRow input_part(PartShape shape, std::string_view suffix = ".input_
   return {Part::kInputScale, suffix, kF32, shape};
 }
 
+constexpr StorageRow kept_only(StorageRow row) {
+  row.is_kept_only = true;
+  return row;
+}
+constexpr StorageRow with_experts(ExpertForm experts, StorageRow row) {
+  row.experts = experts;
+  return row;
+}
+
 /// DeepSeek's FP8; engines read experts in ModelOpt's mixtures so, too.
 inline constexpr std::array kReleasedFp8Parts = {codes_part(kF8E4M3),
                                                  scale_part(kF32, kGrid, ".weight_scale_inv")};
