@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "check/rules/rule_input.h"
-#include "engines/modules/module_lists.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
@@ -103,7 +102,7 @@ void weight_quantized(const RuleInput& input) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;
     if (!is_quantized(tensor) && !is_decoded(tensor.encoding) && !is_code(input, dtype) &&
-        !engines::is_exempt(input.checkpoint, tensor.name, ignored))
+        !formats::is_exempt(input.config(), tensor.name, ignored))
       input.report_kind(tensor, kDtypeMismatch,
                         "is {} where loaders expect {} and a scale (list its module in "
                         "modules_to_not_convert)",

@@ -9,7 +9,6 @@
 #include "formats/dialect/deepseek.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
-#include "formats/modules/module_list.h"
 #include "formats/modules/mtp_names.h"
 #include "formats/text/spelling.h"
 
@@ -194,13 +193,6 @@ bool ListableNames::has_any(const std::string& entry) const {
   return std::ranges::any_of(names_, [&](const std::string& name) {
     return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;
   });
-}
-
-bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
-               std::span<const std::string> modules) {
-  const auto names = formats::module_aliases(weight, checkpoint.config().text);
-  return std::ranges::any_of(
-      names, [&](const std::string& name) { return formats::names_or_holds(modules, name); });
 }
 
 const char* exemption_key(const Json& block, Engine engine) {

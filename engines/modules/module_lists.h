@@ -57,10 +57,6 @@ class ListableNames {
   std::set<std::string> names_;
 };
 
-/// Whether a sorted list of DeepSeek's config exempts a weight: by its module or one above it, in
-/// either spelling.
-bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
-               std::span<const std::string> modules);
 /// The key of the list that engines but transformers read, vLLM one only where it is not empty.
 const char* exemption_key(const Json& block, Engine engine);
 

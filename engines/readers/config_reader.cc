@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/dialect/deepseek.h"
 #include "formats/dialect/modelslim.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -43,11 +44,6 @@ Belief torn(const BuiltModule& module, std::string_view list) {
 
 std::string method_of(const Json& block) {
   return text_at(block, "quant_method");
-}
-
-std::string joined_method(const Json& block) {
-  std::string method = method_of(block);
-  return "quant_method " + (method.empty() ? std::string("(none)") : std::move(method));
 }
 
 /// Whether two groups say the same of weights and activations.
@@ -133,8 +129,17 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const SchemeId scheme = is_mxfp4                         ? SchemeId::kMxfp4
                           : is_expert && has_fp4_experts() ? scheme_of_fp4_experts(module)
                                                            : scheme_of_method();
-  const bool is_read = (is_vllm(engine_) || is_sglang()) && !is_mxfp4;
-  return is_read ? by_exemption(built_.module_of(layer), scheme) : by_released_list(module, scheme);
+  const char* key = exemption_key(*facts_.quantization, engine_);
+  const Listed listed = !listed_.empty() ? listed_[built_.module_of(layer)]
+                        : formats::is_exempt(checkpoint_.config(), module.tensor->name, exempt_)
+                            ? Listed::kYes
+                            : Listed::kNo;
+  const std::string method = method_of(*facts_.quantization);
+  if (listed == Listed::kTorn) return torn(built, key);
+  return listed == Listed::kYes
+             ? plain(key)
+             : quantized(scheme,
+                         fmt::format("quant_method {}", method.empty() ? "(none)" : method));
 }
 
 // compressed-tensors.
@@ -348,27 +353,6 @@ Listed ConfigReader::exempted(const BuiltModule& module) const {
     if (listed != Listed::kNo) return listed;
   }
   return Listed::kNo;
-}
-
-Belief ConfigReader::by_exemption(std::size_t module, SchemeId scheme) const {
-  const Json& block = *facts_.quantization;
-  const char* key = exemption_key(block, engine_);
-  switch (listed_[module]) {
-    case Listed::kTorn:
-      return torn(built_.modules()[module], key);
-    case Listed::kYes:
-      return plain(key);
-    case Listed::kNo:
-      break;
-  }
-  return quantized(scheme, joined_method(block));
-}
-
-Belief ConfigReader::by_released_list(const LinearModule& module, SchemeId scheme) const {
-  const Json& block = *facts_.quantization;
-  const char* key = exemption_key(block, engine_);
-  if (is_exempt(checkpoint_, module.tensor->name, exempt_)) return plain(key);
-  return quantized(scheme, joined_method(block));
 }
 
 }  // namespace ingot::engines

@@ -83,8 +83,6 @@ class ConfigReader {
   [[nodiscard]] Belief by_block(const LinearModule& module) const;
   [[nodiscard]] Belief by_description(const LinearModule& module) const;
   [[nodiscard]] Listed exempted(const BuiltModule& module) const;
-  [[nodiscard]] Belief by_exemption(std::size_t module, SchemeId scheme) const;
-  [[nodiscard]] Belief by_released_list(const LinearModule& module, SchemeId scheme) const;
   [[nodiscard]] SchemeId scheme_of_method() const;
   [[nodiscard]] bool has_fp4_experts() const;
   [[nodiscard]] SchemeId scheme_of_fp4_experts(const LinearModule& module) const;

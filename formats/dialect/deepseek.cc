@@ -49,7 +49,6 @@ constexpr std::array kNativeStorage = {
 };
 
 constexpr const char* kScaleFormat = "scale_fmt";
-constexpr std::string_view kPowersOfTwo = "ue8m0";
 
 /// The one way in which this dialect's engines take quantized weights.
 struct NativeBlock {
@@ -121,23 +120,6 @@ const Json* kept_block(const WrittenModel& model, const NativeBlock& native) {
   const bool holds = source.quant_method == method_of(native) && has_size &&
                      (source.activation_scheme == "static") == is_static(native);
   return holds ? block : nullptr;
-}
-
-/// Kernels that find ue8m0 read only a scale's exponent, so it must be true.
-void state_scale_format(Json& block, bool is_power_of_two) {
-  if (!is_power_of_two) {
-    block.erase(kScaleFormat);
-  } else if (!block.contains(kScaleFormat) || block[kScaleFormat] != kPowersOfTwo) {
-    block[kScaleFormat] = kPowersOfTwo;
-  }
-}
-
-/// `entries` is sorted.
-bool is_listed(const std::vector<std::string>& entries, std::string_view module,
-               const ModelConfig& source) {
-  const std::vector<std::string> names = module_aliases(module, source.text);
-  return std::ranges::any_of(
-      names, [&](const std::string& name) { return names_or_holds(entries, name); });
 }
 
 /// Modules that releases need not name but our lists do: plain linear layers of towers for images
@@ -308,8 +290,12 @@ Json quantization_config(const WrittenModel& model) {
   // A source may leave it to its readers; without it engines look for one scale per tensor.
   const auto& size = native.group.block;
   if (native.group.scheme != SchemeId::kFp8Tensor) block["weight_block_size"] = {size[0], size[1]};
-  if (native.group.scheme == SchemeId::kFp8Block)
-    state_scale_format(block, model.power_of_two_scales);
+  // Kernels that find ue8m0 read only a scale's exponent, so it must be true.
+  if (native.group.scheme == SchemeId::kFp8Block && model.power_of_two_scales) {
+    block[kScaleFormat] = "ue8m0";
+  } else if (native.group.scheme == SchemeId::kFp8Block) {
+    block.erase(kScaleFormat);
+  }
   state_experts(model, native, block);
 
   for (const char* key : {kModulesToNotConvert, kIgnoredLayers}) {
@@ -333,7 +319,7 @@ Json quantization_config(const WrittenModel& model) {
     added.insert(added.end(), heads.begin(), heads.end());
   }
   std::erase_if(added,
-                [&](const std::string& module) { return is_listed(listed, module, model.source); });
+                [&](const std::string& module) { return is_exempt(model.source, module, listed); });
   if (added.empty()) return block;
   // Once vLLM finds its own list it no longer looks at the other, so each gets all of both.
   listed.insert(listed.end(), added.begin(), added.end());
@@ -343,6 +329,13 @@ Json quantization_config(const WrittenModel& model) {
 }
 
 }  // namespace
+
+bool is_exempt(const ModelConfig& config, std::string_view name,
+               std::span<const std::string> modules) {
+  return std::ranges::any_of(module_aliases(name, config.text), [&](const std::string& alias) {
+    return names_or_holds(modules, alias);
+  });
+}
 
 std::span<const StorageRow> native_storage() {
   return kNativeStorage;

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <array>
+#include <span>
+#include <string>
 #include <string_view>
 
-// Keys of DeepSeek's FP8 config.
+#include "formats/config/model_config.h"
+
+// Keys and lists of DeepSeek's FP8 config.
 
 namespace ingot::formats {
 
@@ -11,6 +15,11 @@ namespace ingot::formats {
 /// it is there.
 inline constexpr const char* kModulesToNotConvert = "modules_to_not_convert";
 inline constexpr const char* kIgnoredLayers = "ignored_layers";
+
+/// Whether such a list, sorted, exempts a weight or a module: by its name or that of one above it,
+/// in either spelling.
+bool is_exempt(const ModelConfig& config, std::string_view name,
+               std::span<const std::string> modules);
 
 /// The keys by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
 inline constexpr std::array<std::string_view, 8> kExpertKeys = {
