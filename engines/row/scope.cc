@@ -36,101 +36,88 @@ ExpertMatrix matrix_of(const EngineWeight& weight) {
     };
     return has("down_proj") || has(".w2.") ? kDown : has("gate_up") ? kGateUp : kGate;
   }
-  switch (weight.rule->role) {
-    case Role::kExpertsGateUp:
-      return kGateUp;
-    case Role::kExpertDown:
-    case Role::kExpertsDown:
-      return kDown;
-    default:
-      return kGate;
-  }
+  const Role role = weight.rule->role;
+  if (role == Role::kExpertDown || role == Role::kExpertsDown) return kDown;
+  return role == Role::kExpertsGateUp ? kGateUp : kGate;
 }
 
 /// A rank's share of moe_intermediate_size, by a matrix of an expert; 0 where it is none.
 std::uint64_t expert_width(const EngineWeight& weight) {
-  switch (matrix_of(weight)) {
-    case ExpertMatrix::kNone:
-      return 0;
-    case ExpertMatrix::kGate:
-      return weight.rows / weight.ranks;
-    case ExpertMatrix::kGateUp:
-      return weight.rows / 2 / weight.ranks;
-    case ExpertMatrix::kDown:
-      return weight.cols / weight.ranks;
-  }
-  return 0;
+  using enum ExpertMatrix;
+  const ExpertMatrix matrix = matrix_of(weight);
+  if (matrix == kNone) return 0;
+  return (matrix == kDown     ? weight.cols
+          : matrix == kGateUp ? weight.rows / 2
+                              : weight.rows) /
+         weight.ranks;
 }
+
+using Weight = EngineWeight;
 
 struct ScopeRow {
   EngineScope scope{};
   std::string_view name;
-  bool (*holds)(const Dialect& dialect, const EngineWeight& weight);
+  bool (*holds)(const Weight& w, const Dialect& dialect);
 };
 
-using Weight = EngineWeight;
+bool is_rotated(Role role) {
+  return role == Role::kQProj || role == Role::kKProj;
+}
 
+/// Whether the next weight of its module would begin inside a block of scales.
+bool ends_in_block(const Weight& weight) {
+  return weight.rule != nullptr && weight.block_rows != 0 &&
+         rows_before_others(*weight.rule, weight.rows) % weight.block_rows != 0;
+}
+
+bool is_no_wider_than_group(const Weight& weight) {
+  const std::uint64_t width = expert_width(weight);
+  return width != 0 && matrix_of(weight) != ExpertMatrix::kDown && width <= weight.block_cols &&
+         weight.block_cols < weight.cols;
+}
+
+using enum EngineScope;
 constexpr std::array kScopes = {
-    ScopeRow{EngineScope::kAny, "any weight", [](const Dialect&, const Weight&) { return true; }},
-    ScopeRow{EngineScope::kExperts, "routed experts",
-             [](const Dialect&, const Weight& weight) { return is_expert(weight); }},
-    ScopeRow{EngineScope::kLinears, "other layers",
-             [](const Dialect&, const Weight& weight) { return !is_expert(weight); }},
-    ScopeRow{EngineScope::kOrdered, "weights with an order of groups",
-             [](const Dialect&, const Weight& weight) { return weight.has_group_order; }},
-    ScopeRow{EngineScope::kAsymmetricExperts, "routed experts with zero points",
-             [](const Dialect&, const Weight& weight) {
-               return weight.has_zero_points && is_expert(weight);
+    ScopeRow{kAny, "any weight", [](const Weight&, const Dialect&) { return true; }},
+    ScopeRow{kExperts, "routed experts",
+             [](const Weight& w, const Dialect&) { return is_expert(w); }},
+    ScopeRow{kLinears, "other layers",
+             [](const Weight& w, const Dialect&) { return !is_expert(w); }},
+    ScopeRow{kOrdered, "weights with an order of groups",
+             [](const Weight& w, const Dialect&) { return w.has_group_order; }},
+    ScopeRow{kAsymmetricExperts, "routed experts with zero points",
+             [](const Weight& w, const Dialect&) { return w.has_zero_points && is_expert(w); }},
+    ScopeRow{kRowScaledExperts, "routed experts with one scale a row",
+             [](const Weight& w, const Dialect&) { return w.has_row_scales && is_expert(w); }},
+    ScopeRow{kJoinedLatents, "q_a_proj, kv_a_proj_with_mqa",
+             [](const Weight& w, const Dialect&) { return is_joined_latent(w.rule); }},
+    ScopeRow{
+        kForeignExperts, "routed experts but stacks as released",
+        [](const Weight& w, const Dialect& d) { return is_expert(w) && !is_in_own_stack(d, w); }},
+    ScopeRow{kRotated, "q_proj, k_proj",
+             [](const Weight& w, const Dialect&) { return is_rotated(role_of(w.rule)); }},
+    ScopeRow{kExpertsButK3, "routed experts but of kimi_k3",
+             [](const Weight& w, const Dialect&) { return is_expert(w) && w.family != "kimi_k3"; }},
+    ScopeRow{kFreeScaledLinears, "other layers whose scales are no powers of two",
+             [](const Weight& w, const Dialect&) {
+               return !is_expert(w) && !w.has_power_of_two_scales;
              }},
-    ScopeRow{EngineScope::kRowScaledExperts, "routed experts with one scale a row",
-             [](const Dialect&, const Weight& weight) {
-               return weight.has_row_scales && is_expert(weight);
+    ScopeRow{kInverseNames, "weights with weight_scale_inv, but of ministral3",
+             [](const Weight& w, const Dialect&) {
+               return w.has_inverse_name && w.family != "ministral3";
              }},
-    ScopeRow{EngineScope::kJoinedLatents, "q_a_proj, kv_a_proj_with_mqa",
-             [](const Dialect&, const Weight& weight) { return is_joined_latent(weight.rule); }},
-    ScopeRow{EngineScope::kForeignExperts, "routed experts but stacks as released",
-             [](const Dialect& dialect, const Weight& weight) {
-               return is_expert(weight) && !is_in_own_stack(dialect, weight);
-             }},
-    ScopeRow{EngineScope::kRotated, "q_proj, k_proj",
-             [](const Dialect&, const Weight& weight) {
-               const Role role = role_of(weight.rule);
-               return role == Role::kQProj || role == Role::kKProj;
-             }},
-    ScopeRow{EngineScope::kExpertsButK3, "routed experts but of kimi_k3",
-             [](const Dialect&, const Weight& weight) {
-               return is_expert(weight) && weight.family != "kimi_k3";
-             }},
-    ScopeRow{EngineScope::kFreeScaledLinears, "other layers whose scales are no powers of two",
-             [](const Dialect&, const Weight& weight) {
-               return !is_expert(weight) && !weight.has_power_of_two_scales;
-             }},
-    ScopeRow{EngineScope::kInverseNames, "weights with weight_scale_inv, but of ministral3",
-             [](const Dialect&, const Weight& weight) {
-               return weight.has_inverse_name && weight.family != "ministral3";
-             }},
-    ScopeRow{EngineScope::kPlainNames, "weights with weight_scale",
-             [](const Dialect&, const Weight& weight) { return !weight.has_inverse_name; }},
-    ScopeRow{EngineScope::kPlainNameExperts, "routed experts with weight_scale",
-             [](const Dialect&, const Weight& weight) {
-               return !weight.has_inverse_name && is_expert(weight);
-             }},
-    // The next weight of its module would begin inside a block of scales.
-    ScopeRow{EngineScope::kCutBlocks, "joined weights that end inside a block",
-             [](const Dialect&, const Weight& weight) {
-               return weight.rule != nullptr && weight.block_rows != 0 &&
-                      rows_before_others(*weight.rule, weight.rows) % weight.block_rows != 0;
-             }},
-    ScopeRow{EngineScope::kWideGroups, "gate, up of experts no wider on a rank than a group",
-             [](const Dialect&, const Weight& weight) {
-               const std::uint64_t width = expert_width(weight);
-               return width != 0 && matrix_of(weight) != ExpertMatrix::kDown &&
-                      width <= weight.block_cols && weight.block_cols < weight.cols;
-             }},
-    ScopeRow{EngineScope::kUnevenExperts, "experts whose width on a rank is no multiple of 64",
-             [](const Dialect&, const Weight& weight) { return expert_width(weight) % 64 != 0; }},
+    ScopeRow{kPlainNames, "weights with weight_scale",
+             [](const Weight& w, const Dialect&) { return !w.has_inverse_name; }},
+    ScopeRow{kPlainNameExperts, "routed experts with weight_scale",
+             [](const Weight& w, const Dialect&) { return !w.has_inverse_name && is_expert(w); }},
+    ScopeRow{kCutBlocks, "joined weights that end inside a block",
+             [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
+    ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",
+             [](const Weight& w, const Dialect&) { return is_no_wider_than_group(w); }},
+    ScopeRow{kUnevenExperts, "experts whose width on a rank is no multiple of 64",
+             [](const Weight& w, const Dialect&) { return expert_width(w) % 64 != 0; }},
 };
-static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, EngineScope::kUnevenExperts));
+static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kUnevenExperts));
 
 }  // namespace
 
@@ -144,7 +131,7 @@ std::string_view engine_scope_name(EngineScope scope) {
 }
 
 bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight) {
-  return kScopes[static_cast<std::size_t>(scope)].holds(dialect, weight);
+  return kScopes[static_cast<std::size_t>(scope)].holds(weight, dialect);
 }
 
 std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows) {

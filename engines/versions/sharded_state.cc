@@ -43,7 +43,8 @@ enum class Query : std::uint8_t { kAny, kLowRank, kFullRank };
 struct ModuleRow {
   std::uint8_t models;
   std::string_view hub;  ///< module of a layer; outside of layers: the whole name
-  std::string_view key;  ///< module in the state dict: of several names of one tensor the first
+  /// Module in the state dict: of several names of one tensor the first. Empty: as the hub's.
+  std::string_view key = "";
   std::uint32_t place = 0, n_places = 1;
   StateForm form = StateForm::kAsStored;
   Query query = Query::kAny;
@@ -51,14 +52,17 @@ struct ModuleRow {
 };
 
 using enum StateForm;
+constexpr ModuleRow kept_plain(std::uint8_t models, std::string_view hub) {
+  return {.models = models, .hub = hub, .form = kPlain};
+}
 // Modules have several names, since runners and attention wrappers hold them as well; the
 // loader keeps the name that sorts first.
 constexpr std::array kLayerRows = {
-    ModuleRow{kEvery, "input_layernorm", "input_layernorm", 0, 1, kPlain},
-    ModuleRow{kEvery, "post_attention_layernorm", "post_attention_layernorm", 0, 1, kPlain},
+    kept_plain(kEvery, "input_layernorm"),
+    kept_plain(kEvery, "post_attention_layernorm"),
     ModuleRow{kEvery, "mlp.gate_proj", "mlp.gate_up_proj", 0, 2},
     ModuleRow{kEvery, "mlp.up_proj", "mlp.gate_up_proj", 1, 2},
-    ModuleRow{kEvery, "mlp.down_proj", "mlp.down_proj"},
+    ModuleRow{kEvery, "mlp.down_proj"},
     ModuleRow{kEvery, "mlp.gate", "mlp.experts.gate", 0, 1, kPlain},
     ModuleRow{kLatent, "mlp.shared_experts.gate_proj",
               "mlp.experts._shared_experts._layer.gate_up_proj", 0, 2},
@@ -69,18 +73,18 @@ constexpr std::array kLayerRows = {
     ModuleRow{kLatent, "self_attn.q_a_proj", "self_attn.fused_qkv_a_proj", 0, 2},
     ModuleRow{kLatent, "self_attn.kv_a_proj_with_mqa", "self_attn.fused_qkv_a_proj", 1, 2,
               kAsStored, Query::kLowRank},
-    ModuleRow{kLatent, "self_attn.kv_a_layernorm", "self_attn.kv_a_layernorm", 0, 1, kPlain},
-    ModuleRow{kLatent, "self_attn.kv_b_proj", "self_attn.kv_b_proj"},
+    kept_plain(kLatent, "self_attn.kv_a_layernorm"),
+    ModuleRow{kLatent, "self_attn.kv_b_proj"},
     ModuleRow{kDense, "self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_proj_with_mqa", 0, 1,
               kAsStored, Query::kFullRank},
     ModuleRow{kDense, "self_attn.q_proj", "self_attn.mla_attn.q_proj"},
     ModuleRow{kDense, "self_attn.q_a_layernorm", "self_attn.mla_attn.q_a_layernorm", 0, 1, kPlain},
     ModuleRow{kDense, "self_attn.q_b_proj", "self_attn.mla_attn.q_b_proj"},
     ModuleRow{kDense, "self_attn.o_proj", "self_attn.mla_attn.o_proj"},
-    ModuleRow{kSparse, "self_attn.q_a_layernorm", "self_attn.q_a_layernorm", 0, 1, kPlain},
-    ModuleRow{kSparse, "self_attn.q_b_proj", "self_attn.q_b_proj"},
-    ModuleRow{kSparse, "self_attn.o_proj", "self_attn.o_proj"},
-    ModuleRow{kSparse, "self_attn.indexer.wq_b", "self_attn.indexer.wq_b"},
+    kept_plain(kSparse, "self_attn.q_a_layernorm"),
+    ModuleRow{kSparse, "self_attn.q_b_proj"},
+    ModuleRow{kSparse, "self_attn.o_proj"},
+    ModuleRow{kSparse, "self_attn.indexer.wq_b"},
     ModuleRow{kSparse, "self_attn.indexer.wk", "self_attn.indexer.wk_weights_proj", 0, 2, kDecoded},
     ModuleRow{kSparse, "self_attn.indexer.weights_proj", "self_attn.indexer.wk_weights_proj", 1, 2,
               kPlain},
@@ -89,25 +93,18 @@ constexpr std::array kLayerRows = {
     ModuleRow{kQwen3, "self_attn.q_proj", "self_attn.qkv_proj", 0, 3},
     ModuleRow{kQwen3, "self_attn.k_proj", "self_attn.qkv_proj", 1, 3},
     ModuleRow{kQwen3, "self_attn.v_proj", "self_attn.qkv_proj", 2, 3},
-    ModuleRow{kQwen3, "self_attn.o_proj", "self_attn.o_proj"},
-    ModuleRow{kQwen3, "self_attn.q_norm", "self_attn.q_norm", 0, 1, kPlain},
-    ModuleRow{kQwen3, "self_attn.k_norm", "self_attn.k_norm", 0, 1, kPlain},
+    ModuleRow{kQwen3, "self_attn.o_proj"},
+    kept_plain(kQwen3, "self_attn.q_norm"),
+    kept_plain(kQwen3, "self_attn.k_norm"),
 };
-constexpr std::array kOuterRows = {
-    ModuleRow{kEvery, "model.embed_tokens", "model.embed_tokens", 0, 1, kPlain},
-    ModuleRow{kEvery, "model.norm", "model.norm", 0, 1, kPlain},
-    ModuleRow{kEvery, "lm_head", "lm_head", 0, 1, kPlain},
-};
+constexpr std::array kOuterRows = {kept_plain(kEvery, "model.embed_tokens"),
+                                   kept_plain(kEvery, "model.norm"), kept_plain(kEvery, "lm_head")};
 
 // The parts of a layer for multi-token prediction besides its block. Its embedding is the draft
 // model's.
 constexpr std::array kDraftRows = {
-    ModuleRow{kLatent, "enorm", "enorm", 0, 1, kPlain},
-    ModuleRow{kLatent, "hnorm", "hnorm", 0, 1, kPlain},
-    ModuleRow{kLatent, "eh_proj", "eh_proj", 0, 1, kPlain},
-    ModuleRow{kLatent, "shared_head.norm", "shared_head.norm", 0, 1, kPlain},
-    ModuleRow{kLatent, "shared_head.head", "shared_head.head", 0, 1, kPlain},
-};
+    kept_plain(kLatent, "enorm"), kept_plain(kLatent, "hnorm"), kept_plain(kLatent, "eh_proj"),
+    kept_plain(kLatent, "shared_head.norm"), kept_plain(kLatent, "shared_head.head")};
 constexpr std::string_view kEmbedding = "embed_tokens", kDraftBlock = "mtp_block.";
 
 struct ExpertRow {
@@ -127,37 +124,25 @@ constexpr std::string_view kBias = "e_score_correction_bias";
 struct ConstantRow {
   std::uint8_t models;
   std::string_view dialect;  ///< of the quantization_config that brings it; empty: always there
-  std::string_view key;
+  std::string_view key;      ///< before `of` and `end`
+  std::array<std::string_view, 4> of;
+  std::string_view end;
   DType dtype;
   std::uint8_t rank;  ///< 0: a number, 1: one element
   float value;
 };
 // vLLM's own values: ones for scales that are used as they are, -1 for scales that it takes for
 // absent. Source: attention.py, kv_cache.py and compressed_tensors.py of vLLM 0.32.
+constexpr std::array<std::string_view, 4> kAll = {"k", "prob", "q", "v"}, kThree = {"k", "q", "v"};
 constexpr std::string_view kDeepseekDialect = "deepseek", kCompressedTensors = "compressed-tensors";
+constexpr std::string_view kInLatent = "self_attn.mla_attn.mla_attn._", kOfAttn = "self_attn.attn.";
 constexpr std::array kConstantRows = {
-    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._k_scale", DType::kF32, 0, 1},
-    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._prob_scale", DType::kF32, 0, 1},
-    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._q_scale", DType::kF32, 0, 1},
-    ConstantRow{kDense, "", "self_attn.mla_attn.mla_attn._v_scale", DType::kF32, 0, 1},
-    ConstantRow{kSparse, "", "self_attn._k_scale", DType::kF32, 0, 1},
-    ConstantRow{kSparse, "", "self_attn._prob_scale", DType::kF32, 0, 1},
-    ConstantRow{kSparse, "", "self_attn._q_scale", DType::kF32, 0, 1},
-    ConstantRow{kSparse, "", "self_attn._v_scale", DType::kF32, 0, 1},
-    ConstantRow{kQwen3, "", "self_attn.attn._k_scale", DType::kF32, 0, 1},
-    ConstantRow{kQwen3, "", "self_attn.attn._prob_scale", DType::kF32, 0, 1},
-    ConstantRow{kQwen3, "", "self_attn.attn._q_scale", DType::kF32, 0, 1},
-    ConstantRow{kQwen3, "", "self_attn.attn._v_scale", DType::kF32, 0, 1},
-    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.k_scale", DType::kBf16, 0, -1},
-    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.prob_scale", DType::kBf16, 0, -1},
-    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.q_scale", DType::kBf16, 0, -1},
-    ConstantRow{kQwen3, kDeepseekDialect, "self_attn.attn.v_scale", DType::kBf16, 0, -1},
-    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.k_scale", DType::kF32, 1, 1},
-    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.q_scale", DType::kF32, 1, 1},
-    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.v_scale", DType::kF32, 1, 1},
-    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.k_zero_point", DType::kBf16, 1, 0},
-    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.q_zero_point", DType::kBf16, 1, 0},
-    ConstantRow{kQwen3, kCompressedTensors, "self_attn.attn.v_zero_point", DType::kBf16, 1, 0},
+    ConstantRow{kDense, "", kInLatent, kAll, "_scale", DType::kF32, 0, 1},
+    ConstantRow{kSparse, "", "self_attn._", kAll, "_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, "", "self_attn.attn._", kAll, "_scale", DType::kF32, 0, 1},
+    ConstantRow{kQwen3, kDeepseekDialect, kOfAttn, kAll, "_scale", DType::kBf16, 0, -1},
+    ConstantRow{kQwen3, kCompressedTensors, kOfAttn, kThree, "_scale", DType::kF32, 1, 1},
+    ConstantRow{kQwen3, kCompressedTensors, kOfAttn, kThree, "_zero_point", DType::kBf16, 1, 0},
 };
 
 constexpr std::array kSchemes = {
@@ -183,11 +168,12 @@ std::optional<StatePlace> place_in(std::span<const ModuleRow> rows, Model model,
   for (const ModuleRow& row : rows) {
     const bool fits = row.query == Query::kAny || (row.query == Query::kLowRank) == has_low_rank;
     if (row.hub != module || (row.models & model) == 0 || !fits) continue;
-    return StatePlace{.key = fmt::format("{}{}.{}", prefix, row.key, part),
-                      .place = row.place,
-                      .n_places = row.n_places,
-                      .form = row.form,
-                      .plain = part == kBias ? DType::kF32 : row.plain};
+    return StatePlace{
+        .key = fmt::format("{}{}.{}", prefix, row.key.empty() ? row.hub : row.key, part),
+        .place = row.place,
+        .n_places = row.n_places,
+        .form = row.form,
+        .plain = part == kBias ? DType::kF32 : row.plain};
   }
   return std::nullopt;
 }
@@ -266,10 +252,14 @@ std::vector<StateConstant> state_constants(std::string_view family, std::string_
   for (const ConstantRow& row : kConstantRows) {
     if (known == nullptr || (row.models & known->model) == 0) continue;
     if (!row.dialect.empty() && row.dialect != dialect) continue;
-    constants.push_back({.spec = {.name = fmt::format("{}{}.{}{}", kLayers, layer, block, row.key),
-                                  .dtype = row.dtype,
-                                  .shape = row.rank == 0 ? Shape{} : Shape{1}},
-                         .value = row.value});
+    for (const std::string_view of : row.of) {
+      if (of.empty()) continue;
+      constants.push_back({.spec = {.name = fmt::format("{}{}.{}{}{}{}", kLayers, layer, block,
+                                                        row.key, of, row.end),
+                                    .dtype = row.dtype,
+                                    .shape = row.rank == 0 ? Shape{} : Shape{1}},
+                           .value = row.value});
+    }
   }
   return constants;
 }

@@ -30,10 +30,10 @@ constexpr std::array kLoads = {
 };
 
 constexpr std::array kLimits = {
-    EngineLimit{kCt, kFp8Block, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
-    EngineLimit{kCt, kInt8Channel, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
-    EngineLimit{kCt, kMxfp8, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
-    EngineLimit{kCt, kNvfp4, std::nullopt, kExperts, kStackedFrom, kStackedInstead, ""},
+    EngineLimit{kCt, kFp8Block, std::nullopt, kExperts, kStackedFrom, kStackedInstead},
+    EngineLimit{kCt, kInt8Channel, std::nullopt, kExperts, kStackedFrom, kStackedInstead},
+    EngineLimit{kCt, kMxfp8, std::nullopt, kExperts, kStackedFrom, kStackedInstead},
+    EngineLimit{kCt, kNvfp4, std::nullopt, kExperts, kStackedFrom, kStackedInstead},
     EngineLimit{kModelopt, std::nullopt, std::nullopt, kAny, kSkipped,
                 "fp8, or dialect compressed-tensors", "", "", true},
     EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny, kSkipped,
