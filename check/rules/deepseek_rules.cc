@@ -110,17 +110,6 @@ void weight_quantized(const RuleInput& input) {
   }
 }
 
-void native_plain_module(const RuleInput& input) {
-  if (std::ranges::none_of(input.checkpoint.family().rules, &TensorRule::fp8_by_default)) return;
-  for (const LogicalTensor& tensor : input.weights()) {
-    const DType dtype = input.codes_of(tensor).dtype;
-    if (tensor.rule != nullptr && !can_be_quantized(input.dialect(), *tensor.rule) &&
-        is_code(input, dtype))
-      input.report_kind(tensor, kDtypeMismatch, "is {}, but loaders build this module unquantized",
-                        dtype_name(dtype));
-  }
-}
-
 void ue8m0_claim(const RuleInput& input) {
   if (input.said() == nullptr || input.said()->scale_fmt != "ue8m0") return;
   // Zero and infinity are the business of fp8.scale-values.
@@ -192,7 +181,7 @@ constexpr LoaderRule kRules[] = {
      "a weight that the FP8 release quantizes is FP8, or its module is listed as ignored",
      weight_quantized, has_e4m3_codes},
     {"fp8.plain-module", kDeepseek, "all", kError,
-     "embedding, head, router, norms, eh_proj and weights_proj are not FP8", native_plain_module,
+     "embedding, head, router, norms, eh_proj and weights_proj are not FP8", plain_module,
      has_e4m3_codes, false, kIsAllowable},
     {"fp8.silent-module", kDeepseek, "vLLM", kError,
      "a plain module that vLLM would make FP8 by default is listed as ignored", silent_module,
@@ -226,7 +215,7 @@ constexpr LoaderRule kRules[] = {
      "a weight that the release quantizes is INT8, or its module is listed as ignored",
      weight_quantized, has_int8_codes},
     {"int8-block.plain-module", kDeepseek, "all", kError,
-     "embedding, head, router, norms, eh_proj and weights_proj are not INT8", native_plain_module,
+     "embedding, head, router, norms, eh_proj and weights_proj are not INT8", plain_module,
      has_int8_codes, false, kIsAllowable},
 };
 

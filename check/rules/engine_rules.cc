@@ -169,9 +169,12 @@ void plain_module(const RuleInput& input, const LogicalTensor& tensor) {
   if (tensor.rule == nullptr || !is_quantized(tensor) ||
       can_be_quantized(input.dialect(), *tensor.rule))
     return;
-  // Engines of some dialects ask the config for heads as they do for linears.
-  const bool is_head = tensor.rule->silence == formats::Silence::kHead;
-  if (!is_head || !is_quantized_by_silence(input.dialect(), *tensor.rule))
+  // Engines of some dialects ask the config for heads as they do for linears, and some families of
+  // users say of no weight that it is quantized.
+  const bool is_asked_for = tensor.rule->silence == formats::Silence::kHead &&
+                            is_quantized_by_silence(input.dialect(), *tensor.rule);
+  if (!is_asked_for &&
+      std::ranges::any_of(input.checkpoint.family().rules, &TensorRule::fp8_by_default))
     input.report_kind(tensor, kDtypeMismatch, "is {}, but loaders build this module unquantized",
                       facts_of(tensor).name);
 }

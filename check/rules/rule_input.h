@@ -192,7 +192,7 @@ struct RuleInput {
 /// about the latter but the one that names them.
 bool may_hide_codes(const Checkpoint& checkpoint);
 
-/// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
+/// A weight that engines never build quantized is; a rule of each dialect. engine_rules.cc.
 void plain_module(const RuleInput& input, const LogicalTensor& tensor);
 /// The lists of a config, as one engine or several read them, say of modules what is stored: under
 /// the names that an engine gives them for speculative decoding; of plain ones in DeepSeek's FP8;
