@@ -2,6 +2,7 @@
 
 #include "check/rules/rule_input.h"
 #include "formats/container/float8.h"
+#include "formats/container/other_float8.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/storage/block_scales.h"
@@ -22,7 +23,8 @@ std::string_view word(const RuleInput& input) {
 }
 
 bool is_code(const RuleInput& input, DType dtype) {
-  return is_int8(input) ? dtype == DType::kI8 : is_float8(dtype);
+  return is_int8(input) ? dtype == DType::kI8
+                        : dtype == DType::kF8E4M3 || formats::kOtherFloat8.has(dtype);
 }
 
 bool has_codes(const RuleInput& input) {

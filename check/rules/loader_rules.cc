@@ -14,7 +14,9 @@ using formats::Json;
 namespace {
 
 void run_row(const RuleInput& input) {
-  if (const auto* of_checkpoint = std::get_if<0>(&input.row.test)) (*of_checkpoint)(input);
+  if (const auto* of_checkpoint = std::get_if<0>(&input.row.test);
+      of_checkpoint != nullptr && *of_checkpoint != kByStructure)
+    (*of_checkpoint)(input);
   if (const auto* of_weight = std::get_if<1>(&input.row.test)) {
     for (const LogicalTensor& tensor : input.weights()) {
       if (input.is_about(tensor.encoding.scheme)) (*of_weight)(input, tensor);

@@ -10,7 +10,7 @@
 
 // Parts of quantized weights: codes, scales and other parts, in any dialect;
 // and what the dialect's rows say of their names and shapes. What must be there, in which dtype and
-// shape, the structure knows: its recognition of encodings has judged it.
+// shape, the structure knows: its recognition of encodings has judged it (kByStructure).
 
 namespace ingot::check {
 
@@ -57,24 +57,8 @@ const PartRow* part_row(const RuleInput& input, const LogicalTensor& tensor, Par
   return nullptr;
 }
 
-/// The faults that the structure found in these parts of the row's weights.
-template <ErrorCode code, Part... parts>
-void structure(const RuleInput& input) {
-  for (const PartFault& fault : input.facts.part_faults()) {
-    if (fault.error.code() == code && input.is_about(fault.scheme) &&
-        ((fault.part == parts) || ...))
-      input.report(finding_of(fault.error));
-  }
-}
-
-constexpr auto parts_present = structure<kMissingTensor, Part::kWeight>;
-constexpr auto part_dtypes =
-    structure<kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
-constexpr auto scale_shape = structure<kShapeMismatch, Part::kScale, Part::kDeqScale>;
-
 // The files have another dtype than is seen.
 void float8_kind(const RuleInput& input) {
-  structure<kUnsupported, Part::kWeight>(input);
   for (const LogicalTensor& tensor : input.weights()) {
     const formats::StoredParts& parts = tensor.encoding.stored;
     if (is_decoded(tensor.encoding) && !parts.has(Part::kZeroPoint) &&
@@ -88,7 +72,6 @@ void float8_kind(const RuleInput& input) {
 // The structure also takes exponents for a row or a tensor, and a spread grid in any dialect;
 // loaders take exponents only for blocks and groups.
 void fp8_scale_shape(const RuleInput& input) {
-  scale_shape(input);
   for (const LogicalTensor& tensor : input.weights()) {
     if (!input.is_about(tensor.encoding.scheme)) continue;
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
@@ -107,7 +90,6 @@ void fp8_scale_shape(const RuleInput& input) {
 // I8 without a scale may be a parameter, a table of numbers; as the weight of a linear layer it is
 // none.
 void int8_scale_present(const RuleInput& input) {
-  parts_present(input);
   for (const LogicalTensor& tensor : input.weights()) {
     const StoredTensor& stored = input.codes_of(tensor);
     if (!is_quantized(tensor) && stored.dtype == DType::kI8 && stored.shape.size() > 1 &&
@@ -186,6 +168,15 @@ void block_of_128(const RuleInput& input) {
     input.report_config(kUnsupported,
                         "has {} weights in blocks of {} x {}, kernels are built for 128 x 128",
                         count, first->block_rows, first->block_cols);
+}
+
+/// The block size that the config claims; 128 x 128 where it claims none, or several.
+std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint) {
+  try {
+    return fp8_block_size(checkpoint.config());
+  } catch (const Error&) {
+    return {128, 128};  // the structure has said what is wrong with the config
+  }
 }
 
 // Headers say which block a scale is for; engines take what the config says.
@@ -352,10 +343,10 @@ constexpr LoaderRule kRules[] = {
      "scales per block are those of the block size that the config claims", block_claim,
      has_blocks},
     {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3", float8_kind, has_e4m3_codes},
-    {"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale", parts_present,
+    {"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale", kByStructure,
      has_e4m3_codes},
     {"fp8.scale-dtype", "", "all", kError, "scales of FP8 weights are F32, BF16 or F8_E8M0",
-     part_dtypes, has_e4m3_codes},
+     kByStructure, has_e4m3_codes},
     {"fp8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
      fp8_scale_shape, has_e4m3_codes},
@@ -368,23 +359,21 @@ constexpr LoaderRule kRules[] = {
      is_fp8_block},
     {"int8.scale-present", "", "all", kError, "every INT8 weight has its scale", int8_scale_present,
      has_int8_codes},
-    {"int8.scale-dtype", "", "all", kError, "scales of INT8 weights are F32 or BF16", part_dtypes,
+    {"int8.scale-dtype", "", "all", kError, "scales of INT8 weights are F32 or BF16", kByStructure,
      has_int8_codes},
     {"int8.scale-shape", "", "all", kError,
-     "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape, has_int8_codes},
+     "the scale of an [N, K] weight is [N, 1], or a value per block", kByStructure, has_int8_codes},
     {"int8.scale-values", "", "all", kError, "every scale is finite and not zero",
      bad_values<Sign::kEither, Part::kScale, Part::kDeqScale>, has_int8_codes, kReadsValues},
     {"int4.parts", "", "all", kError, "an INT4 weight has codes, scales and its dimensions",
-     parts_present, has_int4_codes},
-    {"int4.dtypes", "", "all", kError, "scales of INT4 weights are BF16, F16 or F32", part_dtypes,
+     kByStructure, has_int4_codes},
+    {"int4.dtypes", "", "all", kError, "scales of INT4 weights are BF16, F16 or F32", kByStructure,
      has_int4_codes},
     {"int4.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [N, groups], groups of equal length in whole words of codes",
-     scale_shape, has_int4_codes},
+     kByStructure, has_int4_codes},
     {"int4.part-shapes", "", "all", kError,
-     "zero points are [N/8, groups], an order of groups is [K], dimensions are two",
-     structure<kShapeMismatch, Part::kWeight, Part::kZeroPoint, Part::kGroupOrder,
-               Part::kDimensions>,
+     "zero points are [N/8, groups], an order of groups is [K], dimensions are two", kByStructure,
      has_int4_codes},
     {"int4.scale-values", "", "all", kError, "every scale is finite and not zero",
      bad_values<Sign::kEither, Part::kScale>, has_int4_codes, kReadsValues},
@@ -392,14 +381,14 @@ constexpr LoaderRule kRules[] = {
      "weight_shape is the shape of the weight, weight_g_idx names existing groups", int4_tables,
      has_int4_codes, kReadsValues},
     {"nvfp4.parts", "", "all", kError, "an NVFP4 weight has codes, block scales and a global scale",
-     parts_present, is_nvfp4},
+     kByStructure, is_nvfp4},
     {"nvfp4.dtypes", "", "all", kError, "codes are U8, block scales F8_E4M3, the global scale F32",
-     part_dtypes, is_nvfp4},
+     kByStructure, is_nvfp4},
     {"nvfp4.columns", "", "all", kError, "columns are a multiple of 16", group_columns, is_nvfp4},
     {"nvfp4.scale-shape", "", "all", kError, "block scales of an [N, K] weight are [N, K/16]",
-     scale_shape, is_nvfp4},
-    {"nvfp4.global-one-element", "", "all", kError, "a global scale is one number",
-     structure<kShapeMismatch, Part::kGlobal>, is_nvfp4},
+     kByStructure, is_nvfp4},
+    {"nvfp4.global-one-element", "", "all", kError, "a global scale is one number", kByStructure,
+     is_nvfp4},
     {"nvfp4.global-convention", "", "all", kError,
      "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
      "weight_global_scale divides",

@@ -19,11 +19,6 @@ const EngineLimitsMet& RuleFacts::engine_limits() const {
   return *engine_limits_;
 }
 
-const std::vector<PartFault>& RuleFacts::part_faults() const {
-  if (!part_faults_) part_faults_ = find_part_faults(checkpoint_);
-  return *part_faults_;
-}
-
 const formats::MissingTensors& RuleFacts::missing() const {
   if (!missing_) missing_.emplace(checkpoint_);
   return *missing_;

@@ -15,7 +15,6 @@
 #include <fmt/ranges.h>
 
 #include "check/facts/odd_values.h"
-#include "check/facts/part_faults.h"
 #include "check/rules/loader_rules.h"
 #include "engines/limits.h"
 #include "engines/modules/engine_input.h"
@@ -75,8 +74,6 @@ class RuleFacts : public engines::EngineInput {
 
   /// The limits of engines that the weights meet.
   [[nodiscard]] const EngineLimitsMet& engine_limits() const;
-  /// The faults of weights that are no logical tensors, and so in no other rule's view.
-  [[nodiscard]] const std::vector<PartFault>& part_faults() const;
   /// The tensors that the config promises and that are not here.
   [[nodiscard]] const formats::MissingTensors& missing() const;
 
@@ -84,7 +81,6 @@ class RuleFacts : public engines::EngineInput {
   const Checkpoint& checkpoint_;
   std::uint64_t ranks_;
   mutable std::optional<EngineLimitsMet> engine_limits_;
-  mutable std::optional<std::vector<PartFault>> part_faults_;
   mutable std::optional<formats::MissingTensors> missing_;
 };
 
@@ -224,6 +220,9 @@ void for_each_torn(const RuleInput& input, formats::ExpertJoin experts, const Va
   }
 }
 
+/// The test of rows about parts without which a weight is no logical tensor: opening a checkpoint
+/// tells of these, before any rule is asked.
+inline constexpr void (*kByStructure)(const RuleInput&) = nullptr;
 // For the last columns of a row.
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
 inline constexpr bool kReadsValues = true;

@@ -85,15 +85,17 @@ inline bool is_of_engine(std::string_view rule) {
   return rule.starts_with("engine.");
 }
 
-/// The findings of all rules in a checkpoint that is written for it.
-inline std::vector<check::Finding> run_all_rules(const EditableCheckpoint& edited,
-                                                 const check::RuleOptions& rule_options = {
-                                                     .deep = true, .threads = 2}) {
+/// The findings of all rules in a checkpoint that is written for it; `faults` receives those of its
+/// structure.
+inline std::vector<check::Finding> run_all_rules(
+    const EditableCheckpoint& edited,
+    const check::RuleOptions& rule_options = {.deep = true, .threads = 2},
+    ErrorList* faults = nullptr) {
   const TempDir dir;
   edited.write(dir.path(), rule_options.values);
-  ErrorList faults;
+  ErrorList own;
   formats::OpenOptions options;
-  options.faults = &faults;
+  options.faults = faults != nullptr ? faults : &own;
   const formats::Checkpoint checkpoint = formats::Checkpoint::open(dir.path(), options);
   return check::run_loader_rules(checkpoint, rule_options);
 }
