@@ -96,11 +96,15 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
                          const std::vector<EngineWeight>& kinds) {
   EngineVerdict verdict{
       .engine = &engine, .loads = true, .options = {}, .tensor = {}, .reason = {}};
-  if (!engine.is_written_for(family)) {
+  const auto denied = [&](std::string_view tensor, std::string reason) {
     verdict.loads = false;
-    verdict.reason = fmt::format("it is written for {}, and this is {}",
-                                 fmt::join(engine.written_for, " and "), family);
+    verdict.tensor = tensor;
+    verdict.reason = std::move(reason);
     return verdict;
+  };
+  if (!engine.is_written_for(family)) {
+    return denied("", fmt::format("it is written for {}, and this is {}",
+                                  fmt::join(engine.written_for, " and "), family));
   }
   const auto add_once = [](std::string_view text, std::vector<std::string>& texts) {
     if (!text.empty() && std::ranges::find(texts, text) == texts.end()) texts.emplace_back(text);
@@ -110,13 +114,11 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
     const EngineLoad* load = engine.find_load(dialect, weight.scheme, weight.activations);
     const bool is_refused = limit != nullptr && limit->is_refusal();
     if (is_refused || load == nullptr) {
-      verdict.loads = false;
       verdict.is_known = is_refused;
       verdict.is_silent = is_refused && limit->effect == EngineEffect::kGarbage;
-      verdict.tensor = weight.name;
-      verdict.reason = is_refused ? fmt::format("{} (it loads {})", limit->reason, limit->instead)
-                                  : what_is_not_read(weight, dialect);
-      return verdict;
+      return denied(weight.name,
+                    is_refused ? fmt::format("{} (it loads {})", limit->reason, limit->instead)
+                               : what_is_not_read(weight, dialect));
     }
     const Evidence of_family = engine.family_evidence(weight.family, weight.scheme);
     verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
@@ -131,12 +133,9 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
       if (limit->effect != EngineEffect::kGarbageOption ||
           std::ranges::find(verdict.options, limit->option) == verdict.options.end())
         continue;
-      verdict.loads = false;
       verdict.is_silent = true;
-      verdict.tensor = weight.name;
-      verdict.reason =
-          fmt::format("other weights need {}, with which {}", limit->option, limit->reason);
-      return verdict;
+      return denied(weight.name, fmt::format("other weights need {}, with which {}", limit->option,
+                                             limit->reason));
     }
   }
   // Some options name one way of quantization for the whole model.
@@ -145,14 +144,11 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
   });
   const auto other = std::ranges::find_if(
       kinds, [&](const EngineWeight& weight) { return weight.scheme != kinds.front().scheme; });
-  if (of_all != verdict.options.end() && other != kinds.end()) {
-    verdict.loads = false;
-    verdict.tensor = other->name;
-    verdict.reason = fmt::format("it needs {}, which is for all weights, and there are {} and {}",
-                                 *of_all, formats::scheme_facts(kinds.front().scheme).name,
-                                 formats::scheme_facts(other->scheme).name);
-  }
-  return verdict;
+  if (of_all == verdict.options.end() || other == kinds.end()) return verdict;
+  return denied(other->name,
+                fmt::format("it needs {}, which is for all weights, and there are {} and {}",
+                            *of_all, formats::scheme_facts(kinds.front().scheme).name,
+                            formats::scheme_facts(other->scheme).name));
 }
 
 }  // namespace

@@ -11,12 +11,10 @@ std::uint64_t count_findings(std::span<const Finding> findings, Severity severit
 }
 
 Finding finding_of(const Error& error) {
-  Finding finding;
-  finding.code = error.code();
-  finding.file = error.file();
-  finding.tensor = error.tensor();
-  finding.message = error.message();
-  return finding;
+  return {.code = error.code(),
+          .file = error.file(),
+          .tensor = error.tensor(),
+          .message = error.message()};
 }
 
 Finding remark(std::string message, std::string_view file) {

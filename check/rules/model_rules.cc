@@ -20,10 +20,6 @@ namespace {
 
 constexpr std::size_t kNamesShown = 8;
 
-bool is_stacked(const TensorRule& rule) {
-  return rule.presence == formats::Presence::kStacked;
-}
-
 template <Gap gap>
 void missing(const RuleInput& input) {
   const std::span<const std::string> names = input.facts.missing().of(gap);
@@ -50,7 +46,9 @@ void shapes(const RuleInput& input) {
   // Slices have been compared with their records, and those with the config (rank_slices.h).
   if (input.checkpoint.slicing() != nullptr) return;
   for (const LogicalTensor& tensor : input.weights()) {
-    if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked || tensor.rule->any_shape ||
+    if (tensor.rule == nullptr ||
+        (tensor.rule->presence == formats::Presence::kStacked) != stacked ||
+        tensor.rule->any_shape ||
         (tensor.layer && input.facts.missing().uneven().contains(*tensor.layer)))
       continue;
     const Shape wanted = formats::promised_shape(tensor, input.config());

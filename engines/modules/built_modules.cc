@@ -4,28 +4,17 @@
 #include <unordered_map>
 #include <utility>
 
-#include "formats/base/error.h"
-
 namespace ingot::engines {
 
 namespace {
 
 constexpr std::string_view kExperts = ".experts.";
 
-/// The names of engines for layers for multi-token prediction.
-struct NamesOfDrafts {
-  Engine engine;
-  bool are_own = true;  ///< else those that are stored
-};
-
-bool is_gate_or_up(Role role) {
-  return role == Role::kExpertGate || role == Role::kExpertUp;
-}
-
-std::string_view name_of(const LinearModule& layer, const NamesOfDrafts& names) {
-  if (!names.are_own) return layer.name;
-  if (names.engine == Engine::kSglang && !layer.draft_name.empty()) return layer.draft_name;
-  return is_vllm(names.engine) && !layer.mtp_name.empty() ? layer.mtp_name : layer.name;
+/// With an engine's own names for layers for multi-token prediction, or those that are stored.
+std::string_view name_of(const LinearModule& layer, Engine engine, bool has_draft_names) {
+  if (!has_draft_names) return layer.name;
+  if (engine == Engine::kSglang && !layer.draft_name.empty()) return layer.draft_name;
+  return is_vllm(engine) && !layer.mtp_name.empty() ? layer.mtp_name : layer.name;
 }
 
 /// A layer on its way into a module.
@@ -78,7 +67,7 @@ bool is_vllm(Engine engine) {
 std::string_view joined_name(const LogicalTensor& tensor, Engine engine) {
   if (tensor.rule == nullptr || engine == Engine::kTransformers) return {};
   const Role role = tensor.rule->role;
-  if (is_gate_or_up(role)) return "experts.w13";
+  if (role == Role::kExpertGate || role == Role::kExpertUp) return "experts.w13";
   if (role == Role::kExpertDown) return "experts.w2";
   switch (tensor.rule->fuse) {
     case formats::Fuse::kQaKva:
@@ -96,9 +85,8 @@ BuiltModules::BuiltModules(const Checkpoint& checkpoint, std::span<const LinearM
                            Engine engine, bool has_draft_names) {
   std::unordered_map<std::string, std::size_t> number_of;
   std::vector<std::vector<Member>> members;
-  const NamesOfDrafts names{.engine = engine, .are_own = has_draft_names};
   for (const LinearModule& layer : layers) {
-    const std::string_view name = name_of(layer, names);
+    const std::string_view name = name_of(layer, engine, has_draft_names);
     BuiltModule built = built_of(*layer.tensor, name, engine);
     const auto [place, is_new] = number_of.try_emplace(built.name, modules_.size());
     if (is_new) {

@@ -63,17 +63,13 @@ std::optional<formats::SourceActivations> activations_of(const Checkpoint& check
   }
 }
 
-const Json* quantization_of(const Checkpoint& checkpoint) {
-  const Json& block = formats::quantization_block(checkpoint.config());
-  return block.is_object() ? &block : nullptr;
-}
-
 }  // namespace
 
 EngineInput::EngineInput(const Checkpoint& checkpoint)
-    : quantization(quantization_of(checkpoint)),
+    : quantization(&formats::quantization_block(checkpoint.config())),
       activations(activations_of(checkpoint)),
       modules(find_modules(checkpoint)) {
+  if (!quantization->is_object()) quantization = nullptr;
   if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
     groups.emplace(*quantization, &group_faults);
   const Json& description = checkpoint.description();

@@ -129,15 +129,6 @@ RecordedError parse_error(const Json& json, std::string_view where) {
   return error;
 }
 
-RecordedGlobal parse_global(const Json& json, std::string_view where) {
-  const JsonFields fields(json, where, "original_global");
-  RecordedGlobal global;
-  global.value = static_cast<float>(fields.real("value"));
-  global.divides = fields.boolean("divides");
-  fields.expect_no_more();
-  return global;
-}
-
 }  // namespace
 
 bool Manifest::drops_mtp() const {
@@ -263,8 +254,11 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
   record.source = parse_tensors(fields.array("source"), where, "source");
   record.output = parse_tensors(fields.array("output"), where, "output");
   if (const Json* error = fields.find("error")) record.error = parse_error(*error, where);
-  if (const Json* global = fields.find("original_global"))
-    record.original_global = parse_global(*global, where);
+  if (const auto global = fields.optional_child("original_global")) {
+    record.original_global = {.value = static_cast<float>(global->real("value")),
+                              .divides = global->boolean("divides")};
+    global->expect_no_more();
+  }
   record.home_file = fields.optional_inner_path("home_file");
   fields.expect_no_more();
   return record;
