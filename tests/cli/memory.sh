@@ -4,7 +4,7 @@ source "$(dirname "$0")/expect.sh"
 source "$(dirname "$0")/peak.sh"
 ingot=$1
 if [ "$2" = small ]; then
-  layers=(2 8) limits=(128MiB 512MiB) widths=(--hidden 2048 --moe-intermediate 512 --experts 8 --vocab 8192)
+  layers=(2 6) limits=(128MiB 512MiB) widths=(--hidden 2048 --moe-intermediate 512 --experts 8 --vocab 8192)
 else
   runs=3
   layers=(2 20) limits=(512MiB 4GiB) widths=(--experts 4 --vocab 16384)
