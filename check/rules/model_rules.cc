@@ -41,27 +41,6 @@ std::optional<std::uint64_t> expert_number(std::string_view name) {
   return take_number(behind, "");
 }
 
-template <bool stacked>
-void shapes(const RuleInput& input) {
-  // Slices have been compared with their records, and those with the config (rank_slices.h).
-  if (input.checkpoint.slicing() != nullptr) return;
-  for (const LogicalTensor& tensor : input.weights()) {
-    if (tensor.rule == nullptr ||
-        (tensor.rule->presence == formats::Presence::kStacked) != stacked ||
-        tensor.rule->any_shape ||
-        (tensor.layer && input.facts.missing().uneven().contains(*tensor.layer)))
-      continue;
-    const Shape wanted = formats::promised_shape(tensor, input.config());
-    if (tensor.shape != wanted)
-      input.findings.add(tensor.rule,
-                         input.violation_at(input.codes_of(tensor), kShapeMismatch,
-                                            fmt::format("has shape {}, config.json promises {}",
-                                                        formats::shape_text(tensor.shape),
-                                                        formats::shape_text(wanted)),
-                                            tensor.name));
-  }
-}
-
 void expert_ids(const RuleInput& input) {
   missing<Gap::kExpert>(input);
   // Opening tells of main layers.
@@ -173,7 +152,7 @@ constexpr LoaderRule kRules[] = {
     {"moe.routing", "", "all", kError,
      "groups divide the experts, and those that are kept have as many as a token gets", routing},
     {"moe.stacked-shape", "", "all", kError, "stacked experts are [E, 2I, H] and [E, H, I]",
-     shapes<true>},
+     kByStructure},
     {"router.correction-bias", "", "all", kError,
      "with topk_method noaux_tc every router has its e_score_correction_bias",
      missing<Gap::kCorrectionBias>},
@@ -202,7 +181,7 @@ constexpr LoaderRule kRules[] = {
     {"model.complete", "", "all", kError, "every tensor that the config promises exists",
      missing<Gap::kOther>},
     {"model.shape", "", "all", kError, "every tensor has the shape that the config promises",
-     shapes<false>},
+     kByStructure},
 };
 
 }  // namespace

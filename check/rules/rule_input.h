@@ -220,8 +220,8 @@ void for_each_torn(const RuleInput& input, formats::ExpertJoin experts, const Va
   }
 }
 
-/// The test of rows about parts without which a weight is no logical tensor: opening a checkpoint
-/// tells of these, before any rule is asked.
+/// The test of rows about parts and shapes of weights: opening a checkpoint tells of these faults,
+/// before any rule is asked.
 inline constexpr void (*kByStructure)(const RuleInput&) = nullptr;
 // For the last columns of a row.
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
