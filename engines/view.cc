@@ -1,7 +1,6 @@
 #include "engines/view.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <tuple>
@@ -10,6 +9,8 @@
 
 #include "engines/readers/config_reader.h"
 #include "formats/base/error.h"
+#include "formats/base/words.h"
+#include "formats/text/list_text.h"
 
 namespace ingot::engines {
 
@@ -23,33 +24,16 @@ struct NumberedName {
 
 NumberedName split_numbers(std::string_view name) {
   NumberedName split{.words = {""}, .numbers = {}};
-  while (!name.empty()) {
-    const std::string_view word = name.substr(0, name.find('.'));
-    name.remove_prefix(std::min(name.size(), word.size() + 1));
-    std::uint64_t number = 0;
-    const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (!word.empty() && fault == std::errc() && end == word.data() + word.size()) {
-      split.numbers.push_back(number);
-      split.words.emplace_back(name.empty() ? "" : ".");
-      continue;
+  for (const std::string_view word : name_words(name)) {
+    if (word.data() != name.data()) split.words.back() += '.';
+    if (const auto number = number_from<std::uint64_t>(word)) {
+      split.numbers.push_back(*number);
+      split.words.emplace_back();
+    } else {
+      split.words.back() += word;
     }
-    split.words.back() += word;
-    if (!name.empty()) split.words.back() += '.';
   }
   return split;
-}
-
-std::string ranges_text(const std::set<std::uint64_t>& numbers) {
-  if (numbers.size() == 1) return std::to_string(*numbers.begin());
-  std::string text;
-  for (auto at = numbers.begin(); at != numbers.end();) {
-    const std::uint64_t first = *at;
-    std::uint64_t last = first;
-    while (++at != numbers.end() && *at == last + 1) last = *at;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
-    if (last != first) text += fmt::format("-{}", last);
-  }
-  return "{" + text + "}";
 }
 
 using Numbers = std::vector<std::uint64_t>;
@@ -134,7 +118,8 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
       for (std::size_t i = 0; i < kind.words.size(); ++i) {
         row.name += kind.words[i];
         if (i == ranges.size()) continue;
-        row.name += ranges_text(ranges[i]);
+        const std::string numbers = ranges_text(ranges[i], "-", ",");
+        row.name += ranges[i].size() == 1 ? numbers : "{" + numbers + "}";
         row.count *= ranges[i].size();
       }
       view.modules.push_back(std::move(row));

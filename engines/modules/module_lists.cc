@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "formats/base/error.h"
+#include "formats/base/words.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -136,14 +137,11 @@ bool ExcludedModules::in_vllm(const BuiltModule& module) const {
 
 // modelopt_quant.py:379.
 bool ExcludedModules::in_sglang(const BuiltModule& module) const {
+  const std::vector<std::string_view> words = name_words(module.name);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (patterns_[i].matches(module.name)) return true;
-    std::string_view rest = module.name;
-    while (!rest.empty()) {
-      const std::string_view word = rest.substr(0, rest.find('.'));
-      if (patterns_[i].matches(word)) return true;
-      rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    }
+    const auto is_match = [&](std::string_view word) { return patterns_[i].matches(word); };
+    if (std::ranges::any_of(words, is_match)) return true;
     const std::string_view tail = last_word(entries_[i]);
     if (is_in(kLatentParts, tail) && contains(last_word(module.name), tail)) return true;
   }

@@ -16,6 +16,7 @@
 #include "formats/base/error.h"
 #include "formats/base/words.h"
 #include "formats/json/json.h"
+#include "formats/text/list_text.h"
 
 namespace ingot::shard {
 
@@ -216,18 +217,6 @@ Json slots_json(const ByRank& by_rank) {
   return list;
 }
 
-/// `0, 2 to 5`.
-std::string ranges_text(const std::set<std::uint32_t>& numbers) {
-  std::vector<std::string> ranges;
-  for (auto at = numbers.begin(); at != numbers.end();) {
-    const std::uint32_t first = *at;
-    std::uint32_t last = first;
-    while (++at != numbers.end() && *at == last + 1) last = *at;
-    ranges.push_back(first == last ? std::to_string(first) : fmt::format("{} to {}", first, last));
-  }
-  return fmt::format("{}", fmt::join(ranges, ", "));
-}
-
 }  // namespace
 
 std::set<std::uint32_t> layers_with_experts(const formats::TensorSource& model) {
@@ -275,8 +264,9 @@ ExpertMap ExpertMap::parse(std::string_view text, std::string_view where,
       if (layer && (!limits.layers || limits.layers->contains(*layer))) {
         map.layers_[*layer].by_rank = reader.read_slots(list, layer);
       } else {
-        reader.fault(fmt::format("has a list for layer '{}', layers with experts are {}", key,
-                                 limits.layers ? ranges_text(*limits.layers) : "numbers"));
+        reader.fault(
+            fmt::format("has a list for layer '{}', layers with experts are {}", key,
+                        limits.layers ? ranges_text(*limits.layers, " to ", ", ") : "numbers"));
       }
     }
     for (const std::uint32_t layer : limits.layers.value_or(std::set<std::uint32_t>())) {
