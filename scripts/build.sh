@@ -15,7 +15,7 @@ elif command -v ccache >/dev/null; then
   launcher="env;CCACHE_BASEDIR=$PWD;CCACHE_NOHASHDIR=1;CCACHE_INODECACHE=1"
   options+=("-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache")
 fi
-# Assertions name files as they do with ccache, relative to the build: the same bytes in any folder.
-[[ ${options[*]} == *ccache* ]] || export CXXFLAGS="${CXXFLAGS:-} -ffile-prefix-map=$PWD=../.."
+# Assertions name files relative to the build: the same bytes in any folder.
+export CXXFLAGS="${CXXFLAGS:-} -ffile-prefix-map=$PWD=../.."
 cmake --preset "$preset" "${options[@]}" >&2
 cmake --build --preset "$preset" -j "$(nproc)" ${1:+--target "$@"} >&2

@@ -30,7 +30,7 @@ struct VerifyFlags : MeasurementFlags {
 };
 
 // Options that a part, and the join, state for themselves.
-constexpr std::array kOwnOptions = {
+constexpr std::array kPartOptions = {
     OwnOption{"--part"},         OwnOption{"--threads"}, OwnOption{"--mem-limit"},
     OwnOption{"--progress"},     OwnOption{"--html"},    OwnOption{"--markdown"},
     OwnOption{"--worst"},        OwnOption{"--reports"}, OwnOption{"--json", false},
@@ -51,7 +51,7 @@ constexpr std::array kOwnOptions = {
     throw Error(ErrorCode::kCorrupt, "its part.words do not record an ingot verify command")
         .in_file(reports.front().string());
   }
-  command.words = words_without(command.words, kOwnOptions);
+  command.words = words_without(command.words, kPartOptions);
   std::vector<std::string> own;
   const auto add = [&](const char* option, const std::string& value) {
     if (table.is_given(option)) own.insert(own.end(), {option, value});
@@ -140,7 +140,7 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
     answer().is_json = true;
     answer().add(verify::part_json(
         report, options,
-        {.directory = line.directory, .words = words_without(line.words, kOwnOptions)}));
+        {.directory = line.directory, .words = words_without(line.words, kPartOptions)}));
     return kExitDone;
   }
   // First where no disk can be full.

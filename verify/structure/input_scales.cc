@@ -20,7 +20,7 @@ using formats::StoredTensor;
 
 namespace {
 
-constexpr std::string_view kRule = "structure.input-scale";
+constexpr std::string_view kInputScaleRule = "structure.input-scale";
 /// The error that FP32 arithmetic may cause, in any program.
 constexpr float kSlack = 1e-5F;
 
@@ -120,15 +120,16 @@ std::uint64_t compare_input_scales(const Checkpoint& output,
     };
     const auto range = joint.find(group_of(tensor));
     if (range == joint.end()) {
-      found.warning(kRule, fact("has no range in the file of activation statistics"));
+      found.warning(kInputScaleRule, fact("has no range in the file of activation statistics"));
       continue;
     }
     ++n_compared;
     const float wanted = wanted_scale(tensor, range->second);
     const float value = stored_scale(output, index);
     if (std::fabs(value - wanted) <= kSlack * wanted) continue;
-    found.error(kRule, fact(fmt::format("is {:.6g}, the activation statistics give {:.6g}", value,
-                                        wanted)));
+    found.error(
+        kInputScaleRule,
+        fact(fmt::format("is {:.6g}, the activation statistics give {:.6g}", value, wanted)));
   }
   return n_compared;
 }

@@ -20,7 +20,7 @@ using formats::SchemeId;
 /// Groups of so many columns of one row lie in one tile.
 constexpr std::uint64_t kFineCols = 128;
 /// A decoded value over its scale may lie an FP32 rounding below its code.
-constexpr float kSlack = 1 - 0x1p-12F;
+constexpr float kReached = 1 - 0x1p-12F;
 
 bool has_exponent_scales(SchemeId scheme) {
   return formats::scheme_facts(scheme).scale_dtype == formats::DType::kF8E8M0;
@@ -160,7 +160,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
       const std::span output(tile.output.row(r) + g * group, n);
       const float scale = magnitude_of(scheme_, scales[g]);
       const float code = (codes_tell ? amax_of(output) : largest[r * groups + g]) / scale;
-      if (!(code < bound * kSlack) || !(scale > floor)) {
+      if (!(code < bound * kReached) || !(scale > floor)) {
         ++found.groups;
         continue;
       }
@@ -180,7 +180,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
 bool GroupCodes::are_settled(std::size_t first, std::size_t n) const {
   for (std::size_t at = first; at < first + n; ++at) {
     if (is_rounded_[at].load(std::memory_order_relaxed) == 0 ||
-        reach_[at].load(std::memory_order_relaxed) < kSlack)
+        reach_[at].load(std::memory_order_relaxed) < kReached)
       return false;
   }
   return true;
@@ -239,13 +239,13 @@ GroupReach GroupCodes::finish() {
     if (is_rounded_[i].load() == 0) continue;
     ++found.groups;
     const float reach = reach_[i].load();
-    if (reach >= kSlack) continue;
+    if (reach >= kReached) continue;
     ++found.coarse;
     found.least = std::min(found.least, static_cast<double>(reach));
   }
   if (shared_ == 1) {
     found.scale = scale_.load();
-    found.fills = reach_[0].load() >= kSlack;
+    found.fills = reach_[0].load() >= kReached;
   }
   reach_.reset();
   is_rounded_.reset();

@@ -22,7 +22,7 @@ using formats::StackOrder;
 
 constexpr std::uint64_t kMostExperts = 16, kLeastExperts = 3;
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 26;
-constexpr std::uint64_t kBandElements = std::uint64_t{1} << 20;
+constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 constexpr double kDeviations = 3;
 // Never surer than a report can say with four digits.
 constexpr double kSurest = 0.9999;
@@ -38,7 +38,7 @@ Strengths strengths_of(const formats::Checkpoint& source, const LogicalTensor& s
   Strengths found{.rows = std::vector<double>(n_rows), .cols = std::vector<double>(n_cols)};
   std::optional<formats::ScaleReader> scales;
   if (is_quantized(stack)) scales.emplace(source, stack, formats::ScalePolicy{.allow_zero = true});
-  const std::uint64_t step = std::max<std::uint64_t>(kBandElements / n_cols / 128 * 128, 128);
+  const std::uint64_t step = std::max<std::uint64_t>(kElementsAtOnce / n_cols / 128 * 128, 128);
   std::vector<std::byte> codes;
   std::vector<float> values;
   for (std::uint64_t row = 0; row < n_rows; row += step) {
