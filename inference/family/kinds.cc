@@ -154,12 +154,11 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
     if (!is_scaled) config.rope = {.theta = config.rope.theta};
     config.rope.theta = theta.value_or(config.rope.theta);
   }
-  // longrope asks for it.
-  if (!parameters.flag("long_rope", true)) config.max_position_embeddings = 0;
   if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
   GroupedSpec spec =
       grouped_attention(config, {.dim = rotated_values(config, parameters),
-                                 .interleaved = parameters.flag("interleaved", false)});
+                                 .interleaved = parameters.flag("interleaved", false),
+                                 .may_be_long = parameters.flag("long_rope", true)});
   spec.norms = parameters.word("head_norms", HeadNorm::kPerHead, kHeadNorms);
   if (!parameters.flag("has_head_norms", true)) spec.norms = HeadNorm::kNone;
   parameters.set(spec, kGroupedRows);

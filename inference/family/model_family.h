@@ -32,8 +32,9 @@ struct RopeBands {
   std::vector<double> factors;      ///< longrope: of the period of each pair
   double part = 1;                  ///< proportional: of the pairs, the first turn, the others stay
 };
-/// Those of `rope_parameters` or `rope_scaling`.
-RopeBands rope_bands(const formats::ModelConfig& config);
+/// Those of `rope_parameters` or `rope_scaling`. Unless it `may_be_long`, longrope has its short
+/// factors for contexts of any length.
+RopeBands rope_bands(const formats::ModelConfig& config, bool may_be_long = true);
 
 /// Frequencies of the pairs of a rotated slice of `dim` values, with the scaling that the config
 /// has (whatever the length of the context), computed in FP32 as transformers does. kUnsupported

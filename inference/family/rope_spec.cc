@@ -68,7 +68,7 @@ void stretch_long_waves(const formats::RopeConfig& config, const RopeBands& band
 // Phi-3: each pair has a factor, one for contexts up to the original length and one for longer
 // ones; the latter count where the model is made for such contexts.
 void read_long(const formats::ModelConfig& config, const formats::JsonFields& scaling,
-               RopeBands& bands) {
+               bool may_be_long, RopeBands& bands) {
   constexpr const char* kOriginal = "original_max_position_embeddings";
   const std::uint64_t original = required(
       config.rope.original_max_position_embeddings.value_or(
@@ -77,7 +77,7 @@ void read_long(const formats::ModelConfig& config, const formats::JsonFields& sc
   const double longest = static_cast<double>(config.max_position_embeddings);
   const double factor = config.rope.factor.value_or(longest / static_cast<double>(original));
   const bool is_long = config.max_position_embeddings > original;
-  const char* key = is_long ? "long_factor" : "short_factor";
+  const char* key = is_long && may_be_long ? "long_factor" : "short_factor";
   const formats::Json* factors = scaling.optional_array(key);
   if (factors == nullptr) refuse(fmt::format("'{}' of rope is missing", key));
   for (const formats::Json& one : *factors) {
@@ -103,7 +103,7 @@ double pair_of_turns(double turns, double dim, double theta, double length) {
 
 }  // namespace
 
-RopeBands rope_bands(const formats::ModelConfig& config) {
+RopeBands rope_bands(const formats::ModelConfig& config, bool may_be_long) {
   const auto scaling = rope_fields(config);
   if (!scaling) return {};
   RopeBands bands{.truncate = scaling->boolean("truncate", true)};
@@ -111,7 +111,7 @@ RopeBands rope_bands(const formats::ModelConfig& config) {
   bands.high = scaling->optional_real("high_freq_factor", 0, 1e9).value_or(bands.high);
   bands.magnitude = scaling->optional_real("attention_factor", 0, 1e6);
   bands.part = scaling->optional_real("partial_rotary_factor", 0, 1).value_or(1);
-  if (scaling_of(config.rope) == Scaling::kLong) read_long(config, *scaling, bands);
+  if (scaling_of(config.rope) == Scaling::kLong) read_long(config, *scaling, may_be_long, bands);
   return bands;
 }
 

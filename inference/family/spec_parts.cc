@@ -165,7 +165,8 @@ GroupedSpec grouped_attention(const ModelConfig& config, const GroupedRope& form
   spec.biases = config.attention_bias;
   const std::size_t rotated = form.dim.value_or(spec.head_dim);
   if (rotated > 0)
-    spec.rope = rope_spec(config.rope, rotated, form.interleaved, rope_bands(config));
+    spec.rope =
+        rope_spec(config.rope, rotated, form.interleaved, rope_bands(config, form.may_be_long));
   spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
   return spec;
 }

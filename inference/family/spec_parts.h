@@ -70,6 +70,7 @@ LatentSpec latent_attention(const formats::ModelConfig& config, bool has_positio
 struct GroupedRope {
   std::optional<std::size_t> dim = {};  ///< the first so many; without: all
   bool interleaved = false;
+  bool may_be_long = true;  ///< longrope has the long factors for long contexts
 };
 /// Grouped-query attention with a norm per head; values are as wide as keys.
 GroupedSpec grouped_attention(const formats::ModelConfig& config, const GroupedRope& rope = {});

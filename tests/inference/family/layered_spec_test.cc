@@ -69,6 +69,15 @@ TEST(LayeredSpecs, TakeOptionsThatNoRecordingHas) {
     EXPECT_TRUE(body<GroupedSpec>(forward_spec(name, {{"/attention_bias", true}})).biases) << name;
 }
 
+TEST(LayeredSpecs, ScaleLongRopeWithShortFactors) {
+  const RopeSpec rope =
+      body<GroupedSpec>(forward_spec("phimoe", {{"/rope_scaling/long_mscale", 1.5},
+                                                {"/rope_scaling/long_factor/0", 9}}))
+          .rope;
+  EXPECT_EQ(rope.magnitude, 1.5F);
+  EXPECT_EQ(rope.freqs[0], 1.0F);
+}
+
 // Keys that no reader of these models takes; releases leave them null.
 TEST(LayeredSpecs, LeaveOutWhatReadersDo) {
   EXPECT_EQ(body<GroupedSpec>(forward_spec("jamba", {{"/sliding_window", 6}})).window, 0U);
