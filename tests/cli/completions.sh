@@ -118,15 +118,13 @@ offers "bash" ingot completions b
 offers "--thinking --threads" ingot generate d --th
 offers "--no-thinking" ingot generate d --no
 offers "" ingot convert --tp ""
+for shell in zsh fish; do "$ingot" completions $shell >"$work/$shell" || fail "completions $shell"; done
 for command in $(sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p' "$work/help" | head -14); do
   # Every option of --help is offered.
   "$ingot" "$command" --help | grep -o '^  \(-h,\)\?--[a-z0-9-]*' | sed 's/.*--/--/' | sort -u >"$work/wanted"
   complete_words ingot "$command" -- | sort -u >"$work/got"
   comm -23 "$work/wanted" "$work/got" | grep -q . && fail "$command: bash does not offer $(comm -23 "$work/wanted" "$work/got" | paste -sd' ')"
-  for shell in zsh fish; do
-    "$ingot" completions $shell >"$work/$shell" || fail "completions $shell"
-    grep -qw -- "$command" "$work/$shell" || fail "no $command for $shell"
-  done
+  for shell in zsh fish; do grep -qw -- "$command" "$work/$shell" || fail "no $command for $shell"; done
 done
 if command -v zsh >/dev/null; then zsh -n "$work/zsh" || fail "the syntax of zsh completions"; fi
 if command -v fish >/dev/null; then

@@ -44,7 +44,8 @@ for module in modules:
     assert before[module + ".weight_packed"] == after[module + ".weight_packed"]
     ratio = single(joint / own)
     scales = before[module + ".weight_scale"]
-    wanted = bytes(nearest(single(VALUES[code] * ratio)) for code in scales)
+    rescaled = bytes(nearest(single(value * ratio)) for value in VALUES)
+    wanted = bytes(rescaled[code] for code in scales)
     assert wanted == after[module + ".weight_scale"], module
     if ratio == 0.5:
         assert all(VALUES[a] * 2 == VALUES[b] for a, b in zip(wanted, scales))

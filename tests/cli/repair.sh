@@ -143,7 +143,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.safetensors")):
     for name, facts in json.loads(data[8 : 8 + length]).items():
         if name.endswith(("input_scale", "activation_scale", "input_global_scale")):
             module = name.rsplit(".", 1)[0]
-            found[module] = struct.unpack("<f", data[8 + length + facts["data_offsets"][0] :][:4])[0]
+            found[module] = struct.unpack_from("<f", data, 8 + length + facts["data_offsets"][0])[0]
 assert found
 print(sorted(found.items()))
 P
