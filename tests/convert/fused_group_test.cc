@@ -25,12 +25,19 @@ std::string partner_of(const std::string& weight) {
   return "";
 }
 
+// Largest magnitude of a weight of the example, decoded once per process.
+float amax_of(const std::string& weight) {
+  static const OutputTensors source = read_output(tiny_v32());
+  static std::map<std::string, float> known;
+  const auto [at, is_new] = known.try_emplace(weight);
+  if (is_new) at->second = largest_magnitude(released_values(source, weight));
+  return at->second;
+}
+
 // Largest magnitude of a weight and of the weights fused with it.
-float group_amax(const OutputTensors& source, const std::string& weight) {
-  float amax = largest_magnitude(released_values(source, weight));
+float group_amax(const std::string& weight) {
   const std::string partner = partner_of(weight);
-  if (!partner.empty()) amax = std::max(amax, largest_magnitude(released_values(source, partner)));
-  return amax;
+  return partner.empty() ? amax_of(weight) : std::max(amax_of(weight), amax_of(partner));
 }
 
 // Every global scale of an output, by weight.
@@ -72,7 +79,6 @@ std::size_t pairs_in_two_files(const OutputTensors& tensors) {
 using FusedGroup = InTempDir;
 
 TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
-  const OutputTensors source = read_output(tiny_v32());
   const struct {
     const char* dialect;
     const char* suffix;
@@ -90,14 +96,14 @@ TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
     EXPECT_EQ(found.size(), 3U * (64 + 4 + 1) + 5U * 4);
     std::size_t pairs = 0, unequal = 0;
     for (const auto& [weight, global] : found) {
-      const float amax = group_amax(source, weight);
+      const float amax = group_amax(weight);
       const bool divides = std::string_view(row.dialect) == "compressed-tensors";
       EXPECT_EQ(global, divides ? 2688.0F / amax : amax / 2688.0F) << weight;
       const std::string partner = partner_of(weight);
       if (partner.empty()) continue;
       ++pairs;
       EXPECT_EQ(found.at(partner), global) << weight;
-      if (largest_magnitude(released_values(source, weight)) != amax) ++unequal;
+      if (amax_of(weight) != amax) ++unequal;
     }
     EXPECT_EQ(pairs, 2U * (64 + 4 + 1 + 5));
     EXPECT_GT(unequal, 20U) << "members of one magnitude would prove nothing";
@@ -105,16 +111,14 @@ TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
 }
 
 TEST_F(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
-  const OutputTensors source = read_output(tiny_v32());
   Conversion conversion = to_nvfp4(tiny_v32(), dir_ / "out");
   conversion.recipe.choices.search = quantize::ScaleSearch::kFourOverSix;
   conversion.run();
   for (const auto& [weight, global] : globals(read_output(dir_ / "out"), ".weight_global_scale"))
-    EXPECT_EQ(global, 1536.0F / group_amax(source, weight)) << weight;
+    EXPECT_EQ(global, 1536.0F / group_amax(weight)) << weight;
 }
 
 TEST_F(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
-  const OutputTensors source = read_output(tiny_v32());
   for (const bool is_power : {false, true}) {
     const TempDir directory;
     Conversion conversion(tiny_v32(), directory / "out");
@@ -125,7 +129,7 @@ TEST_F(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
     const auto found = globals(read_output(directory / "out"), ".weight_scale");
     std::size_t pairs = 0;
     for (const auto& [weight, scale] : found) {
-      const float exact = group_amax(source, weight) / 448.0F;
+      const float exact = group_amax(weight) / 448.0F;
       EXPECT_EQ(scale, is_power ? std::exp2(std::ceil(std::log2(exact))) : exact) << weight;
       if (partner_of(weight).empty()) continue;
       ++pairs;
@@ -164,7 +168,7 @@ TEST_F(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
   to_nvfp4(dir_ / "in", dir_ / "out").run();
   const OutputTensors output = read_output(dir_ / "out");
   const std::string module = module_of(zeroed);
-  const float amax = largest_magnitude(released_values(source, partner_of(zeroed)));
+  const float amax = amax_of(partner_of(zeroed));
   EXPECT_EQ(output.at(module + ".weight_global_scale").as<float>().front(), 2688.0F / amax);
   for (const char code : output.at(module + ".weight_packed").bytes) ASSERT_EQ(code & 0x77, 0);
   for (const auto code : output.at(module + ".weight_scale").as<std::uint8_t>()) {
