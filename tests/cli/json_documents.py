@@ -194,7 +194,8 @@ def try_all(work):
     run(2, "check", at("synth"), "--source-of", at("int8"))
 
     # Verification, with all levels and a gate that fails; a page that the disk cannot hold, when the report is there.
-    every = ("--levels", "all", "--text", text, "--tokens", "4", *quiet)
+    few = ("--prompts", text, *quiet)
+    every = ("--levels", "all", "--text", text, "--tokens", "4", *few)
     run(0, "verify", example, at("int8"), *every)
     run(0, "verify", at("int8"), "--text", text, *quiet)
     limits = run(0, "verify", example, at("int8"), "--progress", "always")["limits"]
@@ -210,7 +211,7 @@ def try_all(work):
     run(0, "verify", "--join", *reports)
     run(2, "verify", "--join", reports[0])
     run(0, "compare", at("int8"), at("nvfp4"), "--reference", example, *every)
-    run(0, "compare", at("int8"), at("nvfp4"), "--levels", "structure,weights,layers", *quiet)
+    run(0, "compare", at("int8"), at("nvfp4"), "--levels", "structure,weights,layers", *few)
 
     run(0, "generate", example, "--prompt", "What is 2 + 2?", "--greedy", "--draft", "1")
     run(0, "generate", at("ranks"), "--prompt", "2", "--max-new-tokens", "2", "--ranks", "threads")
