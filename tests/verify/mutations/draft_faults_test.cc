@@ -59,10 +59,7 @@ bool fails_weights(const Report& report) {
 }
 
 TEST(DraftFaults, GoodConversionPasses) {
-  VerificationOptions options = kOptions;
-  options.levels.push_back(Level::kDraft);
-  const Pair& good = good_conversion(Good::kInt8);
-  const Report report = verify_pair(good.source, good.output, options);
+  const Report report = report_of([](const Pair&) {});
   EXPECT_TRUE(report.passed());
   EXPECT_GE(report.draft->tokens, kDraftTokens);
   EXPECT_GT(report.draft->source_acceptance(), 0.9);
