@@ -85,7 +85,7 @@ assert all(of["arrived"] <= of["first_token"] + 0.001 <= of["end"] + 0.002 for o
 P
 
 # Layers and answers of the ranks, held against the source; processes and threads find the same.
-verify=(verify "$example" model --levels "layers,greedy" --tokens 8 --profile f32 --progress never)
+verify=(verify "$example" model --levels "layers,greedy" --prompts "$work/prompts" --tokens 8 --profile f32 --progress never)
 hosts 4 "$ingot" "${verify[@]}" --json >"$work/processes" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr" "$work/processes")"
 (cd "$work" && "$ingot" "${verify[@]}" --ranks threads --json) >"$work/threads" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr")"
 (cd "$work" && "$ingot" "${verify[@]}" --json) >"$work/joined" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr")"
@@ -100,7 +100,7 @@ assert processes["greedy"] == joined["greedy"] and processes["greedy"]["equal"] 
 P
 # Stages never hold the same layer: each computes its own, and hands on what it made.
 "$ingot" convert "$example" "$work/staged" --pp 2 --ep 2 --progress never >/dev/null 2>&1 || fail "cut into stages"
-staged=(verify "$example" "$work/staged" --levels "layers,greedy" --tokens 8 --profile f32 --progress never --json)
+staged=(verify "$example" "$work/staged" --levels "layers,greedy" --prompts "$work/prompts" --tokens 8 --profile f32 --progress never --json)
 mpi 4 "$ingot" "${staged[@]}" >"$work/processes" 2>"$work/stderr" || fail "verify stages: $(cat "$work/stderr" "$work/processes")"
 "$ingot" "${staged[@]}" >"$work/joined" 2>"$work/stderr" || fail "verify stages: $(cat "$work/stderr")"
 python3 - "$work/processes" "$work/joined" <<'P' || fail "verify by processes in stages, and joined"
