@@ -17,7 +17,7 @@ python3 -c 'import json,sys; json.dump({"docs": json.load(open(sys.argv[1]))["do
 expect 0 "the outputs of A are closer" "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" \
   --levels weights,layers --progress never
 [ "$(wc -l <"$work/stdout")" -le 40 ] || fail "a comparison is longer than a screen"
-"$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels all --tokens 4 --text "$work/text.json" \
+"$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels structure,weights,layers,greedy --tokens 4 --text "$work/text.json" \
   --json --html "$work/page.html" --markdown "$work/card.md" >"$work/all" 2>/dev/null || fail "--json"
 for word in ">In short<" "<svg" ">reference<" "kdb2"; do grep -q -- "$word" "$work/page.html" || fail "no $word in the page"; done
 grep -q "outputs.kl" "$work/card.md" || fail "no figures in the card"
