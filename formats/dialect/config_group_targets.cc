@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "formats/base/words.h"
@@ -51,8 +53,32 @@ std::vector<std::string> fused_modules(std::string_view module) {
 }  // namespace
 
 struct ConfigGroups::Entries::Found {
+  /// A module that was asked for, and its answers.
+  struct Row {
+    std::string name;
+    std::size_t place = kNone;              ///< of find()
+    std::optional<std::size_t> whole = {};  ///< of find_whole(), once that was asked for
+  };
   std::mutex mutex;
-  std::unordered_map<std::string, std::size_t> places;
+  std::deque<Row> rows;  ///< in the order of their first questions
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  std::size_t last = 0;  ///< number of the row that was asked for last
+
+  /// Rules ask for all modules in one order: the next row is nearly always meant, and no name is
+  /// hashed.
+  Row& row_of(std::string_view module, const Entries& entries) {
+    for (const std::size_t number : {last, last + 1}) {
+      if (number < rows.size() && rows[number].name == module) return rows[last = number];
+    }
+    if (const auto known = numbers.find(module); known != numbers.end())
+      return rows[last = known->second];
+    std::string name(module);
+    const std::size_t place = entries.match(name);
+    last = rows.size();
+    Row& row = rows.emplace_back(Row{.name = std::move(name), .place = place});
+    numbers.emplace(row.name, last);
+    return row;
+  }
 };
 
 ConfigGroups::Entries::Entries() : found(std::make_shared<Found>()) {}
@@ -69,22 +95,29 @@ std::size_t ConfigGroups::Entries::match(const std::string& module) const {
 
 std::size_t ConfigGroups::Entries::find(std::string_view module) const {
   if (texts.empty()) return kNone;
-  std::string name(module);
   // Only expressions take longer than a look into what was found.
-  if (patterns.empty()) return match(name);
+  if (patterns.empty()) return match(std::string(module));
   const std::scoped_lock lock(found->mutex);
-  const auto known = found->places.find(name);
-  if (known != found->places.end()) return known->second;
-  const std::size_t place = match(name);
-  found->places.emplace(std::move(name), place);
-  return place;
+  return found->row_of(module, *this).place;
 }
 
 std::size_t ConfigGroups::Entries::find_whole(std::string_view module) const {
-  std::size_t place = find(module);
-  if (texts.empty() || place != kNone) return place;
-  for (const std::string& fused : fused_modules(module)) place = std::min(place, find(fused));
-  return place;
+  if (texts.empty()) return kNone;
+  const auto of_whole = [&](std::size_t place, const auto& place_of) {
+    if (place != kNone) return place;
+    for (const std::string& fused : fused_modules(module)) place = std::min(place, place_of(fused));
+    return place;
+  };
+  if (patterns.empty())
+    return of_whole(match(std::string(module)),
+                    [&](const std::string& name) { return match(name); });
+  const std::scoped_lock lock(found->mutex);
+  Found::Row& row = found->row_of(module, *this);
+  if (!row.whole) {
+    row.whole = of_whole(row.place,
+                         [&](const std::string& name) { return found->row_of(name, *this).place; });
+  }
+  return *row.whole;
 }
 
 const ConfigGroup* ConfigGroups::named_target(std::string_view module) const {
