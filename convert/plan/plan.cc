@@ -208,29 +208,48 @@ const std::string& Plan::member_path(std::uint32_t member) const {
   return file->members[member - file->first_member].path;
 }
 
+namespace {
+
+// The slices of `at` in so many members of its file.
+void append_slices(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
+                   std::uint32_t first_member, std::uint32_t n_members,
+                   std::vector<PlannedSlice>& slices) {
+  const PlannedPlace& place = plan.places[at.place];
+  std::uint64_t n_bytes = planned.parts[at.part].n_bytes;
+  bool are_distinct = false;
+  if (plan.is_sliced()) {
+    const shard::PartCut cut = plan.part_cut(planned, at.part, place.ep_rank);
+    n_bytes = cut.slice_bytes();
+    are_distinct = cut.n_distinct() > 1;
+  }
+  for (std::uint32_t member = first_member; member < first_member + n_members; ++member) {
+    const std::uint32_t slice = place.first_slice + member;
+    slices.push_back({.member = plan.files[place.file].first_member + member,
+                      .offset = place.offset,
+                      .n_bytes = n_bytes,
+                      .hash = place.first_hash + (are_distinct ? slice : 0),
+                      .place = at.place,
+                      .slice = slice});
+  }
+}
+
+}  // namespace
+
 PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
                       std::uint32_t member) {
-  const PlannedPlace& place = plan.places[at.place];
-  PlannedSlice slice{.member = plan.files[place.file].first_member + member,
-                     .offset = place.offset,
-                     .n_bytes = planned.parts[at.part].n_bytes,
-                     .hash = place.first_hash,
-                     .place = at.place,
-                     .slice = place.first_slice + member};
-  if (!plan.is_sliced()) return slice;
-  const shard::PartCut cut = plan.part_cut(planned, at.part, place.ep_rank);
-  slice.n_bytes = cut.slice_bytes();
-  if (cut.n_distinct() > 1) slice.hash += slice.slice;
-  return slice;
+  std::vector<PlannedSlice> slices;
+  append_slices(plan, planned, at, member, 1, slices);
+  return slices.front();
 }
 
 std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& planned, std::size_t p) {
   const PlannedPart& part = planned.parts[p];
   std::vector<PlannedSlice> all;
   for (std::uint32_t i = part.first_place; i < part.first_place + part.n_places; ++i) {
-    const PartRef at{.part = static_cast<std::uint8_t>(p), .place = i};
-    const std::size_t n_members = plan.files[plan.places[i].file].members.size();
-    for (std::uint32_t m = 0; m < n_members; ++m) all.push_back(slice_at(plan, planned, at, m));
+    const auto n_members =
+        static_cast<std::uint32_t>(plan.files[plan.places[i].file].members.size());
+    append_slices(plan, planned, {.part = static_cast<std::uint8_t>(p), .place = i}, 0, n_members,
+                  all);
   }
   return all;
 }
