@@ -36,7 +36,8 @@ void metadata_format(const RuleInput& input) {
   const Checkpoint& checkpoint = input.checkpoint;
   for (std::uint32_t i = 0; i < checkpoint.files().size(); ++i) {
     const formats::SourceFile& file = checkpoint.files()[i];
-    if (file.data_start == 0) continue;  // no header to be read: the structure has said so
+    // No header to be read, as the structure has said; or one that is planned, and so is ours.
+    if (file.data_start == 0 || !checkpoint.has_data(i)) continue;
     const formats::SafetensorsHeader header =
         formats::parse_safetensors_header(checkpoint.header_bytes(i), file.n_bytes, file.name);
     const auto format = std::ranges::find(
