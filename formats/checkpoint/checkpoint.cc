@@ -331,20 +331,19 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   state->stored = read_headers(located, options.threads, stage.faults());
   state->is_complete = listing.is_complete && stage.faults().empty();
   state->bytes = std::make_unique<CheckpointFiles>(std::move(located));
+  StoredNames names(state->stored);
   settle_copies({.index = listing.has_index ? &listing.index : nullptr,
                  .bytes = state->bytes.get(),
                  .merges_equal = options.merges_copies,
                  .by_index = options.allow_duplicate},
-                state->bytes->files(), state->stored, state->remarks, stage.faults());
-  if (listing.has_index) {
-    const StoredNames names(state->stored);
+                state->bytes->files(), state->stored, names, state->remarks, stage.faults());
+  if (listing.has_index)
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
-  }
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
-  for (std::string& remark : rename_aliases(*state->family, state->stored, state->lost))
-    state->remarks.push_back(std::move(remark));
+  std::vector<std::string> renamed = rename_aliases(*state->family, state->stored, state->lost);
+  if (!renamed.empty()) names = StoredNames(state->stored);
+  std::ranges::move(renamed, std::back_inserter(state->remarks));
   see_flat_stacks(*state->family, state->config, state->stored);
-  const StoredNames names(state->stored);
   state->config.text.prefix = find_text_prefix(state->stored);
   count_mtp_layers(*state->family, state->stored, state->config);
   const StrayCheck strays{
@@ -428,9 +427,9 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   });
   state->is_understood = stage.faults().empty();
   // A caller that knows the tensors has them by their places in `stored`.
+  StoredNames names(state->stored);
   if (!model.tensors)
-    settle_copies({}, state->bytes->files(), state->stored, state->remarks, stage.faults());
-  const StoredNames names(state->stored);
+    settle_copies({}, state->bytes->files(), state->stored, names, state->remarks, stage.faults());
   stage.settle();
   if (model.tensors) {
     // A view of a checkpoint that was judged.

@@ -123,9 +123,8 @@ std::string_view remedy_of(std::optional<bool> are_equal, bool has_indexed) {
 }  // namespace
 
 void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
-                   std::vector<StoredTensor>& stored, std::vector<std::string>& remarks,
-                   ErrorList& faults) {
-  const StoredNames names(stored);
+                   std::vector<StoredTensor>& stored, StoredNames& names,
+                   std::vector<std::string>& remarks, ErrorList& faults) {
   CopyComparison comparison(choice, stored);
   std::map<std::string_view, std::string_view> homes;  // by the index, of tensors with copies
   std::vector<Copies> all;
@@ -183,6 +182,7 @@ void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
   }
   std::size_t i = 0;
   std::erase_if(stored, [&](const StoredTensor&) { return is_left_out[i++]; });
+  names = StoredNames(stored);
 }
 
 namespace {

@@ -42,10 +42,11 @@ struct CopyChoice {
 
 /// Leaves one tensor of each name: the one in the file that the index names, else the first.
 /// Reports the names that several had (kDuplicate), unless `choice` says that one was meant; then
-/// it remarks on them. For a report, few bytes are compared; to merge, all.
+/// it remarks on them. For a report, few bytes are compared; to merge, all. `names` are those of
+/// `stored`, before and afterwards.
 void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
-                   std::vector<StoredTensor>& stored, std::vector<std::string>& remarks,
-                   ErrorList& faults);
+                   std::vector<StoredTensor>& stored, StoredNames& names,
+                   std::vector<std::string>& remarks, ErrorList& faults);
 
 /// Reports tensors that the index names and the files lack, and the reverse. Files that could not
 /// be read have been reported and are passed over. `files` are sorted by name.
