@@ -274,6 +274,15 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   return formats::json_text(config, formats::json_form_of(source.config_text()));
 }
 
+// Whether ranks have other blocks or widths than the whole.
+bool is_realigned(const Plan& plan) {
+  const shard::PaddedWidths& widths = plan.alignments.widths;
+  return widths.vocab != 0 || widths.intermediate != 0 || widths.moe_intermediate != 0 ||
+         std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
+           return planned.alignment.block[0] != 0;
+         });
+}
+
 void derive_index(Plan& plan) {
   if (plan.is_sliced()) return;  // ranks have their own
   if (plan.files.size() == 1 && plan.files[0].name == "model.safetensors") return;
@@ -342,8 +351,10 @@ void derive_json(Plan& plan) {
   }
   derive_index(plan);
   if (!plan.is_sliced()) return;
-  std::string whole = derive_config(plan, false);
-  if (whole != plan.json.config) plan.json.whole_config = std::move(whole);
+  if (is_realigned(plan)) {
+    std::string whole = derive_config(plan, false);
+    if (whole != plan.json.config) plan.json.whole_config = std::move(whole);
+  }
   if (const auto derive = functions_of(*plan.options.layout).derive_json) derive(plan);
 }
 
