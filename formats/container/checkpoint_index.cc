@@ -140,13 +140,15 @@ CheckpointIndex parse_checkpoint_index(std::string_view text, std::string_view n
 }
 
 std::string checkpoint_index_text(const CheckpointIndex& index, std::uint64_t total_bytes) {
-  auto sorted = index.weight_map;
-  std::sort(sorted.begin(), sorted.end());
+  std::vector<const std::pair<std::string, std::string>*> sorted;
+  sorted.reserve(index.weight_map.size());
+  for (const auto& entry : index.weight_map) sorted.push_back(&entry);
+  std::ranges::sort(sorted, [](const auto* a, const auto* b) { return *a < *b; });
   Json weight_map = Json::object();
   auto& members = weight_map.get_ref<Json::object_t&>();
   members.reserve(sorted.size());
   // Not operator[]: ordered_json would look every name up among all earlier ones.
-  for (auto& [tensor, file] : sorted) members.emplace_back(std::move(tensor), std::move(file));
+  for (const auto* entry : sorted) members.emplace_back(entry->first, entry->second);
   Json document = Json::object();
   document[std::string(kMetadata)] = *index.frame.metadata;
   document[std::string(kMetadata)][kTotalSize] = total_bytes;

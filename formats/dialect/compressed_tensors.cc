@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -178,19 +179,18 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
           {"kv_cache_scheme", nullptr}};
 }
 
-/// The tensors that a list may name. Embeddings are no `Linear`; SGLang's `w8a8_int8`, its one
+/// The tensors that no list may name. Embeddings are no `Linear`; SGLang's `w8a8_int8`, its one
 /// loader of INT8 experts, makes a linear of every module that is named.
-std::vector<WrittenTensor> nameable(const WrittenModel& model) {
-  const bool is_int8 =
-      std::all_of(model.tensors.begin(), model.tensors.end(), [](const WrittenTensor& tensor) {
-        return !is_quantized(tensor.scheme) || tensor.scheme == SchemeId::kInt8Channel;
-      });
-  std::vector<WrittenTensor> tensors(model.tensors.begin(), model.tensors.end());
-  std::erase_if(tensors, [&](const WrittenTensor& tensor) {
-    return is_int8 && !is_quantized(tensor.scheme) && tensor.rule != nullptr &&
-           (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
+bool is_unnameable(const WrittenTensor& tensor) {
+  return !is_quantized(tensor.scheme) && tensor.rule != nullptr &&
+         (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
+}
+
+/// Whether all tensors that are quantized are INT8.
+bool is_int8(const WrittenModel& model) {
+  return std::ranges::all_of(model.tensors, [](const WrittenTensor& tensor) {
+    return !is_quantized(tensor.scheme) || tensor.scheme == SchemeId::kInt8Channel;
   });
-  return tensors;
 }
 
 /// True if the source's block gives the right form for every quantized module, and gives no plain
@@ -205,9 +205,12 @@ bool describes(const ConfigGroups& source, const WrittenGroups& written) {
 
 Json quantization_config(const WrittenModel& whole) {
   if (!any_quantized(whole.tensors)) return nullptr;
-  const std::vector<WrittenTensor> tensors = nameable(whole);
+  std::vector<WrittenTensor> tensors;
   WrittenModel model = whole;
-  model.tensors = tensors;
+  if (is_int8(whole)) {
+    std::ranges::remove_copy_if(whole.tensors, std::back_inserter(tensors), is_unnameable);
+    model.tensors = tensors;
+  }
   const WrittenGroups written = written_groups(model);
   const Json* kept = source_block(model.source, kCompressedTensorsDialect);
   if (kept == nullptr) return derived_block(model, written);

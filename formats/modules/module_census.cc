@@ -1,5 +1,7 @@
 #include "formats/modules/module_census.h"
 
+#include <set>
+
 #include "formats/base/words.h"
 
 namespace ingot::formats {
@@ -41,6 +43,7 @@ std::optional<LayeredName> split_layer(std::string_view name) {
 ModuleCensus::ModuleCensus(std::span<const ClassedModule> modules) {
   // A second stack of layers (an encoder of images) is small: its modules go by their names.
   std::vector<std::optional<LayeredName>> split(modules.size());
+  std::set<std::string_view> tails;
   for (std::size_t i = 0; i < modules.size(); ++i) {
     split[i] = split_layer(modules[i].name);
     if (!split[i]) continue;
@@ -50,18 +53,19 @@ ModuleCensus::ModuleCensus(std::span<const ClassedModule> modules) {
       continue;
     }
     layers_.push_back(split[i]->layer);
-    tails_.push_back(split[i]->tail);
+    tails.insert(split[i]->tail);
   }
   sort_unique(layers_);
-  sort_unique(tails_);
+  tails_.assign(tails.begin(), tails.end());
   cells_.assign(layers_.size() * tails_.size(), kAbsent);
+  std::vector<std::uint32_t*> cell_by_module(modules.size(), nullptr);
   for (std::size_t i = 0; i < modules.size(); ++i) {
     if (!split[i]) continue;
-    std::uint32_t& cell = cells_[*cell_of(*split[i])];
+    std::uint32_t& cell = *(cell_by_module[i] = &cells_[*cell_of(*split[i])]);
     cell = cell == kAbsent || cell == modules[i].cls ? modules[i].cls : kMixed;
   }
   for (std::size_t i = 0; i < modules.size(); ++i) {
-    if (!split[i] || cells_[*cell_of(*split[i])] == kMixed) outside_.push_back(modules[i]);
+    if (!split[i] || *cell_by_module[i] == kMixed) outside_.push_back(modules[i]);
   }
 }
 

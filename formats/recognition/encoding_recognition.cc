@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -66,12 +69,19 @@ class Recogniser {
     for (const Block& block : kBlocks) {
       if (block != input_.block) fits.emplace_back(0, block);
     }
+    // Weights have few shapes.
+    const auto before = [](const auto& a, const auto& b) {
+      return std::tie(*a.first, *a.second) < std::tie(*b.first, *b.second);
+    };
+    std::map<std::pair<const Shape*, const Shape*>, std::size_t, decltype(before)> kinds(before);
     for (const FoundParts& found : found_) {
       if (!found.stored.has(Part::kScale)) continue;
       const Shape& weight = input_.stored[found.stored.weight()].shape;
-      const Shape& scale = input_.stored[found.stored[Part::kScale]].shape;
-      if (weight.size() < 2) continue;
-      for (auto& [n, block] : fits) n += is_grid_of(block, weight, scale) ? 1U : 0U;
+      if (weight.size() >= 2) ++kinds[{&weight, &input_.stored[found.stored[Part::kScale]].shape}];
+    }
+    for (const auto& [shapes, count] : kinds) {
+      for (auto& [n, block] : fits)
+        n += is_grid_of(block, *shapes.first, *shapes.second) ? count : 0;
     }
     std::ranges::stable_sort(fits, std::greater<>(), &std::pair<std::size_t, Block>::first);
     for (const auto& [n, block] : fits) blocks_.push_back(block);

@@ -43,7 +43,8 @@ Shape spread_shape(const Shape& grid) {
 
 bool is_grid_of(const Block& block, const Shape& weight, const Shape& scale) {
   const Shape grid = block_scale_shape(weight, block[0], block[1]);
-  return block[0] > 1 ? scale == grid || scale == spread_shape(grid)
+  const bool may_be_spread = scale.size() == grid.size() + 2;
+  return block[0] > 1 ? scale == grid || (may_be_spread && scale == spread_shape(grid))
                       : scale == grid && scale.back() > 1;
 }
 
