@@ -251,7 +251,7 @@ bool sum_same_words(const std::byte* source, const std::byte* output, std::size_
   std::array<double, kRowStep / 2> even, odd;
   auto differs = hn::Zero(kWords);
   for (std::size_t pair = 0; pair < kRowStep / 2; pair += hn::MaxLanes(kPairs)) {
-    const auto load = [pair](const std::byte* step) HWY_ATTR {
+    const auto load = [&](const std::byte* step) HWY_ATTR {
       return hn::LoadU(kWords,
                        reinterpret_cast<const std::uint32_t*>(step + pair * sizeof(std::uint32_t)));
     };
