@@ -256,7 +256,7 @@ def vllm_states(directory, layout, sharded):
     options = argparse.Namespace(
         model=str(directory / "mtp" if sharded and "mtp" in layout else directory), dtype="bfloat16",
         tp=topology["tp"], pp=topology["pp"], ep=topology["ep"] > 0, mtp="mtp" in layout,
-        sharded=sharded, engine="{}", timeout=300,
+        sharded=sharded, engine="{}", timeout=600,
     )
     try:
         with contextlib.redirect_stderr(io.StringIO()):

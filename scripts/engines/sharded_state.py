@@ -22,6 +22,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import queue
 import sys
 import tempfile
 
@@ -219,7 +220,13 @@ def states(options):
         ]
         for process in ranks:
             process.start()
-        found = dict(results.get(timeout=options.timeout) for _ in ranks)
+        found = {}
+        try:
+            while len(found) < n_ranks:
+                found.update([results.get(timeout=options.timeout)])
+        except queue.Empty:
+            silent = f"no answer in {options.timeout} s"
+            found = {rank: silent for rank in range(n_ranks)} | found
         for process in ranks:
             process.kill() if isinstance(found.get(ranks.index(process)), str) else process.join(10)
     for memory in pathlib.Path("/dev/shm").glob(identity + "-*"):  # vLLM leaves it there
