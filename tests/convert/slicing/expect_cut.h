@@ -198,15 +198,22 @@ inline void expect_cut_from(const ValuesByName& whole, const std::filesystem::pa
 }
 
 /// Converts whole and in slices, in one pass each, and compares.
-inline void expect_cut(Conversion conversion, const Cut& cut) {
+inline void expect_cuts(Conversion conversion, std::initializer_list<Cut> cuts) {
   const TempDir directory;
   conversion.output = directory / "whole";
   conversion.run();
-  conversion.output = directory / "sliced";
-  conversion.plan = cut.options();
-  conversion.run();
-  expect_cut_from(values_of(read_output(directory / "whole"), config_of(directory / "whole")),
-                  directory / "sliced", cut);
+  const ValuesByName whole =
+      values_of(read_output(directory / "whole"), config_of(directory / "whole"));
+  for (const Cut& cut : cuts) {
+    conversion.output = directory / cut.name();
+    conversion.plan = cut.options();
+    conversion.run();
+    expect_cut_from(whole, conversion.output, cut);
+  }
+}
+
+inline void expect_cut(const Conversion& conversion, const Cut& cut) {
+  expect_cuts(conversion, {cut});
 }
 
 /// A BF16 model of a few matrices of 128 x 128 blocks and some left over, made once per process.

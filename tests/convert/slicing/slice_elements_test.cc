@@ -50,13 +50,12 @@ TEST_P(SliceElements, AreThoseOfTheQuantizedWhole) {
     expect_cut(conversion, {.ep = 4});
     return;
   }
-  expect_cut(conversion, {.tp = 2, .ep = 2, .etp = 2, .fit = fit});
-  expect_cut(conversion, {.tp = 4, .fit = fit});
+  expect_cuts(conversion, {{.tp = 2, .ep = 2, .etp = 2, .fit = fit}, {.tp = 4, .fit = fit}});
 }
 
 TEST(SliceElementsOf, ReleasedBlocksAreEqualInSmallerOnes) {
-  expect_cut(keeping(synth_model(), ""), {.tp = 2, .fit = TpFit::kRetile});
-  expect_cut(keeping(synth_model(), ""), {.tp = 2, .ep = 2, .etp = 2, .fit = TpFit::kRetile});
+  expect_cuts(keeping(synth_model(), ""), {{.tp = 2, .fit = TpFit::kRetile},
+                                           {.tp = 2, .ep = 2, .etp = 2, .fit = TpFit::kRetile}});
   Conversion conversion(synth_bf16_model(), "");
   conversion.recipe.to = SchemeId::kFp8Block;
   conversion.recipe.choices.dialect = "compressed-tensors";
@@ -75,8 +74,7 @@ TEST(SliceElementsOf, WhatBecameBf16AreThoseOfTheWhole) {
 }
 
 TEST(SliceElementsOf, SharedKvHeadsAreOnAllTheirRanks) {
-  expect_cut(keeping(arch_fixture("qwen3_moe"), ""), {.tp = 4, .ep = 2});
-  expect_cut(keeping(arch_fixture("qwen3_moe"), ""), {.tp = 8});
+  expect_cuts(keeping(arch_fixture("qwen3_moe"), ""), {{.tp = 4, .ep = 2}, {.tp = 8}});
 }
 
 // 510 tokens, which become 512 in the configs of the ranks and 510 again in the whole.
@@ -126,8 +124,8 @@ const std::filesystem::path& stacked_fp8() {
 
 TEST(StackedExperts, AreCutPartByPartUnderTp) {
   expect_cut(keeping(stacked_bf16(), ""), {.tp = 4});
-  expect_cut(keeping(stacked_fp8(), ""), {.tp = 2, .fit = TpFit::kRetile});
-  expect_cut(keeping(stacked_fp8(), ""), {.tp = 1, .etp = 2, .fit = TpFit::kPad});
+  expect_cuts(keeping(stacked_fp8(), ""),
+              {{.tp = 2, .fit = TpFit::kRetile}, {.tp = 1, .etp = 2, .fit = TpFit::kPad}});
 }
 
 TEST(StackedExperts, AreSharedOutUnderEp) {
@@ -137,8 +135,8 @@ TEST(StackedExperts, AreSharedOutUnderEp) {
 
 TEST(StackedExperts, AreSharedOutAndCutUnderBoth) {
   expect_cut(keeping(stacked_bf16(), ""), {.tp = 2, .ep = 4, .etp = 2});
-  expect_cut(keeping(stacked_fp8(), ""), {.tp = 2, .ep = 2, .etp = 2, .fit = TpFit::kRetile});
-  expect_cut(keeping(stacked_fp8(), ""), {.ep = 2, .etp = 4, .fit = TpFit::kPad});
+  expect_cuts(keeping(stacked_fp8(), ""), {{.tp = 2, .ep = 2, .etp = 2, .fit = TpFit::kRetile},
+                                           {.ep = 2, .etp = 4, .fit = TpFit::kPad}});
 }
 
 // Shared experts are cut by four, so that all experts are as wide as four blocks.
