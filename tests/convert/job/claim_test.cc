@@ -9,6 +9,7 @@
 
 #include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
+#include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -268,7 +269,7 @@ TEST_F(Stop, EndsTheHashingOfSideFiles) {
 }
 
 TEST_F(Stop, EndsWhatFollowsTheConversion) {
-  copy_example(dir_ / "in");
+  std::filesystem::copy(synth_model(), dir_ / "in", std::filesystem::copy_options::recursive);
   add_side_file(dir_ / "in", 8 * kMiB);
   Conversion whole(dir_ / "in", dir_ / "whole");
   whole.execute.sha256 = true;
