@@ -58,7 +58,12 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
   if (std::ranges::none_of(model.stored, is_packed)) return false;
   std::vector<std::string> ignored;
   const ConfigGroups groups(quantization_block(config), &ignored);
-  const StoredNames names(model.stored);
+  // Codes of 4 bits, which nearly all are, need no names.
+  std::optional<StoredNames> names;
+  const auto find = [&](std::string_view name) {
+    if (!names) names.emplace(model.stored);
+    return names->find(name);
+  };
   std::set<const ConfigGroup*> unread;
   std::vector<InputMajorWeight> sources;
   std::unordered_map<const StoredTensor*, std::uint32_t> source_of;  // by part
@@ -83,7 +88,7 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
       continue;
     }
     const auto part = [&](std::string_view suffix) {
-      const auto found = names.find(stem + std::string(suffix));
+      const auto found = find(stem + std::string(suffix));
       return found ? std::optional(model.stored[*found]) : std::nullopt;
     };
     const auto scales = part(".weight_scale");
@@ -122,15 +127,15 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
       continue;
     // The order of such a weight is a part of it: that of a run of columns decodes as any other.
     if (source.order) source.form.has_order = source.groups > 1;
-    if (!names.find(stem + ".weight_shape") && model.is_complete) {
+    if (!find(stem + ".weight_shape") && model.is_complete) {
       fault(tensor, ErrorCode::kMissingTensor,
             "is packed without its dimensions (there is no weight_shape; loaders unpack by it)");
     }
     for (const char* suffix : {".weight_packed", ".weight_zero_point", ".weight_g_idx"}) {
-      if (const auto found = names.find(stem + suffix))
+      if (const auto found = find(stem + suffix))
         source_of.emplace(&model.stored[*found], static_cast<std::uint32_t>(sources.size()));
     }
-    if (const auto taken = names.find(stem + ".weight")) {
+    if (const auto taken = find(stem + ".weight")) {
       fault(model.stored[*taken], ErrorCode::kDuplicate,
             fmt::format("is here as well as '{}' (which one is meant? remove the other)",
                         tensor.name));
