@@ -172,9 +172,10 @@ void plan_parts(Plan& plan) {
     add_parts(plan, planned);
     if (leaves_out == nullptr) continue;
     const auto parts = std::span(planned.parts).first(planned.n_parts);
-    const auto rest = std::ranges::stable_partition(
-        parts, [&](const PlannedPart& part) { return !leaves_out(part.part); });
-    planned.n_parts = static_cast<std::uint8_t>(parts.size() - rest.size());
+    const auto rest =
+        std::stable_partition(parts.begin(), parts.end(),
+                              [&](const PlannedPart& part) { return !leaves_out(part.part); });
+    planned.n_parts = static_cast<std::uint8_t>(rest - parts.begin());
   }
 }
 

@@ -135,7 +135,8 @@ const ConfigGroup* ConfigGroups::class_target(std::string_view name) const {
   for (std::size_t place = 0; place < targets_.texts.size(); ++place) {
     const std::string& text = targets_.texts[place];
     if (text.starts_with("re:")) continue;
-    if (!std::ranges::search(name, text, is_same).empty() || text.empty())
+    if (std::search(name.begin(), name.end(), text.begin(), text.end(), is_same) != name.end() ||
+        text.empty())
       return &groups_[targets_.groups[place]];
   }
   return nullptr;

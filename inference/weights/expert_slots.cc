@@ -15,7 +15,7 @@ namespace ingot::inference {
 ExpertSlots::ExpertSlots(const std::vector<Size>& sizes, std::uint64_t budget) : budget_(budget) {
   for (const Size& size : sizes) layers_.push_back(size.layer);
   std::ranges::sort(layers_);
-  layers_.erase(std::ranges::unique(layers_).begin(), layers_.end());
+  layers_.erase(std::unique(layers_.begin(), layers_.end()), layers_.end());
   visits_.resize(layers_.size());
   for (const Size& size : sizes)
     slots_.push_back({.n_bytes = size.n_bytes, .layer = number_of(size.layer)});
