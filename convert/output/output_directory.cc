@@ -140,13 +140,13 @@ OutputState state_beneath(const fs::path& output) {
 }
 
 std::vector<std::string> publish_order(const Plan& plan) {
-  std::vector<std::string> names, beside;
-  for (const formats::SideFile& side : copied_files(plan)) beside.push_back(side.path);
-  for (auto& [name, text] : derived_files(plan)) beside.push_back(std::move(name));
+  std::vector<std::string> names, side_names;
+  for (const formats::SideFile& side : copied_files(plan)) side_names.push_back(side.path);
+  for (auto& [name, text] : derived_files(plan)) side_names.push_back(std::move(name));
   const auto add_directory = [&](const std::string& folder, const std::vector<std::string>& weights,
                                  bool has_index) {
     for (const std::string& name : weights) names.push_back(folder + name);
-    for (const std::string& name : beside) names.push_back(folder + name);
+    for (const std::string& name : side_names) names.push_back(folder + name);
     if (has_index) names.push_back(folder + std::string(formats::kIndexName));
     names.push_back(folder + std::string(formats::kRecordsName));
     names.push_back(folder + std::string(formats::kManifestName));
