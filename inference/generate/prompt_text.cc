@@ -50,7 +50,8 @@ std::vector<std::string> split_prompts(std::string_view text) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) {
       finish();
     } else {
-      current += (current.empty() ? "" : "\n") + std::string(line);
+      if (!current.empty()) current += '\n';
+      current += line;
     }
   }
   finish();
