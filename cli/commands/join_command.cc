@@ -12,6 +12,7 @@
 #include "convert/job/part_journals.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "library/options/flag_table.h"
 
 namespace ingot::cli {
