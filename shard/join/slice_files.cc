@@ -24,6 +24,7 @@ namespace ingot::shard {
 using formats::Json;
 using formats::SliceRecord;
 using formats::StoredTensor;
+using std::string_view_literals::operator""sv;
 
 namespace {
 
@@ -47,7 +48,7 @@ class RecordReader {
     where_ = where;
     depth_ = n_entries_ = 0;
     home_file.clear();
-    field_.clear();
+    field_ = Field::kOther;
     is_record_ = true;
     kept_ = nullptr;
     if (!formats::JsonScanner(line, *this).scan()) {
@@ -72,22 +73,21 @@ class RecordReader {
       put_text(name);
       *kept_ += ':';
     } else if (depth_ == kRecord) {
-      field_ = name;
-    } else if (depth_ == kEntry) {
-      member_ = name;
+      field_ = name == "output"sv      ? Field::kOutput
+               : name == "home_file"sv ? Field::kHomeFile
+                                       : Field::kOther;
+    } else if (is_in_entry()) {
+      find_member(name);
     }
     return true;
   }
   bool string(const std::string& text) {
     if (kept_ != nullptr) {
       put_text(text);
-    } else if (depth_ == kRecord && field_ == "home_file") {
+    } else if (depth_ == kRecord && field_ == Field::kHomeFile) {
       home_file = text;
     } else if (is_in_entry()) {
-      Entry& entry = entries_[n_entries_ - 1];
-      if (member_ == "name") entry.name = text;
-      if (member_ == "file") entry.file = text;
-      if (member_ == "home_file") entry.home_file = text;
+      if (text_ != nullptr) *text_ = text;
     } else {
       refuse_kept();
     }
@@ -100,7 +100,9 @@ class RecordReader {
   bool null() { return scalar("null"); }
 
  private:
-  [[nodiscard]] bool is_in_entry() const { return depth_ == kEntry && field_ == "output"; }
+  enum class Field : std::uint8_t { kOther, kHomeFile, kOutput };
+
+  [[nodiscard]] bool is_in_entry() const { return depth_ == kEntry && field_ == Field::kOutput; }
 
   bool scalar(std::string_view text) {
     if (kept_ != nullptr) {
@@ -113,8 +115,8 @@ class RecordReader {
 
   // For a value of another kind than kept members have.
   void refuse_kept() {
-    if (depth_ == 0 || (depth_ == kRecord && (field_ == "home_file" || field_ == "output")) ||
-        (depth_ + 1 == kEntry && field_ == "output"))
+    if (depth_ == 0 || (depth_ == kRecord && field_ != Field::kOther) ||
+        (depth_ + 1 == kEntry && field_ == Field::kOutput))
       is_record_ = false;
   }
 
@@ -122,16 +124,16 @@ class RecordReader {
     if (depth_ == kMaxDepth)
       throw Error(ErrorCode::kCorrupt, "JSON is nested deeper than {} levels", kMaxDepth)
           .in_file(where_);
-    const bool is_output = depth_ > 0 && field_ == "output";
+    const bool is_output = depth_ > 0 && field_ == Field::kOutput;
     const bool is_object = bracket == '{';
     ++depth_;
     if (depth_ == kRecord || (depth_ == kEntry && is_output)) is_record_ = is_record_ && is_object;
     if (depth_ == kRecord + 1 && is_output) is_record_ = is_record_ && !is_object;
-    if (depth_ == kRecord + 1 && field_ == "home_file") is_record_ = false;
+    if (depth_ == kRecord + 1 && field_ == Field::kHomeFile) is_record_ = false;
     if (kept_ != nullptr) {
       put(std::string_view(&bracket, 1));
     } else if (depth_ == kSlice && is_output) {
-      kept_ = member();
+      kept_ = tree_;
       if (kept_ != nullptr) *kept_ = bracket;
     } else if (depth_ == kEntry && is_output) {
       if (n_entries_ == entries_.size()) entries_.emplace_back();
@@ -139,7 +141,7 @@ class RecordReader {
       for (std::string* text :
            {&entry.name, &entry.file, &entry.home_file, &entry.slice, &entry.piece, &entry.shape})
         text->clear();
-      member_.clear();
+      text_ = tree_ = nullptr;
     }
   }
 
@@ -150,22 +152,31 @@ class RecordReader {
     return true;
   }
 
-  // The kept text of an entry under the key at hand; null: it is not kept.
-  std::string* member() {
+  // Where an entry keeps a text or a tree that has this key.
+  void find_member(std::string_view key) {
     Entry& entry = entries_[n_entries_ - 1];
-    if (member_ == "slice") return &entry.slice;
-    if (member_ == "piece") return &entry.piece;
-    return member_ == "shape" ? &entry.shape : nullptr;
+    text_ = key == "name"        ? &entry.name
+            : key == "file"      ? &entry.file
+            : key == "home_file" ? &entry.home_file
+                                 : nullptr;
+    tree_ = key == "slice"   ? &entry.slice
+            : key == "piece" ? &entry.piece
+            : key == "shape" ? &entry.shape
+                             : nullptr;
   }
 
   void put_text(const std::string& text) {
     const bool is_plain =
         std::ranges::all_of(text, [](char c) { return c >= ' ' && c != '"' && c != '\\'; });
-    put(is_plain ? fmt::format("\"{}\"", text) : Json(text).dump());
+    if (!is_plain) return put(Json(text).dump());
+    put("\"");
+    *kept_ += text;
+    *kept_ += '"';
   }
 
   void put(std::string_view token) {
-    if (std::string_view("{[:").find(kept_->back()) == std::string_view::npos) *kept_ += ',';
+    const char last = kept_->back();
+    if (last != '{' && last != '[' && last != ':') *kept_ += ',';
     *kept_ += token;
   }
 
@@ -173,8 +184,9 @@ class RecordReader {
   std::vector<Entry> entries_;  // the first n_entries_; others keep their memory
   std::size_t n_entries_ = 0, depth_ = 0;
   bool is_record_ = true;  // an object whose kept members have the right kinds
-  std::string field_, member_;
-  std::string* kept_ = nullptr;  // that is being filled
+  Field field_ = Field::kOther;
+  std::string *text_ = nullptr, *tree_ = nullptr;  // of the key at hand; null: it is not kept
+  std::string* kept_ = nullptr;                    // that is being filled
 };
 
 // Slices go to the join in portions of so many.
@@ -327,7 +339,7 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
                           const std::function<void(const RecordedSlice&)>& take) {
   const std::string path = records.string();
   // A model has hundreds of thousands of records, which tell of a few hundred kinds of slices.
-  std::map<std::string, SliceRecord, std::less<>> slices;  // by text
+  std::unordered_map<std::string, SliceRecord> slices;  // by text
   const auto parsed = [&](const std::string& slice, std::string_view where) -> const SliceRecord* {
     if (slice.empty()) return nullptr;
     auto known = slices.find(slice);
