@@ -1,8 +1,10 @@
 #include "formats/family/forward.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace ingot::formats {
 
@@ -59,8 +61,9 @@ Forward read_forward(const Yaml& yaml, const std::function<TensorRule(const Yaml
   if (const Yaml* needs = yaml.find("needs")) forward.needs = needs->texts("needs");
   if (const Yaml* mtp = yaml.find("mtp")) {
     forward.mtp = mtp->text("mtp");
-    if (forward.mtp != "joined" && forward.mtp != "left-out" && forward.mtp != "unsaid")
-      mtp->refuse(fmt::format("mtp '{}' is none of joined, left-out, unsaid", forward.mtp));
+    constexpr std::array<std::string_view, 4> kWays = {"joined", "dense", "left-out", "unsaid"};
+    if (std::ranges::find(kWays, forward.mtp) == kWays.end())
+      mtp->refuse(fmt::format("mtp '{}' is none of {}", forward.mtp, fmt::join(kWays, ", ")));
   }
   const Yaml* blocks = yaml.find("blocks");
   const Yaml* parts = blocks != nullptr ? blocks : yaml.find("mixer");

@@ -38,8 +38,8 @@ struct ForwardPart {
 struct Forward {
   /// Keys of config.json and the only value that each may have, unless it is missing.
   ForwardParameters only;
-  /// Layers for multi-token prediction are `joined`, `left-out`, or `unsaid` where
-  /// they are left out and the config does not count them.
+  /// Layers for multi-token prediction are `joined`, `dense` (joined, without experts), `left-out`,
+  /// or `unsaid` where they are left out and the config does not count them.
   std::string mtp = "joined";
   /// Expressions that must not be 0.
   std::vector<std::string> needs;

@@ -172,7 +172,11 @@ ModelSpec spec_of_file(const formats::Family& family, const ModelConfig& given) 
   Decoder model(config, activation_of(forward));
   require_only(family, config);
   require_needed(family, config);
-  if (forward.mtp != "joined") model.leave_out_mtp();
+  if (forward.mtp == "left-out" || forward.mtp == "unsaid") model.leave_out_mtp();
+  if (forward.mtp == "dense") {
+    std::fill(model.is_moe.begin() + static_cast<std::ptrdiff_t>(model.spec.n_main),
+              model.is_moe.end(), false);
+  }
   if (forward.mtp == "unsaid") model.spec.leaves_out_mtp = true;
   for (const ForwardPart& part : forward.parts) require_said(part, config);
   Parameters ends(family, config, forward.model);

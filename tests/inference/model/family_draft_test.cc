@@ -62,7 +62,7 @@ TEST_P(FamilyDraft, AnswersAreThoseWithoutDrafts) {
   EXPECT_EQ(with.drafts.proposed.size(), 2U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, FamilyDraft, ::testing::Values("hy_v3"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, FamilyDraft, ::testing::Values("hy_v3", "exaone_moe"),
                          [](const auto& suite) { return std::string(suite.param); });
 
 }  // namespace
