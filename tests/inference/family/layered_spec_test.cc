@@ -24,6 +24,21 @@ TEST(LayeredSpecs, SayNothingOfLayersForPrediction) {
   }
 }
 
+// The main layer of that kind has no positions; the config need not say the kind.
+TEST(LayeredSpecs, GiveDenseMtpLayersTheirAttention) {
+  const auto attention = [](const Edits& edits) {
+    const ModelSpec spec = forward_spec("exaone_moe", edits);
+    EXPECT_FALSE(spec.leaves_out_mtp);
+    EXPECT_NE(spec.layers.at(4).find<MlpSpec>(), nullptr);
+    EXPECT_TRUE(body<GroupedSpec>(spec, 1).rope.freqs.empty());
+    EXPECT_FALSE(body<GroupedSpec>(spec, 4).rope.freqs.empty());
+    return body<GroupedSpec>(spec, 4);
+  };
+  EXPECT_EQ(attention({}).window, 13U);
+  EXPECT_EQ(attention({{"/mtp_layer_types", Json::array({"sliding_attention"})}}).window, 13U);
+  EXPECT_EQ(attention({{"/mtp_layer_types", Json::array({"full_attention"})}}).window, 0U);
+}
+
 TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   using enum ErrorCode;
   const auto refused = [](const std::string& name, ErrorCode code,
