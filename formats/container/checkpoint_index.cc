@@ -11,12 +11,12 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::string_view kWeightMap = "weight_map";
-constexpr std::string_view kIndexMetadata = "metadata";
+constexpr std::string_view kMetadata = "metadata";
 constexpr const char* kTotalSize = "total_size";
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kMaxFileNameBytes = 255;  // as in every file system of Linux
 
-Error bad_index(std::string message) {
+Error corrupt(std::string message) {
   return Error(ErrorCode::kCorrupt, std::move(message));
 }
 
@@ -30,7 +30,7 @@ bool is_control(char c) {
 void check_file_name(std::string_view name, std::string_view tensor) {
   const auto refuse = [&](std::string_view fact) {
     // The name itself is shown only where it can be printed.
-    throw bad_index(fmt::format("weight_map names a file {}", fact)).in_tensor(tensor);
+    throw corrupt(fmt::format("weight_map names a file {}", fact)).in_tensor(tensor);
   };
   if (name.empty()) refuse("with an empty name");
   if (name.size() > kMaxFileNameBytes) refuse(fmt::format("with a name of {} bytes", name.size()));
@@ -48,7 +48,7 @@ void check_file_name(std::string_view name, std::string_view tensor) {
 class IndexReader final : public JsonEvents {
  public:
   void begin_object() override {
-    if (depth_ == 0 || is_ignored() || (depth_ == 1 && (in_map() || top_key_ == kIndexMetadata))) {
+    if (depth_ == 0 || is_ignored() || (depth_ == 1 && (in_map() || top_key_ == kMetadata))) {
       if (depth_ == 1 && in_map()) has_map_ = true;
       ++depth_;
     } else {
@@ -63,7 +63,7 @@ class IndexReader final : public JsonEvents {
   void key(std::string&& name) override {
     if (depth_ == 1) {
       if (std::find(top_keys_.begin(), top_keys_.end(), name) != top_keys_.end()) {
-        throw bad_index(fmt::format("key '{}' occurs twice", name));
+        throw corrupt(fmt::format("key '{}' occurs twice", name));
       }
       if (top_keys_.size() == kMaxTopKeys)
         throw Error(ErrorCode::kLimit, "has more than {} keys", kMaxTopKeys);
@@ -80,16 +80,16 @@ class IndexReader final : public JsonEvents {
       index_.weight_map.emplace_back(std::move(key_), std::move(file));
       return;
     }
-    if (depth_ == 2 && top_key_ == kIndexMetadata) {
+    if (depth_ == 2 && top_key_ == kMetadata) {
       if (++n_metadata_ <= kMaxTopKeys) metadata_[key_] = std::move(scalar);
       return;
     }
-    const bool absent_metadata = depth_ == 1 && top_key_ == kIndexMetadata && scalar.is_null();
+    const bool absent_metadata = depth_ == 1 && top_key_ == kMetadata && scalar.is_null();
     if (!is_ignored() && !absent_metadata) wrong_type();
   }
 
   CheckpointIndex take() {
-    if (!has_map_) throw bad_index("has no weight_map");
+    if (!has_map_) throw corrupt("has no weight_map");
     std::vector<std::string_view> names;
     names.reserve(index_.weight_map.size());
     for (const auto& [tensor, file] : index_.weight_map) names.push_back(tensor);
@@ -107,12 +107,12 @@ class IndexReader final : public JsonEvents {
   [[nodiscard]] bool in_map() const { return top_key_ == kWeightMap; }
   /// Inside a value that means nothing to us: other top-level keys, and the members of metadata.
   [[nodiscard]] bool is_ignored() const {
-    return !in_map() && (depth_ >= 2 || (depth_ == 1 && top_key_ != kIndexMetadata));
+    return !in_map() && (depth_ >= 2 || (depth_ == 1 && top_key_ != kMetadata));
   }
   [[noreturn]] void wrong_type() const {
-    if (depth_ == 0) throw bad_index("is not a JSON object");
-    if (depth_ == 1) throw bad_index(fmt::format("{} is not an object", top_key_));
-    throw bad_index("weight_map has a value that is not a string").in_tensor(key_);
+    if (depth_ == 0) throw corrupt("is not a JSON object");
+    if (depth_ == 1) throw corrupt(fmt::format("{} is not an object", top_key_));
+    throw corrupt("weight_map has a value that is not a string").in_tensor(key_);
   }
 
   CheckpointIndex index_;
@@ -150,8 +150,8 @@ std::string checkpoint_index_text(const CheckpointIndex& index, std::uint64_t to
   // Not operator[]: ordered_json would look every name up among all earlier ones.
   for (const auto* entry : sorted) members.emplace_back(entry->first, entry->second);
   Json document = Json::object();
-  document[std::string(kIndexMetadata)] = *index.frame.metadata;
-  document[std::string(kIndexMetadata)][kTotalSize] = total_bytes;
+  document[std::string(kMetadata)] = *index.frame.metadata;
+  document[std::string(kMetadata)][kTotalSize] = total_bytes;
   document[std::string(kWeightMap)] = std::move(weight_map);
   return json_text(document, index.frame.form);
 }

@@ -22,6 +22,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
+constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 // The format bounds none of these; they keep the memory for a hostile header in proportion to its

@@ -13,8 +13,6 @@
 
 namespace ingot::formats {
 
-/// Bytes of the length in front of a header.
-inline constexpr std::uint64_t kLengthBytes = 8;
 /// Longest header that the format allows, in bytes (100 MB, decimal).
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
