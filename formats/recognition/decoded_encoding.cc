@@ -14,7 +14,7 @@ namespace {
 constexpr DTypeSet kScales = {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E8M0, DType::kU8};
 
 // Zero points of four rows to a word, as packed codes have them.
-constexpr std::uint64_t kZerosPerWord = 4;
+constexpr std::uint64_t kByteZerosPerWord = 4;
 
 /// Rows and columns that share a scale, which may be whole rows and whole matrices.
 std::optional<Block> block_of(const DecodedParts& weight) {
@@ -40,7 +40,7 @@ std::optional<std::uint64_t> wanted_numbers(Part part, DType dtype, const Shape&
   if (dtype != DType::kI32) return std::nullopt;
   if (part == Part::kGroupOrder) return codes.back();
   const std::uint64_t across = ceil_div(std::max<std::uint64_t>(codes.back(), 1), block_cols);
-  return ceil_div(n_scales / across, kZerosPerWord) * across;
+  return ceil_div(n_scales / across, kByteZerosPerWord) * across;
 }
 
 }  // namespace
