@@ -232,8 +232,8 @@ bool rope_by_layer(Json& keys) {
 bool windows_by_pattern(Json& keys) {
   constexpr std::array kPatterns = {"sliding_window_pattern", "_sliding_window_pattern",
                                     "global_attn_every_n_layers"};
-  const char* key = *std::ranges::find_if(
-      kPatterns.begin(), kPatterns.end() - 1, [&](const char* one) { return keys.contains(one); });
+  const char* key = *std::ranges::find_if(kPatterns.begin(), kPatterns.end() - 1,
+                                          [&](const char* one) { return keys.contains(one); });
   const auto every = whole_number(json_member(keys, key), kMostLayers);
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
   if (!json_member(keys, kLayerTypes).is_null() || !every || *every == 0 || !n_layers) return false;

@@ -138,9 +138,9 @@ std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters&
 }
 
 BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
-  const std::string type =
-      parameters.has("rope") ? parameters.key("rope")
-                             : formats::entry_of(value_of(model.config, "layer_types"), layer);
+  const std::string type = parameters.has("rope")
+                               ? parameters.key("rope")
+                               : formats::entry_of(value_of(model.config, "layer_types"), layer);
   const bool has_own_rope =
       value_of(model.config, fmt::format("rope_parameters.{}", type)).is_object();
   ModelConfig config = has_own_rope ? formats::config_of_layers(model.config, type) : model.config;

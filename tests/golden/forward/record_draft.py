@@ -6,7 +6,7 @@
 The module is built and filled by vLLM. It gets the states of GOLDEN's last layer after the final norm,
 each with the token that follows, as in one pass over a prompt. Only two kernels are written here: attention,
 since vLLM's reads pages of a cache, and the chosen experts, whose kernel needs widths of 32. Positions count from 1: vLLM takes zeros for the embedding at position 0 of some
-families, and rope depends on distances alone."""
+families, and rope depends only on distances."""
 import json
 import os
 import sys
