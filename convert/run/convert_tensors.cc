@@ -126,7 +126,7 @@ class Worker {
 
 // After a failure only units before it are run, so that the failure returned is the first in plan
 // order whatever the threads did.
-std::exception_ptr run_units(RunContext& context, const TensorRun& run,
+std::exception_ptr run_units(RunContext& context, WindowWriter& writer, const TensorRun& run,
                              const std::vector<WorkUnit>& units) {
   const std::vector<std::size_t> order = order_of(units, run.memory.files_at_once);
   std::atomic<std::size_t> next = 0, failed = units.size();
@@ -136,7 +136,7 @@ std::exception_ptr run_units(RunContext& context, const TensorRun& run,
     Worker worker(context, run);
     while (true) {
       const std::size_t at = next.fetch_add(1, std::memory_order_relaxed);
-      if (at >= order.size()) return;
+      if (at >= order.size()) return writer.help();
       if (order[at] > failed.load(std::memory_order_relaxed)) continue;
       try {
         worker(units[order[at]]);
@@ -214,7 +214,7 @@ TensorRunReport convert_tensors(const TensorRun& run) {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);
     run.threads.check_stop();
   };
-  if (const auto failure = run_units(context, run, work_units(run.plan, run.done))) {
+  if (const auto failure = run_units(context, writer, run, work_units(run.plan, run.done))) {
     writer.abandon();
     run.log("stopped before the end; finished tensors are in the journal");
     std::rethrow_exception(failure);

@@ -51,11 +51,6 @@ std::size_t OutputFiles::default_max_open() {
   return std::clamp(left / 4, kMinOpen, kMaxOpen);
 }
 
-bool OutputFiles::uses_direct() const {
-  const std::lock_guard lock(mutex_);
-  return direct_used_;
-}
-
 // Folders, relative to the directory, are synced once, made or found: an earlier run may have been
 // killed in between. A second thread waits for the first.
 void OutputFiles::prepare_folders(const std::filesystem::path& folder) {

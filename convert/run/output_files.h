@@ -65,7 +65,7 @@ class OutputFiles {
   [[nodiscard]] std::uint64_t n_bytes(std::uint32_t file) const { return slots_[file].n_bytes; }
   [[nodiscard]] std::size_t count() const { return slots_.size(); }
   /// Whether any file has been opened for direct I/O.
-  [[nodiscard]] bool uses_direct() const;
+  [[nodiscard]] bool uses_direct() const { return direct_used_; }
   /// Whether the bytes of every file that was opened are reserved on the disk.
   [[nodiscard]] bool has_reserved() const { return has_reserved_; }
 
@@ -91,7 +91,7 @@ class OutputFiles {
   StagedFiles& staged_;
   const std::filesystem::path directory_;
   bool direct_;
-  std::atomic<bool> has_reserved_ = true;
+  std::atomic<bool> has_reserved_ = true, direct_used_ = false;
   std::size_t max_open_;
   std::deque<Slot> slots_;
 
@@ -99,7 +99,6 @@ class OutputFiles {
   std::condition_variable changed_;
   std::list<std::uint32_t> idle_;  // open and not in use, the longest idle first
   std::size_t n_open_ = 0;
-  bool direct_used_ = false;
 
   std::mutex folders_mutex_;
   std::set<std::filesystem::path> folders_;  // made, and durable

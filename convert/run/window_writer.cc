@@ -106,7 +106,10 @@ void WindowWriter::make_buffers() {
 // Gives a window memory, if there is any to give.
 bool WindowWriter::attach(Window& window) {
   if (!window.buffer.empty()) return true;
-  if (free_buffers_.empty() && buffers_made_ < options_.max_windows) make_buffers();
+  if (free_buffers_.empty() && buffers_made_ < options_.max_windows) {
+    const bool must_write = n_complete_ * options_.window_bytes >= options_.most_waiting_bytes;
+    if (!must_write || ready_.empty()) make_buffers();
+  }
   if (free_buffers_.empty()) return false;
   window.buffer = free_buffers_.back();
   free_buffers_.pop_back();
@@ -129,7 +132,7 @@ WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offs
   if (failure_) std::rethrow_exception(failure_);
   ++window.pins;
   unset_idle(window);
-  if (!free_buffers_.empty() || !queue_.empty() || window.n_waiting > 0) wake(window);
+  if (!free_buffers_.empty() || !ready_.empty() || window.n_waiting > 0) wake(window);
   const std::uint64_t begin = offset - window.start;
   const std::uint64_t n = std::min(n_bytes, window.length - begin);
   return {.bytes = window.buffer.subspan(begin, n), .file = file, .offset = offset};
@@ -160,8 +163,9 @@ void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
   --window.pins;
   if (window.filled == window.length) {
     window.busy = true;
-    queue_.push_back(&window);
-    queued_.notify_one();
+    progress_[lease.file].complete.push_back(&window);
+    ++n_complete_;
+    offer(lease.file);
   } else if (window.pins == 0) {
     set_idle(window);
   }
@@ -177,15 +181,26 @@ void WindowWriter::finish_item(std::uint32_t item) {
   }
 }
 
-// Writes a complete window, if there is one of a file that no other thread writes into: kernels let
-// one thread into a file at a time, and others spin. Direct writes of one file may overlap.
+// Lets a thread write a complete window of a file, if there is one: kernels let one thread into a
+// file at a time, and others spin. Direct writes of one file may overlap. Files take turns, so that
+// no thread searches the windows that wait, which are thousands where many threads make them.
+void WindowWriter::offer(std::uint32_t file) {
+  Progress& progress = progress_[file];
+  if (progress.is_ready || progress.complete.empty()) return;
+  if (progress.writing > 0 && !files_.uses_direct()) return;
+  progress.is_ready = true;
+  ready_.push_back(file);
+  queued_.notify_one();
+}
+
 bool WindowWriter::write_one(std::unique_lock<std::mutex>& lock) {
-  auto chosen = std::ranges::find_if(
-      queue_, [&](const Window* window) { return progress_[window->key.first].writing == 0; });
-  if (chosen == queue_.end() && files_.uses_direct()) chosen = queue_.begin();
-  if (chosen == queue_.end()) return false;
-  Window* window = *chosen;
-  queue_.erase(chosen);
+  if (ready_.empty()) return false;
+  Progress& file = progress_[ready_.front()];
+  ready_.pop_front();
+  file.is_ready = false;
+  Window* window = file.complete.front();
+  file.complete.pop_front();
+  --n_complete_;
   write_out(lock, *window);
   return true;
 }
@@ -205,9 +220,10 @@ bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
 
 // Without the lock meanwhile.
 void WindowWriter::write_out(std::unique_lock<std::mutex>& lock, Window& window) {
-  unsigned& writing_file = progress_[window.key.first].writing;
+  const std::uint32_t file = window.key.first;
   ++writing_;
-  ++writing_file;
+  ++progress_[file].writing;
+  offer(file);
   lock.unlock();
   std::exception_ptr failure;
   try {
@@ -217,9 +233,10 @@ void WindowWriter::write_out(std::unique_lock<std::mutex>& lock, Window& window)
   }
   lock.lock();
   --writing_;
-  --writing_file;
+  --progress_[file].writing;
   window.busy = false;
-  stopping_ ? queued_.notify_all() : queued_.notify_one();
+  offer(file);
+  if (stopping_) queued_.notify_all();
   if (failure) {
     if (!failure_) failure_ = failure;
     freed_.notify_all();
@@ -290,7 +307,7 @@ void WindowWriter::run_writer() {
   while (true) {
     try {
       if (!write_one(lock)) {
-        if (stopping_ && queue_.empty()) return;
+        if (stopping_ && n_complete_ == 0) return;
         queued_.wait(lock);
         continue;
       }
@@ -348,10 +365,19 @@ void WindowWriter::stop_threads() {
   threads_.clear();
 }
 
+void WindowWriter::help() noexcept {
+  std::unique_lock lock(mutex_);
+  try {
+    while (!failure_ && write_one(lock)) continue;
+  } catch (...) {
+    // It is failure_ now, which finish() throws.
+  }
+}
+
 void WindowWriter::finish() {
   {
     std::unique_lock lock(mutex_);
-    freed_.wait(lock, [&] { return failure_ || (queue_.empty() && writing_ == 0); });
+    freed_.wait(lock, [&] { return failure_ || (n_complete_ == 0 && writing_ == 0); });
     if (failure_) std::rethrow_exception(failure_);
     INGOT_CHECK(open_items_.empty());
   }

@@ -51,10 +51,11 @@ class StageTimer {
 /// (twice as fast as `cp` + fsync, at almost no CPU), else buffered with write-behind.
 ///
 /// A window is complete when as many bytes as it has were committed; the plan guarantees that
-/// ranges are disjoint and cover the file. A thread that finds every buffer taken writes a complete
-/// window itself: as many write as the storage needs, and the others compute. When none is on its
-/// way to disk, the window that was idle longest is spilled: its bytes are written buffered, and
-/// its buffer freed. So any number of files works in any budget, and with any number of them open.
+/// ranges are disjoint and cover the file. A thread that finds every buffer taken, or many windows
+/// complete, writes one itself: as many write as the storage needs, and the others compute. When
+/// none is on its way to disk, the window that was idle longest is spilled: its bytes are written
+/// buffered, and its buffer freed. So any number of files works in any budget, and with any number
+/// of them open.
 ///
 /// Work is attributed to items; `durable` is called with items whose every byte has been written
 /// and fdatasync'ed.
@@ -65,6 +66,9 @@ class WindowWriter final : public ByteSink {
     std::size_t window_bytes = std::size_t{8} << 20;  ///< a multiple of 4096
     std::size_t max_windows = 16;                     ///< at least two per producing thread
     std::size_t writer_threads = 2;
+    /// In complete windows, before a thread writes one itself rather than take memory that was
+    /// never touched: more of them do not keep a disk busier.
+    std::uint64_t most_waiting_bytes = std::uint64_t{128} << 20;
     bool direct = true;
     std::size_t max_open_files = 0;  ///< 0: OutputFiles::default_max_open()
     std::uint64_t sync_bytes = std::uint64_t{128}
@@ -91,6 +95,8 @@ class WindowWriter final : public ByteSink {
   }
   void finish_item(std::uint32_t item) override;
 
+  /// Writes windows that wait, as long as there is one for this thread, which produces no more.
+  void help() noexcept;
   /// Makes everything committed durable and closes the files. Every range must have been committed.
   void finish();
   /// Makes complete items durable and stops; for interruption. Never throws.
@@ -111,12 +117,15 @@ class WindowWriter final : public ByteSink {
     std::uint64_t remaining = 0;  // bytes not yet written
     bool dirty = false;           // written since the last fdatasync
     unsigned writing = 0;         // windows of it, by as many threads
+    std::list<Window*> complete;  // not yet being written
+    bool is_ready = false;        // in ready_
   };
   using Key = std::pair<std::uint32_t, std::uint64_t>;
 
   Window& window_for(std::uint32_t file, std::uint64_t index);
   bool attach(Window& window);
   void make_buffers();
+  void offer(std::uint32_t file);
   void wake(const Window& window);
   void set_idle(Window& window);
   void unset_idle(Window& window);
@@ -144,7 +153,8 @@ class WindowWriter final : public ByteSink {
   std::vector<AlignedBuffer> memory_;
   std::vector<std::span<std::byte>> free_buffers_;  // of one window each
   std::size_t buffers_made_ = 0;
-  std::deque<Window*> queue_;
+  std::size_t n_complete_ = 0;       // windows that wait to be written
+  std::deque<std::uint32_t> ready_;  // files with such windows that one more thread may write into
   std::size_t writing_ = 0;
   std::map<std::uint32_t, std::uint32_t>
       open_items_;  // item -> windows not yet written, +1 while it produces

@@ -212,6 +212,34 @@ TEST(WindowWriter, DurableOnlyAfterTheLastByte) {
   EXPECT_EQ(durable, (std::vector<std::uint32_t>{0, 1}));
 }
 
+TEST(WindowWriter, ProducersWriteWhatWaits) {
+  // Smaller windows share their memory.
+  constexpr std::size_t kLargeWindow = std::size_t{2} << 20;
+  const TempDir directory;
+  Job job{.n_items = 8};
+  for (std::uint32_t file = 0; file < job.n_items; ++file) {
+    job.files.push_back({.name = "file-" + std::to_string(file), .n_bytes = kLargeWindow});
+    job.ranges.push_back({.file = file, .item = file, .n_bytes = kLargeWindow});
+  }
+  StagedFiles staged(Folder::open(directory.path()));
+  // There is memory for all, and no other thread that writes.
+  WindowWriter writer(staged, job.files,
+                      {.window_bytes = kLargeWindow,
+                       .max_windows = 64,
+                       .writer_threads = 0,
+                       .most_waiting_bytes = 3 * kLargeWindow},
+                      [](const std::vector<std::uint32_t>&) {});
+  for (const Range& range : job.ranges) {
+    write_range(writer, range);
+    writer.finish_item(range.item);
+  }
+  EXPECT_EQ(writer.written().n_bytes, 5 * kLargeWindow);
+  writer.help();
+  EXPECT_EQ(writer.written().n_bytes, 8 * kLargeWindow);
+  writer.finish();
+  expect_files(directory, job);
+}
+
 TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
   const TempDir directory;
   // The name is a directory, so that opening the output fails in a writer thread.
