@@ -2,9 +2,10 @@
 """What one host does: conversions, verification and dry runs next to the machine's own limits.
 
 Makes a synthetic FP8 checkpoint with real widths in DIR (hot), then alternates in rounds: plain writers and readers with as many processes as
-ingot has threads, direct writes and reads of the disk, conversions into memory and onto the disk, `ingot verify` of the outputs, dry runs of
-the 671B headers, and the start of a program. Stops when the time is over, and says what it left out. Every output is deleted before the next.
-Needs Python's standard library and an ingot program, no network. --model compares with docs/performance.md.
+ingot has threads, direct writes and reads of the disk, conversions into memory and onto the disk, the same conversions of a tiny checkpoint
+with as many tensors and files, `ingot verify` of the outputs, dry runs of the 671B headers, and the start of a program. Stops when the time is
+over, and says what it left out. Every output is deleted before the next. Needs Python's standard library and an ingot program, no network.
+--model compares with docs/performance.md.
 """
 
 import argparse
@@ -24,9 +25,10 @@ import tempfile
 import time
 import typing
 
+import host_model
 from jobs import evict, files_of, run
 
-PIECE, DIRECT_PIECE = 1 << 20, 16 << 20
+PIECE, DIRECT_PIECE = 1 << 20, 8 << 20  # as ingot's windows
 RANDOM = mmap.mmap(-1, DIRECT_PIECE)  # at a page, as direct I/O wants it; bytes that no file system saves
 RANDOM.write(os.urandom(DIRECT_PIECE))
 CUT = ["--tp", "8", "--ep", "8", "--tp-fit", "bf16"]  # nothing to fit in real widths
@@ -72,7 +74,10 @@ class Row:
     of_n_threads: "Row" = None  # the same on every processor, whose CPU-seconds tell how long this one takes
     n_bytes: int = 0
     planned: int = 0  # bytes of a dry run's output
-    stages: dict = None
+    largest: int = 0  # bytes of the largest file of the output
+    fixed: "Row" = None  # the same job with hardly any bytes
+    most: int = 1000  # rounds
+    stages: list = dataclasses.field(default_factory=list)  # by round
     left_out: str = ""
     seconds: list = dataclasses.field(default_factory=list)
     cpu_seconds: list = dataclasses.field(default_factory=list)
@@ -82,6 +87,18 @@ class Row:
 
     def cpu(self):
         return statistics.median(self.cpu_seconds)
+
+    def median(self):
+        return statistics.median(self.seconds)
+
+    def work(self):
+        """CPU-seconds besides reading and writing, of a conversion into memory; else those of the stages that compute."""
+        cpu = [of["compute"]["seconds"] + of["hash"]["seconds"] if self.place != "memory" else
+               seconds - of["read"]["seconds"] - of["write"]["seconds"] for of, seconds in zip(self.stages, self.cpu_seconds)]
+        return max(0, statistics.median(cpu))
+
+    def computing(self):
+        return statistics.median(of["compute"]["seconds"] + of["hash"]["seconds"] for of in self.stages)
 
     def expected(self):
         if self.seconds:
@@ -106,6 +123,8 @@ class Row:
             facts["left_out"] = self.left_out  # some rounds, or all
         if self.stages:
             facts["stages"] = self.stages
+        if self.largest:
+            facts["largest_file"] = self.largest
         if self.limit:
             facts["limit"] = f"{self.limit.name}, {self.limit.place}, {self.limit.threads}"
             facts["of_limit"] = self.of_limit()
@@ -176,8 +195,8 @@ def open_past_cache(path, flags):
         return os.open(path, flags)
 
 
-def write_plainly(directory, n_bytes, n, direct):
-    """Writes a fresh file with each of n processes."""
+def writing(directory, n_bytes, n, direct):
+    """The bytes that n processes write, and the work of each: a fresh file. One on a disk is reserved first, as ingot does it."""
     piece = DIRECT_PIECE if direct else PIECE
     pieces = max(1, int(n_bytes) // n // piece)
     open_file = open_past_cache if direct else os.open
@@ -186,6 +205,8 @@ def write_plainly(directory, n_bytes, n, direct):
         buffer = memoryview(RANDOM)[:piece]
         fd = open_file(os.path.join(directory, str(k)), os.O_WRONLY | os.O_CREAT)
         start()
+        if direct:
+            os.posix_fallocate(fd, 0, pieces * piece)
         for i in range(pieces):
             if os.pwrite(fd, buffer, i * piece) != piece:
                 sys.exit(1)
@@ -193,11 +214,11 @@ def write_plainly(directory, n_bytes, n, direct):
             os.fsync(fd)
 
     os.makedirs(directory)
-    return n * pieces * piece, together(n, work)
+    return n * pieces * piece, work
 
 
-def read_plainly(paths, n, direct):
-    """Reads all bytes of files, their pieces dealt to n processes."""
+def reading(paths, n, direct):
+    """The bytes that n processes read, and the work of each: pieces of files."""
     piece = DIRECT_PIECE if direct else PIECE
     pieces = [(path, at) for path in paths for at in range(0, os.path.getsize(path), piece)]
     open_file = open_past_cache if direct else os.open
@@ -209,8 +230,24 @@ def read_plainly(paths, n, direct):
         for path, at in pieces[k::n]:
             os.preadv(fds[path], [buffer], at)
 
-    seconds = together(n, work)
-    return sum(os.path.getsize(path) for path in paths), seconds
+    return sum(os.path.getsize(path) for path in paths), work
+
+
+def write_plainly(directory, n_bytes, n, direct):
+    n_bytes, work = writing(directory, n_bytes, n, direct)
+    return n_bytes, together(n, work)
+
+
+def read_plainly(paths, n, direct):
+    n_bytes, work = reading(paths, n, direct)
+    return n_bytes, together(n, work)
+
+
+def copy_plainly(paths, directory, n):
+    """Reads files and writes as many bytes at the same time, past the page cache, with n processes each."""
+    n_read, read = reading(paths, n, True)
+    n_written, write = writing(directory, n_read, n, True)
+    return n_read + n_written, together(2 * n, lambda k, start: (read if k < n else write)(k % n, start))
 
 
 class Host:
@@ -220,7 +257,7 @@ class Host:
         self.options = options
         self.memory = None
         self.directory = tempfile.mkdtemp(prefix="ingot-host-", dir=options.dir)
-        self.source, self.headers = os.path.join(self.directory, "source"), os.path.join(self.directory, "headers")
+        self.source, self.tiny, self.headers = (os.path.join(self.directory, name) for name in ("source", "tiny", "headers"))
         self.rows = []
         self.left_out = []
 
@@ -258,9 +295,10 @@ class Host:
         ingot, like = self.options.ingot, self.options.like
         # Without experts 1.5 GB in real widths, and 88 MB an expert.
         experts = 16 if like == "tiny" else max(8, int((size - 1.52e9) / 88.1e6) // 8 * 8)
-        run([ingot, "synth", self.source, "--family", "deepseek_v3", "--like", like, "--layers", "3", "--dense-layers", "1", "--mtp-layers", "0",
-             "--experts", str(experts), "--shards", str(max(4, self.options.processors)), "--vocab", "16384",
-             *(["--heads", "16"] if like == "tiny" else [])])
+        for path, widths in (self.source, like), (self.tiny, "tiny"):
+            run([ingot, "synth", path, "--family", "deepseek_v3", "--like", widths, "--layers", "3", "--dense-layers", "1", "--mtp-layers", "0",
+                 "--experts", str(experts), "--shards", str(max(4, self.options.processors)),
+                 *(["--heads", "16"] if widths == "tiny" else ["--vocab", "16384"])])
         self.weights = [path for path in files_of(self.source) if path.endswith(".safetensors")]
         self.source_bytes = sum(os.path.getsize(path) for path in self.weights)
         if like == "tiny":
@@ -287,13 +325,24 @@ class Host:
         self.rows.append(Row(name, place, threads, action, **more))
         return self.rows[-1]
 
-    def converting(self, name, place, threads):
+    def converting(self, source, name, place, threads):
         def action(row):
-            document = self.ingot_document("convert", self.source, self.scratch(place), *CONVERSIONS[name], "--threads", str(threads),
+            begin = time.perf_counter()
+            document = self.ingot_document("convert", source, self.scratch(place), *CONVERSIONS[name], "--threads", str(threads),
                                            "--progress", "never")
-            row.stages = document["stages"]
-            return document["bytes_written"]
+            seconds = time.perf_counter() - begin
+            row.stages.append(document["stages"])
+            row.largest = max(os.path.getsize(os.path.join(at, file)) for at, _, files in os.walk(self.scratch(place)) for file in files)
+            return document["bytes_written"], seconds
         return action
+
+    def add_conversion(self, name, place, threads, prepare, **more):
+        fixed = None
+        if self.options.model:
+            output = "memory" if place == "memory" else "disk"
+            fixed = self.add(f"tiny {name}", place, threads, self.converting(self.tiny, name, output, threads), prepare=self.clear)
+        return self.add(name, place, threads, self.converting(self.source, name, "memory" if place == "memory" else "disk", threads),
+                        prepare=prepare, fixed=fixed, **more)
 
     def verifying(self, row):
         self.ingot_document("verify", self.source, self.scratch("memory"), "--threads", str(row.threads), "--progress", "never")
@@ -317,30 +366,30 @@ class Host:
             self.clear()
             evict(self.source)
 
-        def plain(place, n, direct):
-            n_bytes = self.source_bytes if direct else LARGEST_OUTPUT * self.source_bytes
-            return lambda row: write_plainly(self.scratch(place), n_bytes, n, direct)
-
         writers, readers = {}, {}
-        for n in threads:
+        for n in sorted({1, *threads}, reverse=True):
             if self.memory:
-                writers[n] = self.add("plain writers", "memory", n, plain("memory", n, False), prepare=hot)
+                n_bytes = min(LARGEST_OUTPUT, n / 4) * self.source_bytes
+                writers[n] = self.add("plain writers", "memory", n, lambda row, n_bytes=n_bytes: write_plainly(
+                    self.scratch("memory"), n_bytes, row.threads, False), prepare=hot)
+        for n in threads:
             readers[n] = self.add("plain readers", "hot", n, lambda row: read_plainly(self.weights, row.threads, False), prepare=hot)
-        self.disk = self.add("direct writes", "disk", 4, plain("disk", 4, True), prepare=self.clear)
-        self.add("direct writes", "disk", 1, plain("disk", 1, True), prepare=self.clear)
-        self.reads = self.add("direct reads", "disk", 4, lambda row: read_plainly(self.weights, 4, True), prepare=cold)
+        disk = self.add("direct writes", "disk", 4, lambda row: write_plainly(self.scratch("disk"), self.source_bytes, 4, True), prepare=self.clear)
         for name in options.jobs:
             best = None
             for n in threads if self.memory else []:
-                row = self.add(name, "memory", n, self.converting(name, "memory", n), limit=writers[n], prepare=hot, of_n_threads=best)
+                row = self.add_conversion(name, "memory", n, hot, limit=writers[n], of_n_threads=best)
                 best = best or row
                 if best is row and name in VERIFIED:
                     self.add(f"verify {name}", "hot", n, self.verifying, limit=readers[n])
-            self.add(name, "disk", threads[0], self.converting(name, "disk", threads[0]), limit=self.disk, prepare=hot, of_n_threads=best)
+            self.add_conversion(name, "disk", threads[0], hot, limit=disk, of_n_threads=best)
+        # The last ones: what comes after them must read the source again.
+        self.add("direct reads", "disk", 4, lambda row: read_plainly(self.weights, 4, True), prepare=cold)
+        self.add("direct reads and writes", "disk", 4, lambda row: copy_plainly(self.weights, self.scratch("disk"), 4), prepare=cold)
         if "bf16" in options.jobs:
-            self.add("bf16", "disk, cold", threads[0], self.converting("bf16", "disk", threads[0]), limit=self.disk, prepare=cold)
+            self.add_conversion("bf16", "disk, cold", threads[0], cold, limit=disk)
         for name in options.jobs if options.model else [j for j in ("nvfp4", "bf16 tp 8 ep 8") if j in options.jobs]:
-            self.add(f"dry run {name}", "headers", threads[0], self.planning(name), prepare=self.clear)
+            self.add(f"dry run {name}", "headers", threads[0], self.planning(name), prepare=self.clear, most=1)
         true = self.add("start of true", "", 1, lambda row: run(["true"]))
         self.add("start of ingot --version", "", 1, lambda row: run([options.ingot, "--version"]), limit=true)
 
@@ -350,7 +399,7 @@ class Host:
         if self.memory:  # a guest has handed free memory back to its host: the first touch is slow
             write_plainly(self.scratch("memory"), LARGEST_OUTPUT * self.source_bytes, self.options.processors, False)
         for number in range(self.options.rounds):
-            for row in self.rows:
+            for row in (row for row in self.rows if number < row.most):
                 left = end - time.monotonic()
                 if left <= 0 or row.expected() > min(left, whole / (5 if number == 0 else 30)):
                     row.left_out = row.left_out or f"takes about {row.expected():.0f} s, {max(left, 0):.0f} s were left"
@@ -362,39 +411,6 @@ class Host:
                 result = row.left_out or f"{row.seconds[-1]:.3f} s"
                 print(f"round {number + 1}: {row.name}, {row.place}, {row.threads}: {result}", file=sys.stderr, flush=True)
         self.clear()
-
-    def rate(self, name, place, threads):
-        return next((row.rate() for row in self.rows if (row.name, row.place, row.threads) == (name, place, threads)), 0)
-
-    def model(self):
-        """Predicted and measured seconds of every conversion, and what 671B would take, by the formulas of docs/performance.md."""
-        jobs, released = [], []
-        disk_write, disk_read = self.disk.rate(), self.reads.rate()
-        for name in self.options.jobs:
-            rows = [row for row in self.rows if row.name == name and row.seconds]
-            if not rows:
-                continue
-            base = min(rows, key=lambda row: row.threads)
-            work = sum(base.stages[stage]["seconds"] for stage in ("compute", "hash"))
-            for row in rows:
-                reading, computing = self.source_bytes / self.rate("plain readers", "hot", row.threads), work / row.threads
-                if row.place == "memory":
-                    seconds = reading + computing + row.n_bytes / self.rate("plain writers", "memory", row.threads)
-                elif row.place == "disk":
-                    seconds = max(reading + computing, row.n_bytes / disk_write)
-                else:
-                    seconds = max(computing, self.source_bytes / disk_read + row.n_bytes / disk_write)
-                measured = statistics.median(row.seconds)
-                jobs.append({"job": name, "place": row.place, "threads": row.threads, "model_s": seconds, "measured_s": measured,
-                             "percent": 100 * (measured / seconds - 1)})
-            planned = next((row for row in self.rows if row.name == f"dry run {name}"), None)
-            if planned and planned.seconds:
-                n_in = 689e9 if self.options.like == "layer" else self.source_bytes
-                computing = work * n_in / self.source_bytes / max(self.options.threads)
-                reading, writing = n_in / disk_read, planned.planned / disk_write
-                released.append({"job": name, "computing_s": computing, "reading_s": reading, "writing_s": writing,
-                                 "one_disk_s": max(computing, reading + writing), "two_disks_s": max(computing, reading, writing)})
-        return {"jobs": jobs, "671b": released}
 
     def facts(self):
         with open("/proc/cpuinfo") as f:
@@ -412,16 +428,6 @@ def table(rows):
         rate = f"{row.rate() / 1e9:.2f}" if row.n_bytes else ""
         lines.append(f"| {row.name} | {row.place} | {row.threads} | {len(row.seconds)} | {statistics.median(row.seconds):.3f} | "
                      f"{min(row.seconds):.3f} to {max(row.seconds):.3f} | {row.cpu():.2f} | {rate} | {share} |")
-    return lines
-
-
-def model_table(model):
-    lines = ["", "| job | place | threads | model s | measured s | measured is |", "|---|---|---|---|---|---|"]
-    lines += [f"| {job['job']} | {job['place']} | {job['threads']} | {job['model_s']:.2f} | {job['measured_s']:.2f} | {job['percent']:+.0f}% |"
-              for job in model["jobs"]]
-    lines += ["", "| 671B on this host | computing, min | reading | writing | one disk | two such disks |", "|---|---|---|---|---|---|"]
-    for job in model["671b"]:
-        lines.append(f"| {job['job']} | " + " | ".join(f"{job[key] / 60:.1f}" for key in list(job)[1:]) + " |")
     return lines
 
 
@@ -464,8 +470,8 @@ def main():
         for note in [*host.left_out, *(f"{row.name} {row.place} {row.threads}: {row.left_out}" for row in host.rows if not row.seconds)]:
             print(f"left out: {note}")
         if options.model:
-            document["model"] = host.model()
-            print("\n".join(model_table(document["model"])))
+            document["model"] = host_model.model(host)
+            print("\n".join(host_model.table(document["model"])))
         if options.json:
             with open(options.json, "w") as f:
                 json.dump(document, f, indent=1)

@@ -24,7 +24,26 @@ assert bytes_of["nvfp4"] < document["source_bytes"] < bytes_of["bf16 tp 8 ep 8"]
 read = rows["verify nvfp4", "hot", 2]["bytes"] - document["source_bytes"]
 assert bytes_of["nvfp4"] <= read < bytes_of["nvfp4"] * 1.1, (read, bytes_of)
 assert rows["nvfp4", "memory", 2]["limit"] == "plain writers, memory, 2"
-assert rows["nvfp4", "memory", 2]["stages"]["write"]["bytes"] == bytes_of["nvfp4"]
+assert rows["nvfp4", "memory", 2]["stages"][0]["write"]["bytes"] == bytes_of["nvfp4"]
+assert ("tiny nvfp4", "disk", 2) in rows
+P
+PYTHONPATH=$(dirname "$script") python3 - <<'P' || fail "the model has other formulas"
+import host_model
+from host import Row
+def row(name, place, threads, n_bytes, seconds=1, computing=0, **more):
+    stages = {stage: {"seconds": 1} for stage in ("read", "write")} | {"compute": {"seconds": computing}, "hash": {"seconds": 0}}
+    return Row(name, place, threads, None, n_bytes=n_bytes, seconds=[seconds], cpu_seconds=[10], stages=[stages], **more)
+limits = [row("plain readers", "hot", n, 10) for n in (1, 4)] + [row("plain writers", "memory", n, 5 * n) for n in (1, 4)]
+limits += [row("direct writes", "disk", 4, 2), row("direct reads and writes", "disk", 4, 3)]
+fixed = row("tiny int8", "memory", 4, 0, 0.25)
+jobs = [row("int8", "memory", 1, 0, computing=6), row("int8", "memory", 4, 40, largest=10, fixed=fixed, computing=9)]
+other = row("int8", "disk", 4, 40), row("int8", "disk, cold", 4, 40)
+rates = host_model.Rates(limits + jobs + list(other))
+# 20 bytes of source: reading, 8 CPU-seconds on 4 threads which are slower by half, writing; then what is larger.
+assert host_model.seconds_of(rates, jobs[1], 20) == 2 + 3 + 2 + 0.25
+jobs[1].largest = 50
+assert host_model.seconds_of(rates, jobs[1], 20) == 10 + 0.25
+assert [host_model.seconds_of(rates, job, 20) for job in other] == [20, 20]
 P
 expect 1 "half of what is free" host --size 1000000
 left=$(find "$work/disk" "$work/memory" -mindepth 1)
