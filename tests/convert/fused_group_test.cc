@@ -27,7 +27,7 @@ std::string partner_of(const std::string& weight) {
 
 // Largest magnitude of a weight of the example, decoded once per process.
 float amax_of(const std::string& weight) {
-  static const OutputTensors source = read_output(tiny_v32());
+  static const OutputTensors source = read_output(small_v32());
   static std::map<std::string, float> known;
   const auto [at, is_new] = known.try_emplace(weight);
   if (is_new) at->second = largest_magnitude(released_values(source, weight));
@@ -60,7 +60,7 @@ Conversion to_nvfp4(const std::filesystem::path& from, const std::filesystem::pa
 
 // A source in which the members of most pairs are in different files.
 std::filesystem::path many_files(const TempDir& directory) {
-  Conversion conversion(tiny_v32(), directory / "many");
+  Conversion conversion(small_v32(), directory / "many");
   conversion.recipe.to.reset();
   conversion.plan.shards.max_shard_bytes = 230'000;
   conversion.run();
@@ -87,13 +87,13 @@ TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
               {"modelopt", ".weight_scale_2", formats::Activations::kWeightOnly}};
   for (const auto& row : rows) {
     const TempDir directory;
-    Conversion conversion = to_nvfp4(tiny_v32(), directory / "out");
+    Conversion conversion = to_nvfp4(small_v32(), directory / "out");
     conversion.recipe.choices.dialect = row.dialect;
     conversion.recipe.choices.activations = row.activations;
     conversion.run();
     const auto found = globals(read_output(directory / "out"), row.suffix);
-    // Layers 0 to 4: 64 routed experts and 4 shared ones, 1 dense MLP, and 4 projections each.
-    EXPECT_EQ(found.size(), 3U * (64 + 4 + 1) + 5U * 4);
+    // Layers 0 and 1: 8 routed experts and a shared one, 1 dense MLP, and 4 projections each.
+    EXPECT_EQ(found.size(), 3U * (8 + 1 + 1) + 2U * 4);
     std::size_t pairs = 0, unequal = 0;
     for (const auto& [weight, global] : found) {
       const float amax = group_amax(weight);
@@ -105,13 +105,13 @@ TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
       EXPECT_EQ(found.at(partner), global) << weight;
       if (amax_of(weight) != amax) ++unequal;
     }
-    EXPECT_EQ(pairs, 2U * (64 + 4 + 1 + 5));
-    EXPECT_GT(unequal, 20U) << "members of one magnitude would prove nothing";
+    EXPECT_EQ(pairs, 2U * (8 + 1 + 1 + 2));
+    EXPECT_GT(unequal, 5U) << "members of one magnitude would prove nothing";
   }
 }
 
 TEST_F(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
-  Conversion conversion = to_nvfp4(tiny_v32(), dir_ / "out");
+  Conversion conversion = to_nvfp4(small_v32(), dir_ / "out");
   conversion.recipe.choices.search = quantize::ScaleSearch::kFourOverSix;
   conversion.run();
   for (const auto& [weight, global] : globals(read_output(dir_ / "out"), ".weight_global_scale"))
@@ -121,7 +121,7 @@ TEST_F(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
 TEST_F(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
   for (const bool is_power : {false, true}) {
     const TempDir directory;
-    Conversion conversion(tiny_v32(), directory / "out");
+    Conversion conversion(small_v32(), directory / "out");
     conversion.recipe.to = SchemeId::kFp8Tensor;
     conversion.recipe.choices.fp8_grid =
         is_power ? quantize::Fp8Grid::kUe8m0 : quantize::Fp8Grid::kAmax;
@@ -135,17 +135,17 @@ TEST_F(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
       ++pairs;
       EXPECT_EQ(found.at(partner_of(weight)), scale) << weight;
     }
-    EXPECT_EQ(pairs, 2U * (80 + 5 + 1 + 6)) << "the MTP layer is converted as any other";
+    EXPECT_EQ(pairs, 2U * (16 + 2 + 1 + 3)) << "the MTP layer is converted as any other";
   }
 }
 
 TEST_F(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
   const std::filesystem::path many = many_files(dir_);
   EXPECT_GT(pairs_in_two_files(read_output(many)), 5U);
-  EXPECT_EQ(pairs_in_two_files(read_output(tiny_v32())), 1U) << "expert 15 of layer 3";
+  EXPECT_EQ(pairs_in_two_files(read_output(small_v32())), 1U) << "expert 6 of layer 1";
   for (const SchemeId scheme : {SchemeId::kNvfp4, SchemeId::kFp8Tensor}) {
     const std::string name(formats::scheme_facts(scheme).name);
-    Conversion together = to_nvfp4(tiny_v32(), dir_ / ("together-" + name));
+    Conversion together = to_nvfp4(small_v32(), dir_ / ("together-" + name));
     Conversion apart = to_nvfp4(many, dir_ / ("apart-" + name));
     together.recipe.to = apart.recipe.to = scheme;
     apart.execute.threads = 2;
@@ -183,8 +183,8 @@ TEST_F(FusedGroup, RefusesRulesThatSplitAPair) {
     const char* member;
     const char* partner;
   } rows[] = {
-      {"model.layers.3.mlp.experts.7.gate_proj.weight=nvfp4",
-       "model.layers.3.mlp.experts.7.gate_proj", "model.layers.3.mlp.experts.7.up_proj"},
+      {"model.layers.1.mlp.experts.7.gate_proj.weight=nvfp4",
+       "model.layers.1.mlp.experts.7.gate_proj", "model.layers.1.mlp.experts.7.up_proj"},
       {"model.layers.2.mlp.shared_experts.up_proj.weight=bf16",
        "model.layers.2.mlp.shared_experts.up_proj", "model.layers.2.mlp.shared_experts.gate_proj"},
       {"model.layers.0.self_attn.q_a_proj.weight=fp8-tensor", "model.layers.0.self_attn.q_a_proj",
@@ -192,7 +192,7 @@ TEST_F(FusedGroup, RefusesRulesThatSplitAPair) {
       {"model.layers.0.mlp.up_proj.weight=int8", "model.layers.0.mlp.up_proj",
        "model.layers.0.mlp.gate_proj"}};
   for (const auto& row : rows) {
-    Conversion conversion(tiny_v32(), dir_ / "out");
+    Conversion conversion(small_v32(), dir_ / "out");
     conversion.recipe.to.reset();
     conversion.recipe.choices.dialect = "compressed-tensors";
     conversion.recipe.rules = {parse_rule(row.rule)};
@@ -203,7 +203,7 @@ TEST_F(FusedGroup, RefusesRulesThatSplitAPair) {
 }
 
 TEST_F(FusedGroup, RulesThatTakeBothMembersAreNotRefused) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.recipe.to.reset();
   conversion.recipe.choices.dialect = "compressed-tensors";
   conversion.recipe.rules = {parse_rule("re:model.layers.0.mlp.(gate|up)_proj=nvfp4")};

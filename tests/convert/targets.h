@@ -128,6 +128,16 @@ inline const std::filesystem::path& tiny_bf16() {
   return path;
 }
 
+/// The same of the small one.
+inline const std::filesystem::path& small_bf16() {
+  static const TempDir directory;
+  static const std::filesystem::path path = [] {
+    Conversion(small_v32(), directory / "bf16").run();
+    return directory / "bf16";
+  }();
+  return path;
+}
+
 /// A random model of three megabytes with the names of a family, in two files, one scale standing
 /// apart from its codes. `ue8m0`: scales are powers of two, else any F32.
 inline std::filesystem::path synth_tiny(const std::filesystem::path& directory,

@@ -153,14 +153,14 @@ using ClaimedOutput = InTempDir;
 using Stop = InTempDir;
 
 TEST_F(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
-  Conversion(tiny_v32(), dir_ / "whole").run();
-  Conversion first(tiny_v32(), dir_ / "out");
+  Conversion(small_v32(), dir_ / "whole").run();
+  Conversion first(small_v32(), dir_ / "out");
   first.execute.run = kFirst;
   int refused = 0;
   first.execute.inspect = [&](const std::filesystem::path&) {
     for (const bool resume : {false, true}) {
       for (const bool force : {false, true}) {
-        Conversion other(tiny_v32(), dir_ / "out");
+        Conversion other(small_v32(), dir_ / "out");
         other.recipe.mtp = MtpPolicy::kDrop;
         other.execute.resume = resume;
         other.execute.force = force;
@@ -177,12 +177,12 @@ TEST_F(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
 }
 
 TEST_F(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
-  Conversion first(tiny_v32(), dir_ / "out");
+  Conversion first(small_v32(), dir_ / "out");
   first.execute.inspect = [&](const std::filesystem::path&) {
     // As a user may remove it by hand.
     std::filesystem::remove_all(OutputPaths(dir_ / "out").partial);
-    Conversion other(tiny_v32(), dir_ / "out");
-    EXPECT_TRUE(run_stopped(other, 300));
+    Conversion other(small_v32(), dir_ / "out");
+    EXPECT_TRUE(run_stopped(other, 100));
     return Inspection{};
   };
   expect_error(ErrorCode::kMismatch, {}, [&] { first.run(); });
@@ -190,7 +190,7 @@ TEST_F(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
 }
 
 TEST_F(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   std::string replaced;
   conversion.execute.inspect = [&](const std::filesystem::path& staged) {
     const auto file = staged / replaced;
@@ -208,15 +208,15 @@ TEST_F(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
 }
 
 TEST_F(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
-  Conversion whole(tiny_v32(), dir_ / "whole");
+  Conversion whole(small_v32(), dir_ / "whole");
   whole.plan.shards.max_shard_bytes = 100'000'000;
   whole.run();
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.run();
   ASSERT_TRUE(std::filesystem::exists(dir_ / "out" / "model-00002-of-00002.safetensors"));
   conversion.plan.shards.max_shard_bytes = 100'000'000;
   conversion.execute.force = true;
-  ASSERT_TRUE(run_stopped(conversion, 300));
+  ASSERT_TRUE(run_stopped(conversion, 100));
   conversion.execute.force = false;
   conversion.execute.resume = true;
   conversion.run();
@@ -224,7 +224,7 @@ TEST_F(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
 }
 
 TEST_F(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.run();
   const auto before = tree(dir_ / "out");
   // Killed before its journal was written.
@@ -236,9 +236,9 @@ TEST_F(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
 }
 
 TEST_F(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
-  for (const int polls : {1, 100, 300}) {
+  for (const int polls : {1, 40, 100}) {
     const TempDir directory;
-    Conversion conversion(tiny_v32(), directory / "out");
+    Conversion conversion(small_v32(), directory / "out");
     std::atomic<int> left = polls;
     conversion.execute.stop_requested = [&] {
       if (--left == 0) std::filesystem::remove_all(directory / "out");
@@ -297,7 +297,7 @@ TEST_F(Stop, EndsWhatFollowsTheConversion) {
 }
 
 TEST_F(Stop, EndsTheVerificationOfAJournal) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.execute.inspect = [](const std::filesystem::path&) {
     return Inspection{.may_publish = false};
   };

@@ -44,7 +44,7 @@ TEST(TimeEstimate, WhatWasNotMeasuredIsSaid) {
 
 // Every pair of schemes that a plan may have is measured, and nothing stays on the disk.
 TEST(TimeEstimate, MeasuresEveryTargetAndLeavesNothing) {
-  const formats::Checkpoint source = formats::Checkpoint::open(tiny_v32());
+  const formats::Checkpoint source = formats::Checkpoint::open(small_v32());
   const TempDir directory;
   for (const formats::SchemeFacts& scheme : formats::schemes()) {
     if (scheme.to_word.empty()) continue;

@@ -85,21 +85,21 @@ using Fp8ToFp8 = InTempDir;
 
 TEST_F(Fp8Return, CastRoundTripRestoresBlocks) {
   const ExecuteReport report = [&] {
-    Conversion conversion = to_fp8(tiny_bf16(), dir_ / "back");
+    Conversion conversion = to_fp8(small_bf16(), dir_ / "back");
     return conversion.run();
   }();
-  const BlockCount count = compare_blocks(read_output(tiny_v32()), read_output(dir_ / "back"));
-  EXPECT_EQ(count.blocks, 678U);
-  EXPECT_EQ(count.equal, 664U);
-  EXPECT_EQ(count.equal_values, 14U);
+  const BlockCount count = compare_blocks(read_output(small_v32()), read_output(dir_ / "back"));
+  EXPECT_EQ(count.blocks, 207U);
+  EXPECT_EQ(count.equal, 203U);
+  EXPECT_EQ(count.equal_values, 4U);
   EXPECT_EQ(count.wide, 0U) << "only blocks without a code above 224 may get another scale";
-  EXPECT_EQ(report.quality.exact_blocks, 678U) << "no value was rounded";
+  EXPECT_EQ(report.quality.exact_blocks, 207U) << "no value was rounded";
   EXPECT_EQ(report.quality.rounded_blocks, 0U);
 }
 
 TEST_F(Fp8Return, OtherTensorsComeBackUnchanged) {
-  to_fp8(tiny_bf16(), dir_ / "back").run();
-  const OutputTensors released = read_output(tiny_v32());
+  to_fp8(small_bf16(), dir_ / "back").run();
+  const OutputTensors released = read_output(small_v32());
   const OutputTensors back = read_output(dir_ / "back");
   ASSERT_EQ(back.size(), released.size());
   for (const auto& [name, tensor] : released) {
@@ -112,30 +112,30 @@ TEST_F(Fp8Return, OtherTensorsComeBackUnchanged) {
 }
 
 TEST_F(Fp8Return, ReleasedScalesGiveTheReleasedTensors) {
-  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "back");
-  take_scales_from(conversion, tiny_v32());
+  Conversion conversion = to_fp8(small_bf16(), dir_ / "back");
+  take_scales_from(conversion, small_v32());
   conversion.run();
-  EXPECT_TRUE(read_output(dir_ / "back") == read_output(tiny_v32()));
+  EXPECT_TRUE(read_output(dir_ / "back") == read_output(small_v32()));
   EXPECT_EQ(quantization_config(dir_ / "back").value("scale_fmt", ""), "ue8m0");
 }
 
 TEST_F(Fp8Return, RefusesScalesOfAReleaseLackingATensor) {
-  Conversion without(tiny_v32(), dir_ / "without-mtp");
+  Conversion without(small_v32(), dir_ / "without-mtp");
   without.recipe.to.reset();
   without.recipe.mtp = MtpPolicy::kDrop;
   without.run();
-  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "back");
+  Conversion conversion = to_fp8(small_bf16(), dir_ / "back");
   take_scales_from(conversion, dir_ / "without-mtp");
   expect_error(ErrorCode::kMissingTensor,
-               {"--scales-from", "model.layers.5.mlp.experts.0.down_proj.weight"},
+               {"--scales-from", "model.layers.2.mlp.experts.0.down_proj.weight"},
                [&] { conversion.run(); });
 }
 
 TEST_F(Fp8Return, GridComesFromTheManifestOfTheCast) {
-  to_fp8(tiny_bf16(), dir_ / "remembered").run();
+  to_fp8(small_bf16(), dir_ / "remembered").run();
   EXPECT_EQ(quantization_config(dir_ / "remembered").value("scale_fmt", ""), "ue8m0");
 
-  std::filesystem::copy(tiny_bf16(), dir_ / "foreign");
+  std::filesystem::copy(small_bf16(), dir_ / "foreign");
   std::filesystem::remove(dir_ / "foreign" / "ingot.json");
   Conversion forgotten = to_fp8(dir_ / "foreign", dir_ / "forgotten");
   forgotten.recipe.choices.search = quantize::ScaleSearch::kAmax;
@@ -150,21 +150,21 @@ TEST_F(Fp8Return, GridComesFromTheManifestOfTheCast) {
 }
 
 TEST_F(Fp8Return, SearchFindsPowersOfTwoWithoutAManifest) {
-  std::filesystem::copy(tiny_bf16(), dir_ / "foreign");
+  std::filesystem::copy(small_bf16(), dir_ / "foreign");
   std::filesystem::remove(dir_ / "foreign" / "ingot.json");
   to_fp8(dir_ / "foreign", dir_ / "back").run();
-  const BlockCount count = compare_blocks(read_output(tiny_v32()), read_output(dir_ / "back"));
-  EXPECT_EQ(count.equal, 664U);
+  const BlockCount count = compare_blocks(read_output(small_v32()), read_output(dir_ / "back"));
+  EXPECT_EQ(count.equal, 203U);
   EXPECT_EQ(count.wide, 0U) << "only blocks without a code above 224 may get another scale";
 }
 
 TEST_F(Fp8Return, AnOptionWinsOverTheManifest) {
-  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "amax");
+  Conversion conversion = to_fp8(small_bf16(), dir_ / "amax");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   conversion.run();
   EXPECT_FALSE(quantization_config(dir_ / "amax").contains("scale_fmt"));
-  const OutputTensors released = read_output(tiny_v32());
+  const OutputTensors released = read_output(small_v32());
   for (const auto& [name, tensor] : read_output(dir_ / "amax")) {
     if (!name.ends_with("_scale_inv")) continue;
     const std::string weight = name.substr(0, name.size() - std::string("_scale_inv").size());
@@ -181,28 +181,28 @@ TEST_F(Fp8Return, AnOptionWinsOverTheManifest) {
 }
 
 TEST_F(Fp8ToFp8, SameGridKeepsCodesAndScales) {
-  Conversion conversion = to_fp8(tiny_v32(), dir_ / "out");
-  const auto source = formats::Checkpoint::open(tiny_v32());
+  Conversion conversion = to_fp8(small_v32(), dir_ / "out");
+  const auto source = formats::Checkpoint::open(small_v32());
   Recipe recipe = conversion.recipe;
   resolve(recipe, source);
   const Plan plan = plan_for(source, recipe);
   EXPECT_EQ(plan.counts.copied, plan.tensors.size());
   EXPECT_EQ(plan.counts.quantized, 0U);
   conversion.run();
-  EXPECT_TRUE(read_output(dir_ / "out") == read_output(tiny_v32()));
-  EXPECT_EQ(quantization_config(dir_ / "out"), quantization_config(tiny_v32()));
+  EXPECT_TRUE(read_output(dir_ / "out") == read_output(small_v32()));
+  EXPECT_EQ(quantization_config(dir_ / "out"), quantization_config(small_v32()));
 }
 
 TEST_F(Fp8ToFp8, AnotherGridReencodesAndDropsThePromise) {
-  Conversion conversion = to_fp8(tiny_v32(), dir_ / "out");
+  Conversion conversion = to_fp8(small_v32(), dir_ / "out");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   const ExecuteReport report = conversion.run();
   // A search finds the scales of all blocks with a code above 224.
-  EXPECT_GE(report.quality.exact_blocks, 664U);
-  EXPECT_EQ(report.quality.exact_blocks + report.quality.rounded_blocks, 678U);
+  EXPECT_GE(report.quality.exact_blocks, 203U);
+  EXPECT_EQ(report.quality.exact_blocks + report.quality.rounded_blocks, 207U);
   EXPECT_FALSE(quantization_config(dir_ / "out").contains("scale_fmt"));
 
-  Conversion from_cast = to_fp8(tiny_bf16(), dir_ / "from-cast");
+  Conversion from_cast = to_fp8(small_bf16(), dir_ / "from-cast");
   from_cast.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   from_cast.run();
   EXPECT_TRUE(read_output(dir_ / "out") == read_output(dir_ / "from-cast"))
@@ -210,7 +210,7 @@ TEST_F(Fp8ToFp8, AnotherGridReencodesAndDropsThePromise) {
 }
 
 TEST_F(Fp8ToFp8, OtherScalesDoNotGetThePromise) {
-  Conversion first = to_fp8(tiny_v32(), dir_ / "amax");
+  Conversion first = to_fp8(small_v32(), dir_ / "amax");
   first.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   first.run();
   to_fp8(dir_ / "amax", dir_ / "copy").run();
@@ -224,10 +224,10 @@ TEST_F(Fp8ToFp8, OtherScalesDoNotGetThePromise) {
 }
 
 TEST_F(Fp8ToFp8, ReleasedScalesWithoutThePromiseDropIt) {
-  Conversion amax = to_fp8(tiny_v32(), dir_ / "amax");
+  Conversion amax = to_fp8(small_v32(), dir_ / "amax");
   amax.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   amax.run();
-  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "out");
+  Conversion conversion = to_fp8(small_bf16(), dir_ / "out");
   take_scales_from(conversion, dir_ / "amax");
   conversion.run();
   EXPECT_FALSE(quantization_config(dir_ / "out").contains("scale_fmt"));

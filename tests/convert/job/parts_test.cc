@@ -165,7 +165,7 @@ class DealtFiles : public ::testing::Test {
       plan.files.push_back({.members = {{.path = "f", .ranks = {}}}, .n_bytes = size});
     return dealt_parts(plan, n);
   }
-  const formats::Checkpoint source_ = formats::Checkpoint::open(tiny_v32());
+  const formats::Checkpoint source_ = formats::Checkpoint::open(small_v32());
 };
 
 TEST_F(DealtFiles, GoToTheLightestPartLargestFirst) {

@@ -118,9 +118,9 @@ TEST(QuantizedJob, RefusesOtherChoicesOfHowNumbersAreWritten) {
 // written, so that a test can take any item back.
 class FusedGroupResume : public ::testing::Test {
  protected:
-  // Expert 15 of layer 3 of the example: its gate is in the first file, its up in the second.
-  static constexpr const char* kGate = "model.layers.3.mlp.experts.15.gate_proj.weight";
-  static constexpr const char* kUp = "model.layers.3.mlp.experts.15.up_proj.weight";
+  // Expert 6 of layer 1: its gate is in the first file, its up in the second.
+  static constexpr const char* kGate = "model.layers.1.mlp.experts.6.gate_proj.weight";
+  static constexpr const char* kUp = "model.layers.1.mlp.experts.6.up_proj.weight";
 
   static Conversion to_nvfp4(const std::filesystem::path& from, const std::filesystem::path& to) {
     Conversion conversion(from, to);
@@ -131,7 +131,7 @@ class FusedGroupResume : public ::testing::Test {
 
   // Positions of the two in the plan, which is the same for the example and copies of it.
   static std::pair<std::uint32_t, std::uint32_t> items(Recipe recipe) {
-    const auto source = formats::Checkpoint::open(tiny_v32());
+    const auto source = formats::Checkpoint::open(small_v32());
     resolve(recipe, source);
     const Plan plan = plan_for(source, recipe);
     std::pair<std::uint32_t, std::uint32_t> found;
@@ -195,10 +195,10 @@ class FusedGroupResume : public ::testing::Test {
 
 TEST_F(FusedGroupResume, LeftTensorTakesTheScaleOfItsPartner) {
   const TempDir directory;
-  to_nvfp4(tiny_v32(), directory / "whole").run();
+  to_nvfp4(small_v32(), directory / "whole").run();
   const auto [gate, up] = items(to_nvfp4("", "").recipe);
   for (const std::uint32_t left : {gate, up}) {
-    Conversion conversion = to_nvfp4(tiny_v32(), directory / std::to_string(left));
+    Conversion conversion = to_nvfp4(small_v32(), directory / std::to_string(left));
     conversion.execute.resume = true;
     run_to_the_last_tensor(conversion);
     const std::size_t n_items = Journal::read(OutputPaths(conversion.output).journal)->items.size();
@@ -237,16 +237,16 @@ TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
 
 TEST_F(FusedGroupResume, JournalHoldsTheErrorOfATensor) {
   const TempDir directory;
-  Conversion whole = to_nvfp4(tiny_v32(), directory / "whole");
+  Conversion whole = to_nvfp4(small_v32(), directory / "whole");
   const ExecuteReport expected = whole.run();
-  Conversion conversion = to_nvfp4(tiny_v32(), directory / "out");
+  Conversion conversion = to_nvfp4(small_v32(), directory / "out");
   conversion.execute.resume = true;
   run_to_the_last_tensor(conversion);
   const auto contents = Journal::read(OutputPaths(conversion.output).journal);
   const auto n_measured = static_cast<std::size_t>(
       std::count_if(contents->items.begin(), contents->items.end(),
                     [](const auto& item) { return item.second.quality.has_value(); }));
-  EXPECT_EQ(n_measured, 3U * (64 + 4 + 1));
+  EXPECT_EQ(n_measured, 3U * (8 + 1 + 1));
   const ExecuteReport report = conversion.run();
   EXPECT_EQ(report.tensors_resumed, contents->items.size());
   ASSERT_EQ(report.quality.rows.size(), expected.quality.rows.size());

@@ -25,8 +25,8 @@ using ingot::testing::TempDir;
 using Resume = InTempDir;
 
 TEST_F(Resume, StopsDoNotChangeTheOutput) {
-  const auto expected = tree(tiny_bf16());
-  Conversion stopped(tiny_v32(), dir_ / "stopped");
+  const auto expected = tree(small_bf16());
+  Conversion stopped(small_v32(), dir_ / "stopped");
   stopped.execute.resume = true;
   stopped.execute.threads = 2;
   int stops = 0;
@@ -39,8 +39,8 @@ TEST_F(Resume, StopsDoNotChangeTheOutput) {
 }
 
 TEST_F(Resume, TakesOverWhatTheJournalProves) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 350));
+  Conversion conversion(small_v32(), dir_ / "out");
+  ASSERT_TRUE(run_stopped(conversion, 110));
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
   EXPECT_GT(report.tensors_resumed, 0U);
@@ -48,8 +48,8 @@ TEST_F(Resume, TakesOverWhatTheJournalProves) {
 }
 
 TEST_F(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 350));
+  Conversion conversion(small_v32(), dir_ / "out");
+  ASSERT_TRUE(run_stopped(conversion, 110));
   const OutputPaths paths(conversion.output);
   const auto journal = Journal::read(paths.journal);
   ASSERT_FALSE(journal->items.empty());
@@ -62,18 +62,18 @@ TEST_F(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   const ExecuteReport report = conversion.run();
   EXPECT_EQ(report.tensors_resumed, 0U);
   EXPECT_GT(report.tensors_redone, 0U);
-  EXPECT_TRUE(tree(tiny_bf16()) == tree(conversion.output));
+  EXPECT_TRUE(tree(small_bf16()) == tree(conversion.output));
 }
 
 TEST_F(Resume, OnAnAbsentOutputItStarts) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.execute.resume = true;
   conversion.run();
   EXPECT_TRUE(std::filesystem::exists(dir_ / "out" / "ingot.json"));
 }
 
 TEST_F(Resume, FinishedOutputIsReportedAndKept) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.run();
   const auto before = tree(conversion.output);
   conversion.execute.resume = true;
@@ -85,8 +85,8 @@ TEST_F(Resume, FinishedOutputIsReportedAndKept) {
 }
 
 TEST_F(Resume, RefusesOtherOptionsAndNamesThem) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 200));
+  Conversion conversion(small_v32(), dir_ / "out");
+  ASSERT_TRUE(run_stopped(conversion, 70));
   conversion.execute.resume = true;
   conversion.recipe.mtp = MtpPolicy::kDrop;
   expect_error(ErrorCode::kMismatch, {"begun with other options: --mtp convert (now drop) ("},
@@ -102,13 +102,13 @@ TEST_F(Resume, RefusesOtherOptionsAndNamesThem) {
 }
 
 TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
-  Conversion conversion(tiny_v32(), dir_ / "out");
+  Conversion conversion(small_v32(), dir_ / "out");
   conversion.recipe.allow.add("nan-code=lm_head.weight");
-  ASSERT_TRUE(run_stopped(conversion, 200));
+  ASSERT_TRUE(run_stopped(conversion, 70));
   conversion.execute.resume = true;
   conversion.recipe.allow.add("zero-scale=*");
   // Far enough to have begun.
-  ASSERT_TRUE(run_stopped(conversion, 260));
+  ASSERT_TRUE(run_stopped(conversion, 90));
   conversion.recipe.allow = {};
   conversion.recipe.allow.add("nan-code=lm_head.weight");
   expect_error(ErrorCode::kMismatch,
@@ -117,7 +117,7 @@ TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
                [&] { conversion.run(); });
   conversion.recipe.allow.add("zero-scale=*");
   conversion.run();
-  Conversion whole(tiny_v32(), dir_ / "whole");
+  Conversion whole(small_v32(), dir_ / "whole");
   whole.recipe.allow = conversion.recipe.allow;
   whole.run();
   EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
@@ -125,7 +125,7 @@ TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
 
 TEST_F(Resume, RefusesASourceChangedUnderTheSameTime) {
   Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 200));
+  ASSERT_TRUE(run_stopped(conversion, 70));
   const auto file = dir_ / "in" / "model-00002-of-00002.safetensors";
   const auto time = std::filesystem::last_write_time(file);
   {
@@ -145,7 +145,7 @@ TEST_F(Resume, RefusesASourceChangedUnderTheSameTime) {
 
 TEST_F(Resume, RefusesAChangedSideFile) {
   Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 200));
+  ASSERT_TRUE(run_stopped(conversion, 70));
   write_text_file(dir_ / "in" / "tokenizer_config.json", "{}");
   conversion.execute.resume = true;
   expect_error(ErrorCode::kMismatch, {"tokenizer_config.json has changed"},
@@ -153,8 +153,8 @@ TEST_F(Resume, RefusesAChangedSideFile) {
 }
 
 TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
-  const auto expected = tree(tiny_bf16());
-  const auto source = formats::Checkpoint::open(tiny_v32());
+  const auto expected = tree(small_bf16());
+  const auto source = formats::Checkpoint::open(small_v32());
   Recipe recipe;
   recipe.to = formats::SchemeId::kBf16;
   resolve(recipe, source);
@@ -162,8 +162,8 @@ TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.
-    Conversion conversion(tiny_v32(), dir_ / ("cut" + std::to_string(renamed)));
-    const OutputPaths paths = stage_finished(conversion, tiny_bf16());
+    Conversion conversion(small_v32(), dir_ / ("cut" + std::to_string(renamed)));
+    const OutputPaths paths = stage_finished(conversion, small_bf16());
     for (std::size_t i = 0; i < renamed; ++i)
       std::filesystem::rename(paths.staged / names[i], paths.output / names[i]);
     Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
@@ -179,7 +179,7 @@ TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
   Conversion conversion(copy_example(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.run();
-  EXPECT_TRUE(tree(tiny_bf16()) == tree(directory / "out"));
+  EXPECT_TRUE(tree(small_bf16()) == tree(directory / "out"));
   for (const std::string& name : top_level(directory / "in"))
     EXPECT_FALSE(name.ends_with(".safetensors")) << name;
   EXPECT_TRUE(std::filesystem::exists(directory / "in" / "config.json"));
@@ -197,7 +197,7 @@ TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
       ++without_first;
   }
   EXPECT_GE(stops, 2);
-  EXPECT_TRUE(tree(tiny_bf16()) == tree(directory / "out"));
+  EXPECT_TRUE(tree(small_bf16()) == tree(directory / "out"));
   ::testing::Test::RecordProperty("stops_without_first_file", without_first);
 }
 

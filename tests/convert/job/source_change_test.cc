@@ -68,7 +68,7 @@ TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
 
 TEST_F(SourceChange, BetweenRunsIsReadAgain) {
   Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 300));
+  ASSERT_TRUE(run_stopped(conversion, 100));
   change_unsampled_byte(dir_ / "in");
   conversion.execute.resume = true;
   conversion.run();
@@ -78,7 +78,7 @@ TEST_F(SourceChange, BetweenRunsIsReadAgain) {
 
 TEST_F(SourceChange, CopyOfTheSameBytesIsAccepted) {
   Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
-  ASSERT_TRUE(run_stopped(conversion, 300));
+  ASSERT_TRUE(run_stopped(conversion, 100));
   std::filesystem::rename(dir_ / "in", dir_ / "before");
   copy_example(dir_ / "in");
   conversion.execute.resume = true;
@@ -123,7 +123,7 @@ TEST_F(SourceChange, IgnoresFilesThatAreNotRead) {
 
 // Activation statistics of every module of the example.
 void write_statistics(const std::filesystem::path& path, float value) {
-  const formats::Checkpoint source = formats::Checkpoint::open(tiny_v32());
+  const formats::Checkpoint source = formats::Checkpoint::open(small_v32());
   std::vector<TinyTensor> tensors;
   for (const formats::LogicalTensor& tensor : source.tensors()) {
     constexpr std::string_view kWeight = ".weight";
@@ -166,7 +166,7 @@ TEST(OptionFileChange, WhileItIsReadPublishesNothing) {
     const TempDir directory;
     const auto path = directory / "statistics.safetensors";
     write_statistics(path, 1);
-    Conversion conversion(tiny_v32(), directory / "out");
+    Conversion conversion(small_v32(), directory / "out");
     conversion.recipe.to = formats::SchemeId::kNvfp4;
     one.read(path, conversion.recipe.choices);
     conversion.execute.inspect = [&](const std::filesystem::path&) {
@@ -186,13 +186,13 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
     const TempDir directory;
     const auto path = directory / "statistics.safetensors";
     write_statistics(path, 1);
-    Conversion conversion(tiny_v32(), directory / "out");
+    Conversion conversion(small_v32(), directory / "out");
     conversion.recipe.to = formats::SchemeId::kNvfp4;
     one.read(path, conversion.recipe.choices);
     conversion.execute.resume = true;
     const auto journal = OutputPaths(conversion.output).journal;
-    for (int polls = 300; !Journal::read(journal) || Journal::read(journal)->items.empty();
-         polls += 40)
+    for (int polls = 100; !Journal::read(journal) || Journal::read(journal)->items.empty();
+         polls += 10)
       ASSERT_TRUE(run_stopped(conversion, polls));
 
     write_statistics(path, 2);
@@ -206,7 +206,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
     const ExecuteReport report = conversion.run();
     EXPECT_EQ(report.tensors_resumed, 0U);
     EXPECT_GT(report.tensors_redone, 0U);
-    Conversion whole(tiny_v32(), directory / "whole");
+    Conversion whole(small_v32(), directory / "whole");
     whole.recipe = conversion.recipe;
     whole.run();
     EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));

@@ -81,7 +81,7 @@ TEST_F(Apart, ProbeShowsWhatIsOneFolder) {
 TEST(ApartFromOptions, ScalesAreNotReplaced) {
   const TempDir dir;
   copy_example(dir / "release");
-  Conversion plain(tiny_v32(), dir / "bf16");
+  Conversion plain(small_v32(), dir / "bf16");
   plain.run();
   const auto before = tree(dir / "release");
   Conversion back(dir / "bf16", dir / "release");

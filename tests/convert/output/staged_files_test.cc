@@ -71,7 +71,7 @@ TEST_P(PlantedLink, CostsNothingItLeadsTo) {
   copy_example(dir / "mine");
   write_text_file(dir / "mine/ingot.json", "precious");
   const auto before = tree(dir / "mine");
-  Conversion(tiny_v32(), dir / "out").run();
+  Conversion(small_v32(), dir / "out").run();
   const fs::path link = dir.path() / "out" / GetParam().name;
   fs::create_directories(link.parent_path());
   if (GetParam().is_folder) {
@@ -79,7 +79,7 @@ TEST_P(PlantedLink, CostsNothingItLeadsTo) {
   } else {
     fs::create_symlink(dir / "mine/config.json", link);
   }
-  Conversion conversion(tiny_v32(), dir / "out");
+  Conversion conversion(small_v32(), dir / "out");
   conversion.execute.force = true;
   expect_error(ErrorCode::kExists, {GetParam().name, "symbolic link"}, [&] { conversion.run(); });
   EXPECT_TRUE(tree(dir / "mine") == before);
@@ -97,8 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Names, PlantedLink,
 
 TEST(PlantedJournal, IsNotWrittenThrough) {
   const TempDir dir;
-  Conversion conversion(tiny_v32(), dir / "out");
-  ASSERT_TRUE(run_stopped(conversion, 350));
+  Conversion conversion(small_v32(), dir / "out");
+  ASSERT_TRUE(run_stopped(conversion, 110));
   const OutputPaths paths(conversion.output);
   fs::rename(paths.journal, dir / "mine");
   fs::create_symlink(dir / "mine", paths.journal);

@@ -41,7 +41,7 @@ Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path
 // Only NVFP4: weights that NVFP4 may not be mixed with are BF16, so that either dialect can hold
 // all of it.
 Conversion to_nvfp4(const std::filesystem::path& to) {
-  Conversion conversion(tiny_bf16(), to);
+  Conversion conversion(small_bf16(), to);
   conversion.recipe.to = SchemeId::kNvfp4;
   conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   return conversion;
@@ -79,7 +79,7 @@ std::size_t count_suffix(const OutputTensors& tensors, const std::string& suffix
 }
 
 std::size_t n_released_fp8() {
-  return count_suffix(read_output(tiny_v32()), "_scale_inv");
+  return count_suffix(read_output(small_v32()), "_scale_inv");
 }
 
 float number(const OutputTensor& tensor) {
@@ -89,8 +89,8 @@ float number(const OutputTensor& tensor) {
 using Rewrap = InTempDir;
 
 TEST_F(Rewrap, Fp8BlocksRoundTripThroughCompressedTensors) {
-  rewrap(tiny_v32(), dir_ / "ct", "compressed-tensors").run();
-  const OutputTensors released = read_output(tiny_v32());
+  rewrap(small_v32(), dir_ / "ct", "compressed-tensors").run();
+  const OutputTensors released = read_output(small_v32());
   const OutputTensors ct = read_output(dir_ / "ct");
   ASSERT_EQ(ct.size(), released.size());
   EXPECT_EQ(count_suffix(ct, ".weight_scale_inv"), 0U);
@@ -121,7 +121,7 @@ TEST_F(Rewrap, TheLeastPowerOfTwoIsOne) {
 }
 
 TEST_F(Rewrap, ItIsNoQuantization) {
-  const auto source = formats::Checkpoint::open(tiny_v32());
+  const auto source = formats::Checkpoint::open(small_v32());
   Recipe recipe;
   recipe.choices.dialect = "compressed-tensors";
   const Plan plan = plan_for(source, recipe);
@@ -205,7 +205,7 @@ void missing_input_is_left_out(const std::filesystem::path& dir, const std::stri
   given.recipe.choices.activations = Activations::kStatic;
   given.recipe.choices.input_scale = 0.03F;
   given.run();
-  const std::string name = "model.layers.2.mlp.experts.5.down_proj";
+  const std::string name = "model.layers.1.mlp.experts.5.down_proj";
   EditableCheckpoint edited = EditableCheckpoint::load(dir / "given");
   const auto description = dir / "given" / "hf_quant_config.json";
   if (std::filesystem::exists(description))
@@ -237,10 +237,10 @@ TEST_F(Rewrap, ExpertsOfOneLayerAllLackInputScales) {
 
 // FP8 blocks in ModelOpt: the scales of DeepSeek in a shape of their own.
 TEST_F(Rewrap, Fp8BlocksRoundTripThroughModelopt) {
-  Conversion to = rewrap(tiny_v32(), dir_ / "mo", "modelopt");
+  Conversion to = rewrap(small_v32(), dir_ / "mo", "modelopt");
   to.recipe.allow.add("engine-refuses=*");
   to.run();
-  const OutputTensors released = read_output(tiny_v32()), mo = read_output(dir_ / "mo");
+  const OutputTensors released = read_output(small_v32()), mo = read_output(dir_ / "mo");
   EXPECT_EQ(config_of(dir_ / "mo")["quantization_config"]["quant_algo"], "FP8_PB_WO");
   std::size_t n_scales = 0;
   for (const auto& [name, tensor] : released) {
@@ -289,7 +289,7 @@ TEST_F(Rewrap, GlobalWithoutManifestIsWithinOneUlp) {
 // A manifest that belongs to other weights must not lend its globals.
 TEST_F(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
   std::filesystem::copy(nvfp4_mo().path, dir_ / "mo");
-  const std::string name = "model.layers.2.mlp.experts.5.down_proj";
+  const std::string name = "model.layers.1.mlp.experts.5.down_proj";
   const float edited = 0x1p-10F;
   for (const auto& entry : std::filesystem::directory_iterator(dir_ / "mo")) {
     if (entry.path().extension() != ".safetensors") continue;
@@ -305,14 +305,14 @@ TEST_F(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
 }
 
 TEST_F(Rewrap, Int8RowsRoundTripThroughAscend) {
-  Conversion first(tiny_bf16(), dir_ / "ct");
+  Conversion first(small_bf16(), dir_ / "ct");
   first.recipe.to = SchemeId::kInt8Channel;
   first.run();
   const OutputTensors ct = read_output(dir_ / "ct");
   rewrap(dir_ / "ct", dir_ / "ms", "modelslim").run();
   const OutputTensors ms = read_output(dir_ / "ms");
   const std::size_t n_quantized = count_suffix(ct, ".weight_scale");
-  EXPECT_GT(n_quantized, 250U);
+  EXPECT_GT(n_quantized, 70U);
   EXPECT_EQ(ms.size(), ct.size() + n_quantized);
   for (const auto& [name, tensor] : ct) EXPECT_TRUE(ms.at(name) == tensor) << name;
   for (const auto& [name, tensor] : ms) {
@@ -329,7 +329,7 @@ TEST_F(Rewrap, Int8RowsRoundTripThroughAscend) {
 TEST_F(Rewrap, NanCodeIsRefusedUnlessAllowed) {
   copy_example(dir_ / "in");
   const std::string weight = "model.layers.2.mlp.experts.4.up_proj.weight";
-  const auto file = dir_ / "in" / read_output(tiny_v32()).at(weight).file;
+  const auto file = dir_ / "in" / read_output(small_v32()).at(weight).file;
   for (const auto& stored : formats::read_safetensors_header(Fd::open_for_reading(file)).tensors) {
     if (stored.name != weight) continue;
     const auto nan = std::byte{0xFF};
@@ -369,7 +369,7 @@ TEST_F(Rewrap, NarrowScalesAreWidenedExactly) {
 }
 
 TEST_F(Rewrap, DialectWithoutTheSchemeGetsBf16) {
-  const auto source = formats::Checkpoint::open(tiny_v32());
+  const auto source = formats::Checkpoint::open(small_v32());
   for (const char* dialect : {"modelslim"}) {
     Recipe recipe;
     recipe.choices.dialect = dialect;
