@@ -12,6 +12,7 @@
 #include "formats/records/manifest.h"
 #include "tests/convert/targets.h"
 #include "tests/support/bytes.h"
+#include "tests/support/disk_dir.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -52,6 +53,7 @@ TEST_F(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
 }
 
 TEST_F(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
+  const DiskDir disk;
   const auto expected = tree(small_bf16());
   struct Setting {
     std::size_t threads;
@@ -60,7 +62,7 @@ TEST_F(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
   };
   for (const auto& [threads, megabytes, direct] :
        {Setting{1, 80, true}, {2, 80, false}, {7, 4096, false}, {7, 80, true}}) {
-    Conversion conversion(small_v32(), dir_ / std::to_string(threads + megabytes));
+    Conversion conversion(small_v32(), disk / std::to_string(threads + megabytes));
     conversion.execute.threads = threads;
     conversion.execute.mem_limit = megabytes << 20;
     conversion.execute.direct_io = direct;

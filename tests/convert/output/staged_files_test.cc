@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/convert/conversion.h"
+#include "tests/support/disk_dir.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
 
 namespace ingot::convert {
 namespace {
@@ -14,7 +14,7 @@ using namespace ingot::testing;
 namespace fs = std::filesystem;
 
 // A file that must not be lost, and a folder of staged files next to it.
-class Staged : public InTempDir {
+class Staged : public OnDisk {
  protected:
   Staged() {
     fs::create_directories(dir_ / "mine");
@@ -67,7 +67,7 @@ struct Planted {
 class PlantedLink : public ::testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedLink, CostsNothingItLeadsTo) {
-  const TempDir dir;
+  const DiskDir dir;
   copy_example(dir / "mine");
   write_text_file(dir / "mine/ingot.json", "precious");
   const auto before = tree(dir / "mine");
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Names, PlantedLink,
                                            Planted{"rank-000-of-002", true}));
 
 TEST(PlantedJournal, IsNotWrittenThrough) {
-  const TempDir dir;
+  const DiskDir dir;
   Conversion conversion(small_v32(), dir / "out");
   ASSERT_TRUE(run_stopped(conversion, 110));
   const OutputPaths paths(conversion.output);

@@ -16,8 +16,8 @@
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/descriptor_limit.h"
+#include "tests/support/disk_dir.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
 
 namespace ingot::convert {
 namespace {
@@ -38,11 +38,11 @@ void write(OutputFiles& files, std::uint32_t file, std::string_view text, std::u
   files.use(file).buffered().write_exact(std::as_bytes(std::span(text)), offset);
 }
 
-std::string text_of(const TempDir& directory, const std::string& name) {
+std::string text_of(const DiskDir& directory, const std::string& name) {
   return read_text_file(directory / name, 1 << 20);
 }
 
-class StagedOutput : public InTempDir {
+class StagedOutput : public OnDisk {
  protected:
   StagedFiles staged_{Folder::open(dir_.path())};
 };
@@ -146,7 +146,7 @@ void require(const fs::path& directory) {
   require_own_side_files(formats::Checkpoint::open(directory));
 }
 
-using SideFileLinks = InTempDir;
+using SideFileLinks = OnDisk;
 
 TEST_F(SideFileLinks, RefusedWhenTheyLeadOut) {
   copy_example(dir_ / "in");
@@ -173,7 +173,7 @@ TEST_F(SideFileLinks, LinksOfAHubSnapshotAreFollowed) {
   const fs::path snapshot = root / "snapshots" / "0123abcd";
   fs::create_directories(snapshot);
   fs::create_directories(root / "blobs");
-  for (const auto& entry : fs::directory_iterator(tiny_v32())) {
+  for (const auto& entry : fs::directory_iterator(small_v32())) {
     const fs::path name = entry.path().filename();
     fs::copy_file(entry.path(), root / "blobs" / name);
     fs::create_symlink(fs::path("../../blobs") / name, snapshot / name);
@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(SlowTargets, PlannedTarget,
                          ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 TEST_P(PlannedTarget, IsWhatIsWritten) {
-  const TempDir directory;
+  const DiskDir directory;
   Conversion conversion(synth_model(), directory / "out");
   GetParam().apply(conversion.recipe);
   conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
@@ -262,7 +262,7 @@ TEST_P(PlannedTarget, IsWhatIsWritten) {
 }
 
 TEST(PlannedCheckpoint, EqualsTheWrittenSingleFile) {
-  const TempDir directory;
+  const DiskDir directory;
   Conversion conversion(synth_model(), directory / "out");
   conversion.plan.shards.max_shard_bytes = std::uint64_t{1} << 40;
   expect_as_planned(conversion);
@@ -282,8 +282,8 @@ TEST(PlannedCheckpoint, EqualsTheWrittenRanks) {
   };
   for (const Case& row : cases) {
     SCOPED_TRACE(fmt::format("tp {} fit {}", row.topology.tp, shard::tp_fit_name(row.fit)));
-    const TempDir directory;
-    Conversion conversion(tiny_v32(), directory / "out");
+    const DiskDir directory;
+    Conversion conversion(small_v32(), directory / "out");
     conversion.recipe.to = row.to;
     conversion.plan.layout = formats::find_layout("ranks");
     conversion.plan.slicing.topology = row.topology;
@@ -335,8 +335,8 @@ TEST(PlannedCheckpoint, OfSlicesIsWhatTheyJoinTo) {
   };
   for (const Case& row : cases) {
     SCOPED_TRACE(fmt::format("{} {}", row.layout, scheme_facts(row.to).name));
-    const TempDir directory;
-    Conversion conversion(tiny_v32(), directory / "out");
+    const DiskDir directory;
+    Conversion conversion(small_v32(), directory / "out");
     conversion.recipe.to = row.to;
     conversion.recipe.mtp = MtpPolicy::kDrop;
     conversion.plan.layout = formats::find_layout(row.layout);

@@ -14,8 +14,8 @@
 
 #include "formats/base/parallel.h"
 #include "tests/support/descriptor_limit.h"
+#include "tests/support/disk_dir.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
 
 namespace ingot::convert {
 namespace {
@@ -73,7 +73,7 @@ void write_range(convert::WindowWriter& writer, const Range& range) {
 }
 
 /// Every byte of every file of the job is its content.
-void expect_files(const TempDir& directory, const Job& job) {
+void expect_files(const DiskDir& directory, const Job& job) {
   for (std::uint32_t f = 0; f < job.files.size(); ++f) {
     const std::string text = read_text_file(directory / job.files[f].name, 1 << 30);
     ASSERT_EQ(text.size(), job.files[f].n_bytes);
@@ -93,7 +93,7 @@ class WindowWriterSettings : public ::testing::TestWithParam<Setting> {};
 TEST_P(WindowWriterSettings, WritesRandomRangesAndReportsEachOnce) {
   const Setting setting = GetParam();
   for (std::uint32_t seed = 0; seed < 2; ++seed) {
-    const TempDir directory;
+    const DiskDir directory;
     const Job job = random_job(seed, 5, 700'000);
     std::vector<std::uint32_t> durable;
     StagedFiles staged(Folder::open(directory.path()));
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, WindowWriterSettings,
                          });
 
 TEST(WindowWriter, SpillsWhenFilesOutnumberWindows) {
-  const TempDir directory;
+  const DiskDir directory;
   Job job = random_job(9, 30, 150'000);
   StagedFiles staged(Folder::open(directory.path()));
   WindowWriter writer(staged, job.files,
@@ -146,7 +146,7 @@ TEST(WindowWriter, SpillsWhenFilesOutnumberWindows) {
 }
 
 TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
-  const TempDir directory;
+  const DiskDir directory;
   const Job job = random_job(3, 3, 500'000);
   const auto early = [](const Range& range) { return range.item % 3 == 0; };
   {
@@ -185,7 +185,7 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
 }
 
 TEST(WindowWriter, DurableOnlyAfterTheLastByte) {
-  const TempDir directory;
+  const DiskDir directory;
   std::vector<std::uint32_t> durable;
   StagedFiles staged(Folder::open(directory.path()));
   WindowWriter writer(staged, {{.name = "a", .n_bytes = 2 * kWindow}},
@@ -241,7 +241,7 @@ TEST(WindowWriter, ProducersWriteWhatWaits) {
 }
 
 TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
-  const TempDir directory;
+  const DiskDir directory;
   // The name is a directory, so that opening the output fails in a writer thread.
   std::filesystem::create_directory(directory / "file");
   StagedFiles staged(Folder::open(directory.path()));
@@ -281,7 +281,7 @@ void finish(WindowWriter& writer, const Job& job) {
 class ManyFiles : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
-  const TempDir directory;
+  const DiskDir directory;
   const Job job = random_job(1, kFiles, 70'000);
   std::vector<std::uint32_t> durable;
   std::uint64_t n_spilled = 0;
@@ -310,7 +310,7 @@ TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
 INSTANTIATE_TEST_SUITE_P(Windows, ManyFiles, ::testing::Values(8, 400),
                          [](const auto& instance) { return std::to_string(instance.param); });
 
-using WindowWriterFiles = InTempDir;
+using WindowWriterFiles = OnDisk;
 
 TEST_F(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
   const Job job = random_job(2, kFiles, 20'000);
