@@ -23,10 +23,10 @@ EOF
 "$ingot" convert "$example" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --tp-fit retile --progress never >/dev/null 2>&1 || fail "ranks"
 printf 'What is 2 + 2?\n\nTell me a story about a fox.\n' >"$work/prompts"
 
-# Verdict first; every report; slices in another scheme at all levels.
+# Verdict first; every report; slices in another scheme at all levels but drafts (json_documents.py has those).
 expect 0 "PASS" "$ingot" verify "$example" "$work/int8"
 expect 0 "int8-channel" "$ingot" verify "$example" "$work/int8" --levels weights
-expect 0 "layer" "$ingot" verify "$example" "$work/ranks" --levels all --prompts "$work/prompts" --tokens 4 \
+expect 0 "layer" "$ingot" verify "$example" "$work/ranks" --levels structure,weights,layers,greedy --prompts "$work/prompts" --tokens 4 \
   --progress never --html "$work/report.html" --markdown "$work/report.md"
 # A screen, and more than that when it is asked for (below).
 [ "$(cat "$work/stdout" "$work/stderr" | wc -l)" -le 40 ] || fail "a report is longer than a screen"
