@@ -35,7 +35,7 @@ P
 tensors() { page=1 aligned "$@" | sort; }
 
 for to in fp8 int8 nvfp4 bf16; do
-  expect 0 "" "$ingot" convert "$example" "$work/$to" --to "$to" --align "$page" --max-shard-size 3MB
+  expect 0 "" "$ingot" convert "$example" "$work/$to" --to "$to" --align "$page" --max-shard-size 1MB
   expect 0 "" "$ingot" convert "$example" "$work/plain" --to "$to"
   aligned "$work/$to" | sort >"$work/a"
   tensors "$work/plain" >"$work/b"
@@ -70,9 +70,9 @@ tensors "$work/merged" >"$work/a"
 tensors "$work/bf16" >"$work/b"
 cmp -s "$work/a" "$work/b" || fail "merged slices are another model"
 # Parts and --resume know the option.
-expect 0 "" "$ingot" convert "$example" "$work/parts" --to bf16 --align "$page" --max-shard-size 3MB --part 0/2
-expect 2 "--align" "$ingot" convert "$example" "$work/parts" --to bf16 --max-shard-size 3MB --part 1/2
-expect 0 "" "$ingot" convert "$example" "$work/parts" --to bf16 --align "$page" --max-shard-size 3MB --part 1/2
+expect 0 "" "$ingot" convert "$example" "$work/parts" --to bf16 --align "$page" --max-shard-size 1MB --part 0/2
+expect 2 "--align" "$ingot" convert "$example" "$work/parts" --to bf16 --max-shard-size 1MB --part 1/2
+expect 0 "" "$ingot" convert "$example" "$work/parts" --to bf16 --align "$page" --max-shard-size 1MB --part 1/2
 expect 0 "" "$ingot" join "$work/parts"
 for file in "$work"/bf16/*.safetensors; do cmp -s "$file" "$work/parts/${file##*/}" || fail "parts: other bytes of ${file##*/}"; done
 expect 2 "power of two" "$ingot" convert "$example" "$work/odd" --align 1000

@@ -48,7 +48,7 @@ while read -r numbers options; do
   done
 done <<'END'
 1,2,4 --to nvfp4 --max-shard-size 1MB
-3 --to bf16 --max-shard-size 4MB --hash sha256 --read-back
+3 --to bf16 --max-shard-size 2MB --hash sha256 --read-back
 2,3 --tp 2 --ep 2 --tp-fit retile --max-shard-size 2MB --read-back
 2 --to bf16 --layout deepseek-mp --mp 2 --mtp drop
 END

@@ -95,14 +95,14 @@ cp -r "$work/lists" "$work/renamed"
 python3 "$here/edit_checkpoint.py" "$work/renamed" '
 for name in [n for n in t if n.endswith("o_proj.weight_scale")]:
     t[name + "_inv"] = t.pop(name)'
-expect 0 "rewrapped 6" "$ingot" repair "$work/renamed" "$work/called"
+expect 0 "rewrapped 3" "$ingot" repair "$work/renamed" "$work/called"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/called"
 
 # Global scales apart: by a power of two nothing is lost, else as much as is said.
 convert apart --to nvfp4
 python3 "$here/edit_checkpoint.py" "$work/apart" '
-for name, factor in [("model.layers.1.mlp.experts.0.up_proj", 2.0), ("model.layers.2.mlp.experts.3.gate_proj", 1.37),
-                     ("model.layers.2.mlp.experts.4.gate_proj", 3e3)]:
+for name, factor in [("model.layers.1.mlp.experts.0.up_proj", 2.0), ("model.layers.1.mlp.experts.3.gate_proj", 1.37),
+                     ("model.layers.1.mlp.experts.4.gate_proj", 3e3)]:
     dtype, shape, data = t[name + ".weight_global_scale"]
     t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] * factor))'
 expect 2 "nvfp4.fused-global" "$ingot" check "$work/apart"
@@ -111,14 +111,14 @@ expect 0 "0 errors, 0 warnings" "$ingot" check "$work/joint" --deep
 python3 "$here/joint_globals.py" "$work/apart/model.safetensors" "$work/joint/model.safetensors" || fail "block scales"
 # Verification knows the rule: what a ratio near one costs passes, the same in any other way does not.
 python3 "$here/edit_checkpoint.py" "$work/apart" '
-for name in ["model.layers.2.mlp.experts.4.gate_proj"]:
+for name in ["model.layers.1.mlp.experts.4.gate_proj"]:
     dtype, shape, data = t[name + ".weight_global_scale"]
     t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] / 3e3))'
 expect 0 "2 tensors get the global scale" "$ingot" repair "$work/apart" "$work/joint2"
 expect 0 "PASS" "$ingot" verify "$work/apart" "$work/joint2" --levels structure,weights
 rm "$work/joint2/ingot.json" "$work/joint2/ingot.tensors.jsonl.zst"
 python3 "$here/edit_checkpoint.py" "$work/joint2" '
-name = "model.layers.2.mlp.experts.3.gate_proj.weight_scale"
+name = "model.layers.1.mlp.experts.3.gate_proj.weight_scale"
 dtype, shape, data = t[name]
 t[name] = (dtype, shape, bytes([data[0] - 1]) + data[1:])'
 expect 1 "weights.changed" "$ingot" verify "$work/apart" "$work/joint2" --levels weights
@@ -126,7 +126,7 @@ expect 1 "weights.changed" "$ingot" verify "$work/apart" "$work/joint2" --levels
 # Farther apart than block scales reach: refused in a dry run too, instead of weights that are lost.
 cp -r "$work/apart" "$work/far"
 python3 "$here/edit_checkpoint.py" "$work/far" '
-for name in ["model.layers.2.mlp.experts.4.gate_proj", "model.layers.1.mlp.experts.0.gate_proj"]:
+for name in ["model.layers.1.mlp.experts.4.gate_proj", "model.layers.1.mlp.experts.0.gate_proj"]:
     dtype, shape, data = t[name + ".weight_global_scale"]
     t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] * 1e4))'
 expect 2 "experts.4.gate_proj.weight': has a global scale of " "$ingot" repair "$work/far" "$work/out" --dry-run
@@ -204,7 +204,7 @@ expect 0 'scale_fmt: "ue8m0" -> absent' "$ingot" repair "$work/claim" "$work/unc
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/unclaimed" --deep
 
 # FP4 experts with FP8, which no dialect derives: the config about them stays.
-golden=$(dirname "$example")/../tests/golden/families
+golden=$here/../golden/families
 expect 0 "weights files stay as they are" "$ingot" repair "$golden/deepseek_v4" "$work/v4"
 cmp -s "$golden/deepseek_v4/config.json" "$work/v4/config.json" || fail "the config of DeepSeek-V4 has changed"
 # The same in another order is no change.
@@ -223,7 +223,7 @@ P
 expect 2 "copy quantization_config from the release" "$ingot" repair "$work/v4-silent" "$work/out"
 expect 2 "no such directory" "$ingot" repair "$work/nowhere" "$work/out"
 cp -r "$work/lists" "$work/short"
-truncate -s 4000000 "$work/short/model-00002-of-00002.safetensors"
+truncate -s 1000000 "$work/short/model-00002-of-00002.safetensors"
 expect 2 "model-00002-of-00002.safetensors" "$ingot" repair "$work/short" "$work/out"
 "$ingot" convert "$example" "$work/slices" --to bf16 --tp 2 --progress never >/dev/null 2>&1 || fail "slices"
 expect 2 "ingot merge" "$ingot" repair "$work/slices" "$work/out"

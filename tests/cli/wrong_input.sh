@@ -116,16 +116,16 @@ rm "$work/in/$one" && ln -s "$(realpath "$example")/$one" "$work/in/$one"
 expect 2 "symbolic link" "$ingot" convert "$work/in" "$work/none" --to bf16 --progress never --consume-source
 
 # A disk that is too small: the whole plan, what is missing and what would help; of another host by --assume-disk.
-"$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 20MB >"$work/stdout" 2>"$work/stderr"
+"$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 2MB >"$work/stdout" 2>"$work/stderr"
 [ $? -eq 2 ] || fail "a plan that does not fit has not status 2"
 for text in "plan for" "peak memory" "MISSING"; do grep -qF "$text" "$work/stdout" || fail "no '$text' in the plan"; done
-for text in "has 20000000 free" "are missing" "another disk" "fewer bits"; do
+for text in "has 2000000 free" "are missing" "another disk" "fewer bits"; do
   grep -qF -- "$text" "$work/stderr" || fail "no '$text' in: $(cat "$work/stderr")"
 done
-"$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 20MB --json >"$work/plan"
+"$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 2MB --json >"$work/plan"
 [ $? -eq 2 ] || fail "as JSON it has not status 2"
 holds "d['error']['code'] == 'no-space' and d['files']" plan
-holds "d['disk_bytes_missing'] == d['disk_bytes_needed'] - 20_000_000 > 0" plan
+holds "d['disk_bytes_missing'] == d['disk_bytes_needed'] - 2_000_000 > 0" plan
 expect 0 "assumed" "$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 200MB
 judge 2 "--dry-run" "$ingot" convert "$example" "$work/none" --to bf16 --assume-disk 200MB
 [ ! -e "$work/none" ] || fail "a refused command created its output"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """small_example.py EXAMPLE OUT: writes a quarter of examples/tiny-v32 for tests whose claims do not need all of it:
-layers 0, 1 and the MTP layer (as number 2), 8 of 16 experts, and 256 of 2,048 tokens."""
+layers 0, 1 and the MTP layer (as number 2), 8 of 16 experts, and 320 of 2,048 tokens."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import re
 import struct
 import sys
 
-EXPERTS, TOKENS = 8, 256
+EXPERTS, TOKENS = 8, 320
 LAST_OF_FIRST_FILE = 'model.layers.1.mlp.experts.6.gate_proj.weight_scale_inv'  # the up_proj is in the second
 
 
