@@ -6,8 +6,9 @@
 // By search: a candidate is tried on as many blocks at once as there are lanes, a block per lane,
 // after a transposition. The sums of errors then need no horizontal steps, every lane walks the
 // window around its own amax code, and the least error is kept lane by lane. Per candidate and
-// value that is ten operations: multiply, cut off at 6, round to E2M1 by adding and subtracting a
-// power of two (see code_encode_simd.cc), subtract, square, add.
+// value that is eight operations: multiply, find a number whose last place is the step, round to
+// E2M1 by subtracting from it twice, subtract, square, add; and cutting off at 6 below the amax
+// code.
 
 #include <algorithm>
 #include <array>
@@ -158,14 +159,29 @@ struct Lanes {
   Floats values[kNvfp4Block];
 };
 
-/// The square of the error of `w` in E2M1 under a scale of `v`.
-HWY_INLINE Floats square_of_rest(Floats w, Floats v, Floats reciprocal) {
-  const Floats y = hn::Min(hn::Mul(w, reciprocal), hn::Set(kFloats, 6.0F));
-  const Floats own = hn::And(y, hn::BitCast(kFloats, hn::Set(kInts, 0x7F800000)));
-  const Floats unit = hn::Mul(hn::Max(own, hn::Set(kFloats, 1.0F)), hn::Set(kFloats, 0x1p22F));
-  const Floats q = hn::Sub(hn::Add(y, unit), unit);
-  // q x v has six significant bits and is exact, so that fusing changes nothing.
-  const Floats rest = hn::NegMulAdd(q, v, w);
+/// A code that may become that of each lane's block.
+struct Candidate {
+  explicit HWY_INLINE Candidate(Ints of)
+      : code(of), value(e4m3_value(of)), reciprocal(hn::Div(hn::Set(kFloats, 1.0F), value)) {}
+
+  Ints code;
+  Floats value, reciprocal;
+};
+
+/// The square of the error of `w` in E2M1; kCuts where w may be 7 or more times the scale, which
+/// rounding alone would take beyond 6.
+template <bool kCuts>
+HWY_INLINE Floats square_of_rest(Floats w, const Candidate& scale) {
+  Floats y = hn::Mul(w, scale.reciprocal);
+  if constexpr (kCuts) y = hn::Min(y, hn::Set(kFloats, 6.0F));
+  // 2^22 times y, by integers, and at least 1.5 x 2^22: a number whose last place is the step at y,
+  // and which is even in steps where y is a tie. y is taken from it, not added: just below a power
+  // of two, a sum would have the larger step of the next one.
+  const Ints scaled = hn::Add(hn::BitCast(kInts, y), hn::Set(kInts, 22 << 23));
+  const Floats unit = hn::BitCast(kFloats, hn::Max(scaled, hn::Set(kInts, 0x4AC00000)));
+  const Floats q = hn::Sub(unit, hn::Sub(unit, y));
+  // q x scale has six significant bits and is exact, so that fusing changes nothing.
+  const Floats rest = hn::NegMulAdd(q, scale.value, w);
   return hn::Mul(rest, rest);
 }
 
@@ -180,13 +196,10 @@ struct ByWeight {
   Lanes weights;
 };
 
-template <typename Weighing>
-HWY_INLINE Floats error_of(const Lanes& w, const Weighing& by, Ints code) {
-  const Floats v = e4m3_value(code);
-  const Floats reciprocal = hn::Div(hn::Set(kFloats, 1.0F), v);
-  const auto term = [&](std::size_t i) HWY_ATTR {
-    return by.weigh(i, square_of_rest(w.values[i], v, reciprocal));
-  };
+template <bool kCuts, typename Weighing>
+HWY_INLINE Floats error_of(const Lanes& w, const Weighing& by, const Candidate& scale) {
+  const auto term = [&](std::size_t i)
+                        HWY_ATTR { return by.weigh(i, square_of_rest<kCuts>(w.values[i], scale)); };
   Floats sum0 = term(0);
   Floats sum1 = term(1);
   Floats sum2 = term(2);
@@ -200,39 +213,51 @@ HWY_INLINE Floats error_of(const Lanes& w, const Weighing& by, Ints code) {
   return hn::Add(hn::Add(sum0, sum2), hn::Add(sum1, sum3));
 }
 
-/// The best code so far of every lane.
+/// The best code so far of every lane, which is the amax code at first.
 template <typename Weighing>
 struct Best {
   HWY_INLINE Best(const Lanes& w, const Weighing& weighing, Ints first)
-      : by(weighing), code(first), error(error_of(w, weighing, first)) {}
+      : by(weighing),
+        amax_code(first),
+        code(first),
+        error(error_of<true>(w, weighing, Candidate(first))) {}
 
-  HWY_INLINE void consider(const Lanes& w, Ints candidate) {
-    const Floats candidate_error = error_of(w, by, candidate);
-    const auto better = hn::Lt(candidate_error, error);
-    error = hn::IfThenElse(better, candidate_error, error);
-    code = hn::IfThenElse(hn::RebindMask(kInts, better), candidate, code);
+  /// Codes above the amax code, from the lowest on; where it is the amax code, nothing changes.
+  HWY_INLINE void consider_above(const Lanes& w, const Candidate& scale) {
+    const Floats other = error_of<false>(w, by, scale);
+    take(scale.code, other,
+         hn::And(hn::RebindMask(kInts, hn::Lt(other, error)), hn::Gt(scale.code, amax_code)));
+  }
+  /// Codes below, which have been left for later, from the lowest on: they win ties against those
+  /// above.
+  HWY_INLINE void consider_below(const Lanes& w, const Candidate& scale) {
+    const Floats other = error_of<true>(w, by, scale);
+    const auto wins_tie =
+        hn::And(hn::RebindMask(kInts, hn::Eq(other, error)), hn::Gt(code, amax_code));
+    take(scale.code, other, hn::Or(hn::RebindMask(kInts, hn::Lt(other, error)), wins_tie));
+  }
+  HWY_INLINE void take(Ints other, Floats other_error, hn::Mask<decltype(kInts)> better) {
+    error = hn::IfThenElse(hn::RebindMask(kFloats, better), other_error, error);
+    code = hn::IfThenElse(better, other, code);
   }
 
   const Weighing& by;
-  Ints code;
+  Ints amax_code, code;
   Floats error;
 };
 
-/// True if no lane can gain by its candidate: it is the amax code, which has been tried, or cutting
-/// the largest value off at 6 costs by itself as much as the best code. (A sum of squares is,
-/// rounded as here, never less than one of them.)
-HWY_INLINE bool is_hopeless(const Best<Evenly>& best, Floats w_amax, Ints candidate,
-                            Ints amax_code) {
-  const Floats rest = hn::Sub(w_amax, hn::Mul(e4m3_value(candidate), hn::Set(kFloats, 6.0F)));
-  const auto cut_off =
-      hn::And(hn::Gt(rest, hn::Zero(kFloats)), hn::Ge(hn::Mul(rest, rest), best.error));
-  const auto tried = hn::RebindMask(kFloats, hn::Eq(candidate, amax_code));
-  return hn::AllTrue(kFloats, hn::Or(cut_off, tried));
-}
-
-/// Not known where the largest value may have no weight.
-HWY_INLINE bool is_hopeless(const Best<ByWeight>&, Floats, Ints, Ints) {
-  return false;
+/// The last code that is worth a try. A scale that is twice another's never has a smaller error, so
+/// long as no value is 7 or more times the smaller one: all its codes are codes of the smaller one,
+/// too. That holds as rounded here: y is half as large and rounded alike, and as a tie times a
+/// scale has few bits, no y lies beyond a tie that the value itself does not reach, so that no term
+/// is larger. Normal codes that are eight apart are such scales; the smaller one is the amax code
+/// or, for most blocks, the one below it.
+HWY_INLINE Ints last_worth(Ints last, Ints amax_code, Floats w_amax, Ints below) {
+  const Ints seven = hn::Set(kInts, 7);  // the last code that is not normal, too
+  const auto fits = hn::Lt(hn::Mul(w_amax, Candidate(below).reciprocal), hn::Set(kFloats, 7.0F));
+  const auto has_below = hn::And(hn::RebindMask(kInts, fits), hn::Gt(below, seven));
+  const Ints worth = hn::Add(hn::IfThenElse(has_below, below, amax_code), seven);
+  return hn::IfThenElse(hn::Gt(amax_code, seven), hn::Min(last, worth), last);
 }
 
 template <typename Weighing>
@@ -241,25 +266,35 @@ HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, const Weighing& 
   for (Floats& value : w.values) value = rule.in_units(value);
   const Floats w_amax = rule.in_units(amax);
   Best<Weighing> best(w, by, amax_code);
-  const Ints largest = hn::Set(kInts, kLargestCode);
+  const Ints one = hn::Set(kInts, 1);
   const Ints from_six = rule.code(hn::Mul(raw, hn::Set(kFloats, 1.5F)));
   if (in.search == ScaleSearch::kFourOverSix) {
-    best.consider(w, from_six);
+    best.consider_above(w, Candidate(from_six));
     return best.code;
   }
   const Ints above =
       hn::IfThenElse(hn::Lt(amax_code, hn::Set(kInts, 16)), hn::Set(kInts, in.window.above_small),
                      hn::Set(kInts, in.window.above));
-  const Ints last = hn::Min(hn::Add(amax_code, above), largest);
-  Ints code = hn::Max(hn::Sub(amax_code, hn::Set(kInts, in.window.below)), rule.lowest);
-  // A lane that has reached its last code tries it again while others go on.
-  for (int step = 0;; ++step) {
-    const bool may_be_hopeless = step <= in.window.below;
-    if (!may_be_hopeless || !is_hopeless(best, w_amax, code, amax_code)) best.consider(w, code);
-    if (hn::AllTrue(kInts, hn::Eq(code, last))) break;
-    code = hn::Min(hn::Add(code, hn::Set(kInts, 1)), last);
+  const Ints first = hn::Max(hn::Sub(amax_code, hn::Set(kInts, in.window.below)), rule.lowest);
+  const Ints last = last_worth(hn::Min(hn::Add(amax_code, above), hn::Set(kInts, kLargestCode)),
+                               amax_code, w_amax, hn::Max(hn::Sub(amax_code, one), first));
+  // The next code is known early, so that its reciprocal is there when it is wanted. A lane that
+  // has reached its last code tries it again while others go on.
+  const auto after = [one](const Candidate& scale, Ints end)
+                         HWY_ATTR { return Candidate(hn::Min(hn::Add(scale.code, one), end)); };
+  Candidate at(hn::Min(hn::Add(amax_code, one), last)), low(first);
+  for (bool is_last = false; !is_last;) {
+    const Candidate next = after(at, last);
+    best.consider_above(w, at);
+    is_last = hn::AllTrue(kInts, hn::Eq(at.code, last));
+    at = next;
   }
-  if (!hn::AllFalse(kInts, hn::Gt(from_six, last))) best.consider(w, from_six);
+  if (!hn::AllFalse(kInts, hn::Gt(from_six, last))) best.consider_above(w, Candidate(from_six));
+  for (int i = 0; i < in.window.below; ++i) {
+    const Candidate next = after(low, amax_code);
+    best.consider_below(w, low);
+    low = next;
+  }
   return best.code;
 }
 

@@ -50,8 +50,13 @@ inline std::vector<AwkwardMatrix> awkward_matrices(std::size_t rows, std::size_t
            static_cast<float>(1 + i % 7);
   });
   // Multiples of a quarter, which are ties of every code.
-  add("ties",
-      [&](std::size_t) { return static_cast<float>(static_cast<int>(random() % 97) - 48) / 4; });
+  const auto tie = [&] { return static_cast<float>(static_cast<int>(random() % 97) - 48) / 4; };
+  add("ties", [&](std::size_t) { return tie(); });
+  // The numbers next to ties, and next to codes, some of which are powers of two.
+  add("near ties", [&](std::size_t) {
+    const auto units = static_cast<float>(static_cast<int>(random() % 9) - 4);
+    return tie() * (1 + 0x1p-23F * units);
+  });
   return all;
 }
 
