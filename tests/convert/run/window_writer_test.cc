@@ -215,7 +215,7 @@ TEST(WindowWriter, DurableOnlyAfterTheLastByte) {
 TEST(WindowWriter, ProducersWriteWhatWaits) {
   // Smaller windows share their memory.
   constexpr std::size_t kLargeWindow = std::size_t{2} << 20;
-  const TempDir directory;
+  const DiskDir directory;
   Job job{.n_items = 8};
   for (std::uint32_t file = 0; file < job.n_items; ++file) {
     job.files.push_back({.name = "file-" + std::to_string(file), .n_bytes = kLargeWindow});
