@@ -25,7 +25,6 @@ std::size_t open_limit() {
 
 /// Length of the file that a header was saved from: its data end where the last tensor ends.
 std::uint64_t file_bytes_by_header(std::span<const std::byte> bytes, const std::string& where) {
-  constexpr std::size_t kLengthBytes = 8;
   if (bytes.size() < kLengthBytes)
     throw Error(ErrorCode::kCorrupt, "is not a saved header").in_file(where);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,

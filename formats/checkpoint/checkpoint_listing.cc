@@ -10,6 +10,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/config/native_config.h"
+#include "formats/container/safetensors.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
@@ -19,7 +20,6 @@ namespace ingot::formats {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kWeightsSuffix = ".safetensors";
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kHeaderSuffix = ".header";
@@ -57,7 +57,7 @@ std::vector<std::string> names_with_suffix(const fs::path& directory, std::strin
   return names;
 }
 
-bool is_in(const std::vector<std::string>& sorted, std::string_view name) {
+bool is_listed(const std::vector<std::string>& sorted, std::string_view name) {
   return std::binary_search(sorted.begin(), sorted.end(), name);
 }
 
@@ -162,11 +162,11 @@ void take_indexed(const std::vector<std::string>& present, const fs::path& direc
   std::vector<std::string> missing, unnamed;
   for (std::string& file : named) {
     kinds.insert(name_kind(file));
-    (is_in(present, file) ? listing.files : missing).push_back(std::move(file));
+    (is_listed(present, file) ? listing.files : missing).push_back(std::move(file));
   }
   listing.is_complete = missing.empty();
   for (const std::string& file : present) {
-    if (is_in(listing.files, file)) continue;
+    if (is_listed(listing.files, file)) continue;
     if (listing.files.empty() || kinds.contains(name_kind(file))) {
       unnamed.push_back(file);
     } else if (file != kSingleFile) {
@@ -192,7 +192,7 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
                    .in_file(directory.string()));
     return;
   }
-  if (!is_in(present, kSingleFile)) {
+  if (!is_listed(present, kSingleFile)) {
     listing.is_complete = false;
     faults.add(Error(ErrorCode::kNotFound,
                      "has {} .safetensors file(s), but neither {} nor {} (fetch the index, or "

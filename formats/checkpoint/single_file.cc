@@ -11,6 +11,7 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/container/safetensors.h"
 #include "formats/family/families.h"
 #include "formats/recognition/encoding_recognition.h"
 #include "formats/relaid/input_major_parts.h"
@@ -22,7 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kWeightsSuffix = ".safetensors";
 constexpr std::string_view kAnyFamily = "generic";
 
 // By stored tensor: whether it is a part of a weight whose other parts are elsewhere. That is a

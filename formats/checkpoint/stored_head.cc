@@ -13,7 +13,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr const char* kTied = "tie_word_embeddings";
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kHeadPieceBytes = std::size_t{1} << 20;
 
 bool says_tied(const ModelConfig& config) {
   return config.tie_word_embeddings || json_member(*config.raw, kTied) == true;
@@ -59,13 +59,13 @@ bool is_apart(const Checkpoint& source, const TiedHead& tied,
   }
   if (!is_here || !is_same_form) return is_here;
   bool differs = false;
-  std::vector<std::byte> mine(kPieceBytes), theirs(kPieceBytes);
+  std::vector<std::byte> mine(kHeadPieceBytes), theirs(kHeadPieceBytes);
   head.for_each([&](Part part, std::uint32_t index) {
     const std::uint64_t n_bytes = stored[index].n_bytes;
-    for (std::uint64_t offset = 0; offset < n_bytes && !differs; offset += kPieceBytes) {
+    for (std::uint64_t offset = 0; offset < n_bytes && !differs; offset += kHeadPieceBytes) {
       if (check_stop) check_stop();
       const auto n =
-          static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, n_bytes - offset));
+          static_cast<std::size_t>(std::min<std::uint64_t>(kHeadPieceBytes, n_bytes - offset));
       source.read(index, offset, std::span(mine).first(n));
       source.read(other[part], offset, std::span(theirs).first(n));
       differs = std::memcmp(mine.data(), theirs.data(), n) != 0;

@@ -136,7 +136,7 @@ std::string missing_text(const Checkpoint& checkpoint) {
                      fmt::join(names, ", "), n > names.size() ? ", ..." : "");
 }
 
-std::string list_text(const std::vector<std::string>& lines) {
+std::string lines_text(const std::vector<std::string>& lines) {
   std::string text;
   for (std::size_t i = 0; i < lines.size() && i < kShownUnknown; ++i) text += "\n  " + lines[i];
   if (lines.size() > kShownUnknown)
@@ -152,7 +152,7 @@ std::string line_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
 }
 
 /// The name with `*` in place of numbers: a pattern of --allow.
-std::string kind_of(std::string_view name) {
+std::string kind_of_name(std::string_view name) {
   std::vector<std::string_view> words = name_words(name);
   for (std::string_view& word : words) {
     if (number_from(word)) word = "*";
@@ -175,7 +175,7 @@ std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
   };
   std::map<std::string, Kind> kinds;
   for (const LogicalTensor* tensor : taken) {
-    Kind& kind = kinds[kind_of(tensor->name)];
+    Kind& kind = kinds[kind_of_name(tensor->name)];
     if (kind.n++ == 0) kind.first = tensor->name;
     kind.n_bytes += bytes_of(checkpoint, *tensor);
   }
@@ -237,7 +237,7 @@ std::vector<std::string> judge_unknown(const Checkpoint& checkpoint,
               "({}--family generic takes any name){}",
               lines.size(), checkpoint.family().name, missing,
               allowed != nullptr ? "--allow unknown-tensor=PATTERN copies them untouched, " : "",
-              list_text(lines))));
+              lines_text(lines))));
     }
   }
   return remarks_on(checkpoint, taken);
@@ -255,7 +255,7 @@ void refuse_unknown_weights(const Checkpoint& checkpoint,
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!tensor.is_unknown || is_decided(tensor)) continue;
     if (!is_quantized(tensor) && !may_be_matrix(checkpoint, tensor)) continue;
-    Kind& kind = kinds[kind_of(tensor.name)];
+    Kind& kind = kinds[kind_of_name(tensor.name)];
     if (kind.n++ == 0 || is_quantized(tensor)) kind.first = &tensor;
     kind.n_bytes += bytes_of(checkpoint, tensor);
   }

@@ -11,6 +11,9 @@
 namespace ingot::formats {
 namespace {
 
+// The words of these enums are short, and for this table only.
+namespace key_table {
+
 using enum KeyType;
 using enum KeySense;
 using M = ModelConfig;
@@ -121,6 +124,8 @@ constexpr Plain kPlain[] = {
      "torchscript chunk_size_feed_forward problem_type id2label label2id is_encoder_decoder"},
 };
 
+}  // namespace key_table
+
 std::vector<std::string> words_in(std::string_view text) {
   std::istringstream in{std::string(text)};
   return {std::istream_iterator<std::string>(in), {}};
@@ -131,9 +136,9 @@ std::vector<std::string> words_in(std::string_view text) {
 std::span<const KeyRow> key_rows() {
   static const std::vector<KeyRow> rows = [] {
     std::vector<KeyRow> all;
-    for (const auto& [spellings, type, sense, field, absent] : kLines)
+    for (const auto& [spellings, type, sense, field, absent] : key_table::kLines)
       all.push_back({words_in(spellings), type, sense, field, absent});
-    for (const Plain& plain : kPlain) {
+    for (const key_table::Plain& plain : key_table::kPlain) {
       for (std::string& key : words_in(plain.keys))
         all.push_back({.spellings = {std::move(key)}, .sense = plain.sense});
     }
@@ -177,7 +182,7 @@ const char* ConfigKeys::spelling(std::string_view key) const {
 
 LayerNumber ConfigKeys::number(std::string_view key) const {
   const KeyType type = find_key(key)->type;
-  const std::uint64_t most = type == kWidth ? kMaxWidth : kMaxCount;
+  const std::uint64_t most = type == KeyType::kWidth ? kMaxWidth : kMaxCount;
   const char* said = spelling(key);
   const Json* value = fields_.find(said);
   if (value == nullptr || value->empty() || !is_per_layer(*value, layers_))
@@ -186,7 +191,7 @@ LayerNumber ConfigKeys::number(std::string_view key) const {
   for (const Json& entry : *value) number.by_layer.push_back(fields_.as_number(said, entry, most));
   number.largest = std::ranges::max(number.by_layer);
   if (std::ranges::min(number.by_layer) == *number.largest) number.by_layer.clear();
-  if (type == kOne && !number.by_layer.empty())
+  if (type == KeyType::kOne && !number.by_layer.empty())
     refuse(key, "differs between layers, where one is needed");
   return number;
 }

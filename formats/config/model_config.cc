@@ -153,7 +153,7 @@ std::optional<QuantizationConfig> read_quantization(const ConfigKeys& keys) {
   return result;
 }
 
-ModelConfig read_config(const ConfigKeys& keys) {
+ModelConfig config_of(const ConfigKeys& keys) {
   ModelConfig model;
   read_fields(keys, model);
   require_one_expert_count(keys);
@@ -175,7 +175,7 @@ ModelConfig with_defaults(const ModelConfig& config, const Json& defaults) {
   Json keys = text_keys(config);
   if (!add_defaults(defaults, keys)) return config;
   use_released_words(keys);
-  ModelConfig full = read_config(ConfigKeys(keys, "config.json"));
+  ModelConfig full = config_of(ConfigKeys(keys, "config.json"));
   full.model_type = config.model_type;
   full.architecture = config.architecture;
   full.text = config.text;
@@ -201,7 +201,7 @@ ModelConfig parse_model_config(std::string_view text, std::string_view where) {
   Json keys = nesting.key.empty() ? document : *nesting.keys;
   if (use_released_words(keys)) nesting.keys = std::move(keys);
   ModelConfig model =
-      read_config(ConfigKeys(nesting.keys.is_null() ? document : *nesting.keys, where));
+      config_of(ConfigKeys(nesting.keys.is_null() ? document : *nesting.keys, where));
   if (!nesting.key.empty()) {
     const ConfigKeys whole(document, where);
     model.model_type = whole.word("model_type");

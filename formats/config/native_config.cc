@@ -19,7 +19,7 @@ namespace {
 constexpr double kNormEps = 1e-6;  // fixed in the code
 
 // The file's own keys, where there is a file.
-JsonFields keys_of(const ModelConfig& config) {
+JsonFields fields_of(const ModelConfig& config) {
   static const Json no_keys = Json::object();
   return {text_keys(config).is_object() ? text_keys(config) : no_keys, "config.json"};
 }
@@ -69,7 +69,7 @@ void require_computable(const ModelConfig& config) {
   if (score != "sigmoid" && score != "softmax")
     keys.push_back(fmt::format("scoring_func ('{}')", score));
   const bool is_sigmoid = score == "sigmoid";
-  if (keys_of(config).boolean("norm_topk_prob", is_sigmoid) != is_sigmoid)
+  if (fields_of(config).boolean("norm_topk_prob", is_sigmoid) != is_sigmoid)
     keys.push_back(fmt::format("norm_topk_prob ({} with {} scores)", !is_sigmoid, score));
   if (config.rms_norm_eps != 0 && config.rms_norm_eps != kNormEps)
     keys.push_back(fmt::format("rms_norm_eps ({})", config.rms_norm_eps));
@@ -98,7 +98,7 @@ Json native_config(const ModelConfig& config, bool is_fp8) {
   result["n_routed_experts"] = config.n_routed_experts;
   result["n_shared_experts"] = config.n_shared_experts;
   result["n_activated_experts"] = config.num_experts_per_tok;
-  const JsonFields keys = keys_of(config);
+  const JsonFields keys = fields_of(config);
   const auto groups = [&](const char* key) -> std::uint64_t {
     if (config.topk_method == "greedy") return 1;
     return keys.optional_number(key, JsonFields::kAnyNumber).value_or(1);

@@ -12,7 +12,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::uint64_t kMaxHeads = std::uint64_t{1} << 10;
-constexpr std::uint64_t kMaxRows = std::uint64_t{1} << 31;
+constexpr std::uint64_t kMaxTableRows = std::uint64_t{1} << 31;
 constexpr std::uint64_t kMaxTokens = 64;
 
 bool is_prime(std::uint64_t number) {
@@ -47,8 +47,8 @@ std::optional<NgramTable> ngram_table(const Json& keys, std::uint64_t layer) {
   const std::uint64_t n_tokens = number("ngram_size", kMaxTokens);
   const std::uint64_t n_heads =
       n_tokens < 2 ? 0 : (n_tokens - 1) * number("heads_per_ngram", kMaxHeads);
-  const std::uint64_t base = number("ngram_vocab_size_base", kMaxRows);
-  const std::uint64_t divisor = number("make_ngram_vocab_size_divisible_by", kMaxRows);
+  const std::uint64_t base = number("ngram_vocab_size_base", kMaxTableRows);
+  const std::uint64_t divisor = number("make_ngram_vocab_size_divisible_by", kMaxTableRows);
   if (n_heads == 0 || base == 0 || divisor == 0) return std::nullopt;
   const auto place = static_cast<std::uint64_t>(std::distance(layers.begin(), own));
   if (place > kMaxHeads || (place + 1) * n_heads > kMaxHeads) {
@@ -66,7 +66,7 @@ std::optional<NgramTable> ngram_table(const Json& keys, std::uint64_t layer) {
     table.rows += prime;
   }
   table.rows = round_up(table.rows, divisor);
-  const std::uint64_t vocab = std::max<std::uint64_t>(number("vocab_size", kMaxRows), 1);
+  const std::uint64_t vocab = std::max<std::uint64_t>(number("vocab_size", kMaxTableRows), 1);
   const std::uint64_t half =
       std::max<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / vocab / 2, 1);
   const std::uint64_t seed =

@@ -73,7 +73,7 @@ Json scaling_of(Json rope) {
   return rope;
 }
 
-bool is_plain(const Json& rope) {
+bool is_plain_value(const Json& rope) {
   const Json& type = json_member(rope, "rope_type");
   return type.is_null() || type == "default";
 }
@@ -83,7 +83,7 @@ bool two_ropes(Json& keys) {
   constexpr const char* kPart = "partial_rotary_factor";
   const Json main = json_member(json_member(keys, kRope), "main");
   const Json compress = json_member(json_member(keys, kRope), "compress");
-  if (!main.is_object() || !compress.is_object() || !is_plain(main)) return false;
+  if (!main.is_object() || !compress.is_object() || !is_plain_value(main)) return false;
   const Json& strength = json_member(compress, "attention_factor");
   if (!strength.is_null() && strength != 1) return false;
   const Json& whole = json_member(keys, "head_dim");
@@ -95,7 +95,7 @@ bool two_ropes(Json& keys) {
   erase(keys, {kRope});
   keys["rope_theta"] = json_member(main, "rope_theta");
   keys["compress_rope_theta"] = json_member(compress, "rope_theta");
-  if (!is_plain(compress)) keys["rope_scaling"] = scaling_of(compress);
+  if (!is_plain_value(compress)) keys["rope_scaling"] = scaling_of(compress);
   return true;
 }
 
@@ -212,7 +212,7 @@ bool rope_by_layer(Json& keys) {
   const Json rope = json_member(keys, kRope);
   const Json &full = json_member(rope, kFull), &sliding = json_member(rope, kSliding);
   if (json_member(keys, "attention_other_setting").is_null() || !full.is_object() ||
-      !sliding.is_object() || !is_plain(sliding))
+      !sliding.is_object() || !is_plain_value(sliding))
     return false;
   for (const auto& [own, released] :
        {std::pair("rope_theta", "rope_theta"),
@@ -224,7 +224,7 @@ bool rope_by_layer(Json& keys) {
     keys[released] = *std::move(list);
   }
   erase(keys, {kRope});
-  if (!is_plain(full)) keys["rope_scaling"] = scaling_of(full);
+  if (!is_plain_value(full)) keys["rope_scaling"] = scaling_of(full);
   return true;
 }
 

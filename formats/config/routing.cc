@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kMaxGroups = std::uint64_t{1} << 20;
 
-[[noreturn]] void refuse(const std::string& fact) {
+[[noreturn]] void refuse_routing(const std::string& fact) {
   throw Error(ErrorCode::kCorrupt,
               "{} (n_routed_experts, n_group, topk_group and num_experts_per_tok must go together)",
               fact)
@@ -42,18 +42,19 @@ Routing read_routing(const ModelConfig& config) {
                         .groups = has_groups ? count("n_group") : 1,
                         .topk_groups = has_groups ? count("topk_group") : 1};
   if (routing.topk > routing.experts) {
-    refuse(fmt::format("'num_experts_per_tok' is {}, but there are {} experts", routing.topk,
-                       routing.experts));
+    refuse_routing(fmt::format("'num_experts_per_tok' is {}, but there are {} experts",
+                               routing.topk, routing.experts));
   }
   const std::size_t width = routing.experts / routing.groups;
   if (routing.experts % routing.groups != 0 || routing.topk_groups > routing.groups ||
       routing.topk_groups * width < routing.topk) {
-    refuse(fmt::format("{} experts in {} groups, of which {} are kept, cannot give {} per token",
-                       routing.experts, routing.groups, routing.topk_groups, routing.topk));
+    refuse_routing(
+        fmt::format("{} experts in {} groups, of which {} are kept, cannot give {} per token",
+                    routing.experts, routing.groups, routing.topk_groups, routing.topk));
   }
   if (routing.groups > 1 && width == 1 && sums_two_best(config)) {
-    refuse(fmt::format("{} groups have one expert each, and are judged by their two best",
-                       routing.groups));
+    refuse_routing(fmt::format("{} groups have one expert each, and are judged by their two best",
+                               routing.groups));
   }
   return routing;
 }

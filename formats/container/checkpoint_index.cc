@@ -11,16 +11,16 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::string_view kWeightMap = "weight_map";
-constexpr std::string_view kMetadata = "metadata";
+constexpr std::string_view kMetadataName = "metadata";
 constexpr const char* kTotalSize = "total_size";
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kMaxFileNameBytes = 255;  // as in every file system of Linux
 
-Error corrupt(std::string message) {
+Error corrupt_index(std::string message) {
   return Error(ErrorCode::kCorrupt, std::move(message));
 }
 
-bool is_control(char c) {
+bool is_control_byte(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return byte < 0x20 || byte == 0x7F;
 }
@@ -30,11 +30,11 @@ bool is_control(char c) {
 void check_file_name(std::string_view name, std::string_view tensor) {
   const auto refuse = [&](std::string_view fact) {
     // The name itself is shown only where it can be printed.
-    throw corrupt(fmt::format("weight_map names a file {}", fact)).in_tensor(tensor);
+    throw corrupt_index(fmt::format("weight_map names a file {}", fact)).in_tensor(tensor);
   };
   if (name.empty()) refuse("with an empty name");
   if (name.size() > kMaxFileNameBytes) refuse(fmt::format("with a name of {} bytes", name.size()));
-  if (std::any_of(name.begin(), name.end(), is_control))
+  if (std::any_of(name.begin(), name.end(), is_control_byte))
     refuse("with a control character in its name");
   if (name.find_first_of("/\\") != std::string_view::npos ||
       name.find("..") != std::string_view::npos) {
@@ -48,7 +48,7 @@ void check_file_name(std::string_view name, std::string_view tensor) {
 class IndexReader final : public JsonEvents {
  public:
   void begin_object() override {
-    if (depth_ == 0 || is_ignored() || (depth_ == 1 && (in_map() || top_key_ == kMetadata))) {
+    if (depth_ == 0 || is_ignored() || (depth_ == 1 && (in_map() || top_key_ == kMetadataName))) {
       if (depth_ == 1 && in_map()) has_map_ = true;
       ++depth_;
     } else {
@@ -63,7 +63,7 @@ class IndexReader final : public JsonEvents {
   void key(std::string&& name) override {
     if (depth_ == 1) {
       if (std::find(top_keys_.begin(), top_keys_.end(), name) != top_keys_.end()) {
-        throw corrupt(fmt::format("key '{}' occurs twice", name));
+        throw corrupt_index(fmt::format("key '{}' occurs twice", name));
       }
       if (top_keys_.size() == kMaxTopKeys)
         throw Error(ErrorCode::kLimit, "has more than {} keys", kMaxTopKeys);
@@ -80,16 +80,16 @@ class IndexReader final : public JsonEvents {
       index_.weight_map.emplace_back(std::move(key_), std::move(file));
       return;
     }
-    if (depth_ == 2 && top_key_ == kMetadata) {
+    if (depth_ == 2 && top_key_ == kMetadataName) {
       if (++n_metadata_ <= kMaxTopKeys) metadata_[key_] = std::move(scalar);
       return;
     }
-    const bool absent_metadata = depth_ == 1 && top_key_ == kMetadata && scalar.is_null();
+    const bool absent_metadata = depth_ == 1 && top_key_ == kMetadataName && scalar.is_null();
     if (!is_ignored() && !absent_metadata) wrong_type();
   }
 
   CheckpointIndex take() {
-    if (!has_map_) throw corrupt("has no weight_map");
+    if (!has_map_) throw corrupt_index("has no weight_map");
     std::vector<std::string_view> names;
     names.reserve(index_.weight_map.size());
     for (const auto& [tensor, file] : index_.weight_map) names.push_back(tensor);
@@ -107,12 +107,12 @@ class IndexReader final : public JsonEvents {
   [[nodiscard]] bool in_map() const { return top_key_ == kWeightMap; }
   /// Inside a value that means nothing to us: other top-level keys, and the members of metadata.
   [[nodiscard]] bool is_ignored() const {
-    return !in_map() && (depth_ >= 2 || (depth_ == 1 && top_key_ != kMetadata));
+    return !in_map() && (depth_ >= 2 || (depth_ == 1 && top_key_ != kMetadataName));
   }
   [[noreturn]] void wrong_type() const {
-    if (depth_ == 0) throw corrupt("is not a JSON object");
-    if (depth_ == 1) throw corrupt(fmt::format("{} is not an object", top_key_));
-    throw corrupt("weight_map has a value that is not a string").in_tensor(key_);
+    if (depth_ == 0) throw corrupt_index("is not a JSON object");
+    if (depth_ == 1) throw corrupt_index(fmt::format("{} is not an object", top_key_));
+    throw corrupt_index("weight_map has a value that is not a string").in_tensor(key_);
   }
 
   CheckpointIndex index_;
@@ -150,8 +150,8 @@ std::string checkpoint_index_text(const CheckpointIndex& index, std::uint64_t to
   // Not operator[]: ordered_json would look every name up among all earlier ones.
   for (const auto* entry : sorted) members.emplace_back(entry->first, entry->second);
   Json document = Json::object();
-  document[std::string(kMetadata)] = *index.frame.metadata;
-  document[std::string(kMetadata)][kTotalSize] = total_bytes;
+  document[std::string(kMetadataName)] = *index.frame.metadata;
+  document[std::string(kMetadataName)][kTotalSize] = total_bytes;
   document[std::string(kWeightMap)] = std::move(weight_map);
   return json_text(document, index.frame.form);
 }

@@ -22,7 +22,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 // The format bounds none of these; they keep the memory for a hostile header in proportion to its
@@ -32,7 +31,7 @@ constexpr std::size_t kMaxEntryKeys = 64;
 constexpr std::size_t kMaxDTypeBytes = 64;
 constexpr std::size_t kMaxMetadataKeys = 1'000'000;
 
-Error corrupt(std::string message) {
+Error corrupt_header(std::string message) {
   return Error(ErrorCode::kCorrupt, std::move(message));
 }
 
@@ -51,22 +50,23 @@ std::optional<std::string> repeated_name(const Items& items, NameOf name_of) {
 
 std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
   if (bytes.size() < kLengthBytes || file_bytes < kLengthBytes) {
-    throw corrupt(fmt::format(
+    throw corrupt_header(fmt::format(
         "is {} bytes long, a safetensors file has at least 8 (truncated? fetch it again)",
         std::min<std::uint64_t>(bytes.size(), file_bytes)));
   }
   std::uint64_t n = 0;
   std::memcpy(&n, bytes.data(), sizeof n);
   const std::string_view start(reinterpret_cast<const char*>(bytes.data()), kLengthBytes);
-  if (is_lfs_pointer(start)) throw corrupt(std::string(kLfsPointerFact));
+  if (is_lfs_pointer(start)) throw corrupt_header(std::string(kLfsPointerFact));
   if (n > kMaxHeaderBytes) {
     throw Error(ErrorCode::kLimit,
                 "header claims {} bytes, at most {} are allowed (not a safetensors file?)", n,
                 kMaxHeaderBytes);
   }
   if (kLengthBytes + n > file_bytes) {
-    throw corrupt(fmt::format("header ends at byte {}, file has {} (truncated? fetch it again)",
-                              kLengthBytes + n, file_bytes));
+    throw corrupt_header(
+        fmt::format("header ends at byte {}, file has {} (truncated? fetch it again)",
+                    kLengthBytes + n, file_bytes));
   }
   return n;
 }
@@ -93,7 +93,7 @@ class HeaderReader final : public JsonEvents {
       case Place::kTensors:
         name_ = std::move(name);
         if (name_ == kMetadataKey && std::exchange(has_metadata_, true)) {
-          throw corrupt("__metadata__ occurs twice");
+          throw corrupt_header("__metadata__ occurs twice");
         }
         return;
       case Place::kMetadata:
@@ -125,7 +125,8 @@ class HeaderReader final : public JsonEvents {
         if (field_ != Field::kDType || !scalar.is_string()) wrong_type();
         dtype_ = std::move(scalar.get_ref<std::string&>());
         if (dtype_->size() > kMaxDTypeBytes)
-          throw corrupt(fmt::format("dtype is {} bytes long", dtype_->size())).in_tensor(name_);
+          throw corrupt_header(fmt::format("dtype is {} bytes long", dtype_->size()))
+              .in_tensor(name_);
         return;
       case Place::kShape:
         if (!scalar.is_number_unsigned()) wrong_number(scalar);
@@ -150,12 +151,12 @@ class HeaderReader final : public JsonEvents {
   SafetensorsHeader take() {
     if (const auto name = repeated_name(
             header_.metadata, [](const auto& pair) { return std::string_view(pair.first); })) {
-      throw corrupt(fmt::format("__metadata__ key '{}' occurs twice", *name));
+      throw corrupt_header(fmt::format("__metadata__ key '{}' occurs twice", *name));
     }
     check_layout();
     const std::uint64_t data_end = header_.data_start + claimed_bytes_;
     if (data_end != header_.file_bytes) {
-      throw corrupt(
+      throw corrupt_header(
           fmt::format("the last tensor ends at byte {}, file has {} ({} bytes belong to nothing)",
                       data_end, header_.file_bytes, header_.file_bytes - data_end))
           .at_byte(data_end);
@@ -217,29 +218,31 @@ class HeaderReader final : public JsonEvents {
   [[noreturn]] void wrong_type() const {
     switch (place()) {
       case Place::kOutside:
-        throw corrupt("header is not a JSON object");
+        throw corrupt_header("header is not a JSON object");
       case Place::kMetadata:
-        throw corrupt(fmt::format("value of __metadata__ key '{}' is not a string", metadata_key_));
+        throw corrupt_header(
+            fmt::format("value of __metadata__ key '{}' is not a string", metadata_key_));
       case Place::kTensors:
-        if (name_ == kMetadataKey) throw corrupt("__metadata__ is not an object");
-        throw corrupt("entry is not an object").in_tensor(name_);
+        if (name_ == kMetadataKey) throw corrupt_header("__metadata__ is not an object");
+        throw corrupt_header("entry is not an object").in_tensor(name_);
       default:
         break;
     }
     switch (field_) {
       case Field::kDType:
-        throw corrupt("dtype is not a string").in_tensor(name_);
+        throw corrupt_header("dtype is not a string").in_tensor(name_);
       case Field::kShape:
-        throw corrupt("shape is not a list of whole numbers").in_tensor(name_);
+        throw corrupt_header("shape is not a list of whole numbers").in_tensor(name_);
       default:
-        throw corrupt("data_offsets is not a list of two whole numbers").in_tensor(name_);
+        throw corrupt_header("data_offsets is not a list of two whole numbers").in_tensor(name_);
     }
   }
 
   [[noreturn]] void wrong_number(const Json& scalar) const {
-    throw corrupt(fmt::format("{} holds {}, which is not a whole number of at least 0",
-                              field_ == Field::kShape ? "shape" : "data_offsets",
-                              scalar.is_number() ? scalar.dump() : std::string(scalar.type_name())))
+    throw corrupt_header(
+        fmt::format("{} holds {}, which is not a whole number of at least 0",
+                    field_ == Field::kShape ? "shape" : "data_offsets",
+                    scalar.is_number() ? scalar.dump() : std::string(scalar.type_name())))
         .in_tensor(name_);
   }
 
@@ -264,16 +267,17 @@ class HeaderReader final : public JsonEvents {
       }
     }
     if (repeated)
-      throw corrupt(fmt::format("key '{}' occurs twice in one entry", name)).in_tensor(name_);
+      throw corrupt_header(fmt::format("key '{}' occurs twice in one entry", name))
+          .in_tensor(name_);
   }
 
   void finish_entry() {
-    if (!dtype_) throw corrupt("entry has no dtype").in_tensor(name_);
-    if (!shape_) throw corrupt("entry has no shape").in_tensor(name_);
-    if (!n_offsets_) throw corrupt("entry has no data_offsets").in_tensor(name_);
+    if (!dtype_) throw corrupt_header("entry has no dtype").in_tensor(name_);
+    if (!shape_) throw corrupt_header("entry has no shape").in_tensor(name_);
+    if (!n_offsets_) throw corrupt_header("entry has no data_offsets").in_tensor(name_);
     const auto [begin, end] = offsets_;
     if (begin > end) {
-      throw corrupt(fmt::format("data_offsets [{}, {}] end before they begin", begin, end))
+      throw corrupt_header(fmt::format("data_offsets [{}, {}] end before they begin", begin, end))
           .in_tensor(name_);
     }
     const std::optional<DType> dtype = find_dtype(*dtype_);
@@ -284,24 +288,26 @@ class HeaderReader final : public JsonEvents {
     }
     const std::optional<std::uint64_t> n_elements = element_count(*shape_);
     if (!n_elements || !checked_mul(*n_elements, dtype_bits(*dtype))) {
-      throw corrupt(fmt::format("shape {} of {} overflows 64 bits", shape_text(*shape_), *dtype_))
+      throw corrupt_header(
+          fmt::format("shape {} of {} overflows 64 bits", shape_text(*shape_), *dtype_))
           .in_tensor(name_);
     }
     const std::optional<std::uint64_t> n_bytes = byte_count(*dtype, *shape_);
     if (!n_bytes) {
-      throw corrupt(
+      throw corrupt_header(
           fmt::format("shape {} of {} does not fill whole bytes", shape_text(*shape_), *dtype_))
           .in_tensor(name_);
     }
     if (*n_bytes != end - begin) {
-      throw corrupt(fmt::format("shape {} of {} takes {} bytes, data_offsets [{}, {}] hold {}",
-                                shape_text(*shape_), *dtype_, *n_bytes, begin, end, end - begin))
+      throw corrupt_header(
+          fmt::format("shape {} of {} takes {} bytes, data_offsets [{}, {}] hold {}",
+                      shape_text(*shape_), *dtype_, *n_bytes, begin, end, end - begin))
           .in_tensor(name_);
     }
     if (end > data_bytes_) {
-      throw corrupt(fmt::format("data ends at byte {}, file has {} (truncated? fetch it again)",
-                                checked_add(header_.data_start, end).value_or(end),
-                                header_.file_bytes))
+      throw corrupt_header(
+          fmt::format("data ends at byte {}, file has {} (truncated? fetch it again)",
+                      checked_add(header_.data_start, end).value_or(end), header_.file_bytes))
           .in_tensor(name_);
     }
     header_.tensors.push_back({.name = std::move(name_),
@@ -336,9 +342,9 @@ class HeaderReader final : public JsonEvents {
     std::string_view previous = "header";
     for (const StoredTensor& tensor : tensors) {
       if (tensor.offset != expected) {
-        throw corrupt(fmt::format("data start at byte {}, but '{}' ends at byte {} ({})",
-                                  tensor.offset, previous, expected,
-                                  tensor.offset > expected ? "a hole" : "an overlap"))
+        throw corrupt_header(fmt::format("data start at byte {}, but '{}' ends at byte {} ({})",
+                                         tensor.offset, previous, expected,
+                                         tensor.offset > expected ? "a hole" : "an overlap"))
             .in_tensor(tensor.name);
       }
       expected = tensor.offset + tensor.n_bytes;
@@ -370,7 +376,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
   try {
     const std::uint64_t n = header_length(bytes, file_bytes);
     if (bytes.size() - kLengthBytes < n) {
-      throw corrupt(
+      throw corrupt_header(
           fmt::format("header of {} bytes is cut off after {}", n, bytes.size() - kLengthBytes));
     }
     const std::span<const std::byte> header =

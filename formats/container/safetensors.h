@@ -13,6 +13,10 @@
 
 namespace ingot::formats {
 
+/// Ending of the names of safetensors files.
+inline constexpr std::string_view kWeightsSuffix = ".safetensors";
+/// Bytes of the length N that a file begins with; the header's N bytes follow.
+inline constexpr std::size_t kLengthBytes = 8;
 /// Longest header that the format allows, in bytes (100 MB, decimal).
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 

@@ -12,8 +12,6 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::size_t kLengthBytes = 8;
-
 /// Appends `value` as a JSON string with its quotes.
 void append_string(std::string_view value, std::string& text) {
   // Nearly all names are their own spelling.

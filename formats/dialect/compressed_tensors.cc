@@ -24,36 +24,36 @@ constexpr std::array kFp8TensorParts = {codes_part(kF8E4M3), scale_part(kF32, kO
                                         input_part(kOne)};
 constexpr std::array kInt8ChannelParts = {codes_part(kI8), scale_part(kF32, kColumn),
                                           input_part(kOne)};
-constexpr std::string_view kPacked = ".weight_packed";
-constexpr std::array kNvfp4Parts = {codes_part(kU8, kPacked), scale_part(kF8E4M3, kGrid),
+constexpr std::string_view kWeightPacked = ".weight_packed";
+constexpr std::array kNvfp4Parts = {codes_part(kU8, kWeightPacked), scale_part(kF8E4M3, kGrid),
                                     global_part(kOne, ".weight_global_scale"),
                                     input_part(kOne, ".input_global_scale")};
-constexpr std::array kMxfp4Parts = {codes_part(kU8, kPacked), scale_part(kU8, kGrid)};
+constexpr std::array kMxfp4Parts = {codes_part(kU8, kWeightPacked), scale_part(kU8, kGrid)};
 // weight_shape is I32 in releases and I64 from compressed-tensors itself.
 constexpr std::array kInt4Parts = {
-    codes_part(kI32, kPacked),
+    codes_part(kI32, kWeightPacked),
     PartRow{Part::kScale, ".weight_scale", kBf16, kGrid, false, true},
     PartRow{Part::kZeroPoint, ".weight_zero_point", kI32, kZeros, true},
     PartRow{Part::kGroupOrder, ".weight_g_idx", kI32, kPerCol, true},
     PartRow{Part::kDimensions, ".weight_shape", kI32, kTwo, false, true},
 };
-constexpr std::string_view kFloat = "float-quantized";
-constexpr std::string_view kInt = "int-quantized";
+constexpr std::string_view kFloatCodes = "float-quantized";
+constexpr std::string_view kIntCodes = "int-quantized";
 constexpr std::string_view kNvfp4 = "nvfp4-pack-quantized";
 constexpr std::string_view kMxfp8 = "mxfp8-quantized";
 
 using enum Activations;
-constexpr std::array kStorage = {
-    StorageRow{SchemeId::kFp8Block, kDynamic, kFloat, kFp8BlockParts},
-    StorageRow{SchemeId::kFp8Block, kWeightOnly, kFloat, kFp8BlockParts},
-    StorageRow{SchemeId::kFp8Channel, kDynamic, kFloat, kFp8ChannelParts},
-    StorageRow{SchemeId::kFp8Channel, kWeightOnly, kFloat, kFp8ChannelParts},
-    StorageRow{SchemeId::kFp8Tensor, kDynamic, kFloat, without_inputs(kFp8TensorParts)},
-    StorageRow{SchemeId::kFp8Tensor, kWeightOnly, kFloat, without_inputs(kFp8TensorParts)},
-    StorageRow{SchemeId::kFp8Tensor, kStatic, kFloat, kFp8TensorParts},
-    StorageRow{SchemeId::kInt8Channel, kDynamic, kInt, without_inputs(kInt8ChannelParts)},
-    StorageRow{SchemeId::kInt8Channel, kWeightOnly, kInt, without_inputs(kInt8ChannelParts)},
-    StorageRow{SchemeId::kInt8Channel, kStatic, kInt, kInt8ChannelParts},
+constexpr std::array kCompressedStorage = {
+    StorageRow{SchemeId::kFp8Block, kDynamic, kFloatCodes, kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Block, kWeightOnly, kFloatCodes, kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Channel, kDynamic, kFloatCodes, kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Channel, kWeightOnly, kFloatCodes, kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Tensor, kDynamic, kFloatCodes, without_inputs(kFp8TensorParts)},
+    StorageRow{SchemeId::kFp8Tensor, kWeightOnly, kFloatCodes, without_inputs(kFp8TensorParts)},
+    StorageRow{SchemeId::kFp8Tensor, kStatic, kFloatCodes, kFp8TensorParts},
+    StorageRow{SchemeId::kInt8Channel, kDynamic, kIntCodes, without_inputs(kInt8ChannelParts)},
+    StorageRow{SchemeId::kInt8Channel, kWeightOnly, kIntCodes, without_inputs(kInt8ChannelParts)},
+    StorageRow{SchemeId::kInt8Channel, kStatic, kIntCodes, kInt8ChannelParts},
     StorageRow{SchemeId::kNvfp4, kWeightOnly, kNvfp4, without_inputs(kNvfp4Parts),
                /*global_divides=*/true},
     StorageRow{SchemeId::kNvfp4, kStatic, kNvfp4, kNvfp4Parts, /*global_divides=*/true},
@@ -66,7 +66,6 @@ constexpr std::array kStorage = {
 };
 
 constexpr const char* kIgnore = "ignore";
-constexpr std::string_view kWeight = ".weight";
 
 /// vLLM's and SGLang's heads are no `Linear`: they are quantized if a target is their name.
 void name_heads(const WrittenModel& model, const QuantizationGroup& group,
@@ -170,7 +169,7 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   std::vector<std::string> ignored = patterns(0);
   // Packed codes have a name that plain weights do not share.
   const StorageRow* row = find_storage(kCompressedTensorsDialect, written.groups.front().scheme);
-  if (!is_mixed && row->parts.front().suffix == kWeight) ignore_all_plain(model, ignored);
+  if (!is_mixed && row->parts.front().suffix == kWeightSuffix) ignore_all_plain(model, ignored);
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
@@ -203,7 +202,7 @@ bool describes(const ConfigGroups& source, const WrittenGroups& written) {
   });
 }
 
-Json quantization_config(const WrittenModel& whole) {
+Json compressed_block(const WrittenModel& whole) {
   if (!any_quantized(whole.tensors)) return nullptr;
   std::vector<WrittenTensor> tensors;
   WrittenModel model = whole;
@@ -230,9 +229,9 @@ Json quantization_config(const WrittenModel& whole) {
 const Dialect kCompressedTensorsDialect = {
     .name = "compressed-tensors",
     .summary = "quant_method compressed-tensors: X.weight with X.weight_scale, which multiplies",
-    .storage = kStorage,
+    .storage = kCompressedStorage,
     .holds_mixtures = true,
     .heads = Heads::kByName,
-    .quantization_config = quantization_config};
+    .quantization_config = compressed_block};
 
 }  // namespace ingot::formats

@@ -154,12 +154,12 @@ std::optional<Activations> activations_of(const Json& group) {
   return json_member(args, "dynamic") == true ? Activations::kDynamic : Activations::kStatic;
 }
 
-Error corrupt(std::string_view fact) {
+Error corrupt_groups(std::string_view fact) {
   return Error(ErrorCode::kCorrupt, "quantization_config {}", fact).in_file("config.json");
 }
 
 /// Arguments of activations with the defaults that compressed-tensors gives to absent ones.
-Json with_defaults(const Json& given) {
+Json args_with_defaults(const Json& given) {
   const auto or_else = [&](const char* key, Json absent) {
     const Json& value = json_member(given, key);
     return value.is_null() ? std::move(absent) : value;
@@ -180,7 +180,7 @@ std::vector<Json> known_activations(const QuantizationGroup& group) {
   const auto add = [&](Activations activations) {
     QuantizationGroup with = group;
     with.activations = activations;
-    known.push_back(with_defaults(activation_args(form, with)));
+    known.push_back(args_with_defaults(activation_args(form, with)));
   };
   if (!form.at_run_time.empty()) add(Activations::kDynamic);
   if (!form.beforehand.empty()) add(Activations::kStatic);
@@ -221,7 +221,7 @@ Json config_group(const QuantizationGroup& group, const std::vector<std::string>
 std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block) {
   const Json& groups = json_member(block, "config_groups");
   if (groups.is_null()) return std::nullopt;
-  if (!groups.is_object()) throw corrupt("has config_groups that are no object");
+  if (!groups.is_object()) throw corrupt_groups("has config_groups that are no object");
   std::optional<std::array<std::uint64_t, 2>> found;
   for (const auto& [name, group] : groups.items()) {
     const Json& weights = json_member(group, "weights");
@@ -231,8 +231,8 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
     const std::array<std::uint64_t, 2> size = block_structure(weights);
     for (const std::uint64_t side : size) {
       if (side != 0 && side <= kMaxBlockSide) continue;
-      throw corrupt(fmt::format("has a block_structure of {} in config_groups.{}",
-                                config_text(json_member(weights, "block_structure")), name));
+      throw corrupt_groups(fmt::format("has a block_structure of {} in config_groups.{}",
+                                       config_text(json_member(weights, "block_structure")), name));
     }
     if (found && *found != size) {
       throw Error(ErrorCode::kUnsupported, "config_groups has weights in blocks of several sizes")
@@ -268,7 +268,7 @@ class ConfigGroups::Faults {
     if (list_ != nullptr) list_->push_back(std::move(fact));
   }
   void refuse(std::string fact) {
-    if (list_ == nullptr) throw corrupt(fact);
+    if (list_ == nullptr) throw corrupt_groups(fact);
     add(std::move(fact));
   }
   /// True if one more expression is taken. A reader without a list of faults takes all.
@@ -411,7 +411,7 @@ std::vector<std::string> argument_faults(const ConfigGroup& group) {
 std::string activations_text(const ConfigGroup& group) {
   const Json& given = json_member(*group.json, "input_activations");
   if (!given.is_object() || !group.activations) return {};
-  const Json args = with_defaults(given);
+  const Json args = args_with_defaults(given);
   return fmt::format("{} in {} bits of type {}{}", activations_name(*group.activations),
                      args.at("num_bits").dump(), text_at(args, "type"),
                      args.at("symmetric") == false ? ", asymmetric" : "");
@@ -420,7 +420,7 @@ std::string activations_text(const ConfigGroup& group) {
 std::string activations_fault(const ConfigGroup& group) {
   const Json& given = json_member(*group.json, "input_activations");
   if (!given.is_object()) return {};
-  const Json wanted = with_defaults(given);
+  const Json wanted = args_with_defaults(given);
   const std::vector<Json> known =
       known_activations({.scheme = group.scheme.value(), .block = group.block});
   if (std::find(known.begin(), known.end(), wanted) != known.end()) return {};

@@ -24,7 +24,7 @@ constexpr std::array kOfMistralParts = {codes_part(kF8E4M3),
                                         scale_part(kF32, kScalar, ".weight_scale_inv"),
                                         input_part(kScalar, ".activation_scale")};
 using enum Activations;
-constexpr std::array kStorage = {
+constexpr std::array kDeepseekStorage = {
     with_experts(ExpertForm::kEither, {SchemeId::kFp8Block, kDynamic, "fp8", kReleasedFp8Parts}),
     // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
     StorageRow{SchemeId::kFp8Tensor, kDynamic, "fp8", without_inputs(kScalarFp8Parts)},
@@ -57,7 +57,7 @@ struct NativeBlock {
   bool has_foreign = false;
 };
 
-std::string_view method_of(const NativeBlock& native) {
+std::string_view native_method(const NativeBlock& native) {
   return find_storage(kDeepseekDialect, native.group.scheme)->config_name;
 }
 
@@ -105,7 +105,7 @@ NativeBlock native_block(const WrittenModel& model) {
 Json standard_block(const NativeBlock& native) {
   Json block = {{"activation_scheme", is_static(native) ? "static" : "dynamic"}};
   if (native.group.scheme != SchemeId::kInt8Block) block["fmt"] = "e4m3";
-  block["quant_method"] = method_of(native);
+  block["quant_method"] = native_method(native);
   return block;
 }
 
@@ -117,7 +117,7 @@ const Json* kept_block(const WrittenModel& model, const NativeBlock& native) {
   const bool has_size = native.group.scheme == SchemeId::kFp8Tensor
                             ? !source.weight_block_size
                             : fp8_block_size(model.source) == native.group.block;
-  const bool holds = source.quant_method == method_of(native) && has_size &&
+  const bool holds = source.quant_method == native_method(native) && has_size &&
                      (source.activation_scheme == "static") == is_static(native);
   return holds ? block : nullptr;
 }
@@ -274,7 +274,7 @@ void state_experts(const WrittenModel& model, const NativeBlock& native, Json& b
   }
 }
 
-Json quantization_config(const WrittenModel& model) {
+Json deepseek_block(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const NativeBlock native = native_block(model);
   const Json* kept = kept_block(model, native);
@@ -346,8 +346,8 @@ const Dialect kDeepseekDialect = {.name = "deepseek",
                                       "quant_method fp8 or blockwise_int8: X.weight with "
                                       "X.weight_scale_inv (X.weight_scale for a "
                                       "whole tensor), which multiplies",
-                                  .storage = kStorage,
-                                  .quantization_config = quantization_config,
+                                  .storage = kDeepseekStorage,
+                                  .quantization_config = deepseek_block,
                                   .scale_format_key = kScaleFormat};
 
 }  // namespace ingot::formats

@@ -14,6 +14,9 @@
 
 namespace ingot::formats {
 
+/// Ending of the name of a weight in its own form, or of its codes.
+inline constexpr std::string_view kWeightSuffix = ".weight";
+
 /// How an engine treats the activations of a quantized weight.
 enum class Activations : std::uint8_t {
   kWeightOnly,  ///< they stay as they are

@@ -18,11 +18,10 @@ constexpr std::array kDialects = {&kDeepseekDialect, &kCompressedTensorsDialect,
 
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
-constexpr std::string_view kWeightSuffix = ".weight";
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
 
-const StorageRow* find_row(std::span<const StorageRow> rows, SchemeId scheme,
-                           std::optional<Activations> activations) {
+const StorageRow* find_storage(std::span<const StorageRow> rows, SchemeId scheme,
+                               std::optional<Activations> activations) {
   const auto row = std::ranges::find_if(rows, [&](const StorageRow& at) {
     return at.scheme == scheme && (!activations || at.activations == *activations);
   });
@@ -128,14 +127,14 @@ bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule) {
 
 const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
                                std::optional<Activations> activations) {
-  return find_row(dialect.storage, scheme, activations);
+  return find_storage(dialect.storage, scheme, activations);
 }
 
 const StorageRow* find_storage(const Dialect& dialect, const Family& family, SchemeId scheme,
                                std::optional<Activations> activations) {
   const auto [native, own] = storage_rows(dialect, family);
-  const StorageRow* row = find_row(native, scheme, activations);
-  return row != nullptr ? row : find_row(own, scheme, activations);
+  const StorageRow* row = find_storage(native, scheme, activations);
+  return row != nullptr ? row : find_storage(own, scheme, activations);
 }
 
 std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,

@@ -18,21 +18,21 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kFp8ChannelParts = {codes_part(kF8E4M3), scale_part(kF32, kPerRow)};
-constexpr std::array kFp8BlockParts = {codes_part(kF8E4M3), scale_part(kF32, kSpread)};
+constexpr std::array kPcPtParts = {codes_part(kF8E4M3), scale_part(kF32, kPerRow)};
+constexpr std::array kPbWoParts = {codes_part(kF8E4M3), scale_part(kF32, kSpread)};
 const Json kNothing = Json::object();
 constexpr std::string_view kNvfp4Choice =
     "static (NVFP4, as TensorRT-LLM and older SGLang load it; give --activation-scales or "
     "--input-scale 1) or weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)";
-constexpr std::array kStorage = {
+constexpr std::array kModeloptStorage = {
     StorageRow{SchemeId::kNvfp4, Activations::kWeightOnly, "W4A16_NVFP4",
                without_inputs(kNvidiaNvfp4Parts), false, kNvfp4Choice},
     StorageRow{SchemeId::kNvfp4, Activations::kStatic, "NVFP4", kNvidiaNvfp4Parts, false,
                kNvfp4Choice},
     StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, "FP8", kScalarFp8Parts},
     StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, "FP8_PER_CHANNEL_PER_TOKEN",
-               kFp8ChannelParts},
-    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kFp8BlockParts},
+               kPcPtParts},
+    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kPbWoParts},
     StorageRow{SchemeId::kMxfp8, Activations::kDynamic, "MXFP8", kMxfp8Parts},
     // Experts in mixtures.
     kept_only({SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kReleasedFp8Parts}),
@@ -155,7 +155,7 @@ Json numbers(std::uint32_t bits, bool is_dynamic, std::uint64_t group_size,
   return args;
 }
 
-Json config_group(const StorageRow& algo, const std::vector<std::string>& targets) {
+Json algo_group(const StorageRow& algo, const std::vector<std::string>& targets) {
   const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
   const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
   Json group = Json::object();
@@ -171,13 +171,13 @@ Json config_group(const StorageRow& algo, const std::vector<std::string>& target
 
 /// `config_groups`: the modules of each algorithm.
 Json config_groups(const Derived& derived) {
-  if (!derived.is_mixed()) return {{"group_0", config_group(*derived.algos.front(), {"Linear"})}};
+  if (!derived.is_mixed()) return {{"group_0", algo_group(*derived.algos.front(), {"Linear"})}};
   Json groups = Json::object();
   for (std::size_t i = 0; i < derived.algos.size(); ++i) {
     std::vector<std::string> targets;
     for (const auto& [module, algo] : derived.layers)
       if (algo == i) targets.push_back(module);
-    groups[fmt::format("group_{}", i)] = config_group(*derived.algos[i], targets);
+    groups[fmt::format("group_{}", i)] = algo_group(*derived.algos[i], targets);
   }
   return groups;
 }
@@ -201,7 +201,7 @@ void state_algos(const Derived& derived, Json& owner) {
   owner["quantized_layers"] = std::move(layers);
 }
 
-Json quantization_config(const WrittenModel& model) {
+Json modelopt_block(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const WrittenGroups written = written_groups(model);
   const Json* block = source_block(model.source, kModeloptDialect);
@@ -216,7 +216,7 @@ Json quantization_config(const WrittenModel& model) {
   return result;
 }
 
-Json description(const WrittenModel& model) {
+Json hf_quant_config(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const WrittenGroups written = written_groups(model);
   if (is_kept(model.description, model, written)) return *model.description;
@@ -232,12 +232,12 @@ Json description(const WrittenModel& model) {
 const Dialect kModeloptDialect = {
     .name = "modelopt",
     .summary = "quant_method modelopt: X.weight, X.weight_scale, X.weight_scale_2, which multiply",
-    .storage = kStorage,
+    .storage = kModeloptStorage,
     .holds_mixtures = true,
     .heads = Heads::kBySilence,
     .description_file = "hf_quant_config.json",
-    .quantization_config = quantization_config,
-    .description = description};
+    .quantization_config = modelopt_block,
+    .description = hf_quant_config};
 
 const Json& modelopt_body(const Json& block) {
   const Json& nested = json_member(block, "quantization");

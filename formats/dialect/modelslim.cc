@@ -25,7 +25,7 @@ constexpr std::array kStaticParts = {
     PartRow{Part::kQuantBias, ".quant_bias", kI32, kPerRow},
     PartRow{Part::kDeqScale, ".deq_scale", kF32, kPerRow},
 };
-constexpr std::array kStorage = {
+constexpr std::array kModelslimStorage = {
     StorageRow{SchemeId::kInt8Channel, Activations::kDynamic, "W8A8_DYNAMIC", kDynamicParts},
     StorageRow{SchemeId::kInt8Channel, Activations::kStatic, "W8A8", kStaticParts},
 };
@@ -37,10 +37,10 @@ constexpr std::array kMixParts = {kStaticParts[1], kStaticParts[3], kStaticParts
 constexpr std::string_view kFloat = "FLOAT";
 constexpr std::array kTypes = {
     // From the least to the most: the highest of those present names the whole checkpoint.
-    DescribedType{kStorage[0].config_name, SchemeId::kInt8Channel, Activations::kDynamic,
+    DescribedType{kModelslimStorage[0].config_name, SchemeId::kInt8Channel, Activations::kDynamic,
                   std::span(kDynamicParts).first<2>()},
     DescribedType{"W8A8_MIX", SchemeId::kInt8Channel, Activations::kStatic, kMixParts},
-    DescribedType{kStorage[1].config_name, SchemeId::kInt8Channel, Activations::kStatic,
+    DescribedType{kModelslimStorage[1].config_name, SchemeId::kInt8Channel, Activations::kStatic,
                   kStaticParts},
     // These never name the whole.
     DescribedType{kFloat, SchemeId::kBf16},
@@ -70,11 +70,11 @@ std::map<std::string_view, const DescribedType*> types_of(const Json* source) {
 }
 
 // Loaders take the quantization from the description, and would follow a block in config.json.
-Json quantization_config(const WrittenModel&) {
+Json modelslim_block(const WrittenModel&) {
   return nullptr;
 }
 
-Json description(const WrittenModel& model) {
+Json modelslim_description(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const auto told = types_of(model.description);
   const DescribedType* highest = nullptr;
@@ -110,10 +110,10 @@ const Dialect kModelslimDialect = {
     .summary =
         "quant_model_description.json, and INT8 weights with weight_scale and weight_offset, or "
         "with deq_scale",
-    .storage = kStorage,
+    .storage = kModelslimStorage,
     .description_file = "quant_model_description.json",
-    .quantization_config = quantization_config,
-    .description = description};
+    .quantization_config = modelslim_block,
+    .description = modelslim_description};
 
 const DescribedType* find_described_type(std::string_view name) {
   const auto* const type = std::ranges::find(kTypes, name, &DescribedType::name);

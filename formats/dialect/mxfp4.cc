@@ -11,10 +11,10 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kParts = {PartRow{Part::kWeight, ".blocks", kU8, kBlocks},
-                               scale_part(kU8, kGrid, ".scales")};
-constexpr std::array kStorage = {with_experts(
-    ExpertForm::kStacked, {SchemeId::kMxfp4, Activations::kWeightOnly, "mxfp4", kParts})};
+constexpr std::array kMxfp4StackParts = {PartRow{Part::kWeight, ".blocks", kU8, kBlocks},
+                                         scale_part(kU8, kGrid, ".scales")};
+constexpr std::array kMxfp4Storage = {with_experts(
+    ExpertForm::kStacked, {SchemeId::kMxfp4, Activations::kWeightOnly, "mxfp4", kMxfp4StackParts})};
 
 constexpr const char* kNotConverted = "modules_to_not_convert";
 
@@ -28,7 +28,7 @@ std::string of_all_layers(std::string_view module, std::optional<std::uint32_t> 
   return name;
 }
 
-Json quantization_config(const WrittenModel& model) {
+Json mxfp4_block(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   for (const WrittenTensor& tensor : model.tensors) {
     if (!scheme_facts(tensor.scheme).quantized || tensor.rank > 2) continue;
@@ -55,7 +55,7 @@ const Dialect kMxfp4Dialect = {.name = "mxfp4",
                                .summary =
                                    "quant_method mxfp4 (gpt-oss): stacks X_blocks with X_scales, "
                                    "exponents of two",
-                               .storage = kStorage,
-                               .quantization_config = quantization_config};
+                               .storage = kMxfp4Storage,
+                               .quantization_config = mxfp4_block};
 
 }  // namespace ingot::formats

@@ -84,12 +84,13 @@ Activations quark_activations(const Json& layer) {
 /// The form that AutoRound's `packing_format` and `data_type` give weights that are no packed
 /// integers.
 std::string unread_auto_round(const Json& block) {
-  constexpr std::array kTypes = {"mx_fp", "nv_fp", "fp"};
-  constexpr std::string_view kFormat = "auto_round:llm_compressor", kStatic = "auto_round:fp8";
+  constexpr std::array kFloatTypes = {"mx_fp", "nv_fp", "fp"};
+  constexpr std::string_view kPartsFormat = "auto_round:llm_compressor",
+                             kFp8Format = "auto_round:fp8";
   const std::string format = text_at(block, "packing_format"), type = text_at(block, "data_type");
   const Json& bits = json_member(block, "bits");
-  const bool has_parts = format == kFormat || format.starts_with(kStatic);
-  const bool is_known = std::ranges::any_of(kTypes, [&](const char* known) {
+  const bool has_parts = format == kPartsFormat || format.starts_with(kFp8Format);
+  const bool is_known = std::ranges::any_of(kFloatTypes, [&](const char* known) {
     return type == known || (bits.is_number_unsigned() &&
                              type == fmt::format("{}{}", known, bits.get<std::uint64_t>()));
   });

@@ -12,7 +12,7 @@ namespace ingot::formats {
 using enum DType;
 using enum PartShape;
 
-constexpr PartRow codes_part(DType dtype, std::string_view suffix = ".weight") {
+constexpr PartRow codes_part(DType dtype, std::string_view suffix = kWeightSuffix) {
   return {Part::kWeight, suffix, dtype, kCodes};
 }
 constexpr PartRow scale_part(DType dtype, PartShape shape,

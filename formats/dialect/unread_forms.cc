@@ -14,35 +14,35 @@ namespace {
 
 constexpr std::string_view kOfMlx = "mlx_lm.convert --dequantize makes a plain copy on a Mac";
 
-struct Form {
+struct UnreadForm {
   std::string_view method;  ///< quant_method
   std::string_view holds;   ///< the stored form
   std::string_view help;    ///< who can make of it something that is read; empty: the release
 };
 
 // As releases on the hub and the loaders of transformers, vLLM and SGLang name them.
-constexpr std::array kForms = {
-    Form{"aqlm", "AQLM's sums of codebook entries", ""},
-    Form{"auto-round", "AutoRound's weights in a form of its own", ""},
-    Form{"bitnet", "BitNet's ternary weights", ""},
-    Form{"bitsandbytes", "bitsandbytes' NF4, FP4 or INT8 with statistics of its own",
-         "transformers dequantizes it: model.dequantize(), then save_pretrained"},
-    Form{"eetq", "EETQ's INT8, laid out for its kernels", ""},
-    Form{"exl2", "ExLlamaV2's groups of mixed bits", ""},
-    Form{"exl3", "ExLlamaV3's trellis codes (EXL3)", "only ExLlamaV3 decodes them"},
-    Form{"fouroversix", "Four Over Six's NVFP4", ""},
-    Form{"fp_quant", "FP-Quant's rotated FP4", ""},
-    Form{"gguf", "weights of llama.cpp", ""},
-    Form{"higgs", "HIGGS' rotated grid codes", ""},
-    Form{"hqq", "HQQ's codes and zero points", ""},
-    Form{"mlx", "MLX's packed groups", kOfMlx},
-    Form{"quanto", "Quanto's tensors", ""},
-    Form{"quark", "AMD Quark's exports", ""},
-    Form{"quip", "QuIP#'s lattice codes", ""},
-    Form{"quip_sharp", "QuIP#'s lattice codes", ""},
-    Form{"spqr", "SpQR's codes with separate outliers", ""},
-    Form{"torchao", "TorchAO's tensors, each flattened into parts", ""},
-    Form{"vptq", "VPTQ's codebook entries", ""},
+constexpr std::array kUnreadForms = {
+    UnreadForm{"aqlm", "AQLM's sums of codebook entries", ""},
+    UnreadForm{"auto-round", "AutoRound's weights in a form of its own", ""},
+    UnreadForm{"bitnet", "BitNet's ternary weights", ""},
+    UnreadForm{"bitsandbytes", "bitsandbytes' NF4, FP4 or INT8 with statistics of its own",
+               "transformers dequantizes it: model.dequantize(), then save_pretrained"},
+    UnreadForm{"eetq", "EETQ's INT8, laid out for its kernels", ""},
+    UnreadForm{"exl2", "ExLlamaV2's groups of mixed bits", ""},
+    UnreadForm{"exl3", "ExLlamaV3's trellis codes (EXL3)", "only ExLlamaV3 decodes them"},
+    UnreadForm{"fouroversix", "Four Over Six's NVFP4", ""},
+    UnreadForm{"fp_quant", "FP-Quant's rotated FP4", ""},
+    UnreadForm{"gguf", "weights of llama.cpp", ""},
+    UnreadForm{"higgs", "HIGGS' rotated grid codes", ""},
+    UnreadForm{"hqq", "HQQ's codes and zero points", ""},
+    UnreadForm{"mlx", "MLX's packed groups", kOfMlx},
+    UnreadForm{"quanto", "Quanto's tensors", ""},
+    UnreadForm{"quark", "AMD Quark's exports", ""},
+    UnreadForm{"quip", "QuIP#'s lattice codes", ""},
+    UnreadForm{"quip_sharp", "QuIP#'s lattice codes", ""},
+    UnreadForm{"spqr", "SpQR's codes with separate outliers", ""},
+    UnreadForm{"torchao", "TorchAO's tensors, each flattened into parts", ""},
+    UnreadForm{"vptq", "VPTQ's codebook entries", ""},
 };
 
 Error unread(std::string_view named, std::string_view holds, std::string_view help,
@@ -110,12 +110,12 @@ Error unread_form(const ModelConfig& config) {
     return unread("quantization with bits and group_size", "MLX's packed groups", kOfMlx);
   const std::string method = method_of(config);
   const Json& packing = json_member(quantization_block(config), "packing_format");
-  const auto* const form = std::ranges::find(kForms, method, &Form::method);
+  const auto* const form = std::ranges::find(kUnreadForms, method, &UnreadForm::method);
   const std::string part = unread_part(config);
   std::string named = fmt::format("quant_method '{}'", method);
   if (packing.is_string())
     named += fmt::format(" with packing_format {}", packing.get<std::string>());
-  if (form == kForms.end()) return unread(named, "", "");
+  if (form == kUnreadForms.end()) return unread(named, "", "");
   return unread(named, fmt::format("{}{}{}", form->holds, part.empty() ? "" : ", ", part),
                 form->help);
 }

@@ -39,7 +39,7 @@ bool is_plain(std::string_view text) {
                            : fmt::format("'{}' {}", row.rule.pattern, fact));
 }
 
-bool is_number(std::string_view word) {
+bool is_number_word(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
@@ -263,7 +263,7 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
   for (const FamilyRow& row : rows) {
     std::string_view before;
     for (const std::string_view word : name_words(row.rule.pattern)) {
-      if (is_number(word) && meaning.contains(before)) {
+      if (is_number_word(word) && meaning.contains(before)) {
         refuse(row, fmt::format("has a number where other rows have {} (it would never match)",
                                 meaning.at(before)));
       }

@@ -24,7 +24,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr YamlLimits kLimits = {.bytes = std::size_t{256} << 10, .depth = 8};
-constexpr std::size_t kMaxRows = 4096;
+constexpr std::size_t kMaxFamilyRows = 4096;
 constexpr std::size_t kMaxWidths = 256;
 constexpr std::size_t kMaxChanges = 256;
 constexpr std::size_t kMaxName = 256;
@@ -66,7 +66,7 @@ constexpr std::array kSilences = {
     Word{"quantized", Silence::kQuantized},
     Word{"listed", Silence::kListed},
 };
-constexpr std::array kStacks = {
+constexpr std::array kStackOrders = {
     Word{"none", StackOrder::kNone},
     Word{"output-major", StackOrder::kOutputMajor},
     Word{"input-major", StackOrder::kInputMajor},
@@ -313,7 +313,7 @@ class Table final : public FamilyTable {
                std::uint8_t block) {
     if (!entry.is_map()) entry.refuse("a row is not a map of name, role and so on");
     entry.require_keys(traits_and({"name"}));
-    if (rows_.size() == kMaxRows) entry.refuse(fmt::format("is row {}", kMaxRows + 1));
+    if (rows_.size() == kMaxFamilyRows) entry.refuse(fmt::format("is row {}", kMaxFamilyRows + 1));
     const Yaml* name = entry.find("name");
     if (name == nullptr) entry.refuse("a row lacks the name of its tensor");
     const std::string& pattern = patterns_.emplace_back(prefix + name->text("name"));
@@ -376,7 +376,7 @@ class Table final : public FamilyTable {
       } else if (key == "dtype") {
         rule.synth_dtype = read_dtype(value);
       } else if (key == "stack") {
-        rule.stack = read_word(value, key, kStacks);
+        rule.stack = read_word(value, key, kStackOrders);
       } else if (key == "gate_up") {
         rule.gate_up = read_word(value, key, kGateUps);
       } else if (key == "flat") {

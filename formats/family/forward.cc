@@ -10,10 +10,10 @@ namespace ingot::formats {
 
 namespace {
 
-constexpr std::size_t kMaxParts = 64;
+constexpr std::size_t kMaxForwardParts = 64;
 
 // A text, or `{key: KEY, WORD: TEXT, WORD: TEXT, absent: WORD}`.
-ForwardValue value_of(const Yaml& value, const std::string& name) {
+ForwardValue forward_value(const Yaml& value, const std::string& name) {
   ForwardValue read{.text = value.is_null() ? "null" : "", .line = value.line()};
   if (value.is_null()) return read;
   if (!value.is_map()) {
@@ -37,7 +37,7 @@ ForwardParameters parameters_of(const Yaml& map, std::string_view what) {
   ForwardParameters parameters;
   for (const auto& [key, line, value] : map.members(what)) {
     if (key == "layers") continue;
-    parameters.emplace_back(key, value_of(value, key));
+    parameters.emplace_back(key, forward_value(value, key));
     parameters.back().second.line = line;
   }
   return parameters;
@@ -73,8 +73,8 @@ Forward read_forward(const Yaml& yaml, const std::function<TensorRule(const Yaml
   if (!parts->is_list()) {
     forward.parts.push_back(part_of(*parts, layers));
   } else {
-    if (parts->list("parts").size() > kMaxParts)
-      parts->refuse(fmt::format("there are more than {} mixers or blocks", kMaxParts));
+    if (parts->list("parts").size() > kMaxForwardParts)
+      parts->refuse(fmt::format("there are more than {} mixers or blocks", kMaxForwardParts));
     for (const Yaml& one : parts->list("parts")) forward.parts.push_back(part_of(one, layers));
   }
   if (const Yaml* mixture = yaml.find("mixture")) forward.mixture = part_of(*mixture, layers);

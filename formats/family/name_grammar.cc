@@ -37,7 +37,7 @@ std::vector<std::string> words_before(std::string_view mark, const Family& famil
   return {words.begin(), words.end()};
 }
 
-bool is_in(const std::vector<std::string>& words, std::string_view word) {
+bool is_among(const std::vector<std::string>& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
@@ -57,13 +57,13 @@ NameGrammar::NumberedName NameGrammar::split_numbers(std::string_view name) cons
     const std::size_t dot = name.find('.');
     const std::string_view component = name.substr(0, dot);
     const auto number = number_of(component);
-    if (number && !result.layer && is_in(words_.layer, previous)) {
+    if (number && !result.layer && is_among(words_.layer, previous)) {
       result.layer = number;
       result.pattern += kLayerMark;
-    } else if (number && !result.layer && !result.mtp && is_in(words_.mtp, previous)) {
+    } else if (number && !result.layer && !result.mtp && is_among(words_.mtp, previous)) {
       result.mtp = number;
       result.pattern += kMtpMark;
-    } else if (number && !result.expert && is_in(words_.expert, previous)) {
+    } else if (number && !result.expert && is_among(words_.expert, previous)) {
       result.expert = number;
       result.pattern += kExpertMark;
     } else {

@@ -17,7 +17,7 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kModel = "model.";
+constexpr std::string_view kModelPrefix = "model.";
 
 // The first of these with which names begin is the prefix.
 constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", "language_model.",
@@ -55,7 +55,7 @@ constexpr TensorRule kOtherModalityRule = {
 
 // True if the prefix replaces `model.`, and does not precede it.
 bool replaces_model(std::string_view prefix) {
-  return prefix.starts_with(kModel);
+  return prefix.starts_with(kModelPrefix);
 }
 
 // The text before the number of an MTP layer in names.
@@ -159,15 +159,15 @@ std::optional<std::uint64_t> understated_mtp(const Family& family, const ModelCo
 std::string text_model_name(std::string_view stored, const TextNesting& nesting) {
   const std::string_view prefix = nesting.prefix;
   if (prefix.empty() || !stored.starts_with(prefix)) return std::string(stored);
-  std::string name(replaces_model(prefix) ? kModel : "");
+  std::string name(replaces_model(prefix) ? kModelPrefix : "");
   return name.append(stored.substr(prefix.size()));
 }
 
 std::string stored_text_name(std::string_view name, const TextNesting& nesting) {
   const std::string_view prefix = nesting.prefix;
-  if (prefix.empty() || (replaces_model(prefix) && !name.starts_with(kModel)))
+  if (prefix.empty() || (replaces_model(prefix) && !name.starts_with(kModelPrefix)))
     return std::string(name);
-  if (replaces_model(prefix)) name.remove_prefix(kModel.size());
+  if (replaces_model(prefix)) name.remove_prefix(kModelPrefix.size());
   return std::string(prefix).append(name);
 }
 
@@ -177,7 +177,7 @@ std::vector<std::string> module_aliases(std::string_view module, const TextNesti
   TextNesting in_memory;
   in_memory.prefix = kPrefixes.front();
   const std::string text = text_model_name(module, nesting);
-  aliases.push_back(is_of_other_modality(module) ? std::string(kModel).append(module)
+  aliases.push_back(is_of_other_modality(module) ? std::string(kModelPrefix).append(module)
                                                  : stored_text_name(text, in_memory));
   aliases.push_back(text);
   return aliases;

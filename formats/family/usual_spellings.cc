@@ -171,11 +171,11 @@ struct Treatment {
 };
 
 constexpr std::string_view kHidden = "hidden_size";
-constexpr std::string_view kQueries =
+constexpr std::string_view kQueryWidths =
     "num_attention_heads * head_dim, 2 * num_attention_heads * head_dim, "
     "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)";
-constexpr std::string_view kKeys = "num_key_value_heads * head_dim";
-constexpr std::string_view kValues =
+constexpr std::string_view kKeyWidths = "num_key_value_heads * head_dim";
+constexpr std::string_view kValueWidths =
     "num_attention_heads * v_head_dim, num_attention_heads * head_dim";
 constexpr std::string_view kSharedWidth = "shared_intermediate_size, moe_intermediate_size";
 constexpr std::string_view kExpertWidth = "moe_intermediate_size, intermediate_size";
@@ -203,16 +203,16 @@ constexpr std::array kTreatments = {
     Treatment{Role::kQaNorm, {.out = "q_lora_rank"}},
     Treatment{Role::kKvaNorm, {.out = "kv_lora_rank"}},
     Treatment{Role::kAttentionSinks, {.cut = Cut::kColumn, .out = "num_attention_heads"}},
-    Treatment{Role::kQProj, linear(kQueries, kHidden, Cut::kColumn, Fuse::kQkv)},
-    Treatment{Role::kKProj, linear(kKeys, kHidden, Cut::kColumn, Fuse::kQkv)},
-    Treatment{Role::kVProj, linear(kKeys, kHidden, Cut::kColumn, Fuse::kQkv)},
-    Treatment{Role::kOProj, linear(kHidden, kValues, Cut::kRow)},
+    Treatment{Role::kQProj, linear(kQueryWidths, kHidden, Cut::kColumn, Fuse::kQkv)},
+    Treatment{Role::kKProj, linear(kKeyWidths, kHidden, Cut::kColumn, Fuse::kQkv)},
+    Treatment{Role::kVProj, linear(kKeyWidths, kHidden, Cut::kColumn, Fuse::kQkv)},
+    Treatment{Role::kOProj, linear(kHidden, kValueWidths, Cut::kRow)},
     Treatment{Role::kAttentionGate,
               {.out = "num_attention_heads * head_dim, num_attention_heads", .in = kHidden}},
     Treatment{Role::kLinearAttentionIn, linear({}, kHidden)},
     Treatment{Role::kLinearAttentionOut, linear(kHidden, {})},
     Treatment{Role::kQaProj, linear("q_lora_rank", kHidden, Cut::kReplicated, Fuse::kQaKva)},
-    Treatment{Role::kQbProj, linear(kQueries, "q_lora_rank", Cut::kColumn)},
+    Treatment{Role::kQbProj, linear(kQueryWidths, "q_lora_rank", Cut::kColumn)},
     Treatment{Role::kKvaProj,
               linear("kv_lora_rank + qk_rope_head_dim", kHidden, Cut::kReplicated, Fuse::kQaKva)},
     Treatment{Role::kKvbProj, linear("num_attention_heads * (qk_nope_head_dim + v_head_dim)",

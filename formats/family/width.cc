@@ -10,6 +10,7 @@
 #include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/derived_keys.h"
+#include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/ngram_table.h"
 #include "formats/family/forward.h"
@@ -23,7 +24,6 @@ namespace {
 constexpr std::size_t kMaxText = 200;
 constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxSteps = 64;
-constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
 /// The name of the layer's own number, from 0.
 constexpr std::string_view kLayerName = "layer";
 /// The name of the rows of the layer's table of n-grams.
@@ -65,7 +65,7 @@ bool is_list(const Json& value, const ModelConfig& config) {
          is_per_layer(value, {config.num_hidden_layers, config.num_nextn_predict_layers});
 }
 
-[[noreturn]] void refuse(std::string_view text, std::string_view fact) {
+[[noreturn]] void refuse_width(std::string_view text, std::string_view fact) {
   throw Error(ErrorCode::kInvalidArgument, "'{}' {}", text, fact);
 }
 
@@ -97,10 +97,11 @@ class WidthParser {
 
   Width read() {
     if (text_.size() > kMaxText)
-      refuse(text_.substr(0, 40), fmt::format("is longer than {} characters", kMaxText));
+      refuse_width(text_.substr(0, 40), fmt::format("is longer than {} characters", kMaxText));
     choice(0);
     skip_blanks();
-    if (at_ != text_.size()) refuse(text_, fmt::format("is not understood from '{}' on", rest()));
+    if (at_ != text_.size())
+      refuse_width(text_, fmt::format("is not understood from '{}' on", rest()));
     width_.text_ = text_;
     return std::move(width_);
   }
@@ -138,9 +139,10 @@ class WidthParser {
   void factor(std::size_t depth) {
     if (take_one_of("(") != 0) {
       if (depth == kMaxDepth)
-        refuse(text_, fmt::format("has more than {} parentheses inside each other", kMaxDepth));
+        refuse_width(text_,
+                     fmt::format("has more than {} parentheses inside each other", kMaxDepth));
       choice(depth + 1);
-      if (take_one_of(")") == 0) refuse(text_, "lacks a ')'");
+      if (take_one_of(")") == 0) refuse_width(text_, "lacks a ')'");
       return;
     }
     skip_blanks();
@@ -150,9 +152,9 @@ class WidthParser {
       ++at_;
     const std::string_view word = text_.substr(begin, at_ - begin);
     if (word.empty() || word == "or" || word == "default")
-      refuse(text_, at_ == text_.size()
-                        ? "ends where a number or a name is missing"
-                        : fmt::format("has no number or name at '{}'", text_.substr(begin)));
+      refuse_width(text_, at_ == text_.size()
+                              ? "ends where a number or a name is missing"
+                              : fmt::format("has no number or name at '{}'", text_.substr(begin)));
     if (is_digit(word.front())) {
       add({.kind = Kind::kNumber, .number = number(word)});
       return;
@@ -160,7 +162,8 @@ class WidthParser {
     const bool is_key = name(word);
     if (!take_word("default")) return;
     if (!is_key)
-      refuse(text_, fmt::format("has a default for '{}', which is no key of config.json", word));
+      refuse_width(text_,
+                   fmt::format("has a default for '{}', which is no key of config.json", word));
     skip_blanks();
     const std::size_t from = at_;
     while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]))) ++at_;
@@ -169,8 +172,9 @@ class WidthParser {
 
   [[nodiscard]] std::uint64_t number(std::string_view word) const {
     const auto value = number_from<std::uint64_t>(word);
-    if (!value || *value > kMaxNumber)
-      refuse(text_, fmt::format("has '{}', which is no whole number up to {}", word, kMaxNumber));
+    if (!value || *value > ConfigKeys::kMaxWidth)
+      refuse_width(text_, fmt::format("has '{}', which is no whole number up to {}", word,
+                                      ConfigKeys::kMaxWidth));
     return *value;
   }
 
@@ -187,7 +191,7 @@ class WidthParser {
     for (std::string_view path = word;;) {
       const std::size_t dot = path.find('.');
       if (!is_name(path.substr(0, dot)))
-        refuse(text_, fmt::format("has '{}', which is no key", word));
+        refuse_width(text_, fmt::format("has '{}', which is no key", word));
       if (dot == std::string_view::npos) break;
       path.remove_prefix(dot + 1);
     }
@@ -197,7 +201,7 @@ class WidthParser {
 
   void add(Width::Step step) {
     if (width_.steps_.size() == kMaxSteps)
-      refuse(text_, fmt::format("takes more than {} steps to compute", kMaxSteps));
+      refuse_width(text_, fmt::format("takes more than {} steps to compute", kMaxSteps));
     width_.steps_.push_back(std::move(step));
   }
 
@@ -257,9 +261,9 @@ std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer
   const Json& value = has_own ? said[*layer] : said;
   if (value.is_null()) return step.number;
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
-  if (const auto number = whole_number(value, kMaxNumber)) return *number;
+  if (const auto number = whole_number(value, ConfigKeys::kMaxWidth)) return *number;
   throw Error(ErrorCode::kCorrupt, "'{}' is {}, where the family needs a whole number up to {}",
-              step.key, config_text(value), kMaxNumber)
+              step.key, config_text(value), ConfigKeys::kMaxWidth)
       .in_file("config.json");
 }
 
@@ -325,9 +329,10 @@ std::optional<std::uint64_t> Width::times(std::string_view name) const {
 
 void NamedWidths::add(std::string_view name, Width width) {
   if (!is_name(name))
-    refuse(name, "is no name of a width (letters, digits and _, and not the word or)");
-  if (find(name) != nullptr) refuse(name, "is the name of a width already");
-  if (number_in(name) != nullptr) refuse(name, "is a width of every config (choose another name)");
+    refuse_width(name, "is no name of a width (letters, digits and _, and not the word or)");
+  if (find(name) != nullptr) refuse_width(name, "is the name of a width already");
+  if (number_in(name) != nullptr)
+    refuse_width(name, "is a width of every config (choose another name)");
   rows_.push_back({.name = std::string(name), .width = std::move(width)});
 }
 

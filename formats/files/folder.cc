@@ -56,7 +56,7 @@ struct CloseFolder {
 };
 
 // Names in a folder, in no order.
-std::vector<std::string> names_in(const Fd& folder) {
+std::vector<std::string> child_names(const Fd& folder) {
   const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw system_error(errno, "list", folder.path());
   const std::unique_ptr<DIR, CloseFolder> listing(::fdopendir(fd));
@@ -219,7 +219,7 @@ void Folder::remove_all(const fs::path& name) const {
   const auto facts = facts_of(holder->fd_, name.filename().string(), path_of(name));
   if (facts && S_ISDIR(facts->st_mode)) {
     if (const std::optional<Folder> folder = holder->step(name.filename().string())) {
-      for (const std::string& below : names_in(folder->fd_)) folder->remove_all(below);
+      for (const std::string& below : child_names(folder->fd_)) folder->remove_all(below);
     }
   }
   holder->remove(name.filename());

@@ -13,7 +13,7 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::size_t kMaxMessageBytes = 200;
+constexpr std::size_t kMaxQuotedBytes = 200;
 
 /// The library's words without its error number and without the text last read, which may be
 /// invalid UTF-8 or as long as the file.
@@ -23,7 +23,7 @@ std::string cause(std::string_view what) {
     what.remove_prefix(bracket + 2);
   }
   what = what.substr(0, what.find("; last read: "));
-  return std::string(what.substr(0, kMaxMessageBytes));
+  return std::string(what.substr(0, kMaxQuotedBytes));
 }
 
 /// Translates nlohmann's events to ours and adds the refusals that it lacks.
@@ -40,7 +40,7 @@ class SaxAdapter {
     // nlohmann silently turns an integer that is too long into a rounded double.
     if (text.find_first_of(".eE") == std::string::npos) {
       throw Error(ErrorCode::kCorrupt, "integer {} does not fit 64 bits",
-                  text.substr(0, kMaxMessageBytes))
+                  text.substr(0, kMaxQuotedBytes))
           .in_file(where_);
     }
     return scalar(Json(value));

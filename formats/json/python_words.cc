@@ -17,18 +17,18 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A string of one control character has a word's place in a text, and its length where that can be.
-struct Word {
+struct PythonWord {
   std::string_view word, in_text, string;
   double value;
 };
 constexpr std::array kWords = {
-    Word{"-Infinity", "\"\\u0001\" ", "\x01", -kInfinity},
-    Word{"Infinity", "\"\\u0002\"", "\x02", kInfinity},
-    Word{"NaN", "\"\\u0003\"", "\x03", std::numeric_limits<double>::quiet_NaN()},
+    PythonWord{"-Infinity", "\"\\u0001\" ", "\x01", -kInfinity},
+    PythonWord{"Infinity", "\"\\u0002\"", "\x02", kInfinity},
+    PythonWord{"NaN", "\"\\u0003\"", "\x03", std::numeric_limits<double>::quiet_NaN()},
 };
 
 // True if the text before `rest` names a member.
-bool is_key(std::string_view rest) {
+bool is_key_text(std::string_view rest) {
   const std::size_t next = rest.find_first_not_of(" \t\r\n");
   return next != std::string_view::npos && rest[next] == ':';
 }
@@ -65,8 +65,8 @@ std::string changed_outside_strings(std::string_view text, const Find& find) {
 std::string with_strings(std::string_view text) {
   return changed_outside_strings(text, [](std::string_view rest) -> Change {
     const auto* const word = std::ranges::find_if(
-        kWords, [&](const Word& row) { return rest.starts_with(row.word); });
-    if (word == kWords.end() || is_key(rest.substr(word->word.size()))) return {};
+        kWords, [&](const PythonWord& row) { return rest.starts_with(row.word); });
+    if (word == kWords.end() || is_key_text(rest.substr(word->word.size()))) return {};
     return {.n_bytes = word->word.size(), .text = std::string(word->in_text)};
   });
 }
@@ -94,7 +94,7 @@ bool is_long_integer(std::string_view number) {
   return fault == std::errc::result_out_of_range;
 }
 
-const Word& word_of(double value) {
+const PythonWord& word_of(double value) {
   if (std::isnan(value)) return kWords[2];
   return value < 0 ? kWords[0] : kWords[1];
 }
@@ -114,7 +114,7 @@ Json parse_python_json(std::string_view text, std::string_view where) {
   for_each_scalar(document, [](Json& value) {
     if (!value.is_string()) return;
     const auto* const word =
-        std::ranges::find(kWords, value.get_ref<const std::string&>(), &Word::string);
+        std::ranges::find(kWords, value.get_ref<const std::string&>(), &PythonWord::string);
     if (word != kWords.end()) value = word->value;
   });
   return document;
@@ -139,7 +139,7 @@ std::string dump_with_words(const Json& value, int indent, char indent_character
     if (!is_finite(scalar)) scalar = word_of(scalar.get<double>()).string;
   });
   std::string text = copy.dump(indent, indent_character, escapes_non_ascii);
-  for (const Word& row : kWords) {
+  for (const PythonWord& row : kWords) {
     const std::string_view quoted = row.in_text.substr(0, row.in_text.rfind('"') + 1);
     for (std::size_t at = 0; (at = text.find(quoted, at)) != std::string::npos;)
       text.replace(at, quoted.size(), row.word);

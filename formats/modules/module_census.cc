@@ -8,8 +8,8 @@ namespace ingot::formats {
 
 namespace {
 
-constexpr std::string_view kLayers = "layers.";
-constexpr std::string_view kExperts = "experts.";
+constexpr std::string_view kLayersWord = "layers.";
+constexpr std::string_view kExpertsWord = "experts.";
 
 /// Where a component that begins with `word` starts, or npos.
 std::size_t find_component(std::string_view name, std::string_view word) {
@@ -21,19 +21,19 @@ std::size_t find_component(std::string_view name, std::string_view word) {
 }
 
 std::string without_expert(std::string_view rest) {
-  const std::size_t at = find_component(rest, kExperts);
+  const std::size_t at = find_component(rest, kExpertsWord);
   if (at == std::string_view::npos) return std::string(rest);
-  std::string_view behind = rest.substr(at + kExperts.size());
+  std::string_view behind = rest.substr(at + kExpertsWord.size());
   if (!take_number(behind, ".")) return std::string(rest);
-  return std::string(rest.substr(0, at + kExperts.size())).append("#.").append(behind);
+  return std::string(rest.substr(0, at + kExpertsWord.size())).append("#.").append(behind);
 }
 
 }  // namespace
 
 std::optional<LayeredName> split_layer(std::string_view name) {
-  const std::size_t at = find_component(name, kLayers);
+  const std::size_t at = find_component(name, kLayersWord);
   if (at == std::string_view::npos) return std::nullopt;
-  const std::size_t end = at + kLayers.size();
+  const std::size_t end = at + kLayersWord.size();
   std::string_view rest = name.substr(end);
   const auto layer = take_number(rest, ".");
   if (!layer) return std::nullopt;

@@ -19,7 +19,7 @@ namespace ingot::formats {
 namespace {
 
 /// Everything but letters, digits and `_` is escaped; `#` is the number of an expert.
-std::string escaped(std::string_view path) {
+std::string pattern_escaped(std::string_view path) {
   std::string text;
   for (const char c : path) {
     const bool is_word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
@@ -127,8 +127,8 @@ class Expressions {
   [[nodiscard]] std::string expression(std::string_view path,
                                        std::span<const std::uint32_t> layers) const {
     const bool is_parent = path.ends_with('*');
-    const std::string end =
-        is_parent ? escaped(path.substr(0, path.size() - 1)) + ".*" : escaped(path) + "$";
+    const std::string end = is_parent ? pattern_escaped(path.substr(0, path.size() - 1)) + ".*"
+                                      : pattern_escaped(path) + "$";
     if (is_everywhere(path)) return fmt::format("re:.*\\.{}", end);
     // vLLM inserts a component behind the number of an MTP layer, SGLang makes a model of the
     // first.
@@ -136,7 +136,7 @@ class Expressions {
     const bool is_one = layers.size() == 1;
     if (is_one && !is_mtp && path.find_first_of("#*") == std::string_view::npos)
       return fmt::format("{}{}.{}", census_.prefix(), layers.front(), path);
-    std::string where = takes_in_outside(path) ? escaped(census_.prefix()) : ".*layers\\.";
+    std::string where = takes_in_outside(path) ? pattern_escaped(census_.prefix()) : ".*layers\\.";
     where += is_one ? std::to_string(layers.front()) : fmt::format("({})", fmt::join(layers, "|"));
     if (is_mtp && std::ranges::binary_search(layers, n_main_layers_))
       where = fmt::format("({}|.*model\\.decoder)", where);

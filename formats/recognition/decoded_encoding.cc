@@ -29,7 +29,7 @@ std::optional<Block> block_of(const DecodedParts& weight) {
   return fitting == weight.blocks.end() ? std::nullopt : std::optional(*fitting);
 }
 
-std::uint64_t count_of(const Shape& shape) {
+std::uint64_t numbers_in(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
 }
 
@@ -71,8 +71,8 @@ std::optional<Encoding> decoded_encoding(
     const StoredTensor& part = weight.stored[index];
     const std::string_view meaning = part_facts(which).meaning;
     const auto wanted =
-        wanted_numbers(which, part.dtype, codes, count_of(scale.shape), (*block)[1]);
-    if (wanted == count_of(part.shape)) continue;
+        wanted_numbers(which, part.dtype, codes, numbers_in(scale.shape), (*block)[1]);
+    if (wanted == numbers_in(part.shape)) continue;
     fits = false;
     if (!wanted) {
       refuse(index, ErrorCode::kDtypeMismatch,

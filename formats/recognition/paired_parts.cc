@@ -13,8 +13,6 @@ namespace ingot::formats {
 
 namespace {
 
-constexpr std::string_view kWeightSuffix = ".weight";
-
 /// Dtypes whose numbers mean nothing without a scale.
 constexpr DTypeSet kCodes =
     kOtherFloat8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};

@@ -11,7 +11,6 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kNativeScale = ".scale";
 
 /// A block's scale by DeepSeek's names is never that of a row or of a tensor.
@@ -68,7 +67,7 @@ std::vector<PackedNaming> collect_packed() {
   for (const Dialect* dialect : dialects()) {
     for (const StorageRow& row : dialect->storage) {
       const std::string_view suffix = row.parts.front().suffix;
-      if (suffix == kWeight) continue;
+      if (suffix == kWeightSuffix) continue;
       const bool is_stacked = row.experts == ExpertForm::kStacked;
       PackedNaming naming{.suffix = is_stacked ? stacked_suffix(suffix) : std::string(suffix),
                           .is_stacked = is_stacked};
@@ -126,7 +125,7 @@ std::string weight_name(const StoredTensor& stored) {
   const PackedNaming* naming = find_packed(stored);
   if (naming == nullptr) return stored.name;
   std::string name = stored.name.substr(0, stored.name.size() - naming->suffix.size());
-  return naming->is_stacked ? name : name.append(kWeight);
+  return naming->is_stacked ? name : name.append(kWeightSuffix);
 }
 
 }  // namespace ingot::formats

@@ -6,6 +6,7 @@
 
 #include "formats/base/words.h"
 #include "formats/family/families.h"
+#include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 
 // DeepSeek's converter replaces texts anywhere in a name. For the tensors that its model has, that
@@ -19,8 +20,7 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kLayers = "layers.";
-constexpr std::string_view kExpertMark = "{expert}";
+constexpr std::string_view kNativeLayers = "layers.";
 
 struct ModuleName {
   std::string_view hub, native;  // of a layer's: behind `layers.{n}.`
@@ -76,7 +76,7 @@ constexpr std::array kParameters = {
     ParameterName{"e_score_correction_bias", "bias", 'c'},
 };
 
-bool has_native_names(const ModelConfig& config) {
+bool is_natively_named(const ModelConfig& config) {
   constexpr std::array<std::string_view, 4> kFamilies = {"deepseek_v2", "deepseek_v3",
                                                          "deepseek_v32", "kimi_k2"};
   const Family* family = family_of(config);
@@ -105,11 +105,11 @@ struct NameParts {
   std::string_view parameter;
 };
 
-std::optional<NameParts> split(std::string_view name, const Naming& naming) {
+std::optional<NameParts> split_name(std::string_view name, const Naming& naming) {
   // A name that holds our mark would look like a row of the table.
   if (name.find('{') != std::string_view::npos) return std::nullopt;
   NameParts parts;
-  const std::string layers = std::string(naming.root) + std::string(kLayers);
+  const std::string layers = std::string(naming.root) + std::string(kNativeLayers);
   if (name.starts_with(layers)) {
     name.remove_prefix(layers.size());
     parts.layer = take_index(name);
@@ -132,8 +132,8 @@ std::optional<NameParts> split(std::string_view name, const Naming& naming) {
 
 std::optional<std::string> translate(std::string_view name, const ModelConfig& config,
                                      const Naming& from, const Naming& to) {
-  if (!has_native_names(config)) return std::nullopt;
-  const std::optional<NameParts> parts = split(name, from);
+  if (!is_natively_named(config)) return std::nullopt;
+  const std::optional<NameParts> parts = split_name(name, from);
   if (!parts) return std::nullopt;
   if (parts->expert && *parts->expert >= config.n_routed_experts) return std::nullopt;
   const auto module = std::find_if(kModules.begin(), kModules.end(), [&](const ModuleName& row) {
@@ -149,7 +149,7 @@ std::optional<std::string> translate(std::string_view name, const ModelConfig& c
 
   std::string result;
   if (parts->layer) {
-    result.append(to.root).append(kLayers).append(std::to_string(*parts->layer)).append(".");
+    result.append(to.root).append(kNativeLayers).append(std::to_string(*parts->layer)).append(".");
   }
   result += module->*to.module;
   if (parts->expert) {

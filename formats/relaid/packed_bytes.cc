@@ -18,7 +18,7 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kPacked = ".weight_packed";
+constexpr std::string_view kPackedSuffix = ".weight_packed";
 
 /// The compressed-tensors group of a module's packed integers; null where there is none.
 const ConfigGroup* group_of_integers(const ConfigGroups& groups, std::string_view module) {
@@ -53,7 +53,7 @@ bool is_packed_int8(const Encoding& encoding) {
 
 bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, ErrorList& faults) {
   const auto is_packed = [](const StoredTensor& tensor) {
-    return tensor.name.ends_with(kPacked) && tensor.dtype == DType::kI32;
+    return tensor.name.ends_with(kPackedSuffix) && tensor.dtype == DType::kI32;
   };
   if (std::ranges::none_of(model.stored, is_packed)) return false;
   std::vector<std::string> ignored;
@@ -74,7 +74,7 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
   };
   for (const StoredTensor& tensor : model.stored) {
     if (!is_packed(tensor)) continue;
-    const std::string stem = tensor.name.substr(0, tensor.name.size() - kPacked.size());
+    const std::string stem = tensor.name.substr(0, tensor.name.size() - kPackedSuffix.size());
     const ConfigGroup* group = group_of_integers(groups, stem);
     if (group == nullptr || bits_of(*group) == 4) continue;
     if (bits_of(*group) != 8) {

@@ -13,19 +13,21 @@ constexpr DTypeSet kReal = {DType::kF32, DType::kBf16, DType::kF16};
 constexpr DTypeSet kExponents = {DType::kF8E8M0,
                                  DType::kU8};  // U8 where a writer had no name for it
 
-using enum PartExtent;
-constexpr std::array kParts = {
-    PartFacts{Part::kWeight, "a weight", {}, kOne},
-    PartFacts{Part::kScale, "a scale", {}, kOne},
-    PartFacts{Part::kGlobal, "a global scale", {DType::kF32}, kOne},
-    PartFacts{Part::kOffset, "a weight offset", kReal | DTypeSet{DType::kI8}, kPerRow},
-    PartFacts{Part::kInputScale, "an input scale", kReal, kOne},
-    PartFacts{Part::kInputOffset, "an input offset", kReal | DTypeSet{DType::kI8}, kOne},
-    PartFacts{Part::kQuantBias, "a quantization bias", {DType::kI32}, kPerRow},
-    PartFacts{Part::kDeqScale, "a dequantization scale", {DType::kF32, DType::kI64}, kPerRow},
-    PartFacts{Part::kZeroPoint, "a zero point", {DType::kI32}, kPerGroup},
-    PartFacts{Part::kGroupOrder, "an order of groups", {DType::kI32}, kPerColumn},
-    PartFacts{Part::kDimensions, "a weight shape", {DType::kI32, DType::kI64}, kDimensions},
+constexpr std::array kPartFacts = {
+    PartFacts{Part::kWeight, "a weight", {}, PartExtent::kOne},
+    PartFacts{Part::kScale, "a scale", {}, PartExtent::kOne},
+    PartFacts{Part::kGlobal, "a global scale", {DType::kF32}, PartExtent::kOne},
+    PartFacts{Part::kOffset, "a weight offset", kReal | DTypeSet{DType::kI8}, PartExtent::kPerRow},
+    PartFacts{Part::kInputScale, "an input scale", kReal, PartExtent::kOne},
+    PartFacts{Part::kInputOffset, "an input offset", kReal | DTypeSet{DType::kI8},
+              PartExtent::kOne},
+    PartFacts{Part::kQuantBias, "a quantization bias", {DType::kI32}, PartExtent::kPerRow},
+    PartFacts{
+        Part::kDeqScale, "a dequantization scale", {DType::kF32, DType::kI64}, PartExtent::kPerRow},
+    PartFacts{Part::kZeroPoint, "a zero point", {DType::kI32}, PartExtent::kPerGroup},
+    PartFacts{Part::kGroupOrder, "an order of groups", {DType::kI32}, PartExtent::kPerColumn},
+    PartFacts{
+        Part::kDimensions, "a weight shape", {DType::kI32, DType::kI64}, PartExtent::kDimensions},
 };
 
 constexpr std::array kSchemes = {
@@ -159,13 +161,13 @@ constexpr std::array kSchemes = {
 };
 
 static_assert(rows_match_enum(kSchemes, &SchemeFacts::id, SchemeId::kRaw));
-static_assert(rows_match_enum(kParts, &PartFacts::part, Part::kDimensions) &&
-              kParts.size() == kMaxParts);
+static_assert(rows_match_enum(kPartFacts, &PartFacts::part, Part::kDimensions) &&
+              kPartFacts.size() == kMaxParts);
 
 }  // namespace
 
 const PartFacts& part_facts(Part part) {
-  return kParts[static_cast<std::size_t>(part)];
+  return kPartFacts[static_cast<std::size_t>(part)];
 }
 
 std::span<const SchemeFacts> schemes() {

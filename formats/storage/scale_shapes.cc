@@ -49,10 +49,10 @@ bool is_grid_of(const Block& block, const Shape& weight, const Shape& scale) {
 }
 
 bool is_per_chosen_group(const Shape& scale, const Shape& weight) {
-  constexpr std::uint64_t kCodesPerWord = 8;
+  constexpr std::uint64_t kCodesOfWord = 8;
   if (weight.size() != 2 || scale.size() != 2 || scale.front() != weight.front()) return false;
   if (weight.back() == 0 || scale.back() == 0) return scale.back() == weight.back();
-  return weight.back() % scale.back() == 0 && weight.back() / scale.back() % kCodesPerWord == 0;
+  return weight.back() % scale.back() == 0 && weight.back() / scale.back() % kCodesOfWord == 0;
 }
 
 }  // namespace ingot::formats

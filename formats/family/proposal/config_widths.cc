@@ -16,11 +16,10 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
 constexpr std::string_view kOfHeads = " * head_dim";
 
-bool is_number(const Json& value) {
-  const auto number = whole_number(value, kMaxNumber);
+bool can_be_width(const Json& value) {
+  const auto number = whole_number(value, ConfigKeys::kMaxWidth);
   return number && *number > 1;
 }
 
@@ -30,14 +29,14 @@ ConfigWidths::ConfigWidths(const ModelConfig& config) : config_(config) {
   for (const auto& [key, value] : text_keys(config_).items()) {
     // An output in another scheme has another block, or none.
     if (&value == &quantization_block(config_)) continue;
-    if (is_number(value)) offer(key);
+    if (can_be_width(value)) offer(key);
     const bool has_all =
         is_per_layer(value, {config_.num_hidden_layers, config_.num_nextn_predict_layers});
-    if (has_all && std::ranges::all_of(value, is_number) && size_of(key, 0) != 0)
+    if (has_all && std::ranges::all_of(value, can_be_width) && size_of(key, 0) != 0)
       by_layer_.push_back(key);
     if (!value.is_object()) continue;
     for (const auto& [inner, number] : value.items()) {
-      if (is_number(number)) offer(fmt::format("{}.{}", key, inner));
+      if (can_be_width(number)) offer(fmt::format("{}.{}", key, inner));
     }
   }
   for (const char* text : {"head_dim", "num_attention_heads * head_dim",
