@@ -125,7 +125,7 @@ void require_needed(const formats::Family& family, const ModelConfig& config) {
 }
 
 // A layer's blocks: the mixer and the feed-forward part, or those that the file lists.
-LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uint32_t layer) {
+LayerSpec layer_of(const formats::Family& family, const DecoderSpec& model, std::uint32_t layer) {
   const Forward& forward = *family.forward;
   LayerSpec spec{.short_convolution = model.short_convolution,
                  .residual_factor = model.residual_factor};
@@ -169,7 +169,7 @@ LayerSpec layer_of(const formats::Family& family, const Decoder& model, std::uin
 ModelSpec spec_of_file(const formats::Family& family, const ModelConfig& given) {
   const Forward& forward = *family.forward;
   const ModelConfig config = with_expert_width(family, given);
-  Decoder model(config, activation_of(forward));
+  DecoderSpec model(config, activation_of(forward));
   require_only(family, config);
   require_needed(family, config);
   if (forward.mtp == "left-out" || forward.mtp == "unsaid") model.leave_out_mtp();

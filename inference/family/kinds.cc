@@ -30,44 +30,44 @@ constexpr Limits kFew = {1, kMaxCount};
 constexpr Limits kNoneOrFew = {0, kMaxCount};
 
 constexpr std::array kGroupedRows = {
-    Row<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
-    Row<GroupedSpec>{"output_gate", &GroupedSpec::output_gate},
-    Row<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
-    Row<GroupedSpec>{"value_gate", &GroupedSpec::value_gate},
-    Row<GroupedSpec>{"softplus_gate", &GroupedSpec::softplus_gate},
-    Row<GroupedSpec>{"sinks", &GroupedSpec::sinks},
-    Row<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
-    Row<GroupedSpec>{"values_of_keys", &GroupedSpec::values_of_keys},
-    Row<GroupedSpec>{"norms_values", &GroupedSpec::norms_values},
-    Row<GroupedSpec>{"experts", &GroupedSpec::experts, kNoneOrFew},
-    Row<GroupedSpec>{"softmax_scale", &GroupedSpec::softmax_scale, {1e-9, 1e9}},
-    Row<GroupedSpec>{"value_scale", &GroupedSpec::value_scale, {-1e6, 1e6}},
-    Row<GroupedSpec>{"window", &GroupedSpec::window, kWindow},
-    Row<GroupedSpec>{"chunk", &GroupedSpec::chunk, kWindow}};
+    ParameterRow<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
+    ParameterRow<GroupedSpec>{"output_gate", &GroupedSpec::output_gate},
+    ParameterRow<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
+    ParameterRow<GroupedSpec>{"value_gate", &GroupedSpec::value_gate},
+    ParameterRow<GroupedSpec>{"softplus_gate", &GroupedSpec::softplus_gate},
+    ParameterRow<GroupedSpec>{"sinks", &GroupedSpec::sinks},
+    ParameterRow<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
+    ParameterRow<GroupedSpec>{"values_of_keys", &GroupedSpec::values_of_keys},
+    ParameterRow<GroupedSpec>{"norms_values", &GroupedSpec::norms_values},
+    ParameterRow<GroupedSpec>{"experts", &GroupedSpec::experts, kNoneOrFew},
+    ParameterRow<GroupedSpec>{"softmax_scale", &GroupedSpec::softmax_scale, {1e-9, 1e9}},
+    ParameterRow<GroupedSpec>{"value_scale", &GroupedSpec::value_scale, {-1e6, 1e6}},
+    ParameterRow<GroupedSpec>{"window", &GroupedSpec::window, kWindow},
+    ParameterRow<GroupedSpec>{"chunk", &GroupedSpec::chunk, kWindow}};
 constexpr std::array kBlockIndexRows = {
-    Row<BlockIndexSpec>{"index_heads", &BlockIndexSpec::heads},
-    Row<BlockIndexSpec>{"index_head_dim", &BlockIndexSpec::head_dim},
-    Row<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, kFew},
-    Row<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, kFew},
-    Row<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, kNoneOrFew}};
+    ParameterRow<BlockIndexSpec>{"index_heads", &BlockIndexSpec::heads},
+    ParameterRow<BlockIndexSpec>{"index_head_dim", &BlockIndexSpec::head_dim},
+    ParameterRow<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, kFew},
+    ParameterRow<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, kFew},
+    ParameterRow<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, kNoneOrFew}};
 constexpr std::array kIndexerRows = {
-    Row<IndexerSpec>{"indexer_heads", &IndexerSpec::heads},
-    Row<IndexerSpec>{"indexer_head_dim", &IndexerSpec::head_dim},
-    Row<IndexerSpec>{"indexer_topk", &IndexerSpec::topk, {1, kMaxCount}},
-    Row<IndexerSpec>{"indexer_pool", &IndexerSpec::pool}};
+    ParameterRow<IndexerSpec>{"indexer_heads", &IndexerSpec::heads},
+    ParameterRow<IndexerSpec>{"indexer_head_dim", &IndexerSpec::head_dim},
+    ParameterRow<IndexerSpec>{"indexer_topk", &IndexerSpec::topk, {1, kMaxCount}},
+    ParameterRow<IndexerSpec>{"indexer_pool", &IndexerSpec::pool}};
 constexpr std::array kCompressedRows = {
-    Row<CompressedSpec>{"out_groups", &CompressedSpec::out_groups},
-    Row<CompressedSpec>{"out_lora", &CompressedSpec::out_lora, kFew},
-    Row<CompressedSpec>{"window", &CompressedSpec::window, kFew}};
+    ParameterRow<CompressedSpec>{"out_groups", &CompressedSpec::out_groups},
+    ParameterRow<CompressedSpec>{"out_lora", &CompressedSpec::out_lora, kFew},
+    ParameterRow<CompressedSpec>{"window", &CompressedSpec::window, kFew}};
 constexpr std::array kRouterRows = {
-    Row<RouterSpec>{"selection_bias", &RouterSpec::correction_bias},
-    Row<RouterSpec>{"bias_of_logits", &RouterSpec::bias_of_logits},
-    Row<RouterSpec>{"scales_input", &RouterSpec::scales_input},
-    Row<RouterSpec>{"normalize", &RouterSpec::normalize},
-    Row<RouterSpec>{"normalize_epsilon", &RouterSpec::normalize_epsilon, {0, 1}},
-    Row<RouterSpec>{"scale", &RouterSpec::scale, kAnyReal},
-    Row<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew},
-    Row<RouterSpec>{"weighed_shared", &RouterSpec::weighed_shared, kNoneOrFew}};
+    ParameterRow<RouterSpec>{"selection_bias", &RouterSpec::correction_bias},
+    ParameterRow<RouterSpec>{"bias_of_logits", &RouterSpec::bias_of_logits},
+    ParameterRow<RouterSpec>{"scales_input", &RouterSpec::scales_input},
+    ParameterRow<RouterSpec>{"normalize", &RouterSpec::normalize},
+    ParameterRow<RouterSpec>{"normalize_epsilon", &RouterSpec::normalize_epsilon, {0, 1}},
+    ParameterRow<RouterSpec>{"scale", &RouterSpec::scale, kAnyReal},
+    ParameterRow<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew},
+    ParameterRow<RouterSpec>{"weighed_shared", &RouterSpec::weighed_shared, kNoneOrFew}};
 
 // `alpha` of dynamic rope stretches its base once, whatever the length.
 void stretch_by_alpha(ModelConfig& config) {
@@ -137,7 +137,7 @@ std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters&
   return rotated_dim(config, parameters.real("rotated_part").value_or(1));
 }
 
-BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+BodySpec grouped(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer) {
   const std::string type = parameters.has("rope")
                                ? parameters.key("rope")
                                : formats::entry_of(value_of(model.config, "layer_types"), layer);
@@ -179,7 +179,7 @@ BodySpec grouped(const Decoder& model, Parameters& parameters, std::uint32_t lay
   return spec;
 }
 
-void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
+void set_indexer(const DecoderSpec& model, Parameters& parameters, LatentSpec& spec,
                  std::uint32_t layer) {
   IndexerSpec indexer =
       lightning_indexer(model.config, spec, parameters.flag("indexer_interleaved", true),
@@ -200,7 +200,7 @@ void set_indexer(const Decoder& model, Parameters& parameters, LatentSpec& spec,
 }
 
 // An earlier layer of its kind, with keys of its own, whose keys the layer reads.
-void set_source(const Decoder& model, Parameters& parameters, LatentSpec& spec,
+void set_source(const DecoderSpec& model, Parameters& parameters, LatentSpec& spec,
                 std::uint32_t layer) {
   const std::optional<double> said = parameters.real("keys_of", {0, kMaxCount});
   if (!said || *said == layer) return;
@@ -216,7 +216,7 @@ void set_source(const Decoder& model, Parameters& parameters, LatentSpec& spec,
   }
 }
 
-BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+BodySpec latent(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer) {
   ModelConfig config = model.config;
   const bool is_stretched = parameters.flag("stretched", false) && !rope_fields(config);
   if (is_stretched) {
@@ -252,7 +252,7 @@ BodySpec latent(const Decoder& model, Parameters& parameters, std::uint32_t laye
 // Every layer has a sliding window and a compressed cache, of which a row sees all, or the choice
 // of an indexer. Layers with a compressor have other, stretched frequencies, without an effect on
 // magnitudes; short windows of it overlap and have an indexer, long ones neither.
-BodySpec compressed(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+BodySpec compressed(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer) {
   constexpr std::uint64_t kShort = 4, kLong = 128;
   const ModelConfig& config = model.config;
   CompressedSpec spec{.heads = of_heads(config.num_attention_heads, "num_attention_heads"),
@@ -296,43 +296,43 @@ BodySpec compressed(const Decoder& model, Parameters& parameters, std::uint32_t 
   return spec;
 }
 
-BodySpec dense(const Decoder& model, Parameters&, std::uint32_t) {
+BodySpec dense(const DecoderSpec& model, Parameters&, std::uint32_t) {
   return model.dense;
 }
 
-BodySpec mixture(const Decoder& model, Parameters&, std::uint32_t) {
+BodySpec mixture(const DecoderSpec& model, Parameters&, std::uint32_t) {
   if (!model.mixture) refuse("'n_routed_experts' is missing or 0");
   return *model.mixture;
 }
 
-struct Kind {
+struct KindRow {
   std::string_view name;
-  BodySpec (*body)(const Decoder& model, Parameters& parameters, std::uint32_t layer);
+  BodySpec (*body)(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
 };
-constexpr std::array kKinds = {Kind{"grouped", grouped},
-                               Kind{"latent", latent},
-                               Kind{"compressed", compressed},
-                               Kind{"delta-net", delta_net},
-                               Kind{"state-space", state_space},
-                               Kind{"selective-scan", selective_scan},
-                               Kind{"lightning", lightning_attention},
-                               Kind{"gated-convolution", gated_convolution},
-                               Kind{"mlp", dense},
-                               Kind{"mixture", mixture}};
+constexpr std::array kKinds = {KindRow{"grouped", grouped},
+                               KindRow{"latent", latent},
+                               KindRow{"compressed", compressed},
+                               KindRow{"delta-net", delta_net},
+                               KindRow{"state-space", state_space},
+                               KindRow{"selective-scan", selective_scan},
+                               KindRow{"lightning", lightning_attention},
+                               KindRow{"gated-convolution", gated_convolution},
+                               KindRow{"mlp", dense},
+                               KindRow{"mixture", mixture}};
 
 }  // namespace
 
-BodySpec body_of(const Decoder& model, Parameters& parameters, std::uint32_t layer) {
+BodySpec body_of(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer) {
   const std::string name = parameters.kind();
-  const auto kind = std::ranges::find(kKinds, name, &Kind::name);
+  const auto kind = std::ranges::find(kKinds, name, &KindRow::name);
   if (kind == kKinds.end()) {
     parameters.refuse(parameters.line(), fmt::format("there is no kind of mixer '{}'{}", name,
-                                                     did_you_mean(name, kKinds, &Kind::name)));
+                                                     did_you_mean(name, kKinds, &KindRow::name)));
   }
   return kind->body(model, parameters, layer);
 }
 
-void set_mixture(Parameters& parameters, Decoder& model) {
+void set_mixture(Parameters& parameters, DecoderSpec& model) {
   if (parameters.flag("in_all_layers", false)) {
     if (!model.mixture) refuse("'n_routed_experts' is missing or 0");
     model.is_moe.assign(model.is_moe.size(), true);
@@ -371,10 +371,11 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
     if (limit && (*limit > 0 || !form.limits_silu)) form.limit = static_cast<float>(*limit);
     return form;
   };
-  constexpr std::array kForms = {Row<GateForm>{"limits_silu", &GateForm::limits_silu},
-                                 Row<GateForm>{"gelu", &GateForm::is_gelu},
-                                 Row<GateForm>{"slope", &GateForm::alpha, kFinite},
-                                 Row<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
+  constexpr std::array kForms = {
+      ParameterRow<GateForm>{"limits_silu", &GateForm::limits_silu},
+      ParameterRow<GateForm>{"gelu", &GateForm::is_gelu},
+      ParameterRow<GateForm>{"slope", &GateForm::alpha, kFinite},
+      ParameterRow<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
   static_cast<void>(mlp.has("width"));
   MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
   mlp.set(form.gate, kForms);
@@ -396,7 +397,7 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   give(experts->expert, form);
 }
 
-void set_model(Parameters& parameters, Decoder& model) {
+void set_model(Parameters& parameters, DecoderSpec& model) {
   EndsSpec& ends = model.spec.ends;
   float& eps = model.spec.norm.eps;
   if (const auto own = parameters.real("norm_eps", {1e-12, 1})) eps = static_cast<float>(*own);

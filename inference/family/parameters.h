@@ -33,7 +33,7 @@ inline constexpr Limits kAnyReal = {-1e9, 1e9};
 
 /// A parameter that is a member of a spec. Flags have no limits.
 template <typename Spec>
-struct Row {
+struct ParameterRow {
   std::string_view name;
   std::variant<std::size_t Spec::*, bool Spec::*, float Spec::*> member;
   Limits limits = {};
@@ -80,8 +80,8 @@ class Parameters {
   }
   /// Members whose parameters the file has; the others must be within their limits as they are.
   template <typename Spec, std::size_t N>
-  void set(Spec& spec, const std::array<Row<Spec>, N>& rows) {
-    for (const Row<Spec>& row : rows)
+  void set(Spec& spec, const std::array<ParameterRow<Spec>, N>& rows) {
+    for (const ParameterRow<Spec>& row : rows)
       std::visit([&](auto member) { set(spec.*member, row.name, row.limits); }, row.member);
   }
   /// A number within limits; kCorrupt for another one.

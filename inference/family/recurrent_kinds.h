@@ -9,10 +9,10 @@
 
 namespace ingot::inference {
 
-BodySpec delta_net(const Decoder& model, Parameters& parameters, std::uint32_t layer);
-BodySpec state_space(const Decoder& model, Parameters& parameters, std::uint32_t layer);
-BodySpec selective_scan(const Decoder& model, Parameters& parameters, std::uint32_t layer);
-BodySpec lightning_attention(const Decoder& model, Parameters& parameters, std::uint32_t layer);
-BodySpec gated_convolution(const Decoder& model, Parameters& parameters, std::uint32_t layer);
+BodySpec delta_net(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+BodySpec state_space(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+BodySpec selective_scan(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+BodySpec lightning_attention(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+BodySpec gated_convolution(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
 
 }  // namespace ingot::inference

@@ -71,7 +71,7 @@ JsonFields spec_fields(const ModelConfig& config) {
   return {formats::text_keys(config), "config.json"};
 }
 
-Decoder::Decoder(const ModelConfig& given, std::string_view activation)
+DecoderSpec::DecoderSpec(const ModelConfig& given, std::string_view activation)
     : config(given), fields(spec_fields(given)) {
   if (!config.by_layer.empty()) {
     refuse(ErrorCode::kUnsupported,
@@ -110,18 +110,18 @@ Decoder::Decoder(const ModelConfig& given, std::string_view activation)
   share(config.n_shared_experts * config.moe_intermediate_size);
 }
 
-void Decoder::share(std::uint64_t width) {
+void DecoderSpec::share(std::uint64_t width) {
   if (!mixture) return;
   mixture->shared.reset();
   if (width > 0) mixture->shared = MlpSpec{.width = static_cast<std::size_t>(width)};
 }
 
-void Decoder::leave_out_mtp() {
+void DecoderSpec::leave_out_mtp() {
   spec.leaves_out_mtp = is_moe.size() > spec.n_main;
   is_moe.resize(spec.n_main);
 }
 
-BodySpec Decoder::feed_forward(std::size_t layer) const {
+BodySpec DecoderSpec::feed_forward(std::size_t layer) const {
   if (!is_moe[layer]) return dense;
   MixtureSpec own = *mixture;
   own.router.has_table = layer < n_tables;

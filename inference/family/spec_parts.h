@@ -36,10 +36,10 @@ std::optional<formats::JsonFields> rope_fields(const formats::ModelConfig& confi
 
 /// The common beginning of every family: widths, ends, norms, and the feed-forward parts of its
 /// layers. The family adds its mixers.
-struct Decoder {
+struct DecoderSpec {
   /// `activation` is the one that the family computes; configs without the key have it too.
   /// `config` must outlive this.
-  explicit Decoder(const formats::ModelConfig& config, std::string_view activation = "silu");
+  explicit DecoderSpec(const formats::ModelConfig& config, std::string_view activation = "silu");
 
   const formats::ModelConfig& config;
   formats::JsonFields fields;  ///< as spec_fields()
