@@ -9,7 +9,7 @@ namespace ingot::inference {
 namespace {
 
 // In the order of Profile.
-constexpr std::array<std::string_view, 3> kNames = {"native", "bf16", "f32"};
+constexpr std::array<std::string_view, 3> kProfileNames = {"native", "bf16", "f32"};
 constexpr std::array kProfiles = {Profile::kNative, Profile::kBf16, Profile::kF32};
 
 }  // namespace
@@ -19,13 +19,13 @@ std::span<const Profile> profiles() {
 }
 
 std::string_view profile_name(Profile profile) {
-  return kNames.at(static_cast<std::size_t>(profile));
+  return kProfileNames.at(static_cast<std::size_t>(profile));
 }
 
 std::optional<Profile> find_profile(std::string_view name) {
-  const auto* const found = std::ranges::find(kNames, name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<Profile>(found - kNames.begin());
+  const auto* const found = std::ranges::find(kProfileNames, name);
+  if (found == kProfileNames.end()) return std::nullopt;
+  return static_cast<Profile>(found - kProfileNames.begin());
 }
 
 void round_between(Profile profile, std::span<float> values) {

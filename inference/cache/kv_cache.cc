@@ -21,25 +21,19 @@ using formats::SchemeId;
 
 namespace {
 
-struct Row {
+struct FormatRow {
   KvFormat format;
   std::string_view name;
   SchemeId scheme;  ///< of which a page of tokens is a matrix: one block to a group of a token
 };
-constexpr std::array kRows = {Row{KvFormat::kF32, "f32", SchemeId::kF32},
-                              Row{KvFormat::kBf16, "bf16", SchemeId::kBf16},
-                              Row{KvFormat::kFp8, "fp8", SchemeId::kFp8Block},
-                              Row{KvFormat::kInt8, "int8", SchemeId::kInt8Block}};
-constexpr std::array kFormats = {kRows[0].format, kRows[1].format, kRows[2].format,
-                                 kRows[3].format};
+constexpr std::array kFormatRows = {FormatRow{KvFormat::kF32, "f32", SchemeId::kF32},
+                                    FormatRow{KvFormat::kBf16, "bf16", SchemeId::kBf16},
+                                    FormatRow{KvFormat::kFp8, "fp8", SchemeId::kFp8Block},
+                                    FormatRow{KvFormat::kInt8, "int8", SchemeId::kInt8Block}};
+constexpr std::array kCacheFormats = {kFormatRows[0].format, kFormatRows[1].format,
+                                      kFormatRows[2].format, kFormatRows[3].format};
 
-constexpr bool rows_match_enum() {
-  for (std::size_t i = 0; i < kRows.size(); ++i) {
-    if (kRows[i].format != static_cast<KvFormat>(i)) return false;
-  }
-  return true;
-}
-static_assert(rows_match_enum());
+static_assert(formats::rows_match_enum(kFormatRows, &FormatRow::format, KvFormat::kInt8));
 
 /// Sizes of one page of a stream, in bytes: the codes of its vectors, one after the other, and then
 /// their scales, likewise.
@@ -62,16 +56,16 @@ Place place_of(const CacheStream& stream, std::size_t number) {
   return {last / KvCache::kPageTokens, last % KvCache::kPageTokens / stream.every};
 }
 
-bool is_quantized(const CacheStream& stream) {
+bool has_scales(const CacheStream& stream) {
   return stream.format == KvFormat::kFp8 || stream.format == KvFormat::kInt8;
 }
 
-std::size_t group_of(const CacheStream& stream) {
+std::size_t group_width(const CacheStream& stream) {
   return stream.group == 0 ? stream.width : std::min(stream.group, stream.width);
 }
 
 SchemeId scheme_of(KvFormat format) {
-  return kRows.at(static_cast<std::size_t>(format)).scheme;
+  return kFormatRows.at(static_cast<std::size_t>(format)).scheme;
 }
 
 std::size_t scales_at(const PageForm& form, std::size_t vector) {
@@ -83,8 +77,8 @@ PageForm page_form(const CacheStream& stream) {
   const formats::SchemeFacts& facts = formats::scheme_facts(scheme_of(stream.format));
   PageForm form{.code_bytes = stream.width * facts.code_bits / 8,
                 .vectors = ceil_div(KvCache::kPageTokens, stream.every)};
-  if (is_quantized(stream) && stream.width > 0)
-    form.groups = ceil_div(stream.width, group_of(stream));
+  if (has_scales(stream) && stream.width > 0)
+    form.groups = ceil_div(stream.width, group_width(stream));
   return form;
 }
 
@@ -110,7 +104,7 @@ void encode_vector(const CacheStream& stream, std::byte* page, std::size_t vecto
   const QuantizedRows rows = quantize_activations(
       {.data = values.data(), .rows = 1, .cols = values.size(), .stride = values.size()},
       {.code = is_fp8 ? formats::CodeKind::kE4m3 : formats::CodeKind::kInt8,
-       .group = group_of(stream),
+       .group = group_width(stream),
        .power_of_two = is_fp8 && stream.power_of_two});
   INGOT_CHECK(rows.codes.size() == form.code_bytes && rows.scales.size() == form.groups);
   std::memcpy(codes, rows.codes.data(), form.code_bytes);
@@ -131,12 +125,12 @@ void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_
   }
   quantize::EncodedRows rows{
       .weight = codes, .rows = n, .cols = stream.width, .rows_per_matrix = n};
-  if (is_quantized(stream)) {
+  if (has_scales(stream)) {
     const std::byte* scales = page + scales_at(form, first);
     rows.scales = {reinterpret_cast<const float*>(scales), n * form.groups};
     rows.scale_cols = form.groups;
     rows.block_rows = 1;
-    rows.block_cols = group_of(stream);
+    rows.block_cols = group_width(stream);
   }
   quantize::find_scheme(scheme_of(stream.format))
       ->decode(rows, {.data = out, .rows = n, .cols = stream.width, .stride = stream.width});
@@ -145,15 +139,15 @@ void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_
 }  // namespace
 
 std::span<const KvFormat> kv_formats() {
-  return kFormats;
+  return kCacheFormats;
 }
 
 std::string_view kv_format_name(KvFormat format) {
-  return kRows.at(static_cast<std::size_t>(format)).name;
+  return kFormatRows.at(static_cast<std::size_t>(format)).name;
 }
 
 std::optional<KvFormat> find_kv_format(std::string_view name) {
-  for (const Row& row : kRows) {
+  for (const FormatRow& row : kFormatRows) {
     if (row.name == name) return row.format;
   }
   return std::nullopt;

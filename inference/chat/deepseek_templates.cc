@@ -105,7 +105,7 @@ constexpr std::string_view kWithThoughts = R"({{ '<｜begin▁of▁sentence｜>'
   {{- '<｜Assistant｜>' ~ ('<think>' if thinks else '</think>') }}
 {%- endif %})";
 
-struct Row {
+struct TemplateRow {
   std::string_view name, text;
   bool has_calls = true;          // and the outputs of tools
   std::string_view no_tools;      // the text that refuses tools; empty: it declares them
@@ -116,27 +116,27 @@ struct Row {
 
 constexpr std::string_view kNoDeclarations =
     "block that declares tools (describe them in the system message)";
-constexpr Row kV2 = {.name = "deepseek-v2",
-                     .text = kInWords,
-                     .has_calls = false,
-                     .no_tools = "tools",
-                     .takes_thinking = false};
+constexpr TemplateRow kV2 = {.name = "deepseek-v2",
+                             .text = kInWords,
+                             .has_calls = false,
+                             .no_tools = "tools",
+                             .takes_thinking = false};
 // Also V3-0324. Tool calls, but no block that declares tools.
-constexpr Row kV3 = {.name = "deepseek-v3",
-                     .text = kInTokens,
-                     .no_tools = kNoDeclarations,
-                     .takes_thinking = false,
-                     .prompt = "<｜Assistant｜>"};
+constexpr TemplateRow kV3 = {.name = "deepseek-v3",
+                             .text = kInTokens,
+                             .no_tools = kNoDeclarations,
+                             .takes_thinking = false,
+                             .prompt = "<｜Assistant｜>"};
 // As V3, and it always thinks.
-constexpr Row kR1 = {.name = "deepseek-r1",
-                     .text = kInTokens,
-                     .no_tools = kNoDeclarations,
-                     .forgets_thoughts = true,
-                     .prompt = "<｜Assistant｜><think>\n"};
+constexpr TemplateRow kR1 = {.name = "deepseek-r1",
+                             .text = kInTokens,
+                             .no_tools = kNoDeclarations,
+                             .forgets_thoughts = true,
+                             .prompt = "<｜Assistant｜><think>\n"};
 // The prompt decides about thinking; tools are declared in the system text.
-constexpr Row kV31 = {.name = "deepseek-v3.1", .text = kWithThoughts};
+constexpr TemplateRow kV31 = {.name = "deepseek-v3.1", .text = kWithThoughts};
 
-Json plain_messages(const Row& row, const Json& messages, std::string& system) {
+Json plain_messages(const TemplateRow& row, const Json& messages, std::string& system) {
   Json plain = Json::array();
   bool has_system = false;
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -178,7 +178,7 @@ Json plain_tools(const Json& tools) {
   return plain;
 }
 
-template <const Row& kRow>
+template <const TemplateRow& kRow>
 std::string render(const ChatRequest& request) {
   refuse_extra(kRow.name, request.options.extra.get());
   if (request.has_tools() && !kRow.no_tools.empty()) {
@@ -197,7 +197,7 @@ std::string render(const ChatRequest& request) {
   return jinja::Template::parse(kRow.text, kRow.name).render(variables);
 }
 
-template <const Row& kRow>
+template <const TemplateRow& kRow>
 constexpr BuiltInFormat kFormat = {kRow.name, "", render<kRow>};
 
 constexpr std::array kFormats = {

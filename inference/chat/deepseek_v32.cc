@@ -15,10 +15,10 @@ namespace {
 
 using formats::Json;
 
-constexpr std::string_view kName = "deepseek-v3.2";
+constexpr std::string_view kV32Name = "deepseek-v3.2";
 
 // Protocol constants: the model was trained on these bytes, blank lines included.
-constexpr std::string_view kToolsHead =
+constexpr std::string_view kV32ToolsHead =
     R"(## Tools
 
 You have access to a set of tools you can use to answer the user's question.
@@ -50,16 +50,16 @@ If the thinking_mode is enabled, then after function results you should strongly
 Here are the functions available in JSONSchema format:
 <functions>
 )";
-constexpr std::string_view kToolsFoot = "</functions>\n";
+constexpr std::string_view kV32ToolsFoot = "</functions>\n";
 
 // The text after a system's content and before a developer's.
-std::string declarations(const Numbered& at) {
-  return declarations(at, kToolsHead, kToolsFoot);
+std::string v32_declarations(const Numbered& at) {
+  return declarations(at, kV32ToolsHead, kV32ToolsFoot);
 }
 
-class Encoder {
+class V32Encoder {
  public:
-  Encoder(const ChatRequest& request, const EncoderFlags& flags)
+  V32Encoder(const ChatRequest& request, const EncoderFlags& flags)
       : thinks_(request.thinks()), messages_(numbered(request.messages)) {
     if (request.has_tools()) add_tools(request.tools);
     find_last_user();
@@ -103,15 +103,15 @@ class Encoder {
     const Numbered& at = messages_[i];
     const std::string& role = at.role();
     const std::string content = message_text(at.message, at.index);
-    if (role == "system") return content + declarations(at);
+    if (role == "system") return content + v32_declarations(at);
     if (role == "user") return user_turn(i, content);
     if (role == "developer") {
       if (content.empty()) refuse(at, ".content of a developer is empty");
-      return user_turn(i, declarations(at) + "\n\n# The user's message is: " + content);
+      return user_turn(i, v32_declarations(at) + "\n\n# The user's message is: " + content);
     }
     if (role == "assistant") return answer(i, content);
     if (role == "tool") return result(i, content);
-    refuse_in_format(kName, fmt::format("role '{}' (messages[{}])", role, at.index));
+    refuse_in_format(kV32Name, fmt::format("role '{}' (messages[{}])", role, at.index));
   }
 
   [[nodiscard]] std::string user_turn(std::size_t i, const std::string& content) const {
@@ -137,7 +137,7 @@ class Encoder {
     }
     text += content;
     if (!calls.empty()) text += calls_text(at, calls, "function_calls");
-    text += kEos;
+    text += kEosText;
     return text;
   }
 
@@ -166,9 +166,9 @@ class Encoder {
 }  // namespace
 
 std::string render_deepseek_v32(const ChatRequest& request) {
-  const EncoderFlags flags = read_flags(kName, request.options.extra.get());
-  std::string text(flags.add_bos ? kBos : std::string_view());
-  text += Encoder(request, flags).text();
+  const EncoderFlags flags = read_flags(kV32Name, request.options.extra.get());
+  std::string text(flags.add_bos ? kBosText : std::string_view());
+  text += V32Encoder(request, flags).text();
   return text;
 }
 

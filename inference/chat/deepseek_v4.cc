@@ -20,10 +20,10 @@ namespace {
 
 using formats::Json;
 
-constexpr std::string_view kName = "deepseek-v4";
+constexpr std::string_view kV4Name = "deepseek-v4";
 constexpr std::string_view kReminder = "<｜latest_reminder｜>";
 
-constexpr std::string_view kToolsHead =
+constexpr std::string_view kV4ToolsHead =
     R"(## Tools
 
 You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜tool_calls>" block like the following:
@@ -47,7 +47,7 @@ Otherwise, output directly after </think> with tool calls or final response.
 ### Available Tool Schemas
 
 )";
-constexpr std::string_view kToolsFoot =
+constexpr std::string_view kV4ToolsFoot =
     "\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "
     "calls.\n";
 
@@ -109,9 +109,9 @@ std::string content_of(const Numbered& at) {
   return text;
 }
 
-class Encoder {
+class V4Encoder {
  public:
-  Encoder(const ChatRequest& request, bool drops_thinking) : thinks_(request.thinks()) {
+  V4Encoder(const ChatRequest& request, bool drops_thinking) : thinks_(request.thinks()) {
     std::vector<Numbered> messages = numbered(request.messages);
     if (request.has_tools()) {
       auto system = std::ranges::find(messages, "system", &Numbered::role);
@@ -153,7 +153,7 @@ class Encoder {
   void add(Numbered at) {
     for (const char* key : {"task", "wo_eos"}) {
       if (find_value(at.message, key) != nullptr)
-        refuse_in_format(kName, fmt::format("'{}' (messages[{}])", key, at.index));
+        refuse_in_format(kV4Name, fmt::format("'{}' (messages[{}])", key, at.index));
     }
     const std::string role = at.role();
     if (role != "user" && role != "tool") {
@@ -217,14 +217,14 @@ class Encoder {
       return text;
     }
     const std::string content = content_of(at);
-    if (turn.role == "system") return content + declarations(at, kToolsHead, kToolsFoot);
+    if (turn.role == "system") return content + declarations(at, kV4ToolsHead, kV4ToolsFoot);
     if (turn.role == "developer") {
       if (content.empty()) refuse(at, ".content of a developer is empty");
-      return std::string(kUser) + content + declarations(at, kToolsHead, kToolsFoot);
+      return std::string(kUser) + content + declarations(at, kV4ToolsHead, kV4ToolsFoot);
     }
     if (turn.role == "latest_reminder") return std::string(kReminder) + content;
     if (turn.role == "assistant") return answer(i, content);
-    refuse_in_format(kName, fmt::format("role '{}' (messages[{}])", turn.role, at.index));
+    refuse_in_format(kV4Name, fmt::format("role '{}' (messages[{}])", turn.role, at.index));
   }
 
   [[nodiscard]] std::string answer(std::size_t i, const std::string& content) const {
@@ -238,7 +238,7 @@ class Encoder {
     text += content;
     const std::vector<ToolCall> calls = tool_calls(at.message);
     if (!calls.empty()) text += calls_text(at, calls, "tool_calls");
-    text += kEos;
+    text += kEosText;
     return text;
   }
 
@@ -261,11 +261,11 @@ class Encoder {
 
 std::string render_deepseek_v4(const ChatRequest& request) {
   const Json* extra = request.options.extra.get();
-  const EncoderFlags flags = read_flags(kName, extra, "reasoning_effort");
+  const EncoderFlags flags = read_flags(kV4Name, extra, "reasoning_effort");
   const std::string_view effort = effort_text(extra);
-  std::string text(flags.add_bos ? kBos : std::string_view());
+  std::string text(flags.add_bos ? kBosText : std::string_view());
   if (request.thinks()) text += effort;
-  return text + Encoder(request, flags.drop_thinking).text();
+  return text + V4Encoder(request, flags.drop_thinking).text();
 }
 
 }  // namespace ingot::inference

@@ -13,8 +13,8 @@
 
 namespace ingot::inference {
 
-inline constexpr std::string_view kBos = "<｜begin▁of▁sentence｜>";
-inline constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+inline constexpr std::string_view kBosText = "<｜begin▁of▁sentence｜>";
+inline constexpr std::string_view kEosText = "<｜end▁of▁sentence｜>";
 inline constexpr std::string_view kUser = "<｜User｜>";
 inline constexpr std::string_view kAssistant = "<｜Assistant｜>";
 inline constexpr std::string_view kThink = "<think>";

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "u
                                                     "assistant", "tool",      "latest_reminder"};
 constexpr std::size_t kMaxShownBytes = 60;
 
-[[noreturn]] void refuse(std::string_view where, std::string message) {
+[[noreturn]] void refuse_message(std::string_view where, std::string message) {
   throw Error(ErrorCode::kInvalidArgument, std::move(message)).in_file(where);
 }
 
@@ -28,7 +28,7 @@ class Checked {
  public:
   Checked(const Json& object, std::string path, std::string_view where)
       : object_(object), path_(std::move(path)), where_(where) {
-    if (!object.is_object()) refuse(where, fmt::format("{} is no object", path_));
+    if (!object.is_object()) refuse_message(where, fmt::format("{} is no object", path_));
   }
 
   [[nodiscard]] const Json* find(const char* key) const { return find_value(object_, key); }
@@ -36,8 +36,8 @@ class Checked {
 
   void require_string(const char* key) const {
     const Json* value = find(key);
-    if (value == nullptr) refuse(where_, fmt::format("{} is missing", path_of(key)));
-    if (!value->is_string()) refuse(where_, fmt::format("{} is no string", path_of(key)));
+    if (value == nullptr) refuse_message(where_, fmt::format("{} is missing", path_of(key)));
+    if (!value->is_string()) refuse_message(where_, fmt::format("{} is no string", path_of(key)));
   }
   void allow_string(const char* key) const {
     if (find(key) != nullptr) require_string(key);
@@ -52,7 +52,7 @@ class Checked {
 void check_content(const Checked& message, const Json& content, std::string_view where) {
   if (content.is_string()) return;
   const std::string path = message.path_of("content");
-  if (!content.is_array()) refuse(where, path + " is neither a string nor a list of parts");
+  if (!content.is_array()) refuse_message(where, path + " is neither a string nor a list of parts");
   for (std::size_t i = 0; i < content.size(); ++i) {
     const Checked part(content[i], fmt::format("{}[{}]", path, i), where);
     part.require_string("type");
@@ -62,7 +62,7 @@ void check_content(const Checked& message, const Json& content, std::string_view
 
 void check_tool_calls(const Checked& message, const Json& calls, std::string_view where) {
   const std::string path = message.path_of("tool_calls");
-  if (!calls.is_array()) refuse(where, path + " is no list");
+  if (!calls.is_array()) refuse_message(where, path + " is no list");
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const std::string call_path = fmt::format("{}[{}]", path, i);
     const Checked call(calls[i], call_path, where);
@@ -72,7 +72,7 @@ void check_tool_calls(const Checked& message, const Json& calls, std::string_vie
     function.require_string("name");
     const Json* arguments = function.find("arguments");
     if (arguments == nullptr || !(arguments->is_string() || arguments->is_object())) {
-      refuse(where, function.path_of("arguments") + " is neither a string nor an object");
+      refuse_message(where, function.path_of("arguments") + " is neither a string nor an object");
     }
   }
 }
@@ -82,25 +82,25 @@ void check_message(const Json& value, std::size_t index, std::string_view where)
   message.require_string("role");
   const auto& role = message.find("role")->get_ref<const std::string&>();
   if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-    refuse(where,
-           fmt::format("{} is '{}', not one of {}", message.path_of("role"),
-                       std::string_view(role).substr(0, kMaxShownBytes), fmt::join(kRoles, ", ")));
+    refuse_message(where, fmt::format("{} is '{}', not one of {}", message.path_of("role"),
+                                      std::string_view(role).substr(0, kMaxShownBytes),
+                                      fmt::join(kRoles, ", ")));
   }
   const Json* content = message.find("content");
   if (content != nullptr) check_content(message, *content, where);
   if (content == nullptr && (role == "user" || role == "tool")) {
-    refuse(where, message.path_of("content") + " is missing");
+    refuse_message(where, message.path_of("content") + " is missing");
   }
   for (const char* key : {"reasoning_content", "name", "tool_call_id"}) message.allow_string(key);
   if (const Json* calls = message.find("tool_calls")) check_tool_calls(message, *calls, where);
   if (const Json* prefix = message.find("prefix"); prefix != nullptr && !prefix->is_boolean()) {
-    refuse(where, message.path_of("prefix") + " is no boolean");
+    refuse_message(where, message.path_of("prefix") + " is no boolean");
   }
   if (const Json* tools = message.find("tools")) {
     try {
       check_tools(*tools, where);
     } catch (const Error& error) {
-      refuse(where, fmt::format("messages[{}].{}", index, error.message()));
+      refuse_message(where, fmt::format("messages[{}].{}", index, error.message()));
     }
   }
 }
@@ -125,12 +125,12 @@ Conversation parse_messages(std::string_view json, std::string_view where) {
       } else if (key == "tools") {
         tools = std::move(value);
       } else {
-        refuse(where, fmt::format("the key '{}' is not known (messages and tools are)",
-                                  std::string_view(key).substr(0, kMaxShownBytes)));
+        refuse_message(where, fmt::format("the key '{}' is not known (messages and tools are)",
+                                          std::string_view(key).substr(0, kMaxShownBytes)));
       }
     }
   } else {
-    refuse(where, "is neither a list of messages nor an object with 'messages'");
+    refuse_message(where, "is neither a list of messages nor an object with 'messages'");
   }
   check_messages(messages, where);
   check_tools(tools, where);
@@ -139,14 +139,14 @@ Conversation parse_messages(std::string_view json, std::string_view where) {
 }
 
 void check_messages(const Json& messages, std::string_view where) {
-  if (!messages.is_array()) refuse(where, "'messages' is no list");
-  if (messages.empty()) refuse(where, "'messages' is empty");
+  if (!messages.is_array()) refuse_message(where, "'messages' is no list");
+  if (messages.empty()) refuse_message(where, "'messages' is empty");
   for (std::size_t i = 0; i < messages.size(); ++i) check_message(messages[i], i, where);
 }
 
 void check_tools(const Json& tools, std::string_view where) {
   if (tools.is_null()) return;
-  if (!tools.is_array()) refuse(where, "tools is no list");
+  if (!tools.is_array()) refuse_message(where, "tools is no list");
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const std::string path = fmt::format("tools[{}]", i);
     const Checked tool(tools[i], path, where);

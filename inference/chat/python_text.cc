@@ -24,7 +24,7 @@ char cased(char c, bool upper) {
   return static_cast<char>(upper ? c & ~0x20 : c | 0x20);
 }
 
-utf8proc_category_t category_of(char32_t c) {
+utf8proc_category_t unicode_category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
@@ -58,7 +58,7 @@ bool is_space(char32_t c) {
 }
 
 bool is_printable(char32_t c) {
-  const utf8proc_category_t category = category_of(c);
+  const utf8proc_category_t category = unicode_category(c);
   return c == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
 }
 
@@ -146,7 +146,7 @@ bool has_foreign_case(std::string_view text) {
     i += n;
     if (c < 0x80) continue;
     const auto code = static_cast<utf8proc_int32_t>(c);
-    const utf8proc_category_t category = category_of(c);
+    const utf8proc_category_t category = unicode_category(c);
     if ((category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT) ||
         utf8proc_toupper(code) != code || utf8proc_tolower(code) != code) {
       return true;

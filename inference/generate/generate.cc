@@ -26,7 +26,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 // A sequence of this group.
-struct Sequence {
+struct GroupSequence {
   SequenceId id = 0;
   std::uint64_t prompt_hash = 0;
   std::size_t cached = 0;                 ///< tokens in the cache
@@ -268,7 +268,7 @@ class Batch {
     std::vector<Row> rows;
     std::vector<FedRows> held;
     for (const Scheduler::Share& share : shares) {
-      const Sequence& sequence = sequences_[share.id];
+      const GroupSequence& sequence = sequences_[share.id];
       const std::size_t prompt = result_.answers[share.id].prompt.size();
       held.push_back({.sequence = sequence.id,
                       .first_row = rows.size(),
@@ -291,7 +291,7 @@ class Batch {
     for (std::size_t s = 0; s < shares.size(); ++s) take_rows(shares[s], logits, at, held[s]);
     if (drafter_) draft(normed, shares, held);
     for (const Scheduler::Share& share : shares) {
-      const Sequence& sequence = sequences_[share.id];
+      const GroupSequence& sequence = sequences_[share.id];
       if (!sequence.is_open) continue;
       scheduler_.advance(share.id, sequence.cached, n_known(share.id), sequence.drafts.size());
     }
@@ -314,7 +314,7 @@ class Batch {
   }
 
   void count_token(std::size_t i) {
-    Sequence& sequence = sequences_[i];
+    GroupSequence& sequence = sequences_[i];
     if (sequence.cached <= sequence.reached) {
       ++counts_.tokens_anew;
       return;
@@ -329,7 +329,7 @@ class Batch {
   void take_rows(const Scheduler::Share& share, const Matrix& logits, std::size_t& at,
                  FedRows& held) {
     const std::size_t i = share.id, known = n_known(i), end = share.first + share.count;
-    Sequence& sequence = sequences_[i];
+    GroupSequence& sequence = sequences_[i];
     const bool is_pass = known > result_.answers[i].prompt.size() && end >= known;
     const std::vector<std::int32_t> drafts = std::exchange(sequence.drafts, {});
     std::size_t next_logits = at;
@@ -362,7 +362,7 @@ class Batch {
     std::vector<FedRows> rows;
     for (std::size_t s = 0; s < shares.size(); ++s) {
       const std::size_t i = shares[s].id;
-      const Sequence& sequence = sequences_[i];
+      const GroupSequence& sequence = sequences_[i];
       if (!sequence.is_open) continue;
       // A step of d proposals may give d + 1 tokens, in addition to the one that is not fed yet.
       if (!result_.answers[i].tokens.empty() && sequence.cached + 1 == n_known(i))
@@ -376,7 +376,7 @@ class Batch {
   }
 
   std::int32_t take_token(std::size_t i, std::span<const float> logits) {
-    Sequence& sequence = sequences_[i];
+    GroupSequence& sequence = sequences_[i];
     Answer& answer = result_.answers[i];
     const std::int32_t token = sample_token(
         logits, options_.sampling, {.prompt = sequence.prompt_hash, .position = sequence.cached});
@@ -418,7 +418,7 @@ class Batch {
   Scheduler scheduler_;
   ModelCache cache_;
   std::optional<Drafter> drafter_;
-  std::vector<Sequence> sequences_;
+  std::vector<GroupSequence> sequences_;
   StepCounts counts_;  // of the step under way
   std::uint64_t n_expert_tokens_ = 0;
   GenerateResult result_;

@@ -97,17 +97,17 @@ namespace {
 
 /// The bytes at the start of a text that can belong to one code point, and how many it would have:
 /// 0 where none starts. After table 3-7 of the Unicode standard.
-struct Sequence {
+struct Utf8Sequence {
   std::size_t n_bytes = 1, length = 0;
   [[nodiscard]] bool is_whole() const { return n_bytes == length; }
 };
 
-Sequence first_sequence(std::string_view text) {
+Utf8Sequence first_sequence(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(0);
   if (lead < 0x80) return {.n_bytes = 1, .length = 1};
   if (lead < 0xC2 || lead > 0xF4) return {};
-  Sequence first{.n_bytes = 1, .length = lead < 0xE0 ? 2U : lead < 0xF0 ? 3U : 4U};
+  Utf8Sequence first{.n_bytes = 1, .length = lead < 0xE0 ? 2U : lead < 0xF0 ? 3U : 4U};
   // The second byte tells shorter forms (E0, F0), surrogates (ED) and code points beyond U+10FFFF
   // (F4).
   unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
@@ -124,7 +124,7 @@ Sequence first_sequence(std::string_view text) {
 
 std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
-    const Sequence first = first_sequence(text.substr(i));
+    const Utf8Sequence first = first_sequence(text.substr(i));
     if (!first.is_whole()) return i;
     i += first.n_bytes;
   }
@@ -135,7 +135,7 @@ void LossyUtf8::push(std::string_view bytes, std::string& out) {
   open_ += bytes;
   std::string_view rest = open_;
   while (!rest.empty()) {
-    const Sequence first = first_sequence(rest);
+    const Utf8Sequence first = first_sequence(rest);
     if (first.n_bytes < first.length && first.n_bytes == rest.size()) break;
     out += first.is_whole() ? rest.substr(0, first.n_bytes) : kReplacement;
     rest.remove_prefix(first.n_bytes);

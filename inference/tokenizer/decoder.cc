@@ -196,14 +196,14 @@ MakeStage make_plain(const Component& /*component*/) {
   return [](TextWork& /*work*/) { return std::make_unique<Stage>(); };
 }
 
-MakeStage make_strip(const Component& component) {
+MakeStage strip_stage(const Component& component) {
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint32_t>::max();
   return [character = character_field(component, "content"),
           start = component.number("start", kMax), stop = component.number("stop", kMax)](
              TextWork& /*work*/) { return std::make_unique<StripStage>(character, start, stop); };
 }
 
-MakeStage make_replace(const Component& component) {
+MakeStage replace_stage(const Component& component) {
   return [replacement = make_replacement(component)](TextWork& work) {
     return std::make_unique<MapStage>(
         [replacement, &work](const std::string& token) { return replacement(token, work); });
@@ -211,7 +211,7 @@ MakeStage make_replace(const Component& component) {
 }
 
 // Marks become spaces, except in the first token, where they vanish if they had been put there.
-MakeStage make_metaspace(const Component& component) {
+MakeStage metaspace_stage(const Component& component) {
   const bool drops_first = component.boolean("add_prefix_space", true) &&
                            component.text("prepend_scheme", "always") != "never";
   return [mark = character_field(component, "replacement"), drops_first](TextWork& /*work*/) {
@@ -228,21 +228,21 @@ MakeStage make_word_end(const Component& component) {
   return [suffix](TextWork& /*work*/) { return std::make_unique<WordEndStage>(suffix); };
 }
 
-constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kRows{{
+constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kDecoderRows{{
     {"BPEDecoder", &make_word_end},
     {"ByteFallback", &make_plain<ByteFallbackStage>},
     {"ByteLevel", &make_plain<ByteLevelStage>},
     {"Fuse", &make_plain<FuseStage>},
-    {"Metaspace", &make_metaspace},
-    {"Replace", &make_replace},
-    {"Strip", &make_strip},
+    {"Metaspace", &metaspace_stage},
+    {"Replace", &replace_stage},
+    {"Strip", &strip_stage},
 }};
 
 }  // namespace
 
 Decoder Decoder::parse(const formats::Json* value) {
   Decoder result;
-  result.stages_ = make_steps(kRows, value, "decoder", "decoders");
+  result.stages_ = make_steps(kDecoderRows, value, "decoder", "decoders");
   if (value == nullptr)
     result.stages_.emplace_back([](TextWork& /*work*/) { return std::make_unique<JoinStage>(); });
   return result;

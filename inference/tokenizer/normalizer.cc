@@ -15,7 +15,7 @@
 namespace ingot::inference {
 namespace {
 
-using Step = std::function<std::string(std::string, TextWork&)>;
+using NormalizerStep = std::function<std::string(std::string, TextWork&)>;
 
 bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -52,14 +52,14 @@ std::string normal_form(std::string text, int options) {
 }
 
 template <int kOptions>
-Step make_normal_form(const Component& /*component*/) {
+NormalizerStep make_normal_form(const Component& /*component*/) {
   return
       [](std::string text, TextWork& /*work*/) { return normal_form(std::move(text), kOptions); };
 }
 
 /// Appends for every character the output of `write(character, out)`.
 template <class Write>
-Step character_step(Write write) {
+NormalizerStep character_step(Write write) {
   return [write](const std::string& text, TextWork& /*work*/) {
     std::string result;
     result.reserve(text.size());
@@ -72,7 +72,7 @@ Step character_step(Write write) {
   };
 }
 
-Step make_lowercase(const Component& /*component*/) {
+NormalizerStep make_lowercase(const Component& /*component*/) {
   return character_step([](char32_t c, std::string& out) {
     // The one character whose lower case is two: i and a combining dot above.
     if (c == 0x130) {
@@ -83,13 +83,13 @@ Step make_lowercase(const Component& /*component*/) {
   });
 }
 
-Step make_strip_accents(const Component& /*component*/) {
+NormalizerStep make_strip_accents(const Component& /*component*/) {
   return character_step([](char32_t c, std::string& out) {
     if (!is_mark(c)) append_utf8(out, c);
   });
 }
 
-Step make_strip(const Component& component) {
+NormalizerStep make_strip(const Component& component) {
   return [left = component.boolean("strip_left", true),
           right = component.boolean("strip_right", true)](const std::string& text,
                                                           TextWork& /*work*/) {
@@ -97,17 +97,17 @@ Step make_strip(const Component& component) {
   };
 }
 
-Step make_replace(const Component& component) {
+NormalizerStep make_replace(const Component& component) {
   return make_replacement(component);
 }
 
-Step make_prepend(const Component& component) {
+NormalizerStep make_prepend(const Component& component) {
   return [prefix = component.text("prepend")](const std::string& text, TextWork& /*work*/) {
     return text.empty() ? text : prefix + text;
   };
 }
 
-Step make_byte_level(const Component& /*component*/) {
+NormalizerStep make_byte_normalizer(const Component& /*component*/) {
   return [](const std::string& text, TextWork& /*work*/) {
     std::string result;
     append_byte_characters(text, result);
@@ -115,8 +115,8 @@ Step make_byte_level(const Component& /*component*/) {
   };
 }
 
-constexpr std::array<ComponentRow<Step (*)(const Component&)>, 10> kRows{{
-    {"ByteLevel", &make_byte_level},
+constexpr std::array<ComponentRow<NormalizerStep (*)(const Component&)>, 10> kNormalizerRows{{
+    {"ByteLevel", &make_byte_normalizer},
     {"Lowercase", &make_lowercase},
     {"NFC", &make_normal_form<UTF8PROC_COMPOSE>},
     {"NFD", &make_normal_form<UTF8PROC_DECOMPOSE>},
@@ -132,12 +132,12 @@ constexpr std::array<ComponentRow<Step (*)(const Component&)>, 10> kRows{{
 
 Normalizer Normalizer::parse(const formats::Json* value) {
   Normalizer result;
-  result.steps_ = make_steps(kRows, value, "normalizer", "normalizers");
+  result.steps_ = make_steps(kNormalizerRows, value, "normalizer", "normalizers");
   return result;
 }
 
 std::string Normalizer::apply(std::string text, TextWork& work) const {
-  for (const Step& step : steps_) {
+  for (const NormalizerStep& step : steps_) {
     text = step(std::move(text), work);
     work.require_size(text.size());
     work.look();

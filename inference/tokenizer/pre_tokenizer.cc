@@ -14,7 +14,7 @@
 namespace ingot::inference {
 namespace {
 
-using Step = std::function<void(SplitText&, TextWork&)>;
+using SplitStep = std::function<void(SplitText&, TextWork&)>;
 
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -35,7 +35,7 @@ enum class SplitBehavior : std::uint8_t {
 constexpr std::array<std::string_view, 5> kBehaviors = {"Isolated", "Removed", "MergedWithPrevious",
                                                         "MergedWithNext", "Contiguous"};
 
-struct Part {
+struct SplitPart {
   Span span;
   bool is_match = false;
 };
@@ -43,7 +43,7 @@ struct Part {
 // Matches and the gaps between them, which cover the text. As in Hugging Face's tokenizers, an
 // empty match takes part in the merging, though it never becomes a piece.
 void find_parts(std::size_t size, const std::vector<Span>& matches, bool invert,
-                std::vector<Part>& parts) {
+                std::vector<SplitPart>& parts) {
   parts.clear();
   std::size_t end = 0;
   for (const Span& match : matches) {
@@ -56,12 +56,12 @@ void find_parts(std::size_t size, const std::vector<Span>& matches, bool invert,
 
 // Joins parts to pieces, as the behavior has it. A match that belongs to the piece after it is one
 // that belongs to the piece before it, seen from the end.
-void merge(std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& pieces) {
+void merge(std::vector<SplitPart>& parts, SplitBehavior behavior, std::vector<Span>& pieces) {
   const bool is_backward = behavior == SplitBehavior::kMergedWithNext;
   if (is_backward) std::ranges::reverse(parts);
   pieces.clear();
   bool previous = false;
-  for (const Part& part : parts) {
+  for (const SplitPart& part : parts) {
     if (behavior == SplitBehavior::kRemoved && part.is_match) continue;
     const bool joins = behavior == SplitBehavior::kContiguous ? part.is_match == previous
                        : is_backward || behavior == SplitBehavior::kMergedWithPrevious
@@ -86,7 +86,7 @@ void split_pieces(SplitText& split, TextWork& work, const SplitPattern& pattern,
   std::vector<Span> result;
   result.reserve(split.pieces.size());
   std::vector<Span> matches;
-  std::vector<Part> parts;
+  std::vector<SplitPart> parts;
   std::vector<Span> cut;
   for (const Span& piece : split.pieces) {
     const auto text = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
@@ -103,7 +103,7 @@ void split_pieces(SplitText& split, TextWork& work, const SplitPattern& pattern,
   split.pieces = std::move(result);
 }
 
-Step split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
+SplitStep split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
   return [pattern = std::move(pattern), behavior, invert](SplitText& split, TextWork& work) {
     split_pieces(split, work, pattern, behavior, invert);
   };
@@ -131,32 +131,32 @@ SplitBehavior behavior_of(const Component& component, std::optional<SplitBehavio
   component.unsupported("has behavior " + quote_text(name) + ", which is not supported");
 }
 
-Step make_split(const Component& component) {
+SplitStep make_split(const Component& component) {
   return split_step(SplitPattern::of(component), behavior_of(component, std::nullopt),
                     component.boolean("invert", false));
 }
 
-Step make_digits(const Component& component) {
+SplitStep make_digits(const Component& component) {
   return split_step(SplitPattern::regex(R"(\p{N})"),
                     component.boolean("individual_digits", false) ? SplitBehavior::kIsolated
                                                                   : SplitBehavior::kContiguous,
                     false);
 }
 
-Step make_punctuation(const Component& component) {
+SplitStep make_punctuation(const Component& component) {
   return split_step(SplitPattern::regex(kPunctuationPattern),
                     behavior_of(component, SplitBehavior::kIsolated), false);
 }
 
-Step make_whitespace(const Component& /*component*/) {
+SplitStep make_whitespace(const Component& /*component*/) {
   return split_step(SplitPattern::regex(kWordsPattern), SplitBehavior::kRemoved, true);
 }
 
-Step make_whitespace_split(const Component& /*component*/) {
+SplitStep make_whitespace_split(const Component& /*component*/) {
   return split_step(SplitPattern::regex(R"(\s)"), SplitBehavior::kRemoved, false);
 }
 
-Step make_byte_level(const Component& component) {
+SplitStep make_byte_split(const Component& component) {
   const bool add_prefix_space = component.boolean("add_prefix_space", true);
   std::optional<SplitPattern> pattern;
   if (component.boolean("use_regex", true)) pattern = SplitPattern::regex(kGpt2Pattern);
@@ -186,7 +186,7 @@ Prepend prepend_of(const Component& component) {
   component.unsupported("has prepend_scheme " + quote_text(scheme) + ", which is not supported");
 }
 
-Step make_metaspace(const Component& component) {
+SplitStep make_metaspace_split(const Component& component) {
   const std::string mark = character_field(component, "replacement");
   std::optional<SplitPattern> pattern;
   if (component.boolean("split", true)) pattern = SplitPattern::literal(mark);
@@ -201,10 +201,10 @@ Step make_metaspace(const Component& component) {
   };
 }
 
-constexpr std::array<ComponentRow<Step (*)(const Component&)>, 7> kRows{{
-    {"ByteLevel", &make_byte_level},
+constexpr std::array<ComponentRow<SplitStep (*)(const Component&)>, 7> kSplitRows{{
+    {"ByteLevel", &make_byte_split},
     {"Digits", &make_digits},
-    {"Metaspace", &make_metaspace},
+    {"Metaspace", &make_metaspace_split},
     {"Punctuation", &make_punctuation},
     {"Split", &make_split},
     {"Whitespace", &make_whitespace},
@@ -215,14 +215,14 @@ constexpr std::array<ComponentRow<Step (*)(const Component&)>, 7> kRows{{
 
 PreTokenizer PreTokenizer::parse(const formats::Json* value) {
   PreTokenizer result;
-  result.steps_ = make_steps(kRows, value, "pre_tokenizer", "pretokenizers");
+  result.steps_ = make_steps(kSplitRows, value, "pre_tokenizer", "pretokenizers");
   return result;
 }
 
 SplitText PreTokenizer::apply(std::string text, bool is_start, TextWork& work) const {
   SplitText split{.text = std::move(text), .pieces = {}, .is_start = is_start};
   if (!split.text.empty()) split.pieces.push_back({0, split.text.size()});
-  for (const Step& step : steps_) {
+  for (const SplitStep& step : steps_) {
     step(split, work);
     work.require_size(split.text.size());
     work.look();

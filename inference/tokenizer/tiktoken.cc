@@ -24,10 +24,10 @@ using formats::Json;
 namespace {
 
 /// Which text a tokenizer cuts how (model reference, 10.3).
-struct Pattern {
+struct ClassPattern {
   std::string_view tokenizer_class, text;
 };
-constexpr std::array<Pattern, 1> kPatterns{{
+constexpr std::array<ClassPattern, 1> kPatterns{{
     {"TikTokenTokenizer", R"([\p{Han}]+)"
                           R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
                           R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
@@ -119,7 +119,7 @@ Json tiktoken_document(std::string_view ranks, const Json& config) {
   const formats::JsonFields fields(config, "", "tokenizer_config.json");
   const std::string tokenizer_class = fields.text("tokenizer_class", "");
   const auto* const pattern =
-      std::ranges::find(kPatterns, tokenizer_class, &Pattern::tokenizer_class);
+      std::ranges::find(kPatterns, tokenizer_class, &ClassPattern::tokenizer_class);
   if (pattern == kPatterns.end()) {
     throw Error(ErrorCode::kUnsupported,
                 "tokenizer_config.json has tokenizer_class {}, whose pattern is not known "

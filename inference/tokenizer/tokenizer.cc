@@ -32,11 +32,11 @@ namespace {
 // ByteLevel (which adds none), RobertaProcessing, TemplateProcessing (its `single`), and Sequence.
 
 /// A part of a template: ids, or the text's own where there are none.
-using Part = std::optional<std::vector<std::int32_t>>;
-using Template = std::vector<Part>;
+using TemplatePart = std::optional<std::vector<std::int32_t>>;
+using TextTemplate = std::vector<TemplatePart>;
 
 // Real templates have two or three parts of one id.
-constexpr std::size_t kMaxParts = 64;
+constexpr std::size_t kMaxTemplateParts = 64;
 constexpr std::size_t kMaxIdsOfToken = 64;
 
 std::vector<std::int32_t> ids_of(const Component& special_tokens, const std::string& name) {
@@ -50,10 +50,10 @@ std::vector<std::int32_t> ids_of(const Component& special_tokens, const std::str
   return ids;
 }
 
-Template make_template(const Component& component) {
+TextTemplate make_template(const Component& component) {
   const Json& single = component.array("single");
-  if (single.size() > kMaxParts) component.refuse("single", "has too many parts");
-  Template parts;
+  if (single.size() > kMaxTemplateParts) component.refuse("single", "has too many parts");
+  TextTemplate parts;
   bool has_text = false;
   for (std::size_t i = 0; i < single.size(); ++i) {
     const Component part(single[i], "", fmt::format("{}.single[{}]", component.path(), i));
@@ -78,26 +78,26 @@ std::vector<std::int32_t> marker(const Component& component, const char* key) {
   return {token_id(pair[1], component, pair[0].get<std::string>())};
 }
 
-Template make_markers(const Component& component) {
+TextTemplate make_markers(const Component& component) {
   return {marker(component, "cls"), std::nullopt, marker(component, "sep")};
 }
 
-Template make_nothing(const Component& /*component*/) {
+TextTemplate make_nothing(const Component& /*component*/) {
   return {std::nullopt};
 }
 
-constexpr std::array<ComponentRow<Template (*)(const Component&)>, 4> kRows{{
+constexpr std::array<ComponentRow<TextTemplate (*)(const Component&)>, 4> kTemplateRows{{
     {"BertProcessing", &make_markers},
     {"ByteLevel", &make_nothing},
     {"RobertaProcessing", &make_markers},
     {"TemplateProcessing", &make_template},
 }};
 
-std::vector<std::int32_t> post_processed(const std::vector<Template>& templates,
+std::vector<std::int32_t> post_processed(const std::vector<TextTemplate>& templates,
                                          std::vector<std::int32_t> ids) {
-  for (const Template& parts : templates) {
+  for (const TextTemplate& parts : templates) {
     std::vector<std::int32_t> result;
-    for (const Part& part : parts) {
+    for (const TemplatePart& part : parts) {
       const auto& added = part ? *part : ids;
       result.insert(result.end(), added.begin(), added.end());
     }
@@ -152,7 +152,7 @@ struct Tokenizer::Parts {
         normalizer(Normalizer::parse(root.find("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
         post_processor(
-            make_steps(kRows, root.find("post_processor"), "post_processor", "processors")),
+            make_steps(kTemplateRows, root.find("post_processor"), "post_processor", "processors")),
         decoder(Decoder::parse(root.find("decoder"))),
         added_tokens(
             AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
@@ -167,7 +167,7 @@ struct Tokenizer::Parts {
   TokenModel model;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  std::vector<Template> post_processor;
+  std::vector<TextTemplate> post_processor;
   Decoder decoder;
   AddedTokens added_tokens;
 };

@@ -19,7 +19,7 @@ constexpr std::size_t kLongestToken = 512;
 constexpr double kUnknownPenalty = 10;
 
 /// The best way to a place of the piece: its last token, which begins at `start`.
-struct Path {
+struct BestPath {
   static constexpr std::size_t kNone = ~std::size_t{0};
   double score = 0;
   std::size_t start = kNone;
@@ -54,11 +54,11 @@ Unigram Unigram::parse(const Component& model, const Vocabulary& vocabulary) {
 }
 
 void Unigram::encode(std::string_view piece, TextWork& work, std::vector<std::int32_t>& ids) const {
-  std::vector<Path> best(piece.size() + 1);
+  std::vector<BestPath> best(piece.size() + 1);
   best[0].start = 0;
   const auto offer = [&](std::size_t start, std::size_t end, double score, bool is_unknown) {
     const double sum = score + best[start].score;
-    if (best[end].start == Path::kNone || sum > best[end].score)
+    if (best[end].start == BestPath::kNone || sum > best[end].score)
       best[end] = {.score = sum, .start = start, .is_unknown = is_unknown};
   };
   for (std::size_t start = 0; start < piece.size();) {

@@ -45,8 +45,7 @@ float read_number(const TensorSource& source, std::uint32_t index, std::size_t m
   return value;
 }
 
-float read_input_scale(const TensorSource& source, const LogicalTensor& tensor,
-                       std::size_t matrix) {
+float input_scale_of(const TensorSource& source, const LogicalTensor& tensor, std::size_t matrix) {
   if (!tensor.encoding.stored.has(Part::kInputScale)) {
     throw Error(ErrorCode::kMissingTensor,
                 "has no input scale, which its {} activations need (run it with --profile bf16, or "
@@ -107,7 +106,7 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
                 scheme.name)
         .in_tensor(tensor.name);
   }
-  if (is_static || is_under_global) format.input_scale = read_input_scale(source, tensor, matrix);
+  if (is_static || is_under_global) format.input_scale = input_scale_of(source, tensor, matrix);
   if (is_static && format.code == CodeKind::kInt8)
     format.input_offset = read_input_offset(source, tensor, matrix);
   // One static scale serves the whole row; below NVFP4's each block still has its own.

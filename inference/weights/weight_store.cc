@@ -56,7 +56,7 @@ bool is_readable(const LogicalTensor& tensor) {
 }
 
 // A pattern of a family with its numbers in place.
-std::string numbered(std::string_view pattern, const WeightPlace& place) {
+std::string numbered_name(std::string_view pattern, const WeightPlace& place) {
   std::string name(pattern);
   const auto put = [&](std::string_view mark, std::optional<std::uint32_t> number) {
     const std::size_t at = name.find(mark);
@@ -185,11 +185,11 @@ std::string WeightStore::name_of(const WeightPlace& place) const {
   for (const formats::TensorRule& rule : source_.family().rules) {
     if (!is_of(rule, place) || !formats::is_in_layer(rule, source_.config(), place.layer)) continue;
     if (rule.pattern.find("{mtp}") != std::string_view::npos) continue;
-    return numbered(rule.pattern, place);
+    return numbered_name(rule.pattern, place);
   }
   const auto usual = std::ranges::find(kUsualNames, role.role, &UsualName::role);
   if (source_.family().rules.empty() && usual != kUsualNames.end())
-    return numbered(usual->pattern, place);
+    return numbered_name(usual->pattern, place);
   throw Error(ErrorCode::kMissingTensor,
               "the checkpoint has no tensor with the role {}{}{} (a file missing, or the "
               "config.json of another model?)",

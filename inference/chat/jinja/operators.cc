@@ -21,8 +21,8 @@ long double exact(const Value& value) {
 }
 
 // The fault of `left sign right`, which says when one of them is undefined.
-[[noreturn]] void refuse(const RenderState& state, std::string_view sign, const Value& left,
-                         const Value& right) {
+[[noreturn]] void refuse_operands(const RenderState& state, std::string_view sign,
+                                  const Value& left, const Value& right) {
   for (const Value* side : {&left, &right}) {
     if (side->is(Kind::kUndefined) && side->undefined_name().name) {
       state.fault("'{}' is undefined", *side->undefined_name().name);
@@ -114,7 +114,7 @@ Value arithmetic(RenderState& state, Operator op, const Value& left, const Value
   if (op == Operator::kSubtract && (is_form(left, Form::kView) || is_form(right, Form::kView))) {
     state.unsupported("the operator '-' of a view");
   }
-  if (!is_number(left) || !is_number(right)) refuse(state, sign_of(op), left, right);
+  if (!is_number(left) || !is_number(right)) refuse_operands(state, sign_of(op), left, right);
   if (op >= Operator::kDivide && real(right) == 0) state.fault("division by zero");
   if (is_whole(left) && is_whole(right) && op != Operator::kDivide) {
     return whole_arithmetic(state, op, whole(left), whole(right));
@@ -245,7 +245,7 @@ bool less(RenderState& state, const Value& left, const Value& right) {
     }
     return a.size() < b.size();
   }
-  refuse(state, "<", left, right);
+  refuse_operands(state, "<", left, right);
 }
 
 bool contains(RenderState& state, const Value& haystack, const Value& needle) {
@@ -257,7 +257,7 @@ bool contains(RenderState& state, const Value& haystack, const Value& needle) {
     return find_text(haystack.text(), needle.text()) != std::string::npos;
   }
   if (!haystack.is(Kind::kSequence) && !haystack.is(Kind::kUndefined)) {
-    refuse(state, "in", needle, haystack);
+    refuse_operands(state, "in", needle, haystack);
   }
   const std::vector<Value> items = elements(state, haystack);
   return std::any_of(items.begin(), items.end(),

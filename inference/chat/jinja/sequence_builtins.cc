@@ -294,7 +294,7 @@ Value to_list(Invocation& call) {
   return call.state.sequence(Form::kList, elements(call.state, call.self));
 }
 
-constexpr std::array kFilters = {
+constexpr std::array kSequenceFilters = {
     Builtin{"length", {}, 0, length},
     Builtin{"count", {}, 0, length},
     Builtin{"join", {"d", "attribute"}, 0, join},
@@ -329,7 +329,7 @@ constexpr std::array kMappingMethods = {
 }  // namespace
 
 std::span<const Builtin> sequence_filters() {
-  return kFilters;
+  return kSequenceFilters;
 }
 
 std::span<const Builtin> list_methods() {

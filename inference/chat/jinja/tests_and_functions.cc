@@ -41,7 +41,7 @@ bool is_iterable(const Value& value) {
   return is_container(value) || value.is(Kind::kSequence) || value.is(Kind::kLoop);
 }
 
-Value is_in(Invocation& call) {
+Value is_in_container(Invocation& call) {
   return Value::boolean(contains(call.state, call[0], call.self));
 }
 
@@ -85,7 +85,7 @@ constexpr std::array kTests = {
     Builtin{"number", {}, 0, passes<is_number>},
     Builtin{"sequence", {}, 0, passes<is_sequence>},
     Builtin{"iterable", {}, 0, passes<is_iterable>},
-    Builtin{"in", {"seq"}, 1, is_in},
+    Builtin{"in", {"seq"}, 1, is_in_container},
 };
 
 Value make_namespace(Invocation& call) {

@@ -49,8 +49,8 @@ Value change_case(Invocation& call) {
 }
 
 // str.replace(): an empty `old` matches before every character and at the end.
-std::string replaced(RenderState& state, std::string_view text, const Value& old,
-                     const Value& fresh, std::int64_t times) {
+std::string text_replaced(RenderState& state, std::string_view text, const Value& old,
+                          const Value& fresh, std::int64_t times) {
   std::string out;
   const std::string& wanted = old.text();
   while (times-- != 0) {
@@ -81,7 +81,7 @@ Value replace(Invocation& call) {
   as_text(state, old, "the text to replace");
   as_text(state, fresh, "the replacement");
   const std::int64_t times = call.has(2) ? as_integer(state, call[2], "the count") : -1;
-  return state.text(replaced(state, own_text(call).text(), old, fresh, times));
+  return state.text(text_replaced(state, own_text(call).text(), old, fresh, times));
 }
 
 Value split(Invocation& call) {
@@ -223,7 +223,7 @@ constexpr std::array kMethods = {
     Builtin{"join", {"iterable"}, 1, join_texts},
 };
 
-constexpr std::array kFilters = {
+constexpr std::array kTextFilters = {
     Builtin{"tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, to_json},
     Builtin{"trim", {"chars"}, 0, strip_ends<Ends::kBoth>},
     Builtin{"string", {}, 0, own_text},
@@ -247,7 +247,7 @@ std::span<const Builtin> text_methods() {
 }
 
 std::span<const Builtin> text_filters() {
-  return kFilters;
+  return kTextFilters;
 }
 
 }  // namespace ingot::inference::jinja

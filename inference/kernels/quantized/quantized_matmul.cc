@@ -20,7 +20,7 @@ using formats::CodeKind;
 namespace {
 
 /// Products below which a second thread costs more than it saves.
-constexpr std::size_t kProductsPerThread = std::size_t{1} << 18;
+constexpr std::size_t kQuantizedPerThread = std::size_t{1} << 18;
 /// Columns that vector kernels take at once, at most.
 constexpr std::size_t kPadding = 64;
 // Rows of w between two looks at whether the work is to stop, for so many rows of x.
@@ -75,7 +75,7 @@ void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const Stati
   INGOT_CHECK((fixed.quant_bias == nullptr && fixed.deq_scale == nullptr) ||
               task.columns.size() <= 1);
   lay_out(task);
-  threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
+  threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kQuantizedPerThread, 1, threads);
   const std::size_t n_chunks = threads == 1 ? 1 : 4 * threads;
   const std::size_t chunk = ((w.rows + n_chunks - 1) / n_chunks + 3) / 4 * 4;
   const std::size_t at_once = x.rows > kManyRows ? kRowsAtOnce : chunk;

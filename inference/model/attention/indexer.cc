@@ -21,7 +21,7 @@ using formats::Role;
 
 namespace {
 
-constexpr float kNormEps = 1e-6F;
+constexpr float kKeyNormEps = 1e-6F;
 
 // What FP8 codes of a head stand for: what the cache makes of keys.
 void through_fp8(std::span<float> head, bool power_of_two) {
@@ -197,7 +197,7 @@ Matrix Indexer::project_queries(const StepContext& context, const StepRows& rows
     norm_heads(context, query_norm_, queries);
   } else if (spec_.from_input) {
     Matrix normed(x.rows(), x.cols());
-    layer_norm(context.profile, x.view(), input_norm_, input_bias_, kNormEps, normed.view());
+    layer_norm(context.profile, x.view(), input_norm_, input_bias_, kKeyNormEps, normed.view());
     queries = rounded_product(context, queries_, normed);
   } else {
     queries = rounded_product(context, queries_, latent_queries);
