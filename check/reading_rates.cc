@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
 
 struct Piece {
   std::size_t file;
@@ -52,7 +52,7 @@ double seconds_to_read(const std::vector<Fd>& files, const std::vector<Piece>& p
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<std::size_t> next = 0;
   run_workers(options.threads, [&](std::size_t) {
-    const AlignedBuffer buffer(kPieceBytes);
+    const AlignedBuffer buffer(kReadBytes);
     for (std::size_t i = next++; i < pieces.size(); i = next++) {
       try {
         if (options.stop_requested && options.stop_requested())
@@ -77,8 +77,8 @@ ReadingRates measure_reading(const fs::path& path, const HashingOptions& options
     files[f].drop_cache();
     const std::uint64_t size = files[f].size();
     rates.n_bytes += size;
-    for (std::uint64_t at = 0; at < size; at += kPieceBytes)
-      pieces.push_back({.file = f, .offset = at, .n_bytes = std::min(kPieceBytes, size - at)});
+    for (std::uint64_t at = 0; at < size; at += kReadBytes)
+      pieces.push_back({.file = f, .offset = at, .n_bytes = std::min(kReadBytes, size - at)});
   }
   rates.cold_seconds = seconds_to_read(files, pieces, options);
   rates.hot_seconds = seconds_to_read(files, pieces, options);

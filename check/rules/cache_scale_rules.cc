@@ -171,7 +171,7 @@ void cache_scale_use(const RuleInput& input) {
                     "(it reads .k_proj.k_scale and .v_proj.v_scale)");
 }
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kCacheScaleRows[] = {
     {"quantized.cache-scales", "", "vLLM, SGLang", kError,
      "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
      false, std::nullopt, /*except=*/"modelopt"},
@@ -187,7 +187,7 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kCacheScaleRules = kRules;
+const RuleTable kCacheScaleRules = kCacheScaleRows;
 
 void cache_scales(const RuleInput& input) {
   if (!scales_of(input).empty()) return;

@@ -42,7 +42,7 @@ std::span<const ConfigGroup> groups_of(const RuleInput& input) {
 
 /// The group that a module falls to, or null: ignored, of no target, or there is no block that
 /// speaks of groups.
-const ConfigGroup* group_of(const RuleInput& input, std::string_view module) {
+const ConfigGroup* group_named(const RuleInput& input, std::string_view module) {
   const auto& config = input.facts.groups;
   return config ? config->stored_group(module) : nullptr;
 }
@@ -101,7 +101,7 @@ void taken_in(const RuleInput& input, const LinearModule& module) {
   // Some engines ask by the name that only the text model has.
   const auto names = formats::module_aliases(module.name, input.config().text);
   const auto takes_in = [&](const std::string& name) {
-    const ConfigGroup* group = group_of(input, name);
+    const ConfigGroup* group = group_named(input, name);
     return group != nullptr && group->has_weights;
   };
   if (std::ranges::all_of(names, takes_in))
@@ -115,7 +115,7 @@ void taken_in(const RuleInput& input, const LinearModule& module) {
 std::map<std::string, const ConfigGroup*> used_groups(const RuleInput& input) {
   std::map<std::string, const ConfigGroup*> used;
   for (const LinearModule& module : input.facts.modules) {
-    const ConfigGroup* group = module.is_quantized ? group_of(input, module.name) : nullptr;
+    const ConfigGroup* group = module.is_quantized ? group_named(input, module.name) : nullptr;
     if (group != nullptr && group->scheme == module.tensor->encoding.scheme)
       used.emplace(group->name, group);
   }
@@ -128,7 +128,7 @@ void experts_agree(const RuleInput& input) {
   std::map<std::string_view, std::pair<const ConfigGroup*, std::string_view>> first_of;
   for (const LinearModule& module : input.facts.modules) {
     const std::string_view experts = formats::experts_of(module.name);
-    const ConfigGroup* group = group_of(input, module.name);
+    const ConfigGroup* group = group_named(input, module.name);
     if (experts.empty() || group == nullptr) continue;
     const auto& [first, of] = first_of.try_emplace(experts, group, module.name).first->second;
     const auto differs = [&, first = first](const char* key) {
@@ -198,7 +198,7 @@ void targets(const RuleInput& input) {
 }
 
 void static_input_scale(const RuleInput& input, const LinearModule& module) {
-  const ConfigGroup* group = module.is_quantized ? group_of(input, module.name) : nullptr;
+  const ConfigGroup* group = module.is_quantized ? group_named(input, module.name) : nullptr;
   if (group != nullptr && group->activations == Activations::kStatic &&
       !module.tensor->encoding.stored.has(Part::kInputScale))
     input.report_kind(*module.tensor, kMissingTensor,
@@ -255,7 +255,7 @@ void joined_scales(const RuleInput& input, const LogicalTensor& tensor) {
 
 constexpr std::string_view kCt = "compressed-tensors";
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kCompressedTensorsRows[] = {
     {"ct.scale-shape", kCt, "all", kError,
      "scales have the dimensions of the parameter that they are copied into", part_shapes},
     {"ct.config-group-keys", kCt, "all", kError,
@@ -295,6 +295,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kCompressedTensorsRules = kRules;
+const RuleTable kCompressedTensorsRules = kCompressedTensorsRows;
 
 }  // namespace ingot::check

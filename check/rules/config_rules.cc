@@ -169,7 +169,7 @@ void config_without_weights(const RuleInput& input) {
         input.said()->quant_method);
 }
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kConfigRows[] = {
     {"container.metadata-format", "", "transformers 4", kWarning,
      "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
     {"container.entry-point", "", "all", kError,
@@ -192,6 +192,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kConfigRules = kRules;
+const RuleTable kConfigRules = kConfigRows;
 
 }  // namespace ingot::check

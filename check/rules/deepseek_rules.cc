@@ -39,7 +39,7 @@ bool claims(const RuleInput& input) {
   return input.said() != nullptr && input.said()->quant_method.find(method) != std::string::npos;
 }
 
-void config_present(const RuleInput& input) {
+void block_present(const RuleInput& input) {
   // Without a config at all the structure has said so.
   if (input.config().raw->is_object() && input.said() == nullptr && has_codes(input))
     input.report_config(kNotFound,
@@ -47,7 +47,7 @@ void config_present(const RuleInput& input) {
                         "release, or ingot repair makes one)");
 }
 
-void config_without_weights(const RuleInput& input) {
+void block_without_weights(const RuleInput& input) {
   if (input.checkpoint.stored().empty() || !claims(input) || has_codes(input) ||
       may_hide_codes(input.checkpoint))
     return;
@@ -167,12 +167,12 @@ void experts_said(const RuleInput& input, const LogicalTensor& tensor) {
 
 constexpr std::string_view kDeepseek = "deepseek";
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kDeepseekRows[] = {
     {"fp8.config-present", kDeepseek, "all", kError,
-     "a checkpoint with FP8 weights has a quantization_config", config_present, has_e4m3_codes},
+     "a checkpoint with FP8 weights has a quantization_config", block_present, has_e4m3_codes},
     {"fp8.config-without-weights", kDeepseek, "all", kError,
-     "a checkpoint with a quantization_config of method fp8 has FP8 weights",
-     config_without_weights, has_e4m3_codes},
+     "a checkpoint with a quantization_config of method fp8 has FP8 weights", block_without_weights,
+     has_e4m3_codes},
     {"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
      "activation_scheme exists, and is dynamic if weight_block_size exists", activation_scheme,
      has_e4m3_codes},
@@ -206,7 +206,7 @@ constexpr LoaderRule kRules[] = {
      experts_said},
     {"int8-block.config-without-weights", kDeepseek, "all", kError,
      "a checkpoint with a quantization_config of method blockwise_int8 has INT8 weights",
-     config_without_weights, has_int8_codes},
+     block_without_weights, has_int8_codes},
     {"int8-block.activation-scheme", kDeepseek, "SGLang", kWarning,
      "activation_scheme exists, and is dynamic if weight_block_size exists", activation_scheme,
      has_int8_codes},
@@ -223,6 +223,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kDeepseekRules = kRules;
+const RuleTable kDeepseekRules = kDeepseekRows;
 
 }  // namespace ingot::check

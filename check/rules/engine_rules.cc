@@ -133,7 +133,7 @@ void cut_at_group_edge(const RuleInput& input, const LogicalTensor& tensor) {
                     need.width, need.along_rows ? "rows" : "columns", ranks, need.unit, need.n);
 }
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kEngineRows[] = {
     {"engine.refused-by-all", "", "vLLM, SGLang", kError,
      "vLLM or SGLang loads every weight in its scheme, with its activations", refused_by_all,
      kAnyScheme, false, kIsAllowable},
@@ -163,7 +163,7 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kEngineRules = kRules;
+const RuleTable kEngineRules = kEngineRows;
 
 void plain_module(const RuleInput& input, const LogicalTensor& tensor) {
   if (tensor.rule == nullptr || !is_quantized(tensor) ||

@@ -134,7 +134,7 @@ void counted_mtp(const RuleInput& input) {
         *said, config.num_nextn_predict_layers, config.num_hidden_layers);
 }
 
-void tied_head(const RuleInput& input) {
+void head_of_tied(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
   const auto check_stop = [&] { input.stop_if_asked(); };
   if (tied && formats::is_apart(input.checkpoint, *tied, check_stop))
@@ -146,7 +146,7 @@ void tied_head(const RuleInput& input) {
                     tied->embedding->name)));
 }
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kModelRows[] = {
     {"moe.expert-ids", "", "all", kError,
      "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
     {"moe.routing", "", "all", kError,
@@ -176,7 +176,7 @@ constexpr LoaderRule kRules[] = {
      "the config says the same of a first such layer's modules behind model.decoder",
      draft_names<engines::Engine::kSglang>},
     {"model.tied-head", "", "SGLang, transformers 4", kError,
-     "with tie_word_embeddings a head that is stored is the embedding, byte for byte", tied_head,
+     "with tie_word_embeddings a head that is stored is the embedding, byte for byte", head_of_tied,
      kAnyScheme, kReadsValues},
     {"model.complete", "", "all", kError, "every tensor that the config promises exists",
      missing<Gap::kOther>},
@@ -186,6 +186,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kModelRules = kRules;
+const RuleTable kModelRules = kModelRows;
 
 }  // namespace ingot::check

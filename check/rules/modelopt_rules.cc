@@ -12,7 +12,7 @@ using Statement = formats::ModeloptStatement;
 
 namespace {
 
-constexpr const char* kFile = "hf_quant_config.json";
+constexpr const char* kHfQuantConfig = "hf_quant_config.json";
 const Json kNothing = Json::object();
 
 bool is_known_algo(const RuleInput& input, std::string_view name) {
@@ -67,7 +67,7 @@ void left_out(const RuleInput& input) {
 
 void description_present(const RuleInput& input) {
   if (input.checkpoint.description().is_object()) return;
-  input.report_file(kFile, kNotFound,
+  input.report_file(kHfQuantConfig, kNotFound,
                     "is missing: only config.json says how the weights are quantized");
 }
 
@@ -75,7 +75,7 @@ void required_keys(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (!statement.exists) {
     if (input.checkpoint.description().is_object())
-      input.report_file(kFile, kNotFound, "has no section 'quantization'");
+      input.report_file(kHfQuantConfig, kNotFound, "has no section 'quantization'");
     return;
   }
   const auto require = [&](const char* key) {
@@ -87,7 +87,7 @@ void required_keys(const RuleInput& input) {
   require(statement.is_mixed() ? "quantized_layers" : statement.list);
   if (statement.lacks_list() && statement.object.contains("quantized_layers"))
     input.report_file(statement.file, kMismatch, "has a 'quantized_layers' of no object");
-  if (std::string_view(statement.file) != kFile) return;  // the block has neither
+  if (std::string_view(statement.file) != kHfQuantConfig) return;  // the block has neither
   require("kv_cache_quant_algo");
   if (statement.block.algo_name().find("NVFP4") != std::string::npos) require("group_size");
 }
@@ -163,7 +163,7 @@ void input_scale(const RuleInput& input) {
   }
 }
 
-void arguments(const RuleInput& input) {
+void algo_arguments(const RuleInput& input) {
   for (const Statement& statement : {file_of(input), block_of(input)}) {
     const auto judge_size = [&](const Json& object, const StorageRow& algo, std::string_view path) {
       const Json& size = json_member(object, "group_size");
@@ -234,13 +234,13 @@ void statements_agree(const RuleInput& input) {
       input.report_kind(*module.tensor, kMismatch,
                         "is left out only by {}: engines read config.json's ignore or "
                         "hf_quant_config.json's exclude_modules",
-                        is_in_block ? "config.json" : kFile);
+                        is_in_block ? "config.json" : kHfQuantConfig);
   }
 }
 
 constexpr std::string_view kModelopt = "modelopt";
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kModeloptRows[] = {
     {"modelopt.scale-shape", kModelopt, "all", kError,
      "scales have the dimensions of the parameter that they are copied into", part_shapes},
     {"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
@@ -275,7 +275,7 @@ constexpr LoaderRule kRules[] = {
     {"modelopt.cache-scales", kModelopt, "vLLM, SGLang", kWarning,
      "a quantized cache of keys and values has its scales stored", cache_scales},
     {"modelopt.arguments", kModelopt, "all", kError,
-     "group_size, config_groups and the like are those of quant_algo", arguments},
+     "group_size, config_groups and the like are those of quant_algo", algo_arguments},
     // nvidia/Qwen3.6-35B-A3B-NVFP4 has it only in the file.
     {"modelopt.cache-in-both", kModelopt, "one reader or another", kWarning,
      "config.json and hf_quant_config.json both say that the cache is quantized, or neither",
@@ -286,6 +286,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kModeloptRules = kRules;
+const RuleTable kModeloptRules = kModeloptRows;
 
 }  // namespace ingot::check

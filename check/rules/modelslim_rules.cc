@@ -10,7 +10,7 @@ namespace {
 
 using formats::DescribedType;
 
-constexpr const char* kFile = "quant_model_description.json";
+constexpr const char* kModelDescription = "quant_model_description.json";
 
 // Keys that are no tensors.
 constexpr std::array<std::string_view, 10> kFacts = {
@@ -26,30 +26,33 @@ std::string type_of(const RuleInput& input, const LogicalTensor& tensor) {
              : std::string();
 }
 
-void description_present(const RuleInput& input) {
+void slim_description_present(const RuleInput& input) {
   const bool is_of_ascend = std::ranges::any_of(input.weights(), [](const LogicalTensor& tensor) {
     const formats::StoredParts& parts = tensor.encoding.stored;
     return parts.has(Part::kOffset) || parts.has(Part::kDeqScale);
   });
   // Under a quantization_config they are parts of another dialect, or none.
-  if (!is_of_ascend || input.said() != nullptr || input.checkpoint.has_file(kFile)) return;
-  input.report_file(kFile, kNotFound,
+  if (!is_of_ascend || input.said() != nullptr || input.checkpoint.has_file(kModelDescription))
+    return;
+  input.report_file(kModelDescription, kNotFound,
                     "is missing, but there are weights as msmodelslim writes them (is it called by "
                     "another name? ingot repair makes one)");
 }
 
 void no_quantization_config(const RuleInput& input) {
   const QuantizationConfig* said = input.said();
-  if (said == nullptr || said->quant_method.empty() || !input.checkpoint.has_file(kFile)) return;
+  if (said == nullptr || said->quant_method.empty() ||
+      !input.checkpoint.has_file(kModelDescription))
+    return;
   input.report_config(kMismatch,
                       "has quant_method {}, so that {} is not read (remove quantization_config)",
-                      said->quant_method, kFile);
+                      said->quant_method, kModelDescription);
 }
 
 void model_type(const RuleInput& input) {
   const Json& description = input.checkpoint.description();
   if (description.is_object() && !json_member(description, "model_quant_type").is_string())
-    input.report_file(kFile, kNotFound, "has no model_quant_type");
+    input.report_file(kModelDescription, kNotFound, "has no model_quant_type");
 }
 
 void description_complete(const RuleInput& input) {
@@ -61,8 +64,8 @@ void description_complete(const RuleInput& input) {
     if (n++ == 0) first = &tensor;
   }
   if (n == 0) return;
-  input.report_at(*first, kNotFound, "is not in {} ({} tensor{} in all; list every tensor)", kFile,
-                  n, n == 1 ? "" : "s");
+  input.report_at(*first, kNotFound, "is not in {} ({} tensor{} in all; list every tensor)",
+                  kModelDescription, n, n == 1 ? "" : "s");
 }
 
 void types_known(const RuleInput& input) {
@@ -77,7 +80,7 @@ void types_known(const RuleInput& input) {
   }
   for (const auto& [type, where] : unknown) {
     input.report(violation(
-        kUnsupported, kFile, where.first,
+        kUnsupported, kModelDescription, where.first,
         fmt::format("is of type '{}', which no loader knows ({} in all)", type, where.second)));
   }
 }
@@ -90,7 +93,7 @@ void types_agree(const RuleInput& input, const LogicalTensor& tensor) {
                                             : !scheme_facts(*type->scheme).quantized);
   if (!is_agreed)
     input.report_kind(tensor, kMismatch, "is {}, but of type {} in {}", facts_of(tensor).name,
-                      type->name, kFile);
+                      type->name, kModelDescription);
 }
 
 void fused_types(const RuleInput& input) {
@@ -140,9 +143,10 @@ void kv_b_float(const RuleInput& input, const LogicalTensor& tensor) {
 
 constexpr std::string_view kModelslim = "modelslim";
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kModelslimRows[] = {
     {"modelslim.description-present", "", "all", kError,
-     "weights as msmodelslim writes them have a quant_model_description.json", description_present},
+     "weights as msmodelslim writes them have a quant_model_description.json",
+     slim_description_present},
     {"modelslim.no-quantization-config", "", "all", kError,
      "with quant_model_description.json, config.json has no quant_method", no_quantization_config},
     {"modelslim.model-type", kModelslim, "msmodelslim", kWarning, "model_quant_type exists",
@@ -170,6 +174,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kModelslimRules = kRules;
+const RuleTable kModelslimRules = kModelslimRows;
 
 }  // namespace ingot::check

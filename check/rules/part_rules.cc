@@ -336,7 +336,7 @@ bool is_nvfp4(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E4M3;
 }
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kPartRows[] = {
     {"fp8.block-128", "", "vLLM and SGLang on DeepGEMM", kWarning,
      "blocks that share a scale are 128 x 128", block_of_128, has_blocks},
     {"quantized.block-claim", "", "all", kError,
@@ -420,7 +420,7 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kPartRules = kRules;
+const RuleTable kPartRules = kPartRows;
 
 void part_shapes(const RuleInput& input, const LogicalTensor& tensor) {
   if (!is_judged(input, tensor)) return;

@@ -241,7 +241,7 @@ void tokenizer_readable(const RuleInput& input) {
   }
 }
 
-constexpr LoaderRule kRules[] = {
+constexpr LoaderRule kStartupRows[] = {
     {"config.class", "", kServers, kError,
      "architectures names a class, and it is one of the family", known_class},
     {"config.code-present", "", "vLLM, SGLang, TensorRT-LLM, transformers", kError,
@@ -259,6 +259,6 @@ constexpr LoaderRule kRules[] = {
 
 }  // namespace
 
-const RuleTable kStartupRules = kRules;
+const RuleTable kStartupRules = kStartupRows;
 
 }  // namespace ingot::check

@@ -11,7 +11,7 @@
 namespace ingot::cli {
 namespace {
 
-constexpr std::array kCommands = {
+constexpr std::array kAllCommands = {
     Command{.name = "inspect",
             .summary = "show parameters, dtypes, schemes, layers and files of a checkpoint",
             .declare = declare_inspect},
@@ -67,11 +67,11 @@ constexpr std::array kCommands = {
 }  // namespace
 
 std::span<const Command> commands() {
-  return kCommands;
+  return kAllCommands;
 }
 
 AllCommands::AllCommands() {
-  for (const Command& command : kCommands) {
+  for (const Command& command : kAllCommands) {
     declared_.push_back(declare_command(command));
     words_.push_back({.name = std::string(command.name),
                       .summary = std::string(command.summary),
@@ -95,9 +95,9 @@ const char* const kProgramFooter =
     "130, by SIGTERM 143.";
 
 const Command* find_command(std::string_view name) {
-  const auto found = std::find_if(kCommands.begin(), kCommands.end(),
+  const auto found = std::find_if(kAllCommands.begin(), kAllCommands.end(),
                                   [&](const Command& command) { return command.name == name; });
-  return found == kCommands.end() ? nullptr : &*found;
+  return found == kAllCommands.end() ? nullptr : &*found;
 }
 
 DeclaredCommand declare_command(const Command& command) {

@@ -37,12 +37,14 @@ std::size_t page_width() {
 }
 
 std::string overview() {
-  constexpr std::size_t kNames = 19;  // columns of the longest, and the gap before its summary
+  constexpr std::size_t kNameColumns =
+      19;  // columns of the longest, and the gap before its summary
   std::string text;
   const auto line = [&](std::string_view name, std::string_view summary) {
-    const auto lines = filled_lines(summary, std::max(page_width(), 2 * kNames) - kNames);
-    text += fmt::format("  {:<{}}{}\n", name, kNames - 2,
-                        fmt::join(lines, fmt::format("\n{:<{}}", "", kNames)));
+    const auto lines =
+        filled_lines(summary, std::max(page_width(), 2 * kNameColumns) - kNameColumns);
+    text += fmt::format("  {:<{}}{}\n", name, kNameColumns - 2,
+                        fmt::join(lines, fmt::format("\n{:<{}}", "", kNameColumns)));
   };
   text += "Commands (ingot help COMMAND)\n";
   for (const Command& command : commands()) line(command.name, command.summary);

@@ -197,18 +197,18 @@ Json gpu_rows() {
   });
 }
 
-struct Table {
+struct ListTable {
   std::string_view name;
   Json (*rows)();
   Json (*rows_of)(const formats::Checkpoint& checkpoint) = nullptr;  ///< null: of none
 };
 constexpr std::array kTables = {
-    Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
-    Table{"families", family_rows}, Table{"layouts", layout_rows},
-    Table{"recipes", recipe_rows},  Table{"roles", role_rows, role_rows_of},
-    Table{"loads", load_rows},      Table{"trials", trial_rows},
-    Table{"engines", engine_rows},  Table{"metrics", metric_rows},
-    Table{"rules", rule_rows},      Table{"gpus", gpu_rows}};
+    ListTable{"schemes", scheme_rows},  ListTable{"dialects", dialect_rows},
+    ListTable{"families", family_rows}, ListTable{"layouts", layout_rows},
+    ListTable{"recipes", recipe_rows},  ListTable{"roles", role_rows, role_rows_of},
+    ListTable{"loads", load_rows},      ListTable{"trials", trial_rows},
+    ListTable{"engines", engine_rows},  ListTable{"metrics", metric_rows},
+    ListTable{"rules", rule_rows},      ListTable{"gpus", gpu_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.empty() || value == "") return "-";
@@ -217,7 +217,7 @@ std::string cell_text(const Json& value) {
 }
 
 std::string table_names() {
-  return names_of(kTables, &Table::name);
+  return names_of(kTables, &ListTable::name);
 }
 
 struct ListFlags {
@@ -225,7 +225,7 @@ struct ListFlags {
   bool markdown = false, yaml = false;
 };
 
-Json rows_of(const Table& table, const ListFlags& flags) {
+Json rows_of(const ListTable& table, const ListFlags& flags) {
   if (flags.directory.empty()) return table.rows();
   return table.rows_of(shard::open_source(
       flags.directory, {.open = {.family = flags.family, .threads = available_processors()}}));
@@ -251,12 +251,12 @@ int run_list(const ListFlags& flags) {
   if (flags.yaml) return run_list_yaml(flags);
   const std::string& what = flags.what;
   const auto table = std::find_if(kTables.begin(), kTables.end(),
-                                  [&](const Table& row) { return row.name == what; });
+                                  [&](const ListTable& row) { return row.name == what; });
   if (table == kTables.end()) {
     throw Error(
         ErrorCode::kInvalidArgument, "{} (there are the tables {}){}",
         what.empty() ? "which table is to be listed?" : fmt::format("there is no table '{}'", what),
-        table_names(), did_you_mean(what, kTables, &Table::name));
+        table_names(), did_you_mean(what, kTables, &ListTable::name));
   }
   const bool has_directory = !flags.directory.empty();
   if (has_directory && table->rows_of == nullptr) refuse_idle("a directory", "ingot list roles");
@@ -285,7 +285,7 @@ std::function<int()> declare_list(FlagTable& table) {
   table.add(FlagGroup::kCommon, {{"table",
                                   &flags->what,
                                   fmt::format("which table: {}", table_names()),
-                                  {.words = words_of(kTables, &Table::name)}},
+                                  {.words = words_of(kTables, &ListTable::name)}},
                                  {"directory",
                                   &flags->directory,
                                   "list roles: tensors of each role in this checkpoint; list "

@@ -132,9 +132,9 @@ WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size
 }
 
 /// A tile of one pair of schemes: the work of an action on each, without reading and writing.
-class Tile {
+class TrialTile {
  public:
-  Tile(SchemeId from, SchemeId to, const quantize::EncodeOptions& options)
+  TrialTile(SchemeId from, SchemeId to, const quantize::EncodeOptions& options)
       : from_(from),
         to_(to),
         options_(options_for(*quantize::find_scheme(to), options)),
@@ -232,12 +232,12 @@ WorkEstimate measure_computing(const Plan& plan, std::size_t threads, double at_
     std::vector<double> rates(threads, 0);  // values per second of each thread
     const double limit = at_most / static_cast<double>(values.size());
     run_workers(threads, [&, from = from, to = to, n_values = n_values](std::size_t worker) {
-      Tile tile(from, to, plan.target.encode);
+      TrialTile tile(from, to, plan.target.encode);
       std::uint64_t n = 0;
       const Clock::time_point begun = Clock::now();
       do {
         tile.run();
-        n += Tile::n_values();
+        n += TrialTile::n_values();
         // A small model is not measured for longer than it takes.
       } while (n < n_values && seconds_since(begun) < limit);
       rates[worker] = static_cast<double>(n) / seconds_since(begun);

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kProbe = ".ingot-probe-";
 // Runs on other hosts remove such files when they find them.
-constexpr int kAttempts = 100;
+constexpr int kFolderAttempts = 100;
 
 // Device and inode.
 using Identity = std::pair<std::uint64_t, std::uint64_t>;
@@ -117,7 +117,7 @@ template <typename Look>
 void with_probe(const fs::path& folder, const Look& look) {
   const Folder output = Folder::open(folder);
   std::random_device random;
-  for (int i = 0; i < kAttempts; ++i) {
+  for (int i = 0; i < kFolderAttempts; ++i) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       std::error_code ignored;
       const fs::path left = entry.path().filename();

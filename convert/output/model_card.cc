@@ -23,7 +23,7 @@ using formats::Json;
 
 namespace {
 
-constexpr std::size_t kMaxRules = 20;
+constexpr std::size_t kMaxCardRules = 20;
 
 bool is_changed(const PlannedTensor& planned) {
   return planned.action != Action::kCopy && planned.action != Action::kDrop;
@@ -198,7 +198,7 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
   }
   std::size_t n_rules = 0;
   for (const Json& rule : whole.at("rules")) {
-    if (rule.at("origin") == "default" || ++n_rules > kMaxRules) continue;
+    if (rule.at("origin") == "default" || ++n_rules > kMaxCardRules) continue;
     words.emplace_back("--rule");
     words.push_back(engines::shell_word(printable(fmt::format(
         "{}={}", rule.at("match").get<std::string>(), rule.at("scheme").get<std::string>()))));
@@ -211,7 +211,8 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
     }
   }
   std::string text = fmt::format("{}", fmt::join(words, " "));
-  if (n_rules > kMaxRules) text += fmt::format("  # and {} more rules", n_rules - kMaxRules);
+  if (n_rules > kMaxCardRules)
+    text += fmt::format("  # and {} more rules", n_rules - kMaxCardRules);
   return text;
 }
 

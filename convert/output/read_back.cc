@@ -16,7 +16,7 @@ namespace ingot::convert {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::uint64_t kDirectAlignment = 4096;
+constexpr std::uint64_t kReadAlignment = 4096;
 constexpr std::size_t kBufferBytes = std::size_t{2} << 20;
 // The bytes that one thread reads of a file before another may take over.
 constexpr std::uint64_t kTaskBytes = std::uint64_t{64} << 20;
@@ -48,7 +48,7 @@ class UncachedFile {
   void read(std::uint64_t offset, std::span<std::byte> out) {
     while (direct_.valid() && !out.empty()) {
       if (offset < start_ || offset >= start_ + held_) {
-        start_ = round_down(offset, kDirectAlignment);
+        start_ = round_down(offset, kReadAlignment);
         const auto n = direct_.read_direct(buffer_.span(), start_);
         held_ = n.value_or(0);
         if (offset >= start_ + held_) direct_ = Fd();

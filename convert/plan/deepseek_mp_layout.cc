@@ -36,7 +36,7 @@ bool has_deepseek_names(const Plan& plan, const PlannedTensor& planned) {
 }
 
 // DeepSeek's inference code knows BF16 and FP8 blocks of 128 x 128.
-void require_holdable(const Plan& plan) {
+void require_shards_holdable(const Plan& plan) {
   const formats::Checkpoint& source = plan.source;
   Refusals refusals;
   for (const PlannedTensor& planned : plan.tensors) {
@@ -71,7 +71,7 @@ void require_fits(const Plan& plan) {
 }
 
 // model{i}-mp{N}.safetensors: everything that a rank loads, replicas included, in one file.
-void assign_by_rank(Plan& plan) {
+void assign_shards(Plan& plan) {
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
     PlannedFile& file = add_file(plan, fmt::format("model{}-mp{}.safetensors", rank, n_ranks));
@@ -104,9 +104,9 @@ void derive_inference_config(Plan& plan) {
 
 }  // namespace
 
-constexpr LayoutFunctions kDeepseekMpLayout{.require_holdable = require_holdable,
+constexpr LayoutFunctions kDeepseekMpLayout{.require_holdable = require_shards_holdable,
                                             .require_fits = require_fits,
-                                            .assign_files = assign_by_rank,
+                                            .assign_files = assign_shards,
                                             .stored_name = stored_name,
                                             .derive_json = derive_inference_config};
 

@@ -21,20 +21,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards, kStateRanks };
+enum class SourceKind : std::uint8_t { kWhole, kRanks, kDeepseekShards, kStateRanks };
 
 // A manifest knows; without one the names tell.
-Kind kind_of(const fs::path& directory, const Manifest* manifest) {
+SourceKind kind_of(const fs::path& directory, const Manifest* manifest) {
   if (manifest != nullptr) {
     const formats::Layout* layout = formats::find_layout(manifest->layout);
     if (layout != nullptr && layout->id == formats::LayoutId::kShardedState)
-      return Kind::kStateRanks;
-    if (layout != nullptr && layout->has_shards()) return Kind::kDeepseekShards;
+      return SourceKind::kStateRanks;
+    if (layout != nullptr && layout->has_shards()) return SourceKind::kDeepseekShards;
     const bool has_ranks = manifest->slicing && !manifest->slicing->ranks.empty();
-    return has_ranks ? Kind::kRanks : Kind::kWhole;
+    return has_ranks ? SourceKind::kRanks : SourceKind::kWhole;
   }
-  if (!rank_directories_in(directory).empty()) return Kind::kRanks;
-  return holds_deepseek_shards(directory) ? Kind::kDeepseekShards : Kind::kWhole;
+  if (!rank_directories_in(directory).empty()) return SourceKind::kRanks;
+  return holds_deepseek_shards(directory) ? SourceKind::kDeepseekShards : SourceKind::kWhole;
 }
 
 }  // namespace
@@ -46,17 +46,17 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
   formats::require_finished_directory(directory);
   const std::optional<Manifest> manifest = formats::read_manifest(directory);
   const Manifest* known = manifest ? &*manifest : nullptr;
-  const Kind kind = kind_of(directory, known);
-  if (kind != Kind::kDeepseekShards && !options.config.empty()) {
+  const SourceKind kind = kind_of(directory, known);
+  if (kind != SourceKind::kDeepseekShards && !options.config.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--config is for model{i}-mp{N}.safetensors that have no config.json; this "
                 "checkpoint has its own")
         .in_file(directory.string());
   }
-  if (kind == Kind::kWhole) return Checkpoint::open(directory, options.open);
+  if (kind == SourceKind::kWhole) return Checkpoint::open(directory, options.open);
 
   formats::OpenOptions open = options.open;
-  if (kind == Kind::kDeepseekShards) {
+  if (kind == SourceKind::kDeepseekShards) {
     // A source that was converted under a given family is read under it again.
     if (open.family.empty())
       open.family = formats::family_spec_of(directory, known != nullptr ? known->family : "");
@@ -64,7 +64,7 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
         join_deepseek_shards(directory, known, options.config, options.compare_replicas, open),
         open);
   }
-  if (kind == Kind::kStateRanks) {
+  if (kind == SourceKind::kStateRanks) {
     if (open.family.empty()) open.family = formats::family_spec_of(directory, known->family);
     return Checkpoint::assemble(join_state_ranks(directory, *known, options.compare_replicas, open),
                                 open);
@@ -94,7 +94,7 @@ bool is_sliced(const fs::path& given) {
   } catch (const Error&) {
     // Opening reports the fault; until then the names tell.
   }
-  return kind_of(directory, manifest ? &*manifest : nullptr) != Kind::kWhole;
+  return kind_of(directory, manifest ? &*manifest : nullptr) != SourceKind::kWhole;
 }
 
 }  // namespace ingot::shard

@@ -42,7 +42,7 @@ std::string owned(std::string_view owner, std::string_view suffix) {
   return fmt::format("{}{}", owner, suffix);
 }
 
-std::string layer_name(std::uint32_t layer) {
+std::string name_of_layer(std::uint32_t layer) {
   return fmt::format("model.layers.{}", layer);
 }
 
@@ -57,7 +57,7 @@ std::vector<TensorSpec> specs_of(std::span<const CalibratedModule> modules,
                      .shape = {module.width}});
   }
   for (const std::uint32_t layer : moe_layers) {
-    specs.push_back({.name = owned(layer_name(layer), formats::kExpertTokens),
+    specs.push_back({.name = owned(name_of_layer(layer), formats::kExpertTokens),
                      .dtype = DType::kI64,
                      .shape = {n_experts}});
   }
@@ -108,7 +108,7 @@ class StatisticsFile {
         std::as_bytes(std::span(summary.mean_square)));
   }
   void write_expert_tokens(std::uint32_t layer, std::span<const std::int64_t> tokens) {
-    put(owned(layer_name(layer), formats::kExpertTokens), std::as_bytes(tokens));
+    put(owned(name_of_layer(layer), formats::kExpertTokens), std::as_bytes(tokens));
   }
   /// Everything written is on disk under its name.
   void publish() {

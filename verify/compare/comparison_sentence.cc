@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMostRoles = 4;
 
 // "mean KL 2.3e-05 against 0.0003, B - A = ...".
-std::string kl_text(const PairedFigure& kl) {
+std::string kl_sentence(const PairedFigure& kl) {
   std::string text =
       fmt::format("mean KL of A {}, of B {} nats", short_text(kl.a), short_text(kl.b));
   if (kl.interval) {
@@ -38,7 +38,7 @@ std::string exceptions(const std::vector<PairedTensor>& tensors, bool b_wins) {
                      n_more == 0 ? "" : fmt::format(" and {} more roles", n_more));
 }
 
-std::string weights_text(const std::vector<PairedTensor>& tensors) {
+std::string weights_sentence(const std::vector<PairedTensor>& tensors) {
   PairedGroup all;
   for (PairedGroup& group : paired_groups(tensors, {})) all = std::move(group);
   const double difference = all.difference_db();
@@ -58,13 +58,13 @@ std::string weights_text(const std::vector<PairedTensor>& tensors) {
 std::string outputs_text(const PairedFigure& kl) {
   switch (kl.closer()) {
     case Closer::kA:
-      return "the outputs of A are closer, " + kl_text(kl);
+      return "the outputs of A are closer, " + kl_sentence(kl);
     case Closer::kB:
-      return "the outputs of B are closer, " + kl_text(kl);
+      return "the outputs of B are closer, " + kl_sentence(kl);
     case Closer::kEqual:
       return "the outputs of both are equally close";
     default:
-      return "the prompts do not tell the outputs apart, " + kl_text(kl);
+      return "the prompts do not tell the outputs apart, " + kl_sentence(kl);
   }
 }
 
@@ -110,7 +110,7 @@ std::string comparison_sentence(const Comparison& comparison) {
   const auto kl = std::ranges::find(figures, "outputs.kl", &PairedFigure::name);
   if (kl != figures.end()) parts.push_back(outputs_text(*kl));
   const std::vector<PairedTensor> tensors = paired_tensors(*comparison.a, comparison.b);
-  if (!tensors.empty()) parts.push_back(weights_text(tensors));
+  if (!tensors.empty()) parts.push_back(weights_sentence(tensors));
   if (parts.empty())
     return figures.empty() ? "no level gave a figure of both" : "no error in the structure of both";
   return fmt::format("{}", fmt::join(parts, "; "));

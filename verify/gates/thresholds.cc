@@ -95,7 +95,7 @@ void read_metric(const std::string& metric, const Yaml& value, std::string_view 
   }
 }
 
-struct Row {
+struct DefaultLimit {
   std::string_view metric, group;
   double limit;
 };
@@ -104,53 +104,53 @@ constexpr std::array kDefaults{
     // Faults: none is ever part of a data-free conversion. Half a step and a ten-thousandth is
     // where rounding ends, and a scale off by one percent is beyond it for the first of a hundred
     // values.
-    Row{"structure.errors", "", 0},
-    Row{"weights.misrounded", "", 0},
-    Row{"weights.coarse", "", 0},
-    Row{"weights.changed", "", 0},
-    Row{"weights.narrowed", "", 0},
-    Row{"weights.nonfinite", "", 0},
-    Row{"weights.scale_error", "", 0.05},
+    DefaultLimit{"structure.errors", "", 0},
+    DefaultLimit{"weights.misrounded", "", 0},
+    DefaultLimit{"weights.coarse", "", 0},
+    DefaultLimit{"weights.changed", "", 0},
+    DefaultLimit{"weights.narrowed", "", 0},
+    DefaultLimit{"weights.nonfinite", "", 0},
+    DefaultLimit{"weights.scale_error", "", 0.05},
     // Nearest codes of E2M1 are up to a fifth of a value away, and those of a source on one grid
     // may
     // all be on one side; scales that are powers of two are off by half at the least.
-    Row{"weights.scale_error", "mxfp4", 0.2},
-    Row{"weights.lone_factor", "", 1e-5},
-    Row{"layers.nonfinite", "", 0},
+    DefaultLimit{"weights.scale_error", "mxfp4", 0.2},
+    DefaultLimit{"weights.lone_factor", "", 1e-5},
+    DefaultLimit{"layers.nonfinite", "", 0},
     // Cosines that rounding to the grid cannot go below on weights that are spread like a trained
     // model's; docs/verify.md has the measurements. Tensors that keep their scheme have 1 exactly.
-    Row{"weights.cosine", "bf16", 0.99999},
-    Row{"weights.cosine", "f16", 0.99999},
-    Row{"weights.cosine", "f32", 0.99999},
-    Row{"weights.cosine", "int8", 0.9995},
+    DefaultLimit{"weights.cosine", "bf16", 0.99999},
+    DefaultLimit{"weights.cosine", "f16", 0.99999},
+    DefaultLimit{"weights.cosine", "f32", 0.99999},
+    DefaultLimit{"weights.cosine", "int8", 0.9995},
     // E4M3 has three bits of fraction, so that the nearest code is at most 1/17 of a value away
     // from
     // it: the cosine is at least sqrt(1 - 1/17^2) = 0.99827, and few values are below the codes of
     // which that holds. N(0,1) has 0.99965, but a source whose values are on one grid themselves
     // meets E4M3's in one ratio, and has any cosine from here to 1.
-    Row{"weights.cosine", "fp8", 0.998},
-    Row{"weights.cosine", "mxfp8", 0.998},
-    Row{"weights.cosine", "mxfp4", 0.991},
-    Row{"layers.cosine", "plain", 0.9995},
-    Row{"layers.cosine", "int8", 0.999},
-    Row{"layers.cosine", "fp8", 0.999},
-    Row{"layers.cosine", "nvfp4-experts", 0.997},
-    Row{"layers.cosine", "4-bit", 0.994},
+    DefaultLimit{"weights.cosine", "fp8", 0.998},
+    DefaultLimit{"weights.cosine", "mxfp8", 0.998},
+    DefaultLimit{"weights.cosine", "mxfp4", 0.991},
+    DefaultLimit{"layers.cosine", "plain", 0.9995},
+    DefaultLimit{"layers.cosine", "int8", 0.999},
+    DefaultLimit{"layers.cosine", "fp8", 0.999},
+    DefaultLimit{"layers.cosine", "nvfp4-experts", 0.997},
+    DefaultLimit{"layers.cosine", "4-bit", 0.994},
     // A scale that must do for every token leaves most of them few codes.
-    Row{"layers.cosine", "int8-static", 0.996},
+    DefaultLimit{"layers.cosine", "int8-static", 0.996},
     // No residual stream passes through an MTP layer: one expert that is chosen differently costs a
     // token as much as ten do elsewhere.
-    Row{"mtp.cosine", "plain", 0.9995},
-    Row{"mtp.cosine", "int8", 0.998},
-    Row{"mtp.cosine", "fp8", 0.998},
-    Row{"mtp.cosine", "nvfp4-experts", 0.985},
-    Row{"mtp.cosine", "4-bit", 0.985},
-    Row{"mtp.cosine", "int8-static", 0.99},
-    Row{"draft.acceptance", "plain", 2},
-    Row{"draft.acceptance", "int8", 2},
-    Row{"draft.acceptance", "fp8", 2},
-    Row{"draft.acceptance", "nvfp4-experts", 5},
-    Row{"draft.acceptance", "4-bit", 5},
+    DefaultLimit{"mtp.cosine", "plain", 0.9995},
+    DefaultLimit{"mtp.cosine", "int8", 0.998},
+    DefaultLimit{"mtp.cosine", "fp8", 0.998},
+    DefaultLimit{"mtp.cosine", "nvfp4-experts", 0.985},
+    DefaultLimit{"mtp.cosine", "4-bit", 0.985},
+    DefaultLimit{"mtp.cosine", "int8-static", 0.99},
+    DefaultLimit{"draft.acceptance", "plain", 2},
+    DefaultLimit{"draft.acceptance", "int8", 2},
+    DefaultLimit{"draft.acceptance", "fp8", 2},
+    DefaultLimit{"draft.acceptance", "nvfp4-experts", 5},
+    DefaultLimit{"draft.acceptance", "4-bit", 5},
 };
 
 // Answers of four-bit models are only reported.
@@ -212,14 +212,14 @@ void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds) 
 
 Thresholds default_thresholds(std::string_view search) {
   Thresholds thresholds;
-  const auto add = [&](const Row& row) {
+  const auto add = [&](const DefaultLimit& row) {
     thresholds.gates.push_back({.metric = std::string(row.metric),
                                 .group = std::string(row.group),
                                 .bound = find_metric(row.metric)->bound,
                                 .limit = row.limit,
                                 .origin = "default"});
   };
-  for (const Row& row : kDefaults) add(row);
+  for (const DefaultLimit& row : kDefaults) add(row);
   add({"weights.cosine", "nvfp4", nvfp4_cosine(search)});
   // For rows that share a scale. Columns that matter less are given up on purpose.
   add({"weights.cosine", "int4", search == "weighted" ? 0.97 : 0.985});

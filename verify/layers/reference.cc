@@ -46,7 +46,7 @@ using inference::RunMemory;
 namespace {
 
 constexpr std::string_view kIds = "input_ids", kHidden = "hidden.", kLogits = "logits",
-                           kLast = "logits_last", kGreedy = "greedy";
+                           kLastLogits = "logits_last", kGreedy = "greedy";
 
 [[noreturn]] void wrong(ErrorCode code, const StoredTensor& tensor, std::string message) {
   throw Error(code, std::move(message)).in_tensor(tensor.name);
@@ -54,7 +54,7 @@ constexpr std::string_view kIds = "input_ids", kHidden = "hidden.", kLogits = "l
 
 std::string_view after_prefix(std::string_view name) {
   // "prompt0.hidden.3": a prefix ends where a known name begins.
-  for (const std::string_view known : {kIds, kHidden, kLast, kLogits, kGreedy}) {
+  for (const std::string_view known : {kIds, kHidden, kLastLogits, kLogits, kGreedy}) {
     const std::size_t at = name.rfind(known);
     if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.')) continue;
     const std::string_view rest = name.substr(at);
@@ -202,7 +202,7 @@ class RecordedActivations {
     } else if (name == kLogits) {
       require_shape(tensor, {n_tokens, spec_.vocab}, "tokens of input_ids, vocabulary");
       prompt.logits = tensor;
-    } else if (name == kLast) {
+    } else if (name == kLastLogits) {
       require_shape(tensor, {spec_.vocab}, "vocabulary");
       prompt.logits_last = tensor;
     } else if (name == kGreedy) {

@@ -14,7 +14,7 @@ using inference::Matrix;
 
 namespace {
 
-constexpr std::size_t kTop = 5;
+constexpr std::size_t kTopIds = 5;
 
 // ln of the sum of exponentials, which turns logits into logarithms of probabilities.
 double log_sum(std::span<const float> logits) {
@@ -25,7 +25,7 @@ double log_sum(std::span<const float> logits) {
 }
 
 struct Largest {
-  std::array<std::uint32_t, kTop> ids{};  // by logit, descending; of equals the lower id first
+  std::array<std::uint32_t, kTopIds> ids{};  // by logit, descending; of equals the lower id first
   std::size_t n = 0;
 };
 
@@ -34,8 +34,8 @@ Largest largest_of(std::span<const float> logits) {
   for (std::uint32_t id = 0; id < logits.size(); ++id) {
     std::size_t at = largest.n;
     while (at > 0 && logits[id] > logits[largest.ids[at - 1]]) --at;
-    if (at == kTop) continue;
-    largest.n = std::min(largest.n + 1, kTop);
+    if (at == kTopIds) continue;
+    largest.n = std::min(largest.n + 1, kTopIds);
     for (std::size_t i = largest.n - 1; i > at; --i) largest.ids[i] = largest.ids[i - 1];
     largest.ids[at] = id;
   }

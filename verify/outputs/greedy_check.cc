@@ -240,10 +240,10 @@ inference::ModelOptions options_alone(const Checkpoint& output, std::span<const 
 
 // Both answer token by token.
 template <typename Source>
-class Lockstep {
+class GreedyLockstep {
  public:
-  Lockstep(Source& source, AnsweringModel& output, std::span<const Prompt> prompts,
-           const RunOptions& options)
+  GreedyLockstep(Source& source, AnsweringModel& output, std::span<const Prompt> prompts,
+                 const RunOptions& options)
       : source_(source), output_(output), options_(options) {
     for (const Prompt& prompt : prompts) report_.prompts.push_back({.prompt = prompt});
   }
@@ -364,7 +364,7 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                              eos, nullptr);
   AnsweringModel output_side(output, model_options(options.output_profile, share.output), ids, most,
                              eos, options.ranks);
-  GreedyReport report = Lockstep(source_side, output_side, prompts, options).run();
+  GreedyReport report = GreedyLockstep(source_side, output_side, prompts, options).run();
   finish_greedy(report, tokenizer);
   return report;
 }
@@ -411,7 +411,7 @@ GreedyReport compare_recorded_answers(const Checkpoint& model,
     most[p] = std::clamp(most[p], ids[p].size() + 1, ids[p].size() + recorded[p].tokens.size());
   AnsweringModel output(model, options_alone(model, most, options), ids, most, {}, nullptr);
   RecordedAnswers source(recorded, ids, most);
-  GreedyReport report = Lockstep(source, output, prompts, longest).run();
+  GreedyReport report = GreedyLockstep(source, output, prompts, longest).run();
   finish_greedy(report, nullptr);
   return report;
 }

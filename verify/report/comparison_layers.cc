@@ -19,7 +19,7 @@ using formats::Json;
 
 namespace {
 
-constexpr double kHeight = 240;
+constexpr double kDrawingHeight = 240;
 
 // A layer, with its results of the levels that ran.
 struct LayerRow {
@@ -90,7 +90,7 @@ Drawing draw_states(const Comparison& comparison, std::string_view what,
   for (const std::vector<LayerAgreement>* side : {&a, &b})
     for (const LayerAgreement& layer : *side) cosines.push_back(cosine(layer));
   const DecadeAxis axis = decade_axis(cosines);
-  LayerDrawing drawing(a, kHeight, what, kDistanceTitle);
+  LayerDrawing drawing(a, kDrawingHeight, what, kDistanceTitle);
   drawing.draw_decades(axis);
   drawing.draw_layers();
   // By place: the same layers, but for an MTP layer that one side may lack.
@@ -114,7 +114,7 @@ struct DifferenceStep {
   double most;  // dB
   std::string_view style, swatch, word;
 };
-constexpr std::array kSteps = {
+constexpr std::array kDifferenceSteps = {
     DifferenceStep{-10, "da2", "kda2", "A by over 10"},
     DifferenceStep{-1, "da1", "kda1", "A by 1–10"},
     DifferenceStep{-1e-12, "da0", "kda0", "A by less"},
@@ -159,7 +159,7 @@ Section difference_map_section(const std::vector<PairedTensor>& tensors) {
   std::vector<HeatCell> cells;
   for (const PairedGroup& group : paired_groups(tensors, {.by_role = true, .by_layer = true})) {
     const double difference = group.difference_db();
-    const auto step = std::find_if(kSteps.begin(), kSteps.end() - 1,
+    const auto step = std::find_if(kDifferenceSteps.begin(), kDifferenceSteps.end() - 1,
                                    [&](const DifferenceStep& at) { return difference <= at.most; });
     cells.push_back(
         {.layer = *group.layer,
@@ -170,7 +170,7 @@ Section difference_map_section(const std::vector<PairedTensor>& tensors) {
   }
   if (cells.empty()) return section;
   std::string legend = "<p class=\"legend\">Closer, SQNR in dB: ";
-  for (const DifferenceStep& step : kSteps) legend += swatch_html(step.swatch, step.word);
+  for (const DifferenceStep& step : kDifferenceSteps) legend += swatch_html(step.swatch, step.word);
   section.add(Drawing{legend + "</p>\n" +
                       heat_map_html(cells, "which output is closer by layer and role")});
   return section;

@@ -18,7 +18,7 @@ using formats::Json;
 
 namespace {
 
-constexpr std::size_t kPageWorst = 20;
+constexpr std::size_t kComparisonWorst = 20;
 
 std::string signed_text(double value) {
   return fmt::format("{}{}", value > 0 ? "+" : "", short_text(value));
@@ -265,7 +265,7 @@ std::string comparison_markdown(const Comparison& comparison) {
 }
 
 std::string comparison_html(const Comparison& comparison) {
-  return write_html(comparison_document(comparison, Form::kPage, kPageWorst));
+  return write_html(comparison_document(comparison, Form::kPage, kComparisonWorst));
 }
 
 }  // namespace ingot::verify

@@ -13,7 +13,7 @@
 namespace ingot::verify {
 namespace {
 
-constexpr double kTop = 14, kBottom = 44;
+constexpr double kDrawingTop = 14, kDrawingBottom = 44;
 constexpr std::size_t kMostTicks = 21;
 constexpr double kTickRoom = 28;  // between "60" and "MTP"
 constexpr double kFloor = 1e-9;   // 1 - cosine below it is noise of sums
@@ -53,7 +53,7 @@ double LayerDrawing::x(std::size_t index) const {
 }
 
 double LayerDrawing::y(double part) const {
-  return height_ - kBottom - part * (height_ - kBottom - kTop);
+  return height_ - kDrawingBottom - part * (height_ - kDrawingBottom - kDrawingTop);
 }
 
 void LayerDrawing::draw_tick(double part, std::string_view text) {

@@ -173,7 +173,7 @@ std::string draft_text(const DraftReport& draft) {
   return line;
 }
 
-std::string perplexity_text(const TextReport& text) {
+std::string perplexity_line(const TextReport& text) {
   const Likelihood& output = text.output;
   std::string line = fmt::format("perplexity {:.5f}", output.perplexity());
   if (text.source) line += fmt::format(", source {:.5f}", text.source->perplexity());
@@ -219,7 +219,7 @@ std::string prompt_html(std::size_t number, const std::vector<std::string_view>&
 void add_output_section(const Report& report, Form form, Sections& sections) {
   Section section{"outputs", "Outputs", {}};
   if (report.layers) section.add(logits_table(*report.layers));
-  if (report.text) section.add(Paragraph{perplexity_text(*report.text)});
+  if (report.text) section.add(Paragraph{perplexity_line(*report.text)});
   if (report.greedy) {
     const GreedyReport& greedy = *report.greedy;
     std::string text =

@@ -16,7 +16,7 @@ using formats::Json;
 
 namespace {
 
-constexpr std::size_t kMostRoles = 6;
+constexpr std::size_t kMostShownRoles = 6;
 
 std::string shares_text(const CheckpointFacts& facts) {
   std::string text;
@@ -123,12 +123,13 @@ Table changes_table(const Summary& summary) {
     }
   }
   Table table = table_of(
-      rows, {{"", "side", in_style<Style::kLabel>, summary.sides.size() > 1},
-             change_field("weights"),
-             {"tensors"},
-             {is_difference ? "A" : "before", "source_bytes", bytes_text},
-             {is_difference ? "B" : "after", "output_bytes", bytes_text},
-             {"roles", "roles", [](const Json& roles) { return first_of(roles, kMostRoles); }}});
+      rows,
+      {{"", "side", in_style<Style::kLabel>, summary.sides.size() > 1},
+       change_field("weights"),
+       {"tensors"},
+       {is_difference ? "A" : "before", "source_bytes", bytes_text},
+       {is_difference ? "B" : "after", "output_bytes", bytes_text},
+       {"roles", "roles", [](const Json& roles) { return first_of(roles, kMostShownRoles); }}});
   table.wraps = true;
   return table;
 }

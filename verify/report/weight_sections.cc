@@ -123,11 +123,11 @@ Section worst_section(const Report& report, Form form, std::size_t n_worst) {
 }
 
 // Upper ends of the steps of colour, in dB: 4-bit grids are near 20, 8-bit ones from 30 on.
-constexpr std::array kSteps = {10.0, 15.0, 18.0, 21.0, 25.0, 32.0, 42.0};
+constexpr std::array kSqnrSteps = {10.0, 15.0, 18.0, 21.0, 25.0, 32.0, 42.0};
 
 std::size_t step_of(double sqnr) {
-  return static_cast<std::size_t>(std::upper_bound(kSteps.begin(), kSteps.end(), sqnr) -
-                                  kSteps.begin());
+  return static_cast<std::size_t>(std::upper_bound(kSqnrSteps.begin(), kSqnrSteps.end(), sqnr) -
+                                  kSqnrSteps.begin());
 }
 
 bool is_identical(const WeightGroup& group) {
@@ -171,10 +171,11 @@ std::vector<HeatCell> heat_cells(const Report& report) {
 
 std::string legend(bool has_faults) {
   std::string text = "<p class=\"legend\">SQNR, dB: ";
-  for (std::size_t i = 0; i <= kSteps.size(); ++i) {
-    const std::string range = i == 0               ? fmt::format("under {}", kSteps[0])
-                              : i == kSteps.size() ? fmt::format("over {}", kSteps.back())
-                                                   : fmt::format("{}–{}", kSteps[i - 1], kSteps[i]);
+  for (std::size_t i = 0; i <= kSqnrSteps.size(); ++i) {
+    const std::string range = i == 0 ? fmt::format("under {}", kSqnrSteps[0])
+                              : i == kSqnrSteps.size()
+                                  ? fmt::format("over {}", kSqnrSteps.back())
+                                  : fmt::format("{}–{}", kSqnrSteps[i - 1], kSqnrSteps[i]);
     text += swatch_html(fmt::format("k{}", i), range);
   }
   text += swatch_html("k-same", "identical");

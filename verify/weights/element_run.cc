@@ -308,14 +308,14 @@ void compare(const ElementRun& run, CompareRow compare_row, ElementSums& sums) {
 }
 
 constexpr float kLimit = 0.5001F;
-constexpr float kSlack = 1 + 0x1p-12F;
+constexpr float kStepSlack = 1 + 0x1p-12F;
 
-constexpr StepGrid kE4m3{0x1p-6F, 0x1p-3F, kLimit, 448, kSlack};
+constexpr StepGrid kE4m3{0x1p-6F, 0x1p-3F, kLimit, 448, kStepSlack};
 /// All steps are 1; -128 is as far as 127 for values that were cut off.
-constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kSlack, /*has_signed_scales=*/true};
-constexpr StepGrid kE2m1{1, 0x1p-1F, kLimit, 6, kSlack};
+constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kStepSlack, /*has_signed_scales=*/true};
+constexpr StepGrid kE2m1{1, 0x1p-1F, kLimit, 6, kStepSlack};
 /// All steps are 1, up to the 15 that a zero point leaves.
-constexpr StepGrid kInt4{0x1p4F, 0x1p-4F, kLimit, 7, kSlack, /*has_signed_scales=*/true};
+constexpr StepGrid kInt4{0x1p4F, 0x1p-4F, kLimit, 7, kStepSlack, /*has_signed_scales=*/true};
 constexpr StepGrid kBf16{0x1p-126F, 0x1p-7F, kLimit, 0x1.FEp127F, 1};
 constexpr StepGrid kF16{0x1p-14F, 0x1p-10F, kLimit, 65504, 1};
 constexpr StepGrid kF32{0x1p-126F, 0x1p-23F, 0, std::numeric_limits<float>::infinity(), 1};
