@@ -15,8 +15,8 @@
 namespace ingot::formats {
 namespace {
 
-constexpr RoleSet kIndexerRoles = {Role::kIndexerQ, Role::kIndexerK, Role::kIndexerKNorm,
-                                   Role::kIndexerWeights};
+constexpr RoleSet kIndexerOnly = {Role::kIndexerQ, Role::kIndexerK, Role::kIndexerKNorm,
+                                  Role::kIndexerWeights};
 
 // The tensors that are here, by name and by layer.
 struct Present {
@@ -60,7 +60,7 @@ Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Presen
   if (tensor.layer && *tensor.layer >= config.num_hidden_layers) {
     return present.layers.contains(*tensor.layer) ? Gap::kMtpTensor : Gap::kMtpLayer;
   }
-  if (kIndexerRoles.has(tensor.rule->role)) return Gap::kIndexer;
+  if (kIndexerOnly.has(tensor.rule->role)) return Gap::kIndexer;
   if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
   if (is_of_routed_expert(tensor.rule->role)) return Gap::kExpert;
   return Gap::kOther;

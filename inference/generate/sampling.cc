@@ -87,8 +87,8 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 namespace {
 
 constexpr const char* kFileName = "generation_config.json";
-constexpr std::uint64_t kMaxConfigBytes = 1U << 20;
-constexpr std::uint64_t kMaxId = 1U << 30;
+constexpr std::uint64_t kMaxSettingsBytes = 1U << 20;
+constexpr std::uint64_t kMaxSetting = 1U << 30;
 
 // One id or a list.
 std::vector<std::int32_t> ids(const JsonFields& fields, const char* key) {
@@ -115,14 +115,14 @@ GenerationConfig read_generation_config(const std::filesystem::path& directory,
   GenerationConfig is;
   const std::filesystem::path path = directory / kFileName;
   if (std::filesystem::exists(path)) {
-    const Json json = formats::read_json_file(path, kMaxConfigBytes);
+    const Json json = formats::read_json_file(path, kMaxSettingsBytes);
     const JsonFields fields(json, kFileName);
     is.do_sample = fields.boolean("do_sample", is.do_sample);
     is.sampling.temperature =
         static_cast<float>(fields.optional_real("temperature", 0.0, 1e4).value_or(1.0));
     is.sampling.top_p = static_cast<float>(fields.optional_real("top_p", 0.0, 1.0).value_or(1.0));
-    is.sampling.top_k = fields.optional_number("top_k", kMaxId).value_or(0);
-    is.max_new_tokens = fields.optional_number("max_new_tokens", kMaxId);
+    is.sampling.top_k = fields.optional_number("top_k", kMaxSetting).value_or(0);
+    is.max_new_tokens = fields.optional_number("max_new_tokens", kMaxSetting);
     is.eos = ids(fields, "eos_token_id");
   }
   if (is.eos.empty())

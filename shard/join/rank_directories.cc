@@ -8,6 +8,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/container/safetensors.h"
 #include "shard/cut/topology.h"
 #include "shard/join/joined_model.h"
 #include "shard/join/slice_files.h"
@@ -134,14 +135,13 @@ void check_same_conversion(const RankDirectory& rank, const Manifest& with,
 
 // So many directories are read at a time: each takes tens of megabytes until it is joined.
 constexpr std::size_t kMaxAtOnce = 8;
-constexpr std::string_view kWeightsSuffix = ".safetensors";
 
 // Weights that the manifest does not know would be left out in silence.
 void refuse_unlisted_files(const RankDirectory& rank, ErrorList& faults) {
   std::set<std::string_view> known;
   for (const formats::ManifestFile& file : rank.manifest.files) known.insert(file.name);
   for (const std::string& name : formats::list_file_names(rank.path)) {
-    if (!name.ends_with(kWeightsSuffix) || known.contains(name)) continue;
+    if (!name.ends_with(formats::kWeightsSuffix) || known.contains(name)) continue;
     faults.add(Error(ErrorCode::kMismatch, "is not named by {} (move the file away)",
                      formats::kManifestName)
                    .in_file((rank.path / name).string()));

@@ -121,13 +121,13 @@ class Pairing {
 };
 
 // Bytes of the whole, at a time and thread.
-constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kPairBytes = std::uint64_t{4} << 20;
 
 std::optional<Error> read_through(const Checkpoint& output, std::uint32_t stored,
                                   const std::function<bool()>& stop_requested) {
   const formats::StoredTensor& tensor = output.stored()[stored];
   std::vector<std::byte> buffer(
-      static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, tensor.n_bytes)));
+      static_cast<std::size_t>(std::min<std::uint64_t>(kPairBytes, tensor.n_bytes)));
   for (std::uint64_t done = 0; done < tensor.n_bytes;) {
     if (stop_requested && stop_requested())
       throw Error(ErrorCode::kInterrupted, "the verification was stopped");

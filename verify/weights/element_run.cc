@@ -254,9 +254,9 @@ bool is_counted(const quantize::EncodedRows& run, std::size_t r) {
   return (run.first_row + r) % kHistogramRows == 0;
 }
 
-class Comparison {
+class RunComparison {
  public:
-  Comparison(const ElementRun& run, CompareRow compare_row, ElementSums& sums)
+  RunComparison(const ElementRun& run, CompareRow compare_row, ElementSums& sums)
       : run_(run), compare_row_(compare_row), sums_(sums) {}
 
   void compare() {
@@ -304,7 +304,7 @@ class Comparison {
 
 void compare(const ElementRun& run, CompareRow compare_row, ElementSums& sums) {
   INGOT_CHECK(run.source.rows == run.output.rows && run.source.cols == run.output.cols);
-  Comparison(run, compare_row, sums).compare();
+  RunComparison(run, compare_row, sums).compare();
 }
 
 constexpr float kLimit = 0.5001F;
