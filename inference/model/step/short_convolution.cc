@@ -45,8 +45,9 @@ ShortConvolution::ShortConvolution(const BlockWeights& weights, const StepContex
                                    Convolved what)
     : kernel_(context.spec.layers[weights.layer()].short_convolution) {
   using formats::FineRole;
-  constexpr std::array kRoles = {FineRole::kKConvolution, FineRole::kVConvolution,
-                                 FineRole::kMixerConvolution, FineRole::kFeedForwardConvolution};
+  constexpr std::array kConvolutionRoles = {FineRole::kKConvolution, FineRole::kVConvolution,
+                                            FineRole::kMixerConvolution,
+                                            FineRole::kFeedForwardConvolution};
   const std::size_t layer = weights.layer();
   const auto all = convolved_columns(context.spec, context.rank, layer);
   const auto place = static_cast<std::size_t>(what);
@@ -62,7 +63,7 @@ ShortConvolution::ShortConvolution(const BlockWeights& weights, const StepContex
   is_shared_out_ = is_output && mine.count < channels;
   const formats::Shape slice = {mine.count, 1, kernel_};
   const WeightStore& store = weights.store();
-  const std::string name = weights.name(kRoles[place]);
+  const std::string name = weights.name(kConvolutionRoles[place]);
   if (store.source().slicing() != nullptr && store.shape_of(name) == slice) {
     weights_ = store.vector(name, slice);
     return;
