@@ -25,17 +25,34 @@ function(ingot_compile_options target)
     ${INGOT_RARE_COLLECTION})
 endfunction()
 
-# ingot_unity(TARGET): six files are compiled at a time, as most of the time goes into templates that all of them use:
-# half the time or less. Not kernels, of which each file is compiled for many processors, nor files with options of their
-# own; and not in debug builds, in which each file must include what it uses.
+# ingot_unity(TARGET): ten files with the same options are compiled at a time, as most of the time goes into templates that
+# all of them use: half the time or less. Not kernels, of which each file is compiled for many processors; and not in debug
+# builds, in which each file must include what it uses. A name that a file has for itself is no other's (own_names.py).
 function(ingot_unity target)
   if(CMAKE_BUILD_TYPE STREQUAL "Debug")
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  # GCC takes every file but the first for a header, whose classes may not hold a type of an anonymous namespace.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
-  list(FILTER sources INCLUDE REGEX "_simd\\.cc$")
-  set_property(SOURCE ${sources} PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
+  list(FILTER sources EXCLUDE REGEX "_simd\\.cc$")
+  set(n_plain 0)
+  set(n_quick 0)
+  foreach(source IN LISTS sources)
+    get_property(options SOURCE ${source} PROPERTY COMPILE_OPTIONS)
+    set(kind plain)
+    if(options)
+      # CMake leaves files with options out: the group has them.
+      set(kind quick)
+      set_property(SOURCE ${source} PROPERTY COMPILE_OPTIONS)
+    endif()
+    math(EXPR group "${n_${kind}} / 10")
+    math(EXPR n_${kind} "${n_${kind}} + 1")
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${kind}_${group})
+    set_property(SOURCE ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${target}.dir/Unity/unity_${kind}_${group}_cxx.cxx
+      PROPERTY COMPILE_OPTIONS "${options}")
+  endforeach()
 endfunction()
 
 # For words, rules and plans, which have no loop over weights: -O1 compiles in four fifths of the time. GCC 13 and later
