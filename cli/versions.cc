@@ -12,7 +12,7 @@
 #include <hwy/targets.h>
 #include <nlohmann/json_fwd.hpp>
 #include <oniguruma.h>
-#include <openssl/crypto.h>
+#include <openssl/opensslv.h>
 #include <pcre2.h>
 #include <spdlog/version.h>
 #include <tbb/version.h>
@@ -80,7 +80,7 @@ std::string versions_text() {
   row("spdlog", fmt::format("{}.{}.{}", SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH));
   row("yaml-cpp", INGOT_YAML_CPP_VERSION);
   row("xxHash", dotted(XXH_versionNumber()));
-  row("OpenSSL", OpenSSL_version(OPENSSL_VERSION));
+  row("OpenSSL", OPENSSL_VERSION_TEXT);
   row("Oniguruma", onig_version());
   row("PCRE2", pcre2_version());
   row("utf8proc", utf8proc_version());

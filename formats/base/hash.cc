@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
+// The functions of this version: those that replace them bring the whole library into a program.
+#define OPENSSL_API_COMPAT 0x10100000L
+#include <openssl/sha.h>
 #ifdef INGOT_XXHASH_DISPATCHES
 // Its macros put the run-time dispatch in place of the plain functions.
 #include <xxh_x86dispatch.h>
@@ -95,24 +97,23 @@ Hash128 TensorHasher::finish() {
   return whole_.finish();
 }
 
-void Sha256::Free::operator()(evp_md_ctx_st* context) const {
-  EVP_MD_CTX_free(context);
+void Sha256::Free::operator()(SHA256state_st* state) const {
+  delete state;
 }
 
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  INGOT_CHECK(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+Sha256::Sha256() : state_(new SHA256_CTX) {
+  INGOT_CHECK(SHA256_Init(state_.get()) == 1);
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  INGOT_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  INGOT_CHECK(SHA256_Update(state_.get(), bytes.data(), bytes.size()) == 1);
 }
 
 std::string Sha256::finish_hex() {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int n = 0;
-  INGOT_CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), &n) == 1);
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  INGOT_CHECK(SHA256_Final(digest.data(), state_.get()) == 1);
   std::string text;
-  for (unsigned int i = 0; i < n; ++i) text += fmt::format("{:02x}", digest[i]);
+  for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
   return text;
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 struct XXH3_state_s;
-struct evp_md_ctx_st;
+struct SHA256state_st;
 
 namespace ingot {
 
@@ -75,9 +75,9 @@ class Sha256 {
 
  private:
   struct Free {
-    void operator()(evp_md_ctx_st* context) const;
+    void operator()(SHA256state_st* state) const;
   };
-  std::unique_ptr<evp_md_ctx_st, Free> context_;
+  std::unique_ptr<SHA256state_st, Free> state_;
 };
 
 }  // namespace ingot

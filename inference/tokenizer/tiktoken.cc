@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
@@ -43,16 +42,18 @@ constexpr std::size_t kLongestLine = 4096;  // real ones have less than 200
 }
 
 std::string base64_bytes(std::string_view text, std::size_t line) {
-  std::string bytes(text.size() / 4 * 3, '\0');
-  const int n = text.empty() || text.size() % 4 != 0 || text.size() > kLongestLine
-                    ? -1
-                    : EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                                      reinterpret_cast<const unsigned char*>(text.data()),
-                                      static_cast<int>(text.size()));
-  if (n < 0) refuse_line(line, "does not begin with a token in base64");
-  const std::size_t padding = text.size() - 1 - text.find_last_not_of('=');
-  if (padding > 2) refuse_line(line, "does not begin with a token in base64");
-  bytes.resize(static_cast<std::size_t>(n) - padding);
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::string_view digits = text.substr(0, text.find_last_not_of('=') + 1);
+  if (digits.empty() || text.size() % 4 != 0 || text.size() > kLongestLine ||
+      text.size() - digits.size() > 2 || digits.find_first_not_of(kDigits) != digits.npos)
+    refuse_line(line, "does not begin with a token in base64");
+  std::string bytes;
+  std::size_t bits = 0;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    bits = bits << 6 | kDigits.find(digits[i]);
+    if (i % 4 != 0) bytes += static_cast<char>(bits >> (6 - 2 * (i % 4)) & 0xff);
+  }
   return bytes;
 }
 

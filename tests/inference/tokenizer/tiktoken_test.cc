@@ -71,6 +71,7 @@ TEST(Tiktoken, RefusesWhatIsNoSuchFile) {
   refuses(kCorrupt, "AA== -1\n", "line 1 is without a rank");
   refuses(kCorrupt, "\nA!== 0\n", "line 2 does not begin with a token in base64");
   refuses(kCorrupt, "==== 0\n", "line 1 does not begin with a token in base64");
+  refuses(kCorrupt, "A=A= 0\n", "line 1 does not begin with a token in base64");
   refuses(kCorrupt, "AA 0\n", "line 1 does not begin with a token in base64");
   refuses(kCorrupt, " 0\n", "line 1 does not begin with a token in base64");
   refuses(kCorrupt, "AA== 0\nAA== 1\n", "line 2 repeats a token");
