@@ -45,20 +45,20 @@ class SaxAdapter {
     }
     return scalar(Json(value));
   }
-  bool string(std::string& value) { return scalar(Json(std::move(value))); }
+  bool string(std::string_view value) { return scalar(Json(std::string(value))); }
   bool binary(Json::binary_t& /*value*/) { return false; }
   bool start_object(std::size_t /*elements*/) {
     descend();
     events_.begin_object();
     return true;
   }
-  bool key(std::string& name) {
+  bool key(std::string_view name) {
     if (name.size() > kMaxJsonKeyBytes) {
       throw Error(ErrorCode::kLimit, "holds a name of {} bytes, at most {} are accepted",
                   name.size(), kMaxJsonKeyBytes)
           .in_file(where_);
     }
-    events_.key(std::move(name));
+    events_.key(std::string(name));
     return true;
   }
   bool end_object() { return ascend(); }

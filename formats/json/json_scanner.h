@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,9 +12,9 @@
 
 namespace ingot::formats {
 
-/// Sends the events of one JSON value to a receiver with the functions of nlohmann's SAX. Headers
-/// and indexes are millions of plain names and whole numbers, which it reads itself; the library
-/// reads the other strings and numbers.
+/// Sends the events of one JSON value to a receiver with the functions of nlohmann's SAX, which
+/// take texts as views that are valid during the call. Headers and indexes are millions of plain
+/// names and whole numbers, which it reads itself; the library reads the other strings and numbers.
 template <typename Sax>
 class JsonScanner {
  public:
@@ -30,6 +31,9 @@ class JsonScanner {
     return at_ == end_;
   }
 
+  /// During an event of a bracket: just behind it.
+  [[nodiscard]] const char* position() const { return at_; }
+
  private:
   bool value() {
     skip_space();
@@ -40,7 +44,7 @@ class JsonScanner {
       case '[':
         return array();
       case '"':
-        return string() && sax_.string(string_);
+        return string() && sax_.string(text_);
       case 't':
         return word("true") && sax_.boolean(true);
       case 'f':
@@ -58,7 +62,7 @@ class JsonScanner {
     if (takes('}')) return sax_.end_object();
     do {
       skip_space();
-      if (!string() || !sax_.key(string_) || !takes(':') || !value()) return false;
+      if (!string() || !sax_.key(text_) || !takes(':') || !value()) return false;
     } while (takes(','));
     return takes('}') && sax_.end_object();
   }
@@ -76,11 +80,9 @@ class JsonScanner {
   bool string() {
     if (at_ == end_ || *at_ != '"') return false;
     const char* const begin = at_ + 1;
-    at_ = std::find_if_not(begin, end_, [](char c) {
-      return static_cast<unsigned char>(c - ' ') < 0x60 && c != '"' && c != '\\';
-    });
+    at_ = behind_plain(begin, end_);
     if (at_ != end_ && *at_ == '"') {
-      string_.assign(begin, at_++);
+      text_ = std::string_view(begin, at_++);
       return true;
     }
     for (; at_ != end_ && *at_ != '"'; ++at_) {
@@ -90,7 +92,24 @@ class JsonScanner {
     Json read = Json::parse(begin - 1, ++at_, nullptr, /*allow_exceptions=*/false);
     if (!read.is_string()) return false;
     string_ = std::move(read.get_ref<std::string&>());
+    text_ = string_;
     return true;
+  }
+
+  /// Behind the ASCII signs that stand for themselves in a string, eight at a time.
+  static const char* behind_plain(const char* at, const char* end) {
+    constexpr std::uint64_t kOnes = 0x0101010101010101;
+    for (; end - at >= 8; at += 8) {
+      std::uint64_t signs = 0;
+      std::memcpy(&signs, at, sizeof(signs));
+      // The top bit of a byte is set by its own one, or where the difference goes below zero.
+      const std::uint64_t found = signs | (signs - kOnes * ' ') | ((signs ^ kOnes * '"') - kOnes) |
+                                  ((signs ^ kOnes * '\\') - kOnes);
+      if ((found & kOnes << 7) != 0) break;
+    }
+    return std::find_if_not(at, end, [](char c) {
+      return static_cast<unsigned char>(c - ' ') < 0x60 && c != '"' && c != '\\';
+    });
   }
 
   bool number() {
@@ -137,7 +156,8 @@ class JsonScanner {
   const char* at_;
   const char* const end_;
   Sax& sax_;
-  std::string string_;  // the one last read
+  std::string_view text_;  // the string last read
+  std::string string_;     // its value, where that is not in the JSON
 };
 
 }  // namespace ingot::formats

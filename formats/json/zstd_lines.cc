@@ -148,10 +148,13 @@ Hash128 read_zstd_lines(const std::filesystem::path& path,
       limit("decompresses to more than 64 times its size (it was not made by ingot)");
     while (!text.empty()) {
       const std::size_t newline = text.find('\n');
-      line += text.substr(0, newline);
-      if (line.size() > kMaxLineBytes) limit("has a line of more than 16 MiB");
+      const std::string_view rest = text.substr(0, newline);
+      if (rest.size() > kMaxLineBytes - line.size()) limit("has a line of more than 16 MiB");
+      // Most lines lie in one piece.
+      const bool is_whole = line.empty() && newline != std::string_view::npos;
+      if (!is_whole) line += rest;
       if (newline == std::string_view::npos) break;
-      take(line);
+      take(is_whole ? rest : line);
       line.clear();
       text.remove_prefix(newline + 1);
     }

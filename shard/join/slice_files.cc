@@ -1,6 +1,7 @@
 #include "shard/join/slice_files.h"
 
-#include <algorithm>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -24,7 +25,6 @@ namespace ingot::shard {
 using formats::Json;
 using formats::SliceRecord;
 using formats::StoredTensor;
-using std::string_view_literals::operator""sv;
 
 namespace {
 
@@ -32,15 +32,22 @@ namespace {
 constexpr std::size_t kRecord = 1, kEntry = 3, kSlice = 4;
 constexpr std::size_t kMaxDepth = 64;
 
+// string_view's operator calls memcmp, which takes longer than comparing words that are so short.
+template <std::size_t n>
+bool is(std::string_view text, const char (&word)[n]) {
+  return text.size() == n - 1 && std::memcmp(text.data(), word, n - 1) == 0;
+}
+
 // The receiver of a JsonScanner, for one record after another. Keeps `home_file` and the names,
-// files and homes of `output`; its slices, pieces and shapes as text, since many records have the
-// same ones. Everything else passes by. A model cut for 32 ranks has 1.5 million records, so that a
-// tree of each, or events that own their values, would take most of the time of opening it.
+// files and homes of `output`; its slices, pieces and shapes as they are written, since many
+// records have the same ones. Everything else passes by. A model cut for 32 ranks has 1.5 million
+// records, so that a tree of each, or events that own their values, would take most of the time of
+// opening it.
 class RecordReader {
  public:
   struct Entry {
     std::string name, file, home_file;
-    std::string slice, piece, shape;  // JSON, or empty
+    std::string_view slice, piece, shape;  // JSON within the line, or empty
   };
 
   // Both throw kCorrupt: for a line that is no JSON, and for one that is no record.
@@ -50,8 +57,11 @@ class RecordReader {
     home_file.clear();
     field_ = Field::kOther;
     is_record_ = true;
-    kept_ = nullptr;
-    if (!formats::JsonScanner(line, *this).scan()) {
+    text_ = nullptr;
+    tree_ = nullptr;
+    formats::JsonScanner scanner(line, *this);
+    scanner_ = &scanner;
+    if (!scanner.scan()) {
       static_cast<void>(formats::parse_json(line, where));
       is_record_ = false;
     }
@@ -65,59 +75,46 @@ class RecordReader {
 
   void start_object(std::size_t /*size*/) { open('{'); }
   void start_array(std::size_t /*size*/) { open('['); }
-  bool end_object() { return close('}'); }
-  bool end_array() { return close(']'); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
 
-  bool key(const std::string& name) {
-    if (kept_ != nullptr) {
-      put_text(name);
-      *kept_ += ':';
-    } else if (depth_ == kRecord) {
-      field_ = name == "output"sv      ? Field::kOutput
-               : name == "home_file"sv ? Field::kHomeFile
+  bool key(std::string_view name) {
+    if (depth_ == kRecord) {
+      field_ = is(name, "output")      ? Field::kOutput
+               : is(name, "home_file") ? Field::kHomeFile
                                        : Field::kOther;
     } else if (is_in_entry()) {
       find_member(name);
     }
     return true;
   }
-  bool string(const std::string& text) {
-    if (kept_ != nullptr) {
-      put_text(text);
-    } else if (depth_ == kRecord && field_ == Field::kHomeFile) {
+  bool string(std::string_view text) {
+    if (depth_ == kRecord && field_ == Field::kHomeFile) {
       home_file = text;
-    } else if (is_in_entry()) {
-      if (text_ != nullptr) *text_ = text;
+    } else if (is_in_entry() && text_ != nullptr) {
+      *text_ = text;
     } else {
       refuse_kept();
     }
     return true;
   }
-  bool number_unsigned(std::uint64_t number) { return scalar(fmt::format_int(number).c_str()); }
-  bool number_integer(std::int64_t number) { return scalar(fmt::format_int(number).c_str()); }
-  bool number_float(double /*number*/, const std::string& text) { return scalar(text); }
-  bool boolean(bool is_true) { return scalar(is_true ? "true" : "false"); }
-  bool null() { return scalar("null"); }
+  bool number_unsigned(std::uint64_t /*number*/) { return refuse_kept(); }
+  bool number_integer(std::int64_t /*number*/) { return refuse_kept(); }
+  bool number_float(double /*number*/, const std::string& /*text*/) { return refuse_kept(); }
+  bool boolean(bool /*is_true*/) { return refuse_kept(); }
+  bool null() { return refuse_kept(); }
 
  private:
   enum class Field : std::uint8_t { kOther, kHomeFile, kOutput };
 
   [[nodiscard]] bool is_in_entry() const { return depth_ == kEntry && field_ == Field::kOutput; }
 
-  bool scalar(std::string_view text) {
-    if (kept_ != nullptr) {
-      put(text);
-    } else if (!is_in_entry()) {
-      refuse_kept();
-    }
-    return true;
-  }
-
   // For a value of another kind than kept members have.
-  void refuse_kept() {
+  bool refuse_kept() {
     if (depth_ == 0 || (depth_ == kRecord && field_ != Field::kOther) ||
         (depth_ + 1 == kEntry && field_ == Field::kOutput))
       is_record_ = false;
+    return true;
   }
 
   void open(char bracket) {
@@ -130,24 +127,21 @@ class RecordReader {
     if (depth_ == kRecord || (depth_ == kEntry && is_output)) is_record_ = is_record_ && is_object;
     if (depth_ == kRecord + 1 && is_output) is_record_ = is_record_ && !is_object;
     if (depth_ == kRecord + 1 && field_ == Field::kHomeFile) is_record_ = false;
-    if (kept_ != nullptr) {
-      put(std::string_view(&bracket, 1));
-    } else if (depth_ == kSlice && is_output) {
-      kept_ = tree_;
-      if (kept_ != nullptr) *kept_ = bracket;
+    if (depth_ == kSlice && is_output) {
+      tree_begin_ = scanner_->position() - 1;
     } else if (depth_ == kEntry && is_output) {
       if (n_entries_ == entries_.size()) entries_.emplace_back();
       Entry& entry = entries_[n_entries_++];
-      for (std::string* text :
-           {&entry.name, &entry.file, &entry.home_file, &entry.slice, &entry.piece, &entry.shape})
-        text->clear();
-      text_ = tree_ = nullptr;
+      for (std::string* text : {&entry.name, &entry.file, &entry.home_file}) text->clear();
+      entry.slice = entry.piece = entry.shape = {};
+      text_ = nullptr;
+      tree_ = nullptr;
     }
   }
 
-  bool close(char bracket) {
-    if (kept_ != nullptr) *kept_ += bracket;
-    if (depth_ == kSlice) kept_ = nullptr;
+  bool close() {
+    if (depth_ == kSlice && field_ == Field::kOutput && tree_ != nullptr)
+      *tree_ = std::string_view(tree_begin_, scanner_->position());
     --depth_;
     return true;
   }
@@ -155,29 +149,14 @@ class RecordReader {
   // Where an entry keeps a text or a tree that has this key.
   void find_member(std::string_view key) {
     Entry& entry = entries_[n_entries_ - 1];
-    text_ = key == "name"        ? &entry.name
-            : key == "file"      ? &entry.file
-            : key == "home_file" ? &entry.home_file
-                                 : nullptr;
-    tree_ = key == "slice"   ? &entry.slice
-            : key == "piece" ? &entry.piece
-            : key == "shape" ? &entry.shape
-                             : nullptr;
-  }
-
-  void put_text(const std::string& text) {
-    const bool is_plain =
-        std::ranges::all_of(text, [](char c) { return c >= ' ' && c != '"' && c != '\\'; });
-    if (!is_plain) return put(Json(text).dump());
-    put("\"");
-    *kept_ += text;
-    *kept_ += '"';
-  }
-
-  void put(std::string_view token) {
-    const char last = kept_->back();
-    if (last != '{' && last != '[' && last != ':') *kept_ += ',';
-    *kept_ += token;
+    text_ = is(key, "name")        ? &entry.name
+            : is(key, "file")      ? &entry.file
+            : is(key, "home_file") ? &entry.home_file
+                                   : nullptr;
+    tree_ = is(key, "slice")   ? &entry.slice
+            : is(key, "piece") ? &entry.piece
+            : is(key, "shape") ? &entry.shape
+                               : nullptr;
   }
 
   std::string_view where_;
@@ -185,8 +164,18 @@ class RecordReader {
   std::size_t n_entries_ = 0, depth_ = 0;
   bool is_record_ = true;  // an object whose kept members have the right kinds
   Field field_ = Field::kOther;
-  std::string *text_ = nullptr, *tree_ = nullptr;  // of the key at hand; null: it is not kept
-  std::string* kept_ = nullptr;                    // that is being filled
+  std::string* text_ = nullptr;       // of the key at hand; null: it is not kept
+  std::string_view* tree_ = nullptr;  // the same
+  const char* tree_begin_ = nullptr;
+  formats::JsonScanner<RecordReader>* scanner_ = nullptr;  // while it reads
+};
+
+// So that a view finds a string.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>()(text);
+  }
 };
 
 // Slices go to the join in portions of so many.
@@ -339,8 +328,8 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
                           const std::function<void(const RecordedSlice&)>& take) {
   const std::string path = records.string();
   // A model has hundreds of thousands of records, which tell of a few hundred kinds of slices.
-  std::unordered_map<std::string, SliceRecord> slices;  // by text
-  const auto parsed = [&](const std::string& slice, std::string_view where) -> const SliceRecord* {
+  std::unordered_map<std::string, SliceRecord, TextHash, std::equal_to<>> slices;  // by text
+  const auto parsed = [&](std::string_view slice, std::string_view where) -> const SliceRecord* {
     if (slice.empty()) return nullptr;
     auto known = slices.find(slice);
     if (known == slices.end()) {

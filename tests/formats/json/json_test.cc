@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,6 +80,30 @@ TEST(Json, IsReadAsTheLibraryReadsIt) {
     }
   }
   EXPECT_GT(n_read, 200U);
+}
+
+TEST(Json, ReadsEverySignAtEveryPlaceOfAText) {
+  for (std::size_t size = 0; size < 20; ++size) {
+    for (std::size_t at = 0; at <= size; ++at) {
+      const std::string before(at, '~'), after(size - at, ' ');
+      for (int sign = 0; sign < 128; ++sign) {
+        const std::string value = before + static_cast<char>(sign) + after;
+        if (sign >= ' ' && sign != '"' && sign != '\\') {
+          EXPECT_EQ(parse_json("\"" + value + "\"", "x.json"), Json(value)) << sign << " at " << at;
+        } else if (sign < ' ') {
+          expect_error(kCorrupt, {"x.json"}, [&] { parse_json("\"" + value + "\"", "x.json"); });
+        }
+      }
+      for (const auto& [written, sign] : std::map<std::string, std::string>{
+               {R"(\")", "\""}, {R"(\\)", "\\"}, {R"(\u0001)", "\x01"}, {"é", "é"}}) {
+        EXPECT_EQ(parse_json("\"" + before + written + after + "\"", "x.json"),
+                  Json(before + sign + after))
+            << written << " at " << at;
+      }
+      expect_error(kCorrupt, {"x.json"},
+                   [&] { parse_json("\"" + before + "\xFF" + after + "\"", "x.json"); });
+    }
+  }
 }
 
 TEST(PythonWords, AreReadAndWrittenAsTheyStood) {

@@ -277,6 +277,18 @@ TEST_F(RecordedSlices, KeepTheirOwnWholeFile) {
   EXPECT_EQ(taken[1].home_file, "common");
 }
 
+TEST_F(RecordedSlices, MayBeSpacedAndEscaped) {
+  formats::ZstdLineWriter writer(dir_ / "records");
+  writer.append(
+      R"({ "output" : [ { "odd":[{"slice":1},["}"]], "slice" : { "axis" : 1, "offset":4 , "whole":[2, 8] } ,)"
+      R"( "name" : "a\u002eb", "\u0066ile":"f", "shape":null } ], "slice":{"axis":0} } )");
+  const std::vector<Taken> taken = read(dir_ / "records", writer.finish());
+  ASSERT_EQ(taken.size(), 1U);
+  EXPECT_EQ(taken[0].name, "a.b");
+  EXPECT_EQ(taken[0].file, "f");
+  EXPECT_EQ(taken[0].slice, slice_at(4));
+}
+
 TEST_F(RecordedSlices, RefusesWhatIsNoRecord) {
   for (const char* line :
        {"", "[]", "{\"output\":{}}", "{\"output\":[1]}", R"({"output":[{"name":"a"}]})",
