@@ -68,6 +68,9 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& fact
       engine_(engine.engine),
       has_draft_names_(has_draft_names),
       built_(checkpoint, facts.modules, engine.engine, has_draft_names) {
+  for (std::size_t i = 0; i < facts.modules.size(); ++i) {
+    if (role_of(*facts.modules[i].tensor) == Role::kSharedDown) shared_downs_.push_back(i);
+  }
   const std::string_view dialect = checkpoint.dialect().name;
   if (dialect == "modelopt") {
     read_modelopt();
@@ -96,10 +99,9 @@ Belief ConfigReader::belief(std::size_t layer) const {
   if (!is_sglang() || !is_of_shared || !built_.is_latent() || !belief.scheme.starts_with("fp8"))
     return belief;
   const std::string_view parent = parent_of(facts_.modules[layer].name);
-  for (std::size_t i = 0; i < facts_.modules.size(); ++i) {
+  for (const std::size_t i : shared_downs_) {
     const LinearModule& other = facts_.modules[i];
-    if (role_of(*other.tensor) != Role::kSharedDown || parent_of(other.name) != parent) continue;
-    if (own_belief(i).scheme == kPlain)
+    if (parent_of(other.name) == parent && own_belief(i).scheme == kPlain)
       return refused(fmt::format("{} next to it is plain", other.name));
   }
   return belief;

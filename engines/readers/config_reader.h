@@ -92,6 +92,7 @@ class ConfigReader {
   Engine engine_;
   bool has_draft_names_;
   BuiltModules built_;
+  std::vector<std::size_t> shared_downs_;  ///< numbers of the modules with that role
   std::string refusal_;
   std::string silence_;                    ///< why it takes every layer for plain, or empty
   std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
