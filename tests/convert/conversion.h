@@ -132,14 +132,20 @@ inline std::filesystem::path tiny_v32() {
   return std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
 }
 
+/// A copy of the example in which a test may change bytes; returns its path.
+inline const std::filesystem::path& copy_example(const std::filesystem::path& to) {
+  std::filesystem::copy(tiny_v32(), to, std::filesystem::copy_options::recursive);
+  return to;
+}
+
 /// A quarter of it, with layers 0 and 1, and 2 for multi-token prediction, of 8 experts
 /// (tests/support/small_example.py).
 inline std::filesystem::path small_v32() {
   return std::filesystem::path(INGOT_BINARY_DIR) / "tests/small-v32";
 }
 
-/// A copy of the small example in which a test may change bytes; returns its path.
-inline const std::filesystem::path& copy_example(const std::filesystem::path& to) {
+/// A copy of that.
+inline const std::filesystem::path& copy_small(const std::filesystem::path& to) {
   std::filesystem::copy(small_v32(), to, std::filesystem::copy_options::recursive);
   return to;
 }

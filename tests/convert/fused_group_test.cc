@@ -156,7 +156,7 @@ TEST_F(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
 }
 
 TEST_F(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   const std::string zeroed = "model.layers.1.mlp.experts.3.up_proj.weight";
   const OutputTensors source = read_output(dir_ / "in");
   const auto file = dir_ / "in" / source.at(zeroed).file;

@@ -257,7 +257,7 @@ void add_side_file(const std::filesystem::path& directory, std::uint64_t n_bytes
 }
 
 TEST_F(Stop, EndsTheHashingOfSideFiles) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   add_side_file(dir_ / "in", 512 * kMiB);
   Conversion conversion(dir_ / "in", dir_ / "out");
   std::atomic<int> polls = 0;
@@ -312,7 +312,7 @@ TEST_F(Stop, EndsTheVerificationOfAJournal) {
 
 TEST(Space, IsLookedAtBeforeAnythingIsHashed) {
   const TempDir directory;
-  copy_example(directory / "in");
+  copy_small(directory / "in");
   add_side_file(directory / "in", 8 * kMiB * kMiB);
   Conversion conversion(directory / "in", directory / "out");
   std::atomic<int> polls = 0;
@@ -325,7 +325,7 @@ TEST(Space, IsLookedAtBeforeAnythingIsHashed) {
 
 TEST(SideFiles, BeyondAGibibyteAreAWarning) {
   const TempDir directory;
-  copy_example(directory / "in");
+  copy_small(directory / "in");
   const auto warnings = [&] {
     const auto source = formats::Checkpoint::open(directory / "in");
     Recipe recipe;

@@ -20,7 +20,7 @@ std::size_t n_weights(const fs::path& folder) {
 
 class Consumed : public InTempDir {
  protected:
-  Consumed() : conversion_(copy_example(dir_ / "in"), dir_ / "out") {
+  Consumed() : conversion_(copy_small(dir_ / "in"), dir_ / "out") {
     conversion_.execute.consume_source = true;
     conversion_.execute.read_back = true;
   }
@@ -59,7 +59,7 @@ TEST_F(Consumed, GoesOnAfterAKillAmongTheDeletions) {
   // Taken back to the moment after the first deletion of a run that had its files in place.
   fs::remove_all(dir_ / "in");
   fs::remove_all(dir_ / "out");
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   const OutputPaths paths = stage_finished(conversion_, small_bf16());
   for (const auto& entry : fs::directory_iterator(paths.staged))
     fs::rename(entry.path(), paths.output / entry.path().filename());
@@ -115,7 +115,7 @@ TEST_F(Consumed, NotByARepair) {
 
 TEST(RepairedLinks, AreNotWrittenByAnotherRun) {
   const TempDir dir;
-  copy_example(dir / "in");
+  copy_small(dir / "in");
   const auto before = tree(dir / "in");
   const auto source = formats::Checkpoint::open(dir / "in");
   Conversion repair(dir / "in", dir / "out");

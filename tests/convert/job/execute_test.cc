@@ -106,7 +106,7 @@ TEST_F(Execute, ReshardingIsLossless) {
 TEST_F(Execute, FailsWithTheFirstTensorOfThePlan) {
   constexpr const char* kFirst = "model.layers.0.self_attn.o_proj.weight";
   constexpr const char* kLater = "model.layers.2.self_attn.o_proj.weight";
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   for (const char* name : {kFirst, kLater}) patch_tensor(dir_ / "in", name, 4321, {0x7f});
   for (const std::size_t threads : {1U, 2U, 7U}) {
     Conversion conversion(dir_ / "in", dir_ / std::to_string(threads));
@@ -117,7 +117,7 @@ TEST_F(Execute, FailsWithTheFirstTensorOfThePlan) {
 }
 
 TEST_F(Execute, DerivesConfigAndIndexAndCopiesSideFiles) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   std::filesystem::create_directories(dir_ / "in" / "sub");
   write_text_file(dir_ / "in" / "sub" / "modeling.py", "print('x')\n");
   Conversion(dir_ / "in", dir_ / "out").run();
@@ -176,7 +176,7 @@ TEST_F(Execute, MissingMtpLayersGiveAWarning) {
 }
 
 TEST_F(Execute, CastsAnUnknownModelUnderGeneric) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   auto config = formats::read_json_file(dir_ / "in" / "config.json", 1 << 20);
   config["model_type"] = "from_elsewhere";
   write_text_file(dir_ / "in" / "config.json", formats::json_text(config));
@@ -216,7 +216,7 @@ TEST_F(Execute, RecordsHoldTheHashesOfBothSides) {
 }
 
 TEST_F(Execute, NanInTheLastTensorPublishesNothing) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   patch_tensor(dir_ / "in", "model.layers.2.self_attn.q_b_proj.weight", 384 * 128 - 1, {0xFF});
   Conversion conversion(dir_ / "in", dir_ / "out");
   expect_error(ErrorCode::kNonFinite,
@@ -240,7 +240,7 @@ TEST_F(Execute, RefusesScalesNotFiniteAndPositive) {
   for (const bool cast : {true, false}) {
     for (const auto& bytes : bad) {
       const TempDir directory;
-      copy_example(directory / "in");
+      copy_small(directory / "in");
       patch_tensor(directory / "in", "model.layers.1.self_attn.o_proj.weight_scale_inv", 4, bytes);
       Conversion conversion(directory / "in", directory / "out");
       if (!cast) conversion.recipe.to.reset();
@@ -252,7 +252,7 @@ TEST_F(Execute, RefusesScalesNotFiniteAndPositive) {
 }
 
 TEST_F(Execute, ReportsTheFirstFaultInPlanOrder) {
-  std::filesystem::copy(tiny_v32(), dir_ / "in");
+  copy_example(dir_ / "in");
   for (const int expert : {3, 7, 11}) {
     patch_tensor(dir_ / "in",
                  "model.layers.2.mlp.experts." + std::to_string(expert) + ".up_proj.weight", 5,
@@ -288,7 +288,7 @@ TEST_F(Execute, RefusesAnExistingTargetUnlessForced) {
 }
 
 TEST_F(Execute, SourceAndOutputMustNotContainOneAnother) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   std::filesystem::create_directory_symlink(dir_ / "in", dir_ / "link");
   for (const char* output : {"in", "in/out", "in/../in/x", "link/out", "."}) {
     Conversion conversion(dir_ / "in", dir_.path() / output);

@@ -124,7 +124,7 @@ TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
 }
 
 TEST_F(Resume, RefusesASourceChangedUnderTheSameTime) {
-  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 70));
   const auto file = dir_ / "in" / "model-00002-of-00002.safetensors";
   const auto time = std::filesystem::last_write_time(file);
@@ -144,7 +144,7 @@ TEST_F(Resume, RefusesASourceChangedUnderTheSameTime) {
 }
 
 TEST_F(Resume, RefusesAChangedSideFile) {
-  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 70));
   write_text_file(dir_ / "in" / "tokenizer_config.json", "{}");
   conversion.execute.resume = true;
@@ -176,7 +176,7 @@ TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
 
 TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
   const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+  Conversion conversion(copy_small(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.run();
   EXPECT_TRUE(tree(small_bf16()) == tree(directory / "out"));
@@ -187,7 +187,7 @@ TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
 
 TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
   const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+  Conversion conversion(copy_small(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.execute.resume = true;
   int stops = 0, without_first = 0;
@@ -203,7 +203,7 @@ TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
 
 TEST(ConsumeSource, RefusesLinksWhoseDataWouldStay) {
   const TempDir directory;
-  copy_example(directory / "in");
+  copy_small(directory / "in");
   const auto file = directory / "in" / "model-00002-of-00002.safetensors";
   std::filesystem::rename(file, directory / "blob");
   std::filesystem::create_symlink(directory / "blob", file);
@@ -217,7 +217,7 @@ TEST(ConsumeSource, RefusesLinksWhoseDataWouldStay) {
 
 TEST(ConsumeSource, DeletesNothingAfterAnEarlyFault) {
   const TempDir directory;
-  copy_example(directory / "in");
+  copy_small(directory / "in");
   const auto before = tree(directory / "in");
   Conversion conversion(directory / "in", directory / "out");
   conversion.execute.consume_source = true;

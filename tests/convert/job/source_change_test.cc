@@ -50,7 +50,7 @@ void change_unsampled_byte(const std::filesystem::path& directory) {
 using SourceChange = InTempDir;
 
 TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
-  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   conversion.execute.inspect = [&](const std::filesystem::path&) {
     change_unsampled_byte(dir_ / "in");
     return Inspection{};
@@ -67,7 +67,7 @@ TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
 }
 
 TEST_F(SourceChange, BetweenRunsIsReadAgain) {
-  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 100));
   change_unsampled_byte(dir_ / "in");
   conversion.execute.resume = true;
@@ -77,10 +77,10 @@ TEST_F(SourceChange, BetweenRunsIsReadAgain) {
 }
 
 TEST_F(SourceChange, CopyOfTheSameBytesIsAccepted) {
-  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 100));
   std::filesystem::rename(dir_ / "in", dir_ / "before");
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
   EXPECT_GT(report.tensors_resumed, 0U);
@@ -90,7 +90,7 @@ TEST_F(SourceChange, CopyOfTheSameBytesIsAccepted) {
 TEST_F(SourceChange, NamesTheChangedFile) {
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors.index.json"}) {
     const TempDir directory;
-    Conversion conversion(copy_example(directory / "in"), directory / "out");
+    Conversion conversion(copy_small(directory / "in"), directory / "out");
     conversion.execute.inspect = [&](const std::filesystem::path&) {
       // The same bytes in another file.
       std::filesystem::copy_file(directory / "in" / name, directory / "copy");
@@ -102,14 +102,14 @@ TEST_F(SourceChange, NamesTheChangedFile) {
 }
 
 TEST_F(SourceChange, IsFoundBeforeTheExecution) {
-  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   conversion.execute.stamps.add(dir_ / "in");
   change_unsampled_byte(dir_ / "in");
   expect_error(kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
 }
 
 TEST_F(SourceChange, IgnoresFilesThatAreNotRead) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   std::filesystem::create_directory(dir_ / "in" / ".cache");
   write_text_file(dir_ / "in" / ".cache" / "lock", "1");
   Conversion conversion(dir_ / "in", dir_ / "out");
@@ -215,7 +215,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
 
 TEST(ConsumeSource, KeepsAChangedSourceFile) {
   const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+  Conversion conversion(copy_small(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.execute.stamps.add(directory / "in");
   change_unsampled_byte(directory / "in");

@@ -80,7 +80,7 @@ TEST_F(Apart, ProbeShowsWhatIsOneFolder) {
 
 TEST(ApartFromOptions, ScalesAreNotReplaced) {
   const TempDir dir;
-  copy_example(dir / "release");
+  copy_small(dir / "release");
   Conversion plain(small_v32(), dir / "bf16");
   plain.run();
   const auto before = tree(dir / "release");

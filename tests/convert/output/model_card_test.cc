@@ -29,7 +29,7 @@ class ModelCard : public ::testing::Test {
  protected:
   ModelCard() {
     fs::create_directories(source_.parent_path());
-    copy_example(source_);
+    copy_small(source_);
     write_bytes(source_ / "README.md", kReadme);
     write_bytes(source_ / "LICENSE", "licence");
   }

@@ -68,7 +68,7 @@ class PlantedLink : public ::testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedLink, CostsNothingItLeadsTo) {
   const DiskDir dir;
-  copy_example(dir / "mine");
+  copy_small(dir / "mine");
   write_text_file(dir / "mine/ingot.json", "precious");
   const auto before = tree(dir / "mine");
   Conversion(small_v32(), dir / "out").run();

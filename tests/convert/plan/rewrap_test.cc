@@ -327,7 +327,7 @@ TEST_F(Rewrap, Int8RowsRoundTripThroughAscend) {
 
 // A rewrap is no copy: its parts are written, and nothing that is written may be NaN.
 TEST_F(Rewrap, NanCodeIsRefusedUnlessAllowed) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   const std::string weight = "model.layers.2.mlp.experts.4.up_proj.weight";
   const auto file = dir_ / "in" / read_output(small_v32()).at(weight).file;
   for (const auto& stored : formats::read_safetensors_header(Fd::open_for_reading(file)).tensors) {

@@ -149,7 +149,7 @@ void require(const fs::path& directory) {
 using SideFileLinks = OnDisk;
 
 TEST_F(SideFileLinks, RefusedWhenTheyLeadOut) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   write_text_file(dir_ / "secret", "s");
   fs::create_symlink("../secret", dir_ / "in" / "a.txt");
   fs::create_directory(dir_ / "in" / "sub");
@@ -161,7 +161,7 @@ TEST_F(SideFileLinks, RefusedWhenTheyLeadOut) {
 }
 
 TEST_F(SideFileLinks, WelcomeInsideTheSource) {
-  copy_example(dir_ / "in");
+  copy_small(dir_ / "in");
   fs::create_symlink("tokenizer.json", dir_ / "in" / "again.json");
   fs::create_directory_symlink(dir_ / "in", dir_ / "by_another_name");
   EXPECT_NO_THROW(require(dir_ / "in"));
