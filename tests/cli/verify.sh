@@ -2,7 +2,7 @@
 # Uses of `ingot verify` and `convert --verify`: verdicts, exit codes, reports, gates, and wrong input.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
-golden=$(dirname "$0")/../golden/tiny-v32
+golden=$(dirname "$0")/../golden/arch/deepseek_v3
 
 # Equal but for the model card, which names the gates, and its entry in the manifest.
 same_model() {
@@ -57,7 +57,7 @@ expect 2 "$work/bad/model-00001-of-00002.safetensors: " "$ingot" verify "$work/b
 
 # Text, and activations that transformers recorded.
 expect 0 "perplexity" "$ingot" verify "$work/int8" --text "$work/prompts"
-expect 0 "PASS" "$ingot" verify "$example" --reference "$golden/forward_fp8.safetensors" --profile f32 --require 'layers.cosine>=0.999999'
+expect 0 "PASS" "$ingot" verify "$golden/checkpoint" --reference "$golden/golden.safetensors" --profile f32 --require 'layers.cosine>=0.999999'
 
 # Before anything is published.
 expect 0 "PASS" "$ingot" convert "$example" "$work/good" --to int8 --verify structure,weights --progress never
