@@ -78,7 +78,7 @@ def wait_until(word, process):
 with tempfile.TemporaryDirectory() as work:
     source = work + "/in"
     subprocess.run([ingot, "synth", source, "--family", "deepseek_v3", "--like", "layer", "--layers", "3", "--dense-layers", "1",
-                    "--experts", "16", "--mtp-layers", "0", "--hidden", "2048", "--moe-intermediate", "1024", "--intermediate",
+                    "--experts", "8", "--mtp-layers", "0", "--hidden", "2048", "--moe-intermediate", "1024", "--intermediate",
                     "4096", "--heads", "32", "--vocab", "8192"], check=True, stdout=subprocess.DEVNULL)
     for columns in (30, 80, 120):
         out = f"{work}/out{columns}"
