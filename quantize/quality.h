@@ -9,8 +9,8 @@ namespace ingot::quantize {
 
 /// Sums from which the error of an encoding follows. Exactly those of the values at hand in a fixed
 /// order: one unit is a row by 128 columns, summed in double in eight lanes (column modulo 8) that
-/// are folded as ((0+4)+(2+6))+((1+5)+(3+7)); differences are taken in FP32; units are added in
-/// order of rows, then columns.
+/// are folded as ((0+4)+(2+6))+((1+5)+(3+7)); differences are cut off after as many bits as FP32
+/// has, which seldom have more; units are added in order of rows, then columns.
 struct QualitySums {
   std::uint64_t elements = 0;
   std::uint64_t blocks = 0, exact_blocks = 0;  ///< groups that share a scale; without any error

@@ -12,8 +12,12 @@ inline constexpr std::size_t kQualityStep = 8;
 /// Columns of a unit of summation.
 inline constexpr std::size_t kQualityUnit = 128;
 
+/// Bits of a double that are kept of a difference: as many as a float has, whose square is exact.
+inline constexpr std::uint64_t kErrorBits = ~((std::uint64_t{1} << 29) - 1);
+
 /// Adds the sums of one row, unit by unit, to `sums` (all but the counts of elements and blocks).
-/// Differences are taken in FP32, terms and sums in double. `step` columns share a threshold and a
+/// Terms and sums are taken in double, those of errors of the bits in kErrorBits; counts and the
+/// largest error of differences in FP32. `step` columns share a threshold and a
 /// flag: a power of two from kQualityStep to kQualityUnit. Errors above thresholds[c / step] count
 /// as saturated; inexact[c / step] becomes 1 where any value of a step differs from its decoded
 /// one. The SIMD targets agree with the scalar twin.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +31,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr hn::CappedTag<double, kQualityStep> kDoubles;
 constexpr hn::Rebind<float, decltype(kDoubles)> kHalves;  // as many floats as there are doubles
 constexpr hn::CappedTag<float, kQualityStep> kFloats;
+constexpr hn::RebindToUnsigned<decltype(kDoubles)> kLongs;
 using Doubles = hn::Vec<decltype(kDoubles)>;
 using Floats = hn::Vec<decltype(kFloats)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kDoubles);
@@ -38,21 +40,28 @@ constexpr std::size_t kFloatLanes = hn::MaxLanes(kFloats);
 constexpr hn::RebindToSigned<decltype(kFloats)> kInts;
 using Ints = hn::Vec<decltype(kInts)>;
 
+/// The sum of the lanes, of which the upper half is added to the lower one until one is left.
+template <typename Tag>
+HWY_INLINE double sum_of_halves(Tag /*tag*/, hn::Vec<Tag> lanes) {
+  if constexpr (hn::MaxLanes(Tag()) == 1) {
+    return hn::GetLane(lanes);
+  } else {
+    constexpr hn::Half<Tag> kHalf;
+    return sum_of_halves(kHalf, hn::Add(hn::LowerHalf(kHalf, lanes), hn::UpperHalf(kHalf, lanes)));
+  }
+}
+
 /// Sums of eight lanes.
 struct Lanes {
   HWY_INLINE Lanes() {
     for (Doubles& vector : vectors) vector = hn::Zero(kDoubles);
   }
-  /// Adds products of numbers that were floats: exact in doubles, so that a fused multiply-add
-  /// rounds as a multiplication and an addition do.
-  HWY_INLINE void add(std::size_t vector, Doubles a, Doubles b) {
-    vectors[vector] = hn::MulAdd(a, b, vectors[vector]);
-  }
-  [[nodiscard]] HWY_INLINE double folded() const {
-    std::array<double, kQualityStep> lanes;
-    for (std::size_t k = 0; k < kVectors; ++k)
-      hn::StoreU(vectors[k], kDoubles, lanes.data() + k * kLanes);
-    return fold_lanes(lanes.data());
+  /// As fold_lanes().
+  [[nodiscard]] HWY_INLINE double folded() {
+    for (std::size_t half = kVectors / 2; half > 0; half /= 2) {
+      for (std::size_t k = 0; k < half; ++k) vectors[k] = hn::Add(vectors[k], vectors[k + half]);
+    }
+    return sum_of_halves(kDoubles, vectors[0]);
   }
 
   Doubles vectors[kVectors];
@@ -61,62 +70,47 @@ struct Lanes {
 /// Counts over a whole row, in any order.
 struct Totals {
   HWY_INLINE Totals()
-      : largest(hn::Zero(kFloats)), saturated(hn::Zero(kInts)), zeroed(hn::Zero(kInts)) {}
+      : largest(hn::Zero(kInts)), saturated(hn::Zero(kInts)), zeroed(hn::Zero(kInts)) {}
 
-  Floats largest;
+  Ints largest;  ///< bits of magnitudes, which have the order of the magnitudes
   Ints saturated, zeroed;
 };
 
-HWY_INLINE void count(Ints& counts, hn::Mask<decltype(kFloats)> mask) {
-  counts = hn::Sub(counts, hn::BitCast(kInts, hn::VecFromMask(kFloats, mask)));
-}
-
-/// Where doubles are as many as floats there is one half.
-template <bool kUpper, typename Vector>
-HWY_INLINE Doubles widened(Vector floats) {
-  if constexpr (kFloatLanes == kLanes) {
-    return hn::PromoteTo(kDoubles, floats);
-  } else if constexpr (kUpper) {
-    return hn::PromoteTo(kDoubles, hn::UpperHalf(kHalves, floats));
-  } else {
-    return hn::PromoteTo(kDoubles, hn::LowerHalf(kHalves, floats));
-  }
+HWY_INLINE void count(Ints& counts, hn::Mask<decltype(kInts)> mask) {
+  counts = hn::Sub(counts, hn::VecFromMask(kInts, mask));
 }
 
 struct Unit {
   // Said, so that it is compiled for the target.
   HWY_INLINE Unit() {}  // NOLINT(modernize-use-equals-default)
 
-  /// Eight columns: the sums in doubles; counts and the largest error in floats, half as wide.
-  HWY_INLINE void add(const float* values, const float* decoded, Floats limit, Floats& differs,
+  /// Eight columns. Floats are widened as they are loaded, which costs less than to widen halves of
+  /// vectors; magnitudes are compared as integers, for which processors have more units.
+  HWY_INLINE void add(const float* values, const float* decoded, Ints limit, Ints& largest,
                       Totals& totals) {
     for (std::size_t k = 0; k < kQualityStep; k += kFloatLanes) {
-      const Floats value = hn::LoadU(kFloats, values + k);
       const Floats stored = hn::LoadU(kFloats, decoded + k);
-      const Floats error = hn::Sub(value, stored);
-      add_lanes(k, values, decoded, widened<false>(error));
-      if (kFloatLanes > kLanes) add_lanes(k + kLanes, values, decoded, widened<true>(error));
-      const Floats distance = hn::Abs(error);
-      totals.largest = hn::Max(totals.largest, distance);
+      const Floats error = hn::Sub(hn::LoadU(kFloats, values + k), stored);
+      const Ints distance = hn::BitCast(kInts, hn::Abs(error));
+      largest = hn::Max(largest, distance);
       count(totals.saturated, hn::Gt(distance, limit));
-      const auto is_other = hn::Ne(value, stored);
-      count(totals.zeroed, hn::And(hn::Eq(stored, hn::Zero(kFloats)), is_other));
-      differs = hn::Or(differs, hn::VecFromMask(kFloats, is_other));
+      const auto is_zero = hn::RebindMask(kInts, hn::Eq(stored, hn::Zero(kFloats)));
+      count(totals.zeroed, hn::And(is_zero, hn::Gt(distance, hn::Zero(kInts))));
+    }
+    const Doubles kept = hn::BitCast(kDoubles, hn::Set(kLongs, kErrorBits));
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      const Doubles value = hn::PromoteTo(kDoubles, hn::LoadU(kHalves, values + k * kLanes));
+      const Doubles stored = hn::PromoteTo(kDoubles, hn::LoadU(kHalves, decoded + k * kLanes));
+      const Doubles error = hn::And(hn::Sub(value, stored), kept);
+      // Products of numbers with 24 bits are exact in doubles, so that a fused multiply-add rounds
+      // as a multiplication and an addition do.
+      error2.vectors[k] = hn::MulAdd(error, error, error2.vectors[k]);
+      reference2.vectors[k] = hn::MulAdd(value, value, reference2.vectors[k]);
+      product.vectors[k] = hn::MulAdd(value, stored, product.vectors[k]);
     }
   }
 
   Lanes error2, reference2, product;
-
- private:
-  HWY_INLINE void add_lanes(std::size_t column, const float* values, const float* decoded,
-                            Doubles error) {
-    const std::size_t vector = column / kLanes;
-    const Doubles value = hn::PromoteTo(kDoubles, hn::LoadU(kHalves, values + column));
-    const Doubles stored = hn::PromoteTo(kDoubles, hn::LoadU(kHalves, decoded + column));
-    error2.add(vector, error, error);
-    reference2.add(vector, value, value);
-    product.add(vector, value, stored);
-  }
 };
 
 HWY_INLINE std::uint64_t total(Ints counts) {
@@ -128,25 +122,26 @@ HWY_INLINE std::uint64_t total(Ints counts) {
 void measure_row(const float* values, const float* decoded, std::size_t n, std::size_t step,
                  const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
   Totals totals;
-  std::size_t k = 0;  // of the step
-  for (std::size_t begin = 0; begin < n; begin += kQualityUnit) {
-    const std::size_t end = std::min(begin + kQualityUnit, n);
+  std::array<float, kQualityUnit> last_values, last_decoded;
+  for (std::size_t begin = 0, k = 0; begin < n; begin += kQualityUnit) {  // k: of the step
+    std::size_t cols = std::min(n - begin, kQualityUnit);
+    const float *unit_values = values + begin, *unit_decoded = decoded + begin;
+    if (cols % kQualityStep != 0) {  // the last columns of the row, before zeros, which add nothing
+      std::fill(std::copy_n(unit_values, cols, last_values.data()), last_values.end(), 0.0F);
+      std::fill(std::copy_n(unit_decoded, cols, last_decoded.data()), last_decoded.end(), 0.0F);
+      unit_values = last_values.data();
+      unit_decoded = last_decoded.data();
+      cols = (cols / kQualityStep + 1) * kQualityStep;
+    }
     Unit unit;
-    for (std::size_t c = begin; c < end; ++k) {
-      const std::size_t last = std::min(c + step, end);
-      const Floats limit = hn::Set(kFloats, thresholds[k]);
-      Floats differs = hn::Zero(kFloats);
-      for (; c + kQualityStep <= last; c += kQualityStep)
-        unit.add(values + c, decoded + c, limit, differs, totals);
-      if (c < last) {  // the last columns of the row, among zeros, which add nothing
-        std::array<float, kQualityStep> last_values{};
-        std::array<float, kQualityStep> last_decoded{};
-        std::copy(values + c, values + last, last_values.data());
-        std::copy(decoded + c, decoded + last, last_decoded.data());
-        unit.add(last_values.data(), last_decoded.data(), limit, differs, totals);
-        c = last;
-      }
-      if (!hn::AllFalse(kFloats, hn::MaskFromVec(differs))) inexact[k] = 1;
+    for (std::size_t c = 0; c < cols; ++k) {
+      const std::size_t end = std::min(c + step, cols);
+      const Ints limit = hn::BitCast(kInts, hn::Set(kFloats, thresholds[k]));
+      Ints largest = hn::Zero(kInts);  // of the step
+      for (; c < end; c += kQualityStep)
+        unit.add(unit_values + c, unit_decoded + c, limit, largest, totals);
+      if (!hn::AllTrue(kInts, hn::Eq(largest, hn::Zero(kInts)))) inexact[k] = 1;
+      totals.largest = hn::Max(totals.largest, largest);
     }
     sums.error2 += unit.error2.folded();
     sums.reference2 += unit.reference2.folded();
@@ -154,10 +149,8 @@ void measure_row(const float* values, const float* decoded, std::size_t n, std::
   }
   sums.saturated += total(totals.saturated);
   sums.zeroed += total(totals.zeroed);
-  std::array<float, kFloatLanes> largest;
-  hn::StoreU(totals.largest, kFloats, largest.data());
-  sums.max_error =
-      std::max(sums.max_error, double{*std::max_element(largest.begin(), largest.end())});
+  const std::int32_t largest = hn::GetLane(hn::MaxOfLanes(kInts, totals.largest));
+  sums.max_error = std::max(sums.max_error, double{std::bit_cast<float>(largest)});
 }
 
 #endif
@@ -179,11 +172,12 @@ void scalar::measure_row(const float* values, const float* decoded, std::size_t 
       const double value = values[c];
       const double stored = decoded[c];
       const float difference = std::fabs(values[c] - decoded[c]);
-      const double error = difference;
+      const double error =
+          std::bit_cast<double>(std::bit_cast<std::uint64_t>(value - stored) & kErrorBits);
       error2[c % kQualityStep] += error * error;
       reference2[c % kQualityStep] += value * value;
       product[c % kQualityStep] += value * stored;
-      sums.max_error = std::max(sums.max_error, error);
+      sums.max_error = std::max(sums.max_error, double{difference});
       sums.saturated += difference > thresholds[c / step] ? 1U : 0U;
       sums.zeroed += value != 0 && stored == 0 ? 1 : 0;
       if (value != stored) inexact[c / step] = 1;
