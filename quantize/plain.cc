@@ -15,9 +15,13 @@ namespace {
 template <std::size_t WordBytes, WordCast ToFloat>
 DecodeFaults decode_words(const EncodedRows& in, formats::MatrixView<float> out) {
   INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
+  const std::size_t n_bytes = in.cols * WordBytes, stride = code_stride(in) * WordBytes;
   for (std::size_t r = 0; r < in.rows && in.cols > 0; ++r) {
-    cast_words(ToFloat, in.weight + r * code_stride(in) * WordBytes, in.cols,
-               reinterpret_cast<std::byte*>(out.row(r)));
+    const std::byte* row = in.weight + r * stride;
+    // The next tile's part of this row, which is in a page of its own, as all rows are.
+    for (std::size_t at = n_bytes; stride > n_bytes && at < 2 * n_bytes; at += 64)
+      __builtin_prefetch(row + at);
+    cast_words(ToFloat, row, in.cols, reinterpret_cast<std::byte*>(out.row(r)));
   }
   return {};
 }
