@@ -1,6 +1,7 @@
 #include "inference/chat/python_text.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <utf8proc.h>

@@ -4,6 +4,9 @@
 #include <numbers>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "formats/json/json.h"
 #include "inference/family/spec_parts.h"
 
 namespace ingot::inference {
