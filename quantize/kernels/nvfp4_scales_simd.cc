@@ -1,7 +1,6 @@
 // The scale of an NVFP4 block.
 //
-// By amax: the largest magnitude of each block, then all else for as many blocks at once as there
-// are lanes.
+// As many blocks at once as there are lanes: the largest magnitude of each, and the code by amax.
 //
 // By search: a candidate is tried on as many blocks at once as there are lanes, a block per lane,
 // after a transposition. The sums of errors then need no horizontal steps, every lane walks the
@@ -21,7 +20,6 @@
 #include "formats/container/float8.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/nvfp4_scales.h"
-#include "quantize/kernels/row_scan.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/nvfp4_scales_simd.cc"
@@ -130,30 +128,38 @@ HWY_INLINE Floats load_fours(const float* blocks, std::size_t row, std::size_t f
 #endif
 }
 
+/// Four vectors of load_fours() as four of elements, a block per lane.
+HWY_INLINE void transpose(Floats a, Floats b, Floats c, Floats d, Floats* elements) {
+  const Floats ac_low = hn::InterleaveLower(kFloats, a, c);
+  const Floats bd_low = hn::InterleaveLower(kFloats, b, d);
+  const Floats ac_high = hn::InterleaveUpper(kFloats, a, c);
+  const Floats bd_high = hn::InterleaveUpper(kFloats, b, d);
+  elements[0] = hn::InterleaveLower(kFloats, ac_low, bd_low);
+  elements[1] = hn::InterleaveUpper(kFloats, ac_low, bd_low);
+  elements[2] = hn::InterleaveLower(kFloats, ac_high, bd_high);
+  elements[3] = hn::InterleaveUpper(kFloats, ac_high, bd_high);
+}
+
+/// The largest magnitudes of kLanes blocks.
+HWY_INLINE Floats largest_of(const float* blocks) {
+  Floats fours[4], elements[4];
+  for (std::size_t row = 0; row < 4; ++row) {
+    fours[row] = hn::Abs(load_fours(blocks, row, 0));
+    for (std::size_t i = 4; i < kNvfp4Block; i += 4)
+      fours[row] = hn::Max(fours[row], hn::Abs(load_fours(blocks, row, i)));
+  }
+  transpose(fours[0], fours[1], fours[2], fours[3], elements);
+  return hn::Max(hn::Max(elements[0], elements[1]), hn::Max(elements[2], elements[3]));
+}
+
 /// The magnitudes of kLanes blocks: values[i] has those of element i, a block per lane. Weights are
 /// their own magnitudes.
 struct Lanes {
   explicit HWY_INLINE Lanes(const float* blocks) {
     for (std::size_t i = 0; i < kNvfp4Block; i += 4) {
-      const Floats a = hn::Abs(load_fours(blocks, 0, i));
-      const Floats b = hn::Abs(load_fours(blocks, 1, i));
-      const Floats c = hn::Abs(load_fours(blocks, 2, i));
-      const Floats d = hn::Abs(load_fours(blocks, 3, i));
-      const Floats ac_low = hn::InterleaveLower(kFloats, a, c);
-      const Floats bd_low = hn::InterleaveLower(kFloats, b, d);
-      const Floats ac_high = hn::InterleaveUpper(kFloats, a, c);
-      const Floats bd_high = hn::InterleaveUpper(kFloats, b, d);
-      values[i] = hn::InterleaveLower(kFloats, ac_low, bd_low);
-      values[i + 1] = hn::InterleaveUpper(kFloats, ac_low, bd_low);
-      values[i + 2] = hn::InterleaveLower(kFloats, ac_high, bd_high);
-      values[i + 3] = hn::InterleaveUpper(kFloats, ac_high, bd_high);
+      transpose(hn::Abs(load_fours(blocks, 0, i)), hn::Abs(load_fours(blocks, 1, i)),
+                hn::Abs(load_fours(blocks, 2, i)), hn::Abs(load_fours(blocks, 3, i)), values + i);
     }
-  }
-
-  [[nodiscard]] HWY_INLINE Floats amax() const {
-    Floats largest = values[0];
-    for (std::size_t i = 1; i < kNvfp4Block; ++i) largest = hn::Max(largest, values[i]);
-    return largest;
   }
 
   Floats values[kNvfp4Block];
@@ -298,69 +304,41 @@ HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, const Weighing& 
   return best.code;
 }
 
-template <typename Weighing>
-HWY_INLINE void search_by(const Rule& rule, const Nvfp4Blocks& in, const Weighing& by,
-                          const float* values, std::uint8_t* codes, float* effective) {
-  Lanes lanes(values);
-  const Floats amax = lanes.amax();
-  const Floats raw = rule.raw(amax);
-  store_scales(rule, amax, search(rule, in, by, lanes, amax, raw, rule.code(raw)), codes,
-               effective);
-}
-
-/// Scales by amax; `effective` holds the largest magnitudes.
-HWY_INLINE void amax_blocks(const Rule& rule, std::uint8_t* codes, float* effective) {
-  const Floats amax = hn::LoadU(kFloats, effective);
-  store_scales(rule, amax, rule.code(rule.raw(amax)), codes, effective);
-}
-
 /// kLanes blocks and their weights, which are null where there are none.
-HWY_INLINE void search_blocks(const Rule& rule, const Nvfp4Blocks& in, const float* values,
-                              const float* weights, std::uint8_t* codes, float* effective) {
-  if (weights == nullptr) {
-    search_by(rule, in, Evenly{}, values, codes, effective);
-  } else {
-    search_by(rule, in, ByWeight{Lanes(weights)}, values, codes, effective);
+HWY_INLINE void choose_for_lanes(const Rule& rule, const Nvfp4Blocks& in, const float* values,
+                                 const float* weights, std::uint8_t* codes, float* effective) {
+  const Floats amax = largest_of(values);
+  const Floats raw = rule.raw(amax);
+  Ints code = rule.code(raw);
+  if (in.search != ScaleSearch::kAmax) {
+    Lanes lanes(values);
+    code = weights == nullptr ? search(rule, in, Evenly{}, lanes, amax, raw, code)
+                              : search(rule, in, ByWeight{Lanes(weights)}, lanes, amax, raw, code);
   }
+  store_scales(rule, amax, code, codes, effective);
 }
 
 }  // namespace
 
 void choose_nvfp4_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective) {
   const Rule rule(in);
-  const bool by_amax = in.search == ScaleSearch::kAmax;
-  if (by_amax) {
-    const std::size_t n = in.n_blocks * kNvfp4Block;
-    group_amax({.data = in.values, .rows = 1, .cols = n, .stride = n}, 1, kNvfp4Block,
-               {effective, in.n_blocks});
-  }
   std::size_t b = 0;
   for (; b + kLanes <= in.n_blocks; b += kLanes) {
-    if (by_amax) {
-      amax_blocks(rule, codes + b, effective + b);
-    } else {
-      search_blocks(rule, in, in.values + b * kNvfp4Block,
-                    in.weights == nullptr ? nullptr : in.weights + b * kNvfp4Block, codes + b,
-                    effective + b);
-    }
+    choose_for_lanes(rule, in, in.values + b * kNvfp4Block,
+                     in.weights == nullptr ? nullptr : in.weights + b * kNvfp4Block, codes + b,
+                     effective + b);
   }
   if (b == in.n_blocks) return;
   // The rest, among blocks of zeros.
   const std::size_t n = in.n_blocks - b;
+  std::array<float, kLanes * kNvfp4Block> some{}, some_weights{};
+  std::copy_n(in.values + b * kNvfp4Block, n * kNvfp4Block, some.data());
+  if (in.weights != nullptr)
+    std::copy_n(in.weights + b * kNvfp4Block, n * kNvfp4Block, some_weights.data());
   std::array<std::uint8_t, kLanes> some_codes;
-  std::array<float, kLanes> some_effective{};
-  if (by_amax) {
-    std::copy_n(effective + b, n, some_effective.data());
-    amax_blocks(rule, some_codes.data(), some_effective.data());
-  } else {
-    std::array<float, kLanes * kNvfp4Block> some{};
-    std::copy_n(in.values + b * kNvfp4Block, n * kNvfp4Block, some.data());
-    std::array<float, kLanes * kNvfp4Block> some_weights{};
-    if (in.weights != nullptr)
-      std::copy_n(in.weights + b * kNvfp4Block, n * kNvfp4Block, some_weights.data());
-    search_blocks(rule, in, some.data(), in.weights == nullptr ? nullptr : some_weights.data(),
-                  some_codes.data(), some_effective.data());
-  }
+  std::array<float, kLanes> some_effective;
+  choose_for_lanes(rule, in, some.data(), in.weights == nullptr ? nullptr : some_weights.data(),
+                   some_codes.data(), some_effective.data());
   std::copy_n(some_codes.data(), n, codes + b);
   std::copy_n(some_effective.data(), n, effective + b);
 }
