@@ -6,6 +6,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/base/parallel.h"
 
 namespace ingot::convert {
 namespace {
@@ -16,6 +17,8 @@ constexpr std::size_t kAllocationBytes = std::size_t{2} << 20;
 // In windows of a file that a thread writes at a time. One that writes little waits for the lock
 // more than it writes.
 constexpr std::uint64_t kWrittenAtOnce = std::uint64_t{8} << 20;
+// Disks make the writes of many files durable in little more time than those of one.
+constexpr std::size_t kSyncThreads = 8;
 
 }  // namespace
 
@@ -373,7 +376,10 @@ void WindowWriter::sync_if_due(bool force) {
       if (progress_[file].remaining == 0) complete.push_back(file);
     }
   }
-  for (const std::uint32_t file : dirty) files_.sync_data(file);
+  std::atomic<std::size_t> next = 0;
+  run_workers(std::min(dirty.size(), kSyncThreads), [&](std::size_t) {
+    for (std::size_t i = next++; i < dirty.size(); i = next++) files_.sync_data(dirty[i]);
+  });
   for (const std::uint32_t file : complete) files_.close(file);
   last_sync_ = std::chrono::steady_clock::now();
   std::sort(items.begin(), items.end());
