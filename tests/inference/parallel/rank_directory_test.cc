@@ -194,15 +194,14 @@ constexpr const char* kMap =
 INSTANTIATE_TEST_SUITE_P(
     Cuts, RankDirectories,
     ::testing::Values(
-        SliceCase{"v32_retiled_tp2_ep4",
-                  tiny_v32_example(),
-                  {.tp = 2, .ep = 4, .fit = shard::TpFit::kRetile}},
+        SliceCase{
+            "v32_retiled_tp2_ep4", small_v32(), {.tp = 2, .ep = 4, .fit = shard::TpFit::kRetile}},
         SliceCase{"v32_padded_tp2_etp2",
-                  tiny_v32_example(),
+                  small_v32(),
                   {.tp = 2, .fit = shard::TpFit::kPad},
                   "",
                   with_attention_in_bf16},
-        SliceCase{"v32_ep4_pp2", tiny_v32_example(), {.ep = 4, .pp = 2}},
+        SliceCase{"v32_ep4_pp2", small_v32(), {.ep = 4, .pp = 2}},
         SliceCase{"v3_tp2_ep2_etp2", arch_fixture("deepseek_v3"), {.tp = 2, .ep = 2, .etp = 2}},
         SliceCase{"v3_ep2_whole_shared",
                   arch_fixture("deepseek_v3"),

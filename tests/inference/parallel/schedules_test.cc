@@ -172,11 +172,11 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
 };
 
 TEST_P(Schedules, EndWithTheAnswersOfOneRank) {
-  expect_answers_of_one_rank(kSmallest, random_schedules(50, 0));
+  expect_answers_of_one_rank(kSmallest, random_schedules(25, 0));
 }
 
 TEST_P(Schedules, EndWithTheSameAnswersWithDrafts) {
-  expect_answers_of_one_rank(kExample, random_schedules(8, 3));
+  expect_answers_of_one_rank(kExample, random_schedules(4, 3));
 }
 
 // Each group has more than its caches hold.
