@@ -195,26 +195,24 @@ TEST(Generate, ShortCachesChangeNoAnswer) {
   prompts.push_back(golden_ids("prompt1.input_ids"));
   const Prompts wanted = tokens_of(generate(opened.model, prompts, options));
   options.cache_tokens = 4 * inference::KvCache::kPageTokens;
-  for (const std::size_t drafts : {0U, 2U}) {
-    for (const std::size_t batch_tokens : {512U, 7U}) {
-      options.drafts = drafts;
-      options.batch_tokens = batch_tokens;
-      std::uint64_t n_tokens = 0, n_put_back = 0;
-      options.on_step = [&](const inference::StepFigures& figures) {
-        const std::uint64_t n = figures.prompt_tokens + figures.answer_tokens;
-        EXPECT_LE(n + figures.tokens_anew, batch_tokens);
-        EXPECT_LE(figures.cached_tokens, figures.cache_capacity);
-        n_tokens += n;
-        n_put_back += figures.put_back;
-      };
-      const GenerateResult result = generate(opened.model, prompts, options);
-      EXPECT_EQ(tokens_of(result), wanted);
-      EXPECT_GT(n_put_back, 0U);
-      EXPECT_EQ(result.steps.put_back, n_put_back);
-      EXPECT_GT(result.steps.tokens_anew, 0U);
-      EXPECT_EQ(n_tokens, result.times.prefill_tokens + result.times.decode_tokens);
-      EXPECT_EQ(result.times.prefill_tokens, 11U + 5 + 52 + prompts[3].size());
-    }
+  for (const auto& [drafts, batch_tokens] : {std::pair<std::size_t, std::size_t>{0, 512}, {2, 7}}) {
+    options.drafts = drafts;
+    options.batch_tokens = batch_tokens;
+    std::uint64_t n_tokens = 0, n_put_back = 0;
+    options.on_step = [&, most = batch_tokens](const inference::StepFigures& figures) {
+      const std::uint64_t n = figures.prompt_tokens + figures.answer_tokens;
+      EXPECT_LE(n + figures.tokens_anew, most);
+      EXPECT_LE(figures.cached_tokens, figures.cache_capacity);
+      n_tokens += n;
+      n_put_back += figures.put_back;
+    };
+    const GenerateResult result = generate(opened.model, prompts, options);
+    EXPECT_EQ(tokens_of(result), wanted);
+    EXPECT_GT(n_put_back, 0U);
+    EXPECT_EQ(result.steps.put_back, n_put_back);
+    EXPECT_GT(result.steps.tokens_anew, 0U);
+    EXPECT_EQ(n_tokens, result.times.prefill_tokens + result.times.decode_tokens);
+    EXPECT_EQ(result.times.prefill_tokens, 11U + 5 + 52 + prompts[3].size());
   }
 }
 

@@ -49,7 +49,7 @@ TEST(Perplexity, EqualsTheRecordForBf16Slow) {
 
 TEST(Perplexity, QuantizedCachesBarelyMoveTheDistribution) {
   const OpenedModel opened(std::string(INGOT_SOURCE_DIR) + "/examples/tiny-v32");
-  const auto documents = validation_documents(25);
+  const auto documents = validation_documents(50);
   const double exact = likelihood(opened.model, documents).perplexity();
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8, KvFormat::kInt8}) {
     const Likelihood is = likelihood(opened.model, documents, format, &opened.model);
