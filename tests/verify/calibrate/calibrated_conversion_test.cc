@@ -66,7 +66,7 @@ class CalibratedConversion : public ::testing::Test {
 
 // Measured: 5.3e-5 and 1.4e-4.
 TEST_F(CalibratedConversion, MakesStaticCheckpointsThatRun) {
-  calibrate(prompts_of(every_second(1, 6)));
+  calibrate(prompts_of(every_second(1, 3)));
   const struct {
     SchemeId scheme;
     const char* dialect;
@@ -79,7 +79,7 @@ TEST_F(CalibratedConversion, MakesStaticCheckpointsThatRun) {
     conversion.recipe.choices.activations = formats::Activations::kStatic;
     conversion.recipe.choices.activation_scales = scales();
     conversion.run();
-    const double is = divergence(conversion.output, every_second(0, 4));
+    const double is = divergence(conversion.output, every_second(0, 2));
     EXPECT_LT(is, row.most) << row.dialect;
     EXPECT_GT(is, 0) << row.dialect;
   }

@@ -237,7 +237,7 @@ TEST(SlowLikelihoodCheck, FindsThePerplexityThatWasRecorded) {
 TEST(LikelihoodCheck, IgnoresBatchesAndThreads) {
   const Example example;
   auto documents = recorded_documents(example);
-  documents.resize(6);
+  documents.resize(3);
   RunOptions roomy = exact_on(1), tight = exact_on(2);
   std::uint64_t roomy_layers = 0, tight_layers = 0;
   roomy.progress = [&](std::uint64_t, std::uint64_t all) { roomy_layers = all; };
