@@ -79,9 +79,8 @@ TEST(SafetensorsWriter, RefusesAHeaderBeyond100Megabytes) {
   expect_error(ErrorCode::kLimit, {"header of 1600 tensors", "100000000"},
                [&] { (void)safetensors_header_text(specs); });
   specs.resize(1500);
-  EXPECT_EQ(parse_safetensors_header(bytes_of(safetensors_header_text(specs)),
-                                     safetensors_header_text(specs).size() + 1500, "m")
-                .tensors.size(),
+  const std::string text = safetensors_header_text(specs);
+  EXPECT_EQ(parse_safetensors_header(bytes_of(text), text.size() + 1500, "m").tensors.size(),
             1500U);
 }
 

@@ -303,8 +303,9 @@ TEST(PreTokenizer, BoundsStepsAndLengthOfText) {
   testing::expect_error(kLimit, {"more than 256 steps"},
                         [&] { pieces(sequence(std::vector<Json>(257, step)), "a"); });
   // Two bytes become four, more than 64 MiB of them.
-  std::string text;
-  while (text.size() < std::size_t{33} << 20) text += "\u0301";
+  std::string megabyte, text;
+  while (megabyte.size() < std::size_t{1} << 20) megabyte += "\u0301";
+  for (int i = 0; i < 33; ++i) text += megabyte;
   testing::expect_error(kLimit, {"too long"}, [&] { pieces(step, text); });
 }
 
