@@ -81,7 +81,7 @@ class FalseAlarm : public ::testing::TestWithParam<Target> {
 };
 
 TEST_P(FalseAlarm, IsNotRaisedByAWholeConversion) {
-  Conversion conversion(tiny_v32(), directory_ / "output");
+  Conversion conversion(small_v32(), directory_ / "output");
   GetParam().apply(conversion.recipe);
   conversion.run();
   expect_accepted(conversion.input, conversion.output,
@@ -89,8 +89,8 @@ TEST_P(FalseAlarm, IsNotRaisedByAWholeConversion) {
 }
 
 TEST_P(FalseAlarm, IsNotRaisedByRankSlices) {
-  Conversion conversion = slicing(tiny_v32(), directory_ / "output",
-                                  fitting(tiny_v32(), {.tp = 2, .ep = 2}, GetParam()));
+  Conversion conversion = slicing(small_v32(), directory_ / "output",
+                                  fitting(small_v32(), {.tp = 2, .ep = 2}, GetParam()));
   GetParam().apply(conversion.recipe);
   conversion.run();
   expect_accepted(conversion.input, conversion.output);
@@ -107,7 +107,7 @@ class FalseAlarmOfPlain : public ::testing::TestWithParam<SchemeId> {
 };
 
 TEST_P(FalseAlarmOfPlain, IsNotRaisedByACastWhole) {
-  Conversion conversion(tiny_v32(), directory_ / "output");
+  Conversion conversion(small_v32(), directory_ / "output");
   conversion.recipe.to = GetParam();
   conversion.run();
   expect_accepted(conversion.input, conversion.output);
@@ -124,7 +124,7 @@ class FalseAlarmOfShards : public ::testing::TestWithParam<bool> {};
 // DeepSeek's own layout, in FP8 as released and in BF16.
 TEST_P(FalseAlarmOfShards, IsNotRaisedByTheNativeLayout) {
   const TempDir directory;
-  Conversion conversion = keeping(tiny_v32(), directory / "output");
+  Conversion conversion = keeping(small_v32(), directory / "output");
   if (GetParam()) conversion.recipe.to = SchemeId::kBf16;
   conversion.recipe.mtp = convert::MtpPolicy::kDrop;
   conversion.plan.layout = formats::find_layout("deepseek-mp");
