@@ -366,15 +366,16 @@ class Host:
             self.clear()
             evict(self.source)
 
-        writers, readers = {}, {}
-        for n in sorted({1, *threads}, reverse=True):
+        writers, readers, requests = {}, {}, threads[0]
+        for n in sorted({1, min(8, threads[0]), *threads}, reverse=True):
             if self.memory:
                 n_bytes = min(LARGEST_OUTPUT, n / 4) * self.source_bytes
                 writers[n] = self.add("plain writers", "memory", n, lambda row, n_bytes=n_bytes: write_plainly(
                     self.scratch("memory"), n_bytes, row.threads, False), prepare=hot)
         for n in threads:
             readers[n] = self.add("plain readers", "hot", n, lambda row: read_plainly(self.weights, row.threads, False), prepare=hot)
-        disk = self.add("direct writes", "disk", 4, lambda row: write_plainly(self.scratch("disk"), self.source_bytes, 4, True), prepare=self.clear)
+        disk = self.add("direct writes", "disk", requests, lambda row: write_plainly(self.scratch("disk"), self.source_bytes, requests, True),
+                        prepare=self.clear)
         for name in options.jobs:
             best = None
             for n in threads if self.memory else []:
@@ -384,8 +385,8 @@ class Host:
                     self.add(f"verify {name}", "hot", n, self.verifying, limit=readers[n])
             self.add_conversion(name, "disk", threads[0], hot, limit=disk, of_n_threads=best)
         # The last ones: what comes after them must read the source again.
-        self.add("direct reads", "disk", 4, lambda row: read_plainly(self.weights, 4, True), prepare=cold)
-        self.add("direct reads and writes", "disk", 4, lambda row: copy_plainly(self.weights, self.scratch("disk"), 4), prepare=cold)
+        self.add("direct reads", "disk", requests, lambda row: read_plainly(self.weights, requests, True), prepare=cold)
+        self.add("direct reads and writes", "disk", requests, lambda row: copy_plainly(self.weights, self.scratch("disk"), requests), prepare=cold)
         if "bf16" in options.jobs:
             self.add_conversion("bf16", "disk, cold", threads[0], cold, limit=disk)
         for name in options.jobs if options.model else [j for j in ("nvfp4", "bf16 tp 8 ep 8") if j in options.jobs]:

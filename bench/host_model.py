@@ -6,8 +6,9 @@ class Rates:
 
     def __init__(self, rows):
         self.rows = [row for row in rows if row.seconds]
-        self.disk_write, self.disk_read, self.disk_both = (self.of(name, "disk", 4) for name in
-                                                           ("direct writes", "direct reads", "direct reads and writes"))
+        self.disk_write, self.disk_read, self.disk_both = (
+            next((row.rate() for row in self.rows if row.name == name), 0) for name in
+            ("direct writes", "direct reads", "direct reads and writes"))
 
     def of(self, name, place, threads):
         return next((row.rate() for row in self.rows if (row.name, row.place, row.threads) == (name, place, threads)), 0)
@@ -16,7 +17,13 @@ class Rates:
         return self.of("plain readers", "hot", n)
 
     def write(self, n):
-        return self.of("plain writers", "memory", n)
+        """Of n plain writers, any number: between those that were measured it grows evenly."""
+        known = sorted((row.threads, row.rate()) for row in self.rows if row.name == "plain writers")
+        if not known:
+            return 0
+        above = next((i for i, (threads, _) in enumerate(known) if threads >= n), len(known) - 1)
+        (n0, rate0), (n1, rate1) = known[max(above - 1, 0)], known[above]
+        return rate1 if n0 == n1 or n >= n1 else rate0 + (rate1 - rate0) * (n - n0) / (n1 - n0)
 
     def conversions(self, name):
         return [row for row in self.rows if row.name == name]
@@ -45,7 +52,8 @@ def seconds_of(rates, row, source_bytes):
     computing = base.work() * (rates.slower(n) if n != base.threads else 1) / n
     reading = ratio(source_bytes, rates.read(n))
     if row.place == "memory":
-        seconds = max(reading + computing + ratio(row.n_bytes, rates.write(n)), ratio(row.largest, rates.write(1)))
+        files = row.n_bytes / row.largest if row.largest else n
+        seconds = reading + computing + ratio(row.n_bytes, rates.write(min(n, max(files, 1))))
     elif row.place == "disk":
         seconds = max(reading + computing, ratio(row.n_bytes, rates.disk_write))
     else:

@@ -39,10 +39,10 @@ fixed = row("tiny int8", "memory", 4, 0, 0.25)
 jobs = [row("int8", "memory", 1, 0, computing=6), row("int8", "memory", 4, 40, largest=10, fixed=fixed, computing=9)]
 other = row("int8", "disk", 4, 40), row("int8", "disk, cold", 4, 40)
 rates = host_model.Rates(limits + jobs + list(other))
-# 20 bytes of source: reading, 8 CPU-seconds on 4 threads which are slower by half, writing; then what is larger.
+# 20 bytes of source: reading, 8 CPU-seconds on 4 threads which are slower by half, writing as many files as threads; then two.
 assert host_model.seconds_of(rates, jobs[1], 20) == 2 + 3 + 2 + 0.25
-jobs[1].largest = 50
-assert host_model.seconds_of(rates, jobs[1], 20) == 10 + 0.25
+jobs[1].largest = 20
+assert host_model.seconds_of(rates, jobs[1], 20) == 2 + 3 + 4 + 0.25
 assert [host_model.seconds_of(rates, job, 20) for job in other] == [20, 20]
 P
 expect 1 "half of what is free" host --size 1000000
