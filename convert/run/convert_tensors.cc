@@ -63,13 +63,23 @@ std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done
 // The order in which units are handed out: those of so many files at a time, the next one of the
 // file that has had the fewest bytes; a file without further units makes room for the next. Kernels
 // let one thread write into a file at a time, so a single file is as fast as one core copies.
-std::vector<std::size_t> order_of(const std::vector<WorkUnit>& units, std::size_t n_files) {
+// Before them come units that would take a thread more than half of its share of the job: begun
+// late, one of them is what all other threads wait for in the end.
+std::vector<std::size_t> order_of(const std::vector<WorkUnit>& units, const MemoryPlan& memory) {
   struct Lane {
     std::size_t next, end;
     std::uint64_t n_bytes;
   };
   std::vector<Lane> lanes;
   std::vector<std::size_t> order;
+  std::uint64_t whole = 0;
+  for (const WorkUnit& unit : units) whole += unit.n_bytes;
+  const auto is_long = [&](std::size_t unit) {
+    return units[unit].n_bytes > whole / (2 * memory.threads);
+  };
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (is_long(i)) order.push_back(i);
+  }
   std::size_t begin = 0;  // of the next file's units
   const auto open = [&](std::uint64_t n_bytes) {
     if (begin == units.size()) return;
@@ -78,11 +88,14 @@ std::vector<std::size_t> order_of(const std::vector<WorkUnit>& units, std::size_
     lanes.push_back({.next = begin, .end = end, .n_bytes = n_bytes});
     begin = end;
   };
-  while (lanes.size() < n_files && begin < units.size()) open(0);
+  while (lanes.size() < memory.files_at_once && begin < units.size()) open(0);
   while (!lanes.empty()) {
     const auto lane = std::ranges::min_element(lanes, {}, &Lane::n_bytes);
-    lane->n_bytes += units[lane->next].n_bytes;
-    order.push_back(lane->next++);
+    if (!is_long(lane->next)) {
+      lane->n_bytes += units[lane->next].n_bytes;
+      order.push_back(lane->next);
+    }
+    ++lane->next;
     if (lane->next < lane->end) continue;
     const std::uint64_t n_bytes = lane->n_bytes;
     lanes.erase(lane);
@@ -128,7 +141,7 @@ class Worker {
 // order whatever the threads did.
 std::exception_ptr run_units(RunContext& context, WindowWriter& writer, const TensorRun& run,
                              const std::vector<WorkUnit>& units) {
-  const std::vector<std::size_t> order = order_of(units, run.memory.files_at_once);
+  const std::vector<std::size_t> order = order_of(units, run.memory);
   std::atomic<std::size_t> next = 0, failed = units.size();
   std::mutex mutex;
   std::exception_ptr failure;
