@@ -64,7 +64,8 @@ std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done
 // file that has had the fewest bytes; a file without further units makes room for the next. Kernels
 // let one thread write into a file at a time, so a single file is as fast as one core copies.
 // Before them come units that would take a thread more than half of its share of the job: begun
-// late, one of them is what all other threads wait for in the end.
+// late, one of them is what all other threads wait for in the end. Not where files are written one
+// after another, so that the source's can be deleted in between.
 std::vector<std::size_t> order_of(const std::vector<WorkUnit>& units, const MemoryPlan& memory) {
   struct Lane {
     std::size_t next, end;
@@ -75,7 +76,7 @@ std::vector<std::size_t> order_of(const std::vector<WorkUnit>& units, const Memo
   std::uint64_t whole = 0;
   for (const WorkUnit& unit : units) whole += unit.n_bytes;
   const auto is_long = [&](std::size_t unit) {
-    return units[unit].n_bytes > whole / (2 * memory.threads);
+    return memory.files_at_once > 1 && units[unit].n_bytes > whole / (2 * memory.threads);
   };
   for (std::size_t i = 0; i < units.size(); ++i) {
     if (is_long(i)) order.push_back(i);
