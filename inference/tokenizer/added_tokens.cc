@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {
