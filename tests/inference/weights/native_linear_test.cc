@@ -225,8 +225,8 @@ TEST_P(NativeLinear, IsTheFormulaOfItsSchemeAndActivations) {
   for (const LogicalTensor& tensor : source.tensors()) {
     if (tensor.encoding.scheme != target.storage->scheme || tensor.shape.size() != 2) continue;
     // A layer of each kind: dense, mixture, MTP.
-    const bool is_chosen = tensor.layer && (*tensor.layer == 0 || *tensor.layer == 5 ||
-                                            (*tensor.layer == 2 && tensor.expert == 3U));
+    const bool is_chosen = tensor.layer && (*tensor.layer == 0 || *tensor.layer == 2 ||
+                                            (*tensor.layer == 1 && tensor.expert == 3U));
     if (!is_chosen) continue;
     const std::size_t n = tensor.shape[0], k = tensor.shape[1];
     const std::vector<float> x = inputs(k);

@@ -17,7 +17,7 @@ inline const std::filesystem::path& variant(const Target& target) {
   static std::map<std::string, std::filesystem::path> made;
   const auto [place, is_new] = made.try_emplace(target.name(), directory / target.name());
   if (is_new) {
-    Conversion conversion(tiny_v32(), place->second);
+    Conversion conversion(small_v32(), place->second);
     target.apply(conversion.recipe);
     if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = kInputScale;
     conversion.recipe.choices.quantize_attention = true;
