@@ -163,8 +163,9 @@ begin_stopped() {
   shift
   INGOT_FAULTS=$point LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" "$@" --progress never --mem-limit 64MiB >/dev/null 2>"$work/first" &
   first=$!
-  while state=$(sed 's/.*) //; s/ .*//' "/proc/$first/stat" 2>/dev/null) && [ "$state" != T ]; do
+  while read -r _ _ state _ 2>/dev/null <"/proc/$first/stat" && [ "$state" != T ]; do
     [ "$state" != Z ] || { fail "$point: $(cat "$work/first")"; return; }
+    sleep 0.01
   done
 }
 
@@ -218,7 +219,7 @@ done
 parts 2 "${quantized[@]}"
 INGOT_FAULTS=rename:STOP:3:3 LD_PRELOAD=$library "$ingot" join "$work/out" --progress never >/dev/null 2>&1 &
 first=$!
-while [ "$(sed 's/.*) //; s/ .*//' "/proc/$first/stat")" != T ]; do :; done
+while read -r _ _ state _ <"/proc/$first/stat" && [ "$state" != T ]; do sleep 0.01; done
 kill -9 $first
 wait $first 2>/dev/null
 quiet "$ingot" join "$work/out" --progress never
