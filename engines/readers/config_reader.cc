@@ -71,6 +71,13 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& fact
   for (std::size_t i = 0; i < facts.modules.size(); ++i) {
     if (role_of(*facts.modules[i].tensor) == Role::kSharedDown) shared_downs_.push_back(i);
   }
+  if (facts_.quantization != nullptr) {
+    fp4_experts_ = has_fp4_experts();
+    list_ = exemption_key(*facts_.quantization, engine_);
+    method_scheme_ = scheme_of_method();
+    const std::string method = method_of(*facts_.quantization);
+    because_ = fmt::format("quant_method {}", method.empty() ? "(none)" : method);
+  }
   const std::string_view dialect = checkpoint.dialect().name;
   if (dialect == "modelopt") {
     read_modelopt();
@@ -128,20 +135,15 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const bool is_expert = is_routed_expert(role);
   const bool is_mxfp4 = checkpoint_.dialect().name == "mxfp4";
   if (is_mxfp4 && !is_expert) return plain("not an expert");
-  const SchemeId scheme = is_mxfp4                         ? SchemeId::kMxfp4
-                          : is_expert && has_fp4_experts() ? scheme_of_fp4_experts(module)
-                                                           : scheme_of_method();
-  const char* key = exemption_key(*facts_.quantization, engine_);
+  const SchemeId scheme = is_mxfp4                    ? SchemeId::kMxfp4
+                          : is_expert && fp4_experts_ ? scheme_of_fp4_experts(module)
+                                                      : method_scheme_;
   const Listed listed = !listed_.empty() ? listed_[built_.module_of(layer)]
                         : formats::is_exempt(checkpoint_.config(), module.tensor->name, exempt_)
                             ? Listed::kYes
                             : Listed::kNo;
-  const std::string method = method_of(*facts_.quantization);
-  if (listed == Listed::kTorn) return torn(built, key);
-  return listed == Listed::kYes
-             ? plain(key)
-             : quantized(scheme,
-                         fmt::format("quant_method {}", method.empty() ? "(none)" : method));
+  if (listed == Listed::kTorn) return torn(built, list_);
+  return listed == Listed::kYes ? plain(list_) : quantized(scheme, because_);
 }
 
 // compressed-tensors.
@@ -285,7 +287,7 @@ void ConfigReader::read_fp8() {
   if (engine_ == Engine::kTransformers) return read_fp8_in_transformers();
   if (engine_ == Engine::kDeepseek) return;  // it reads no list
   if (!is_vllm(engine_) && !is_sglang()) {
-    exempt_ = strings_at(block, exemption_key(block, engine_));
+    exempt_ = strings_at(block, list_);
     std::ranges::sort(exempt_);
     return;
   }
@@ -301,8 +303,7 @@ void ConfigReader::read_fp8() {
   } else if (has_block && scheme != "dynamic") {
     refusal_ = "activation_scheme static with weight_block_size";
   }
-  const char* key = exemption_key(block, engine_);
-  exempt_ = strings_at(block, key);
+  exempt_ = strings_at(block, list_);
   if (is_sglang()) {
     // It looks for each with and without `model.` before it: fp8.py:318.
     const std::vector<std::string> given = std::exchange(exempt_, {});

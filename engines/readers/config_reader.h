@@ -95,6 +95,10 @@ class ConfigReader {
   std::vector<std::size_t> shared_downs_;  ///< numbers of the modules with that role
   std::string refusal_;
   std::string silence_;                    ///< why it takes every layer for plain, or empty
+  bool fp4_experts_ = false;
+  const char* list_ = nullptr;             ///< the key of DeepSeek's list
+  SchemeId method_scheme_{};               ///< by quant_method and block
+  std::string because_;                    ///< of a scheme that quant_method gives
   std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
   std::vector<Listed> listed_;             ///< in it, by the number of the built module
   std::vector<Belief> grouped_;            ///< by config_groups, by the same number

@@ -240,7 +240,7 @@ Belief ConfigReader::by_transformers(std::size_t number) const {
   if (transformers_->list == nullptr && role == Role::kHead) return plain("no list");
   if (transformers_->list != nullptr && listed_[built_.module_of(number)] == Listed::kYes)
     return plain(transformers_->list);
-  if (is_of_experts && has_fp4_experts()) return {"mxfp4", "expert_dtype"};
+  if (is_of_experts && fp4_experts_) return {"mxfp4", "expert_dtype"};
   return {transformers_->has_blocks ? "fp8-block" : "fp8-tensor", "quant_method fp8"};
 }
 
