@@ -33,7 +33,6 @@ OutputFiles::OutputFiles(StagedFiles& staged, std::vector<File> files, bool dire
                          std::size_t max_open)
     : staged_(staged),
       directory_(staged.directory()),
-      in_memory_(is_tmpfs(directory_)),
       direct_(direct),
       max_open_(max_open == 0 ? default_max_open() : max_open) {
   for (File& file : files) {
@@ -72,7 +71,7 @@ void OutputFiles::open(Slot& slot) {
   const std::filesystem::path path = directory_ / slot.name;
   if (!slot.was_open) prepare_folders(std::filesystem::path(slot.name).parent_path());
   slot.buffered = slot.was_open ? staged_.reopen(slot.name, 0) : staged_.open(slot.name);
-  const bool on_disk = slot.was_open || !in_memory_;
+  const bool on_disk = slot.was_open || !is_tmpfs(directory_);
   if (!slot.was_open && on_disk && !slot.buffered.reserve(slot.n_bytes)) has_reserved_ = false;
   if (slot.was_open ? slot.has_direct : direct_ && on_disk) {
     try {

@@ -64,8 +64,6 @@ class OutputFiles {
   [[nodiscard]] const std::string& name(std::uint32_t file) const { return slots_[file].name; }
   [[nodiscard]] std::uint64_t n_bytes(std::uint32_t file) const { return slots_[file].n_bytes; }
   [[nodiscard]] std::size_t count() const { return slots_.size(); }
-  /// Whether the files are in a tmpfs: writing is copying.
-  [[nodiscard]] bool are_in_memory() const { return in_memory_; }
   /// Whether any file has been opened for direct I/O.
   [[nodiscard]] bool uses_direct() const { return direct_used_; }
   /// Whether the bytes of every file that was opened are reserved on the disk.
@@ -92,7 +90,6 @@ class OutputFiles {
 
   StagedFiles& staged_;
   const std::filesystem::path directory_;
-  const bool in_memory_;
   bool direct_;
   std::atomic<bool> has_reserved_ = true, direct_used_ = false;
   std::size_t max_open_;

@@ -14,9 +14,6 @@ namespace {
 constexpr std::uint64_t kDirectAlignment = 4096;
 // Small windows share their memory, for the sake of huge pages.
 constexpr std::size_t kAllocationBytes = std::size_t{2} << 20;
-// In windows of a file that a thread writes at a time. One that writes little waits for the lock
-// more than it writes.
-constexpr std::uint64_t kWrittenAtOnce = std::uint64_t{8} << 20;
 // Disks make the writes of many files durable in little more time than those of one.
 constexpr std::size_t kSyncThreads = 8;
 
@@ -138,23 +135,19 @@ WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offs
   if (failure_) std::rethrow_exception(failure_);
   ++window.pins;
   unset_idle(window);
+  if (!free_buffers_.empty() || !ready_.empty() || window.n_waiting > 0) wake(window);
   const std::uint64_t begin = offset - window.start;
   const std::uint64_t n = std::min(n_bytes, window.length - begin);
-  const Lease lease{.bytes = window.buffer.subspan(begin, n), .file = file, .offset = offset};
-  const bool wakes_all = window.n_waiting > 0;
-  const bool wakes = wakes_all || !free_buffers_.empty() || !ready_.empty();
-  lock.unlock();
-  if (wakes) wake(wakes_all);
-  return lease;
+  return {.bytes = window.buffer.subspan(begin, n), .file = file, .offset = offset};
 }
 
 // One thread that waits has something to do now; where some want this very window, they have.
-void WindowWriter::wake(bool all) {
-  all ? freed_.notify_all() : freed_.notify_one();
+void WindowWriter::wake(const Window& window) {
+  window.n_waiting > 0 ? freed_.notify_all() : freed_.notify_one();
 }
 
 void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   open_items_.try_emplace(item, 1);
   Window& window = window_for(lease.file, lease.offset / options_.window_bytes);
   if (std::find(window.items.rbegin(), window.items.rend(), item) == window.items.rend()) {
@@ -173,22 +166,13 @@ void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
   --window.pins;
   if (window.filled == window.length) {
     window.busy = true;
-    Progress& progress = progress_[lease.file];
-    progress.complete.push_back(&window);
+    progress_[lease.file].complete.push_back(&window);
     ++n_complete_;
-    if (files_.are_in_memory() && progress.writing == 0) {
-      // Writing is copying, from this thread's cache.
-      write_some(lock, lease.file);
-      lock.unlock();
-      return sync_if_due(false);
-    }
     offer(lease.file);
   } else if (window.pins == 0) {
     set_idle(window);
   }
-  const bool wakes_all = window.n_waiting > 0;
-  lock.unlock();
-  wake(wakes_all);
+  wake(window);
 }
 
 void WindowWriter::finish_item(std::uint32_t item) {
@@ -214,22 +198,14 @@ void WindowWriter::offer(std::uint32_t file) {
 
 bool WindowWriter::write_one(std::unique_lock<std::mutex>& lock) {
   if (ready_.empty()) return false;
-  write_some(lock, ready_.front());
+  Progress& file = progress_[ready_.front()];
+  ready_.pop_front();
+  file.is_ready = false;
+  Window* window = file.complete.front();
+  file.complete.pop_front();
+  --n_complete_;
+  write_out(lock, *window);
   return true;
-}
-
-void WindowWriter::write_some(std::unique_lock<std::mutex>& lock, std::uint32_t file) {
-  Progress& progress = progress_[file];
-  if (std::exchange(progress.is_ready, false)) std::erase(ready_, file);
-  // Direct writes of one file overlap.
-  const std::uint64_t most = files_.uses_direct() ? 1 : kWrittenAtOnce / options_.window_bytes;
-  std::vector<Window*> windows;
-  do {
-    windows.push_back(progress.complete.front());
-    progress.complete.pop_front();
-  } while (!progress.complete.empty() && windows.size() < most);
-  n_complete_ -= windows.size();
-  write_out(lock, windows);
 }
 
 // Frees the buffer that was idle longest by writing its bytes. False when the caller must wait
@@ -241,26 +217,27 @@ bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
   victim->partial = true;
   victim->busy = true;
   spilled_.fetch_add(1, std::memory_order_relaxed);
-  write_out(lock, {&victim, 1});
+  write_out(lock, *victim);
   return true;
 }
 
 // Without the lock meanwhile.
-void WindowWriter::write_out(std::unique_lock<std::mutex>& lock, std::span<Window* const> windows) {
-  const std::uint32_t file = windows.front()->key.first;
+void WindowWriter::write_out(std::unique_lock<std::mutex>& lock, Window& window) {
+  const std::uint32_t file = window.key.first;
   ++writing_;
   ++progress_[file].writing;
   offer(file);
   lock.unlock();
   std::exception_ptr failure;
   try {
-    for (Window* window : windows) write_window(*window);
+    write_window(window);
   } catch (...) {
     failure = std::current_exception();
   }
   lock.lock();
   --writing_;
   --progress_[file].writing;
+  window.busy = false;
   offer(file);
   if (stopping_) queued_.notify_all();
   if (failure) {
@@ -268,7 +245,7 @@ void WindowWriter::write_out(std::unique_lock<std::mutex>& lock, std::span<Windo
     freed_.notify_all();
     std::rethrow_exception(failure);
   }
-  for (Window* window : windows) complete_write(*window);
+  complete_write(window);
 }
 
 void WindowWriter::write_window(Window& window) {
@@ -324,8 +301,7 @@ void WindowWriter::complete_write(Window& window) {
   }
   window.items.clear();
   window.ranges.clear();
-  window.busy = false;
-  wake(window.n_waiting > 0);
+  wake(window);
   if (window.filled == window.length) windows_.erase(window.key);
 }
 

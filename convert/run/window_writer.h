@@ -126,16 +126,15 @@ class WindowWriter final : public ByteSink {
   bool attach(Window& window);
   void make_buffers();
   void offer(std::uint32_t file);
-  void wake(bool all);
+  void wake(const Window& window);
   void set_idle(Window& window);
   void unset_idle(Window& window);
   bool evict_one(std::unique_lock<std::mutex>& lock);
   bool write_one(std::unique_lock<std::mutex>& lock);
-  void write_some(std::unique_lock<std::mutex>& lock, std::uint32_t file);
   void write_window(Window& window);
   static void write_whole(const OutputFiles::Use& file, const Window& window);
   static void write_ranges(const OutputFiles::Use& file, Window& window);
-  void write_out(std::unique_lock<std::mutex>& lock, std::span<Window* const> windows);
+  void write_out(std::unique_lock<std::mutex>& lock, Window& window);
   void complete_write(Window& window);
   void sync_if_due(bool force);
   void run_writer();

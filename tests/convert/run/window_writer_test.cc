@@ -233,7 +233,7 @@ TEST(WindowWriter, ProducersWriteWhatWaits) {
     write_range(writer, range);
     writer.finish_item(range.item);
   }
-  EXPECT_GE(writer.written().n_bytes, 5 * kLargeWindow);
+  EXPECT_EQ(writer.written().n_bytes, 5 * kLargeWindow);
   writer.help();
   EXPECT_EQ(writer.written().n_bytes, 8 * kLargeWindow);
   writer.finish();
