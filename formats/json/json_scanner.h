@@ -96,7 +96,7 @@ class JsonScanner {
     return true;
   }
 
-  /// Behind the ASCII signs that stand for themselves in a string, eight at a time.
+  /// Skips the ASCII characters of a string that need no decoding, eight at a time.
   static const char* behind_plain(const char* at, const char* end) {
     constexpr std::uint64_t kOnes = 0x0101010101010101;
     for (; end - at >= 8; at += 8) {

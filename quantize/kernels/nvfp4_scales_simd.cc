@@ -175,7 +175,7 @@ struct Candidate {
 };
 
 /// The square of the error of `w` in E2M1; kCuts where w may be 7 or more times the scale, which
-/// rounding alone would take beyond 6.
+/// rounding without a cut would give more than 6.
 template <bool kCuts>
 HWY_INLINE Floats square_of_rest(Floats w, const Candidate& scale) {
   Floats y = hn::Mul(w, scale.reciprocal);

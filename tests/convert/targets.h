@@ -118,23 +118,23 @@ inline std::string target_name(const ::testing::TestParamInfo<Target>& row) {
   return test_name(row.param.name());
 }
 
+inline std::filesystem::path cast_to_bf16(const std::filesystem::path& source,
+                                          const std::filesystem::path& output) {
+  Conversion(source, output).run();
+  return output;
+}
+
 /// The example cast to BF16 by us, made once per process.
 inline const std::filesystem::path& tiny_bf16() {
   static const TempDir directory;
-  static const std::filesystem::path path = [] {
-    Conversion(tiny_v32(), directory / "bf16").run();
-    return directory / "bf16";
-  }();
+  static const std::filesystem::path path = cast_to_bf16(tiny_v32(), directory / "bf16");
   return path;
 }
 
 /// The same of the small one.
 inline const std::filesystem::path& small_bf16() {
   static const TempDir directory;
-  static const std::filesystem::path path = [] {
-    Conversion(small_v32(), directory / "bf16").run();
-    return directory / "bf16";
-  }();
+  static const std::filesystem::path path = cast_to_bf16(small_v32(), directory / "bf16");
   return path;
 }
 
