@@ -37,8 +37,8 @@ std::size_t page_width() {
 }
 
 std::string overview() {
-  constexpr std::size_t kNameColumns =
-      19;  // columns of the longest, and the gap before its summary
+  // As many as the longest name has, and the gap before its summary.
+  constexpr std::size_t kNameColumns = 19;
   std::string text;
   const auto line = [&](std::string_view name, std::string_view summary) {
     const auto lines =

@@ -100,11 +100,11 @@ class JsonScanner {
   static const char* behind_plain(const char* at, const char* end) {
     constexpr std::uint64_t kOnes = 0x0101010101010101;
     for (; end - at >= 8; at += 8) {
-      std::uint64_t signs = 0;
-      std::memcpy(&signs, at, sizeof(signs));
+      std::uint64_t bytes = 0;
+      std::memcpy(&bytes, at, sizeof(bytes));
       // The top bit of a byte is set by its own one, or where the difference goes below zero.
-      const std::uint64_t found = signs | (signs - kOnes * ' ') | ((signs ^ kOnes * '"') - kOnes) |
-                                  ((signs ^ kOnes * '\\') - kOnes);
+      const std::uint64_t found = bytes | (bytes - kOnes * ' ') | ((bytes ^ kOnes * '"') - kOnes) |
+                                  ((bytes ^ kOnes * '\\') - kOnes);
       if ((found & kOnes << 7) != 0) break;
     }
     return std::find_if_not(at, end, [](char c) {
