@@ -1,10 +1,14 @@
 """Random cases. A case is a pure function of its seed: words of commands, and what the judge has to know of them."""
 
 import glob
+import json
 import os
 import random
 from dataclasses import dataclass, field
 
+from config_files import EXPERTS
+from container import text_config
+from made import draw_made
 from targets import PLAIN, Target, back_to_release, draw_target
 
 SYNTH_FAMILIES = ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "qwen3_moe"]
@@ -55,8 +59,16 @@ def _fixtures(golden):
     return found
 
 
+def _has_experts(folder):
+    with open(os.path.join(folder, "config.json")) as file:
+        config = text_config(json.load(file))
+    return any(EXPERTS.search(key) for key in config)
+
+
 def _source(draw, golden):
-    kind = draw.choices(["synth", "widened", "fixture"], [45, 25, 30])[0]
+    kind = draw.choices(["synth", "widened", "fixture", "made"], [25, 15, 20, 40])[0]
+    if kind == "made":
+        return draw_made(draw)
     fixtures = _fixtures(golden)
     if kind == "fixture":
         name = draw.choice(sorted(fixtures))
@@ -67,12 +79,15 @@ def _source(draw, golden):
             "family": generic,
             "has_codes": "fp8" in name or "kimi_k2" in name,
             "is_stacked": any(word in name for word in STACKED),
+            "has_experts": _has_experts(fixtures[name]),
         }
     if kind == "widened":
         names = [name for name in sorted(fixtures) if name.startswith(("families", "forward", "arch"))]
+        folder = fixtures[draw.choice(names)]
         return {
             "kind": kind,
-            "config": os.path.join(fixtures[draw.choice(names)], "config.json"),
+            "config": os.path.join(folder, "config.json"),
+            "has_experts": _has_experts(folder),
             "factors": draw.choice([[4], [2, 4], [2, 3, 4, 5]]),
             "factor_seed": draw.randrange(1 << 30),
             "words": ["--seed", str(draw.randrange(1000)), "--shards", str(draw.randint(1, 4))],
@@ -126,9 +141,11 @@ def _limits(draw):
     return words + [flag for flag in ["--buffered", "--read-back"] if draw.random() < 0.25]
 
 
-def _topology(draw):
+def _topology(draw, source):
     tp, ep, pp = draw.choice(
         [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 4, 1), (2, 4, 1), (4, 1, 1), (2, 2, 2), (1, 1, 2), (1, 2, 2)]
+        if source.get("has_experts", True)
+        else [(2, 1, 1), (2, 1, 1), (4, 1, 1), (2, 1, 2), (1, 1, 2)]
     )
     words = ["--tp", str(tp), "--ep", str(ep)] + (["--pp", str(pp)] if pp > 1 else [])
     if ep > 1 and draw.random() < 0.2:
@@ -169,10 +186,10 @@ def _variants(draw, source, target):
             variant["kills"] = _kills(draw) if draw.random() < 0.5 else []
         elif kind == "slices":
             variant.update(
-                _topology(draw),
+                _topology(draw, source),
                 kills=_kills(draw) if draw.random() < 0.3 else [],
                 anew=draw.random() < 0.3,
-                recut=_topology(draw)["words"],
+                recut=_topology(draw, source)["words"],
             )
         elif kind == "native":
             variant["words"] = ["--layout", "deepseek-mp", "--mp", str(draw.choice([1, 2, 4]))]

@@ -11,6 +11,8 @@ BYTES_OF = {
     "I8": 1,
     "F8_E4M3": 1,
     "F8_E5M2": 1,
+    "F8_E4M3FNUZ": 1,
+    "F8_E5M2FNUZ": 1,
     "F8_E8M0": 1,
     "I16": 2,
     "U16": 2,
@@ -57,6 +59,35 @@ def read_file(path):
             Stored(name, facts["dtype"], tuple(facts["shape"]), data[at + begin : at + end], path, at + begin)
         )
     return tensors
+
+
+def write_file(path, tensors, metadata=None):
+    """One file of tensors: (dtype, shape, bytes) by name."""
+    header, begin = {"__metadata__": metadata or {"format": "pt"}}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + len(data)]}
+        begin += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.writelines(data for _, _, data in tensors.values())
+
+
+def write_checkpoint(folder, files, config):
+    """A checkpoint of these files of tensors, with an index if there are several."""
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=2)
+    names = [f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, len(files) + 1)]
+    if len(files) == 1:
+        names = ["model.safetensors"]
+    for name, tensors in zip(names, files):
+        write_file(os.path.join(folder, name), tensors)
+    if len(files) > 1:
+        home = {tensor: name for name, tensors in zip(names, files) for tensor in tensors}
+        with open(os.path.join(folder, "model.safetensors.index.json"), "w") as file:
+            json.dump({"metadata": {}, "weight_map": home}, file)
 
 
 def weights_files(folder):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Random conversions, judged by decoding every tensor in NumPy, and by bytes against other ways to the same output.
 
-    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--without KIND] [--keep FOLDER] [--verbose] [--verdicts]
+    differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--jobs N] [--without KIND] [--keep FOLDER]
+        [--verbose] [--verdicts]
 
 GOLDEN is tests/golden, LIBRARY what tests/support/faults.c becomes; without it no run is killed. A case is a pure
 function of its seed. Where one fails, its commands are printed. `--seeds 17 --keep DIR --verbose` repeats one, and
@@ -15,6 +16,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
+from multiprocessing import Pool
 
 try:
     import numpy
@@ -23,8 +26,11 @@ except ImportError:
 
 from case import VARIANTS, make_case
 from config_files import write_widened
+from families import FAMILIES
+from forms import FORMS
 from job import Refused, Shell, Wrong
 from judge import Model, judge
+from made import write_made
 from salt import salt
 from statistics_file import write_statistics
 from targets import STATISTICS
@@ -46,6 +52,12 @@ def make_source(shell, case):
     if source["kind"] == "fixture":
         shell.note(f"cp -r {source['folder']} source; chmod -R u+w source")
         shutil.copytree(source["folder"], shell.path("source"), copy_function=shutil.copyfile)
+    elif source["kind"] == "made":
+        shell.note(
+            f"cd {shlex.quote(os.path.dirname(os.path.abspath(__file__)))}; python3 -c "
+            f"\"import made; made.write_made({source}, '{shell.path('source')}')\"; cd -"
+        )
+        write_made(source, shell.path("source"))
     else:
         words = list(source["words"])
         if source["kind"] == "widened":
@@ -106,6 +118,8 @@ def run_case(shell, case, counts, reasons, verdicts=False, without=None):
         shell.make(output, "convert", source, output, *target.words, may_refuse=True)
         complaints = judge(shell.path(source), shell.path(output), target.choices)
         counts["conversions"] += 1
+        if case.source["kind"] == "made":
+            counts.update([f"of form {case.source['form']}", f"of family {case.source['config']['model_type']}"])
         if complaints:
             raise Wrong(
                 f"{output}, {len(complaints)} complaints: "
@@ -129,8 +143,9 @@ def run_case(shell, case, counts, reasons, verdicts=False, without=None):
         cleanup(shell)
 
 
-def run_seed(arguments, seed, counts, reasons):
-    """The fault as text, or None; and the commands."""
+def run_seed(arguments, seed):
+    """The seed; the fault as text, or None; the commands; what was done how often; reasons of refusals."""
+    counts, reasons = Counter(), Counter()
     folder = arguments.keep or tempfile.mkdtemp(prefix=f"ingot-differential-{seed}-")
     os.makedirs(folder, exist_ok=True)
     shell, fault = Shell(arguments.ingot, arguments.faults, folder), None
@@ -147,7 +162,7 @@ def run_seed(arguments, seed, counts, reasons):
     counts["times killed"] += shell.n_killed
     if not arguments.keep:
         shutil.rmtree(folder, ignore_errors=True)
-    return fault, shell.lines
+    return seed, fault, shell.lines, counts, reasons
 
 
 def seeds_of(text):
@@ -162,20 +177,28 @@ def main():
     parser.add_argument("--faults", type=os.path.abspath)
     parser.add_argument("--without", help="a kind of variant that is left out")
     parser.add_argument("--seeds", type=seeds_of, default=range(10))
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--keep", type=os.path.abspath)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--verdicts", action="store_true")
     arguments = parser.parse_args()
     counts, reasons, n_wrong = Counter(), Counter(), 0
-    for seed in arguments.seeds:
-        fault, lines = run_seed(arguments, seed, counts, reasons)
-        if fault or arguments.verbose:
-            print(f"seed {seed}: {fault or 'right'}", *lines, sep="\n    ", flush=True)
-        n_wrong += bool(fault)
+    with Pool(arguments.jobs) as pool:
+        for seed, fault, lines, own_counts, own_reasons in pool.imap(partial(run_seed, arguments), arguments.seeds):
+            if fault or arguments.verbose:
+                print(f"seed {seed}: {fault or 'right'}", *lines, sep="\n    ", flush=True)
+            n_wrong += bool(fault)
+            counts += own_counts
+            reasons += own_reasons
     n = len(arguments.seeds)
     print(f"{n} cases, {n_wrong} wrong: " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
     for reason, count in reasons.most_common(20 if arguments.verbose or n > 50 else 0):
         print(f"  {count} refused: {reason}")
+    rows = [f"of form {form.name}" for form in FORMS] + [f"of family {family.type}" for family in FAMILIES]
+    never = [row for row in rows if n >= 1000 and not counts[row]]
+    if never:
+        print(f"no conversion was judged {', '.join(never)}")
+        n_wrong += 1
     n_variants = sum(counts[kind] for kind in VARIANTS)
     n_variants_refused = sum(counts[kind + " refused"] for kind in VARIANTS)
     is_too_little = counts["refused"] > MOST_REFUSED * n

@@ -9,8 +9,10 @@ from container import text_config
 # Stacks of a family: whether plain ones are input-major, and whether gate and up rows alternate.
 FORMS = {"llama4": (True, False), "gpt_oss": (True, True), "inkling": (False, True)}
 STACK = re.compile(r"^(.*\.experts)\.(gate_up_proj|down_proj|w13_weight|w2_weight)(_bias)?$")
-SINGLE_STACK = re.compile(r"^(.*\.moe)\.(gate_proj|up_proj|down_proj)\.weight$")
-MEMBERS = {"gate_up_proj": ["gate_proj", "up_proj"], "w13_weight": ["gate_proj", "up_proj"], "w2_weight": ["down_proj"]}
+SINGLE_STACK = re.compile(r"^(.*(?<!\.experts))\.(gate_proj|up_proj|down_proj|input_linear|output_linear)\.weight$")
+GATE_AND_UP = ["gate_proj", "up_proj"]
+MEMBERS = {"gate_up_proj": GATE_AND_UP, "w13_weight": GATE_AND_UP, "input_linear": GATE_AND_UP}
+MEMBERS.update({"w2_weight": ["down_proj"], "output_linear": ["down_proj"]})
 
 
 def form_of(config):
@@ -29,7 +31,7 @@ def members_of(name, n_dimensions):
         return [(found[1] + ".", f".{member}.{kind}") for member in MEMBERS.get(found[2], [found[2]])]
     found = SINGLE_STACK.match(name)
     if found and n_dimensions == 3:
-        return [(found[1] + ".experts.", f".{found[2]}.weight")]
+        return [(found[1] + ".experts.", f".{member}.weight") for member in MEMBERS.get(found[2], [found[2]])]
     return []
 
 

@@ -147,8 +147,10 @@ def judge_search(weight, values, candidates, choices):
         error = errors_of(values, decoded, weight.block, importance)
         best = error if best is None else np.minimum(best, error)
     own = errors_of(values, weight.values, weight.block, importance)
-    # Errors are summed in FP32 or in another order there.
-    return own > best * (1 + 1e-4) + 1e-300
+    # Errors are differences of FP32 quotients there, each rounded twice, and summed in another order.
+    quotients = np.abs(values.astype(np.float64)) * np.abs(values.astype(np.float64) - weight.values)
+    slack = blocks_of(quotients if importance is None else quotients * importance, weight.block).sum(-1) * 2.0**-20
+    return own > best * (1 + 1e-4) + slack + 1e-300
 
 
 def judge_scales(weight, values, choices, peers, source_scheme):

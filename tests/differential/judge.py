@@ -13,6 +13,8 @@ from statistics_file import judge_input_scale
 from weights import first_mtp_layer, logical_tensors, whole_numbers
 
 ROUTED = re.compile(r"\.(?:experts\.\d+)\.(?:gate_proj|up_proj|down_proj)\.weight$")
+# Matrices of a model without experts; every target of default recipes takes them.
+DENSE = re.compile(r"\.layers\.\d+\.(?:self_attn|mlp)\.(?:[qkvo]|qkv|gate|up|down|gate_up)_proj\.weight$")
 # Never quantized by any recipe, whatever the family.
 NEVER = re.compile(r"(?:norm|embed_tokens|embed|mlp\.gate|router)\.weight$")
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
@@ -32,6 +34,8 @@ WRITTEN = {
     ("modelopt", "nvfp4"): {"weight_scale": "F8_E4M3", "weight_scale_2": "F32"},
     ("modelopt", "fp8-tensor"): {"weight_scale": "F32"},
     ("modelopt", "fp8-channel"): {"weight_scale": "F32"},
+    ("modelopt", "fp8-block"): {"weight_scale": "F32"},
+    ("modelopt", "mxfp8"): {"weight_scale": "U8"},
     ("modelslim", "int8-channel"): {"weight_scale": "F32", "weight_offset": "F32"},
     ("modelslim", "int8-channel", "static"): {"deq_scale": None, "quant_bias": "I32"},
     ("mxfp4", "mxfp4"): {"scales": "U8"},
@@ -219,6 +223,15 @@ def is_left_plain(name, before, source, choices):
     return any(".".join(module[:n]) in listed for n in range(1, len(module) + 1))
 
 
+def rule_of(name, before, choices):
+    """The first rule that selects a tensor and does not spare it: only a role narrows a plain one with more bits."""
+    for rule in choices.get("rules", []):
+        is_spared = before == "f32" and rule["scheme"] in ("bf16", "f16") and "role:" not in rule["selector"]
+        if re.search(rule["names"], name) and not is_spared:
+            return rule
+    return None
+
+
 def judge_schemes(output, source, choices):
     """Which tensors have which scheme, as far as every family has to agree."""
     n_layers, to = first_mtp_layer(source.config), choices.get("to")
@@ -227,14 +240,15 @@ def judge_schemes(output, source, choices):
         scheme, before = output.origin[name].scheme, source.origin[name].scheme if name in source.origin else ""
         if NEVER.search(name) and output.origin[name].is_quantized and scheme != before:
             yield name, f"is never quantized, and became {scheme}"
-        rule = next((rule for rule in choices.get("rules", []) if re.search(rule["names"], name)), None)
-        if rule and ROUTED.search(name):
+        rule = rule_of(name, before, choices)
+        is_taken = ROUTED.search(name) or choices.get("is_dense") and DENSE.search(name)
+        if rule and is_taken:
             wanted = before if rule["scheme"] == "keep" else rule["scheme"]
             if scheme != wanted and not (choices.get("may_be_plain") or rule["scheme"] == "keep"):
                 yield name, f"is {scheme}, the rule {rule['selector']}={rule['scheme']} wants {wanted}"
         elif is_all_plain and output.origin[name].is_quantized and choices.get("mtp") != "keep" and TABLE not in name:
             yield name, f"is {scheme}, everything was to become {to}"
-        elif to and to not in PLAIN and ROUTED.search(name) and not rule:
+        elif to and to not in PLAIN and is_taken and not rule:
             if is_left_plain(name, before, source, choices):
                 if scheme != before:
                     yield name, f"is {scheme}, the source's own list leaves it {before}"
@@ -244,7 +258,7 @@ def judge_schemes(output, source, choices):
                 and not choices.get("may_be_plain")
                 and not choices.get("is_generic")
             ):
-                yield name, f"is {scheme}, routed experts were to become {to}"
+                yield name, f"is {scheme}, and was to become {to}"
 
 
 def judge_config(output, choices):

@@ -7,17 +7,32 @@ import numpy as np
 F32 = np.float32
 
 
-def _e4m3():
-    values = np.zeros(256, F32)
+def _float8(n_mantissa_bits, bias):
+    """All codes as if none of them were special."""
+    values, steps = np.zeros(256, F32), 1 << n_mantissa_bits
     for code in range(128):
-        exponent, mantissa = code >> 3, code & 7
-        values[code] = mantissa * 2.0**-9 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
-    values[127] = np.nan
+        exponent, mantissa = code // steps, code % steps / steps
+        values[code] = mantissa * 2.0 ** (1 - bias) if exponent == 0 else (1 + mantissa) * 2.0 ** (exponent - bias)
     values[128:] = -values[:128]
     return values
 
 
-E4M3 = _e4m3()
+def _with(values, special):
+    for code, value in special.items():
+        values[code] = value
+    return values
+
+
+_NAN = F32(np.nan)
+E4M3 = _with(_float8(3, 7), {0x7F: _NAN, 0xFF: -_NAN})
+_IEEE = {sign | code: np.copysign(_NAN, 64 - sign) for sign in (0, 128) for code in (0x7D, 0x7E, 0x7F)}
+# By dtype. Kinds without a minus zero have the only NaN there.
+FLOAT8 = {
+    "F8_E4M3": E4M3,
+    "F8_E5M2": _with(_float8(2, 15), {**_IEEE, 0x7C: np.inf, 0xFC: -np.inf}),
+    "F8_E4M3FNUZ": _with(_float8(3, 8), {0x80: -_NAN}),
+    "F8_E5M2FNUZ": _with(_float8(2, 16), {0x80: -_NAN}),
+}
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F32)
 
 

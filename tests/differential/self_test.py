@@ -2,7 +2,8 @@
 """self_test.py INGOT GOLDEN: the judge of the differential test is right, and sees faults.
 
 Its decoders give the hashes that other programs recorded of the fixtures. It accepts a right conversion, and complains
-if in the same output one bit of a code is changed, a scale doubled, a tensor missing or two experts exchanged."""
+if in the same output one bit of a code is changed, a scale doubled, a tensor missing or two experts exchanged; of every
+row of forms and families (rows_test.py) too."""
 
 import hashlib
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+import rows_test
 import slices
 from container import read_checkpoint, read_config
 from job import Wrong, require_same_files
@@ -63,6 +65,7 @@ def decoders_agree(golden):
         sorted(golden.glob("families/*.decoded.json"))
         + sorted(golden.glob("*/decoded.json"))
         + sorted(golden.glob("int4/*/decoded.json"))
+        + sorted(golden.glob("other_tools/*/decoded.json"))
     ):
         folder = path.parent if path.name == "decoded.json" else path.with_name(path.name.split(".")[0])
         if "ragged" in folder.name:
@@ -197,6 +200,8 @@ def main():
         run("convert", source, os.path.join(work, "whole"), "--max-shard-size", "1GB", "--quiet")
         run("convert", source, ranks, "--tp", "2", "--ep", "2", "--quiet")
         bytes_are_compared(os.path.join(work, "output0"), os.path.join(work, "whole"))
+        rows_test.forms_are_judged(run, work, expect, Changed)
+        rows_test.families_are_judged(run, work, expect, Changed)
     print(*failures, f"{len(failures)} claims are false", sep="\n")
     return 1 if failures else 0
 

@@ -1,11 +1,10 @@
 """Made-up statistics of activations, as `ingot calibrate` would write them, and what they demand of an output."""
 
-import json
 import random
-import struct
 
 import numpy as np
 
+from container import write_file
 from numbers_of_bits import F32, round_whole
 
 
@@ -28,19 +27,11 @@ def write_statistics(model, seed, path):
         modules[module] = (min(least, F32(0)), max(largest, F32(0)), mean_square)
         parts[module + ".input_min"], parts[module + ".input_max"] = modules[module][:2]
         parts[module + ".input_mean_square"] = mean_square
-    header, data = {"__metadata__": {"ingot_calibration": "1", "documents": "1", "tokens": "1"}}, b""
+    tensors = {}
     for name, values in parts.items():
         content = np.atleast_1d(np.asarray(values, "<f4"))
-        header[name] = {
-            "dtype": "F32",
-            "shape": [content.size],
-            "data_offsets": [len(data), len(data) + 4 * content.size],
-        }
-        data += content.tobytes()
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
+        tensors[name] = ("F32", content.shape, content.tobytes())
+    write_file(path, tensors, {"ingot_calibration": "1", "documents": "1", "tokens": "1"})
     return modules
 
 

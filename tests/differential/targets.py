@@ -6,14 +6,18 @@ from dataclasses import dataclass
 NAMES = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
 # The dialects that hold a scheme, the default first, each with the activations that may be asked for.
 HELD = {
-    "fp8": [("deepseek", ["dynamic"]), ("compressed-tensors", ["dynamic", "weight-only"])],
+    "fp8": [
+        ("deepseek", ["dynamic"]),
+        ("compressed-tensors", ["dynamic", "weight-only"]),
+        ("modelopt", ["weight-only"]),
+    ],
     "fp8-channel": [("compressed-tensors", ["dynamic", "weight-only"]), ("modelopt", ["dynamic"])],
     "fp8-tensor": [("deepseek", ["dynamic"]), ("compressed-tensors", ["dynamic", "static"]), ("modelopt", ["static"])],
     "int8": [("compressed-tensors", ["dynamic", "weight-only", "static"]), ("modelslim", ["dynamic", "static"])],
     "int8-block": [("deepseek", ["dynamic"])],
     "nvfp4": [("compressed-tensors", ["weight-only", "static"]), ("modelopt", ["weight-only", "static"])],
     "mxfp4": [("compressed-tensors", ["weight-only"])],
-    "mxfp8": [("compressed-tensors", ["weight-only"])],
+    "mxfp8": [("compressed-tensors", ["weight-only", "dynamic"]), ("modelopt", ["dynamic"])],
     "int4": [("compressed-tensors", ["weight-only"])],
 }
 # Their searches are judged; other schemes are judged with the scales of amax.
@@ -33,6 +37,13 @@ RULES = [
     ("role:shared-experts", r"\.shared_experts\."),
     ("re:.*layers\\.[01]\\..*down_proj", r"\.layers\.[01]\..*down_proj"),
 ]
+DENSE_RULES = [
+    ("role:dense-mlp", r"\.layers\.\d+\.mlp\."),
+    ("layers:0", r"\.layers\.0\."),
+    ("layers:0 & role:dense-mlp", r"\.layers\.0\.mlp\."),
+    ("role:attention", r"\.self_attn\.[^.]*_proj"),
+    ("re:.*layers\\.[01]\\..*down_proj", r"\.layers\.[01]\..*down_proj"),
+]
 STATISTICS = "statistics.safetensors"
 
 
@@ -45,9 +56,9 @@ class Target:
 
 
 def _rules(draw, to, choices):
-    """Rules in front of the target, with the scheme that the judge demands of routed experts."""
+    """Rules in front of the target, with the scheme that the judge demands of routed experts, or of a dense model."""
     words, known = [], []
-    for selector, names in draw.sample(RULES, draw.choice([1, 1, 2])):
+    for selector, names in draw.sample(DENSE_RULES if choices["is_dense"] else RULES, draw.choice([1, 1, 2])):
         held = ["keep", "bf16", "bf16"]
         has_norms, searches = selector == "layers:0", to in SEARCHED and choices.get("search") != "amax"
         if to in HELD and HELD[to][0][0] == "compressed-tensors" and not has_norms and not searches:
@@ -98,7 +109,8 @@ def _grid(draw, to, choices):
 
 def draw_target(draw, source, has_codes):
     to = draw.choice(ANY_WIDTH if source["kind"] == "fixture" and draw.random() < 0.7 else TARGETS)
-    words, choices = list(source["family"]), {"is_generic": bool(source["family"])}
+    words = list(source["family"])
+    choices = {"is_generic": bool(source["family"]), "is_dense": source.get("is_dense", False)}
     if to == "reshard":
         words += ["--max-shard-size", draw.choice(["300KB", "1MB", "3MB"])]
         if draw.random() < 0.4 and has_codes:
@@ -118,7 +130,7 @@ def draw_target(draw, source, has_codes):
     if draw.random() < 0.25:
         choices["mtp"] = draw.choice(["convert", "bf16", "keep", "drop"])
         words += ["--mtp", choices["mtp"]]
-    if draw.random() < 0.1 and not source["family"]:
+    if draw.random() < 0.1 and not source["family"] and source.get("has_experts", True):
         words += ["--experts", draw.choice(["separate" if source.get("is_stacked") else "stacked", "stacked"])]
     if draw.random() < 0.3 and not source["family"]:
         rules, choices["rules"] = _rules(draw, to, choices)

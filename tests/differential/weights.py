@@ -9,7 +9,7 @@ import numpy as np
 
 from container import quantization_config, text_config
 from int4 import awq_rows, gptq_rows, packed_rows
-from numbers_of_bits import E2M1, E4M3, F32, bf16, e8m0
+from numbers_of_bits import E2M1, F32, FLOAT8, bf16, e8m0
 
 PLAIN = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 # Behind the name of a linear's codes without `.weight`; of a stack without the dot and `weight`.
@@ -33,6 +33,7 @@ PARTS = [
     "scales",
     "g_idx",
 ]
+SHIFTED = "int8 with zero points or an order"  # no scheme of INT8 has these
 SQUARES = [(128, 128), (64, 64), (32, 32), (1, 128), (1, 64), (1, 32)]
 
 
@@ -70,8 +71,8 @@ def numbers(stored):
         values = bf16(stored.data)
     elif stored.dtype == "F8_E8M0":
         values = e8m0(np.frombuffer(stored.data, np.uint8))
-    elif stored.dtype == "F8_E4M3":
-        values = E4M3[np.frombuffer(stored.data, np.uint8)]
+    elif stored.dtype in FLOAT8:
+        values = FLOAT8[stored.dtype][np.frombuffer(stored.data, np.uint8)]
     else:
         values = np.frombuffer(
             stored.data, {"F16": "<f2", "F32": "<f4", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8"}[stored.dtype]
@@ -148,12 +149,19 @@ def decode_float8(weight, parts, config):
     if scale.dtype in ("U8", "F8_E8M0") and scale.shape == shape[:-1] + (shape[-1] // 32,) and shape[-1] % 32 == 0:
         is_mx = scale.dtype == "U8" or "weight_scale_inv" not in parts and "scale" not in parts
         weight.scheme = "mxfp8" if is_mx else "fp8-block"
-        return decode(weight, codes, e8m0(np.frombuffer(scale.data, np.uint8)).reshape(scale.shape), (1, 32))
-    kind, block = block_of(weight.name, shape, scale.shape, config)
-    weight.scheme = f"fp8-{kind}"
-    grid = {"tensor": shape[:-2] + (1, 1), "channel": shape[:-1] + (1,), "block": scale.shape}[kind]
-    scales = numbers(scale)
-    return decode(weight, codes, np.broadcast_to(scales, grid) if scales.size == 1 else scales.reshape(grid), block)
+        decode(weight, codes, e8m0(np.frombuffer(scale.data, np.uint8)).reshape(scale.shape), (1, 32))
+    else:
+        scales, scale_shape = numbers(scale), scale.shape
+        if len(scale_shape) == 4 and len(shape) == 2:  # ModelOpt spreads the scales of blocks
+            scale_shape = scale_shape[::2]
+            scales = scales.reshape(scale_shape)
+        kind, block = block_of(weight.name, shape, scale_shape, config)
+        weight.scheme = f"fp8-{kind}"
+        grid = {"tensor": shape[:-2] + (1, 1), "channel": shape[:-1] + (1,), "block": scale_shape}[kind]
+        decode(weight, codes, np.broadcast_to(scales, grid) if scales.size == 1 else scales.reshape(grid), block)
+    if parts["weight"].dtype != "F8_E4M3":
+        weight.scheme = parts["weight"].dtype
+    return weight
 
 
 def decode_int8(weight, parts, config):
@@ -175,10 +183,18 @@ def decode_int8(weight, parts, config):
             weight, nibbles(parts["weight"]), e8m0(np.frombuffer(scale.data, np.uint8)).reshape(scale.shape), (1, 32)
         )
     kind, block = block_of(weight.name, shape, scale.shape, config)
+    if kind == "tensor":  # Quark's, as if each row had the number
+        kind, block = "channel", (1, shape[-1])
     weight.scheme = f"int8-{kind}"
     if "weight_offset" in parts and np.any(numbers(parts["weight_offset"])):
         raise Unreadable(f"{weight.name} has offsets of weights that are not zero")
-    return decode(weight, codes, numbers(scale).reshape(shape[:-1] + (1,) if kind == "channel" else scale.shape), block)
+    if "weight_zero_point" in parts:
+        zeros = numbers(parts["weight_zero_point"]).reshape(-1, 1)
+        if np.any(zeros):
+            weight.scheme, codes = SHIFTED, codes - zeros
+    grid = shape[:-1] + (1,) if kind == "channel" else scale.shape
+    scales = numbers(scale)
+    return decode(weight, codes, np.broadcast_to(scales, grid) if scales.size == 1 else scales.reshape(grid), block)
 
 
 def decode_fp4(weight, parts, config):
@@ -197,15 +213,22 @@ def decode_fp4(weight, parts, config):
 
 
 def decode_int4(weight, parts, config):
-    method = quantization_config(config).get("quant_method")
+    said = quantization_config(config)
+    method, packing = said.get("quant_method"), said.get("packing_format", "")
     if "qzeros" not in parts:
-        codes, scales, columns = packed_rows(weight.name, parts)
-    elif method == "awq":
-        codes, scales, columns = awq_rows(parts)
+        codes, scales, columns, bits = packed_rows(weight.name, parts)
+    elif method == "awq" or packing.endswith("awq"):
+        codes, scales, columns, bits = awq_rows(parts)
     else:
-        codes, scales, columns = gptq_rows(parts, quantization_config(config).get("checkpoint_format") != "gptq_v2")
+        is_second = said.get("checkpoint_format") == "gptq_v2" or packing in ("auto_round", "auto_round:gptqmodel")
+        codes, scales, columns, bits = gptq_rows(parts, not is_second)
+    group = codes.shape[-1] // scales.shape[-1]
     weight.scheme = "int4-group"
-    weight.codes, weight.scales, weight.block = codes, scales, (1, codes.shape[-1] // scales.shape[-1])
+    if bits == 8:
+        is_shifted = "weight_zero_point" in parts or not said.get("sym", True)
+        has_order = "weight_g_idx" in parts or said.get("desc_act")
+        weight.scheme = SHIFTED if is_shifted or has_order else "int8-block" if scales.shape[-1] > 1 else "int8-channel"
+    weight.codes, weight.scales, weight.block = codes, scales, (1, group)
     weight.spread = scales[..., columns]
     weight.values = codes * weight.spread
     return weight
@@ -230,7 +253,7 @@ def _parts_of(tensors, stored):
 def logical_tensors(tensors, config):
     """Weights by name. Every stored tensor belongs to exactly one."""
     weights, used = {}, set()
-    readers = {"F8_E4M3": decode_float8, "I8": decode_int8, "U8": decode_fp4, "I32": decode_int4}
+    readers = {"I8": decode_int8, "U8": decode_fp4, "I32": decode_int4, **dict.fromkeys(FLOAT8, decode_float8)}
     is_scale = tuple(
         "_" + word for word in ["scale", "scale_inv", "scales", "zero_point", "g_idx", "shape", "bias", "scale_2"]
     )
@@ -238,7 +261,7 @@ def logical_tensors(tensors, config):
         if stored.dtype not in readers or stored.name.endswith(is_scale) or len(stored.shape) < 2:
             continue
         name, parts = _parts_of(tensors, stored)
-        if len(parts) == 1 and stored.dtype != "F8_E4M3":
+        if len(parts) == 1 and stored.dtype not in FLOAT8:
             continue
         # Parts of a linear have its name in every dialect: none may be left over.
         weights[name] = readers[stored.dtype](Weight(name, "", parts=parts), parts, config)
