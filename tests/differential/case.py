@@ -1,13 +1,12 @@
 """Random cases. A case is a pure function of its seed: words of commands, and what the judge has to know of them."""
 
 import glob
-import json
 import os
 import random
 from dataclasses import dataclass, field
 
 from config_files import EXPERTS
-from container import text_config
+from container import read_config, text_config
 from made import draw_made
 from targets import PLAIN, Target, back_to_release, draw_target
 
@@ -60,9 +59,8 @@ def _fixtures(golden):
 
 
 def _has_experts(folder):
-    with open(os.path.join(folder, "config.json")) as file:
-        config = text_config(json.load(file))
-    return any(EXPERTS.search(key) for key in config)
+    config = text_config(read_config(folder))
+    return any(EXPERTS.search(key) for key in [*config, *config.get("ffn_config", [])])
 
 
 def _source(draw, golden):

@@ -10,6 +10,8 @@ from container import text_config
 FORMS = {"llama4": (True, False), "gpt_oss": (True, True), "inkling": (False, True)}
 STACK = re.compile(r"^(.*\.experts)\.(gate_up_proj|down_proj|w13_weight|w2_weight)(_bias)?$")
 SINGLE_STACK = re.compile(r"^(.*(?<!\.experts))\.(gate_proj|up_proj|down_proj|input_linear|output_linear)\.weight$")
+# Those of DBRX, one expert behind the other in a matrix; the last is input-major.
+FLAT = re.compile(r"^(.*\.experts\.mlp)\.(w1|v1|w2)$")
 GATE_AND_UP = ["gate_proj", "up_proj"]
 MEMBERS = {"gate_up_proj": GATE_AND_UP, "w13_weight": GATE_AND_UP, "input_linear": GATE_AND_UP}
 MEMBERS.update({"w2_weight": ["down_proj"], "output_linear": ["down_proj"]})
@@ -32,14 +34,25 @@ def members_of(name, n_dimensions):
     found = SINGLE_STACK.match(name)
     if found and n_dimensions == 3:
         return [(found[1] + ".experts.", f".{member}.weight") for member in MEMBERS.get(found[2], [found[2]])]
-    return []
+    found = FLAT.match(name)
+    return [(found[1] + ".", f".{found[2]}.weight")] if found and n_dimensions == 3 else []
+
+
+def unfolded(name, values, config):
+    """A flat stack as a matrix of each expert; others as they are."""
+    if not FLAT.match(name):
+        return values
+    return values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[-1])
+
+
+def _is_input_major(name, values, is_quantized, form):
+    return values.ndim == 3 and not is_quantized and (form[0] or FLAT.match(name) and name.endswith("w2"))
 
 
 def separated(name, values, is_quantized, form):
     """The single experts of a stack, by name; output-major."""
-    input_major, in_turn = form
-    members = members_of(name, values.ndim)
-    if values.ndim == 3 and input_major and not is_quantized:
+    in_turn, members = form[1], members_of(name, values.ndim)
+    if _is_input_major(name, values, is_quantized, form):
         values = values.transpose(0, 2, 1)
     singles, n = {}, len(members)
     for m, (before, behind) in enumerate(members):
@@ -52,10 +65,9 @@ def separated(name, values, is_quantized, form):
 
 def assembled(name, n_dimensions, n_experts, singles, is_quantized, form):
     """The stack of these single experts, as it is stored under `name`."""
-    input_major, in_turn = form
-    matrices = []
+    in_turn, matrices = form[1], []
     for expert in range(n_experts):
         own = [singles[f"{before}{expert}{behind}"] for before, behind in members_of(name, n_dimensions)]
         matrices.append(np.stack(own, 1).reshape((-1,) + own[0].shape[1:]) if in_turn else np.concatenate(own))
     stack = np.stack(matrices)
-    return stack.transpose(0, 2, 1) if stack.ndim == 3 and input_major and not is_quantized else stack
+    return stack.transpose(0, 2, 1) if _is_input_major(name, stack, is_quantized, form) else stack

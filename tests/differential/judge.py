@@ -7,7 +7,7 @@ import numpy as np
 
 import grids
 from container import quantization_config, read_checkpoint, read_config
-from experts import assembled, form_of, members_of, separated
+from experts import assembled, form_of, members_of, separated, unfolded
 from numbers_of_bits import F32, round_bf16, to_f16
 from statistics_file import judge_input_scale
 from weights import first_mtp_layer, logical_tensors, whole_numbers
@@ -58,6 +58,8 @@ class Model:
         self.form = form_of(self.config)
         self.singles, self.origin = {}, {}
         for name, weight in self.stored.items():
+            if weight.values is not None:
+                weight.values = unfolded(name, weight.values, self.config)
             members = members_of(name, weight.values.ndim) if weight.values is not None else []
             split = separated(name, weight.values, weight.is_quantized, self.form) if members else {name: weight.values}
             for single, values in split.items():
@@ -72,9 +74,9 @@ class Model:
         if not self._amax:
             for single, values in self.singles.items():
                 if values is not None and values.ndim == 2 and values.size:
-                    self._amax.setdefault(single.rsplit(".", 2)[0], []).append((single, values))
-        found = self._amax.get(module, [])
-        return [np.abs(values[np.isfinite(values)]).max(initial=0) for _, values in found]
+                    amax = np.abs(values[np.isfinite(values)]).max(initial=0)
+                    self._amax.setdefault(single.rsplit(".", 2)[0], []).append(amax)
+        return self._amax.get(module, [])
 
     def values_as(self, weight):
         """This model's values of a tensor of another model, in the shape stored there; and their origin."""

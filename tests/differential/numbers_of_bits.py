@@ -66,23 +66,24 @@ def to_f16(values):
         return np.asarray(values, F32).astype("<f2").view("<u2")
 
 
-def _nearest(magnitudes, table):
-    """The nearest entry of an ascending table; of two as near that with the even index. The last is a limit."""
-    upper = np.searchsorted(table, magnitudes).clip(1, len(table) - 1)
-    low, high = table[upper - 1].astype(np.float64), table[upper].astype(np.float64)
-    middle = (low + high) / 2
-    takes_high = (magnitudes > middle) | ((magnitudes == middle) & (upper % 2 == 0))
-    return np.where(takes_high, high, low).astype(F32)
+def _nearest(values, n_mantissa_bits, least_exponent, limit):
+    """To the nearest multiple of a step, which is a power of two: of the value's exponent, or the least one. Ties go to
+    the even multiple, which is the even code. Magnitudes beyond the limit are the limit."""
+    magnitudes = np.minimum(np.abs(np.asarray(values, F32)), F32(limit))
+    exponents = (magnitudes.view(np.uint32) >> 23).astype(np.int32) - 127
+    steps = np.maximum(exponents, least_exponent) - n_mantissa_bits
+    steps = ((steps + 127) << 23).view(F32)
+    return np.copysign(np.rint(magnitudes / steps) * steps, values)
 
 
 def round_e4m3(values):
     """To the nearest E4M3, ties to even; what is beyond 448 is 448."""
-    return np.copysign(_nearest(np.abs(values), E4M3[:127]), values)
+    return _nearest(values, 3, -6, 448)
 
 
 def round_e2m1(values):
     """To the nearest E2M1, ties to even; what is beyond 6 is 6."""
-    return np.copysign(_nearest(np.abs(values), E2M1[:8]), values)
+    return _nearest(values, 1, 0, 6)
 
 
 def round_whole(values, low, high):
