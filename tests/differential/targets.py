@@ -9,7 +9,7 @@ HELD = {
     "fp8": [
         ("deepseek", ["dynamic"]),
         ("compressed-tensors", ["dynamic", "weight-only"]),
-        ("modelopt", ["weight-only"]),
+        ("modelopt", ["dynamic"]),
     ],
     "fp8-channel": [("compressed-tensors", ["dynamic", "weight-only"]), ("modelopt", ["dynamic"])],
     "fp8-tensor": [("deepseek", ["dynamic"]), ("compressed-tensors", ["dynamic", "static"]), ("modelopt", ["static"])],

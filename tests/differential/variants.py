@@ -72,8 +72,8 @@ class Runner:
             for complaint in complaints_of(self.shell.path("ranks"), whole):
                 raise Wrong(complaint)
         self.shell.make("merged", "merge", "ranks", "merged")
-        if variant["fit"] == "bf16":
-            self.judge_again("merged", {})
+        if variant["fit"] == "bf16":  # of F32, too
+            self.judge_again("merged", {"narrows": True})
         else:
             self.require_same_model("merged", "merged of slices")
         if variant["anew"]:
