@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include <fcntl.h>
+
 #include <fmt/format.h>
 
 #include "convert/job/part_files.h"
@@ -321,12 +323,18 @@ void Execution::link_source_files() {
 
 // Whether files that several ranks load can be links, or have to be copies, which need room.
 void Execution::require_links() {
-  const std::filesystem::path probe = paths_.partial / "link";
-  std::filesystem::remove(probe);
-  if (link_file(paths_.journal, probe)) {
+  // Of a file of its own: a run that is killed in between leaves both names, and no file of a job
+  // may have two.
+  const std::filesystem::path own = paths_.partial / "linked", probe = paths_.partial / "link";
+  const auto clear = [&] {
+    std::filesystem::remove(own);
     std::filesystem::remove(probe);
-    return;
-  }
+  };
+  clear();
+  const bool has_links =
+      Fd::open_for_writing(own, O_CREAT | O_EXCL | O_WRONLY).valid() && link_file(own, probe);
+  clear();
+  if (has_links) return;
   const std::uint64_t more = copied_bytes(plan_) - plan_.sizes.bytes_out;
   const std::string text = fmt::format(
       "the file system of the output has no hard links: files that several ranks load are copied, "
