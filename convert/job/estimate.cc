@@ -230,9 +230,10 @@ WorkEstimate measure_computing(const Plan& plan, std::size_t threads, double at_
   for (const auto& [pair, n_values] : values) {
     const auto [from, to] = pair;
     std::vector<double> rates(threads, 0);  // values per second of each thread
-    const double limit = at_most / static_cast<double>(values.size());
-    run_workers(threads, [&, from = from, to = to, n_values = n_values](std::size_t worker) {
-      TrialTile tile(from, to, plan.target.encode);
+    const double limit = trial_seconds(threads, at_most / static_cast<double>(values.size()));
+    const TrialTile made(from, to, plan.target.encode);
+    run_workers(threads, [&, n_values = n_values](std::size_t worker) {
+      TrialTile tile = made;
       std::uint64_t n = 0;
       const Clock::time_point begun = Clock::now();
       do {
@@ -255,6 +256,11 @@ bool is_one_disk(const fs::path& a, const fs::path& b) {
 }
 
 }  // namespace
+
+double trial_seconds(std::size_t threads, double at_most) {
+  constexpr double kThreadsOfAllTime = 2;
+  return at_most * std::min(1.0, kThreadsOfAllTime / static_cast<double>(threads));
+}
 
 double TimeEstimate::seconds() const {
   const double disks = has_one_disk ? reading.seconds() + writing.seconds()

@@ -32,12 +32,16 @@ struct TimeEstimate {
   [[nodiscard]] const char* limit() const;  ///< "reading", "writing" or "computing"
 };
 
+/// Returns the seconds for which each of so many threads tries a pair of schemes: all that time for
+/// one or two of them, so much less for more that together they compute no longer than two.
+double trial_seconds(std::size_t threads, double at_most);
+
 /// Measures for about `seconds`, or for as long as the plan's work takes, and scales up by the
 /// plan: reads of the largest weights file and writes to a file without a name next to the output,
 /// both past the page cache where the file system can, and the kernels of the plan's pairs of
-/// schemes on made-up values, on all threads. Nothing stays on the disk. A rate that cannot be
-/// measured is 0. The figures of a second are not those of an hour: caches of disks and clouds, and
-/// other jobs, show later.
+/// schemes on made-up values, on all threads, each for trial_seconds. Nothing stays on the disk. A
+/// rate that cannot be measured is 0. The figures of a second are not those of an hour: caches of
+/// disks and clouds, and other jobs, show later.
 TimeEstimate estimate_time(const Plan& plan, const std::filesystem::path& output,
                            std::size_t threads, double seconds = 1);
 

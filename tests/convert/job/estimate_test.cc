@@ -42,6 +42,12 @@ TEST(TimeEstimate, WhatWasNotMeasuredIsSaid) {
   EXPECT_DOUBLE_EQ(time.seconds(), 1);
 }
 
+TEST(TimeEstimate, ManyThreadsComputeNoLongerThanTwo) {
+  EXPECT_DOUBLE_EQ(trial_seconds(1, 0.4), 0.4);
+  EXPECT_DOUBLE_EQ(trial_seconds(2, 0.4), 0.4);
+  EXPECT_DOUBLE_EQ(16 * trial_seconds(16, 0.4), 2 * 0.4);
+}
+
 // Every pair of schemes that a plan may have is measured, and nothing stays on the disk.
 TEST(TimeEstimate, MeasuresEveryTargetAndLeavesNothing) {
   const formats::Checkpoint source = formats::Checkpoint::open(small_v32());
