@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -11,10 +10,11 @@
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
+#include "formats/files/named_file.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "library/options/flag_table.h"
+#include "report/report_file.h"
 #include "shard/cut/expert_map.h"
 
 namespace ingot::cli {
@@ -48,9 +48,9 @@ int run_balance(const BalanceFlags& flags) {
   if (flags.text.empty() == flags.loads.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "tokens are counted in a text, or were counted: give --text or --loads");
-  if (std::filesystem::exists(std::filesystem::symlink_status(flags.out)))
-    throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
-        .in_file(flags.out);
+  require_absent_file(flags.out);
+  require_report_place(flags.html, ReportForm::kPage);
+  require_report_place(flags.markdown, ReportForm::kMarkdown);
   const Checkpoint source = open_source(flags);
   const std::set<std::uint32_t> layers = shard::layers_with_experts(source);
   if (layers.empty())
@@ -64,7 +64,7 @@ int run_balance(const BalanceFlags& flags) {
   Balance balance = balanced(loads_of(flags, source), layers, n_experts, shape);
   balance.directory = flags.directory;
   balance.map = flags.out;
-  write_text_file(flags.out, map_text(balance));
+  write_absent_file(flags.out, map_text(balance));
   const Document document = balance_document(balance);
   if (answer().is_json) {
     answer().add(balance_json(balance));
@@ -74,8 +74,9 @@ int run_balance(const BalanceFlags& flags) {
                              flags.directory, shape.ep, flags.out,
                              shape.slots > n_experts ? " --redundant-experts" : "");
   }
-  if (!flags.html.empty()) write_text_file(flags.html, write_html(document));
-  if (!flags.markdown.empty()) write_text_file(flags.markdown, write_markdown(document));
+  if (!flags.html.empty()) write_report_file(flags.html, write_html(document), ReportForm::kPage);
+  if (!flags.markdown.empty())
+    write_report_file(flags.markdown, write_markdown(document), ReportForm::kMarkdown);
   return kExitDone;
 }
 

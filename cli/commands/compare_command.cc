@@ -5,7 +5,7 @@
 #include "cli/commands/measurement.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
-#include "formats/base/fd.h"
+#include "report/report_file.h"
 #include "verify/compare/comparison.h"
 #include "verify/verification.h"
 
@@ -30,9 +30,12 @@ int run_compare(const CompareFlags& flags) {
   } else {
     std::cout << verify::comparison_text(comparison, flags.n_worst, report_width());
   }
-  if (!flags.html.empty()) write_text_file(flags.html, verify::comparison_html(comparison));
-  if (!flags.markdown.empty())
-    write_text_file(flags.markdown, verify::comparison_markdown(comparison));
+  if (!flags.html.empty())
+    write_report_file(flags.html, verify::comparison_html(comparison), ReportForm::kPage);
+  if (!flags.markdown.empty()) {
+    write_report_file(flags.markdown, verify::comparison_markdown(comparison),
+                      ReportForm::kMarkdown);
+  }
   return kExitDone;
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -14,10 +15,10 @@
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/text/spelling.h"
 #include "library/options/flag_table.h"
+#include "report/report_file.h"
 #include "report/table_text.h"
 
 namespace ingot::cli {
@@ -67,13 +68,15 @@ void write_man_pages(const std::filesystem::path& folder) {
   const ProgramWords program{
       .summary = kProgramSummary, .footer = kProgramFooter, .version = convert::kVersion};
   std::filesystem::create_directories(folder);
-  const auto write = [&](const std::string& name, const std::string& page) {
-    write_text_file(folder / (name + ".1"), page, Durable::kLater);
-    std::cout << (folder / (name + ".1")).string() << "\n";
-  };
-  write("ingot", program_man_page(program, all.words()));
+  std::map<std::filesystem::path, std::string> pages;
+  pages.emplace(folder / "ingot.1", program_man_page(program, all.words()));
   for (const CommandWords& command : all.words())
-    write("ingot-" + command.name, command_man_page(program, command));
+    pages.emplace(folder / ("ingot-" + command.name + ".1"), command_man_page(program, command));
+  for (const auto& [file, page] : pages) require_report_place(file, ReportForm::kManPage);
+  for (const auto& [file, page] : pages) {
+    write_report_file(file, page, ReportForm::kManPage);
+    std::cout << file.string() << "\n";
+  }
 }
 
 struct HelpFlags {

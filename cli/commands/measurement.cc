@@ -1,25 +1,13 @@
 #include "cli/commands/measurement.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "cli/commands/job.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
-#include "formats/base/error.h"
+#include "report/report_file.h"
 
 namespace ingot::cli {
-namespace {
-
-void require_place_for(const std::string& path) {
-  if (path.empty()) return;
-  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
-  if (std::filesystem::is_directory(parent) && !std::filesystem::is_directory(path)) return;
-  throw Error(ErrorCode::kNotFound, "cannot be written (no such folder, or a folder itself)")
-      .in_file(path);
-}
-
-}  // namespace
 
 void declare_measurement_report(FlagTable& table, MeasurementFlags& flags) {
   table.add(FlagGroup::kJob, {progress_flag(&flags.progress)});
@@ -36,8 +24,8 @@ void declare_measurement_report(FlagTable& table, MeasurementFlags& flags) {
 }
 
 verify::VerificationOptions measurement(const MeasurementFlags& flags) {
-  require_place_for(flags.html);
-  require_place_for(flags.markdown);
+  require_report_place(flags.html, ReportForm::kPage);
+  require_report_place(flags.markdown, ReportForm::kMarkdown);
   verify::VerificationOptions options = measurement_options(flags);
   options.stop_requested = stop_requested;
   return options;

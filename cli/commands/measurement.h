@@ -22,8 +22,8 @@ struct MeasurementFlags : MeasurementOptions {
 /// The flags about the report; the others are declare_measurement_options()'s.
 void declare_measurement_report(FlagTable& table, MeasurementFlags& flags);
 
-/// The options of the flags. Throws for faults in them, and kNotFound for a page that could not be
-/// written: before the work.
+/// The options of the flags. Throws for faults in them, and for a page that could not be written:
+/// before the work.
 verify::VerificationOptions measurement(const MeasurementFlags& flags);
 /// Shows each stage in `progress`, which must outlive the run: weights in bytes, layers and tokens
 /// by number.

@@ -15,7 +15,7 @@
 #include "cli/terminal/terminal.h"
 #include "convert/plan/job_part.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
+#include "report/report_file.h"
 #include "verify/part_report.h"
 #include "verify/verification.h"
 
@@ -151,8 +151,10 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   } else {
     std::cout << verify::report_text(report, flags.n_worst, report_width());
   }
-  if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
-  if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::report_markdown(report));
+  if (!flags.html.empty())
+    write_report_file(flags.html, verify::report_html(report), ReportForm::kPage);
+  if (!flags.markdown.empty())
+    write_report_file(flags.markdown, verify::report_markdown(report), ReportForm::kMarkdown);
   notes() << progress.limits(options.threads);
   if (!report.was_read) return kExitTrouble;
   return report.passed() ? kExitDone : kExitBelowThreshold;

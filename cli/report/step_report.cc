@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "report/figures.h"
+#include "report/report_file.h"
 
 namespace ingot::cli {
 namespace {
@@ -80,7 +81,9 @@ Json steps_json(const inference::StepTotals& steps) {
            seconds_json(steps.compute_seconds, steps.exchange_seconds, steps.waiting_seconds)}};
 }
 
-StepLog::StepLog(std::filesystem::path path) : path_(std::move(path)), file_(path_) {
+StepLog::StepLog(std::filesystem::path path) : path_(std::move(path)) {
+  require_report_place(path_, ReportForm::kStepLog);
+  file_.open(path_);
   if (!file_) throw system_error(errno, "create", path_.string());
 }
 

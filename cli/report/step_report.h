@@ -23,7 +23,7 @@ formats::Json steps_json(const inference::StepTotals& steps);
 /// of them.
 class StepLog {
  public:
-  /// Throws system_error naming the file when it cannot be written; so do the others.
+  /// Replaces an earlier log. Throws, naming the file, when it cannot be written; so do the others.
   explicit StepLog(std::filesystem::path path);
   /// `traffic`: of this rank since the start, of which the line gets the growth; empty for one
   /// process.

@@ -1,15 +1,13 @@
 #include "library/options/family_proposal.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/family/families.h"
 #include "formats/family/proposal/family_proposal.h"
+#include "formats/files/named_file.h"
 #include "formats/storage/encoding.h"
 
 namespace ingot {
@@ -29,18 +27,6 @@ std::uint64_t bytes_of(const formats::Checkpoint& source, const formats::Logical
   tensor.encoding.stored.for_each(
       [&](formats::Part, std::uint32_t i) { n_bytes += source.stored()[i].n_bytes; });
   return n_bytes;
-}
-
-void write_proposal(const std::string& path, const std::string& yaml) {
-  std::error_code failure;
-  if (std::filesystem::exists(path, failure)) {
-    throw Error(ErrorCode::kExists, "is there already (name another file, or move this one away)")
-        .in_file(path);
-  }
-  std::ofstream file(path, std::ios::binary);
-  file << yaml;
-  file.close();
-  if (!file) throw Error(ErrorCode::kIo, "cannot be written").in_file(path);
 }
 
 }  // namespace
@@ -69,7 +55,7 @@ ProposedFamily proposed_family(const formats::Checkpoint& source, const Proposal
   }
   ProposedFamily proposed{.yaml = formats::propose_family(source.config(), weights),
                           .share = formats::other_share(weights, source.config())};
-  if (!flags.file.empty()) write_proposal(flags.file, proposed.yaml);
+  if (!flags.file.empty()) write_absent_file(flags.file, proposed.yaml);
   return proposed;
 }
 

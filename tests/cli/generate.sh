@@ -83,7 +83,7 @@ grep '"id":7' "$work/lines" | grep -F '"text":"2 + 2 = 4."' | grep -qF '"seconds
 printf '{"seconds": 1, "prompt": "a"}\n\n{"seconds": 0.5, "prompt": "b"}\n' >"$work/arrivals"
 expect 2 'arrivals: line 3: an arrival has "seconds"' "$ingot" generate "$example" --arrivals "$work/arrivals"
 expect 2 "--batch-tokens: 0 is not from 1 to 1048576" "$ingot" generate "$example" "${many[@]}" --batch-tokens 0
-expect 2 "cannot create" "$ingot" generate "$example" "${many[@]}" --log "$work/none/log"
+expect 2 "no such folder" "$ingot" generate "$example" "${many[@]}" --log "$work/none/log"
 [ ! -c /dev/full ] || expect 2 "/dev/full: cannot write" "$ingot" generate "$example" "${many[@]}" --log /dev/full
 
 # Wrong words and wrong input.

@@ -20,6 +20,7 @@
 #include "formats/base/stop_scope.h"
 #include "formats/container/safetensors.h"
 #include "formats/files/folder.h"
+#include "formats/files/named_file.h"
 #include "formats/records/activation_statistics.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
@@ -115,6 +116,7 @@ class StatisticsFile {
     INGOT_CHECK(offsets_.empty());
     file_.sync();
     file_.close();
+    require_absent_file(path_);
     rename_file(partial_, path_);
     is_published_ = true;
     sync_directory(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
@@ -123,10 +125,8 @@ class StatisticsFile {
  private:
   // Once this one has made the file, the destructor removes it, whatever the other throws.
   explicit StatisticsFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
-    if (std::filesystem::exists(std::filesystem::symlink_status(path_)))
-      throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
-          .in_file(path_.string());
-    partial_ += ".partial";
+    require_absent_file(path_);
+    partial_.replace_filename(fmt::format(".{}.ingot-partial", path_.filename().string()));
     file_ = Folder::open(std::filesystem::absolute(partial_).parent_path())
                 .replace(partial_.filename(), O_WRONLY);
   }
