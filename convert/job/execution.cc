@@ -12,6 +12,7 @@
 #include "convert/job/preflight.h"
 #include "convert/job/resume.h"
 #include "convert/output/manifest_writer.h"
+#include "convert/output/old_output.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/read_back.h"
 #include "convert/recipe/statistics.h"
@@ -35,6 +36,7 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
       threads_{.n = checked.memory.threads, .check_stop = [&options] { options.check_stop(); }},
       identity_(std::move(checked.identity)),
       earlier_(std::move(checked.earlier)),
+      replaced_(std::move(checked.replaced)),
       stamps_(options.stamps),
       names_(publish_order(plan_)),
       results_(plan_.tensors.size()),
@@ -131,6 +133,7 @@ void Execution::open_journal() {
   journal_ = goes_on ? Journal::append_to(claim_.journal(), *earlier_)
                      : Journal::create(claim_.journal(), *identity_);
   RunRecord run{.replacing = options_.force,
+                .replaced = replaced_,
                 .gate = options_.gate,
                 .allow = identity_->at("recipe").at("allow"),
                 .sources = stamps_.to_json(plan_.source.directory()),
@@ -240,7 +243,8 @@ ExecuteReport Execution::publish() {
   claim_.require_held();
   for (const std::string& name : names_) staged_->require_ours(name);
   const bool is_replacing = options_.force || (earlier_ && earlier_->was_forced());
-  journal_->add_publishing(is_replacing, has_report_, consumer_.has_value());
+  require_no_new_files(is_replacing);
+  journal_->add_publishing(is_replacing, has_report_, consumer_.has_value(), names_);
   finish_publishing(is_replacing, &*staged_);
   return report();
 }
@@ -269,8 +273,26 @@ std::set<std::string> Execution::weights_names() const {
   return weights;
 }
 
+// By this run, and those that it continues.
+std::set<std::string> Execution::replaced_files() const {
+  std::set<std::string> files(replaced_.begin(), replaced_.end());
+  if (earlier_) files.merge(earlier_->found_files());
+  return files;
+}
+
+// Throws for files that others have put here since the job began, where they would be replaced, or
+// left in an output that is to hold nothing else.
+void Execution::require_no_new_files(bool replacing) const {
+  const std::set<std::string> ours(names_.begin(), names_.end()), known = replaced_files();
+  std::set<std::string> unknown = output_entries(paths_);
+  std::erase_if(unknown, [&](const std::string& name) {
+    return known.contains(name) || (!replacing && !ours.contains(name));
+  });
+  require_no_unknown(unknown, paths_.output);
+}
+
 void Execution::finish_publishing(bool replacing, const StagedFiles* staged) {
-  if (replacing) remove_stale(paths_, names_);
+  if (replacing) remove_old_files(paths_, names_, replaced_files());
   convert::publish(paths_, names_, staged);
   // The last step that a run with --resume goes on with: the output is whole, and in its place.
   if (consumer_) consumer_->finish(*journal_);

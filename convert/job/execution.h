@@ -47,6 +47,8 @@ class Execution {
   void open_journal();
   void consume_from_here();
   void add_inspection_report();
+  [[nodiscard]] std::set<std::string> replaced_files() const;
+  void require_no_new_files(bool replacing) const;
   void finish_publishing(bool replacing, const StagedFiles* staged);
   void warn_of_file_system();
   void link_source_files();
@@ -67,6 +69,7 @@ class Execution {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const formats::JsonValue identity_;
   const std::optional<JournalContents> earlier_;
+  const std::vector<std::string> replaced_;  // by this run
   SourceStamps stamps_;
   std::vector<std::string> names_;
   bool has_report_ = false;  // among names_

@@ -9,7 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/files/folder.h"
-#include "formats/json/json.h"
+#include "formats/json/members.h"
 
 namespace ingot::convert {
 
@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::uint64_t kMaxJournalBytes = std::uint64_t{1} << 30;
 constexpr std::size_t kHashDigits = 32;
+constexpr std::string_view kRemedy =
+    "the journal was changed, or is another version's: start again with --force";
 
 // `<hash of the text> <text>\n`: a line that was cut or garbled by a crash does not match its hash.
 std::string line_of(const Json& fact) {
@@ -53,9 +55,17 @@ quantize::QualitySums quality_of(const Json& list) {
           .max_error = list.at(8).get<double>()};
 }
 
+Hash128 hash_of(const std::string& digits) {
+  try {
+    return Hash128::from_hex(digits);
+  } catch (Error& error) {
+    throw error.in_file("journal");
+  }
+}
+
 std::vector<Hash128> hashes_of(const Json& list) {
   std::vector<Hash128> hashes;
-  for (const Json& text : list) hashes.push_back(Hash128::from_hex(text.get<std::string>()));
+  for (const Json& text : list) hashes.push_back(hash_of(text.get_ref<const std::string&>()));
   return hashes;
 }
 
@@ -82,7 +92,7 @@ std::vector<std::vector<Hash128>> split_hashes(const Json& list) {
     const auto& text = entry.get_ref<const std::string&>();
     std::vector<Hash128>& slices = parts.emplace_back();
     for (std::size_t at = 0; at < text.size(); at += kHashDigits)
-      slices.push_back(Hash128::from_hex(text.substr(at, kHashDigits)));
+      slices.push_back(hash_of(text.substr(at, kHashDigits)));
   }
   return parts;
 }
@@ -92,16 +102,62 @@ RunRecord run_of(const Json& json) {
                       .words = json.value("words", std::vector<std::string>())};
   for (std::string& word : command.words) word = unescaped_bytes(word);
   return {.replacing = json.at("replacing").get<bool>(),
+          .replaced = json.value("replaced", std::vector<std::string>()),
           .gate = json.at("gate").get<std::vector<std::string>>(),
           .allow = json.at("allow"),
           .sources = json.at("sources"),
           .command = std::move(command)};
 }
 
+// Adds what a line says.
+void add_fact(const Json& fact, JournalContents& contents) {
+  if (fact.contains("identity")) {
+    // Those that every reader of it asks for.
+    const Json& identity = fact.at("identity");
+    (void)identity.at("version").get_ref<const std::string&>();
+    (void)identity.at("recipe").at("allow").get_ref<const Json::object_t&>();
+    (void)identity.at("source");
+    contents.identity = identity;
+  } else if (fact.contains("run")) {
+    contents.runs.push_back(run_of(fact.at("run")));
+    Json identity = *contents.identity;
+    identity["recipe"]["allow"] = *contents.runs.back().allow;
+    contents.identity = std::move(identity);
+  } else if (fact.contains("item")) {
+    TensorResult& record = contents.items[fact.at("item").get<std::uint32_t>()];
+    record = {.source = hashes_of(fact.at("source")), .output = split_hashes(fact.at("output"))};
+    if (fact.contains("amax"))
+      record.amax = std::bit_cast<float>(fact.at("amax").get<std::uint32_t>());
+    if (fact.contains("quality")) record.quality = quality_of(fact.at("quality"));
+    if (fact.contains("global")) {
+      record.original_global = {
+          .value = std::bit_cast<float>(fact.at("global").at(0).get<std::uint32_t>()),
+          .divides = fact.at("global").at(1).get<bool>()};
+    }
+    record.inexact_global = fact.contains("inexact_global");
+  } else if (fact.contains("consumed")) {
+    contents.consumed.insert(fact.at("consumed").get<std::string>());
+  } else if (fact.contains("complete")) {
+    contents.complete = true;
+  } else if (fact.contains("publishing")) {
+    contents.publishing = true;
+    contents.replacing = fact.at("publishing").get<std::string>() == "replacing";
+    contents.published = fact.value("names", std::vector<std::string>());
+    contents.inspected = fact.contains("inspected");
+    contents.consuming = fact.contains("consuming");
+  }
+}
+
 }  // namespace
 
 bool JournalContents::was_forced() const {
   return std::any_of(runs.begin(), runs.end(), [](const RunRecord& run) { return run.replacing; });
+}
+
+std::set<std::string> JournalContents::found_files() const {
+  std::set<std::string> files(published.begin(), published.end());
+  for (const RunRecord& run : runs) files.insert(run.replaced.begin(), run.replaced.end());
+  return files;
 }
 
 std::vector<std::string> JournalContents::gate() const {
@@ -142,36 +198,7 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
     if (end == std::string::npos) break;
     const std::optional<Json> fact = parse_line(std::string_view(text).substr(begin, end - begin));
     if (!fact || first != fact->contains("identity")) break;
-    if (first) {
-      contents.identity = fact->at("identity");
-    } else if (fact->contains("run")) {
-      contents.runs.push_back(run_of(fact->at("run")));
-      Json identity = *contents.identity;
-      identity["recipe"]["allow"] = *contents.runs.back().allow;
-      contents.identity = std::move(identity);
-    } else if (fact->contains("item")) {
-      TensorResult& record = contents.items[fact->at("item").get<std::uint32_t>()];
-      record = {.source = hashes_of(fact->at("source")),
-                .output = split_hashes(fact->at("output"))};
-      if (fact->contains("amax"))
-        record.amax = std::bit_cast<float>(fact->at("amax").get<std::uint32_t>());
-      if (fact->contains("quality")) record.quality = quality_of(fact->at("quality"));
-      if (fact->contains("global")) {
-        record.original_global = {
-            .value = std::bit_cast<float>(fact->at("global").at(0).get<std::uint32_t>()),
-            .divides = fact->at("global").at(1).get<bool>()};
-      }
-      record.inexact_global = fact->contains("inexact_global");
-    } else if (fact->contains("consumed")) {
-      contents.consumed.insert(fact->at("consumed").get<std::string>());
-    } else if (fact->contains("complete")) {
-      contents.complete = true;
-    } else if (fact->contains("publishing")) {
-      contents.publishing = true;
-      contents.replacing = fact->at("publishing").get<std::string>() == "replacing";
-      contents.inspected = fact->contains("inspected");
-      contents.consuming = fact->contains("consuming");
-    }
+    formats::read_members(path.string(), kRemedy, [&] { add_fact(*fact, contents); });
     first = false;
     begin = end + 1;
     contents.valid_bytes = begin;
@@ -185,6 +212,7 @@ void Journal::add_run(const RunRecord& run) {
                {"gate", run.gate},
                {"allow", *run.allow},
                {"sources", *run.sources}};
+  if (!run.replaced.empty()) json["replaced"] = run.replaced;
   if (!run.command.words.empty()) {
     json["directory"] = escaped_bytes(run.command.directory);
     for (const std::string& word : run.command.words) json["words"].push_back(escaped_bytes(word));
@@ -218,8 +246,9 @@ void Journal::add_consumed(const std::string& file) {
   append(line_of({{"consumed", file}}));
 }
 
-void Journal::add_publishing(bool replacing, bool inspected, bool consuming) {
-  formats::Json fact = {{"publishing", replacing ? "replacing" : "new"}};
+void Journal::add_publishing(bool replacing, bool inspected, bool consuming,
+                             const std::vector<std::string>& names) {
+  formats::Json fact = {{"publishing", replacing ? "replacing" : "new"}, {"names", names}};
   if (inspected) fact["inspected"] = true;
   if (consuming) fact["consuming"] = true;
   append(line_of(fact));

@@ -18,6 +18,8 @@ namespace ingot::convert {
 /// How a run went about the job, apart from the job's identity.
 struct RunRecord {
   bool replacing = false;  ///< over an older checkpoint (--force)
+  /// The files that were there when it began, and may be replaced and removed (OldFiles::known).
+  std::vector<std::string> replaced = {};
   /// The verification that was asked for, as words of the command line; empty: none.
   std::vector<std::string> gate;
   formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
@@ -36,12 +38,15 @@ struct JournalContents {
   bool doubtful = false;    ///< of joined parts: some other run may have begun their files again
   bool publishing = false;  ///< renaming had begun
   bool replacing = false;   ///< ... over an older checkpoint (--force)
-  bool inspected = false;   ///< ... with a report of its inspection
-  bool consuming = false;   ///< ... and source files that are left are deleted (--consume-source)
+  std::vector<std::string> published = {};  ///< ... of files of these names
+  bool inspected = false;                   ///< ... with a report of its inspection
+  bool consuming = false;  ///< ... and source files that are left are deleted (--consume-source)
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
 
   /// Whether any run replaces an older checkpoint.
   [[nodiscard]] bool was_forced() const;
+  /// Files that were there before any of the runs, or that a publication which was cut put here.
+  [[nodiscard]] std::set<std::string> found_files() const;
   /// The verification that the last run to ask for one asked for; empty when none did.
   [[nodiscard]] std::vector<std::string> gate() const;
 };
@@ -66,7 +71,8 @@ class Journal {
   /// Everything that this part of the job writes is durable.
   void add_complete();
   void add_consumed(const std::string& file);
-  void add_publishing(bool replacing, bool inspected, bool consuming = false);
+  void add_publishing(bool replacing, bool inspected, bool consuming = false,
+                      const std::vector<std::string>& names = {});
 
  private:
   Journal(Fd file, std::uint64_t size) : file_(std::move(file)), size_(size) {}

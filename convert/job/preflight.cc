@@ -13,6 +13,7 @@
 #include "convert/job/source_consumer.h"
 #include "convert/output/apart.h"
 #include "convert/output/model_card.h"
+#include "convert/output/old_output.h"
 #include "convert/output/planned_checkpoint.h"
 #include "formats/files/free_space.h"
 #include "formats/json/json.h"
@@ -213,6 +214,18 @@ DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOpti
   return need;
 }
 
+// The files that --force replaces and removes. Throws for others.
+std::vector<std::string> replaced_by(const Plan& plan, const OutputPaths& paths,
+                                     const ExecuteOptions& options) {
+  if (!options.force) return {};
+  // A publication that was cut left files, and no manifest that lists them.
+  std::set<std::string> begun;
+  if (const auto before = Journal::read(paths.journal)) begun = before->found_files();
+  OldFiles found = find_old_files(paths, publish_order(plan), begun);
+  require_no_unknown(found.unknown, paths.output);
+  return {found.known.begin(), found.known.end()};
+}
+
 // The leftovers of earlier runs that this one continues.
 std::optional<JournalContents> earlier_of(const Plan& plan, const OutputPaths& paths,
                                           const ExecuteOptions& options) {
@@ -314,6 +327,7 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
   if (!checked.earlier) checked.state = state_beneath(output);
   if (!checked.earlier) require_free_place(checked.state, output, options);
   checked.is_finished = checked.state == OutputState::kFinished && options.resume;
+  if (!checked.is_finished) checked.replaced = replaced_by(plan, paths, options);
   checked.disk = disk_need(plan, paths, options, checked);
   if (checked.is_finished) {
     checked.disk.held_bytes = checked.disk.peak_bytes;

@@ -39,6 +39,7 @@ struct Preflight {
   MemoryPlan memory;
   DiskNeed disk;
   std::optional<JournalContents> earlier;  ///< of the run that is resumed
+  std::vector<std::string> replaced;       ///< files there that --force replaces and removes
   bool is_finished = false;                ///< --resume of an output that is complete
   Loadable loadable;
   formats::JsonValue identity;  ///< of the job, once require_resumable() has told it

@@ -8,7 +8,6 @@
 #include "convert/output/rank_directories.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
-#include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/files/folder.h"
 #include "formats/records/manifest.h"
@@ -19,32 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool is_description_file(const std::string& name) {
-  const auto dialects = formats::dialects();
-  return std::any_of(dialects.begin(), dialects.end(), [&](const formats::Dialect* dialect) {
-    return !dialect->description_file.empty() && dialect->description_file == name;
-  });
-}
-
-bool belongs_to_a_checkpoint(const std::string& name) {
-  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
-         name == "config.json" || name == formats::kNativeConfigName ||
-         name == formats::kManifestName || name == formats::kRecordsName ||
-         name == formats::kVerifyName || is_description_file(name);
-}
-
 bool is_rank_directory(const std::string& name) {
   return name.starts_with("rank-") && name.find("-of-") != std::string::npos;
-}
-
-// A rank's directory of an earlier conversion was ours to the last file; its manifest goes first.
-void stale_of_rank(const fs::path& directory, std::vector<fs::path>& stale) {
-  if (!fs::exists(directory / formats::kManifestName)) return;
-  stale.push_back(directory / formats::kManifestName);
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (entry.is_regular_file() && entry.path().filename() != formats::kManifestName)
-      stale.push_back(entry.path());
-  }
 }
 
 // A file of a later step proves that those of earlier steps are in place, in every directory: one
@@ -171,32 +146,6 @@ std::vector<std::string> publish_order(const Plan& plan) {
     return publish_step(a) < publish_step(b);
   });
   return names;
-}
-
-void remove_stale(const OutputPaths& paths, const std::vector<std::string>& names) {
-  const auto remove = [&](const fs::path& path) {
-    std::error_code failure;
-    fs::remove(path, failure);
-    if (failure) throw system_error(failure.value(), "remove the old file", path.string());
-  };
-  remove(paths.output / formats::kManifestName);
-  sync_directory(paths.output);
-  const std::set<std::string> kept(names.begin(), names.end());
-  std::vector<fs::path> stale;
-  for (const fs::directory_entry& entry : fs::directory_iterator(paths.output)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && is_rank_directory(name)) {
-      stale_of_rank(entry.path(), stale);
-    } else if (entry.is_regular_file() && belongs_to_a_checkpoint(name) && !kept.contains(name)) {
-      stale.push_back(entry.path());
-    }
-  }
-  for (const fs::path& path : stale) remove(path);
-  for (const fs::path& path : stale) {
-    // Folders of ranks that are no more; those that keep a file stay.
-    std::error_code ignored;
-    if (path.parent_path() != paths.output) fs::remove(path.parent_path(), ignored);
-  }
 }
 
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,

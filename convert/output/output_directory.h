@@ -47,11 +47,6 @@ void clear_partial(const OutputPaths& paths);
 /// ranks at once, and above them after all of them.
 std::vector<std::string> publish_order(const Plan& plan);
 
-/// Removes the files of an earlier checkpoint in `output` (weights, indices, config.json, manifest)
-/// that `names` does not replace; the manifest goes first, so that no moment looks finished. For
-/// --force.
-void remove_stale(const OutputPaths& paths, const std::vector<std::string>& names);
-
 /// Gives the staged files their final names, if they are those of `staged` (null: any files of
 /// these names, for a publication that was cut). May be repeated after a kill: a file that is no
 /// longer staged must be in place already.

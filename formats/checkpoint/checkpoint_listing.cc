@@ -368,6 +368,23 @@ WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_
   return listing;
 }
 
+std::set<std::string> checkpoint_names(const fs::path& directory) {
+  std::set<std::string> names;
+  const std::vector<std::string> all = list_file_names(directory);
+  for (const std::string& name : all) {
+    if (name == kSingleFile || name_kind(name) == kShardKind || name == kIndexName ||
+        is_ours_or_derived(name))
+      names.insert(name);
+  }
+  WeightsListing listing;
+  ErrorList untold;
+  if (!read_index(directory, listing, untold) || !listing.has_index) return names;
+  names.insert(listing.index.name);
+  for (const auto& [tensor, file] : listing.index.weight_map)
+    if (is_listed(all, file)) names.insert(file);
+  return names;
+}
+
 IndexFrame read_index_frame(const fs::path& directory) {
   const fs::path path = directory / kIndexName;
   if (!stamp_of(path)) return {};

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ inline constexpr std::string_view kIndexRemedy =
 /// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
 /// place of a conversion that has not ended (kExists).
 void require_finished_directory(const std::filesystem::path& directory);
+
+/// Throws kNotFound, once, where files of the directory are links to nothing, as in a snapshot of the
+/// hub's cache that was copied without its blobs. For a snapshot in its place others tell what to
+/// fetch.
+void require_links(const std::filesystem::path& directory);
 
 /// The most that config.json and other small JSON files of a checkpoint may have.
 inline constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
@@ -57,6 +63,11 @@ struct ListingOptions {
 WeightsListing list_weights(const std::filesystem::path& directory,
                             const std::filesystem::path& consumed_headers,
                             const ListingOptions& options, ErrorList& faults);
+
+/// Bare names of files here that are a checkpoint's wherever they lie: weights that the index
+/// names, or that are called as loaders expect, the index, configs and ingot's own files. Faults of
+/// the index are not told.
+std::set<std::string> checkpoint_names(const std::filesystem::path& directory);
 
 /// Entries of the index kIndexName other than its map; the default where there is none.
 IndexFrame read_index_frame(const std::filesystem::path& directory);

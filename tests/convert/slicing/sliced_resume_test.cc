@@ -202,6 +202,16 @@ TEST_F(SlicedResume, ForceReplacesCheckpointsAndSlices) {
   EXPECT_EQ(top_level(back.output), top_level(whole.output));
 }
 
+TEST_F(SlicedResume, ForceNamesOtherFilesInFoldersOfRanks) {
+  Conversion slices = to_slices(dir_ / "out", {.ep = 2});
+  slices.run();
+  const std::filesystem::path notes = dir_ / "out/rank-00000-of-00002/notes.txt";
+  write_text_file(notes, "mine");
+  slices.execute.force = true;
+  expect_error(ErrorCode::kExists, {"'rank-00000-of-00002/notes.txt'"}, [&] { slices.run(); });
+  EXPECT_EQ(read_text_file(notes, 10), "mine");
+}
+
 // Renames are the only way to a final name, in an order that can be taken up anywhere.
 TEST_F(SlicedResume, FinishesAPublicationCutAtAnyRename) {
   const Conversion whole = to_slices(dir_ / "whole", {.ep = 2});
