@@ -208,9 +208,8 @@ std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {
 bool is_done_without_source(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,
                             const PlanOptions& plan, const ExecuteOptions& options) {
-  if (!options.resume || !options.consume_source ||
-      !is_finished_of_deleted(source, output, recipe, plan))
-    return false;
+  // --consume-source may be left out when a job is continued.
+  if (!options.resume || !is_finished_of_deleted(source, output, recipe, plan)) return false;
   if (const OutputPaths paths(output); std::filesystem::exists(paths.swept)) {
     const Claim claim = Claim::take(paths, options.run);
     clear_partial(paths);

@@ -49,8 +49,8 @@ ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
 /// Empty when there are none.
 std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
 
-/// True if a job with --consume-source that is resumed is finished and its source deleted, so that
-/// no plan can be made any more. Throws kMismatch when its options were others. Removes leftovers
+/// True if a job that is resumed is finished and its source deleted (--consume-source), so that no
+/// plan can be made any more. Throws kMismatch when its options were others. Removes leftovers
 /// of a kill in the last step.
 bool is_done_without_source(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,

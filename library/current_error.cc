@@ -5,6 +5,8 @@
 #include <new>
 #include <system_error>
 
+#include "formats/json/json.h"
+
 namespace ingot::library {
 
 Error current_error() {
@@ -19,8 +21,16 @@ Error current_error() {
   } catch (const std::system_error& failure) {
     return Error(ErrorCode::kLimit, "the system refuses a thread: {} (lower --threads)",
                  failure.code().message());
-  } catch (const std::exception& failure) {
-    return Error(ErrorCode::kInternal, failure.what());
+  } catch (const formats::Json::exception&) {
+    return Error(
+        ErrorCode::kCorrupt,
+        "a JSON file that was read has a member that is missing or of another kind (was one "
+        "changed by hand, or written by another version?)");
+  } catch (const std::exception&) {
+    // Its words are those of a library, and say nothing to a user.
+    return Error(ErrorCode::kInternal,
+                 "a fault of ingot's own, at a place where none was expected (please report the "
+                 "command, and with which model it happens)");
   }
 }
 

@@ -52,8 +52,9 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
         "ingot", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
     logger->flush_on(spdlog::level::trace);
     return logger;
-  } catch (const spdlog::spdlog_ex& failure) {
-    throw Error(ErrorCode::kIo, "cannot open the log: {}", failure.what()).in_file(path);
+  } catch (const spdlog::spdlog_ex&) {
+    throw Error(ErrorCode::kIo, "cannot be opened as the log (may its folder be written to?)")
+        .in_file(path);
   }
 }
 

@@ -13,7 +13,7 @@
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/json/json.h"
+#include "formats/json/members.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
@@ -25,6 +25,9 @@ namespace {
 
 // From the words of an option to its value, as given.
 using OptionTexts = std::map<std::string, std::string>;
+
+constexpr std::string_view kRecordRemedy =
+    "it was changed, or is another version's: start again with --force";
 
 // Keys that are not the option's name with underscores.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kOptionNames = {
@@ -104,7 +107,11 @@ std::string differing_options(const Json& earlier, const Json& now, Now what = N
     if (what == Now::kWhole || name == "--rule") after.try_emplace(name);
   }
   // Decided by --to where it is not given.
-  if (before.at("--to") != after.at("--to")) after.erase("--mtp");
+  const auto to = [](const OptionTexts& texts) {
+    const auto found = texts.find("--to");
+    return found == texts.end() ? "" : found->second;
+  };
+  if (to(before) != to(after)) after.erase("--mtp");
   std::string list;
   for (const auto& [name, text] : after) {
     const auto found = before.find(name);
@@ -298,18 +305,22 @@ formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* know
 
 Json require_resumable(const Plan& plan, const std::filesystem::path& output,
                        const Preflight& checked, const JobThreads& threads) {
-  Json identity = job_identity(plan);
-  Json earlier = checked.earlier ? *checked.earlier->identity : Json();
-  if (checked.is_finished) {
-    earlier = finished_identity(*formats::read_manifest(output));
-    identity.erase("plan");
-  }
-  // Facts that need no read of the source come first.
-  if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
-  identity["source"] =
-      source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);
-  if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
-  return identity;
+  const OutputPaths paths(output);
+  const auto record = checked.is_finished ? output / formats::kManifestName : paths.journal;
+  return formats::read_members(record.string(), kRecordRemedy, [&] {
+    Json identity = job_identity(plan);
+    Json earlier = checked.earlier ? *checked.earlier->identity : Json();
+    if (checked.is_finished) {
+      earlier = finished_identity(*formats::read_manifest(output));
+      identity.erase("plan");
+    }
+    // Facts that need no read of the source come first.
+    if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
+    identity["source"] =
+        source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);
+    if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
+    return identity;
+  });
 }
 
 bool is_finished_of_deleted(const std::filesystem::path& source,
@@ -318,21 +329,22 @@ bool is_finished_of_deleted(const std::filesystem::path& source,
   if (output_state(output) != OutputState::kFinished) return false;
   const std::optional<formats::Manifest> manifest = formats::read_manifest(output);
   if (!manifest) return false;
-  const Json& files = manifest->source->at("files");
-  const auto is_gone = [&](const Json& file) {
-    return !std::filesystem::exists(source / file.at("name").get<std::string>());
-  };
-  const auto config = source / "config.json";
-  if (files.empty() || !std::all_of(files.begin(), files.end(), is_gone) ||
-      !std::filesystem::exists(config) ||
-      check::hash_file(config).hex() != manifest->source->value("config", ""))
-    return false;
-  const Json earlier = finished_identity(*manifest);
-  Json now = said_identity(recipe, options);
-  now["family"] = earlier.at("family");
-  if (const std::string list = differing_options(earlier, now, Now::kAsGiven); !list.empty())
-    refuse("it was begun with other options: " + list);
-  return true;
+  return formats::read_members((output / formats::kManifestName).string(), kRecordRemedy, [&] {
+    const Json& files = manifest->source->at("files");
+    const auto is_gone = [&](const Json& file) {
+      return !std::filesystem::exists(source / file.at("name").get<std::string>());
+    };
+    const auto config = source / "config.json";
+    if (!std::any_of(files.begin(), files.end(), is_gone) || !std::filesystem::exists(config) ||
+        check::hash_file(config).hex() != manifest->source->value("config", ""))
+      return false;
+    const Json earlier = finished_identity(*manifest);
+    Json now = said_identity(recipe, options);
+    now["family"] = earlier.at("family");
+    if (const std::string list = differing_options(earlier, now, Now::kAsGiven); !list.empty())
+      refuse("it was begun with other options: " + list);
+    return true;
+  });
 }
 
 }  // namespace ingot::convert

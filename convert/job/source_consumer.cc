@@ -5,6 +5,7 @@
 #include "convert/job/resume.h"
 #include "formats/base/fd.h"
 #include "formats/files/folder.h"
+#include "shard/join/source.h"
 
 namespace ingot::convert {
 
@@ -24,6 +25,14 @@ void require_consumable(const Plan& plan) {
                 "(--consume-source needs a config that says so: put tie_word_embeddings false "
                 "there, as the output has it; or convert without it)")
         .in_file((source.directory() / "config.json").string());
+  }
+  // Experts that are seen in another form lie in several files each.
+  if (!source.is_whole() && !shard::is_sliced(source.directory())) {
+    throw Error(ErrorCode::kUnsupported,
+                "--consume-source deletes a file when its tensors are done, and the experts of a "
+                "layer are put together from several files for this output (convert without it; or "
+                "with --experts keep, where the loader takes that form)")
+        .in_file(source.directory().string());
   }
   if (!source.is_whole()) {
     throw Error(ErrorCode::kUnsupported,

@@ -2,7 +2,6 @@
 
 // Code units of PCRE2 are bytes; the header insists on being told.
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -90,12 +89,6 @@ bool glob_matches(std::string_view glob, std::string_view name) {
   return g == glob.size();
 }
 
-std::string pcre_message(int code) {
-  std::array<PCRE2_UCHAR, 256> buffer{};
-  pcre2_get_error_message(code, buffer.data(), buffer.size());
-  return reinterpret_cast<const char*>(buffer.data());
-}
-
 PCRE2_SPTR code_units(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data());
 }
@@ -108,8 +101,8 @@ void check_utf8(std::string_view text) {
   pcre2_code* literal =
       pcre2_compile(code_units(text), text.size(), PCRE2_LITERAL | PCRE2_UTF, &error, &at, nullptr);
   if (literal == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument, "pattern cannot be used: {} (at byte {})",
-                pcre_message(error), at);
+    throw Error(ErrorCode::kInvalidArgument, "pattern cannot be used: it is not UTF-8 (at byte {})",
+                at);
   }
   pcre2_code_free(literal);
 }
@@ -128,8 +121,9 @@ struct Pattern::Regex {
                       PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
     if (code == nullptr) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "pattern 're:{}' is not a regular expression: {} (at byte {})", expression,
-                  pcre_message(error), at);
+                  "pattern 're:{}' is not a regular expression from byte {} on (is a bracket or a "
+                  "parenthesis left open, or is there nothing to repeat?)",
+                  expression, at);
     }
     limits = pcre2_match_context_create(nullptr);
     INGOT_CHECK(limits != nullptr);
@@ -186,8 +180,8 @@ bool Pattern::matches(std::string_view name) const {
       throw Error(ErrorCode::kLimit, "pattern '{}' backtracks too much on name '{}' (simplify it)",
                   text_, name);
     default:
-      throw Error(ErrorCode::kCorrupt, "pattern '{}' cannot be matched against this name: {}",
-                  text_, pcre_message(result))
+      throw Error(ErrorCode::kCorrupt,
+                  "pattern '{}' cannot be matched against this name (is it UTF-8?)", text_)
           .in_tensor(name);
   }
 }

@@ -1,8 +1,11 @@
 #include "formats/json/json.h"
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -15,22 +18,22 @@ namespace {
 
 constexpr std::size_t kMaxQuotedBytes = 200;
 
-/// The library's words without its error number and without the text last read, which may be
-/// invalid UTF-8 or as long as the file.
-std::string cause(std::string_view what) {
-  if (const auto bracket = what.find("] ");
-      what.starts_with("[json.exception.") && bracket != std::string_view::npos) {
-    what.remove_prefix(bracket + 2);
-  }
-  what = what.substr(0, what.find("; last read: "));
-  return std::string(what.substr(0, kMaxQuotedBytes));
+/// Where a text stops being JSON: `position` bytes were read. A terminal may be shown the sign.
+std::string place_of_fault(std::string_view text, std::size_t position) {
+  if (position == 0 || position > text.size())
+    return "it ends in the middle (was it cut? fetch it again)";
+  const std::string_view before = text.substr(0, position - 1);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t column = position - (before.rfind('\n') + 1);
+  return fmt::format("'{}' in line {}, column {}", text[position - 1], line, column);
 }
 
 /// Translates nlohmann's events to ours and adds the refusals that it lacks.
 class SaxAdapter {
  public:
-  SaxAdapter(std::string_view where, JsonEvents& events, std::uint64_t text_offset)
-      : where_(where), events_(events), text_offset_(text_offset) {}
+  SaxAdapter(std::string_view text, std::string_view where, JsonEvents& events,
+             std::uint64_t text_offset)
+      : text_(text), where_(where), events_(events), text_offset_(text_offset) {}
 
   bool null() { return scalar(Json(nullptr)); }
   bool boolean(bool value) { return scalar(Json(value)); }
@@ -69,8 +72,8 @@ class SaxAdapter {
   }
   bool end_array() { return ascend(); }
   [[noreturn]] bool parse_error(std::size_t position, const std::string& /*last_token*/,
-                                const nlohmann::detail::exception& error) const {
-    throw Error(ErrorCode::kCorrupt, "is not valid JSON: " + cause(error.what()))
+                                const nlohmann::detail::exception& /*error*/) const {
+    throw Error(ErrorCode::kCorrupt, "is not valid JSON: " + place_of_fault(text_, position))
         .in_file(where_)
         .at_byte(text_offset_ + (position == 0 ? 0 : position - 1));
   }
@@ -93,7 +96,7 @@ class SaxAdapter {
     return true;
   }
 
-  std::string_view where_;
+  std::string_view text_, where_;
   JsonEvents& events_;
   std::uint64_t text_offset_;
   std::size_t depth_ = 0;
@@ -174,10 +177,10 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
         .in_file(where)
         .at_byte(text_offset + nul);
   }
-  SaxAdapter adapter(where, events, text_offset);
+  SaxAdapter adapter(text, where, events, text_offset);
   if (JsonScanner(text, adapter).scan()) return;
   NoEvents none;
-  SaxAdapter refusal(where, none, text_offset);
+  SaxAdapter refusal(text, where, none, text_offset);
   static_cast<void>(Json::sax_parse(text.begin(), text.end(), &refusal));
   throw Error(ErrorCode::kCorrupt, "is not valid JSON").in_file(where);
 }
@@ -209,8 +212,8 @@ bool JsonValue::is_null() const {
 std::string json_text(const Json& value) {
   try {
     return dump_with_words(value, 2) + "\n";
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kCorrupt, "cannot be written as JSON: " + cause(error.what()));
+  } catch (const Json::exception&) {
+    throw Error(ErrorCode::kCorrupt, "cannot be written as JSON: a text in it is not UTF-8");
   }
 }
 

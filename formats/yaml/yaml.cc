@@ -205,10 +205,14 @@ Yaml parse_yaml(std::string_view text, std::string_view where, const YamlLimits&
     }
     return builder.take();
   } catch (const YAML::Exception& failure) {
+    // Its words are those of a parser: "end of map flow not found".
+    constexpr std::string_view kCauses =
+        "a bracket or quote that does not end, or lines that are indented in no order";
     throw Error(ErrorCode::kInvalidArgument,
                 failure.mark.is_null()
-                    ? fmt::format("is not YAML: {}", failure.msg)
-                    : fmt::format("line {}: is not YAML: {}", failure.mark.line + 1, failure.msg))
+                    ? fmt::format("is not YAML ({}?)", kCauses)
+                    : fmt::format("line {}, column {}: is not YAML from here on ({}?)",
+                                  failure.mark.line + 1, failure.mark.column + 1, kCauses))
         .in_file(where);
   } catch (Error& error) {
     error.in_file(where);

@@ -96,12 +96,27 @@ TEST_F(Consumed, AndPublishedIsDoneForAResumedRun) {
   expect_error(ErrorCode::kMismatch, {"--to bf16 (now int8"}, [&] { (void)is_done(other); });
   other = conversion_;
   other.execute.consume_source = false;
-  EXPECT_FALSE(is_done(other));
+  EXPECT_TRUE(is_done(other));
   other = conversion_;
   other.output = dir_ / "elsewhere";
   EXPECT_FALSE(is_done(other));
+  other = conversion_;
+  other.recipe.to.reset();
+  EXPECT_TRUE(is_done(other)) << "left open, it may be what it was";
+  // A run without --consume-source that ended the job left what it had not deleted yet.
+  copy_small(dir_ / "again");
+  fs::rename(dir_ / "again/model-00002-of-00002.safetensors",
+             dir_ / "in/model-00002-of-00002.safetensors");
+  EXPECT_TRUE(is_done(conversion_));
   write_text_file(dir_ / "in/config.json", "{}");
   EXPECT_FALSE(is_done(conversion_));
+}
+
+TEST_F(Consumed, NotForExpertsThatAreStacked) {
+  conversion_.recipe.choices.experts = ExpertChoice::kStacked;
+  conversion_.recipe.allow.add("engine-refuses=*");
+  expect_error(ErrorCode::kUnsupported, {"put together from several files", "--experts keep"},
+               [&] { conversion_.run(); });
 }
 
 TEST_F(Consumed, NotByARepair) {

@@ -174,6 +174,65 @@ TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
   }
 }
 
+// A line of the journal whose hash is right.
+std::string journal_line(const std::string& text) {
+  return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";
+}
+
+TEST_F(Resume, RefusesFactsOfAnotherKindInOwnWords) {
+  for (const char* fact :
+       {R"({"publishing":5})", R"({"item":0,"source":[],"output":[],"quality":{"x":1}})",
+        R"({"item":"0"})", R"({"item":0,"source":5,"output":[]})",
+        R"({"item":0,"source":["zz"],"output":[]})", R"({"run":[]})", R"({"run":{"replacing":1}})",
+        R"({"consumed":[]})", R"({"item":0,"source":[],"output":[],"global":[]})",
+        R"({"publishing":"new","names":5})"}) {
+    SCOPED_TRACE(fact);
+    Conversion conversion(small_v32(), dir_ / "out");
+    std::filesystem::remove_all(conversion.output);
+    ASSERT_TRUE(run_stopped(conversion, 100));
+    const OutputPaths paths(conversion.output);
+    write_text_file(paths.journal, read_text_file(paths.journal, 1 << 20) + journal_line(fact));
+    conversion.execute.resume = true;
+    try {
+      conversion.run();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      EXPECT_NE(std::string(error.what()).find("journal"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(Resume, RefusesAManifestOfAnotherKindInOwnWords) {
+  Conversion conversion(small_v32(), dir_ / "out");
+  conversion.run();
+  const Json whole = formats::read_json_file(dir_ / "out/ingot.json", 1 << 20);
+  conversion.execute.resume = true;
+  for (const char* path : {"/recipe", "/recipe/shards", "/recipe/rules/0/match", "/recipe/allow",
+                           "/recipe/choices", "/source", "/source/files", "/source/files/0/name"}) {
+    SCOPED_TRACE(path);
+    Json changed = whole;
+    changed[Json::json_pointer(path)] = 5;
+    write_text_file(dir_ / "out/ingot.json", changed.dump());
+    try {
+      conversion.run();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(error.code(), ErrorCode::kInternal) << error.what();
+    }
+  }
+}
+
+TEST_F(Resume, FinishedOutputRemembersItsAlignment) {
+  Conversion conversion(small_v32(), dir_ / "out");
+  conversion.plan.shards.align = 4096;
+  conversion.run();
+  conversion.execute.resume = true;
+  EXPECT_TRUE(conversion.run().already_done);
+  conversion.plan.shards.align = 0;
+  expect_error(ErrorCode::kMismatch, {"--align 4096 (now not given)"}, [&] { conversion.run(); });
+}
+
 TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
   const TempDir directory;
   Conversion conversion(copy_small(directory / "in"), directory / "out");
