@@ -33,7 +33,8 @@ bool is_changed(const PlannedTensor& planned) {
 constexpr std::array<std::string_view, 9> kNoTexts = {"true", "false", "yes", "no", "on",
                                                       "off",  "null",  "y",   "n"};
 
-// A text as YAML reads it again: JSON's form is one of its own.
+// A text as YAML reads it again: JSON's form is one of its own, but for characters that JSON leaves
+// as they are and YAML refuses, or that turn the direction of the text.
 std::string yaml_text(const std::string& text) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const auto is_plain = [&](char c) {
@@ -43,7 +44,7 @@ std::string yaml_text(const std::string& text) {
   if (is_letter(text.front()) && std::ranges::all_of(text, is_plain) &&
       std::ranges::find(kNoTexts, lower_case(text)) == kNoTexts.end())
     return text;
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return printable(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string yaml_lines(const CardEntry& entry) {

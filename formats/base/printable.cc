@@ -54,8 +54,9 @@ bool is_utf8(std::string_view text) {
 
 namespace {
 
+// U+FFFE and U+FFFF are no characters, and refused by other readers of texts.
 bool is_control(std::uint32_t value) {
-  return value < 0x20 || (value >= 0x7F && value <= 0x9F);
+  return value < 0x20 || (value >= 0x7F && value <= 0x9F) || value == 0xFFFE || value == 0xFFFF;
 }
 
 // Line and paragraph separators, and characters that turn the direction of the text after them.

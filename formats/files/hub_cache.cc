@@ -118,9 +118,10 @@ fs::path checkpoint_directory(const fs::path& directory) {
 std::optional<HubSnapshot> hub_snapshot_at(const fs::path& directory) {
   const fs::path path = resolved_path(directory);
   if (path.parent_path().filename() != "snapshots") return std::nullopt;
+  // Both become words of commands and of a model card.
   HubSnapshot snapshot{.model = model_of(path.parent_path().parent_path()),
                        .commit = path.filename().string()};
-  if (!parse_hub_name(snapshot.model)) return std::nullopt;
+  if (!parse_hub_name(snapshot.model) || !is_word(snapshot.commit, "._-")) return std::nullopt;
   return snapshot;
 }
 

@@ -146,6 +146,27 @@ TEST_F(ModelCard, IsMadeWithoutASourcesCard) {
   EXPECT_THAT(card, Not(HasSubstr("\n---\n\n#  ")));
 }
 
+TEST_F(ModelCard, FrontMatterHasNoCharacterThatYamlRefuses) {
+  const std::string licence = "a\x7f\xc2\x9b\xe2\x80\xae\xe2\x80\xa8\xef\xbf\xbf\xf0\x9f\x98\x80z";
+  write_bytes(source_ / "README.md",
+              "---\nlicense: \"a\\x7f\\u009b\\u202e\\u2028\\uffff\\U0001f600z\"\n---\n");
+  const std::string card = converted(to(SchemeId::kInt8Channel));
+  EXPECT_THAT(card,
+              HasSubstr("license: \"a\\u007f\\u009b\\u202e\\u2028\\uffff\xf0\x9f\x98\x80z\"\n"));
+  EXPECT_EQ(matter_of(card).find("license")->text(""), licence);
+}
+
+TEST_F(ModelCard, TakesNoFolderNameThatIsNoCommit) {
+  for (const char* name : {"qq\n# zz [c](javascript:x)", "qq zz", "qq`zz", "<qq>", "\xe2\x80\xae"}) {
+    const fs::path odd = source_.parent_path() / name;
+    fs::rename(source_, odd);
+    source_ = odd;
+    const std::string card = converted(to(SchemeId::kInt8Channel));
+    EXPECT_THAT(card, HasSubstr("Made by ingot"));
+    EXPECT_THAT(card, Not(HasSubstr(name)));
+  }
+}
+
 TEST(RecipeCommand, QuotesWordsForAShell) {
   Recipe recipe;
   recipe.rules.push_back(parse_rule("re:a'b $(x)=bf16"));
