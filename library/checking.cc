@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "check/engine_findings.h"
+#include "formats/family/families.h"
+#include "library/options/family_proposal.h"
 #include "shard/join/source.h"
 
 namespace ingot::library {
@@ -36,11 +38,24 @@ void declare_check_options(FlagTable& table, CheckOptions& options) {
               {.excludes = {"--deep", "--no-hashes", "--family", "--family-file", "--config"},
                .value_name = "CONVERTED",
                .kind = ValueKind::kCheckpoint}}});
-  declare_source(table, options.family, options.config, kFamilyHelp);
+  declare_source(table, options.family, options.config, kAutoFamilyHelp);
   table.add(FlagGroup::kJob, {threads_flag(&options.threads)});
 }
 
 namespace {
+
+// Under --family auto the checkpoint is judged as the family that is proposed for it.
+CheckOptions with_family(CheckOptions options) {
+  if (options.family != kAutoFamily) return options;
+  const formats::Checkpoint source = shard::open_source(
+      options.directory,
+      {.open = {.family = "generic", .threads = threads_of(options.threads)},
+       .may_be_file = true,
+       .config = options.config});
+  const std::string yaml = proposed_family(source, {}).yaml;
+  options.family = formats::add_family(yaml, "the proposed family").spec;
+  return options;
+}
 
 // Whether the engine loads the checkpoint as it is meant, by headers and JSON.
 Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
@@ -92,7 +107,8 @@ Json module_row(const engines::BelievedModules& row) {
           {"agrees", row.agrees()}};
 }
 
-Checked run_check(const CheckOptions& options, const std::function<bool()>& stop_requested) {
+Checked run_check(const CheckOptions& asked, const std::function<bool()>& stop_requested) {
+  const CheckOptions options = with_family(asked);
   if (!options.engine.empty()) return check_engine(options, stop_requested);
   const std::size_t threads = threads_of(options.threads);
   if (!options.source_of.empty()) {

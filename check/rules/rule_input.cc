@@ -24,6 +24,12 @@ const formats::MissingTensors& RuleFacts::missing() const {
   return *missing_;
 }
 
+const Vocabulary& RuleFacts::vocabulary() const {
+  if (!vocabulary_)
+    vocabulary_ = read_vocabulary(checkpoint_.directory() / "tokenizer.json", "tokenizer.json");
+  return *vocabulary_;
+}
+
 void RuleFindings::add(const TensorRule* kind, Finding finding) {
   const auto [entry, is_new] = index_.try_emplace(kind, by_kind_.size());
   if (is_new) by_kind_.emplace_back(std::move(finding), 0);

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "check/facts/odd_values.h"
+#include "check/facts/vocabulary.h"
 #include "check/rules/loader_rules.h"
 #include "engines/limits.h"
 #include "engines/modules/engine_input.h"
@@ -76,12 +77,15 @@ class RuleFacts : public engines::EngineInput {
   [[nodiscard]] const EngineLimitsMet& engine_limits() const;
   /// The tensors that the config promises and that are not here.
   [[nodiscard]] const formats::MissingTensors& missing() const;
+  /// Its tokenizer.json, which must be there.
+  [[nodiscard]] const Vocabulary& vocabulary() const;
 
  private:
   const Checkpoint& checkpoint_;
   std::uint64_t ranks_;
   mutable std::optional<EngineLimitsMet> engine_limits_;
   mutable std::optional<formats::MissingTensors> missing_;
+  mutable std::optional<Vocabulary> vocabulary_;
 };
 
 /// The findings of one rule. A fault of one tensor of a kind is a fault of its sisters in every

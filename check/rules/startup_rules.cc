@@ -177,61 +177,29 @@ void tokenizer_present(const RuleInput& input) {
                     "--skip-tokenizer-init serves ids without one)");
 }
 
-// Whether tokenizer.json has a model with a vocabulary, without a tree of its 100,000 entries.
-class VocabularySearch final : public formats::JsonEvents {
- public:
-  void begin_object() override { open(true); }
-  void begin_array() override { open(false); }
-  void end() override { keys_.pop_back(); }
-  void key(std::string&& name) override {
-    note();
-    keys_.back() = std::move(name);
-  }
-  void value(Json&& /*scalar*/) override { note(); }
-
-  [[nodiscard]] bool has_model() const { return has_model_; }
-  [[nodiscard]] bool has_entries() const { return has_entries_; }
-
- private:
-  void open(bool is_object) {
-    note();
-    if (keys_.size() == 1 && keys_[0] == "model") has_model_ = is_object;
-    keys_.emplace_back();
-  }
-  // Something is inside of model.vocab.
-  void note() {
-    has_entries_ =
-        has_entries_ || (keys_.size() == 3 && keys_[0] == "model" && keys_[1] == "vocab");
-  }
-
-  std::vector<std::string> keys_;  // of each open object the last one; of a list none
-  bool has_model_ = false, has_entries_ = false;
-};
-
 void tokenizer_readable(const RuleInput& input) {
-  constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
   constexpr std::string_view kRemedy = "copy the file of the release again";
   if (!input.options.is_folder) return;
   const Checkpoint& checkpoint = input.checkpoint;
-  for (const std::string_view name : {kFastTokenizer, std::string_view("tokenizer_config.json")}) {
-    if (!has_side_file(checkpoint, name)) continue;
-    const std::filesystem::path path = checkpoint.directory() / name;
-    VocabularySearch found;
-    try {
-      if (name == kFastTokenizer) {
-        formats::parse_json_events(read_text_file(path, kMaxBytes), name, found);
-      } else {
-        formats::read_json_file(path, formats::kMaxConfigBytes);
-      }
-    } catch (const Error& error) {
-      input.report_file(name, error.code(), "{} ({})", error.message(), kRemedy);
-      continue;
-    }
-    if (name == kFastTokenizer && !found.has_entries())
-      input.report_file(name, kCorrupt, "{} ({})",
-                        found.has_model() ? "its 'model' has no vocabulary"
-                                          : "has no object 'model', which tokenizers read",
+  if (has_side_file(checkpoint, kFastTokenizer)) {
+    const Vocabulary& found = input.facts.vocabulary();
+    if (found.fault) {
+      input.report_file(kFastTokenizer, found.fault->code(), "{} ({})", found.fault->message(),
                         kRemedy);
+    } else if (!found.has_entries) {
+      input.report_file(kFastTokenizer, kCorrupt, "{} ({})",
+                        found.has_model ? "its 'model' has no vocabulary"
+                                        : "has no object 'model', which tokenizers read",
+                        kRemedy);
+    }
+  }
+  constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
+  if (has_side_file(checkpoint, kTokenizerConfig)) {
+    try {
+      formats::read_json_file(checkpoint.directory() / kTokenizerConfig, formats::kMaxConfigBytes);
+    } catch (const Error& error) {
+      input.report_file(kTokenizerConfig, error.code(), "{} ({})", error.message(), kRemedy);
+    }
   }
   for (const SideFile& file : checkpoint.side_files()) {
     const bool is_tokenizer =
@@ -239,6 +207,37 @@ void tokenizer_readable(const RuleInput& input) {
     if (is_tokenizer && file.n_bytes == 0 && file.path != kFastTokenizer)
       input.report_file(file.path, kCorrupt, "is empty ({})", kRemedy);
   }
+}
+
+// The rows of the largest embedding: of a text model, or of what is added to it.
+std::uint64_t embedding_rows(const RuleInput& input) {
+  std::uint64_t rows = 0;
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (tensor.rule != nullptr && tensor.rule->role == formats::Role::kEmbedding &&
+        !tensor.shape.empty())
+      rows = std::max(rows, tensor.shape[0]);
+  }
+  return rows;
+}
+
+void added_tokens(const RuleInput& input) {
+  const Checkpoint& checkpoint = input.checkpoint;
+  if (!input.options.is_folder || checkpoint.slicing() != nullptr ||
+      !has_side_file(checkpoint, kFastTokenizer))
+    return;
+  const std::uint64_t rows = embedding_rows(input);
+  std::vector<std::uint64_t> beyond = input.facts.vocabulary().added_ids;
+  std::erase_if(beyond, [&](std::uint64_t id) { return id < rows; });
+  if (rows == 0 || beyond.empty()) return;
+  std::ranges::sort(beyond);
+  constexpr std::size_t kShown = 3;
+  const std::size_t n_more = beyond.size() - std::min(beyond.size(), kShown);
+  beyond.resize(beyond.size() - n_more);
+  input.report_file(
+      kFastTokenizer, kMismatch,
+      "added tokens have ids for which the embedding, of {} rows, has none: {}{} (a text "
+      "that holds one cannot be read: resize the embedding, or remove the tokens)",
+      rows, fmt::join(beyond, ", "), n_more == 0 ? "" : fmt::format(" and {} more", n_more));
 }
 
 constexpr LoaderRule kStartupRows[] = {
@@ -255,6 +254,8 @@ constexpr LoaderRule kStartupRows[] = {
     {"tokenizer.readable", "", "all", kError,
      "tokenizer.json has a model with a vocabulary, and no file of a tokenizer is broken",
      tokenizer_readable},
+    {"tokenizer.rows", "", "all", kWarning,
+     "the embedding has a row for each token that was added to the tokenizer", added_tokens},
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"
+#include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/text/list_text.h"
 #include "library/options/flag_table.h"
@@ -154,6 +155,7 @@ std::vector<std::string> mended_lines(const convert::Plan& plan, const Opened& o
 }
 
 int run_repair(RepairFlags& flags) {
+  flags.input = formats::checkpoint_directory(flags.input).string();
   convert::require_apart({.folders = {flags.input}}, flags.job.output);
   if (shard::is_sliced(flags.input)) {
     throw Error(ErrorCode::kUnsupported,

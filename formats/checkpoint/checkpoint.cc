@@ -132,6 +132,21 @@ std::string remark_on_decoded(std::span<const LogicalTensor> tensors,
                      fmt::join(kinds, ", "));
 }
 
+/// The fault of weights that have no value at all.
+std::optional<Error> empty_weights(std::span<const StoredTensor> stored) {
+  const auto is_empty = [](const StoredTensor& tensor) {
+    return tensor.shape.size() == 1 && tensor.shape[0] == 0 && tensor.name.ends_with(".weight");
+  };
+  const auto first = std::ranges::find_if(stored, is_empty);
+  if (first == stored.end()) return std::nullopt;
+  const auto n = std::ranges::count_if(stored, is_empty);
+  return Error(ErrorCode::kShapeMismatch,
+               "'{}'{} of shape [0], empty: they were saved under DeepSpeed's ZeRO 3 without being "
+               "gathered (save again with stage3_gather_16bit_weights_on_model_save, or put the "
+               "shards of the training together with its zero_to_fp32.py)",
+               first->name, n == 1 ? " is" : fmt::format(" and {} more are", n - 1));
+}
+
 bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
     return tensor.layer && *tensor.layer >= config.num_hidden_layers;
@@ -279,6 +294,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   stage.attempt([&] { manifest = read_manifest(directory); });
   if (manifest) require_one_directory(*manifest, directory);
   if (options.consumed_headers.empty()) require_own_format(directory);
+  require_links(directory);
   bool any_names = options.family == state->family->name;
   stage.attempt([&] {
     if (std::optional<std::string> text = read_config(directory, any_names)) {
@@ -365,14 +381,16 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
         Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
   }
   stage.settle();
-  if (state->dialect == &kModeloptDialect && !unread) {
-    if (auto form = unread_modelopt(state->config, state->description, state->stored)) {
-      if (any_names) {
-        state->remarks.push_back(form->message());
-      } else {
-        unread = std::move(form);
-        state->is_understood = false;
-      }
+  if (!unread) {
+    std::optional<Error> form = unread_parts(state->stored);
+    if (!form && state->dialect == &kModeloptDialect)
+      form = unread_modelopt(state->config, state->description, state->stored);
+    if (!form) form = empty_weights(state->stored);
+    if (form && any_names) {
+      state->remarks.push_back(form->message());
+    } else if (form) {
+      unread = std::move(form);
+      state->is_understood = false;
     }
   }
   if (unread) {

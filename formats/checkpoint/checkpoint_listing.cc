@@ -226,6 +226,22 @@ void take_any(const std::vector<std::string>& present, WeightsListing& listing) 
     (!has_usual || is_usual(file) ? listing.files : listing.strays).push_back(file);
 }
 
+// Throws for a folder whose files tell why it has no config.json.
+void require_no_other_form(const fs::path& directory) {
+  const std::vector<std::string> names = names_in(directory);
+  const auto has = [&](const auto& is_sign) { return std::ranges::any_of(names, is_sign); };
+  if (has([](const std::string& name) { return name == "params.json"; }) &&
+      has([](const std::string& name) { return name.starts_with("consolidated"); })) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "holds Mistral's own form, params.json and consolidated*.safetensors, which is not "
+        "read (fetch config.json and model*.safetensors of the same release, or make them by "
+        "transformers' convert_mistral_weights_to_hf.py; --family generic copies and casts "
+        "its tensors by any names)")
+        .in_file(directory.string());
+  }
+}
+
 bool is_description_file(std::string_view name) {
   const auto all = dialects();
   return std::any_of(all.begin(), all.end(),
@@ -322,6 +338,28 @@ void require_finished_directory(const fs::path& directory) {
   }
 }
 
+void require_links(const fs::path& directory) {
+  if (hub_snapshot_at(directory)) return;
+  std::vector<std::string> broken;
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    std::error_code failure;
+    if (entry.is_symlink(failure) && entry.status(failure).type() == fs::file_type::not_found)
+      broken.push_back(entry.path().filename().string());
+  }
+  if (broken.empty()) return;
+  std::error_code failure;
+  const fs::path first = directory / broken.front();
+  const std::string target = fs::read_symlink(first, failure).string();
+  throw Error(
+      ErrorCode::kNotFound, "is a link to {}, which is not there{} ({})", target,
+      nor_others(broken, "are the targets of"),
+      target.find("blobs/") != std::string::npos
+          ? "a snapshot of the hub's cache was copied without its blobs: copy with cp -rL, or "
+            "fetch the model with hf download --local-dir"
+          : "put the files themselves here")
+      .in_file(first.string());
+}
+
 std::optional<std::string> read_config(const fs::path& directory, bool may_be_missing) {
   const fs::path path = directory / kConfigName;
   try {
@@ -329,6 +367,7 @@ std::optional<std::string> read_config(const fs::path& directory, bool may_be_mi
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     if (may_be_missing) return std::nullopt;
+    require_no_other_form(directory);
     throw Error(ErrorCode::kNotFound, "is missing ({}; --family generic goes without)",
                 hub_fetch(directory).value_or("fetch it"))
         .in_file(path.string());

@@ -33,6 +33,9 @@ Error unread_form(const ModelConfig& config);
 /// The same of types in a dialect's description file; nullopt where all may be read.
 std::optional<Error> unread_description(const Dialect& dialect, const Json& description);
 
+/// The same of parts by which the form of weights is known whatever the config says.
+std::optional<Error> unread_parts(std::span<const StoredTensor> stored);
+
 /// Rows of dialect deepseek for families whose own dialect it is (Family::dialect): their parts are
 /// called as in DeepSeek's own code, and their routed experts may have another scheme than the
 /// rest.

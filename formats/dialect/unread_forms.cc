@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
@@ -12,6 +14,8 @@
 namespace ingot::formats {
 namespace {
 
+constexpr std::string_view kOfBitsandbytes =
+    "transformers dequantizes it: model.dequantize(), then save_pretrained";
 constexpr std::string_view kOfMlx = "mlx_lm.convert --dequantize makes a plain copy on a Mac";
 
 struct UnreadForm {
@@ -26,7 +30,7 @@ constexpr std::array kUnreadForms = {
     UnreadForm{"auto-round", "AutoRound's weights in a form of its own", ""},
     UnreadForm{"bitnet", "BitNet's ternary weights", ""},
     UnreadForm{"bitsandbytes", "bitsandbytes' NF4, FP4 or INT8 with statistics of its own",
-               "transformers dequantizes it: model.dequantize(), then save_pretrained"},
+               kOfBitsandbytes},
     UnreadForm{"eetq", "EETQ's INT8, laid out for its kernels", ""},
     UnreadForm{"exl2", "ExLlamaV2's groups of mixed bits", ""},
     UnreadForm{"exl3", "ExLlamaV3's trellis codes (EXL3)", "only ExLlamaV3 decodes them"},
@@ -43,6 +47,31 @@ constexpr std::array kUnreadForms = {
     UnreadForm{"spqr", "SpQR's codes with separate outliers", ""},
     UnreadForm{"torchao", "TorchAO's tensors, each flattened into parts", ""},
     UnreadForm{"vptq", "VPTQ's codebook entries", ""},
+};
+
+/// A form whose parts tell it, whatever the config says: programs that save a model drop the
+/// config's block, or keep the one of another.
+struct UnreadParts {
+  std::string_view part, with;  ///< endings of two tensors of one module
+  std::string_view holds, help;
+};
+constexpr std::array kUnreadParts = {
+    UnreadParts{".SCB", ".weight", "bitsandbytes' INT8 with the largest values of rows",
+                kOfBitsandbytes},
+    UnreadParts{".weight.absmax", ".weight", "bitsandbytes' NF4 or FP4 with statistics of its own",
+                kOfBitsandbytes},
+    UnreadParts{
+        ".bitmask", ".compressed",
+        "compressed-tensors' 2:4 sparse weights, those that are not zero and a bit for each",
+        "llm-compressor decompresses it: save_pretrained with save_compressed=False"},
+    UnreadParts{".meta", ".weight_packed",
+                "compressed-tensors' 2:4 sparse codes, laid out for Marlin", ""},
+    UnreadParts{".B_meta", ".B_24", "GPTQ's 2:4 sparse codes, laid out for Marlin", ""},
+    UnreadParts{".codebooks", ".codes", "AQLM's sums of codebook entries", ""},
+    UnreadParts{".q_invperm", ".q_weight", "ExLlamaV2's groups of mixed bits", ""},
+    UnreadParts{".svh", ".trellis", "ExLlamaV3's trellis codes (EXL3)",
+                "only ExLlamaV3 decodes them"},
+    UnreadParts{".weight._scale", ".weight._data", "Quanto's tensors", ""},
 };
 
 Error unread(std::string_view named, std::string_view holds, std::string_view help,
@@ -80,8 +109,42 @@ std::optional<Error> unread_description(const Dialect& dialect, const Json& desc
   return std::nullopt;
 }
 
+std::optional<Error> unread_parts(std::span<const StoredTensor> stored) {
+  for (const UnreadParts& form : kUnreadParts) {
+    const auto is_part = [&](const StoredTensor& tensor) {
+      return tensor.name.ends_with(form.part);
+    };
+    const auto first = std::ranges::find_if(stored, is_part);
+    if (first == stored.end()) continue;
+    const std::string other =
+        first->name.substr(0, first->name.size() - form.part.size()) + std::string(form.with);
+    if (std::ranges::find(stored, other, &StoredTensor::name) == stored.end()) continue;
+    const auto n = std::ranges::count_if(stored, is_part);
+    return unread(
+        fmt::format("'{}'{}", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1)),
+        form.holds, form.help, "");
+  }
+  return std::nullopt;
+}
+
 std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description,
                                      std::span<const StoredTensor> stored) {
+  const Json& layers =
+      json_member(modelopt_body(description.is_object() ? description : quantization_block(config)),
+                  "quantized_layers");
+  if (layers.is_object()) {
+    std::size_t n = 0;
+    std::set<std::string> algos;
+    for (const auto& [module, layer] : layers.items()) {
+      if (text_at(layer, "packing") != "ggml") continue;
+      algos.insert(text_at(layer, "quant_algo"));
+      ++n;
+    }
+    if (n > 0)
+      return unread(fmt::format("packing ggml of {} module{}", n, n == 1 ? "" : "s"),
+                    fmt::format("llama.cpp's blocks ({})", fmt::join(algos, ", ")),
+                    "vLLM 0.33 loads them with its b12x kernels on a GPU of SM 12x");
+  }
   constexpr std::string_view kInputScale = ".pre_quant_scale";
   constexpr std::array<std::string_view, 2> kPacked = {"W4A16_AWQ", "W4A8_AWQ"};
   const Json& block = description.is_object() ? description : quantization_block(config);
@@ -102,7 +165,9 @@ std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& desc
         is_packed ? " and " : "", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1));
   }
   return unread(fmt::format("quant_method modelopt with quant_algo {}", algo), holds,
-                "vLLM and TensorRT-LLM load it as it is");
+                algo == "NVFP4_AWQ"
+                    ? "SGLang 0.5.23 and TensorRT-LLM load it as it is, vLLM 0.32 does not"
+                    : "TensorRT-LLM loads it as it is");
 }
 
 Error unread_form(const ModelConfig& config) {

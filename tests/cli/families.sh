@@ -49,6 +49,7 @@ judge 2 "--family-file (its files have changed)" \
 expect 0 "role: expert-up" "$ingot" inspect "$work/unknown" --family auto
 expect 0 "give it with --family-file" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
 expect 2 "there already" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
+expect 0 " 0 errors" "$ingot" check "$work/unknown" --family auto
 expect 2 "--accept-family takes it as it is" "$ingot" convert "$work/unknown" "$work/auto" --family auto --to nvfp4
 expect 2 "--family auto" "$ingot" convert "$work/unknown" "$work/auto" --accept-family --to nvfp4
 expect 0 "" "$ingot" convert "$work/unknown" "$work/auto" --family auto --accept-family --to nvfp4 --progress never

@@ -44,6 +44,7 @@ expect 0 "" "$ingot" compare "$work/out" Org/Tiny --reference Org/Tiny --levels 
 expect 0 "" "$ingot" repair Org/Tiny "$work/repaired" --progress never
 [ -f "$work/repaired/model-00001-of-00002.safetensors" ] && [ ! -L "$work/repaired/model-00001-of-00002.safetensors" ] ||
   fail "a repair copies links"
+expect 0 "" "$ingot" repair "$work/cache/models--Org--Tiny" "$work/mended" --progress never
 expect 0 "" "$ingot" generate Org/Tiny --prompt x --max-new-tokens 1
 expect 0 "" "$ingot" list roles Org/Tiny
 expect 0 "" "$ingot" convert Org/Tiny "$work/ranks" --ep 2 --progress never

@@ -54,6 +54,10 @@ std::vector<RuleFixture> model_fixtures() {
       {"tokenizer.readable", kCorrupt, make_fp8, in_file("tokenizer.json", {{"/model", nullptr}})},
       {"tokenizer.readable", kCorrupt, make_fp8,
        in_file("tokenizer.json", {{"/model/vocab", formats::Json::object()}})},
+      {"tokenizer.rows", kMismatch, make_fp8,
+       in_file("tokenizer.json",
+               {{"/added_tokens",
+                 formats::Json::array({{{"id", 1'000'000}, {"content", "<|extra|>"}}})}})},
       {"fused.scheme", kMismatch, make_fp8,
        [](auto& c) {
          make_weight_plain(c, kDense + "gate_proj.weight");
