@@ -7,7 +7,7 @@ import numpy as np
 from container import text_config
 
 # Stacks of a family: whether plain ones are input-major, and whether gate and up rows alternate.
-FORMS = {"llama4": (True, False), "gpt_oss": (True, True), "inkling": (False, True)}
+FORMS = {"llama4": (True, False), "gpt_oss": (True, True), "qwen3_vl_moe": (True, False), "inkling": (False, True)}
 STACK = re.compile(r"^(.*\.experts)\.(gate_up_proj|down_proj|w13_weight|w2_weight)(_bias)?$")
 SINGLE_STACK = re.compile(r"^(.*(?<!\.experts))\.(gate_proj|up_proj|down_proj|input_linear|output_linear)\.weight$")
 # Those of DBRX, one expert behind the other in a matrix; the last is input-major.
@@ -45,14 +45,15 @@ def unfolded(name, values, config):
     return values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[-1])
 
 
-def _is_input_major(name, values, is_quantized, form):
-    return values.ndim == 3 and not is_quantized and (form[0] or FLAT.match(name) and name.endswith("w2"))
+# Where groups of codes run along the inputs, a stack is output-major in every family; one of square blocks is as plain.
+def _is_input_major(name, values, has_groups, form):
+    return values.ndim == 3 and not has_groups and (form[0] or FLAT.match(name) and name.endswith("w2"))
 
 
-def separated(name, values, is_quantized, form):
+def separated(name, values, has_groups, form):
     """The single experts of a stack, by name; output-major."""
     in_turn, members = form[1], members_of(name, values.ndim)
-    if _is_input_major(name, values, is_quantized, form):
+    if _is_input_major(name, values, has_groups, form):
         values = values.transpose(0, 2, 1)
     singles, n = {}, len(members)
     for m, (before, behind) in enumerate(members):
@@ -63,11 +64,11 @@ def separated(name, values, is_quantized, form):
     return singles
 
 
-def assembled(name, n_dimensions, n_experts, singles, is_quantized, form):
+def assembled(name, n_dimensions, n_experts, singles, has_groups, form):
     """The stack of these single experts, as it is stored under `name`."""
     in_turn, matrices = form[1], []
     for expert in range(n_experts):
         own = [singles[f"{before}{expert}{behind}"] for before, behind in members_of(name, n_dimensions)]
         matrices.append(np.stack(own, 1).reshape((-1,) + own[0].shape[1:]) if in_turn else np.concatenate(own))
     stack = np.stack(matrices)
-    return stack.transpose(0, 2, 1) if _is_input_major(name, stack, is_quantized, form) else stack
+    return stack.transpose(0, 2, 1) if _is_input_major(name, stack, has_groups, form) else stack

@@ -50,15 +50,17 @@ def blocks_of(values, block):
 
 def finite(weight, values, peers):
     """NaN as 0, infinities as the largest finite magnitude of their block: what `--allow nonfinite` promises. The block
-    of one scale for a tensor is also what loaders fuse with it, so there it is the amax that has this scale."""
+    of one scale for a tensor is also what loaders fuse with it, so there it is one of the amax that this scale holds:
+    that to which the code is nearest."""
     if np.isfinite(values).all():
         return values
     kept = np.where(np.isfinite(values), values, F32(0))
     largest = spread(np.abs(blocks_of(kept, weight.block)).max(-1), weight.block, values.shape)
     if weight.scheme == "fp8-tensor" and values.ndim == 2:
-        for amax in peers:
-            if F32(amax) / F32(448) <= weight.scales.max():
-                largest = np.maximum(largest, F32(amax))
+        held = [F32(amax) for amax in peers if amax >= largest.max() and F32(amax) / F32(448) <= weight.scales.max()]
+        for amax in held:
+            is_nearer = np.abs(np.abs(weight.values) - amax) < np.abs(np.abs(weight.values) - largest)
+            largest = np.where(is_nearer, amax, largest)
     return np.where(np.isinf(values), np.copysign(largest, values), kept)
 
 

@@ -61,7 +61,7 @@ class Model:
             if weight.values is not None:
                 weight.values = unfolded(name, weight.values, self.config)
             members = members_of(name, weight.values.ndim) if weight.values is not None else []
-            split = separated(name, weight.values, weight.is_quantized, self.form) if members else {name: weight.values}
+            split = separated(name, weight.values, weight.has_groups, self.form) if members else {name: weight.values}
             for single, values in split.items():
                 if single in self.origin:
                     raise ValueError(f"{folder}: {single} is there both single and in a stack")
@@ -87,7 +87,7 @@ class Model:
         wanted = [f"{before}{expert}{behind}" for expert in range(n_experts) for before, behind in members]
         if not wanted or any(name not in self.singles for name in wanted):
             return None, None
-        stack = assembled(weight.name, weight.values.ndim, n_experts, self.singles, weight.is_quantized, self.form)
+        stack = assembled(weight.name, weight.values.ndim, n_experts, self.singles, weight.has_groups, self.form)
         return stack, self.origin[wanted[0]]
 
 

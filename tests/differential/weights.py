@@ -60,6 +60,11 @@ class Weight:
     def is_quantized(self):
         return self.codes is not None
 
+    @property
+    def has_groups(self):
+        """Whether scales are those of rows or of runs within them."""
+        return self.is_quantized and self.block[0] == 1
+
 
 class Unreadable(Exception):
     """Stored tensors that no row of the formats describes."""
