@@ -13,13 +13,13 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/hub_names.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
 #include "formats/text/spelling.h"
 #include "formats/text/text_input.h"
 #include "library/options/flag_table.h"
+#include "library/options/hub_names.h"
 #include "report/table_text.h"
 
 namespace ingot::cli {

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
-#include "cli/flags/hub_names.h"
 #include "cli/report/convert_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
@@ -103,17 +102,6 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   return kExitDone;
 }
 
-// Nothing is deleted or replaced in the hub's cache, nor put into a model there.
-void spare_hub_cache(const JobFlags& flags, const convert::Plan& plan) {
-  if (flags.execute.consume_source) {
-    require_outside_hub_cache(plan.source.directory(), true,
-                              "--consume-source would delete its files (leave it out, or fetch "
-                              "the model once more: hf download ORG/NAME --local-dir DIR)");
-  }
-  require_outside_hub_cache(flags.output, flags.execute.force,
-                            "an output would change what they read (give another output)");
-}
-
 }  // namespace
 
 std::vector<std::string> words_without(const std::vector<std::string>& words,
@@ -186,7 +174,6 @@ bool is_done_without_source(const JobFlags& flags, const std::string& source,
 }
 
 int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan) {
-  spare_hub_cache(flags, plan);
   require_place_of_log(flags);
   if (!flags.is_of_launch) answer().add({{"warnings", warnings_json(plan)}});
   if (flags.dry_run) return run_dry(flags, plan);

@@ -29,6 +29,9 @@ struct ExecuteOptions {
   /// Stamps of the source's files, made before the first was opened; empty: they are made when the
   /// execution starts.
   SourceStamps stamps;
+  /// The hub's cache, which other programs share, in addition to folders that look like a part of
+  /// one; empty: none is known.
+  std::filesystem::path hub_cache;
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   bool resume = false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,7 +17,9 @@
 #include "convert/output/model_card.h"
 #include "convert/output/old_output.h"
 #include "convert/output/planned_checkpoint.h"
+#include "formats/files/folder.h"
 #include "formats/files/free_space.h"
+#include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
@@ -28,6 +32,30 @@ namespace {
 // Whether a path is another one, or below it, as both are spelled.
 bool is_inside(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+// Throws for a path in the hub's cache, however it is reached: other programs share it. `is_whole`:
+// so for every path in the cache, not only in the files that it keeps.
+void require_outside_hub_cache(const fs::path& path, bool is_whole, const fs::path& cache,
+                               std::string_view deed) {
+  std::optional<fs::path> folder = formats::hub_folder_around(path, is_whole);
+  if (!folder && is_whole && !cache.empty() && is_inside(resolved_path(path), resolved_path(cache)))
+    folder = cache;
+  if (!folder) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "lies in the hub's cache {}, which other programs share: {}", folder->string(), deed)
+      .in_file(path.string());
+}
+
+// Nothing is deleted or replaced in the hub's cache, nor put into a model there.
+void spare_hub_cache(const Plan& plan, const fs::path& output, const ExecuteOptions& options) {
+  if (options.consume_source) {
+    require_outside_hub_cache(plan.source.directory(), true, options.hub_cache,
+                              "--consume-source would delete its files (leave it out, or fetch the "
+                              "model once more: hf download ORG/NAME --local-dir DIR)");
+  }
+  require_outside_hub_cache(output, options.force, options.hub_cache,
+                            "an output would change what they read (give another output)");
 }
 
 void require_free_place(OutputState state, const fs::path& output, const ExecuteOptions& options) {
@@ -294,6 +322,7 @@ std::uint64_t copied_bytes(const Plan& plan) {
 }
 
 void require_place(const Plan& plan, const fs::path& output, const ExecuteOptions& options) {
+  spare_hub_cache(plan, output, options);
   require_apart(inputs_of(plan), output);
   if (options.consume_source) require_consumable(plan);
   if (!options.follow_links) require_own_side_files(plan.source);

@@ -56,11 +56,12 @@ void require_place(const Plan& plan, const std::filesystem::path& output,
                    const ExecuteOptions& options);
 
 /// Throws the refusals of a run, by the same code in a dry run and a real one: too little memory
-/// (kLimit), a source and output that contain one another (kInvalidArgument), a source that cannot
-/// be consumed or has side files elsewhere (kUnsupported), an output that is in the way (kExists)
-/// or may not be written (kPermission), a verification that the earlier run asked for and this one
-/// does not (kMismatch), a checkpoint that loader rules refuse. Then come require_space() and
-/// require_resumable(). Writes nothing and reads no weights.
+/// (kLimit), a source and output that contain one another, files in the hub's cache that would be
+/// deleted or replaced (kInvalidArgument), a source that cannot be consumed or has side files
+/// elsewhere (kUnsupported), an output that is in the way (kExists) or may not be written
+/// (kPermission), a verification that the earlier run asked for and this one does not (kMismatch),
+/// a checkpoint that loader rules refuse. Then come require_space() and require_resumable(). Writes
+/// nothing and reads no weights.
 Preflight preflight(const Plan& plan, const std::filesystem::path& output,
                     const ExecuteOptions& options);
 

@@ -133,13 +133,22 @@ std::optional<std::string> hub_fetch(const fs::path& directory) {
       snapshot->model, snapshot->commit);
 }
 
-std::optional<fs::path> hub_folder_around(const fs::path& path) {
+std::optional<fs::path> hub_folder_around(const fs::path& path, bool is_whole) {
   constexpr std::array<std::string_view, 2> kKept = {"snapshots", "blobs"};
+  // Of each kind of repository.
+  constexpr std::array<std::string_view, 4> kPrefixes = {kFolderPrefix, "datasets--", "spaces--",
+                                                         "kernels--"};
   fs::path below = resolved_path(path);
   for (fs::path at = below; at.has_relative_path(); at = at.parent_path()) {
-    const bool is_folder = at.filename().string().starts_with(kFolderPrefix);
-    if (is_folder && std::ranges::find(kKept, below.filename().string()) != kKept.end()) return at;
+    const std::string name = at.filename().string(), inner = below.filename().string();
     below = at;
+    if (std::ranges::none_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); }))
+      continue;
+    std::error_code failure;
+    const auto is_kept = [&](std::string_view kept) {
+      return inner == kept || (is_whole && fs::is_directory(at / kept, failure));
+    };
+    if (std::ranges::any_of(kKept, is_kept)) return at;
   }
   return std::nullopt;
 }

@@ -41,8 +41,10 @@ std::optional<HubSnapshot> hub_snapshot_at(const std::filesystem::path& director
 /// directory.
 std::optional<std::string> hub_fetch(const std::filesystem::path& directory);
 
-/// The model's folder in which a path lies, links resolved as far as it exists, or nullopt. Only
-/// paths in `snapshots` and `blobs` count.
-std::optional<std::filesystem::path> hub_folder_around(const std::filesystem::path& path);
+/// The folder of a model, data set or space of the hub's cache that keeps a path, links resolved as
+/// far as it exists, or nullopt: paths in its `snapshots` and `blobs`. With `is_whole` also the
+/// folder itself and all else in it.
+std::optional<std::filesystem::path> hub_folder_around(const std::filesystem::path& path,
+                                                       bool is_whole = false);
 
 }  // namespace ingot::formats

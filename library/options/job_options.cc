@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "library/options/hub_names.h"
 #include "verify/gates/gate.h"
 
 namespace ingot {
@@ -68,6 +69,7 @@ convert::CommandLine command_line() {
 convert::ExecuteOptions execution(const JobOptions& options) {
   convert::ExecuteOptions execute = options.execute;
   execute.run = this_run();
+  execute.hub_cache = hub_cache();
   execute.threads = threads_of(execute.threads);
   execute.mem_limit = parse_size(options.mem_limit, "--mem-limit");
   execute.sha256 = options.hash == "sha256";

@@ -99,6 +99,14 @@ TEST_F(CachedModel, HoldsPathsOfSnapshotsAndBlobs) {
     SCOPED_TRACE(outside);
     EXPECT_FALSE(hub_folder_around(outside));
   }
+  for (const fs::path& inside : {folder_, folder_ / "other", folder_ / "refs/main"}) {
+    SCOPED_TRACE(inside);
+    EXPECT_EQ(hub_folder_around(inside, true), fs::canonical(folder_));
+  }
+  fs::create_directories(cache_ / "datasets--Org--Texts/snapshots/x");
+  EXPECT_TRUE(hub_folder_around(cache_ / "datasets--Org--Texts/snapshots/x"));
+  fs::create_directories(cache_ / "models--Org--Output");  // the name tells nothing
+  EXPECT_FALSE(hub_folder_around(cache_ / "models--Org--Output/x", true));
 }
 
 TEST_F(CachedModel, NamesTheCommandForMissingFiles) {

@@ -1,6 +1,5 @@
-#include "cli/flags/hub_names.h"
+#include "library/options/hub_names.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -9,7 +8,7 @@
 #include "formats/files/hub_cache.h"
 #include "library/options/flag_table.h"
 
-namespace ingot::cli {
+namespace ingot {
 
 namespace fs = std::filesystem;
 
@@ -23,18 +22,6 @@ fs::path path_of(const char* variable) {
   const char* const home = std::getenv("HOME");
   if (home == nullptr || (text != "~" && !text.starts_with("~/"))) return text;
   return std::string(home) + text.substr(1);
-}
-
-// Empty where nothing tells. HUGGINGFACE_HUB_CACHE is the older name of the first.
-fs::path hub_cache() {
-  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
-    if (const fs::path cache = path_of(variable); !cache.empty()) return cache;
-  }
-  if (const fs::path home = path_of("HF_HOME"); !home.empty()) return home / "hub";
-  if (const fs::path caches = path_of("XDG_CACHE_HOME"); !caches.empty())
-    return caches / "huggingface" / "hub";
-  const fs::path home = path_of("HOME");
-  return home.empty() ? fs::path() : home / ".cache" / "huggingface" / "hub";
 }
 
 std::optional<std::string> opened(const std::string& given) {
@@ -54,13 +41,19 @@ std::optional<std::string> opened(const std::string& given) {
       .in_file(given);
 }
 
-bool is_inside(const fs::path& path, const fs::path& folder) {
-  const fs::path inner = fs::weakly_canonical(fs::absolute(path)),
-                 outer = fs::weakly_canonical(fs::absolute(folder));
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
-
 }  // namespace
+
+fs::path hub_cache() {
+  // The second is the older name of the first.
+  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const fs::path cache = path_of(variable); !cache.empty()) return cache;
+  }
+  if (const fs::path home = path_of("HF_HOME"); !home.empty()) return home / "hub";
+  if (const fs::path caches = path_of("XDG_CACHE_HOME"); !caches.empty())
+    return caches / "huggingface" / "hub";
+  const fs::path home = path_of("HOME");
+  return home.empty() ? fs::path() : home / ".cache" / "huggingface" / "hub";
+}
 
 void open_hub_names(const FlagTable& table) {
   for (const FlagTable::Row& row : table.rows) {
@@ -74,16 +67,4 @@ void open_hub_names(const FlagTable& table) {
   }
 }
 
-void require_outside_hub_cache(const fs::path& path, bool is_whole, std::string_view deed) {
-  std::optional<fs::path> folder = formats::hub_folder_around(path);
-  if (!folder && is_whole) {
-    if (fs::path cache = hub_cache(); !cache.empty() && is_inside(path, cache))
-      folder = std::move(cache);
-  }
-  if (!folder) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "lies in the hub's cache {}, which other programs share: {}", folder->string(), deed)
-      .in_file(path.string());
-}
-
-}  // namespace ingot::cli
+}  // namespace ingot
