@@ -136,6 +136,30 @@ int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* byte
   });
 }
 
+int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char* dtype,
+                            const uint64_t* shape, size_t n_dims, const void* bytes,
+                            uint64_t n_bytes, size_t* n_made) {
+  return call([&] {
+    require_given(encoder, "encoder");
+    require_given(name, "name");
+    require_given(dtype, "dtype");
+    require_given(n_made, "n_made");
+    if (n_dims > 0) require_given(shape, "shape");
+    if (n_bytes > 0) require_given(bytes, "bytes");
+    const auto known = formats::find_dtype(dtype);
+    if (!known) {
+      throw Error(ErrorCode::kDtypeMismatch, "is given as '{}', which is no dtype of safetensors",
+                  dtype)
+          .in_tensor(name);
+    }
+    encoder->made.clear();
+    const convert::GivenForm form{.dtype = *known, .shape = {shape, shape + n_dims}};
+    encoder->made =
+        encoder->encoder.put(name, {static_cast<const std::byte*>(bytes), n_bytes}, &form);
+    *n_made = encoder->made.size();
+  });
+}
+
 int ingot_encoder_made(const ingot_encoder* encoder, size_t index, ingot_encoded* tensor) {
   return call([&] {
     require_given(encoder, "encoder");

@@ -141,8 +141,51 @@ MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTe
   }
 }
 
+namespace {
+
+// Whether words of this dtype have the bits of a tensor, whatever they mean.
+bool are_words(formats::DType words, formats::DType dtype) {
+  using enum formats::DType;
+  constexpr formats::DTypeSet kWords = {kU8, kU16, kU32, kU64};
+  return kWords.has(words) &&
+         formats::dtype_bits(words) == std::max(formats::dtype_bits(dtype), 8U);
+}
+
+// The shape in which words have a tensor: of F4 a byte has two in the last dimension.
+formats::Shape shape_of_words(const formats::StoredTensor& tensor) {
+  formats::Shape shape = tensor.shape;
+  const std::uint32_t bits = formats::dtype_bits(tensor.dtype);
+  if (bits < 8 && !shape.empty()) shape.back() = shape.back() * bits / 8;
+  return shape;
+}
+
+void require_form(const GivenForm& form, const formats::StoredTensor& tensor) {
+  const std::string planned =
+      fmt::format("{} {}", formats::dtype_name(tensor.dtype), formats::shape_text(tensor.shape));
+  const std::string given =
+      fmt::format("{} {}", formats::dtype_name(form.dtype), formats::shape_text(form.shape));
+  const bool has_words = form.dtype != tensor.dtype;
+  if (has_words && !are_words(form.dtype, tensor.dtype)) {
+    throw Error(ErrorCode::kDtypeMismatch,
+                "is given as {}, and the plan has {} (convert its values to {}, or plan with the "
+                "dtype that it has)",
+                given, planned, formats::dtype_name(tensor.dtype))
+        .in_tensor(tensor.name);
+  }
+  if (form.shape != (has_words ? shape_of_words(tensor) : tensor.shape)) {
+    throw Error(ErrorCode::kShapeMismatch,
+                "is given as {}, and the plan has {} (transpose or reshape it, or plan with the "
+                "shape that it has)",
+                given, planned)
+        .in_tensor(tensor.name);
+  }
+}
+
+}  // namespace
+
 std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
-                                              std::span<const std::byte> bytes) {
+                                              std::span<const std::byte> bytes,
+                                              const GivenForm* form) {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
     throw Error(ErrorCode::kNotFound, "is not in the plan{}",
@@ -153,6 +196,7 @@ std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
   if (has_come_[index] != 0)
     throw Error(ErrorCode::kDuplicate, "has been given before").in_tensor(name);
   const formats::StoredTensor& tensor = given_[index];
+  if (form != nullptr) require_form(*form, tensor);
   if (bytes.size() != tensor.n_bytes) {
     throw Error(ErrorCode::kShapeMismatch, "has {} bytes, and {} {} of the plan has {}",
                 bytes.size(), formats::dtype_name(tensor.dtype), formats::shape_text(tensor.shape),

@@ -55,6 +55,12 @@ struct EncodedTensor {
   std::vector<std::byte> bytes;
 };
 
+/// How the giver of a tensor describes it.
+struct GivenForm {
+  formats::DType dtype{};
+  formats::Shape shape;
+};
+
 /// Makes the tensors of an output from those of the source, which come in any order, with the bytes
 /// that an execution of the plan writes. A tensor is held until the others of its *set* have come:
 /// those that share a scale with it, or a tensor of the output. Most sets have one tensor.
@@ -70,8 +76,12 @@ class MemoryEncoder {
   /// with it; none while its set is not, or where the output drops it. Throws kNotFound for a name
   /// that is not in the plan, kDuplicate for one that has come, kShapeMismatch for bytes of another
   /// length, kLimit where open sets would have more than `most_held`, and as a conversion for
-  /// values that no allowance covers: its set is dropped then, and may come again.
-  std::vector<EncodedTensor> put(std::string_view name, std::span<const std::byte> bytes);
+  /// values that no allowance covers: its set is dropped then, and may come again. `form` is
+  /// compared with the plan where it is given (kDtypeMismatch, kShapeMismatch). Unsigned words are
+  /// right for every dtype of their width, bytes for one of less: arrays that know no BF16 or FP8
+  /// have these.
+  std::vector<EncodedTensor> put(std::string_view name, std::span<const std::byte> bytes,
+                                 const GivenForm* form = nullptr);
   /// Throws kMissingTensor, naming them, while tensors of the plan have not come.
   void finish() const;
 

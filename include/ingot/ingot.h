@@ -200,13 +200,20 @@ struct ingot_encoded {
  * no other one: INGOT_EXISTS. */
 INGOT_API int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder);
 INGOT_API void ingot_encoder_free(ingot_encoder* encoder);
-/* Gives a tensor of the model. `n_made` gets the number of tensors of the output that are complete
+/* Gives a tensor of the model, whose dtype and shape must be those of the plan
+ * (INGOT_DTYPE_MISMATCH, INGOT_SHAPE_MISMATCH). `dtype` is as safetensors spells it: "BF16".
+ * Unsigned words ("U16", "U8") are taken for every dtype of their width, as arrays have them that
+ * know no BF16 or FP8; of F4 a byte has two elements. `n_made` gets the number of tensors of the output that are complete
  * with it, with the bytes that a conversion writes: 0 until all tensors have come that share a
  * scale, or a tensor of the output. The encoder holds these until then. Where their values cannot
  * be encoded the call fails, and they may be given again. */
 INGOT_API int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* bytes,
                                 uint64_t n_bytes, size_t* n_made);
 /* The tensor of this index, of those that the last ingot_encoder_put() has completed. */
+INGOT_API int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char* dtype,
+                                      const uint64_t* shape, size_t n_dims, const void* bytes,
+                                      uint64_t n_bytes, size_t* n_made);
+/* The same, for bytes of which the caller knows dtype and shape: only their number is compared. */
 INGOT_API int ingot_encoder_made(const ingot_encoder* encoder, size_t index,
                                  struct ingot_encoded* tensor);
 /* INGOT_MISSING_TENSOR while tensors of the plan have not come. */

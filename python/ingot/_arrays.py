@@ -3,6 +3,8 @@
 import ctypes
 import functools
 import math
+import sys
+from collections import namedtuple
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_void_p
 
 # By dtype of safetensors: element of a buffer, its numpy dtype (of ml_dtypes after a colon), and
@@ -27,6 +29,8 @@ _DTYPES = {
     "F8_E5M2FNUZ": (ctypes.c_uint8, ":float8_e5m2fnuz", 13),
     "F8_E8M0": (ctypes.c_uint8, ":float8_e8m0fnu", 14),
 }
+_BY_NAME = {kind[1:]: dtype for dtype, (_, kind, _) in _DTYPES.items() if kind.startswith(":")}
+_BY_CODE = {(code, 8 * ctypes.sizeof(element)): dtype for dtype, (element, _, code) in _DTYPES.items()}
 
 
 def element_of(dtype):
@@ -133,34 +137,68 @@ def _capsule(array):
     return _new(ctypes.addressof(managed), _NAME, ctypes.cast(_destroy, c_void_p))
 
 
+# Memory of an array of another library, as long as its owner lives.
+Lent = namedtuple("Lent", "dtype shape address n_bytes owner")
+
+
 def borrowed(array):
-    """(address, bytes, what keeps them) of an array of another library, by DLPack or its buffer."""
+    """An array of another library as Lent, by DLPack or its buffer."""
     if not isinstance(array, Array) and hasattr(array, "__dlpack__"):
         try:
             capsule = array.__dlpack__()
         except (TypeError, BufferError, RuntimeError):
             capsule = None  # numpy's own types come by their buffer
         if capsule is not None:
-            tensor = ctypes.cast(_pointer(id(capsule), _NAME), POINTER(_Managed)).contents
-            shape = tensor.shape[:tensor.n_dims]
-            if tensor.device_type != 1:
-                raise TypeError("the array is not in the memory of the host (move it to the CPU)")
-            steps = [math.prod(shape[i + 1:]) for i in range(len(shape))]
-            if tensor.strides and any(n > 1 and step != stride for n, step, stride in
-                                      zip(shape, steps, tensor.strides[:tensor.n_dims])):
-                raise TypeError("the array is not contiguous (make it so)")
-            n_bytes = math.prod(shape) * tensor.bits * tensor.lanes // 8
-            return (tensor.data or 0) + tensor.byte_offset, n_bytes, capsule
+            return _of_capsule(capsule)
+    # A dtype that buffers do not know: an array of ours, or one of ml_dtypes.
+    dtype = getattr(array, "dtype", None)
+    known = dtype if isinstance(array, Array) else _BY_NAME.get(getattr(dtype, "name", None))
+    shape = tuple(array.shape) if known else None
     try:
         view = memoryview(array)
-    except ValueError:  # dtypes of ml_dtypes have no format
+    except ValueError:
+        if not known:
+            raise TypeError(f"the array has dtype {dtype}, which is none of safetensors (convert it)") from None
+        if not array.flags.c_contiguous:
+            raise TypeError("the array is not contiguous (make it so)") from None
         view = memoryview(array.reshape(-1).view("uint8"))
     if not view.c_contiguous:
         raise TypeError("the array is not contiguous (make it so)")
+    if not known:
+        known, shape = _dtype_of(view), view.shape
     if view.nbytes == 0:
-        return 0, 0, view
+        return Lent(known, shape, 0, 0, view)
     if view.readonly:
         copy = (c_uint8 * view.nbytes).from_buffer_copy(view)
-        return ctypes.addressof(copy), view.nbytes, copy
+        return Lent(known, shape, ctypes.addressof(copy), view.nbytes, copy)
     held = (c_uint8 * view.nbytes).from_buffer(view)
-    return ctypes.addressof(held), view.nbytes, held
+    return Lent(known, shape, ctypes.addressof(held), view.nbytes, held)
+
+
+def _of_capsule(capsule):
+    tensor = ctypes.cast(_pointer(id(capsule), _NAME), POINTER(_Managed)).contents
+    shape = tuple(tensor.shape[:tensor.n_dims])
+    if tensor.device_type != 1:
+        raise TypeError("the array is not in the memory of the host (move it to the CPU)")
+    steps = [math.prod(shape[i + 1:]) for i in range(len(shape))]
+    if tensor.strides and any(n > 1 and step != stride for n, step, stride in
+                              zip(shape, steps, tensor.strides[:tensor.n_dims])):
+        raise TypeError("the array is not contiguous (make it so)")
+    dtype = _BY_CODE.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise TypeError(f"the array has type {tensor.code} of {tensor.bits} bits, {tensor.lanes} in an element "
+                        "(DLPack), which is no dtype of safetensors")
+    n_bytes = math.prod(shape) * tensor.bits // 8
+    return Lent(dtype, shape, (tensor.data or 0) + tensor.byte_offset, n_bytes, capsule)
+
+
+def _dtype_of(view):
+    # The letters of the struct module; the size of some depends on the machine.
+    kinds = {"?": "BOOL", "c": "U", "e": "F", "f": "F", "d": "F", **dict.fromkeys("bhilqn", "I"),
+             **dict.fromkeys("BHILQN", "U")}
+    order, letter = view.format[:-1], view.format[-1:]
+    own = "<" if sys.byteorder == "little" else ">"
+    kind = kinds.get(letter)
+    if kind is None or order not in ("", "@", "=", own) and view.itemsize > 1:
+        raise TypeError(f"the array has the format {view.format!r}, which is no dtype of safetensors (convert it)")
+    return kind if kind == "BOOL" else f"{kind}{8 * view.itemsize}"

@@ -74,7 +74,8 @@ _SIGNATURES = {
     "check": [c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
     "verify": [c_char_p, c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
     "encoder_new": [_HANDLE, POINTER(_HANDLE)],
-    "encoder_put": [_HANDLE, c_char_p, c_void_p, c_uint64, POINTER(c_size_t)],
+    "encoder_put_array": [_HANDLE, c_char_p, c_char_p, POINTER(c_uint64), c_size_t, c_void_p, c_uint64,
+                          POINTER(c_size_t)],
     "encoder_made": [_HANDLE, c_size_t, POINTER(EncodedInfo)],
     "encoder_finish": [_HANDLE],
 }

@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from ctypes import byref, c_size_t
+from ctypes import byref, c_size_t, c_uint64
 
 from ingot._arrays import array_type, borrowed
 from ingot._calls import EncodedInfo, Handle, call, library, options_json, shape_of
@@ -37,12 +37,15 @@ class Encoder:
         call("encoder_new", plan._handle.value, byref(self._handle.value))
 
     def encode(self, name, array):
-        """Takes a tensor: anything with DLPack or the buffer protocol, of the dtype in the plan.
-        Returns {name: Tensor} of the output, or {} until its set is complete."""
-        address, n_bytes, held = borrowed(array)
+        """Takes a tensor: anything with DLPack or the buffer protocol, of the dtype and shape in the
+        plan; unsigned integers are the words of any dtype of their width. Returns {name: Tensor} of
+        the output, or {} until its set is complete."""
+        lent = borrowed(array)
         n_made = c_size_t()
-        call("encoder_put", self._handle.value, name.encode(), address, n_bytes, byref(n_made))
-        del held
+        shape = (c_uint64 * len(lent.shape))(*lent.shape)
+        call("encoder_put_array", self._handle.value, name.encode(), lent.dtype.encode(), shape,
+             len(lent.shape), lent.address, lent.n_bytes, byref(n_made))
+        del lent
         return dict(self._made(index) for index in range(n_made.value))
 
     def finish(self):

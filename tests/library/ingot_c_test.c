@@ -188,6 +188,12 @@ static char* shapes_of(const ingot_checkpoint* checkpoint) {
   return text;
 }
 
+static int put(ingot_encoder* encoder, const struct ingot_part* part, const char* dtype,
+               const uint64_t* shape, size_t n_dims, const void* bytes, size_t* n_made) {
+  return ingot_encoder_put_array(encoder, part->name, dtype, shape, n_dims, bytes, part->n_bytes,
+                                 n_made);
+}
+
 /* The values are those of ingot_read_decoded(), rounded to BF16. */
 static void tensors_are_encoded_in_memory(const char* path, const ingot_checkpoint* checkpoint) {
   char name[512], config[8192] = {0};
@@ -219,7 +225,16 @@ static void tensors_are_encoded_in_memory(const char* path, const ingot_checkpoi
     CLAIM(ingot_part_info(checkpoint, i, p, &part) == INGOT_OK);
     void* bytes = malloc((size_t)part.n_bytes);
     CLAIM(ingot_read_stored(checkpoint, i, p, 0, bytes, part.n_bytes) == INGOT_OK);
-    CLAIM(ingot_encoder_put(encoder, part.name, bytes, part.n_bytes, &n_made) == INGOT_OK);
+    const uint64_t turned[] = {part.shape[1], part.shape[0]}, wider[] = {part.shape[0], part.shape[1], 1};
+    CLAIM(put(encoder, &part, "F16", part.shape, 2, bytes, &n_made) == INGOT_DTYPE_MISMATCH);
+    CLAIM(put(encoder, &part, "I8", part.shape, 2, bytes, &n_made) == INGOT_DTYPE_MISMATCH);
+    CLAIM(put(encoder, &part, "BF17", part.shape, 2, bytes, &n_made) == INGOT_DTYPE_MISMATCH);
+    CLAIM(put(encoder, &part, part.dtype, turned, 2, bytes, &n_made) == INGOT_SHAPE_MISMATCH);
+    CLAIM(put(encoder, &part, part.dtype, wider, 3, bytes, &n_made) == INGOT_SHAPE_MISMATCH);
+    CLAIM(strcmp(last_fault().tensor, part.name) == 0);
+    /* Codes as the words that they are; scales without a word about their form. */
+    CLAIM((p == 0 ? put(encoder, &part, "U8", part.shape, 2, bytes, &n_made)
+                  : ingot_encoder_put(encoder, part.name, bytes, part.n_bytes, &n_made)) == INGOT_OK);
     CLAIM(n_made == p);
     free(bytes);
   }

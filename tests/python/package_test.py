@@ -222,7 +222,7 @@ class Package(unittest.TestCase):
         self.assertEqual(caught.exception.code, "missing-tensor")
         self.assertIn(gate, caught.exception.message)
         for name, array, code in ((up, trainer.weights[up][1], "duplicate"), ("other", b"", "not-found"),
-                                  (gate, b"1234", "shape-mismatch")):
+                                  (gate, b"1234", "dtype-mismatch")):
             with self.assertRaises(ingot.Error) as caught:
                 encoder.encode(name, array)
             self.assertEqual((caught.exception.code, caught.exception.tensor), (code, name))
@@ -231,10 +231,48 @@ class Package(unittest.TestCase):
             encoder.encode(gate, nans)
         self.assertEqual((caught.exception.code, caught.exception.tensor), ("non-finite", gate))
         self.assertEqual(encoder.encode(up, trainer.weights[up][1]), {})  # the set comes again
-        made = encoder.encode(gate, bytes(trainer.weights[gate][1]))
+        made = encoder.encode(gate, trainer.weights[gate][1])
         self.assertEqual(len(made), 6)
         with self.assertRaisesRegex(ingot.Error, "another plan"):
             ingot.Encoder(plan)
+
+    def test_an_encoder_takes_only_what_was_planned(self):
+        rows, columns = ingot.open("plain")[GATE].shape
+        plan = ingot.Plan(read_json("plain/config.json"), ingot.open("plain").shapes(), to="int8")
+        encoder = ingot.Encoder(plan)
+        words = numpy.full((rows, columns), 0x3F00, "uint16")
+        dtypes = {"values of F16": words.view("float16"), "signed numbers": words.view("int16"),
+                  "wider values": numpy.ones((rows, columns // 4), "float64"), "bytes": words.tobytes(),
+                  "a view of bytes": words.view("uint8"), "wider words": words.view("uint32"),
+                  "values of F32": numpy.ones((rows, columns), "float32")}
+        shapes = {"a transposed matrix": words.reshape(columns // 2, rows * 2),
+                  "a vector": words.reshape(-1), "another batch": words.reshape(1, rows, columns),
+                  "half of it": words[:rows // 2]}
+        for code, arrays in (("dtype-mismatch", dtypes), ("shape-mismatch", shapes)):
+            for what, array in arrays.items():
+                for lent in (array, memoryview(array)):
+                    with self.subTest(what, lent=type(lent)), self.assertRaises(ingot.Error) as caught:
+                        encoder.encode(GATE, lent)
+                    self.assertEqual((caught.exception.code, caught.exception.tensor), (code, GATE))
+        for what, array in (("other order of bytes", words.astype(">u2")), ("columns apart", words[:, ::2]),
+                            ("complex numbers", numpy.ones((rows, columns // 4), "complex64"))):
+            with self.subTest(what), self.assertRaises((TypeError, ingot.Error)):
+                encoder.encode(GATE, array)
+        stored = ingot.open("tiny-v32").stored[ATTENTION]
+        with self.assertRaisesRegex(ingot.Error, "F8_E4M3 .* BF16"):
+            encoder.encode(ATTENTION, stored)
+        self.assertEqual(len(encoder.encode(GATE, words)), 2)  # words are right
+
+    def test_an_encoder_takes_dtypes_that_buffers_lack(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("there is no ml_dtypes")
+        plan = ingot.Plan(read_json("plain/config.json"), ingot.open("plain").shapes(), to="int8")
+        encoder, shape = ingot.Encoder(plan), ingot.open("plain")[GATE].shape
+        with self.assertRaisesRegex(ingot.Error, "F8_E4M3"):
+            encoder.encode(GATE, numpy.ones(shape, ml_dtypes.float8_e4m3fn))
+        self.assertEqual(len(encoder.encode(GATE, numpy.ones(shape, ml_dtypes.bfloat16))), 2)
 
     def test_open_sets_are_within_the_limit(self):
         trainer = FakeTrainer("plain")
