@@ -118,6 +118,12 @@ int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t pa
     const auto [kind, index] = part_at(checkpoint, tensor, part);
     const StoredTensor& stored = checkpoint->source->stored()[index];
     const auto& paths = checkpoint->paths;
+    ingot::FileStamp stamp;
+    if (!paths.empty()) {
+      const auto& files =
+          dynamic_cast<const ingot::formats::CheckpointFiles&>(checkpoint->source->bytes());
+      stamp = files.stamp(stored.file).value_or(stamp);
+    }
     fill(info, ingot_part{.size = 0,
                           .kind = kind_of(kind),
                           .name = stored.name.c_str(),
@@ -126,7 +132,11 @@ int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t pa
                           .n_dims = stored.shape.size(),
                           .n_bytes = stored.n_bytes,
                           .path = paths.empty() ? nullptr : paths[stored.file].c_str(),
-                          .offset = stored.offset});
+                          .offset = stored.offset,
+                          .device = stamp.device,
+                          .inode = stamp.inode,
+                          .file_bytes = stamp.n_bytes,
+                          .modified_ns = stamp.modified_ns});
   });
 }
 

@@ -47,7 +47,10 @@ std::uint64_t file_bytes_by_header(std::span<const std::byte> bytes, const std::
 WeightsHeader read_weights_header(const WeightsFile& file) {
   if (file.saved_header.empty()) {
     const Fd fd = Fd::open_for_reading(file.path);
-    return {.bytes = read_safetensors_header_bytes(fd), .file_bytes = fd.size()};
+    const FileStamp stamp = fd.stamp();
+    return {.bytes = read_safetensors_header_bytes(fd),
+            .file_bytes = stamp.n_bytes,
+            .stamp = stamp};
   }
   const Fd fd = Fd::open_for_reading(file.saved_header);
   WeightsHeader header{.bytes = read_safetensors_header_bytes(fd), .file_bytes = 0};
@@ -84,6 +87,14 @@ class CheckpointFiles::Lease {
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
   [[nodiscard]] const Fd& fd() const { return slot_.fd; }
+  void require_unchanged() const {
+    const auto& stamp = slot_.file.stamp;
+    if (!stamp || slot_.fd.stamp() == *stamp) return;
+    throw Error(ErrorCode::kMismatch,
+                "was replaced or written to after its header was read (begin again when nothing "
+                "changes it any more)")
+        .in_file(slot_.file.path.string());
+  }
 
  private:
   const CheckpointFiles& files_;
@@ -116,7 +127,10 @@ void CheckpointFiles::read_file(std::uint32_t file, std::uint64_t offset,
         .in_file(facts_[file].name);
   }
   const Lease lease(*this, file);
+  // The second time for what was written while it was read.
+  lease.require_unchanged();
   lease.fd().read_exact(out, offset);
+  lease.require_unchanged();
 }
 
 void CheckpointFiles::close_file(std::uint32_t file) const {

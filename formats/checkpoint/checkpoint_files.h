@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,18 +19,22 @@ struct WeightsFile {
   std::filesystem::path path;
   /// The saved header of a file that was consumed. Empty when the file is here.
   std::filesystem::path saved_header;
+  /// Of the file when its header was read; the offsets of tensors are right while it has this.
+  std::optional<FileStamp> stamp = {};
 };
 
 /// The header bytes [0, 8+N) of a weights file, and how long the whole file is or was.
 struct WeightsHeader {
   std::vector<std::byte> bytes;
   std::uint64_t file_bytes = 0;
+  std::optional<FileStamp> stamp = {};  ///< of a saved header none
 };
 WeightsHeader read_weights_header(const WeightsFile& file);
 
 /// The weights files of one directory: every tensor is one range of one of them. Descriptors are
 /// opened on first use and at most so many are kept, so a checkpoint may have more files than the
-/// process may open. Safe from many threads.
+/// process may open. A read throws kMismatch where a file was replaced or written to after its
+/// header was read. Safe from many threads.
 class CheckpointFiles final : public StoredBytes {
  public:
   explicit CheckpointFiles(std::vector<WeightsFile> files);
@@ -42,6 +47,10 @@ class CheckpointFiles final : public StoredBytes {
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override;
   [[nodiscard]] bool has_data(std::uint32_t file) const override;
   void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
+  /// WeightsFile::stamp.
+  [[nodiscard]] const std::optional<FileStamp>& stamp(std::uint32_t file) const {
+    return slots_.at(file).file.stamp;
+  }
   /// It must not be read meanwhile.
   void close_file(std::uint32_t file) const override;
 

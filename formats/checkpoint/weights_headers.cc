@@ -40,6 +40,7 @@ std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::siz
   parallel_for(files.size(), std::max<std::size_t>(threads, 1), [&](std::size_t i) {
     try {
       const WeightsHeader raw = read_weights_header(files[i]);
+      files[i].stamp = raw.stamp;
       headers[i] = parse_safetensors_header(raw.bytes, raw.file_bytes, files[i].facts.name);
     } catch (const Error& error) {
       failures[i] = error;

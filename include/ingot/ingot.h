@@ -117,7 +117,9 @@ struct ingot_part {
   size_t n_dims;
   uint64_t n_bytes;
   const char* path; /* of the file that holds it in one stretch, or NULL: then it is read */
-  uint64_t offset;  /* there */
+  uint64_t offset;  /* there, as long as fstat() says of the file what follows */
+  uint64_t device, inode, file_bytes;
+  int64_t modified_ns; /* st_mtim, in nanoseconds */
 };
 
 INGOT_API size_t ingot_tensor_count(const ingot_checkpoint* checkpoint);
@@ -126,7 +128,8 @@ INGOT_API int ingot_tensor_info(const ingot_checkpoint* checkpoint, size_t tenso
                                 struct ingot_tensor* info);
 INGOT_API int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t part,
                               struct ingot_part* info);
-/* Reads n_bytes of a stored tensor, from `offset` within it, as they are stored. */
+/* Reads n_bytes of a stored tensor, from `offset` within it, as they are stored. This and the next
+ * fail with INGOT_MISMATCH where a file was replaced or written to after ingot_open(). */
 INGOT_API int ingot_read_stored(const ingot_checkpoint* checkpoint, size_t tensor, size_t part,
                                 uint64_t offset, void* bytes, uint64_t n_bytes);
 /* Decodes a whole weight, row-major; n_values must be the product of its shape. On `threads`
@@ -207,13 +210,13 @@ INGOT_API void ingot_encoder_free(ingot_encoder* encoder);
  * with it, with the bytes that a conversion writes: 0 until all tensors have come that share a
  * scale, or a tensor of the output. The encoder holds these until then. Where their values cannot
  * be encoded the call fails, and they may be given again. */
-INGOT_API int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* bytes,
-                                uint64_t n_bytes, size_t* n_made);
-/* The tensor of this index, of those that the last ingot_encoder_put() has completed. */
 INGOT_API int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char* dtype,
                                       const uint64_t* shape, size_t n_dims, const void* bytes,
                                       uint64_t n_bytes, size_t* n_made);
 /* The same, for bytes of which the caller knows dtype and shape: only their number is compared. */
+INGOT_API int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* bytes,
+                                uint64_t n_bytes, size_t* n_made);
+/* The tensor of this index, of those that the last ingot_encoder_put() has completed. */
 INGOT_API int ingot_encoder_made(const ingot_encoder* encoder, size_t index,
                                  struct ingot_encoded* tensor);
 /* INGOT_MISSING_TENSOR while tensors of the plan have not come. */

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ctypes import byref
 
 from ingot._arrays import Array, array_type
-from ingot._calls import Handle, PartInfo, TensorInfo, call, library, options_json, path_bytes, shape_of
+from ingot._calls import Error, Handle, PartInfo, TensorInfo, call, library, options_json, path_bytes, shape_of
 
 
 def open(path, **options):
@@ -60,6 +60,31 @@ def _describe(tensor, info):
     tensor.expert = None if info.expert < 0 else info.expert
 
 
+def _changed(info):
+    path, tensor = os.fsdecode(info.path), info.name.decode()
+    fact = "its file was replaced, written to or removed after the checkpoint was opened (open it again)"
+    return Error("mismatch", path, tensor, fact, f"{path}: tensor '{tensor}': {fact}")
+
+
+def _require_unchanged(info, file):
+    """Whether a file, by its path or descriptor, has the header that open() read, and so the offsets."""
+    now = os.stat(file)
+    if (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns) != (
+            info.device, info.inode, info.file_bytes, info.modified_ns):
+        raise _changed(info)
+
+
+def _map(info):
+    # Private pages, for which nothing is reserved: who writes into an array changes no file.
+    descriptor = os.open(info.path, os.O_RDONLY)
+    try:
+        _require_unchanged(info, descriptor)
+        return mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000),
+                         prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(descriptor)
+
+
 class Checkpoint(Mapping):
     """The weights of a checkpoint by name: a Tensor where it is plain, a QuantizedTensor where it is
     codes and scales. `stored` has every stored tensor by its own name."""
@@ -89,7 +114,7 @@ class Checkpoint(Mapping):
         shape, dtype = shape_of(info), info.dtype.decode()
         kind = array_type(Tensor, dtype, shape, info.n_bytes)
         if info.path and info.n_bytes:
-            tensor = kind.from_buffer(self._mapped(info.path), info.offset)
+            tensor = kind.from_buffer(self._mapped(info), info.offset)
         else:
             tensor = kind()
             if info.n_bytes:
@@ -99,17 +124,15 @@ class Checkpoint(Mapping):
             info.name.decode(), info.kind.decode(), dtype, shape)
         return tensor
 
-    def _mapped(self, path):
-        # Private pages, for which nothing is reserved: who writes into an array changes no file.
-        if path not in self._files:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                self._files[path] = mmap.mmap(
-                    descriptor, 0, flags=mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000),
-                    prot=mmap.PROT_READ | mmap.PROT_WRITE)
-            finally:
-                os.close(descriptor)
-        return self._files[path]
+    def _mapped(self, info):
+        try:
+            if info.path in self._files:
+                _require_unchanged(info, info.path)
+            else:
+                self._files[info.path] = _map(info)
+        except FileNotFoundError:
+            raise _changed(info) from None
+        return self._files[info.path]
 
     def __getitem__(self, name):
         index = self._index[name]

@@ -1,11 +1,9 @@
 #include "shard/join/slice_join.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <unordered_set>
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include "formats/base/checked.h"
 #include "formats/dialect/dialect.h"
@@ -135,27 +133,25 @@ std::pair<std::uint32_t, bool> SliceJoin::add_file(const std::filesystem::path& 
                                                    std::string name,
                                                    std::optional<std::uint64_t> n_bytes,
                                                    std::uint32_t holder) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) {
-      throw Error(ErrorCode::kNotFound, "{} names it, but it is not here (fetch this file)",
-                  formats::kManifestName)
-          .in_file(path.string());
-    }
-    throw system_error(errno, "read", path.string());
+  const std::optional<FileStamp> stamp = stamp_of(path);
+  if (!stamp) {
+    throw Error(ErrorCode::kNotFound, "{} names it, but it is not here (fetch this file)",
+                formats::kManifestName)
+        .in_file(path.string());
   }
-  if (n_bytes && static_cast<std::uint64_t>(status.st_size) != *n_bytes) {
+  if (n_bytes && stamp->n_bytes != *n_bytes) {
     throw Error(ErrorCode::kMismatch, "has {} bytes, {} says {} (fetch this file again)",
-                status.st_size, formats::kManifestName, *n_bytes)
+                stamp->n_bytes, formats::kManifestName, *n_bytes)
         .in_file(path.string());
   }
   const auto [at, is_new] =
-      by_inode_.try_emplace({std::uint64_t{status.st_dev}, std::uint64_t{status.st_ino}},
+      by_inode_.try_emplace({stamp->device, stamp->inode},
                             static_cast<std::uint32_t>(slices_.files.size()));
   if (is_new) {
     formats::WeightsFile& file = slices_.files.emplace_back();
     file.facts.name = std::move(name);
     file.path = path;
+    file.stamp = stamp;
     holders_.push_back(holder);
   }
   return {at->second, is_new};

@@ -10,6 +10,7 @@ import filecmp
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -273,6 +274,56 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(ingot.Error, "F8_E4M3"):
             encoder.encode(GATE, numpy.ones(shape, ml_dtypes.float8_e4m3fn))
         self.assertEqual(len(encoder.encode(GATE, numpy.ones(shape, ml_dtypes.bfloat16))), 2)
+
+    def test_files_that_changed_are_not_read(self):
+        """Replaced, written, shortened and removed after open(); whole files, slices and one file by itself; before and
+        after another tensor was read. A right value is that of the file that was opened, or none."""
+        def zeros_behind_header(path, into):
+            with open(path, "rb") as file:
+                n_header = 8 + int.from_bytes(file.read(8), "little")
+            with open(into, "r+b") as file:
+                file.seek(n_header)
+                file.write(bytes(os.path.getsize(path) - n_header))
+
+        def replaced(path):
+            shutil.copy2(path, path + ".new")
+            zeros_behind_header(path, path + ".new")
+            stamp = os.stat(path)
+            os.utime(path + ".new", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+            os.rename(path + ".new", path)
+
+        def written(path):
+            zeros_behind_header(path, path)
+            os.utime(path, ns=(0, 0))
+
+        def shortened(path):
+            os.truncate(path, os.path.getsize(path) // 2)
+
+        command("convert", "tiny-v32", "ranks", "--ep", "2")
+        command("convert", "tiny-v32", "whole", "--max-shard-size", "5GB")
+        reads = [lambda c: c["model.norm.weight"].tobytes(), lambda c: c.stored["model.norm.weight"].tobytes(),
+                 lambda c: c[ATTENTION].numpy().tobytes(), lambda c: c[ATTENTION].parts["scale"].tobytes()]
+        for source, path in (("tiny-v32", "changed"), ("ranks", "changed"), ("whole", "changed/model.safetensors")):
+            right = [read(ingot.open(path.replace("changed", source))) for read in reads]
+            for change in (replaced, written, shortened, os.remove):
+                for is_open in (False, True):
+                    shutil.rmtree("changed", ignore_errors=True)
+                    shutil.copytree(source, "changed")
+                    checkpoint = ingot.open(path)
+                    weight = checkpoint[ATTENTION]
+                    if is_open:
+                        checkpoint["model.layers.0.input_layernorm.weight"].tobytes()
+                        weight.numpy()
+                    for folder, _, files in os.walk("changed"):
+                        for name in files:
+                            if name.endswith(".safetensors"):
+                                change(os.path.join(folder, name))
+                    for read, value in zip(reads + [lambda _: weight.numpy().tobytes()], right + right[2:3]):
+                        with self.subTest(change.__name__, source=source, is_open=is_open):
+                            try:
+                                self.assertEqual(read(checkpoint), value)
+                            except ingot.Error as error:
+                                self.assertIn(error.code, ("mismatch", "not-found"))
 
     def test_open_sets_are_within_the_limit(self):
         trainer = FakeTrainer("plain")
