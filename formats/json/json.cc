@@ -115,7 +115,8 @@ class NoEvents final : public JsonEvents {
 /// which takes minutes on an object of 100,000 keys, and silently replaces duplicates.
 class TreeBuilder final : public JsonEvents {
  public:
-  explicit TreeBuilder(std::string_view where) : where_(where) {}
+  TreeBuilder(std::string_view where, std::size_t max_values)
+      : where_(where), max_values_(max_values) {}
 
   void begin_object() override { open(Json::object()); }
   void begin_array() override { open(Json::array()); }
@@ -140,6 +141,11 @@ class TreeBuilder final : public JsonEvents {
   }
 
   Json* append(Json&& value) {
+    if (++n_values_ > max_values_) {
+      throw Error(ErrorCode::kLimit, "holds more than {} values (is it the file of a model?)",
+                  max_values_)
+          .in_file(where_);
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -155,6 +161,7 @@ class TreeBuilder final : public JsonEvents {
   }
 
   std::string_view where_;
+  std::size_t max_values_, n_values_ = 0;
   Json root_;
   std::vector<Open> open_;
   std::string key_;
@@ -186,7 +193,13 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
 }
 
 Json parse_json(std::string_view text, std::string_view where) {
-  TreeBuilder builder(where);
+  TreeBuilder builder(where, std::size_t(-1));
+  parse_json_events(text, where, builder);
+  return builder.take();
+}
+
+Json parse_config(std::string_view text, std::string_view where) {
+  TreeBuilder builder(where, kMaxConfigValues);
   parse_json_events(text, where, builder);
   return builder.take();
 }
@@ -194,7 +207,7 @@ Json parse_json(std::string_view text, std::string_view where) {
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   const std::string text = read_text_file(path, max_bytes);
   const std::string changed = with_rounded_integers(text);
-  return parse_python_json(changed.empty() ? text : changed, path.string());
+  return parse_python_config(changed.empty() ? text : changed, path.string());
 }
 
 JsonValue::JsonValue() : JsonValue(Json()) {}

@@ -99,18 +99,17 @@ const PythonWord& word_of(double value) {
   return value < 0 ? kWords[0] : kWords[1];
 }
 
-}  // namespace
-
-Json parse_python_json(std::string_view text, std::string_view where) {
+Json parse_with_words(std::string_view text, std::string_view where,
+                      Json (*parse)(std::string_view, std::string_view)) {
   const std::string changed = with_strings(text);
-  if (changed.empty()) return parse_json(text, where);
+  if (changed.empty()) return parse(text, where);
   if (text.find("\\u000") != std::string_view::npos) {
     throw Error(ErrorCode::kUnsupported,
                 "holds Infinity or NaN, which JSON does not have, and also strings with control "
                 "characters (write null or a number)")
         .in_file(where);
   }
-  Json document = parse_json(changed, where);
+  Json document = parse(changed, where);
   for_each_scalar(document, [](Json& value) {
     if (!value.is_string()) return;
     const auto* const word =
@@ -118,6 +117,16 @@ Json parse_python_json(std::string_view text, std::string_view where) {
     if (word != kWords.end()) value = word->value;
   });
   return document;
+}
+
+}  // namespace
+
+Json parse_python_json(std::string_view text, std::string_view where) {
+  return parse_with_words(text, where, parse_json);
+}
+
+Json parse_python_config(std::string_view text, std::string_view where) {
+  return parse_with_words(text, where, parse_config);
 }
 
 std::string with_rounded_integers(std::string_view text) {

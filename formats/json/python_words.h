@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,15 @@ namespace ingot::formats {
 
 /// parse_json, and in addition these words. After a NaN, bytes in errors are five too high.
 Json parse_python_json(std::string_view text, std::string_view where);
+
+/// Most values of a config and its like. One of AutoRound with nine words about each matrix of
+/// 70,000 experts has 630,000; a tree takes up to 100 times the bytes of its text.
+inline constexpr std::size_t kMaxConfigValues = std::size_t{1} << 20;
+
+/// parse_python_json, and parse_json, of a config: scalars, objects and arrays are its values, and
+/// more than kMaxConfigValues are kLimit.
+Json parse_python_config(std::string_view text, std::string_view where);
+Json parse_config(std::string_view text, std::string_view where);
 
 /// The text with a fraction of 0 behind integers beyond 64 bits, which Python writes and parse_json
 /// refuses: for files that are never written again, such as tokenizer_config.json (model_max_length

@@ -81,6 +81,13 @@ TEST(ModelConfig, AbsentKeysAreZeroEmptyOrNull) {
   EXPECT_TRUE(config.layer_is_moe.empty());
 }
 
+TEST(ModelConfig, HasALimitOfValues) {
+  std::string text = R"({"model_type": "deepseek_v3", "x": [0)";
+  for (std::size_t n = 0; n < (std::size_t{1} << 20); ++n) text += ",0";
+  expect_error(ErrorCode::kLimit, {"config.json", "more than 1048576 values"},
+               [&] { parse_model_config(text + "]}", "config.json"); });
+}
+
 TEST(ModelConfig, NullCountsAsAbsent) {
   const ModelConfig config =
       parse(R"({"model_type": null, "architectures": null, "hidden_size": null,

@@ -106,6 +106,22 @@ TEST(Json, ReadsEverySignAtEveryPlaceOfAText) {
   }
 }
 
+// Eight million numbers in 16 MB once took a gigabyte.
+TEST(Json, OfAConfigHasALimitOfValues) {
+  std::string numbers = "[0";
+  for (std::size_t n = 2; n < kMaxConfigValues; ++n) numbers += ",0";
+  EXPECT_EQ(parse_config(numbers + "]", "config.json").size(), kMaxConfigValues - 1);
+  for (const char* last : {",0]", ",NaN]", ",{}]"}) {
+    expect_error(kLimit, {"config.json", "1048576 values"},
+                 [&] { parse_python_config(numbers + last, "config.json"); });
+  }
+  EXPECT_EQ(parse_json(numbers + ",0]", "tokenizer.json").size(), kMaxConfigValues);
+  TempDir dir;
+  write_text_file(dir / "tokenizer_config.json", numbers + ",0]");
+  expect_error(kLimit, {"tokenizer_config.json"},
+               [&] { read_json_file(dir / "tokenizer_config.json", 1 << 24); });
+}
+
 TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
   const std::string text =
       "{\n  \"a\": [\n    0.0,\n    Infinity,\n    -Infinity\n  ],\n  \"b\": NaN,\n  "
