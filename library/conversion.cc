@@ -16,6 +16,7 @@
 #include "inference/family/model_family.h"
 #include "library/answer.h"
 #include "library/options/json_options.h"
+#include "library/options/memory_budget.h"
 #include "shard/join/source.h"
 #include "verify/gates/report.h"
 #include "verify/verification.h"
@@ -155,7 +156,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
          .thresholds = options.gate.thresholds,
          .requirements = options.gate.requirements,
          .threads = threads_of(job.execute.threads),
-         .mem_limit = parse_size(job.mem_limit, "--mem-limit"),
+         .mem_limit = memory_budget(job.mem_limit),
          .tool_version = std::string(convert::kVersion),
          .stop_requested = stop});
     Answer record;

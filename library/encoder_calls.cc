@@ -13,6 +13,7 @@
 #include "formats/json/json_fields.h"
 #include "library/call.h"
 #include "library/handles.h"
+#include "library/options/memory_budget.h"
 #include "library/plan_json.h"
 
 namespace ingot::library {
@@ -114,7 +115,7 @@ int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder) {
       throw Error(ErrorCode::kExists, "the plan has an encoder (make another plan)");
     *encoder = new ingot_encoder{.encoder = convert::MemoryEncoder(
                                      plan->conversion->plan, plan->given->stored(), *plan->held,
-                                     parse_size(plan->job.mem_limit, "--mem-limit")),
+                                     memory_budget(plan->job.mem_limit)),
                                  .made = {}};
   });
 }

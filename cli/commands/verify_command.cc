@@ -93,8 +93,6 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
 
 // Compares the whole output, or is one of the ranks that run it.
 int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
-  // A file or a demand that is not understood is refused before hours of work, not after.
-  verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
   verify::VerificationOptions options = measurement(flags);
   options.threads = self.share(options.threads, flags.options.threads != 0);
   install_stop_signals();

@@ -9,6 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "library/options/memory_budget.h"
 #include "report/figures.h"
 #include "shard/join/source.h"
 
@@ -86,7 +87,7 @@ void read_text(const CalibrationFlags& flags, const formats::Checkpoint& source,
   Progress progress(flags.progress, phase, Progress::Unit::kSteps);
   count(documents,
         {.threads = threads,
-         .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
+         .mem_limit = memory_budget(flags.mem_limit),
          .progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); },
          .stop_requested = stop_requested});
   progress.finish();

@@ -10,15 +10,16 @@
 #include <fmt/ranges.h>
 
 #include "cli/terminal/answer.h"
-#include "cli/terminal/available_memory.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
+#include "formats/files/available_memory.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "formats/text/text_input.h"
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
 #include "library/options/flag_table.h"
+#include "library/options/memory_budget.h"
 
 namespace ingot::cli {
 
@@ -99,7 +100,7 @@ inference::KvFormat GenerateFlags::kv_format() const {
 }
 
 std::uint64_t GenerateFlags::memory_limit() const {
-  return mem_limit.empty() ? available_memory() : parse_size(mem_limit, "--mem-limit");
+  return mem_limit.empty() ? available_memory() : memory_budget(mem_limit);
 }
 
 void GenerateFlags::require_one_source() const {

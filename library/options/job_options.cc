@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "formats/files/available_memory.h"
 #include "library/options/hub_names.h"
+#include "library/options/memory_budget.h"
 #include "verify/gates/gate.h"
 
 namespace ingot {
@@ -71,11 +73,15 @@ convert::ExecuteOptions execution(const JobOptions& options) {
   execute.run = this_run();
   execute.hub_cache = hub_cache();
   execute.threads = threads_of(execute.threads);
-  execute.mem_limit = parse_size(options.mem_limit, "--mem-limit");
+  execute.mem_limit = memory_budget(options.mem_limit);
   execute.sha256 = options.hash == "sha256";
   execute.direct_io = !options.buffered;
   execute.n_worst = std::max(options.n_worst.value_or(0), kLeastWorst);
   return execute;
+}
+
+std::uint64_t memory_budget(std::string_view mem_limit) {
+  return std::min(parse_size(mem_limit, "--mem-limit"), available_memory());
 }
 
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,

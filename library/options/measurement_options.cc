@@ -8,6 +8,8 @@
 #include "formats/base/error.h"
 #include "formats/text/spelling.h"
 #include "library/options/job_options.h"
+#include "library/options/memory_budget.h"
+#include "verify/gates/gate.h"
 
 namespace ingot {
 
@@ -112,12 +114,14 @@ verify::VerificationOptions measurement_options(const MeasurementOptions& flags)
   const auto profile = inference::find_profile(flags.profile);
   if (!profile)
     refuse_word("--profile", flags.profile, inference::profiles(), inference::profile_name);
+  // A file or a demand that is not understood is refused before hours of work, not after.
+  verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
   verify::VerificationOptions options = flags.options;
   options.levels = verify::parse_levels(flags.levels);
   options.hashes = !flags.no_hashes;
   options.output_profile = *profile;
   options.threads = threads_of(options.threads);
-  options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
+  options.mem_limit = memory_budget(flags.mem_limit);
   options.tool_version = convert::kVersion;
   return options;
 }

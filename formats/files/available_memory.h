@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <filesystem>
 
-namespace ingot::cli {
+namespace ingot {
 
 /// Bytes that this process may still take: the system's available memory, or the rest of the least
 /// limit of the control groups (of either version) that it is in, from its own up to the root.
 /// Pages of files that can be dropped count as free.
 std::uint64_t available_memory(const std::filesystem::path& proc = "/proc");
 
-}  // namespace ingot::cli
+}  // namespace ingot

@@ -1,4 +1,4 @@
-#include "cli/terminal/available_memory.h"
+#include "formats/files/available_memory.h"
 
 #include <algorithm>
 #include <fstream>
@@ -12,26 +12,26 @@
 
 // Source: Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst of Linux; proc(5).
 
-namespace ingot::cli {
+namespace ingot {
 
 namespace fs = std::filesystem;
 
 namespace {
 
 /// The files of a version of control groups.
-struct Version {
+struct GroupVersion {
   std::string_view file_system, limit, used;
   /// Keys of memory.stat: pages of files; a limit above, where those folders do not show.
   std::string_view inactive_file, active_file, limit_above;
 };
-constexpr Version kVersions[] = {
+constexpr GroupVersion kGroupVersions[] = {
     {"cgroup", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
      "total_active_file", "hierarchical_memory_limit"},
     {"cgroup2", "memory.max", "memory.current", "inactive_file", "active_file", ""}};
 
-constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kNoMemoryLimit = std::numeric_limits<std::uint64_t>::max();
 
-std::vector<std::string> split(const std::string& text, char at) {
+std::vector<std::string> pieces_of_line(const std::string& text, char at) {
   std::vector<std::string> fields;
   std::istringstream in(text);
   for (std::string field; std::getline(in, field, at);) fields.push_back(field);
@@ -39,7 +39,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 }
 
 // Blanks in paths are written in octal, as `\040`.
-std::string unescaped(const std::string& text) {
+std::string unescaped_place(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto is_digit = [&](std::size_t at) { return text[at] >= '0' && text[at] <= '7'; };
@@ -56,14 +56,14 @@ std::string unescaped(const std::string& text) {
 }
 
 // The process's group in a hierarchy that has memory; nullopt without one.
-std::optional<std::string> own_group(const fs::path& proc, const Version& version) {
+std::optional<std::string> own_group(const fs::path& proc, const GroupVersion& version) {
   std::ifstream file(proc / "self/cgroup");
   for (std::string line; std::getline(file, line);) {
     // NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::vector<std::string> controllers =
-        split(line.substr(first + 1, second - first - 1), ',');
+        pieces_of_line(line.substr(first + 1, second - first - 1), ',');
     const bool has_memory = version.file_system == "cgroup2"
                                 ? controllers.empty()
                                 : std::ranges::find(controllers, "memory") != controllers.end();
@@ -81,45 +81,45 @@ fs::path folder_of(const std::string& group, const std::string& root, const fs::
   return is_below ? place / fs::path(group.substr(root.size())).relative_path() : place;
 }
 
-std::uint64_t number_in(const fs::path& file) {
+std::uint64_t number_in_file(const fs::path& file) {
   std::ifstream text(file);
   std::uint64_t n = 0;
   // `max`, and a file that cannot be read.
-  return text >> n ? n : kNoLimit;
+  return text >> n ? n : kNoMemoryLimit;
 }
 
 // The memory that the limit of one group leaves.
-std::uint64_t left_in(const fs::path& folder, const Version& version) {
-  std::uint64_t limit = number_in(folder / version.limit), pages_of_files = 0;
+std::uint64_t left_in(const fs::path& folder, const GroupVersion& version) {
+  std::uint64_t limit = number_in_file(folder / version.limit), pages_of_files = 0;
   std::ifstream statistics(folder / "memory.stat");
   std::string key;
   for (std::uint64_t n = 0; statistics >> key >> n;) {
     if (key == version.inactive_file || key == version.active_file) pages_of_files += n;
     if (key == version.limit_above) limit = std::min(limit, n);
   }
-  const std::uint64_t used = number_in(folder / version.used);
-  if (limit == kNoLimit || used == kNoLimit) return kNoLimit;
+  const std::uint64_t used = number_in_file(folder / version.used);
+  if (limit == kNoMemoryLimit || used == kNoMemoryLimit) return kNoMemoryLimit;
   const std::uint64_t taken = used - std::min(used, pages_of_files);
   return limit - std::min(limit, taken);
 }
 
 std::uint64_t left_in_groups(const fs::path& proc) {
-  std::uint64_t left = kNoLimit;
+  std::uint64_t left = kNoMemoryLimit;
   std::ifstream mounts(proc / "self/mountinfo");
   for (std::string line; std::getline(mounts, line);) {
     // ID PARENT DEVICE ROOT PLACE OPTIONS [TAG...] - TYPE SOURCE OPTIONS
-    const std::vector<std::string> fields = split(line, ' ');
+    const std::vector<std::string> fields = pieces_of_line(line, ' ');
     const auto dash = std::ranges::find(fields, "-");
     if (fields.size() < 6 || std::distance(dash, fields.end()) < 4) continue;
-    const auto version = std::ranges::find(kVersions, dash[1], &Version::file_system);
-    if (version == std::end(kVersions)) continue;
-    const std::vector<std::string> options = split(dash[3], ',');
+    const auto version = std::ranges::find(kGroupVersions, dash[1], &GroupVersion::file_system);
+    if (version == std::end(kGroupVersions)) continue;
+    const std::vector<std::string> options = pieces_of_line(dash[3], ',');
     if (version->file_system == "cgroup" && std::ranges::find(options, "memory") == options.end())
       continue;
     const std::optional<std::string> group = own_group(proc, *version);
     if (!group) continue;
-    const fs::path place = unescaped(fields[4]);
-    fs::path folder = folder_of(*group, unescaped(fields[3]), place);
+    const fs::path place = unescaped_place(fields[4]);
+    fs::path folder = folder_of(*group, unescaped_place(fields[3]), place);
     for (; folder != place && folder.has_relative_path(); folder = folder.parent_path())
       left = std::min(left, left_in(folder, *version));
     left = std::min(left, left_in(place, *version));
@@ -130,7 +130,7 @@ std::uint64_t left_in_groups(const fs::path& proc) {
 }  // namespace
 
 std::uint64_t available_memory(const fs::path& proc) {
-  std::uint64_t available = kNoLimit;
+  std::uint64_t available = kNoMemoryLimit;
   std::ifstream system(proc / "meminfo");
   std::string key, unit;
   for (std::uint64_t n = 0; system >> key >> n; std::getline(system, unit)) {
@@ -139,4 +139,4 @@ std::uint64_t available_memory(const fs::path& proc) {
   return std::min(available, left_in_groups(proc));
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot
