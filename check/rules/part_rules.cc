@@ -1,4 +1,6 @@
 #include <cmath>
+#include <cstring>
+#include <set>
 
 #include "check/rules/rule_input.h"
 #include "formats/base/parallel.h"
@@ -15,6 +17,7 @@
 namespace ingot::check {
 
 using formats::Encoding;
+using formats::is_decoded_float8;
 using formats::PartShape;
 
 namespace {
@@ -60,9 +63,7 @@ const PartRow* part_row(const RuleInput& input, const LogicalTensor& tensor, Par
 // The files have another dtype than is seen.
 void float8_kind(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.weights()) {
-    const formats::StoredParts& parts = tensor.encoding.stored;
-    if (is_decoded(tensor.encoding) && !parts.has(Part::kZeroPoint) &&
-        !parts.has(Part::kGroupOrder))
+    if (is_decoded_float8(tensor.encoding))
       input.report_kind(tensor, kUnsupported,
                         "is FP8 of another kind than F8_E4M3, which loaders do not read (ingot "
                         "convert writes other schemes)");
@@ -110,38 +111,43 @@ void group_columns(const RuleInput& input, const LogicalTensor& tensor) {
 enum class Sign : std::uint8_t { kPositive, kEither };
 
 /// A scale below zero is as good where the codes reach farther on that side.
-template <Sign sign, Part... parts>
-void bad_values(const RuleInput& input) {
+template <Sign sign>
+void report_bad(const RuleInput& input, std::span<const StoredTensor* const> scales) {
   const auto is_odd = [](float scale) {
     return sign == Sign::kEither ? scale == 0 || !std::isfinite(scale) : is_bad_scale(scale);
   };
-  input.report_odd(find_odd_scales(input.search(), input.parts_of_weights({parts...}), is_odd),
-                   kBadScale, [](const OddValues& odd) {
-                     return fmt::format(
-                         "{} of {} scales are {}, the first is {} at element {}", odd.n, odd.total,
-                         sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
-                         odd.value, odd.first);
-                   });
+  input.report_odd(
+      find_odd_scales(input.search(), scales, is_odd), kBadScale, [](const OddValues& odd) {
+        return fmt::format("{} of {} scales are {}, the first is {} at element {}", odd.n,
+                           odd.total,
+                           sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
+                           odd.value, odd.first);
+      });
 }
 
-/// The other parts of INT4 weights, read as decoders read them.
-void int4_tables(const RuleInput& input) {
-  std::vector<const LogicalTensor*> readable;
-  for (const LogicalTensor& tensor : input.weights()) {
-    const auto is_here = [&](Part part) {
-      const StoredTensor* stored = input.part_of(tensor, part);
-      return stored == nullptr || input.checkpoint.has_data(stored->file);
-    };
-    if (input.is_about(tensor.encoding.scheme) && is_here(Part::kDimensions) &&
-        is_here(Part::kGroupOrder) && is_here(Part::kZeroPoint))
-      readable.push_back(&tensor);
-  }
-  std::vector<std::optional<Error>> faults(readable.size());
-  parallel_for(readable.size(), input.options.threads, [&](std::size_t i) {
+template <Sign sign, Part... parts>
+void bad_values(const RuleInput& input) {
+  report_bad<sign>(input, input.parts_of_weights({parts...}));
+}
+
+/// Whether the data of all these parts, as far as the weight has them, are here.
+bool are_here(const RuleInput& input, const LogicalTensor& tensor,
+              std::initializer_list<Part> parts) {
+  return std::ranges::all_of(parts, [&](Part part) {
+    const StoredTensor* stored = input.part_of(tensor, part);
+    return stored == nullptr || input.checkpoint.has_data(stored->file);
+  });
+}
+
+/// Reads parts of weights as decoders read them, and reports what these refuse.
+template <typename Read>
+void read_as_decoders(const RuleInput& input, std::span<const LogicalTensor* const> weights,
+                      const formats::ScalePolicy& policy, const Read& read) {
+  std::vector<std::optional<Error>> faults(weights.size());
+  parallel_for(weights.size(), input.options.threads, [&](std::size_t i) {
     input.stop_if_asked();
     try {
-      const formats::ScaleReader reader(input.checkpoint, *readable[i], {.allow_zero = true});
-      (void)reader.read_zeros({.first = 0, .n = reader.rows()});
+      read(formats::ScaleReader(input.checkpoint, *weights[i], policy));
     } catch (const Error& error) {
       faults[i] = error;
     }
@@ -149,6 +155,100 @@ void int4_tables(const RuleInput& input) {
   for (const std::optional<Error>& fault : faults) {
     if (fault) input.report(finding_of(*fault));
   }
+}
+
+/// The stored tensors of these in which a scale is odd.
+std::set<const StoredTensor*> odd_scales(const RuleInput& input,
+                                         std::span<const StoredTensor* const> scales,
+                                         bool (*is_odd)(float)) {
+  std::set<const StoredTensor*> odd;
+  for (const auto& [tensor, values] : find_odd_scales(input.search(), scales, is_odd))
+    odd.insert(tensor);
+  return odd;
+}
+
+/// Beyond these, a number times or by a scale of E4M3 may be infinite or zero.
+bool is_extreme(float global) {
+  return !is_bad_scale(global) && (global < 0x1p-100F || global > 0x1p100F);
+}
+
+/// Products or quotients of two scales: of NVFP4 where the global one may make them infinite or
+/// zero, of Ascend's static INT8 always. Scales that are bad by themselves have rules of their own.
+void effective_scales(const RuleInput& input) {
+  struct Pair {
+    const LogicalTensor* tensor;
+    const StoredTensor *scale, *second;
+  };
+  std::vector<Pair> pairs;
+  std::vector<const StoredTensor*> globals, both;
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (!input.is_about(tensor.encoding.scheme)) continue;
+    const bool has_global = input.part_of(tensor, Part::kGlobal) != nullptr;
+    if (!has_global && tensor.encoding.stored.has(Part::kScale)) continue;
+    const Pair pair{
+        .tensor = &tensor,
+        .scale = input.part_of(tensor, has_global ? Part::kScale : Part::kDeqScale),
+        .second = input.part_of(tensor, has_global ? Part::kGlobal : Part::kInputScale)};
+    if (pair.scale == nullptr || pair.second == nullptr ||
+        !are_here(input, tensor,
+                  {Part::kScale, Part::kDeqScale, Part::kGlobal, Part::kInputScale, Part::kOffset}))
+      continue;
+    if (has_global) globals.push_back(pair.second);
+    pairs.push_back(pair);
+  }
+  const std::set<const StoredTensor*> extreme = odd_scales(input, globals, is_extreme);
+  std::erase_if(pairs, [&](const Pair& pair) {
+    return pair.tensor->encoding.stored.has(Part::kGlobal) && !extreme.contains(pair.second);
+  });
+  for (const Pair& pair : pairs) both.insert(both.end(), {pair.scale, pair.second});
+  const std::set<const StoredTensor*> bad = odd_scales(input, both, is_bad_scale);
+  std::vector<const LogicalTensor*> readable;
+  for (const Pair& pair : pairs) {
+    if (!bad.contains(pair.scale) && !bad.contains(pair.second)) readable.push_back(pair.tensor);
+  }
+  read_as_decoders(input, readable, {}, [&](const formats::ScaleReader& reader) {
+    constexpr std::uint64_t kAtOnce = std::uint64_t{1} << 20;
+    const std::uint64_t step = std::max<std::uint64_t>(kAtOnce / reader.cols(), 1);
+    for (std::uint64_t row = 0; row < reader.rows(); row += step) {
+      input.stop_if_asked();
+      (void)reader.read({.first = row, .n = std::min(step, reader.rows() - row)});
+    }
+  });
+}
+
+enum class Codes : std::uint8_t { kFloat8, kInt8 };
+
+bool has_codes(const Encoding& encoding, Codes codes) {
+  return is_decoded(encoding) && is_decoded_float8(encoding) == (codes == Codes::kFloat8);
+}
+
+/// The same, and of weights that are seen as the values of such codes.
+template <Sign sign, Codes codes>
+void bad_values_of(const RuleInput& input) {
+  if (codes == Codes::kInt8) effective_scales(input);
+  std::vector<const StoredTensor*> scales = input.parts_of_weights({Part::kScale, Part::kDeqScale});
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (has_codes(tensor.encoding, codes)) scales.push_back(input.part_of(tensor, Part::kScale));
+  }
+  report_bad<sign>(input, scales);
+}
+
+/// The other parts of INT4 weights.
+void int4_tables(const RuleInput& input) {
+  std::vector<const LogicalTensor*> readable;
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (input.is_about(tensor.encoding.scheme) &&
+        are_here(input, tensor, {Part::kDimensions, Part::kGroupOrder, Part::kZeroPoint}))
+      readable.push_back(&tensor);
+  }
+  read_as_decoders(input, readable, {.allow_zero = true}, [](const formats::ScaleReader& reader) {
+    (void)reader.read_zeros({.first = 0, .n = reader.rows()});
+  });
+}
+
+void global_values(const RuleInput& input) {
+  bad_values<Sign::kPositive, Part::kGlobal>(input);
+  effective_scales(input);
 }
 
 constexpr auto scale_values = bad_values<Sign::kPositive, Part::kScale, Part::kDeqScale>;
@@ -208,6 +308,40 @@ OddValues nan_codes(const StoredTensor& /*tensor*/, std::span<const std::byte> b
   return odd;
 }
 
+OddValues not_finite(const StoredTensor& /*tensor*/, std::span<const std::byte> bytes) {
+  OddValues odd{.total = bytes.size() / sizeof(float)};
+  for (std::uint64_t i = 0; i < odd.total; ++i) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+    if (!std::isfinite(value) && odd.n++ == 0) odd.first = i;
+  }
+  return odd;
+}
+
+/// Codes that are seen as their values. There are none under a scale that is bad, which
+/// fp8.scale-values reports.
+void nonfinite_code(const RuleInput& input) {
+  std::vector<const LogicalTensor*> readable;
+  std::vector<const StoredTensor*> scales, values;
+  for (const LogicalTensor& tensor : input.weights()) {
+    if (!is_decoded_float8(tensor.encoding) ||
+        !are_here(input, tensor, {Part::kWeight, Part::kScale}))
+      continue;
+    readable.push_back(&tensor);
+    scales.push_back(input.part_of(tensor, Part::kScale));
+  }
+  const std::set<const StoredTensor*> bad = odd_scales(input, scales, is_bad_scale);
+  for (const LogicalTensor* tensor : readable) {
+    if (!bad.contains(input.part_of(*tensor, Part::kScale)))
+      values.push_back(&input.codes_of(*tensor));
+  }
+  input.report_odd(
+      find_odd(input.search(), values, not_finite), kNonFinite, [](const OddValues& odd) {
+        return fmt::format("holds {} codes that are NaN or infinite, the first at element {}",
+                           odd.n, odd.first);
+      });
+}
+
 void nan_code(const RuleInput& input) {
   if (!input.options.deep) return;
   // E4M3 scales are read in any case, by nvfp4.scale-values.
@@ -218,6 +352,7 @@ void nan_code(const RuleInput& input) {
       find_odd(input.search(), codes, nan_codes), kNonFinite, [](const OddValues& odd) {
         return fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first);
       });
+  nonfinite_code(input);
 }
 
 void merged_partition(const RuleInput& input, const LogicalTensor& tensor) {
@@ -350,10 +485,11 @@ constexpr LoaderRule kPartRows[] = {
     {"fp8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
      fp8_scale_shape, has_e4m3_codes},
-    {"fp8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
-     is_fp8, kReadsValues},
-    {"fp8.nan-code", "", "all", kError, "no FP8 weight holds a NaN code (with --deep)", nan_code,
-     has_e4m3_codes, kReadsValues},
+    {"fp8.scale-values", "", "all", kError, "every scale is finite and positive",
+     bad_values_of<Sign::kPositive, Codes::kFloat8>, is_fp8, kReadsValues},
+    {"fp8.nan-code", "", "all", kError,
+     "no FP8 weight holds a code that is NaN or infinite (with --deep)", nan_code, has_e4m3_codes,
+     kReadsValues},
     {"fp8.merged-partition", "", "vLLM", kWarning,
      "all but the last weight of a merged FP8 module end at a block's edge", merged_partition,
      is_fp8_block},
@@ -364,7 +500,7 @@ constexpr LoaderRule kPartRows[] = {
     {"int8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [N, 1], or a value per block", kByStructure, has_int8_codes},
     {"int8.scale-values", "", "all", kError, "every scale is finite and not zero",
-     bad_values<Sign::kEither, Part::kScale, Part::kDeqScale>, has_int8_codes, kReadsValues},
+     bad_values_of<Sign::kEither, Codes::kInt8>, has_int8_codes, kReadsValues},
     {"int4.parts", "", "all", kError, "an INT4 weight has codes, scales and its dimensions",
      kByStructure, has_int4_codes},
     {"int4.dtypes", "", "all", kError, "scales of INT4 weights are BF16, F16 or F32", kByStructure,
@@ -395,8 +531,9 @@ constexpr LoaderRule kPartRows[] = {
      global_convention, is_nvfp4},
     {"nvfp4.scale-values", "", "all", kError, "every block scale is above zero and no NaN",
      scale_values, is_nvfp4, kReadsValues},
-    {"nvfp4.global-values", "", "all", kError, "every global scale is finite and positive",
-     bad_values<Sign::kPositive, Part::kGlobal>, is_nvfp4, kReadsValues},
+    {"nvfp4.global-values", "", "all", kError,
+     "every global scale is finite and positive, and makes such numbers of the block scales",
+     global_values, is_nvfp4, kReadsValues},
     {"nvfp4.reciprocal", "", "all", kWarning,
      "no global scale makes weights beyond 1500, as the other convention's number does", reciprocal,
      is_nvfp4, kReadsValues},

@@ -116,7 +116,13 @@ std::vector<std::byte> modelslim_part(Part part, const ModelslimInputs& inputs) 
       return bytes_of(std::vector<float>{inputs.input.offset});
     case Part::kDeqScale: {
       std::vector<float> scales;
-      for (const float scale : inputs.row_scales) scales.push_back(inputs.input.scale * scale);
+      for (const float scale : inputs.row_scales) {
+        scales.push_back(inputs.input.scale * scale);
+        if (std::isfinite(scales.back()) && scales.back() != 0) continue;
+        throw Error(ErrorCode::kBadScale,
+                    "would have a deq_scale of {}: {} times {}, the scale of its inputs",
+                    scales.back(), scale, inputs.input.scale);
+      }
       return bytes_of(scales);
     }
     case Part::kQuantBias: {

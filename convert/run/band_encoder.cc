@@ -7,6 +7,7 @@
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/checked.h"
+#include "formats/relaid/decoded_values.h"
 #include "quantize/repack.h"
 #include "quantize/rows.h"
 
@@ -91,8 +92,15 @@ void HeldValues::see_words(std::span<const std::byte> words, std::size_t width) 
   }
 }
 
+void HeldValues::see_values(formats::MatrixView<const float> values) {
+  for (std::size_t row = 0; row < values.rows && !is_held_; ++row) {
+    is_held_ = std::any_of(values.row(row), values.row(row) + values.cols,
+                           [](float value) { return value != 0; });
+  }
+}
+
 void HeldValues::count(std::span<const float> values) {
-  for (const float value : values) lost_ += value != 0 ? 1 : 0;
+  for (const float value : values) lost_ += value != 0 && std::isfinite(value) ? 1 : 0;
 }
 
 void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::SchemeId to,
@@ -103,7 +111,7 @@ void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::Sch
               "range of {1} (leave it as it is with --rule '{0}=keep', use {3}, or accept zeros "
               "with --allow 'underflow={0}')",
               tensor.name, formats::scheme_facts(to).name, lost_,
-              to == SchemeId::kF16 ? "bf16" : "f32");
+              to == SchemeId::kBf16 ? "f32" : "bf16");
 }
 
 BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles)
@@ -202,6 +210,9 @@ void BandEncoder::decode_tile(const EncodedRows& source, const Band& band, const
     throw of_.nan_code(band.first_row + tile.row + faults.first_nan / tile.cols,
                        tile.col + faults.first_nan % tile.cols);
   }
+  if (formats::is_decoded(tensor_.encoding) && !nan_allowed_) require_finite_codes(band, tile);
+  for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row)
+    held_.count({values(tile).row(row), tile.cols});
   if (plan_.target.via == Via::kBf16) {
     if (of_.lossless_only)
       std::copy_n(values(tile).data, tile.rows * tile.cols, decoded(tile).data);
@@ -212,10 +223,27 @@ void BandEncoder::decode_tile(const EncodedRows& source, const Band& band, const
     replace_nonfinite(band, tile);
 }
 
+// Of codes that are seen only as their values.
+void BandEncoder::require_finite_codes(const Band& band, const Tile& tile) const {
+  const auto found = first_nonfinite(tile);
+  if (!found) return;
+  throw Error(
+      ErrorCode::kNonFinite,
+      "holds a code that decodes to {} at row {}, column {} (fetch the file again, or accept "
+      "it with --allow 'nan-code={}')",
+      values(tile).data[*found], band.first_row + tile.row + *found / tile.cols,
+      tile.col + *found % tile.cols, tensor_.name);
+}
+
+// The first value of a tile that is NaN or infinite.
+std::optional<std::uint64_t> BandEncoder::first_nonfinite(const Tile& tile) const {
+  return quantize::first_nonfinite(
+      {.data = values(tile).data, .rows = tile.rows, .cols = tile.cols, .stride = tile.cols});
+}
+
 void BandEncoder::replace_nonfinite(const Band& band, const Tile& tile) {
   const formats::MatrixView<float> tile_values = values(tile);
-  const auto found = quantize::first_nonfinite(
-      {.data = tile_values.data, .rows = tile.rows, .cols = tile.cols, .stride = tile.cols});
+  const auto found = first_nonfinite(tile);
   if (!found) return;
   if (!nonfinite_allowed_ && !nan_allowed_) {
     throw Error(ErrorCode::kNonFinite,
@@ -283,18 +311,19 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
                   tile.col + faults.first_overflow % tile.cols, faults.overflows, tensor_.name);
     }
   }
+  const std::size_t word = bands_.output_bits / 8;
   if (facts_.quantized) {
     measure_tile(tile, out);
-  } else if (of_.lossless_only) {
+    held_.see_values(decoded(tile));
+  } else {
+    for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row)
+      held_.see_words({out.weight + row * out.weight_stride, tile.cols * word}, word);
+  }
+  if (!facts_.quantized && of_.lossless_only) {
     to_.decode({.weight = out.weight, .rows = tile.rows, .cols = tile.cols, .stride = bands_.cols},
                decoded(tile));
   }
   of_.require_held(band.first_row + tile.row, tile.col, values(tile), decoded(tile));
-  const std::size_t word = bands_.output_bits / 8;
-  for (std::size_t row = 0; !facts_.quantized && row < tile.rows && held_.is_open(); ++row) {
-    held_.see_words({out.weight + row * out.weight_stride, tile.cols * word}, word);
-    if (held_.is_open()) held_.count({values(tile).row(row), tile.cols});
-  }
 }
 
 void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& out) {

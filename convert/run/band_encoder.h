@@ -65,14 +65,16 @@ struct TileBuffers {
   std::vector<float> values, decoded;
 };
 
-/// Whether a plain dtype holds any value of a tensor: values below its range become zero.
+/// Whether a scheme holds any value of a tensor: values below its range become zero.
 class HeldValues {
  public:
   /// Nothing that was seen is held yet. Few tensors are open behind their first value.
   [[nodiscard]] bool is_open() const { return !is_held_; }
   /// Looks at words of `width` bytes as they are written.
   void see_words(std::span<const std::byte> words, std::size_t width);
-  /// While is_open(): counts those of these values that became zero.
+  /// Looks at values that codes decode to.
+  void see_values(formats::MatrixView<const float> values);
+  /// While is_open(): counts values of the source, all of which become zero unless one is held.
   void count(std::span<const float> values);
   /// Throws kUnsupported where all numbers of the tensor other than zero became zero, and no
   /// `allowed` pattern covers it.
@@ -112,6 +114,8 @@ class BandEncoder {
   [[nodiscard]] bool can_repack() const;
   quantize::EncodedRows tile_of(const quantize::EncodedRows& band, const Tile& tile) const;
   void decode_tile(const quantize::EncodedRows& source, const Band& band, const Tile& tile);
+  void require_finite_codes(const Band& band, const Tile& tile) const;
+  [[nodiscard]] std::optional<std::uint64_t> first_nonfinite(const Tile& tile) const;
   void replace_nonfinite(const Band& band, const Tile& tile);
   [[nodiscard]] std::vector<float> given_scales(const Band& band, const Tile& tile) const;
   void encode_tile(const quantize::EncodedRows& source, const Band& band, const Tile& tile);
@@ -144,7 +148,7 @@ class BandEncoder {
   std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
   std::vector<float> tile_scales_;      // effective
   quantize::QualitySums quality_;
-  HeldValues held_;  // in a plain dtype
+  HeldValues held_;
 };
 
 }  // namespace ingot::convert

@@ -51,9 +51,7 @@ class Encoder {
           if (planned_.find(Part::kQuantBias) != nullptr) add_row_sums(band, out);
         },
         write_scales);
-    if (!facts_.quantized) {
-      encoder_.held().require_some(task_.tensor, planned_.to, task_.plan.recipe.allow.underflow);
-    }
+    encoder_.held().require_some(task_.tensor, planned_.to, task_.plan.recipe.allow.underflow);
     write_remaining_parts();
     TensorResult result{.source = task_.source_hashes({{Part::kWeight, weight}}), .output = {}};
     for (PartWriter& part : parts_) result.output.push_back(part.finish());

@@ -74,10 +74,17 @@ bool is_kept(const TensorTask& task, const PlannedPart& part) {
          is_same_kind(task.source.stored()[stored[part.part]].dtype, part.dtype);
 }
 
+float reciprocal(float scale, std::string_view what) {
+  const float turned = 1.0F / scale;
+  if (turned > 0 && std::isfinite(turned)) return turned;
+  throw Error(ErrorCode::kBadScale, "has a {} of {}, whose reciprocal is not a number", what,
+              scale);
+}
+
 // The stored scale of activations, as the target has it.
 float kept_input_scale(const TensorTask& task) {
   const float stored = formats::read_input_scale(task.source, task.tensor);
-  return is_turned(task) ? 1.0F / stored : stored;
+  return is_turned(task) ? reciprocal(stored, "scale of its inputs") : stored;
 }
 
 // Refuses NaN codes and adds up the rows where a part is made of their sums.
@@ -118,10 +125,7 @@ float target_global(const PlannedValues& of, const OriginalGlobals& originals,
       1.0F / original->second.value == stored.value) {
     return original->second.value;
   }
-  const float reciprocal = 1.0F / stored.value;
-  if (!(reciprocal > 0) || !std::isfinite(reciprocal))
-    throw Error(ErrorCode::kBadScale, "has a global scale whose reciprocal is not a number");
-  return reciprocal;
+  return reciprocal(stored.value, "global scale");
 }
 
 namespace {

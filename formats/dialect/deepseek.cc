@@ -102,9 +102,12 @@ NativeBlock native_block(const WrittenModel& model) {
   return {.group = found.value_or(released), .has_foreign = has_foreign};
 }
 
+/// The kind of FP8 codes, and the word for it that engines know as well.
+constexpr const char *kCodeFormat = "fmt", *kE4m3 = "e4m3", *kLongE4m3 = "float8_e4m3fn";
+
 Json standard_block(const NativeBlock& native) {
   Json block = {{"activation_scheme", is_static(native) ? "static" : "dynamic"}};
-  if (native.group.scheme != SchemeId::kInt8Block) block["fmt"] = "e4m3";
+  if (native.group.scheme != SchemeId::kInt8Block) block[kCodeFormat] = kE4m3;
   block["quant_method"] = native_method(native);
   return block;
 }
@@ -287,6 +290,10 @@ Json deepseek_block(const WrittenModel& model) {
                 is_said ? "" : "; ingot repair makes one for weights that are quantized already");
   }
   Json block = kept != nullptr ? *kept : standard_block(native);
+  // A source may have had codes of another kind, which are only read.
+  if (const Json& said = json_member(block, kCodeFormat);
+      !said.is_null() && said != kE4m3 && said != kLongE4m3)
+    block[kCodeFormat] = kE4m3;
   // A source may leave it to its readers; without it engines look for one scale per tensor.
   const auto& size = native.group.block;
   if (native.group.scheme != SchemeId::kFp8Tensor) block["weight_block_size"] = {size[0], size[1]};

@@ -35,6 +35,8 @@ struct CodedWeight {
   std::uint64_t block_rows = 0, block_cols = 0;
 
   [[nodiscard]] std::uint64_t scale_cols() const { return ceil_div(cols, block_cols); }
+  /// As INT8 has them, and no FP8.
+  [[nodiscard]] bool has_signed_scales() const { return codes.tensor.dtype == DType::kI8; }
   /// The row of scales of a row of the flattened weight.
   [[nodiscard]] std::uint64_t scale_row(std::uint64_t row) const {
     return row / rows_per_matrix * ceil_div(rows_per_matrix, block_rows) +
@@ -125,12 +127,13 @@ class DecodedBytes final : public ForwardedBytes {
     widen_scales(weight.scales.tensor.dtype,
                  read_bytes(weight.scales, first * cols * width, n * cols * width), std::nullopt,
                  scales);
+    const bool is_signed = weight.has_signed_scales();
     for (std::size_t i = 0; i < scales.size(); ++i) {
-      if (std::isfinite(scales[i]) && scales[i] != 0) continue;
-      throw fault(weight.scales, ErrorCode::kBadScale,
-                  fmt::format("holds {} at {} (a scale must be finite and not zero; fetch the file "
-                              "again)",
-                              scales[i], first * cols + i));
+      if (std::isfinite(scales[i]) && (scales[i] > 0 || (is_signed && scales[i] < 0))) continue;
+      throw fault(
+          weight.scales, ErrorCode::kBadScale,
+          fmt::format("holds {} at {} (a scale must be finite and {}; fetch the file again)",
+                      scales[i], first * cols + i, is_signed ? "not zero" : "above zero"));
     }
     return scales;
   }
@@ -203,6 +206,11 @@ class DecodedBytes final : public ForwardedBytes {
 
 bool is_decoded(const Encoding& encoding) {
   return encoding.scheme == SchemeId::kF32 && encoding.stored.has(Part::kScale);
+}
+
+bool is_decoded_float8(const Encoding& encoding) {
+  return is_decoded(encoding) && !encoding.stored.has(Part::kZeroPoint) &&
+         !encoding.stored.has(Part::kGroupOrder);
 }
 
 bool is_seen_only(const Encoding& encoding) {

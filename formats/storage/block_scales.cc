@@ -76,6 +76,12 @@ bool is_good(float scale, const ScalePolicy& policy, bool may_be_negative = fals
          (scale > 0 || (scale == 0 && policy.allow_zero) || (scale < 0 && may_be_negative));
 }
 
+// Whether a scale, which is good, and a second one make a number that codes can be multiplied with:
+// under an infinite one 0 decodes to NaN, under zero all codes to 0.
+bool is_effective(float scale, float effective, const ScalePolicy& policy) {
+  return std::isfinite(effective) && (effective != 0 || scale == 0 || policy.allow_zero);
+}
+
 // Integers of 4 or 8 bytes.
 std::vector<std::int64_t> integers(DType dtype, std::span<const std::byte> bytes) {
   const std::size_t width = dtype_bits(dtype) / 8;
@@ -97,10 +103,13 @@ void require_zero_offset(const TensorSource& source, const LogicalTensor& tensor
   const std::uint32_t index = tensor.encoding.stored[Part::kOffset];
   std::vector<std::byte> bytes(source.stored()[index].n_bytes);
   source.read(index, 0, bytes);
+  const DType dtype = source.stored()[index].dtype;
+  const std::size_t width = dtype_bits(dtype) / 8;
+  const bool is_float = plain_scheme(dtype) != SchemeId::kRaw;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
-    // Minus zero is zero: the sign is the top bit of the last byte of a float of any width.
-    const std::size_t width = dtype_bits(source.stored()[index].dtype) / 8;
-    const bool is_sign_byte = i % width == width - 1;
+    // Minus zero is zero: the sign is the top bit of the last byte of a float of any width. All
+    // bits of an integer count.
+    const bool is_sign_byte = is_float && i % width == width - 1;
     const auto byte = std::to_integer<unsigned>(bytes[i]);
     if ((is_sign_byte ? byte & 0x7FU : byte) == 0) continue;
     throw Error(ErrorCode::kUnsupported,
@@ -208,15 +217,24 @@ std::vector<float> ScaleReader::read(Range range) const {
   source_.read(index, range.first * cols_ * width, bytes);
   widen_scales(stored.dtype, bytes, std::nullopt, scales);
   require_good(scales, range.first);
-  if (input_scale_) {
-    for (float& scale : scales) scale /= *input_scale_;
-  }
-  if (globals_.empty()) return scales;
+  if (!input_scale_ && globals_.empty()) return scales;
+  const std::vector<float> own = scales;
   // One for all, or one for each matrix of a stack.
-  const std::uint64_t rows_of_each = rows_ / globals_.size();
+  const std::uint64_t rows_of_each = rows_ / std::max<std::uint64_t>(globals_.size(), 1);
   for (std::uint64_t row = 0; row < range.n; ++row) {
-    multiply_or_divide(globals_.at((range.first + row) / rows_of_each),
-                       std::span(scales).subspan(row * cols_, cols_));
+    const GlobalScale second = input_scale_ ? GlobalScale{.value = *input_scale_, .divides = true}
+                                            : globals_.at((range.first + row) / rows_of_each);
+    const auto of_row = std::span(scales).subspan(row * cols_, cols_);
+    multiply_or_divide(second, of_row);
+    for (std::uint64_t col = 0; col < cols_; ++col) {
+      if (is_effective(own[row * cols_ + col], of_row[col], policy_)) continue;
+      throw bad_scale(
+          source_, tensor_, stored_scale(),
+          fmt::format("at row {}, column {} is {}, and {} {} by {}; the two must make a finite "
+                      "number above zero (fetch the file again)",
+                      range.first + row, col, own[row * cols_ + col], of_row[col],
+                      second.divides ? "divided" : "multiplied", second.value));
+    }
   }
   return scales;
 }

@@ -26,10 +26,10 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
                   const std::optional<GlobalScale>& global, std::span<float> out);
 
 /// The scales of one logical tensor, and all else that decodes its codes, read a run of scale rows
-/// at a time. Every scale and the global must be finite and above zero, INT4's not zero (kBadScale
-/// with position and value); a weight offset must be zero (kUnsupported); the dimensions that INT4
-/// states must be those of the weight, and an order of groups name groups that there are
-/// (kCorrupt).
+/// at a time. Every scale and the global must be finite and above zero, INT4's not zero, and so
+/// must be the product or quotient of the two (kBadScale with position and value); a weight offset
+/// must be zero (kUnsupported); the dimensions that INT4 states must be those of the weight, and an
+/// order of groups name groups that there are (kCorrupt).
 class ScaleReader {
  public:
   /// `source` and `tensor` must outlive this. Reads the parts that there is one of per tensor.

@@ -19,6 +19,7 @@
 #include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
 #include "formats/places/window.h"
+#include "formats/relaid/decoded_values.h"
 #include "formats/storage/block_scales.h"
 #include "inference/weights/held_bytes.h"
 
@@ -80,6 +81,7 @@ class PartReader {
     read_scales();
     read_static();
     read_codes(threads);
+    if (formats::is_decoded(tensor_.encoding)) require_finite();
     return part_;
   }
 
@@ -123,6 +125,20 @@ class PartReader {
       }
     };
     for_each_band(n_bands, threads, std::min(band_rows, rows.count) * whole_row, cut);
+  }
+
+  // Codes that are seen as their values, of which the infinite ones may vanish behind an activation
+  // function.
+  void require_finite() {
+    const std::span<const float> values(at<float>(layout_.codes),
+                                        layout_.codes.n_bytes / sizeof(float));
+    const auto bad =
+        std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+    if (bad == values.end()) return;
+    throw Error(ErrorCode::kNonFinite, "holds a code that decodes to {} (fetch the file again)",
+                *bad)
+        .in_file(source_.files()[source_.stored()[tensor_.encoding.stored.weight()].file].name)
+        .in_tensor(tensor_.name);
   }
 
   void read_scales() {
@@ -223,9 +239,11 @@ class PartReader {
     std::array<bool, 256> is_good;
     for (std::size_t code = 0; code < is_good.size(); ++code) {
       const auto byte = static_cast<std::uint8_t>(code);
-      is_good[code] = dtype == DType::kF8E4M3
-                          ? formats::kE4m3Values[byte] > 0 && byte != formats::kE4m3Nan
-                          : byte != formats::kE8m0Nan;
+      const bool is_stored_well = dtype == DType::kF8E4M3
+                                      ? formats::kE4m3Values[byte] > 0 && byte != formats::kE4m3Nan
+                                      : byte != formats::kE8m0Nan;
+      const float effective = part_.weight.scale_values[code];
+      is_good[code] = is_stored_well && std::isfinite(effective) && effective > 0;
     }
     const std::uint8_t* codes = part_.weight.scale_codes;
     const std::size_t n = layout_.scale_codes.n_bytes;

@@ -127,9 +127,34 @@ TEST_P(Degenerate, ZeroRowsAndBlocksStayZeroAmongOthers) {
 
 TEST_P(Degenerate, SubnormalNumbersAreHeldOrBecomeZero) {
   for (const float small : {0x1p-149F, 0x1.8p-127F}) {
-    for (const float value : converted(Matrix(128, 128, small)))
+    Conversion allowed = conversion(Matrix(128, 128, small));
+    allowed.recipe.allow.add("underflow=*");
+    for (const float value : converted(allowed))
       ASSERT_TRUE(value == 0 || (value > small / 2 && value < small * 2)) << small << " " << value;
   }
+}
+
+TEST_P(Degenerate, BecomingAllZerosIsRefusedUnlessAllowed) {
+  Matrix matrix(128, 128, 0x1p-149F);
+  matrix.at(5, 5) = 0;
+  Conversion allowed = conversion(matrix);
+  allowed.recipe.allow.add("underflow=*");
+  const std::vector<float> values = converted(allowed);
+  const bool is_lost = std::ranges::all_of(values, [](float value) { return value == 0; });
+  // NVFP4's global scale goes as far down as FP32.
+  EXPECT_EQ(is_lost, GetParam().storage->scheme != SchemeId::kNvfp4);
+  Conversion refused = conversion(matrix);
+  if (!is_lost) return EXPECT_NO_THROW(refused.run());
+  expect_error(ErrorCode::kUnsupported,
+               {kWeight, "would be all zeros", "its 16383 numbers", "--allow 'underflow="},
+               [&] { refused.run(); });
+  EXPECT_FALSE(std::filesystem::exists(refused.output / "model.safetensors"));
+  matrix.at(127, 127) = -1;
+  EXPECT_NO_THROW(conversion(matrix).run());
+  // Rounding on the way loses them too.
+  Conversion twice = conversion(Matrix(128, 128, 0x1p-149F));
+  twice.recipe.choices.via = Via::kBf16;
+  expect_error(ErrorCode::kUnsupported, {kWeight, "would be all zeros"}, [&] { twice.run(); });
 }
 
 TEST_P(Degenerate, OneHugeNumberAmongOthersIsHeld) {

@@ -75,6 +75,15 @@ std::vector<RuleFixture> nvfp4_fixtures() {
       {"nvfp4.global-values", kBadScale, kNvfp4,
        set_global(global, std::numeric_limits<float>::infinity())},
       {"nvfp4.global-values", kBadScale, kModeloptNvfp4, set_global(stem + "weight_scale_2", 0)},
+      {"nvfp4.global-values", kBadScale, kNvfp4, set_global(global, 1e-40F), {"nvfp4.reciprocal"}},
+      {"nvfp4.global-values",
+       kBadScale,
+       kModeloptNvfp4,
+       [=](auto& c) {
+         set_global(stem + "weight_scale_2", 1e38F)(c);
+         std::ranges::fill(c.at(scale).bytes, std::byte{0x7E});
+       },
+       {"nvfp4.reciprocal"}},
       {"nvfp4.fused-global", kMismatch, kNvfp4,
        set_global(kDense + "up_proj.weight_global_scale", 5000)},
       {"nvfp4.fused-global", kMismatch, kModeloptNvfp4,
@@ -252,7 +261,10 @@ std::vector<RuleFixture> native_fixtures() {
        in_quantization({{"/modules_to_not_convert", {"transformer.wte"}}}),
        {"fp8.head-listed"}},
       {"fp8.weight-dtype", kUnsupported, make_fp8,
-       [=](auto& c) { c.at(o_proj).dtype = DType::kF8E5M2; }},
+       [=](auto& c) {
+         c.at(o_proj).dtype = DType::kF8E5M2;
+         std::ranges::fill(c.at(o_proj).bytes, std::byte{0x21});
+       }},
       {"fp8.scale-present", kMissingTensor, make_fp8,
        [=](auto& c) { c.tensors.erase(o_proj + "_scale_inv"); }},
       {"fp8.scale-dtype", kDtypeMismatch, make_fp8,
@@ -301,6 +313,24 @@ std::vector<RuleFixture> native_fixtures() {
       {"fp8.nan-code", kNonFinite,
        spelled("compressed-tensors", SchemeId::kMxfp8, formats::Activations::kWeightOnly),
        [=](auto& c) { c.at(up_proj).bytes[5] = std::byte{0x7F}; }},
+      {"fp8.nan-code",
+       kNonFinite,
+       make_fp8,
+       [=](auto& c) {
+         c.at(o_proj).dtype = DType::kF8E5M2;
+         std::ranges::fill(c.at(o_proj).bytes, std::byte{0x21});
+         c.at(o_proj).bytes[99] = std::byte{0x7C};
+       },
+       {"fp8.weight-dtype"}},
+      {"fp8.scale-values",
+       kBadScale,
+       make_fp8,
+       [=](auto& c) {
+         c.at(o_proj).dtype = DType::kF8E5M2;
+         const std::string name = o_proj + "_scale_inv";
+         c.put_floats(name, c.at(name).shape, -1);
+       },
+       {"fp8.weight-dtype"}},
       {"fp8.merged-partition", kShapeMismatch,
        [] { return make_synthetic([](auto& o) { o.moe_intermediate = 144; }); }},
       {"int8-block.config-without-weights", kMismatch, make_plain,

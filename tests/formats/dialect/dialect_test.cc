@@ -196,6 +196,22 @@ TEST(QuantizationConfig, KeepsTheSourceVerbatim) {
   EXPECT_EQ(block.dump(), kReleased) << "keys in their order too";
 }
 
+TEST(QuantizationConfig, NamesTheKindOfFp8ThatIsWritten) {
+  for (const char* said : {"e5m2", "float8_e5m2", "e4m3fnuz"}) {
+    const Json block = derived("deepseek",
+                               config_with(R"({"quant_method":"fp8","fmt":")" + std::string(said) +
+                                           R"(","weight_block_size":[128,128]})"),
+                               {kUp, kDown});
+    EXPECT_EQ(block.at("fmt"), "e4m3") << said;
+  }
+  EXPECT_EQ(derived("deepseek",
+                    config_with(R"({"quant_method":"fp8","fmt":"float8_e4m3fn",)"
+                                R"("weight_block_size":[128,128]})"),
+                    {kUp})
+                .at("fmt"),
+            "float8_e4m3fn");
+}
+
 TEST(QuantizationConfig, ListsWhatBecamePlainForBothLoaders) {
   const Json block =
       derived("deepseek", config_with(kReleased), {kPlainUp, kDown, kPlainDown, kHead}, true);

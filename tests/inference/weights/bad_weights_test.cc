@@ -119,10 +119,31 @@ TEST(BadWeights, RefusalNamesPositionAndValueOfBadScales) {
                  [&] { read(nvfp4(bad, 0.5F), "a.weight", 2, 32); });
   }
   expect_error(kBadScale, {"a.weight_scale_2 is 0"}, [&] { read(nvfp4(8, 0), "a.weight", 2, 32); });
+  // The two make infinity, under which a code of zero would be NaN, and zero.
+  read(nvfp4(0x7E, 1e30F), "a.weight", 2, 32);
+  expect_error(kBadScale, {"row 1, column 1 is 448, and inf multiplied by 1e+38"},
+               [&] { read(nvfp4(0x7E, 1e38F), "a.weight", 2, 32); });
+  expect_error(kBadScale, {"row 1, column 1", "and 0 multiplied by"},
+               [&] { read(nvfp4(1, 1e-44F), "a.weight", 2, 32); });
 
   const Crafted mx({{"a.weight", "F8_E4M3", {2, 64}},
                     {"a.weight_scale", "U8", {2, 2}, bytes_of<std::uint8_t>({0, 127, 255, 127})}});
   expect_error(kBadScale, {"row 1, column 0 is nan"}, [&] { read(mx, "a.weight", 2, 64); });
+}
+
+// An infinite weight may vanish behind a gate.
+TEST(BadWeights, OfOtherFloat8ThatAreNotFiniteAreRefused) {
+  const auto e5m2 = [](std::uint8_t code) {
+    std::vector<std::uint8_t> codes(64, 0x21);
+    codes[17] = code;
+    return Crafted({{"a.weight", "F8_E5M2", {4, 16}, bytes_of(codes)},
+                    {"a.weight_scale", "F32", {1}, bytes_of<float>({1})}});
+  };
+  read(e5m2(0x7B), "a.weight", 4, 16);
+  for (const std::uint8_t code : {0x7C, 0xFC, 0x7F}) {
+    expect_error(kNonFinite, {"model.safetensors", "'a.weight'", "decodes to"},
+                 [&] { read(e5m2(code), "a.weight", 4, 16); });
+  }
 }
 
 TEST(BadWeights, AreReadWhereThePartIsGood) {
