@@ -125,6 +125,8 @@ class Decider {
       planned.action = is_quantized(planned.to) ? Action::kQuantize : Action::kCast;
     } else if (decision.scheme && is_quantized(from)) {
       is_selected_[from] = true;
+      // Packed codes are the same codes in words of their own.
+      if (formats::is_seen_only(tensor.encoding)) planned.action = Action::kRewrap;
     }
     if (planned.action == Action::kQuantize) is_selected_[planned.to] = true;
     if (recipe_.mtp == MtpPolicy::kDrop && is_mtp(tensor)) planned.action = Action::kDrop;
@@ -132,10 +134,11 @@ class Decider {
   }
 
   // FP8 blocks to FP8 blocks, and INT4 to INT4, keep their scales unless another grid or group, or
-  // another model's scales, were asked for.
+  // another model's scales, were asked for. Packed INT8 keeps the scales of rows; its groups are
+  // blocks of a form that is not written.
   bool changes_grid(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
-    if (formats::is_seen_only(tensor.encoding)) return true;
+    if (formats::is_seen_only(tensor.encoding)) return scheme != SchemeId::kInt8Channel;
     if (!quantize::find_scheme(scheme) || !quantize::find_scheme(scheme)->takes_scales)
       return false;
     if (recipe_.choices.scales_from != nullptr) return true;
@@ -249,6 +252,7 @@ class Decider {
       require_shape(planned, tensor);
       require_quantizable(planned, tensor);
     }
+    if (planned.action == Action::kRewrap && is_seen_only) require_quantizable(planned, tensor);
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
     if (planned.action == Action::kQuantize || planned.action == Action::kRewrap) {

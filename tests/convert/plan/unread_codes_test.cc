@@ -134,26 +134,23 @@ TEST(UnknownMatrix, NeedsADecisionUnderTo) {
   EXPECT_EQ(tensor_bytes(directory / "out").at(kExtra).size(), 64U * 64 * 2);
 }
 
-// Codes that are read and not written.
-TEST(PackedInt8, BecomesPlainAndIsNotKept) {
-  constexpr const char* kModule = "model.layers.0.mlp.up_proj";
-  TempDir directory;
+// Codes of 8 bits that are packed, which are read and not written.
+
+constexpr const char* kPacked = "model.layers.0.mlp.up_proj";
+
+/// A weight of 12 x 8 of such codes, under scales of 0.5 in BF16.
+void write_packed(const std::filesystem::path& directory, const std::string& codes) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   auto& tensors = tiny.files.begin()->second;
   std::erase_if(tensors, [&](const TinyTensor& tensor) {
-    return tensor.name == std::string(kModule) + ".weight";
+    return tensor.name == std::string(kPacked) + ".weight";
   });
-  // Codes of 144, and scales of 0.5 in BF16: (144 - 128) x 0.5 is 8.
-  tensors.push_back({std::string(kModule) + ".weight_packed",
-                     "I32",
-                     {12, 2},
-                     std::string(std::size_t{12} * 8, '\x90')});
-  std::string scales, wanted;
+  tensors.push_back({std::string(kPacked) + ".weight_packed", "I32", {12, 2}, codes});
+  std::string scales;
   for (int row = 0; row < 12; ++row) scales += std::string("\x00\x3f", 2);
-  for (int i = 0; i < 12 * 8; ++i) wanted += std::string("\x00\x41", 2);
-  tensors.push_back({std::string(kModule) + ".weight_scale", "BF16", {12, 1}, scales});
+  tensors.push_back({std::string(kPacked) + ".weight_scale", "BF16", {12, 1}, scales});
   tensors.push_back(
-      {std::string(kModule) + ".weight_shape", "I32", {2}, std::string("\x0c\0\0\0\x08\0\0\0", 8)});
+      {std::string(kPacked) + ".weight_shape", "I32", {2}, std::string("\x0c\0\0\0\x08\0\0\0", 8)});
   Json config = formats::parse_json(tiny.config, "config.json");
   config["quantization_config"] = {
       {"quant_method", "compressed-tensors"},
@@ -164,7 +161,15 @@ TEST(PackedInt8, BecomesPlainAndIsNotKept) {
           {"weights", {{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}}}}}}},
       {"ignore", Json::array()}};
   tiny.config = formats::json_text(config);
-  tiny.write(directory / "in");
+  tiny.write(directory);
+}
+
+TEST(PackedInt8, BecomesPlainAndIsNotKept) {
+  TempDir directory;
+  // Codes of 144: (144 - 128) x 0.5 is 8.
+  write_packed(directory / "in", std::string(std::size_t{12} * 8, '\x90'));
+  std::string wanted;
+  for (int i = 0; i < 12 * 8; ++i) wanted += std::string("\x00\x41", 2);
 
   const auto source = formats::Checkpoint::open(directory / "in");
   EXPECT_TRUE(engines::engine_weights(source, engines::EngineInput(source), {}).empty());
@@ -172,16 +177,41 @@ TEST(PackedInt8, BecomesPlainAndIsNotKept) {
     const engines::EngineVerdict verdict =
         engines::engine_verdict(source, engines::EngineInput(source), *engine, {});
     EXPECT_FALSE(verdict.loads || verdict.is_known);
-    EXPECT_EQ(verdict.tensor, std::string(kModule) + ".weight");
+    EXPECT_EQ(verdict.tensor, std::string(kPacked) + ".weight");
   }
 
   Conversion conversion(directory / "in", directory / "out");
   conversion.recipe.to.reset();
-  expect_error(ErrorCode::kUnsupported, {"packed in 8 bits", kModule},
+  expect_error(ErrorCode::kUnsupported, {"packed in 8 bits", kPacked},
                [&] { Conversion(conversion).run(); });
   conversion.recipe.to = formats::SchemeId::kBf16;
   conversion.run();
-  EXPECT_EQ(tensor_bytes(directory / "out").at(std::string(kModule) + ".weight"), wanted);
+  EXPECT_EQ(tensor_bytes(directory / "out").at(std::string(kPacked) + ".weight"), wanted);
+}
+
+// The code -128 too, which no encoder writes.
+TEST(PackedInt8, KeepsEveryCodeAsInt8) {
+  TempDir directory;
+  std::string codes, wanted, scales;
+  for (int i = 0; i < 12 * 8; ++i) {
+    codes += static_cast<char>(i * 5);
+    wanted += static_cast<char>(i * 5 - 128);
+  }
+  for (int row = 0; row < 12; ++row) scales += std::string("\0\0\0\x3f", 4);
+  write_packed(directory / "in", codes);
+  for (const quantize::ScaleSearch search :
+       {quantize::ScaleSearch::kMse, quantize::ScaleSearch::kAmax}) {
+    const auto output = directory / std::string(convert::scale_search_name(search));
+    Conversion conversion(directory / "in", output);
+    conversion.recipe.to.reset();
+    conversion.recipe.choices.search = search;
+    conversion.recipe.rules = {convert::parse_rule(std::string(kPacked) + ".weight=int8")};
+    conversion.run();
+    const auto tensors = tensor_bytes(output);
+    EXPECT_EQ(tensors.at(std::string(kPacked) + ".weight"), wanted);
+    EXPECT_EQ(tensors.at(std::string(kPacked) + ".weight_scale"), scales);
+    EXPECT_FALSE(tensors.contains(std::string(kPacked) + ".weight_shape"));
+  }
 }
 
 }  // namespace
