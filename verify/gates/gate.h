@@ -12,6 +12,7 @@
 namespace ingot::verify {
 
 struct Report;
+struct TensorWeights;
 
 enum class Bound : std::uint8_t { kAtLeast, kAtMost };
 
@@ -26,6 +27,9 @@ struct Metric {
   void (*values)(const Report& report,
                  const std::function<void(double value, std::string_view group,
                                           const std::string& subject)>& see);
+  /// Of a metric with one value per tensor, in their order: the default limit of a tensor whose few
+  /// groups say little of a mean. Null: the same for all.
+  double (*limit_of)(double limit, const TensorWeights& tensor) = nullptr;
 };
 std::span<const Metric> metrics();
 const Metric* find_metric(std::string_view name);
@@ -45,8 +49,9 @@ struct GateResult {
   Gate gate;
   bool passed = true;
   std::uint64_t checked = 0, failed = 0;
-  double worst = 0;
-  std::string subject;  ///< of the worst
+  double worst = 0;     ///< the value that is farthest beyond its limit, or nearest to it
+  std::string subject = {};  ///< of the worst
+  double limit = 0;     ///< of the worst: the gate's, or that of a tensor with few groups
 };
 
 /// The gates that a report is evaluated with.

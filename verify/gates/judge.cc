@@ -24,23 +24,28 @@ int group_fit(std::string_view gate, std::string_view value) {
   return begins ? 2 : 0;
 }
 
-bool holds(const Gate& gate, double value) {
-  return gate.bound == Bound::kAtLeast ? value >= gate.limit : value <= gate.limit;
+bool holds(Bound bound, double value, double limit) {
+  return bound == Bound::kAtLeast ? value >= limit : value <= limit;
 }
 
-// NaN is worse than every number.
-bool is_worse(Bound bound, double value, double than) {
-  if (std::isnan(than)) return false;
+// How far a value is beyond its limit. Infinite values have no distance from one another.
+bool is_worse(Bound bound, double value, double limit, const GateResult& than) {
+  // NaN is worse than every number.
+  if (std::isnan(than.worst)) return false;
   if (std::isnan(value)) return true;
-  return bound == Bound::kAtLeast ? value < than : value > than;
+  if (limit != than.limit && std::isfinite(value) && std::isfinite(than.worst)) {
+    value -= limit - than.limit;
+  }
+  return bound == Bound::kAtLeast ? value < than.worst : value > than.worst;
 }
 
-void see_value(GateResult& result, double value, const std::string& subject) {
-  const bool passed = holds(result.gate, value);
+void see_value(GateResult& result, double value, double limit, const std::string& subject) {
+  const bool passed = holds(result.gate.bound, value, limit);
   if (!passed) ++result.failed;
-  if (result.checked == 0 || is_worse(result.gate.bound, value, result.worst)) {
+  if (result.checked == 0 || is_worse(result.gate.bound, value, limit, result)) {
     result.worst = value;
     result.subject = subject;
+    result.limit = limit;
   }
   ++result.checked;
   result.passed = result.passed && passed;
@@ -49,18 +54,25 @@ void see_value(GateResult& result, double value, const std::string& subject) {
 // The demands on one metric, and the result of each.
 class MetricJudge {
  public:
-  MetricJudge(std::string_view metric, const Thresholds& thresholds) {
+  MetricJudge(const Metric& metric, const Thresholds& thresholds) : metric_(metric) {
     for (const Gate& gate : thresholds.gates) {
-      if (gate.metric == metric) rows_.push_back({.result = {.gate = gate}});
+      if (gate.metric == metric.name)
+        rows_.push_back({.result = {.gate = gate, .limit = gate.limit}});
     }
   }
 
   [[nodiscard]] bool empty() const { return rows_.empty(); }
 
-  void see(double value, std::string_view group, const std::string& subject) {
+  /// `tensor`: that the value is of, where limits depend on it.
+  void see(double value, std::string_view group, const std::string& subject,
+           const TensorWeights* tensor) {
     const auto [at, is_new] = row_of_.try_emplace(std::string(group));
     if (is_new) at->second = choose(group);
-    if (at->second) see_value(rows_[*at->second].result, value, subject);
+    if (!at->second) return;
+    GateResult& result = rows_[*at->second].result;
+    const bool is_own = tensor != nullptr && result.gate.origin == kDefault;
+    see_value(result, value,
+              is_own ? metric_.limit_of(result.gate.limit, *tensor) : result.gate.limit, subject);
   }
 
   void append_to(std::vector<GateResult>& results) {
@@ -104,6 +116,7 @@ class MetricJudge {
         rows_, [&](const Row& other) { return other.met && other.result.gate.origin == origin; });
   }
 
+  const Metric& metric_;
   std::vector<Row> rows_;
   std::map<std::string, std::optional<std::size_t>, std::less<>> row_of_;
 };
@@ -116,10 +129,12 @@ constexpr std::array<std::string_view, 6> kKinds = {"plain", "int8",          "i
 std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds) {
   std::vector<GateResult> results;
   for (const Metric& metric : metrics()) {
-    MetricJudge judge_of(metric.name, thresholds);
+    MetricJudge judge_of(metric, thresholds);
     if (judge_of.empty()) continue;
+    std::size_t n = 0;
     metric.values(report, [&](double value, std::string_view group, const std::string& subject) {
-      judge_of.see(value, group, subject);
+      judge_of.see(value, group, subject,
+                   metric.limit_of == nullptr ? nullptr : &report.weights->tensors[n++]);
     });
     judge_of.append_to(results);
   }

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/storage/encoding.h"
+#include "verify/gates/few_groups.h"
 #include "verify/gates/gate.h"
 #include "verify/gates/report.h"
 
@@ -56,22 +56,6 @@ double cosine(const TensorWeights& tensor) {
 }
 double scale_error(const TensorWeights& tensor) {
   return std::abs(tensor.sums.fitted_scale() - 1);
-}
-// A factor that explains nearly all of the error is a wrong scale: where the source's values lie on
-// the output's grid, it moves every value and none beyond half a step. Rounding by itself scatters
-// at least as much as it shifts (measured: at most 2.6 times as much shift), except that rounding
-// to plain dtypes may only shift. Scales that are powers of two cannot be a little off.
-double lone_factor(const TensorWeights& tensor) {
-  constexpr double kShare = 10;
-  const auto scheme = formats::find_scheme(tensor.to);
-  const bool has_exponents =
-      scheme && formats::scheme_facts(*scheme).scale_dtype == formats::DType::kF8E8M0;
-  if (has_exponents || !(tensor.sums.source2 > 0)) return 0;
-  const double bias = scale_error(tensor);
-  if (bias <= tensor.rounding_shift) return 0;
-  const double error = tensor.sums.relative_error();
-  const double scatter2 = std::max(0.0, error * error - bias * bias);
-  return bias * bias > kShare * kShare * scatter2 ? bias : 0;
 }
 // A row that has one value per layer, or none for layers without it.
 template <auto Value>
@@ -183,10 +167,10 @@ constexpr std::array kMetrics{
            "NaN or infinite values where the source has numbers, per tensor",
            per_tensor<[](const TensorWeights& tensor) { return count(tensor.sums.nonfinite); }>},
     Metric{"weights.cosine", Bound::kAtLeast, "cosine with the source's values, per tensor",
-           per_tensor<cosine>},
+           per_tensor<cosine>, cosine_floor},
     Metric{"weights.scale_error", Bound::kAtMost,
            "distance from 1 of the factor that fits a tensor to the source's best",
-           per_tensor<scale_error>},
+           per_tensor<scale_error>, scale_error_limit},
     Metric{"weights.lone_factor", Bound::kAtMost,
            "that distance, if the factor explains nearly the whole error of the tensor",
            per_tensor<lone_factor>},

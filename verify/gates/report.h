@@ -55,7 +55,7 @@ struct Report {
 std::optional<std::size_t> first_bad_layer(const Report& report);
 
 /// `weights.cosine[nvfp4] >= 0.996`.
-std::string gate_text(const Gate& gate);
+std::string gate_text(const GateResult& result);
 
 /// Parts of the output, by their judgement: "weights of 361 tensors".
 struct Coverage {

@@ -139,7 +139,7 @@ Json row_of(const GateResult& result) {
   return {{"metric", result.gate.metric},
           {"group", result.gate.group},
           {"bound", result.gate.bound == Bound::kAtLeast ? ">=" : "<="},
-          {"limit", result.gate.limit},
+          {"limit", result.limit},
           {"origin", result.gate.origin},
           {"passed", result.passed},
           {"checked", result.checked},

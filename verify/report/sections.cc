@@ -29,7 +29,7 @@ Section gates_section(const Report& report, Form form) {
   if (is_text) gates.erase(passed, gates.end());
   const Json rows = json_list(gates, [](const GateResult& result) {
     Json row = row_of(result);
-    row["gate"] = gate_text(result.gate);
+    row["gate"] = gate_text(result);
     row["beyond"] = fmt::format("{} of {}", count_text(result.failed), count_text(result.checked));
     if (result.checked == 0) row["worst"] = "not measured";
     if (is_perfect(result)) row["subject"] = "";

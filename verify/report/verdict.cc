@@ -25,7 +25,7 @@ std::string cause_text(const Report& report, const GateResult& result) {
 }
 
 std::string failure_text(const Report& report, const GateResult& result) {
-  const std::string gate = gate_text(result.gate);
+  const std::string gate = gate_text(result);
   if (result.checked == 0) return fmt::format("{} was demanded, and nothing was measured", gate);
   if (result.gate.metric == "structure.errors") {
     return fmt::format("{} in the structure, first {}",
@@ -151,10 +151,11 @@ std::string_view verdict_word(const Report& report) {
   return coverage_of(report).judged.empty() ? "NOT JUDGED" : "PASS";
 }
 
-std::string gate_text(const Gate& gate) {
+std::string gate_text(const GateResult& result) {
+  const Gate& gate = result.gate;
   return fmt::format("{}{} {} {}", gate.metric,
                      gate.group.empty() ? "" : fmt::format("[{}]", gate.group),
-                     gate.bound == Bound::kAtLeast ? ">=" : "<=", gate.limit);
+                     gate.bound == Bound::kAtLeast ? ">=" : "<=", result.limit);
 }
 
 std::string verdict_sentence(const Report& report) {

@@ -54,6 +54,25 @@ double shift_of(const TensorWeights& tensor, const Wanted& wanted) {
          (wanted.via_bf16 ? shift_of_rounding(formats::SchemeId::kBf16, tensor.sums) : 0);
 }
 
+/// How far rounding the scales themselves may move all values alike: half a step of the dtype in
+/// which tools store them. E4M3 scales of NVFP4 are searched block by block, and only a few blocks
+/// may all be moved to one side.
+double shift_of_scales(const ComparedTensor& output, std::uint64_t groups) {
+  constexpr std::uint64_t kFew = 8;
+  const formats::StoredParts& parts = output.tensor.encoding.stored;
+  if (!parts.has(formats::Part::kScale)) return 0;
+  switch (output.source.stored()[parts[formats::Part::kScale]].dtype) {
+    case formats::DType::kBf16:
+      return 0x1p-8;
+    case formats::DType::kF16:
+      return 0x1p-11;
+    case formats::DType::kF8E4M3:
+      return groups < kFew ? 0x1p-4 : 0;
+    default:
+      return 0;
+  }
+}
+
 /// A pair at work.
 struct Pending {
   std::unique_ptr<WeightPair> pair;
@@ -79,7 +98,8 @@ class WeightCheck {
     if (options_.ledger != nullptr && options_.ledger->share.n > 1) return std::move(report_);
     excuse_fused();
     for (std::size_t i = 0; i < report_.tensors.size(); ++i)
-      report_.tensors[i].rounding_shift = shift_of(report_.tensors[i], options_.wanted);
+      report_.tensors[i].rounding_shift += shift_of(report_.tensors[i], options_.wanted);
+    excuse_scales_of_others();
     // A cause is looked for in the source's own values.
     if (!options_.wanted.via_bf16) find_causes();
     return std::move(report_);
@@ -108,6 +128,17 @@ class WeightCheck {
          .expert = tensor.expert,
          .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
          .to = std::string(formats::scheme_facts(partner.encoding.scheme).name)});
+    TensorWeights& added = report_.tensors.back();
+    if (const formats::Encoding& encoding = partner.encoding;
+        encoding.block_cols != 0 && tensor.shape.size() > 1) {
+      added.groups =
+          formats::element_count(
+              formats::block_scale_shape(tensor.shape, encoding.block_rows, encoding.block_cols))
+              .value_or(0);
+      added.group_elements = std::min(encoding.block_rows, tensor.shape[tensor.shape.size() - 2]) *
+                             std::min(encoding.block_cols, tensor.shape.back());
+      added.rounding_shift = shift_of_scales({output_, partner}, added.groups);
+    }
     auto pair = std::make_unique<WeightPair>(ComparedTensor{source_, tensor},
                                              ComparedTensor{output_, partner}, options_.sample,
                                              options_.wanted);
@@ -258,6 +289,26 @@ class WeightCheck {
     }
   }
 
+  // The scale of a tensor is chosen by the largest value of the weights that loaders fuse, which a
+  // code then gives. The values of the others, if they are on one grid, may all be moved alike.
+  void excuse_scales_of_others() {
+    for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+      TensorWeights& tensor = report_.tensors[i];
+      const double factor = tensor.relation == Relation::kQuantized ? lone_factor(tensor) : 0;
+      if (factor == 0) continue;
+      const auto scale = pending_[i].pair->one_scale();
+      const std::string module = pending_[i].pair->fused_module();
+      for (std::size_t j = 0; scale && j < pending_.size(); ++j) {
+        const WeightPair& other = *pending_[j].pair;
+        const bool is_shared = j == i || (!module.empty() && other.fused_module() == module &&
+                                          other.one_scale() == scale);
+        if (!is_shared || !other.keeps_largest(factor / 16)) continue;
+        tensor.rounding_shift = std::max(tensor.rounding_shift, factor);
+        break;
+      }
+    }
+  }
+
   const Checkpoint& source_;
   const Checkpoint& output_;
   const WeightsOptions& options_;
@@ -303,6 +354,19 @@ WeightsReport compare_weights(const Checkpoint& source, const Checkpoint& output
   if (!(options.sample > 0 && options.sample <= 1))
     throw Error(ErrorCode::kInvalidArgument, "a sample of {} (above 0, at most 1)", options.sample);
   return WeightCheck(source, output, options).run();
+}
+
+double lone_factor(const TensorWeights& tensor) {
+  constexpr double kShare = 10;
+  const auto scheme = formats::find_scheme(tensor.to);
+  const bool has_exponents =
+      scheme && formats::scheme_facts(*scheme).scale_dtype == formats::DType::kF8E8M0;
+  if (has_exponents || !(tensor.sums.source2 > 0)) return 0;
+  const double bias = std::abs(tensor.sums.fitted_scale() - 1);
+  if (bias <= tensor.rounding_shift) return 0;
+  const double error = tensor.sums.relative_error();
+  const double scatter2 = std::max(0.0, error * error - bias * bias);
+  return bias * bias > kShare * kShare * scatter2 ? bias : 0;
 }
 
 std::string_view relation_name(Relation relation) {

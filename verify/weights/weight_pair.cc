@@ -1,7 +1,9 @@
 #include "verify/weights/weight_pair.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "formats/modules/joined_module.h"
+#include "formats/relaid/decoded_values.h"
 #include "quantize/kernels/scaled_code.h"
 #include "quantize/rows.h"
 #include "verify/weights/element_run.h"
@@ -18,6 +21,7 @@ namespace ingot::verify {
 namespace {
 
 using formats::DType;
+using formats::is_decoded;
 using formats::LogicalTensor;
 using formats::SchemeId;
 
@@ -101,6 +105,7 @@ WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& outpu
               output.tensor.encoding.scheme == SchemeId::kRaw),
       same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
                    group_of(source) == group_of(output) &&
+                   is_decoded(source.tensor.encoding) == is_decoded(output.tensor.encoding) &&
                    (!is_raw_ || dtype_of(source) == dtype_of(output))),
       is_reach_judged_(!wanted.has_given_scales || !takes_scales(output.tensor.encoding.scheme)),
       bands_(source.tensor.shape, group_of(source), group_of(output), sample),
@@ -293,6 +298,24 @@ std::optional<float> WeightPair::one_scale() const {
   return scales.read({.first = 0, .n = 1}).front();
 }
 
+bool WeightPair::keeps_largest(double within) const {
+  std::array<float, 2> largest = {0, 0};  // of source and output
+  std::vector<std::byte> codes;
+  for (const bool of_output : {false, true}) {
+    const ComparedTensor& side = of_output ? output_ : source_;
+    const bool has_scales = side.tensor.encoding.block_cols != 0;
+    for (std::uint64_t i = 0; i < bands_.count(); ++i) {
+      const EncodedBand band =
+          read_band(side, bands_.band(i), has_scales ? &reader(of_output) : nullptr, codes);
+      largest[of_output ? 1 : 0] =
+          std::max(largest[of_output ? 1 : 0],
+                   quantize::encoded_amax(side.tensor.encoding.scheme, band.run));
+    }
+  }
+  const auto source = static_cast<double>(largest[0]), output = static_cast<double>(largest[1]);
+  return std::fabs(output - source) <= within * source;
+}
+
 std::string WeightPair::cause(std::span<const OtherScale> others) const {
   if (bands_.cols() == 0) return {};
   // Another pair: this one's groups have been counted.
@@ -327,7 +350,9 @@ Relation WeightPair::relation(const BandSums& whole) const {
   if (same_coding_) return Relation::kChanged;
   if (is_raw_) return Relation::kChanged;
   if (is_quantized(output_.tensor)) return Relation::kQuantized;
-  if (is_quantized(source_.tensor) || is_linear(source_.tensor)) return Relation::kWidened;
+  if (is_quantized(source_.tensor) || is_decoded(source_.tensor.encoding) ||
+      is_linear(source_.tensor))
+    return Relation::kWidened;
   const ElementSums& sums = whole.sums;
   const bool is_exact = sums.exact + sums.source_nonfinite == sums.elements;
   const bool is_wanted = wanted_.narrows(source_.tensor, output_.tensor.encoding.scheme);

@@ -59,6 +59,8 @@ class WeightPair {
   [[nodiscard]] std::string fused_module() const;
   /// The number over all scales of the output, or its one scale; nullopt when there are many.
   [[nodiscard]] std::optional<float> one_scale() const;
+  /// Whether the largest value of the output is that of the source, to such a part of it.
+  [[nodiscard]] bool keeps_largest(double within) const;
   /// Why values are misrounded, by the first band that has some.
   [[nodiscard]] std::string cause(std::span<const OtherScale> others) const;
   /// The reach of groups that several bands hold, when all were compared.
