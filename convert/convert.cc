@@ -13,6 +13,7 @@
 #include "convert/plan/repair.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "formats/checkpoint/saved_width.h"
 #include "formats/checkpoint/stored_head.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
@@ -91,7 +92,8 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
   // depends on are its manifest, its card, and the head of a model that is said to have none of
   // its own; later passes depend on nothing that could change.
   choose_for_engine(recipe, source, *options.layout);
-  add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
+  add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source),
+                    formats::narrower_dtype(source));
   Plan plan = make_plan(source, std::move(recipe), options, read_source_facts(source));
   // A plain copy is accepted as its source was, and its records tell the next reader so.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);

@@ -9,6 +9,7 @@
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
+#include "formats/checkpoint/saved_width.h"
 #include "formats/experts/expert_views.h"
 #include "formats/storage/stack_form.h"
 
@@ -24,7 +25,8 @@ namespace {
 /// Applies the choices of engine, family and dialect to a recipe.
 void resolve(Recipe& recipe, const Checkpoint& source, const PlanOptions& options) {
   choose_for_engine(recipe, source, *options.layout);
-  add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
+  add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source),
+                    formats::narrower_dtype(source));
   recipe.set_layers(source.config().num_hidden_layers);
 }
 

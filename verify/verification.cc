@@ -7,6 +7,7 @@
 
 #include "check/facts/finding.h"
 #include "formats/base/error.h"
+#include "formats/checkpoint/saved_width.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
@@ -242,6 +243,7 @@ class Verification {
   void run_levels(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     if (asked_for(Level::kWeights)) {
       Wanted wanted = wanted_of(to.manifest);
+      wanted.narrower = formats::narrower_dtype(from.model);
       report_.wanted = wanted.sentence();
       attempt("weights", [&] {
         report_.weights = compare_weights(

@@ -28,13 +28,22 @@ bool has_static_inputs(const PlannedTensor& planned, const LogicalTensor&) {
   return planned.storage != nullptr && planned.storage->activations == Activations::kStatic;
 }
 
-/// Whether some weight is in the scheme of --to, made or kept. Plain ones ask for no more than that
-/// nothing is quantized, which a plain source has.
+bool is_changed(const PlannedTensor& planned, const LogicalTensor&) {
+  return planned.action != Action::kCopy;
+}
+
+/// Whether some weight is in the scheme of --to, made or kept. A plain one that changes nothing is
+/// that of the linear layers, not of norms only.
 bool takes_scheme(const Plan& plan) {
   const SchemeId to = *plan.recipe.to;
-  return !formats::scheme_facts(to).quantized ||
-         any(plan,
-             [to](const PlannedTensor& planned, const LogicalTensor&) { return planned.to == to; });
+  const bool is_idle =
+      !formats::scheme_facts(to).quantized && !any(plan, is_changed) &&
+      any(plan, [to](const PlannedTensor& planned, const LogicalTensor& tensor) {
+        return planned.to != to && tensor.rule != nullptr && tensor.rule->fp8_by_default;
+      });
+  return !is_idle && any(plan, [to](const PlannedTensor& planned, const LogicalTensor&) {
+    return planned.to == to;
+  });
 }
 
 bool takes_fp8_grid(const PlannedTensor& planned, const LogicalTensor&) {
@@ -101,7 +110,7 @@ struct OptionScope {
 constexpr std::string_view kAllowUnknown = "--allow unknown-tensor";
 
 constexpr OptionScope kScopes[] = {
-    {"--to", "says which scheme weights have in the output", "no tensor of the output has it",
+    {"--to", "says which scheme weights have in the output", "no weight takes it",
      "see ingot list roles DIR, and give rules such as --rule SELECTOR=SCHEME", takes_scheme},
     {kAllowUnknown, "copies tensors that the family does not have", "no tensor is called so",
      "see the names in ingot inspect DIR", takes_unknown},

@@ -224,7 +224,8 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
 }
 
 void add_default_rules(Recipe& recipe, const formats::Family& family,
-                       const formats::ModelConfig& config, const formats::Dialect& dialect) {
+                       const formats::ModelConfig& config, const formats::Dialect& dialect,
+                       std::optional<SchemeId> narrower) {
   if (!recipe.mtp && recipe.to)
     recipe.mtp = default_mtp_policy(*recipe.to, formats::is_native(dialect, family));
   add_mtp_rules(recipe, config);
@@ -234,6 +235,7 @@ void add_default_rules(Recipe& recipe, const formats::Family& family,
     // Tensors that the model's makers left plain stay so, whatever their dtype.
     Rule rule = default_rule("*", word);
     rule.quantized_only = true;
+    rule.narrows_saved = narrower == recipe.to;
     recipe.rules.push_back(std::move(rule));
     return;
   }

@@ -41,8 +41,16 @@ std::vector<std::string> Narrowing::sentences(const Recipe& recipe) const {
           "name or role it gives (role:NAME={})",
           text, plain_tensors(found->second), scheme_name(*rule.scheme)));
     }
-    if (const auto found = narrowed_.find(&rule); found != narrowed_.end())
+    const auto found = narrowed_.find(&rule);
+    if (found == narrowed_.end()) continue;
+    if (rule.narrows_saved) {
+      all.push_back(
+          fmt::format("config.json says that weights are {0}: --to {0} narrows {1}, which "
+                      "were saved so, and not what releases of this family have in F32",
+                      scheme_name(*rule.scheme), plain_tensors(found->second)));
+    } else {
       all.push_back(fmt::format("{} narrows {}", text, plain_tensors(found->second)));
+    }
   }
   return all;
 }

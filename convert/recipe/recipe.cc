@@ -16,6 +16,7 @@
 #include "engines/versions/versions.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/checkpoint/saved_width.h"
 #include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
 #include "formats/relaid/decoded_values.h"
@@ -101,8 +102,12 @@ bool holds_codes(const LogicalTensor& tensor) {
 
 bool Rule::matches(const LogicalTensor& tensor) const {
   if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
-  if (quantized_only && !holds_codes(tensor)) return false;
+  if (quantized_only && !holds_codes(tensor) && !narrows(tensor)) return false;
   return selector.matches(tensor);
+}
+
+bool Rule::narrows(const LogicalTensor& tensor) const {
+  return narrows_saved && scheme && formats::is_saved_wider(tensor, *scheme);
 }
 
 bool Rule::names(const LogicalTensor& tensor) const {
@@ -111,7 +116,7 @@ bool Rule::names(const LogicalTensor& tensor) const {
 
 bool Rule::spares(const LogicalTensor& tensor) const {
   const SchemeId from = tensor.encoding.scheme;
-  if (!scheme || is_quantized(*scheme) || holds_codes(tensor)) return false;
+  if (!scheme || is_quantized(*scheme) || holds_codes(tensor) || narrows(tensor)) return false;
   return !selector.names(tensor) &&
          formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
 }
@@ -164,7 +169,7 @@ Decision Recipe::decide(const LogicalTensor& tensor) const {
   for (const Rule& rule : rules) {
     if (!rule.matches(tensor)) continue;
     // Patterns and defaults speak of the text model's weights.
-    if (stays_unless_named(tensor) && !rule.names(tensor)) continue;
+    if (stays_unless_named(tensor) && !rule.names(tensor) && !rule.narrows(tensor)) continue;
     if (!rule.spares(tensor)) {
       decision.rule = &rule;
       decision.scheme = rule.scheme;
@@ -241,6 +246,7 @@ Json Recipe::to_json() const {
                 {"scheme", scheme_word(rule.scheme)},
                 {"origin", std::string(origin_name(rule.origin))}};
     if (rule.quantized_only) row["quantized_only"] = true;
+    if (rule.narrows_saved) row["narrows_saved"] = true;
     if (rule.first_layer) row["first_layer"] = *rule.first_layer;
     json["rules"].push_back(std::move(row));
   }

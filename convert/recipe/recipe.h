@@ -34,6 +34,8 @@ struct Rule {
   std::optional<formats::SchemeId> scheme;  ///< nullopt: keep that of the source
   RuleOrigin origin = RuleOrigin::kRule;
   bool quantized_only = false;  ///< defaults of --to: only tensors that the source holds quantized
+  /// And those that it holds in more bits than it says and releases have (formats::is_saved_wider).
+  bool narrows_saved = false;
   std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
   std::string file = {};                     ///< of the recipe that has it
   int line = 0;                              ///< there, from 1
@@ -42,6 +44,8 @@ struct Rule {
   /// Whether a tensor that it matches stays as it is all the same: a plain one of more bits than
   /// the rule's scheme is narrowed only by a rule that gives its whole name, or its role.
   [[nodiscard]] bool spares(const formats::LogicalTensor& tensor) const;
+  /// Whether it is one that `narrows_saved` is about.
+  [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor) const;
   /// True if the rule gives its whole name, or its role. Towers of other modalities and lookup
   /// tables stay as their makers left them unless a rule does.
   [[nodiscard]] bool names(const formats::LogicalTensor& tensor) const;

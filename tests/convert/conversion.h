@@ -11,6 +11,7 @@
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/checkpoint/saved_width.h"
 #include "formats/container/safetensors.h"
 #include "shard/join/source.h"
 
@@ -19,7 +20,8 @@ namespace ingot::testing {
 /// Adds the default rules for a source, as the command line does.
 inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) {
   convert::add_default_rules(recipe, source.family(), source.config(),
-                             convert::target_dialect(recipe, source));
+                             convert::target_dialect(recipe, source),
+                             formats::narrower_dtype(source));
 }
 
 /// The plan of a resolved recipe, in the dialect that it asks for.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "formats/checkpoint/saved_width.h"
 #include "formats/family/role_groups.h"
 #include "formats/json/json.h"
 
@@ -27,6 +28,7 @@ bool names(std::string_view term, const formats::LogicalTensor& tensor) {
 }  // namespace
 
 bool Wanted::narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const {
+  if (narrower == to && formats::is_saved_wider(tensor, to)) return true;
   return std::ranges::any_of(plain_rules, [&](const auto& rule) {
     std::string_view rest = rule.first;
     bool is_named = false;

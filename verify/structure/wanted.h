@@ -21,10 +21,14 @@ struct Wanted {
   bool is_repair = false;         ///< false statements about the source are mended
   bool via_bf16 = false;          ///< values are cast to BF16 before they are encoded
   bool has_given_scales = false;  ///< of FP8 blocks and INT4 groups, taken from a release
+  /// The dtype that the source's config says, where weights were saved in more bits than that; not
+  /// by the manifest.
+  std::optional<formats::SchemeId> narrower = {};
   /// Rules that the user gave, of plain schemes: selectors and schemes.
   std::vector<std::pair<std::string, std::string>> plain_rules = {};
 
-  /// Whether a rule names the tensor or its role, and asks for this plain scheme.
+  /// Whether a rule names the tensor or its role, and asks for this plain scheme, or the source's
+  /// config says that the tensor has it.
   [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
   /// For a report: the options that weights are judged by, or that none was known, and the
   /// assumption.

@@ -164,7 +164,7 @@ TEST_F(ExamplePlan, ASchemeThatNoTensorTakesIsAnError) {
     recipe.to = to;
     recipe.rules.push_back(parse_rule("*=bf16"));
     resolve(recipe, source_);
-    expect_error(ErrorCode::kInvalidArgument, {"--to", "no tensor of the output has it"},
+    expect_error(ErrorCode::kInvalidArgument, {"--to", "no weight takes it"},
                  [&] { static_cast<void>(plan_for(source_, recipe)); });
   }
 }

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+
+#include "formats/storage/tensor_source.h"
+
+// Checkpoints that training programs saved in more bits than config.json says.
+
+namespace ingot::formats {
+
+/// The plain scheme that `dtype` of config.json names, bf16 or f16, where linear weights are stored
+/// in more bits; else nullopt.
+std::optional<SchemeId> narrower_dtype(const TensorSource& source);
+
+/// Whether a tensor is plain and has more bits than `to`, and releases of its family do not
+/// (TensorRule::synth_dtype: routers and their biases often have). False for scales of caches, and
+/// for tensors that no row has.
+bool is_saved_wider(const LogicalTensor& tensor, SchemeId to);
+
+}  // namespace ingot::formats
