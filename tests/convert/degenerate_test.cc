@@ -144,7 +144,10 @@ TEST_P(Degenerate, BecomingAllZerosIsRefusedUnlessAllowed) {
   // NVFP4's global scale goes as far down as FP32.
   EXPECT_EQ(is_lost, GetParam().storage->scheme != SchemeId::kNvfp4);
   Conversion refused = conversion(matrix);
-  if (!is_lost) return EXPECT_NO_THROW(refused.run());
+  if (!is_lost) {
+    EXPECT_NO_THROW(refused.run());
+    return;
+  }
   expect_error(ErrorCode::kUnsupported,
                {kWeight, "would be all zeros", "its 16383 numbers", "--allow 'underflow="},
                [&] { refused.run(); });
