@@ -429,20 +429,23 @@ TEST_F(BrokenExperts, AreReportedWhereTheyAreAskedFor) {
   ExpertStore experts(store, shape_, 20 * one, 1);
   const formats::LogicalTensor broken = last_expert(source);
   const std::uint32_t layer = broken.layer.value(), expert = broken.expert.value();
+  const std::string& name =
+      source.files()[source.stored()[broken.encoding.stored.weight()].file].name;
+  const auto written = std::filesystem::last_write_time(directory_ / "m" / name);
   cut_off(source, broken.name);
   const std::vector<std::uint32_t> chosen = {expert};
   const auto get = [&] { static_cast<void>(experts.get(layer, expert)); };
 
   experts.prefetch(layer, chosen);
   for (int attempt = 0; attempt < 3; ++attempt)
-    expect_error(ErrorCode::kCorrupt, {".safetensors", "truncated"}, get);
+    expect_error(ErrorCode::kMismatch, {".safetensors", "after its header was read"}, get);
   EXPECT_EQ(experts.bytes_held(), 0U);
   EXPECT_EQ(experts.counters().misses, 0U);
   // The rest goes on, and so does this one once it is whole.
   experts.prefetch(layer, chosen);
-  std::filesystem::copy(
-      ingot::testing::example(), directory_ / "m",
-      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(ingot::testing::example() / name, directory_ / "m" / name,
+                             std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::last_write_time(directory_ / "m" / name, written);
   try {
     get();
   } catch (const Error&) {
@@ -455,7 +458,7 @@ TEST_F(BrokenExperts, AreReportedAtOnceWhenAllAreRead) {
   const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "m");
   const WeightStore store(source, Profile::kF32, 1);
   cut_off(source, last_expert(source).name);
-  expect_error(ErrorCode::kCorrupt, {".safetensors", "truncated"},
+  expect_error(ErrorCode::kMismatch, {".safetensors", "after its header was read"},
                [&] { ExpertStore(store, shape_, ExpertStore::need(store, shape_).all, 3); });
 }
 
