@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FLOAT8 = {"F8_E4M3": [0x7F, 0xFF], "F8_E5M2": [0x7C, 0x7D, 0x7E, 0x7F, 0xFC, 0xFD, 0xFE, 0xFF]}
-FLOAT8.update({"F8_E4M3FNUZ": [0x80], "F8_E5M2FNUZ": [0x80]})
+from numbers_of_bits import NOT_FINITE
+
 PLAIN_MODULES = [
     r"lm_head",
     r".*\.down_proj",
@@ -53,7 +53,7 @@ def _scale(numbers, shape, dtype, signed=False):
 
 def _codes8(numbers, dtype, shape):
     """Codes of FP8, each but those that are not finite; sometimes all of a row are one."""
-    allowed = np.setdiff1d(np.arange(256), FLOAT8[dtype]).astype(np.uint8)
+    allowed = np.setdiff1d(np.arange(256), NOT_FINITE[dtype]).astype(np.uint8)
     codes = numbers.choice(allowed, shape)
     codes[numbers.integers(shape[0])] = numbers.choice(allowed)
     return _bytes(dtype, codes)

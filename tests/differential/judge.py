@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 import grids
-from container import quantization_config, read_checkpoint, read_config
+from container import quantization_config, read_checkpoint, read_config, text_config
 from experts import assembled, form_of, members_of, separated, unfolded
 from numbers_of_bits import F32, round_bf16, to_f16
 from statistics_file import judge_input_scale
@@ -45,6 +45,7 @@ V4 = re.compile(r"^(?:layers|mtp)\.\d+\.(?:attn|ffn)\.")
 # Tables of n-grams are copied, whatever the target.
 TABLE = "ngram_embedding"
 PLAIN = ("bf16", "f16", "f32")
+SAID = {"bf16": "bfloat16", "f16": "float16"}  # dtype of config.json by target
 DEEPSEEK_METHODS = ("fp8", "blockwise_int8")
 ACTIVATIONS = {"input_scale", "input_offset", "input_global_scale", "activation_scale"}
 
@@ -104,8 +105,19 @@ def cast(values, scheme):
     return to_f16(values).view("<f2").astype(F32) if scheme == "f16" else np.asarray(values, F32)
 
 
-def judge_plain(weight, values, origin, choices):
+def is_saved_wide(source, to):
+    """Whether linear weights are in F32, though the config says that they are in the target's dtype."""
+    said = text_config(source.config)
+    if SAID.get(to) is None or SAID[to] != (said.get("dtype") or said.get("torch_dtype")):
+        return False
+    return any(
+        source.origin[name].scheme == "f32" for name in source.singles if ROUTED.search(name) or DENSE.search(name)
+    )
+
+
+def judge_plain(weight, values, origin, source, choices):
     is_asked = choices.get("narrows") or any(rule["scheme"] == weight.scheme for rule in choices.get("rules", []))
+    is_asked |= weight.scheme == choices.get("to") and is_saved_wide(source, weight.scheme)
     if origin.is_plain and origin.scheme != weight.scheme and not is_asked:
         return [f"was {origin.scheme} and became {weight.scheme}, which was not requested"]
     if same_bits(weight.values, cast(values, weight.scheme)):
@@ -183,7 +195,7 @@ def judge_weight(weight, source, choices):
     if weight.values.shape != values.shape:
         return [f"has shape {weight.values.shape}, the source {values.shape}"]
     if weight.is_plain:
-        return judge_plain(weight, values, origin, choices)
+        return judge_plain(weight, values, origin, source, choices)
     is_anew = (
         choices.get("fp8_grid")
         if weight.scheme.startswith("fp8")
@@ -237,6 +249,7 @@ def rule_of(name, before, choices):
 def judge_schemes(output, source, choices):
     """Which tensors have which scheme, as far as every family has to agree."""
     n_layers, to = first_mtp_layer(source.config), choices.get("to")
+    is_wide = is_saved_wide(source, to)
     is_all_plain = to in PLAIN and all(rule["scheme"] in PLAIN for rule in choices.get("rules", []))
     for name in output.singles:
         scheme, before = output.origin[name].scheme, source.origin[name].scheme if name in source.origin else ""
@@ -250,6 +263,8 @@ def judge_schemes(output, source, choices):
                 yield name, f"is {scheme}, the rule {rule['selector']}={rule['scheme']} wants {wanted}"
         elif is_all_plain and output.origin[name].is_quantized and choices.get("mtp") != "keep" and TABLE not in name:
             yield name, f"is {scheme}, everything was to become {to}"
+        elif is_wide and is_taken and not rule and scheme == "f32":
+            yield name, f"is f32, and config.json says {SAID[to]}, to which it was to be cast"
         elif to and to not in PLAIN and is_taken and not rule:
             if is_left_plain(name, before, source, choices):
                 if scheme != before:

@@ -18,13 +18,15 @@ def draw_made(draw):
     row = draw.choice(FAMILIES)
     config = draw_config(draw, row, 32 if draw.random() < 0.6 else form.step)
     shapes, linears = shapes_of(config)
+    dtype = draw.choice(["BF16", "BF16", "BF16", "F16", "F32", "F32"])
     return {
         "kind": "made",
         "form": form.name,
         "config": config,
         "choices": settled(form.draw(draw), linears),
         "plain": draw_plain(draw, form),
-        "dtype": draw.choice(["BF16", "BF16", "BF16", "F16", "F32"]),
+        "dtype": dtype,
+        "is_wide": dtype == "F32" and draw.random() < 0.5,  # under dtype bfloat16, as training programs save
         "seed": draw.randrange(1 << 30),
         "n_files": draw.randint(1, 3),
         "family": [],
@@ -48,7 +50,7 @@ def tensors_of(source):
     numbers = np.random.default_rng(source["seed"])
     shapes, linears = shapes_of(config)
     for key in ("dtype", "torch_dtype"):
-        if key in config:
+        if key in config and not source.get("is_wide"):
             config[key] = PLAIN[source["dtype"]]
     tensors = {}
     for name, shape in shapes.items():

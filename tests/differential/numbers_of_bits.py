@@ -33,6 +33,7 @@ FLOAT8 = {
     "F8_E4M3FNUZ": _with(_float8(3, 8), {0x80: -_NAN}),
     "F8_E5M2FNUZ": _with(_float8(2, 16), {0x80: -_NAN}),
 }
+NOT_FINITE = {dtype: np.flatnonzero(~np.isfinite(values)).tolist() for dtype, values in FLOAT8.items()}
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F32)
 
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from container import read_file, weights_files
-from numbers_of_bits import to_bf16
+from numbers_of_bits import FLOAT8, NOT_FINITE, to_bf16
 
 N_TENSORS = 6
 
@@ -42,21 +42,22 @@ def _bf16_words(draw, words):
         words[row] = to_bf16(np.float32(2.0) ** (-(np.arange(k) % 40)).astype(np.float32))
 
 
-def _codes(draw, codes):
-    """Some FP8 codes of [N, K] replaced; none becomes NaN."""
+def _codes(draw, codes, dtype):
+    """Some FP8 codes of [N, K] replaced by zeros, the least, the largest and others that are finite."""
     row = draw.randrange(codes.shape[0])
-    codes[row, :: draw.choice([1, 2, 3])] = draw.choice([0x00, 0x80, 0x01, 0x7E, 0xFE, 0x38, 0x81])
+    taken = [code for code in (0x00, 0x80, 0x01, 0x7B, 0x7E, 0xFE, 0x7F, 0x38, 0x81) if code not in NOT_FINITE[dtype]]
+    codes[row, :: draw.choice([1, 2, 3])] = draw.choice(taken)
 
 
 def _not_finite(draw, values, dtype):
-    """A NaN or an infinity; FP8 has only NaN."""
+    """A NaN or an infinity."""
     at = draw.randrange(values.shape[0]), draw.randrange(values.shape[1])
-    values[at] = draw.choice([0x7F80, 0xFF80, 0x7FC0]) if dtype == "BF16" else draw.choice([0x7F, 0xFF])
+    values[at] = draw.choice([0x7F80, 0xFF80, 0x7FC0]) if dtype == "BF16" else draw.choice(NOT_FINITE[dtype])
 
 
 def _is_weight(stored):
     is_matrix = len(stored.shape) == 2 and min(stored.shape) > 1
-    return is_matrix and stored.dtype in ("BF16", "F8_E4M3") and "scale" not in stored.name
+    return is_matrix and (stored.dtype == "BF16" or stored.dtype in FLOAT8) and "scale" not in stored.name
 
 
 def salt(folder, seed, is_finite=True):
@@ -72,7 +73,7 @@ def salt(folder, seed, is_finite=True):
             _bf16_words(draw, values)
         else:
             values = np.frombuffer(stored.data, np.uint8).reshape(stored.shape).copy()
-            _codes(draw, values)
+            _codes(draw, values, stored.dtype)
         if not is_finite:
             _not_finite(draw, values, stored.dtype)
         with open(stored.file, "r+b") as file:

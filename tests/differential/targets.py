@@ -55,12 +55,13 @@ class Target:
     choices: dict
 
 
-def _rules(draw, to, choices):
-    """Rules in front of the target, with the scheme that the judge demands of routed experts, or of a dense model."""
+def _rules(draw, to, choices, before):
+    """Rules in front of the target, with the scheme that the judge demands of routed experts, or of a dense model.
+    `before`: the target's own words; without --search amax scales of a rule's scheme are searched, and not judged."""
     words, known = [], []
     for selector, names in draw.sample(DENSE_RULES if choices["is_dense"] else RULES, draw.choice([1, 1, 2])):
         held = ["keep", "bf16", "bf16"]
-        has_norms, searches = selector == "layers:0", to in SEARCHED and choices.get("search") != "amax"
+        has_norms, searches = selector == "layers:0", "amax" not in before
         if to in HELD and HELD[to][0][0] == "compressed-tensors" and not has_norms and not searches:
             held += ["int8", "fp8", "fp8-channel"]
         scheme = draw.choice(held)
@@ -108,7 +109,10 @@ def _grid(draw, to, choices):
 
 
 def draw_target(draw, source, has_codes):
-    to = draw.choice(ANY_WIDTH if source["kind"] == "fixture" and draw.random() < 0.7 else TARGETS)
+    all_of = ANY_WIDTH if source["kind"] == "fixture" and draw.random() < 0.7 else TARGETS
+    if not has_codes and not source.get("is_wide") and draw.random() < 0.9:  # a plain target has to change something
+        all_of = [word for word in all_of if word not in PLAIN]
+    to = draw.choice(all_of)
     words = list(source["family"])
     choices = {"is_generic": bool(source["family"]), "is_dense": source.get("is_dense", False)}
     if to == "reshard":
@@ -133,7 +137,7 @@ def draw_target(draw, source, has_codes):
     if draw.random() < 0.1 and not source["family"] and source.get("has_experts", True):
         words += ["--experts", draw.choice(["separate" if source.get("is_stacked") else "stacked", "stacked"])]
     if draw.random() < 0.3 and not source["family"]:
-        rules, choices["rules"] = _rules(draw, to, choices)
+        rules, choices["rules"] = _rules(draw, to, choices, words)
         words += rules
     if draw.random() < 0.2:
         words += ["--max-shard-size", draw.choice(["500KB", "2MB"])]
