@@ -158,8 +158,8 @@ std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks) {
       return fmt::format(
           "{}, which {} loads without an error and computes garbage with: {} (it loads {})", weight,
           engine, limit.reason, limit.instead);
-    case EngineEffect::kGarbageOption:
-      return fmt::format("{}, with which {} computes garbage under {}: {} (right: {})", weight,
+    case EngineEffect::kGarbageWithout:
+      return fmt::format("{}, with which {} computes garbage without {}: {} (or {})", weight,
                          engine, limit.option, limit.reason, limit.instead);
     default:
       return limit.option.empty() ? fmt::format("{}, which {} refuses: {} (it loads {})", weight,

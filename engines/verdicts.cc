@@ -92,6 +92,10 @@ std::string what_is_not_read(const EngineWeight& weight, const Dialect& dialect)
                      activations_name(weight.activations), dialect.name);
 }
 
+std::string_view name_of_option(std::string_view option) {
+  return option.substr(0, option.find(' '));
+}
+
 EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::string_view family,
                          const std::vector<EngineWeight>& kinds) {
   EngineVerdict verdict{
@@ -123,20 +127,20 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
     const Evidence of_family = engine.family_evidence(weight.family, weight.scheme);
     verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
     add_once(load->option, verdict.options);
-    if (limit != nullptr) add_once(limit->needed_option(), verdict.options);
-  }
-  // An option that some weights need may be wrong for others.
-  for (const EngineWeight& weight : kinds) {
-    for (const EngineLimit* limit : limits_of(engine, dialect, weight)) {
-      if (limit->effect == EngineEffect::kCoarser)
-        add_once(fmt::format("{} ({})", limit->reason, limit->instead), verdict.notes);
-      if (limit->effect != EngineEffect::kGarbageOption ||
-          std::ranges::find(verdict.options, limit->option) == verdict.options.end())
-        continue;
-      verdict.is_silent = true;
-      return denied(weight.name, fmt::format("other weights need {}, with which {}", limit->option,
-                                             limit->reason));
+    for (const EngineLimit* met : limits_of(engine, dialect, weight)) {
+      if (met->effect == EngineEffect::kCoarser)
+        add_once(fmt::format("{} ({})", met->reason, met->instead), verdict.notes);
     }
+    if (limit == nullptr || limit->needed_option().empty()) continue;
+    // An option has one value for all weights.
+    const std::string_view option = limit->needed_option();
+    const auto other = std::ranges::find_if(verdict.options, [&](const std::string& known) {
+      return known != option && name_of_option(known) == name_of_option(option);
+    });
+    if (other != verdict.options.end())
+      return denied(weight.name, fmt::format("it needs {}, and other weights need {}: {}", option,
+                                             *other, limit->reason));
+    add_once(option, verdict.options);
   }
   // Some options name one way of quantization for the whole model.
   const auto of_all = std::ranges::find_if(verdict.options, [](const std::string& option) {

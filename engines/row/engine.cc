@@ -23,8 +23,8 @@ std::string engine_effect_text(const EngineLimit& limit) {
       return limit.option.empty() ? "refused" : fmt::format("with {}", limit.option);
     case EngineEffect::kGarbage:
       return "garbage without an error";
-    case EngineEffect::kGarbageOption:
-      return fmt::format("garbage with {}", limit.option);
+    case EngineEffect::kGarbageWithout:
+      return fmt::format("garbage without {}", limit.option);
     case EngineEffect::kCoarser:
       return "rounded";
   }

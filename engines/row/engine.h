@@ -52,10 +52,10 @@ struct EngineLoad {
 
 /// The effect of a limit on its weights.
 enum class EngineEffect : std::uint8_t {
-  kRefused,        ///< an error while it loads or starts
-  kGarbage,        ///< no error, and other numbers than the weights say
-  kGarbageOption,  ///< the same where `option` is given, or was the default of another version
-  kCoarser,        ///< it rounds them on by itself, and is right within that
+  kRefused,         ///< an error while it loads or starts
+  kGarbage,         ///< no error, and other numbers than the weights say
+  kGarbageWithout,  ///< the same, on some cards at least, where `option` is not given
+  kCoarser,         ///< it rounds them on by itself, and is right within that
 };
 
 /// A weight that an engine does not load as a dialect says it, or loads and computes otherwise.
@@ -66,8 +66,7 @@ struct EngineLimit {
   EngineScope scope{};
   std::string_view reason;   ///< what its code says
   std::string_view instead;  ///< what it loads
-  /// kRefused: with which option the engine loads it all the same; empty: with none.
-  /// kGarbageOption: with which option it is wrong.
+  /// With which option the engine loads it all the same, and rightly; empty: with none.
   std::string_view option = {};
   /// The family whose loader it is; empty: that of every family.
   std::string_view family = {};
@@ -78,15 +77,18 @@ struct EngineLimit {
   [[nodiscard]] bool is_refusal() const {
     return effect == EngineEffect::kGarbage || (effect == EngineEffect::kRefused && option.empty());
   }
-  /// The option without which the engine does not load it; empty: it needs none, or none helps.
+  /// The option without which the engine does not load it, or not on every card, or wrongly; empty:
+  /// it needs none, or none helps.
   [[nodiscard]] std::string_view needed_option() const {
-    return effect == EngineEffect::kRefused ? option : std::string_view();
+    return effect == EngineEffect::kRefused || effect == EngineEffect::kGarbageWithout
+               ? option
+               : std::string_view();
   }
   /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
   /// the loader of some: a plan in a form that all engines refuse is refused.
   [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_widths(scope); }
 };
-/// "refused", "with OPTION", "garbage without an error", "garbage with OPTION", "rounded".
+/// "refused", "with OPTION", "garbage without an error", "garbage without OPTION", "rounded".
 std::string engine_effect_text(const EngineLimit& limit);
 
 /// A set of schemes.
@@ -125,6 +127,8 @@ struct EngineRow {
   std::string_view command;       ///< that serves a checkpoint: before the directory
   std::string_view ranks_option;  ///< that says on how many devices; empty: it finds out itself
   std::string_view code_option;   ///< that lets it run Python code of the checkpoint; empty: none
+  /// With which it starts without a tokenizer, and takes and gives ids; empty: it needs one.
+  std::string_view ids_option;
   /// Those of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;

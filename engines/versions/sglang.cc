@@ -143,6 +143,7 @@ const EngineRow kSglangRow = {
     .command = "python -m sglang.launch_server --model-path",
     .ranks_option = "--tp",
     .code_option = "--trust-remote-code",
+    .ids_option = "--skip-tokenizer-init",
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,

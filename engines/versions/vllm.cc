@@ -81,7 +81,8 @@ constexpr std::array kLimits = {
                 "it no longer takes weights with an order of groups (actorder)",
                 "INT4 of another --group-size, which is encoded again"},
     EngineLimit{kCt, kInt4Group, std::nullopt, kRowScaledExperts,
-                "its default backend of experts on GPUs takes only groups",
+                "on Hopper its default backend of experts is Humming, which takes only groups; on "
+                "other cards it is Marlin, which takes rows",
                 "--group-size 32, 64 or 128", "--moe-backend marlin"},
     EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny,
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors"},
@@ -90,15 +91,19 @@ constexpr std::array kLimits = {
                 "dialect compressed-tensors", "", "", true},
     // Widths.
     EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks},
-    // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there.
+    // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there; which backend
+    // is
+    // the default of a card: quantization/utils/humming/priority.py.
     EngineLimit{.dialect = kCt,
                 .scheme = kInt4Group,
                 .scope = kWideGroups,
-                .reason = "experts of Marlin, which 0.25 takes by default, mix up the scales of "
-                          "groups: noise where some are negative, a loss where none is",
-                .instead = "a --group-size of 32 or 64 that is less, and the default of 0.32",
-                .option = "--moe-backend marlin",
-                .effect = kGarbageOption},
+                .reason =
+                    "its default backend of experts is Humming on Hopper only; on other cards "
+                    "it is Marlin, which mixes up the scales of such groups: noise where some "
+                    "are negative, a loss where none is",
+                .instead = "a --group-size of 32 or 64 that is less",
+                .option = "--moe-backend humming",
+                .effect = kGarbageWithout},
     // Its compressed_tensors_moe_w4a4_mxfp4.py pads nothing; Marlin's tiles have 64 columns.
     EngineLimit{.dialect = kCt,
                 .scheme = kMxfp4,
@@ -192,6 +197,7 @@ const EngineRow kVllmRow = {
     .command = "vllm serve",
     .ranks_option = "--tensor-parallel-size",
     .code_option = "--trust-remote-code",
+    .ids_option = "--skip-tokenizer-init",
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,

@@ -27,6 +27,7 @@ const EngineRow kVllmAscendRow = {
     .command = "vllm serve",
     .ranks_option = "--tensor-parallel-size",
     .code_option = "--trust-remote-code",
+    .ids_option = "--skip-tokenizer-init",
     .loads = kLoads,
     .limits = {},
     .families = {},

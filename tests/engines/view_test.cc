@@ -362,16 +362,25 @@ TEST(EngineView, ExpertsWithOneScaleARowNeedABackend) {
   EXPECT_THAT(dense.verdict.options, ::testing::IsEmpty());
 }
 
-// That backend is wrong of 32 rows in groups of 32.
-TEST(EngineView, ANeededOptionMayBeWrongOfOthers) {
+// 32 rows in groups of 32 need another backend than those with one scale.
+TEST(EngineView, WeightsThatNeedDifferentOptionsAreRefused) {
   const Opened opened(make_row_scaled({"layers.1.mlp.experts"}));
   const auto verdict = [&](std::uint64_t ranks) {
     return engine_view(*opened.checkpoint, kVllmRow, {.tensor_parallel = ranks}).verdict;
   };
-  EXPECT_TRUE(verdict(1).loads) << verdict(1).reason;
+  EXPECT_THAT(verdict(1).options, ::testing::ElementsAre("--moe-backend marlin"));
   EXPECT_FALSE(verdict(4).loads);
-  EXPECT_TRUE(verdict(4).is_silent);
   EXPECT_THAT(verdict(4).reason, ::testing::HasSubstr("--moe-backend marlin"));
+  EXPECT_THAT(verdict(4).reason, ::testing::HasSubstr("--moe-backend humming"));
+}
+
+TEST(EngineView, GroupsAsWideAsExpertsNeedHumming) {
+  const Opened opened(make_row_scaled({"experts"}));
+  const auto options = [&](std::uint64_t ranks) {
+    return engine_view(*opened.checkpoint, kVllmRow, {.tensor_parallel = ranks}).verdict.options;
+  };
+  EXPECT_THAT(options(1), ::testing::IsEmpty());
+  EXPECT_THAT(options(4), ::testing::ElementsAre("--moe-backend humming"));
 }
 
 TEST(EngineView, SeesWhatRanksMakeOfWidths) {

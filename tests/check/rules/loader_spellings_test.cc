@@ -217,7 +217,7 @@ TEST(LoaderRules, WarnOfGroupsAsWideAsExperts) {
   EXPECT_EQ(text(2), "") << "64 of 128 rows, in groups of 32";
   EXPECT_THAT(text(4), ::testing::AllOf(::testing::HasSubstr("engine.options-of-vllm"),
                                         ::testing::HasSubstr("on 4 ranks"),
-                                        ::testing::HasSubstr("--moe-backend marlin"),
+                                        ::testing::HasSubstr("--moe-backend humming"),
                                         ::testing::HasSubstr("--group-size of 32 or 64")));
   EXPECT_THAT(text(4), ::testing::Not(::testing::HasSubstr("down_proj")));
   EXPECT_EQ(text_of(run_all_rules(make_row_scaled({}), {.tensor_parallel = 4})).find("garbage"),
