@@ -78,7 +78,7 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, 
 RuleOptions rule_options(const CheckOptions& options) {
   return {.deep = options.deep,
           .threads = options.threads,
-          .values = options.values,
+          .most_bytes = options.most_bytes,
           .stop_requested = options.stop_requested,
           .tensor_parallel = options.tensor_parallel};
 }
@@ -92,10 +92,12 @@ void add_rule_findings(const Checkpoint& checkpoint, const RuleOptions& options,
     if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
   }
   collect(result, "", [&] {
-    for (Finding& finding : run_loader_rules(checkpoint, options)) {
+    LoaderRules rules(checkpoint, options);
+    for (Finding& finding : rules.run()) {
       if (!told.contains({finding.code, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
+    result.unread = rules.unread();
   });
 }
 

@@ -14,7 +14,7 @@ struct CheckOptions {
   std::string family = {};  ///< as OpenOptions::family
   bool deep = false;        ///< read every FP8 weight for NaN codes
   bool hashes = true;       ///< where there is a manifest next to the weights, hash every tensor
-  bool values = true;       ///< as RuleOptions::values
+  std::uint64_t most_bytes = UINT64_MAX;  ///< as RuleOptions::most_bytes
   bool manifest = true;     ///< without it the files are checked as those of another program
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
@@ -27,6 +27,7 @@ struct CheckResult {
   std::vector<Finding>
       findings;  ///< in stable order: structure, then loader rules in table order, then hashes
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
+  Unread unread;  ///< scales that are larger than CheckOptions::most_bytes
   bool has_manifest = false;
   /// Weights are quantized in a form that this version does not read: how engines read them is
   /// unknown.

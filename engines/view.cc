@@ -128,6 +128,24 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
   return view;
 }
 
+namespace {
+
+void deny_by_belief(std::string tensor, const std::string& stored, const Belief& belief,
+                    EngineVerdict& verdict) {
+  verdict.loads = false;
+  verdict.tensor = std::move(tensor);
+  verdict.reason =
+      fmt::format("it is {}, and believed {} by {}", stored, belief.scheme, belief.because);
+}
+
+}  // namespace
+
+void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& verdict) {
+  const auto row = std::ranges::find_if_not(modules, &BelievedModules::agrees);
+  if (verdict.loads && row != modules.end())
+    deny_by_belief(row->name, row->stored, {row->believed, row->because}, verdict);
+}
+
 std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const EngineInput& facts,
                                              const Serving& serving) {
   std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint, facts, engines(), serving);
@@ -143,10 +161,7 @@ std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const
       const Belief belief = reader.belief(i);
       const std::string stored = stored_scheme(facts.modules[i]);
       if (belief.scheme == stored) continue;
-      verdict.loads = false;
-      verdict.tensor = facts.modules[i].tensor->name;
-      verdict.reason =
-          fmt::format("it is {}, and believed {} by {}", stored, belief.scheme, belief.because);
+      deny_by_belief(facts.modules[i].tensor->name, stored, belief, verdict);
     }
   }
   return verdicts;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct EngineView {
 /// kUnsupported for slices of ranks, and for dialects that are only sources.
 EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& engine,
                        const Serving& serving = {});
+
+/// Denies that the engine loads the checkpoint where it believes of a linear layer another scheme
+/// than is stored; leaves a verdict that denies it already as it is.
+void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& verdict);
 
 /// A verdict of the newest version of each engine, in the order of Engine: engine_verdict(), where
 /// an engine that reads every weight also has to believe of every linear layer what is stored, but

@@ -1,11 +1,15 @@
 #include "library/checking.h"
 
-#include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "check/engine_findings.h"
+#include "convert/convert.h"
+#include "convert/output/planned_checkpoint.h"
+#include "convert/plan/repair.h"
 #include "formats/family/families.h"
+#include "formats/files/hub_cache.h"
 #include "library/options/family_proposal.h"
 #include "shard/join/source.h"
 
@@ -26,8 +30,9 @@ void declare_check_options(FlagTable& table, CheckOptions& options) {
               {.range = NumberRange{1, 1024}}},
              {"--engine",
               &options.engine,
-              fmt::format("show how this engine builds every linear layer, by headers and JSON "
-                          "only: {}; ENGINE:VERSION insists on a version",
+              fmt::format("tell whether this engine loads it, and how it builds every linear "
+                          "layer, by headers, JSON and small scales: {}; ENGINE:VERSION insists on "
+                          "a version",
                           names_of(engines::engines(), &engines::EngineRow::word)),
               {.words = words_of(engines::engines(), &engines::EngineRow::word),
                .excludes = {"--deep", "--no-hashes", "--source-of"},
@@ -57,46 +62,82 @@ CheckOptions with_family(CheckOptions options) {
   return options;
 }
 
-// Whether the engine loads the checkpoint as it is meant, by headers and JSON.
+// Whether the engine loads what `ingot repair` makes of the checkpoint, by a plan of it.
+bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& engine) {
+  try {
+    const formats::Checkpoint source =
+        formats::Checkpoint::open(formats::checkpoint_directory(options.directory),
+                                  {.family = options.family, .merges_copies = true});
+    if (source.dialect().is_read_only) return false;
+    convert::Recipe recipe;
+    recipe.choices.dialect = convert::repaired_dialect(source).name;
+    recipe.choices.repair =
+        std::make_shared<const convert::RepairFacts>(convert::read_repair_facts(source));
+    const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), {});
+    const convert::Loadable repaired = convert::require_loadable(plan, threads_of(options.threads));
+    return std::ranges::any_of(repaired.engines, [&](const engines::EngineVerdict& verdict) {
+      return verdict.engine->engine == engine.engine && verdict.loads;
+    });
+  } catch (const Error&) {
+    return false;  // repair says so itself
+  }
+}
+
+// Whether the engine loads the checkpoint as it is meant, by headers, JSON and small scales.
 Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
   Checked checked;
   checked.engine = &engines::engine_of(options.engine);
   checked.result = check::check_directory(options.directory,
                                           {.family = options.family,
-                                           .values = false,
+                                           .most_bytes = check::kSmallBytes,
                                            .manifest = false,
                                            .threads = threads_of(options.threads),
                                            .tensor_parallel = options.tensor_parallel,
                                            .stop_requested = stop_requested},
                                           options.config);
-  checked.result.findings = check::findings_for(checked.engine->engine, checked.result.findings);
+  const std::vector<check::Finding> all = std::exchange(checked.result.findings, {});
+  checked.result.findings = check::findings_for(checked.engine->engine, all);
   // A fault that keeps it from opening is already a finding.
+  engines::EngineVerdict verdict{.engine = checked.engine,
+                                 .loads = true,
+                                 .is_known = !checked.result.has_unread_form,
+                                 .options = {},
+                                 .tensor = {},
+                                 .reason = {}};
   try {
     checked.view = engines::engine_view(
         shard::open_source(
             options.directory,
             {.open = {.family = options.family}, .may_be_file = true, .config = options.config}),
         *checked.engine, {.tensor_parallel = options.tensor_parallel});
+    verdict = checked.view->verdict;
   } catch (const Error& error) {
     if (checked.count(Severity::kError) == 0) throw;
   }
-  checked.loads = checked.view && checked.view->verdict.loads &&
-                  checked.count(Severity::kError) == 0 &&
-                  std::ranges::all_of(checked.view->modules, &engines::BelievedModules::agrees);
+  std::vector<engines::EngineVerdict> judged = {std::move(verdict)};
+  check::deny_by_errors(all, judged);
+  if (checked.view) engines::deny_by_beliefs(checked.view->modules, judged.front());
+  checked.verdict = std::move(judged.front());
+  if (checked.view && !checked.verdict->loads)
+    checked.is_mended_by_repair = loads_when_repaired(options, *checked.engine);
   return checked;
 }
 
-Json view_json(const engines::EngineRow& engine, const engines::EngineView& view) {
-  return {{"engine", engine.name},
-          {"reads_weights", view.verdict.loads},
-          {"is_known", view.verdict.is_known},
-          {"is_silent", view.verdict.is_silent},
-          {"notes", view.verdict.notes},
-          {"evidence", view.verdict.loads ? evidence_text(view.verdict.evidence) : ""},
-          {"options", view.verdict.options},
-          {"tensor", view.verdict.tensor},
-          {"reason", view.verdict.reason},
-          {"modules", formats::json_list(view.modules, module_row)}};
+Json view_json(const Checked& checked) {
+  const engines::EngineVerdict& verdict = *checked.verdict;
+  const check::Unread& unread = checked.result.unread;
+  return {{"engine", checked.engine->name},
+          {"reads_weights", checked.view->verdict.loads},
+          {"is_known", verdict.is_known},
+          {"is_silent", verdict.is_silent},
+          {"notes", verdict.notes},
+          {"evidence", verdict.loads ? evidence_text(verdict.evidence) : ""},
+          {"options", verdict.options},
+          {"tensor", verdict.tensor},
+          {"reason", verdict.reason},
+          {"is_mended_by_repair", checked.is_mended_by_repair},
+          {"unread", {{"tensors", unread.n_tensors}, {"bytes", unread.n_bytes}}},
+          {"modules", formats::json_list(checked.view->modules, module_row)}};
 }
 
 }  // namespace
@@ -160,8 +201,9 @@ Json check_json(const CheckOptions& options, const Checked& checked) {
   }
   json["errors"] = check::faults_json(result.findings, Severity::kError);
   json["warnings"] = check::faults_json(result.findings, Severity::kWarning);
-  json["passed"] = checked.engine == nullptr ? checked.count(Severity::kError) == 0 : checked.loads;
-  if (checked.view) json["engine"] = view_json(*checked.engine, *checked.view);
+  json["passed"] =
+      checked.engine == nullptr ? checked.count(Severity::kError) == 0 : checked.loads();
+  if (checked.view) json["engine"] = view_json(checked);
   return json;
 }
 

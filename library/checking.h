@@ -28,10 +28,14 @@ void declare_check_options(FlagTable& table, CheckOptions& options);
 struct Checked {
   check::CheckResult result;
   const engines::EngineRow* engine = nullptr;
+  /// With --engine: its verdict, after the rules and its beliefs; the modules are those of the
+  /// view.
+  std::optional<engines::EngineVerdict> verdict;
   std::optional<engines::EngineView> view;  ///< nullopt: a fault keeps it from opening
-  bool loads = false;                       ///< with --engine: as it is meant
+  bool is_mended_by_repair = false;         ///< the engine loads what `ingot repair` makes of it
   std::optional<check::ReadingRates> rates = {};  ///< with --deep
 
+  [[nodiscard]] bool loads() const { return verdict && verdict->loads; }
   [[nodiscard]] std::uint64_t count(check::Severity severity) const {
     return check::count_findings(result.findings, severity);
   }

@@ -71,7 +71,7 @@ void cache_scale_form(const RuleInput& input) {
 
 /// The numbers of a scale as they are stored; empty when they cannot be read.
 std::vector<float> values_of(const RuleInput& input, const CacheScale& scale) {
-  return first_scale(input.checkpoint, *scale.stored)
+  return input.first_number(*scale.stored)
              ? formats::read_small_numbers(input.checkpoint, scale.tensor->encoding.stored.weight())
              : std::vector<float>();
 }

@@ -119,7 +119,7 @@ void ue8m0_claim(const RuleInput& input) {
     return scale > 0 && std::isfinite(scale) && !formats::is_e8m0_value(scale);
   };
   input.report_odd(
-      find_odd_scales(input.search(), input.parts_of_weights({Part::kScale}), is_odd), kMismatch,
+      input.odd_scales(input.parts_of_weights({Part::kScale}), is_odd), kMismatch,
       [](const OddValues& odd) {
         return fmt::format(
             "{} of {} scales are not powers of two, the first is {} at element {}, but config.json "
@@ -130,9 +130,9 @@ void ue8m0_claim(const RuleInput& input) {
 
 void ue8m0_unsaid(const RuleInput& input) {
   if (input.said() == nullptr || !input.said()->scale_fmt.empty()) return;
-  const bool can_read = std::ranges::all_of(input.checkpoint.stored(), [&](const auto& tensor) {
-    return input.checkpoint.has_data(tensor.file);
-  });
+  const std::vector<const StoredTensor*> scales = input.parts_of_weights({Part::kScale});
+  const bool can_read =
+      std::ranges::all_of(scales, [&](const auto* scale) { return input.may_read(*scale); });
   if (can_read && all_scales_are_powers_of_two(input.checkpoint))
     input.report_config(kNotFound,
                         "every scale is a power of two, but quantization_config has no scale_fmt "

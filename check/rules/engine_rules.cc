@@ -86,7 +86,7 @@ void fused_scheme(const RuleInput& input) {
 void fused_global(const RuleInput& input) {
   const auto global_of = [&](const LogicalTensor& tensor) {
     const StoredTensor* stored = input.part_of(tensor, Part::kGlobal);
-    const auto global = stored == nullptr ? std::nullopt : first_scale(input.checkpoint, *stored);
+    const auto global = stored == nullptr ? std::nullopt : input.first_number(*stored);
     // The rule nvfp4.global-values is about bad ones.
     return global && is_bad_scale(*global) ? std::nullopt : global;
   };

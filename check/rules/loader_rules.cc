@@ -93,6 +93,15 @@ const engines::EngineInput& LoaderRules::engine_input() {
   return facts();
 }
 
+Unread LoaderRules::unread() {
+  Unread unread;
+  for (const StoredTensor* tensor : facts().unread) {
+    ++unread.n_tensors;
+    unread.n_bytes += tensor->n_bytes;
+  }
+  return unread;
+}
+
 std::vector<Finding> LoaderRules::run() {
   std::vector<Finding> all;
   for (const LoaderRule& row : loader_rules()) {
@@ -104,7 +113,8 @@ std::vector<Finding> LoaderRules::run() {
 std::vector<Finding> LoaderRules::run(const LoaderRule& row) {
   const std::string_view dialect = checkpoint_.dialect().name;
   const bool is_of_another = !row.dialect.empty() && row.dialect != dialect;
-  if (is_of_another || row.except == dialect || (row.reads_values && !options_.values)) return {};
+  if (is_of_another || row.except == dialect || (row.reads_values && options_.most_bytes == 0))
+    return {};
   RuleFindings findings;
   run_row({row, checkpoint_, options_, facts(), findings});
   std::vector<Finding> found = findings.take();

@@ -24,11 +24,16 @@ struct LinearModule;
 
 namespace ingot::check {
 
+/// The most bytes of a tensor that is read where only small ones are: numbers of a tensor or an
+/// expert, scales of rows, and of blocks of FP8, but none of groups of 16 or 32.
+inline constexpr std::uint64_t kSmallBytes = std::uint64_t{64} << 10;
+
 /// How much to look at.
 struct RuleOptions {
   bool deep = false;  ///< read every FP8 weight for NaN codes
   std::size_t threads = 1;
-  bool values = true;  ///< read scales; without, only headers and JSON
+  /// Scales of more bytes are not read; 0: headers and JSON are all that is read.
+  std::uint64_t most_bytes = UINT64_MAX;
   /// False: a weights file by itself, and nothing is known of the files that belong to it.
   bool is_folder = true;
   /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
@@ -56,13 +61,15 @@ struct LoaderRule {
   /// The schemes of weights that the row is about; null: any.
   bool (*schemes)(const formats::SchemeFacts& scheme) = nullptr;
   /// False: headers and JSON are all that the test reads. True: scales too, and weights when
-  /// `deep`; left out without RuleOptions::values.
+  /// `deep`; left out where RuleOptions::most_bytes is 0.
   bool reads_values = false;
   /// Its findings are refusals of some engine that another may not share: `--allow engine-refuses`
   /// accepts it.
   bool is_allowable = false;
   std::optional<engines::Engine> engine = std::nullopt;  ///< that such a test is about
   std::string_view except = {};  ///< a dialect whose own rows say this; empty: none
+  /// The option of an engine with which it takes a checkpoint that breaks the rule; null: none.
+  std::string_view engines::EngineRow::*option = nullptr;
 };
 
 /// The rows of all tables (rule_input.h).
@@ -85,6 +92,11 @@ bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout);
 
 class RuleFacts;
 
+/// Tensors that were not read.
+struct Unread {
+  std::uint64_t n_tensors = 0, n_bytes = 0;
+};
+
 /// The rows over one checkpoint, which must outlive this. Facts that several rows need are found
 /// once, when the first row is asked.
 class LoaderRules {
@@ -100,6 +112,8 @@ class LoaderRules {
   std::vector<Finding> run(const LoaderRule& row);
   /// The part of the checkpoint that engines see.
   const engines::EngineInput& engine_input();
+  /// The tensors that the rows so far would have read, and that are too large for most_bytes.
+  Unread unread();
 
  private:
   const RuleFacts& facts();

@@ -134,10 +134,19 @@ void counted_mtp(const RuleInput& input) {
         *said, config.num_nextn_predict_layers, config.num_hidden_layers);
 }
 
+bool may_compare(const RuleInput& input, const formats::TiedHead& tied) {
+  bool may_read = true;
+  for (const LogicalTensor* tensor : {tied.head, tied.embedding})
+    tensor->encoding.stored.for_each([&](Part, std::uint32_t index) {
+      may_read = input.may_read(input.checkpoint.stored()[index]) && may_read;
+    });
+  return may_read;
+}
+
 void head_of_tied(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
   const auto check_stop = [&] { input.stop_if_asked(); };
-  if (tied && formats::is_apart(input.checkpoint, *tied, check_stop))
+  if (tied && may_compare(input, *tied) && formats::is_apart(input.checkpoint, *tied, check_stop))
     input.report(violation(
         kMismatch, "config.json", tied->head->name,
         fmt::format("is stored and is not {}, which the config takes for it: vLLM and transformers "

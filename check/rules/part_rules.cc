@@ -117,7 +117,7 @@ void report_bad(const RuleInput& input, std::span<const StoredTensor* const> sca
     return sign == Sign::kEither ? scale == 0 || !std::isfinite(scale) : is_bad_scale(scale);
   };
   input.report_odd(
-      find_odd_scales(input.search(), scales, is_odd), kBadScale, [](const OddValues& odd) {
+      input.odd_scales(scales, is_odd), kBadScale, [](const OddValues& odd) {
         return fmt::format("{} of {} scales are {}, the first is {} at element {}", odd.n,
                            odd.total,
                            sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
@@ -135,7 +135,7 @@ bool are_here(const RuleInput& input, const LogicalTensor& tensor,
               std::initializer_list<Part> parts) {
   return std::ranges::all_of(parts, [&](Part part) {
     const StoredTensor* stored = input.part_of(tensor, part);
-    return stored == nullptr || input.checkpoint.has_data(stored->file);
+    return stored == nullptr || input.may_read(*stored);
   });
 }
 
@@ -162,8 +162,7 @@ std::set<const StoredTensor*> odd_scales(const RuleInput& input,
                                          std::span<const StoredTensor* const> scales,
                                          bool (*is_odd)(float)) {
   std::set<const StoredTensor*> odd;
-  for (const auto& [tensor, values] : find_odd_scales(input.search(), scales, is_odd))
-    odd.insert(tensor);
+  for (const auto& [tensor, values] : input.odd_scales(scales, is_odd)) odd.insert(tensor);
   return odd;
 }
 
@@ -380,7 +379,7 @@ void global_convention(const RuleInput& input, const LogicalTensor& tensor) {
 
 void reciprocal(const RuleInput& input, const LogicalTensor& tensor) {
   const StoredTensor& global = *input.part_of(tensor, Part::kGlobal);
-  const std::optional<float> stored = first_scale(input.checkpoint, global);
+  const std::optional<float> stored = input.first_number(global);
   if (!stored || is_bad_scale(*stored)) return;
   const float factor = tensor.encoding.global_divides ? 1 / *stored : *stored;
   // A weight's largest magnitude is 1536 to 2688 times this: no model has such weights.

@@ -61,6 +61,13 @@ std::vector<const StoredTensor*> RuleInput::parts_of_weights(
   return found;
 }
 
+bool RuleInput::may_read(const StoredTensor& tensor) const {
+  if (!checkpoint.has_data(tensor.file)) return false;
+  if (tensor.n_bytes <= options.most_bytes) return true;
+  facts.unread.insert(&tensor);
+  return false;
+}
+
 OddSearch RuleInput::search() const {
   return {.checkpoint = checkpoint, .threads = options.threads, .check_stop = [this] {
             stop_if_asked();

@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,6 +81,9 @@ class RuleFacts : public engines::EngineInput {
   /// Its tokenizer.json, which must be there.
   [[nodiscard]] const Vocabulary& vocabulary() const;
 
+  /// Those that a rule would have read, and that are larger than the most that is read.
+  mutable std::set<const StoredTensor*> unread;
+
  private:
   const Checkpoint& checkpoint_;
   std::uint64_t ranks_;
@@ -144,6 +148,22 @@ struct RuleInput {
   }
 
   [[nodiscard]] OddSearch search() const;
+
+  /// Whether a tensor's data are here, and no more than are to be read; notes those that are more.
+  [[nodiscard]] bool may_read(const StoredTensor& tensor) const;
+  /// The first number of a scale; nullopt where there is none to be read.
+  [[nodiscard]] std::optional<float> first_number(const StoredTensor& scale) const {
+    return may_read(scale) ? first_scale(checkpoint, scale) : std::nullopt;
+  }
+  /// find_odd_scales() of those that may be read.
+  [[nodiscard]] std::vector<std::pair<const StoredTensor*, OddValues>> odd_scales(
+      std::span<const StoredTensor* const> scales, bool (*is_odd)(float)) const {
+    std::vector<const StoredTensor*> readable;
+    for (const StoredTensor* scale : scales) {
+      if (may_read(*scale)) readable.push_back(scale);
+    }
+    return find_odd_scales(search(), readable, is_odd);
+  }
 
   // Messages are what fmt makes of `text` and the arguments behind it.
   void report(Finding finding) const { findings.add(std::move(finding)); }

@@ -250,7 +250,7 @@ constexpr LoaderRule kStartupRows[] = {
     {"config.context-length", "", kServers, kError,
      "max_position_embeddings, if it exists, is above zero", context_length},
     {"tokenizer.present", "", kServers, kWarning, "there is a tokenizer", tokenizer_present,
-     kAnyScheme, false, kIsAllowable},
+     kAnyScheme, false, kIsAllowable, std::nullopt, /*except=*/"", &engines::EngineRow::ids_option},
     {"tokenizer.readable", "", "all", kError,
      "tokenizer.json has a model with a vocabulary, and no file of a tokenizer is broken",
      tokenizer_readable},

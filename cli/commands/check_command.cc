@@ -71,50 +71,56 @@ std::string result_text(const CheckResult& result) {
                             counted(count(result, Severity::kWarning), "warning"));
 }
 
-std::string view_text(const engines::EngineRow& engine, const engines::EngineView& view) {
+std::string modules_text(const engines::EngineView& view) {
   const auto believed = [](const Json& row) {
     return row["believed"].get<std::string>() + (row["agrees"] == true ? "" : " !");
   };
   const auto joined = [](const Json& name) { return name == "" ? "-" : name.get<std::string>(); };
-  std::string text = table_text(table_of(formats::json_list(view.modules, library::module_row),
-                                         {{"linear layers", "name"},
-                                          {"n", "count"},
-                                          {"stored"},
-                                          {"believed", "", believed},
-                                          {"by", "because"},
-                                          {"joined to", "joined", joined}}),
-                                report_width());
-  const engines::EngineVerdict& verdict = view.verdict;
-  text += verdict.loads ? fmt::format("{} reads these weights ({})", engine.name,
-                                      evidence_text(verdict.evidence))
-                        : fmt::format("{} {} {}: {}", engine.name,
-                                      verdict.is_silent ? "computes garbage with" : "does not read",
-                                      verdict.tensor.empty() ? std::string("this model")
-                                                             : fmt::format("'{}'", verdict.tensor),
-                                      verdict.reason);
-  for (const std::string& option : verdict.options) text += ", with " + option;
-  for (const std::string& note : verdict.notes) text += "\n" + note;
-  return text + "\n";
+  return table_text(table_of(formats::json_list(view.modules, library::module_row),
+                             {{"linear layers", "name"},
+                              {"n", "count"},
+                              {"stored"},
+                              {"believed", "", believed},
+                              {"by", "because"},
+                              {"joined to", "joined", joined}}),
+                    report_width());
 }
 
+// What a verdict that an engine loads a checkpoint does not rest on.
+std::string unread_text(const check::Unread& unread) {
+  if (unread.n_tensors == 0) return "not read: codes and plain weights (ingot check --deep does)\n";
+  return fmt::format(
+      "not read: {} of more than {} ({}; ingot check reads them), codes and plain weights "
+      "(ingot check --deep does)\n",
+      counted(unread.n_tensors, "scale"), bytes_text(check::kSmallBytes),
+      bytes_text(unread.n_bytes));
+}
+
+// The verdict and its reason, all findings, and how the engine builds each layer.
 std::string engine_text(const library::Checked& checked) {
-  const engines::EngineRow& engine = *checked.engine;
-  const auto& view = checked.view;
-  const bool is_known = view ? view->verdict.is_known : !checked.result.has_unread_form;
-  const bool is_silent = view && view->verdict.is_silent;
-  const bool is_seen = checked.loads && engines::is_known(view->verdict.evidence);
+  const engines::EngineVerdict& verdict = *checked.verdict;
+  const bool is_seen = verdict.loads && engines::is_known(verdict.evidence);
   const char* words = is_seen         ? "loads this checkpoint"
-                      : checked.loads ? "should load this checkpoint"
-                      : is_silent ? "loads this checkpoint without an error and computes garbage"
-                      : is_known  ? "does not load this checkpoint"
-                                  : "is not known to load this checkpoint";
-  const bool needs_options = checked.loads && !view->verdict.options.empty();
-  std::string text = fmt::format("{} {}", engine.name, words);
-  if (needs_options) text += fmt::format(", with {}", fmt::join(view->verdict.options, " "));
-  if (checked.loads && !is_seen)
-    text += fmt::format(" ({})", engines::evidence_text(view->verdict.evidence));
-  return (view ? view_text(engine, *view) : std::string()) + result_text(checked.result) + text +
-         "\n";
+                      : verdict.loads ? "should load this checkpoint"
+                      : verdict.is_silent
+                          ? "loads this checkpoint without an error and computes garbage"
+                      : verdict.is_known ? "does not load this checkpoint"
+                                         : "is not known to load this checkpoint";
+  std::string text = fmt::format("{} {}", checked.engine->name, words);
+  if (verdict.loads) {
+    if (!verdict.options.empty()) text += fmt::format(", with {}", fmt::join(verdict.options, " "));
+    text += fmt::format(" ({})\n{}", engines::evidence_text(verdict.evidence),
+                        unread_text(checked.result.unread));
+  } else {
+    if (!verdict.tensor.empty()) text += fmt::format(": '{}'", verdict.tensor);
+    text += fmt::format(
+        ": {}{}\n", verdict.reason,
+        checked.is_mended_by_repair && verdict.reason.find("ingot repair") == std::string::npos
+            ? " (ingot repair mends it)"
+            : "");
+  }
+  for (const std::string& note : verdict.notes) text += note + "\n";
+  return text + result_text(checked.result) + (checked.view ? modules_text(*checked.view) : "");
 }
 
 std::string rates_text(const check::ReadingRates& rates) {
@@ -135,7 +141,7 @@ int run_check(const CheckFlags& flags) {
     std::cout << (is_of_engine ? engine_text(checked) : result_text(checked.result));
     if (checked.rates) std::cout << rates_text(*checked.rates);
   }
-  if (is_of_engine) return checked.loads ? kExitDone : kExitBelowThreshold;
+  if (is_of_engine) return checked.loads() ? kExitDone : kExitBelowThreshold;
   return checked.count(Severity::kError) == 0 ? kExitDone : kExitTrouble;
 }
 
@@ -157,7 +163,7 @@ std::function<int()> declare_check(FlagTable& table) {
       "  ingot check DeepSeek-V3.2-bf16 --deep                            and every weight\n"
       "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this its "
       "source?\n"
-      "  ingot check DeepSeek-V3.2-NVFP4 --engine vllm                    how vLLM will build "
+      "  ingot check DeepSeek-V3.2-NVFP4 --engine vllm                    whether vLLM loads "
       "it\n"
       "Exit code 2 when a finding is an error, 0 when there are only warnings or none. With "
       "--engine "

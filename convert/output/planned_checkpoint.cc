@@ -21,6 +21,7 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/container/tensor.h"
+#include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -192,12 +193,46 @@ void refuse_what_engine_does_not_load(const Plan& plan,
   }
 }
 
+// Stored tensors of the source whose numbers the output has, codes left out: scales of codes that
+// are kept, and scales of caches.
+std::set<std::string_view> kept_scales(const Plan& plan) {
+  std::set<std::string_view> names;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    const bool is_kept = planned.action == Action::kRewrap ||
+                         (planned.action == Action::kCopy && !planned.joint_global);
+    const bool has_scales = formats::scheme_facts(tensor.encoding.scheme).quantized ||
+                            formats::is_cache_scale(tensor.rule);
+    if (!is_kept || !has_scales) continue;
+    tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t index) {
+      const bool is_left_out = part == formats::Part::kInputScale &&
+                               planned.action == Action::kRewrap && !planned.keeps_input;
+      if (!is_left_out) names.insert(plan.source.stored()[index].name);
+    });
+  }
+  return names;
+}
+
 /// The findings of loader rules in the source. A row is asked when the output breaks it, which most
 /// outputs do with none.
 class SourceFindings {
  public:
   SourceFindings(const Plan& plan, std::size_t threads)
-      : plan_(plan), rules_(plan.source, {.threads = threads, .values = false}) {}
+      : plan_(plan), rules_(plan.source, {.threads = threads, .most_bytes = check::kSmallBytes}) {}
+
+  /// Those about numbers that the output has too. What the encoder writes is right.
+  std::vector<Finding> in_kept_scales() {
+    const std::set<std::string_view> kept = kept_scales(plan_);
+    std::vector<Finding> found;
+    if (kept.empty()) return found;
+    for (const check::LoaderRule& row : check::loader_rules()) {
+      if (!row.reads_values) continue;
+      for (Finding& finding : rules_.run(row)) {
+        if (kept.contains(finding.tensor)) found.push_back(std::move(finding));
+      }
+    }
+    return found;
+  }
 
   /// Whether the source has this finding of its output. A rule names the first of several tensors,
   /// which a copy has too.
@@ -268,13 +303,19 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
   };
   ErrorList errors;
   Loadable result;
+  const auto accept = [&](const Finding& finding, bool is_inherited) {
+    if (result.warnings.size() >= kMaxWarnings) return;
+    Finding& warning = result.warnings.emplace_back(finding);
+    warning.severity = check::Severity::kWarning;
+    if (is_inherited) warning.message += " (so it was in the source)";
+  };
   std::set<std::string_view> told;  // rules that the whole breaks
   for (const std::optional<std::uint32_t> rank : typical_views(plan)) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
     // Warnings, and errors that the source has too or that are allowed.
     std::vector<Finding> accepted;
     check::LoaderRules rules(
-        output, {.threads = threads, .values = false, .tensor_parallel = rank ? 1 : ranks});
+        output, {.threads = threads, .most_bytes = 0, .tensor_parallel = rank ? 1 : ranks});
     for (const Finding& finding : rules.run()) {
       if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
       if (!rank) told.insert(finding.rule);
@@ -290,13 +331,14 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
         continue;
       }
       accepted.push_back(finding);
-      if (result.warnings.size() < kMaxWarnings) {
-        Finding& warning = result.warnings.emplace_back(finding);
-        warning.severity = check::Severity::kWarning;
-        if (is_inherited) warning.message += " (so it was in the source)";
-      }
+      accept(finding, is_inherited);
     }
     if (rank) continue;
+    for (Finding& finding : source.in_kept_scales()) {
+      if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
+      accept(finding, true);
+      accepted.push_back(std::move(finding));
+    }
     result.engines = engines::believed_verdicts(
         output, rules.engine_input(),
         {.tensor_parallel = ranks, .has_power_of_two_scales = plan.target.power_of_two_scales});

@@ -30,10 +30,11 @@ struct Loadable {
 };
 
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every
-/// code and scale): over the whole, whatever the layout, and over the first rank of each stage
-/// where ranks have directories. Throws, collected, the findings of rules of severity error that
-/// the source does not have itself, and everything that the engine of --for, or the one whose own
-/// the layout is, does not load; returns all other findings. Reads no weights.
+/// code and scale), and reads small scales of codes that are kept: over the whole, whatever the
+/// layout, and over the first rank of each stage where ranks have directories. Throws, collected,
+/// the findings of rules of severity error that the source does not have itself, and everything
+/// that the engine of --for, or the one whose own the layout is, does not load; returns all other
+/// findings. Reads no codes.
 Loadable require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

@@ -238,7 +238,8 @@ def ingot_beliefs(ingot, engine, directory):
         report = json.loads(done.stdout)["engine"]
     except (ValueError, KeyError):
         return f"ingot: {(done.stderr or done.stdout).strip()[:300]}"
-    if not report["reads_weights"] or report["options"]:
+    options = [option for option in report["options"] if option != "--skip-tokenizer-init"]
+    if not report["reads_weights"] or options:
         return REFUSED
     found = {}
     for row in report["modules"]:

@@ -194,7 +194,21 @@ TEST_F(Check, WithoutValuesReadsHeadersAndJsonAlone) {
   edited.put_zeros(scale, DType::kF32, edited.at(scale).shape);
   replace_by(edited);
   EXPECT_EQ(only(check_checkpoint(dir_.path(), {}).findings).rule, "fp8.scale-values");
-  EXPECT_THAT(check_checkpoint(dir_.path(), {.values = false}).findings, IsEmpty());
+  EXPECT_THAT(check_checkpoint(dir_.path(), {.most_bytes = 0}).findings, IsEmpty());
+}
+
+TEST_F(Check, CountsScalesThatAreTooLargeToRead) {
+  const std::string scale = "model.layers.0.self_attn.o_proj.weight_scale_inv";
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
+  edited.put_zeros(scale, DType::kF32, edited.at(scale).shape);
+  replace_by(edited);
+  EXPECT_EQ(check_checkpoint(dir_.path(), {}).unread.n_tensors, 0U);
+  EXPECT_EQ(only(check_checkpoint(dir_.path(), {.most_bytes = kSmallBytes}).findings).rule,
+            "fp8.scale-values");
+  const CheckResult by_numbers = check_checkpoint(dir_.path(), {.most_bytes = 3});
+  EXPECT_THAT(by_numbers.findings, IsEmpty());
+  EXPECT_GT(by_numbers.unread.n_tensors, 0U);
+  EXPECT_GE(by_numbers.unread.n_bytes, 4 * by_numbers.unread.n_tensors);
 }
 
 TEST_F(Check, ReportsAbsentMtpLayersAsAWarning) {

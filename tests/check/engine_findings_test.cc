@@ -29,5 +29,23 @@ TEST(EngineFindings, AreThoseOfTheEngine) {
   EXPECT_EQ(findings_for(Engine::kTransformers, all).size(), 1U);
 }
 
+TEST(EngineFindings, AMissingTokenizerIsAnOption) {
+  Finding missing = violation(kNotFound, "tokenizer.json", "", "there is no tokenizer");
+  missing.severity = Severity::kWarning;
+  missing.rule = "tokenizer.present";
+  EXPECT_EQ(findings_for(Engine::kVllm, {&missing, 1}).at(0).severity, Severity::kWarning);
+  std::vector<engines::EngineVerdict> verdicts;
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang, Engine::kTrtllm}) {
+    engines::EngineVerdict& verdict = verdicts.emplace_back();
+    verdict.engine = &engines::newest(engine);
+    verdict.loads = true;
+  }
+  deny_by_errors({&missing, 1}, verdicts);
+  EXPECT_TRUE(verdicts[0].loads && verdicts[1].loads);
+  EXPECT_THAT(verdicts[0].options, ::testing::ElementsAre("--skip-tokenizer-init"));
+  EXPECT_THAT(verdicts[1].options, ::testing::ElementsAre("--skip-tokenizer-init"));
+  EXPECT_FALSE(verdicts[2].loads) << "no option is known";
+}
+
 }  // namespace
 }  // namespace ingot::check

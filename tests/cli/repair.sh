@@ -106,8 +106,18 @@ for name, factor in [("model.layers.1.mlp.experts.0.up_proj", 2.0), ("model.laye
     dtype, shape, data = t[name + ".weight_global_scale"]
     t[name + ".weight_global_scale"] = (dtype, shape, struct.pack("<f", struct.unpack("<f", data)[0] * factor))'
 expect 2 "nvfp4.fused-global" "$ingot" check "$work/apart"
+# No other command gives a clean bill: one verdict, first, with the command that mends it.
+expect 1 "nvfp4.fused-global" "$ingot" check "$work/apart" --engine vllm
+head -1 "$work/stdout" | grep -q "^vLLM 0.32 does not load this checkpoint: .*(ingot repair mends it)$" ||
+  fail "the verdict is not first: $(head -1 "$work/stdout")"
+grep -q "reads these weights\|vLLM 0.32 loads" "$work/stdout" && fail "two verdicts"
+expect 0 "nvfp4.fused-global" "$ingot" convert "$work/apart" "$work/none" --max-shard-size 1GB --dry-run
+grep "^loaded by" "$work/stdout" | grep -q "vLLM 0.32" && fail "a copy is said to be loaded"
+expect 0 "loaded by" "$ingot" convert "$work/apart" "$work/none" --to bf16 --dry-run
+grep "^loaded by" "$work/stdout" | grep -q "vLLM 0.32" || fail "encoded weights are not said to be loaded"
 expect 0 "3 tensors get the global scale of those with which loaders fuse them" "$ingot" repair "$work/apart" "$work/joint"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/joint" --deep
+expect 0 "not read: codes and plain weights" "$ingot" check "$work/joint" --engine vllm
 python3 "$here/joint_globals.py" "$work/apart/model.safetensors" "$work/joint/model.safetensors" || fail "block scales"
 # Verification knows the rule: what a ratio near one costs passes, the same in any other way does not.
 python3 "$here/edit_checkpoint.py" "$work/apart" '

@@ -87,7 +87,7 @@ TEST_P(EveryRule, FiresAloneOnItsViolations) {
     EXPECT_TRUE(has_fired) << text_of(findings);
     // Findings that headers can tell are found without reading values, and no others.
     const std::vector<Finding> by_headers =
-        look({.threads = 2, .values = false, .tensor_parallel = fixture.tensor_parallel});
+        look({.threads = 2, .most_bytes = 0, .tensor_parallel = fixture.tensor_parallel});
     EXPECT_EQ(std::any_of(by_headers.begin(), by_headers.end(),
                           [&](const Finding& finding) { return finding.rule == rule.name; }) ||
                   is_told,

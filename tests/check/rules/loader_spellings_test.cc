@@ -366,7 +366,7 @@ TEST(LoaderRules, ReadAnyJson) {
                                                       : edited.descriptions.begin()->second;
         owner[Json::json_pointer(pointer)] = value;
         try {
-          run_rules(edited, {.values = false});
+          run_rules(edited, {.most_bytes = 0});
         } catch (const Error&) {
           // Said by the structure too.
         }

@@ -92,7 +92,7 @@ inline std::vector<check::Finding> run_all_rules(
     const check::RuleOptions& rule_options = {.deep = true, .threads = 2},
     ErrorList* faults = nullptr) {
   const TempDir dir;
-  edited.write(dir.path(), rule_options.values);
+  edited.write(dir.path(), rule_options.most_bytes != 0);
   ErrorList own;
   formats::OpenOptions options;
   options.faults = faults != nullptr ? faults : &own;

@@ -201,7 +201,7 @@ std::vector<std::string> stored_lines(const Checkpoint& checkpoint) {
 std::vector<std::string> finding_lines(const Checkpoint& checkpoint) {
   std::vector<std::string> lines;
   for (const check::Finding& finding :
-       check::run_loader_rules(checkpoint, {.threads = 2, .values = false}))
+       check::run_loader_rules(checkpoint, {.threads = 2, .most_bytes = 0}))
     lines.push_back(
         fmt::format("{} {} {} {}", finding.rule, finding.file, finding.tensor, finding.message));
   return lines;
@@ -304,7 +304,7 @@ std::set<std::string> seen_lines(const Checkpoint& checkpoint) {
     });
   }
   for (const check::Finding& finding :
-       check::run_loader_rules(checkpoint, {.threads = 2, .values = false}))
+       check::run_loader_rules(checkpoint, {.threads = 2, .most_bytes = 0}))
     lines.insert(fmt::format("{} {}", finding.rule, error_code_name(finding.code)));
   return lines;
 }
