@@ -1,5 +1,6 @@
 #include "check/rules/rule_input.h"
 #include "engines/modules/module_lists.h"
+#include "formats/config/nested_config.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
@@ -75,6 +76,18 @@ void contradiction(const RuleInput& input) {
     input.report_config(kMismatch, "{}", sentence);
 }
 
+void one_block(const RuleInput& input) {
+  const std::vector<std::string> places = formats::quantization_blocks(*input.config().raw);
+  if (places.size() > 1)
+    input.report_config(kDuplicate,
+                        "describes the quantization {} times ({}): engines read {}, other readers "
+                        "another (ingot repair leaves one)",
+                        places.size(), fmt::join(places, ", "),
+                        formats::json_member(*input.config().raw, "quantization_config").is_null()
+                            ? "the text model's"
+                            : "quantization_config");
+}
+
 void known_keys(const RuleInput& input) {
   const auto row = std::ranges::find(kKnownKeys, input.dialect().name, &DialectKeys::dialect);
   if (row == kKnownKeys.end() || input.said() == nullptr) return;
@@ -107,7 +120,7 @@ void input_scale_range(const RuleInput& input) {
   std::unordered_map<const TensorRule*, std::vector<float>> by_kind;
   for (const LogicalTensor& tensor : input.weights()) {
     const StoredTensor* stored = input.part_of(tensor, Part::kInputScale);
-    const auto value = stored == nullptr ? std::nullopt : first_scale(input.checkpoint, *stored);
+    const auto value = stored == nullptr ? std::nullopt : input.first_number(*stored);
     if (!value) continue;
     if (is_bad_scale(*value)) {
       input.report_at(*stored, kBadScale, "is {}; it must be finite and above zero", *value);
@@ -178,6 +191,8 @@ constexpr LoaderRule kConfigRows[] = {
      no_adapter},
     {"config.contradiction", "", "one reader or another", kError,
      "spellings of one thing agree, and derived keys agree with their origin", contradiction},
+    {"quantized.one-block", "", "one reader or another", kWarning,
+     "config.json describes the quantization once", one_block},
     {"quantized.known-keys", "", "one reader or another", kWarning,
      "quantization_config has known keys only", known_keys},
     {"quantized.list-names-nothing", "", "all", kWarning,

@@ -12,6 +12,7 @@
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
@@ -248,6 +249,11 @@ Hash128 job_hash(const formats::Json& identity) {
 
 std::vector<formats::SideFile> copied_files(const Plan& plan) {
   std::vector<formats::SideFile> files = plan.source.side_files();
+  // It would speak of the source's codes.
+  if (!plan.is_whole_copy && !plan.is_copy())
+    std::erase_if(files, [](const formats::SideFile& file) {
+      return formats::is_tool_description(file.path);
+    });
   if (has_model_card(plan))
     std::erase_if(files, [](const formats::SideFile& file) { return file.path == kCardName; });
   return files;

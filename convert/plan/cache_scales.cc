@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
+#include "formats/base/pattern.h"
 #include "formats/checkpoint/cache_words.h"
+#include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
-// Scales of a quantized cache of keys and values: they have a meaning only together with the
-// config's word for them, and go where it goes.
+// Numbers that have a meaning only together with the config's words for them, and go where these
+// go: scales of a quantized cache of keys and values, and of inputs and outputs that are quantized.
 
 namespace ingot::convert {
 
@@ -43,7 +46,61 @@ struct Range {
   }
 };
 
+// Whether a tensor is a parameter of its own, by its role in the family or its name.
+bool is_parameter(const LogicalTensor& tensor) {
+  const formats::Role role = formats::role_of(tensor);
+  const bool is_known = role != formats::Role::kOther && role != formats::Role::kUnknown &&
+                        role != formats::Role::kOtherModality;
+  return is_known || formats::is_cache_scale(tensor.rule) || tensor.name.ends_with(".bias");
+}
+
 }  // namespace
+
+void settle_words_of_codes(Plan& plan, Refusals& refusals) {
+  std::set<std::string_view> converted;  // modules whose codes are not copied
+  std::size_t n_outputs = 0, n_inputs = 0;
+  const formats::SourceActivations said(plan.source.config(), plan.source.dialect(),
+                                        plan.source.description());
+  for (const PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    if (!is_quantized(tensor.encoding.scheme) || planned.action == Action::kCopy ||
+        planned.action == Action::kDrop)
+      continue;
+    converted.insert(formats::module_name(tensor.name));
+    if (tensor.encoding.stored.has(formats::Part::kOutputScale)) ++n_outputs;
+    const bool has_unused =
+        planned.action == Action::kRewrap && !planned.keeps_input &&
+        tensor.encoding.stored.has(formats::Part::kInputScale) &&
+        said.of(tensor.name, tensor.encoding) == formats::Activations::kWeightOnly;
+    if (has_unused) ++n_inputs;
+  }
+  if (n_outputs > 0)
+    plan.warnings.push_back(
+        fmt::format("{} scale(s) of quantized outputs are left out: only a copy of the codes keeps "
+                    "them, and what the config says of them",
+                    n_outputs));
+  if (n_inputs > 0)
+    plan.warnings.push_back(
+        fmt::format("{} stored scale(s) of inputs are left out: the source says that activations "
+                    "are not quantized (--activations static takes them)",
+                    n_inputs));
+  if (converted.empty()) return;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const std::string_view name = tensor.name, module = name.substr(0, name.rfind('.'));
+    if (planned.action == Action::kDrop || is_quantized(tensor.encoding.scheme) ||
+        name.ends_with(formats::kWeightSuffix) || !converted.contains(module) ||
+        is_parameter(tensor) || any_matches(plan.recipe.allow.unknown_tensor, tensor.name))
+      continue;
+    refusals.add(
+        ErrorCode::kUnknownTensor,
+        fmt::format("is stored next to the codes of '{0}', and its meaning for them is not "
+                    "known (--rule '{0}*=keep' keeps both; --allow 'unknown-tensor={1}' "
+                    "takes it for a parameter of its own)",
+                    module, name),
+        name);
+  }
+}
 
 bool keeps_caches(const Plan& plan) {
   if (plan.is_whole_copy) return true;

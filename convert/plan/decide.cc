@@ -82,6 +82,7 @@ class Decider {
       plan_.warnings.push_back(std::move(text));
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
     drop_cache_scales(plan_);
+    settle_words_of_codes(plan_, refusals_);
     refuse_what_no_engine_loads(plan_, refusals_);
     refusals_.throw_if_any();
     set_released_scales(plan_, released_, refusals_);
@@ -279,14 +280,20 @@ class Decider {
                                              wanted) != nullptr;
   }
 
+  // Whether scales of activations are stored that the source's files say are not quantized.
+  bool has_unused_inputs(const LogicalTensor& tensor) {
+    return tensor.encoding.stored.has(Part::kInputScale) &&
+           said().of(tensor.name, tensor.encoding) == Activations::kWeightOnly;
+  }
+
   // The row for codes that are kept with the scales of their activations; null: the source has
   // none, or the dialect no place for them, or the recipe asks for others or none.
-  const StorageRow* row_of_kept_inputs(const PlannedTensor& planned,
-                                       const LogicalTensor& tensor) const {
+  const StorageRow* row_of_kept_inputs(const PlannedTensor& planned, const LogicalTensor& tensor) {
     const Choices& choices = recipe_.choices;
     const bool takes_stored = !choices.input_scale && choices.activation_scales == nullptr &&
                               choices.activations == Activations::kStatic;
     if (planned.action != Action::kRewrap || (choices.activations && !takes_stored)) return nullptr;
+    if (!takes_stored && has_unused_inputs(tensor)) return nullptr;
     const auto keeps_all = [&](const StorageRow& row) {
       return !row.is_kept_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
     };
@@ -296,10 +303,11 @@ class Decider {
     return nullptr;
   }
 
-  // The row for codes of a dialect that is only read, with the activations that its files say;
-  // null: there is none. No engine loads INT8 without quantized activations.
+  // The row for codes of a dialect that is only read, or with unused scales of activations, with
+  // the activations that its files say; null: there is none. No engine loads INT8 without quantized
+  // activations.
   const StorageRow* said_row(const PlannedTensor& planned, const LogicalTensor& tensor) {
-    if (!source_.dialect().is_read_only) return nullptr;
+    if (!source_.dialect().is_read_only && !has_unused_inputs(tensor)) return nullptr;
     const Activations activations = said().of(tensor.name, tensor.encoding);
     const bool is_int8 = formats::scheme_facts(planned.to).code == formats::CodeKind::kInt8;
     const bool is_possible = activations != Activations::kStatic &&

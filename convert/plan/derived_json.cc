@@ -174,7 +174,7 @@ formats::ModelConfig without_block(formats::ModelConfig config) {
   Json raw = *config.raw;
   if (raw.is_object()) formats::set_quantization_block(config, raw, Json());
   Json keys = *config.text.keys;
-  if (keys.is_object()) keys.erase("quantization_config");
+  if (keys.is_object()) formats::set_quantization_block(config, keys, Json());
   config.raw = std::move(raw);
   config.text.keys = std::move(keys);
   return config;

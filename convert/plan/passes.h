@@ -166,6 +166,11 @@ class Refusals {
 /// sorted.
 std::vector<std::string> modules_left_plain(const Plan& plan);
 
+/// Judges stored words about quantization that go with codes and are no part of the values. Scales
+/// of outputs, and of inputs that the source says are not quantized, are left out with a warning
+/// where the codes are not copied; tensors of unknown meaning next to such codes are refused.
+void settle_words_of_codes(Plan& plan, Refusals& refusals);
+
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with
 /// another number of experts, unless they are left out.
 void require_sound_mtp(const Plan& plan, Refusals& refusals);

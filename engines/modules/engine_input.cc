@@ -70,6 +70,9 @@ EngineInput::EngineInput(const Checkpoint& checkpoint)
       activations(activations_of(checkpoint)),
       modules(find_modules(checkpoint)) {
   if (!quantization->is_object()) quantization = nullptr;
+  has_older_key =
+      quantization != nullptr &&
+      quantization == &formats::json_member(*checkpoint.config().raw, "compression_config");
   if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
     groups.emplace(*quantization, &group_faults);
   const Json& description = checkpoint.description();

@@ -42,6 +42,8 @@ struct EngineInput {
 
   /// `quantization_config` of config.json, or null when there is none or it is no object.
   const Json* quantization;
+  /// It is called `compression_config`.
+  bool has_older_key = false;
   std::vector<std::string> group_faults;  ///< what `groups` could not read
   /// The groups of compressed-tensors, where there is a quantization_config.
   std::optional<formats::ConfigGroups> groups;

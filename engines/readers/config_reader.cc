@@ -119,6 +119,9 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const BuiltModule& built = built_.modules()[built_.module_of(layer)];
   if (!refusal_.empty()) return refused(refusal_);
   if (!silence_.empty()) return plain(silence_);
+  const bool reads_older_key =
+      engine_ == Engine::kVllm || engine_ == Engine::kSglang || engine_ == Engine::kVllmAscend;
+  if (facts_.has_older_key && !reads_older_key) return plain("compression_config is not read");
   if (transformers_) return by_transformers(layer);
   // SGLang builds every router without a config: models/qwen3_moe.py, models/qwen2_moe.py.
   const Role role = role_of(*module.tensor);

@@ -135,7 +135,8 @@ RopeConfig read_rope(const ConfigKeys& keys) {
 }
 
 std::optional<QuantizationConfig> read_quantization(const ConfigKeys& keys) {
-  const std::optional<JsonFields> section = keys.fields().optional_child("quantization_config");
+  std::optional<JsonFields> section = keys.fields().optional_child("quantization_config");
+  if (!section) section = keys.fields().optional_child("compression_config");
   if (!section) return std::nullopt;
   QuantizationConfig result;
   result.quant_method = section->text("quant_method", "");

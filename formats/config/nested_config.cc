@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "formats/config/keys.h"
 #include "formats/json/json.h"
 
@@ -13,6 +15,11 @@ namespace {
 constexpr std::array<std::string_view, 4> kTextKeys = {
     "text_config", "llm_config", "language_config", "thinker_config.text_config"};
 constexpr const char* kQuantization = "quantization_config";
+// Other words for such a block. Engines look under the first, at the top, where there is no
+// quantization_config; MLX writes the second next to one.
+constexpr const char* kCompression = "compression_config";
+constexpr std::array<std::string_view, 4> kOtherBlocks = {kCompression, "quantization",
+                                                          "quant_config", "quantize_config"};
 
 // Whole models whose releases have the block among the text model's keys. Engines look at the top
 // first, then there.
@@ -27,6 +34,37 @@ Json& section_at(std::string_view key, Json& document) {
     rest.remove_prefix(std::min(dot + 1, rest.size()));
   }
   return *section;
+}
+
+bool is_block(std::string_view key, const Json& value) {
+  if (!value.is_object()) return false;
+  if (key == kQuantization) return true;
+  // The same words may be about something else, as a codec's quantization.
+  return std::ranges::find(kOtherBlocks, key) != kOtherBlocks.end() &&
+         std::ranges::any_of(std::array{"quant_method", "bits", "w_bit", "quant_algo",
+                                        "config_groups", "group_size"},
+                             [&](const char* word) { return value.contains(word); });
+}
+
+void find_blocks(const Json& object, const std::string& path, std::vector<std::string>& places) {
+  if (!object.is_object()) return;
+  for (const auto& [key, value] : object.items()) {
+    const std::string place = path.empty() ? key : fmt::format("{}.{}", path, key);
+    if (is_block(key, value)) {
+      places.push_back(place);
+    } else if (key.find('.') == std::string::npos) {
+      find_blocks(value, place, places);
+    }
+  }
+}
+
+void erase_at(const std::string& place, Json& document) {
+  const std::size_t dot = place.rfind('.');
+  if (dot == std::string::npos) {
+    document.erase(place);
+  } else {
+    section_at(place.substr(0, dot), document).erase(place.substr(dot + 1));
+  }
 }
 
 }  // namespace
@@ -86,7 +124,8 @@ Json& text_section(Json& document) {
 }
 
 const Json& quantization_block(const ModelConfig& config) {
-  return json_member(text_keys(config), kQuantization);
+  const Json& block = json_member(text_keys(config), kQuantization);
+  return block.is_null() ? json_member(*config.raw, kCompression) : block;
 }
 
 const Json& quantization_block(const Json& document) {
@@ -94,18 +133,28 @@ const Json& quantization_block(const Json& document) {
   if (!on_top.is_null()) return on_top;
   for (const std::string_view key : kTextKeys) {
     const Json& text = text_object(document, key);
-    if (text.is_object()) return json_member(text, kQuantization);
+    if (text.is_object() && !json_member(text, kQuantization).is_null())
+      return json_member(text, kQuantization);
   }
-  return json_member(document, kQuantization);  // null
+  return json_member(document, kCompression);
+}
+
+std::vector<std::string> quantization_blocks(const Json& document) {
+  std::vector<std::string> places;
+  find_blocks(document, "", places);
+  return places;
 }
 
 void set_quantization_block(const ModelConfig& config, Json& document, Json block) {
-  const bool has_text = !config.text.key.empty();
-  const bool is_in_text = has_text && config.text.holds_quantization;
-  // A second one would speak of the source.
-  if (block.is_null() || is_in_text) document.erase(kQuantization);
-  if (has_text && (block.is_null() || !is_in_text))
-    text_section(config, document).erase(kQuantization);
+  const bool is_in_text = !config.text.key.empty() && config.text.holds_quantization;
+  const std::string place =
+      is_in_text ? fmt::format("{}.{}", config.text.key, kQuantization) : kQuantization;
+  const std::vector<std::string> places = quantization_blocks(document);
+  // The block of the source stays where it is. A second one would speak of the source.
+  if (places.size() == 1 && !block.is_null() && block == quantization_block(document)) return;
+  for (const std::string& other : places) {
+    if (other != place || block.is_null()) erase_at(other, document);
+  }
   if (block.is_null()) return;
   (is_in_text ? text_section(config, document) : document)[kQuantization] = std::move(block);
 }

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/config/model_config.h"
 
@@ -29,12 +31,17 @@ Json& text_section(const ModelConfig& config, Json& document);
 /// The same of a whole config.json; `document` itself where its model is not nested.
 Json& text_section(Json& document);
 
-/// `quantization_config`, at any place; null without one.
+/// `quantization_config`, at any place, else `compression_config`, as engines look for it; null
+/// without one.
 const Json& quantization_block(const ModelConfig& config);
 /// The same for a document without a typed view.
 const Json& quantization_block(const Json& document);
 
-/// Puts `block` where the loader of the model looks; null removes it.
+/// The places of all objects that describe a quantization, whoever reads them: paths of keys with
+/// dots, as `vision_config.quantization_config`, in the order of the document.
+std::vector<std::string> quantization_blocks(const Json& document);
+
+/// Puts `block` where the loader of the model looks, and removes all others; null removes all.
 void set_quantization_block(const ModelConfig& config, Json& document, Json block);
 
 }  // namespace ingot::formats

@@ -178,4 +178,12 @@ bool has_zero_zero_points(const ModelConfig& config) {
   return is_symmetric;
 }
 
+bool is_tool_description(std::string_view path) {
+  constexpr std::array<std::string_view, 3> kNames = {"quantize_config.json", "quant_config.json",
+                                                      "quantization_config.json"};
+  constexpr std::string_view kModelslimStem = "quant_model_description";
+  return std::ranges::find(kNames, path) != kNames.end() ||
+         (path.starts_with(kModelslimStem) && path.ends_with(".json"));
+}
+
 }  // namespace ingot::formats

@@ -37,4 +37,8 @@ bool has_zero_points(const ModelConfig& config, std::string_view weight);
 /// Whether Quark's config says that integers have no zero points: those that are stored are zeros.
 bool has_zero_zero_points(const ModelConfig& config);
 
+/// Whether a file next to the weights has the settings of a tool that quantized them, as AutoGPTQ,
+/// AutoAWQ, AutoRound and msmodelslim write them: without the codes it speaks of nothing.
+bool is_tool_description(std::string_view path);
+
 }  // namespace ingot::formats

@@ -368,7 +368,8 @@ class Recogniser {
       const PartFacts& facts = part_facts(part);
       // Packed INT8, formats/relaid/relaid_codes.h.
       const bool is_mark = part == Part::kDimensions && scheme.code == CodeKind::kInt8;
-      if (part != Part::kInputScale && !is_mark && !is_part_of(scheme.id, part)) {
+      const bool is_of_any = part == Part::kInputScale || part == Part::kOutputScale;
+      if (!is_of_any && !is_mark && !is_part_of(scheme.id, part)) {
         refuse(
             index, ErrorCode::kUnsupported,
             fmt::format("is {}, which a weight in {} does not have", facts.meaning, scheme.name));

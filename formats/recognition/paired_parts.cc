@@ -1,13 +1,16 @@
 #include "formats/recognition/paired_parts.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "formats/config/nested_config.h"
 #include "formats/container/other_float8.h"
 #include "formats/dialect/other_tools.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 
@@ -17,12 +20,28 @@ namespace {
 constexpr DTypeSet kCodes =
     kOtherFloat8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
 
+/// Whether the config says that the outputs of weights are quantized. Otherwise an output scale is
+/// that of a cache: compressed-tensors and Quark store those of keys and values so, too.
+bool quantizes_outputs(const ModelConfig& config) {
+  const Json& block = quantization_block(config);
+  if (!json_member(block, "kv_cache_scheme").is_null()) return false;
+  const auto has = [](const Json& group, const char* outputs, const char* weights) {
+    return json_member(group, outputs).is_object() && json_member(group, weights).is_object();
+  };
+  const Json& groups = json_member(block, "config_groups");
+  return has(json_member(block, "global_quant_config"), "output_tensors", "weight") ||
+         (groups.is_object() && std::ranges::any_of(groups, [&](const Json& group) {
+            return has(group, "output_activations", "weights");
+          }));
+}
+
 class Pairing {
  public:
   Pairing(const RecognitionInput& input, ErrorList& faults)
       : input_(input),
         faults_(faults),
         has_zero_zero_points_(has_zero_zero_points(input.config)),
+        quantizes_outputs_(quantizes_outputs(input.config)),
         paired_{.found = std::vector<FoundParts>(input.stored.size()),
                 .is_part = std::vector<bool>(input.stored.size(), false)} {}
 
@@ -61,6 +80,7 @@ class Pairing {
     for (const PartNaming& naming : part_namings()) {
       if (!tensor.name.ends_with(naming.suffix) || tensor.name.size() == naming.suffix.size())
         continue;
+      if (naming.part == Part::kOutputScale && !quantizes_outputs_) continue;
       const auto stem =
           std::string_view(tensor.name).substr(0, tensor.name.size() - naming.suffix.size());
       const auto weight = find_weight(stem, naming);
@@ -122,6 +142,7 @@ class Pairing {
   const RecognitionInput& input_;
   ErrorList& faults_;
   bool has_zero_zero_points_;  // those that integers have are zeros
+  bool quantizes_outputs_;     // else output scales are those of a cache
   PairedParts paired_;
 };
 

@@ -56,6 +56,7 @@ std::vector<PartNaming> collect() {
                 .reach = ScaleReach::kBlock});
   // Quark's.
   add(namings, {.suffix = ".input_zero_point", .part = Part::kInputOffset});
+  add(namings, {.suffix = ".output_scale", .part = Part::kOutputScale});
   std::stable_sort(namings.begin(), namings.end(), [](const PartNaming& a, const PartNaming& b) {
     return a.suffix.size() > b.suffix.size();
   });

@@ -28,6 +28,7 @@ constexpr std::array kPartFacts = {
     PartFacts{Part::kGroupOrder, "an order of groups", {DType::kI32}, PartExtent::kPerColumn},
     PartFacts{
         Part::kDimensions, "a weight shape", {DType::kI32, DType::kI64}, PartExtent::kDimensions},
+    PartFacts{Part::kOutputScale, "an output scale", kReal, PartExtent::kOne},
 };
 
 constexpr std::array kSchemes = {
@@ -161,7 +162,7 @@ constexpr std::array kSchemes = {
 };
 
 static_assert(rows_match_enum(kSchemes, &SchemeFacts::id, SchemeId::kRaw));
-static_assert(rows_match_enum(kPartFacts, &PartFacts::part, Part::kDimensions) &&
+static_assert(rows_match_enum(kPartFacts, &PartFacts::part, Part::kOutputScale) &&
               kPartFacts.size() == kMaxParts);
 
 }  // namespace

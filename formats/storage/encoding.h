@@ -49,8 +49,10 @@ enum class Part : std::uint8_t {
   kZeroPoint,    ///< INT4: the code that means zero, per group
   kGroupOrder,   ///< INT4: the group of each column, where groups are no runs of columns
   kDimensions,   ///< INT4: rows and columns of the weight
+  kOutputScale,  ///< of statically quantized outputs: kept with the codes or left out, never
+                 ///< written
 };
-inline constexpr std::size_t kMaxParts = 11;
+inline constexpr std::size_t kMaxParts = 12;
 
 /// How many numbers a part other than codes and scales has.
 enum class PartExtent : std::uint8_t {

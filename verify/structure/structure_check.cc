@@ -20,6 +20,7 @@
 #include "formats/checkpoint/stored_head.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "shard/join/rank_directories.h"
@@ -132,6 +133,8 @@ class SourceSideFiles {
       if (has_own_card && path == kCard) continue;
       const auto at = here.find(path);
       if (at == here.end()) {
+        // It says how the source's codes were made.
+        if (formats::is_tool_description(path)) continue;
         tell(path, ErrorCode::kNotFound, "is missing: the source has it (copy it from there)");
       } else if (at->second != n_bytes) {
         tell(path, ErrorCode::kMismatch,

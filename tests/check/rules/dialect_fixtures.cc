@@ -431,6 +431,10 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"quantized.cache-scale-use", kUnsupported, kInt8,
        [](auto& c) { c.put_floats(kAttention + "k_scale", {1}, 0.5F); }},
       {"quantized.known-keys", kUnsupported, kInt8, in_quantization({{"/surprise", 1}})},
+      {"quantized.one-block", kDuplicate, kInt8,
+       in_config({{"/compression_config", {{"quant_method", "compressed-tensors"}}}})},
+      {"quantized.one-block", kDuplicate, kInt8,
+       in_config({{"/vision_config", {{"quantization_config", {{"quant_method", "fp8"}}}}}})},
   };
 }
 
