@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -46,27 +46,55 @@ struct Range {
   }
 };
 
-// Whether a tensor is a parameter of its own, by its role in the family or its name.
+// Whether the family says that a tensor is a parameter.
 bool is_parameter(const LogicalTensor& tensor) {
   const formats::Role role = formats::role_of(tensor);
   const bool is_known = role != formats::Role::kOther && role != formats::Role::kUnknown &&
                         role != formats::Role::kOtherModality;
-  return is_known || formats::is_cache_scale(tensor.rule) || tensor.name.ends_with(".bias");
+  return is_known || formats::is_cache_scale(tensor.rule);
+}
+
+bool has_any(std::string_view name, std::initializer_list<std::string_view> words) {
+  return std::ranges::any_of(
+      words, [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+}
+
+// Modules whose numbers are written in another way, and whether they are codes in the source.
+using ConvertedModules = std::map<std::string_view, bool>;
+
+// The module that a tensor without a meaning of its own says something of; empty: none. Anything
+// next to codes but a bias does, next to plain weights what is called as scales and ranges are.
+std::string_view module_told_of(std::string_view name, const ConvertedModules& converted) {
+  for (std::size_t dot = name.rfind('.'); dot != std::string_view::npos && dot != 0;
+       dot = name.rfind('.', dot - 1)) {
+    const auto module = converted.find(name.substr(0, dot));
+    if (module == converted.end()) continue;
+    const std::string_view rest = name.substr(dot + 1);
+    if (rest == "bias" || rest == "weight") return {};
+    const bool is_deep = rest.find('.') != std::string_view::npos;
+    const bool tells =
+        is_deep ? has_any(rest, {"quantizer", "observer", "fake_quant"})
+                : module->second || has_any(rest, {"scale", "zero_point", "amax", "amin", "smooth",
+                                                   "_max", "_min", "quant", "observer"});
+    return tells ? module->first : std::string_view();
+  }
+  return {};
 }
 
 }  // namespace
 
 void settle_words_of_codes(Plan& plan, Refusals& refusals) {
-  std::set<std::string_view> converted;  // modules whose codes are not copied
+  ConvertedModules converted;
   std::size_t n_outputs = 0, n_inputs = 0;
   const formats::SourceActivations said(plan.source.config(), plan.source.dialect(),
                                         plan.source.description());
   for (const PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
-    if (!is_quantized(tensor.encoding.scheme) || planned.action == Action::kCopy ||
-        planned.action == Action::kDrop)
+    const bool has_codes = is_quantized(tensor.encoding.scheme);
+    if (planned.action == Action::kCopy || planned.action == Action::kDrop ||
+        !(has_codes || planned.action == Action::kQuantize))
       continue;
-    converted.insert(formats::module_name(tensor.name));
+    converted.emplace(formats::module_name(tensor.name), has_codes);
     if (tensor.encoding.stored.has(formats::Part::kOutputScale)) ++n_outputs;
     const bool has_unused =
         planned.action == Action::kRewrap && !planned.keeps_input &&
@@ -87,18 +115,18 @@ void settle_words_of_codes(Plan& plan, Refusals& refusals) {
   if (converted.empty()) return;
   for (const PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
-    const std::string_view name = tensor.name, module = name.substr(0, name.rfind('.'));
     if (planned.action == Action::kDrop || is_quantized(tensor.encoding.scheme) ||
-        name.ends_with(formats::kWeightSuffix) || !converted.contains(module) ||
         is_parameter(tensor) || any_matches(plan.recipe.allow.unknown_tensor, tensor.name))
       continue;
+    const std::string_view module = module_told_of(tensor.name, converted);
+    if (module.empty()) continue;
     refusals.add(
         ErrorCode::kUnknownTensor,
-        fmt::format("is stored next to the codes of '{0}', and its meaning for them is not "
-                    "known (--rule '{0}*=keep' keeps both; --allow 'unknown-tensor={1}' "
-                    "takes it for a parameter of its own)",
-                    module, name),
-        name);
+        fmt::format("says something of the numbers of '{0}', and its meaning for others is not "
+                    "known (--rule '{0}*=keep' keeps both; --allow 'unknown-tensor={1}' takes it "
+                    "for a parameter of its own)",
+                    module, tensor.name),
+        tensor.name);
   }
 }
 

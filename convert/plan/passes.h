@@ -168,7 +168,8 @@ std::vector<std::string> modules_left_plain(const Plan& plan);
 
 /// Judges stored words about quantization that go with codes and are no part of the values. Scales
 /// of outputs, and of inputs that the source says are not quantized, are left out with a warning
-/// where the codes are not copied; tensors of unknown meaning next to such codes are refused.
+/// where the codes are not copied; tensors of unknown meaning next to such codes, and
+/// scales and ranges next to plain weights that are quantized, are refused.
 void settle_words_of_codes(Plan& plan, Refusals& refusals);
 
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with

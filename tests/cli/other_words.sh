@@ -86,6 +86,10 @@ made unknown '
 put("model.layers.1.self_attn.o_proj.smooth_factor", "F32", [1], struct.pack("<f", 2))' --to fp8-channel
 expect 0 "" "$ingot" convert "$work/unknown" "$work/unknown-copy" --family generic --max-shard-size 1GB
 expect 2 "o_proj.smooth_factor" "$ingot" convert "$work/unknown" "$work/none" --family generic --to bf16
-expect 2 "its meaning for them is not known" "$ingot" convert "$work/unknown" "$work/none" --family generic --to bf16
+expect 2 "its meaning for others is not known" "$ingot" convert "$work/unknown" "$work/none" --to bf16
 expect 0 "" "$ingot" convert "$work/unknown" "$work/taken" --family generic --to bf16 --allow "unknown-tensor=*.smooth_factor"
+made ranges '
+put("model.layers.1.self_attn.o_proj.input_quantizer._amax", "F32", [], struct.pack("<f", 2))' --to bf16
+expect 0 "" "$ingot" convert "$work/ranges" "$work/ranges-f16" --to f16
+expect 2 "input_quantizer._amax" "$ingot" convert "$work/ranges" "$work/none" --to fp8-channel
 finish
