@@ -135,24 +135,51 @@ bool has_experts(const WrittenGroups& written, std::uint32_t cls) {
   });
 }
 
+/// SGLang knows one size of blocks: that of the group whose target is `Linear`. It asks for it
+/// where it joins weights, and for kv_b_proj in FP8 or INT8, whatever that one's own group says.
+constexpr std::string_view kLinear = "Linear";
+
+/// The class that gets this target, so that it takes in what no other group and no entry of the
+/// ignore list names; 0: none. In a mixture that of FP8 in blocks, unless kv_b_proj has 8 bits
+/// without blocks.
+std::uint32_t class_of_linears(const WrittenModel& model, const WrittenGroups& written) {
+  if (written.groups.size() == 1) return 1;
+  const bool has_other_kv_b = std::ranges::any_of(model.tensors, [](const WrittenTensor& tensor) {
+    const bool has_bytes = tensor.scheme == SchemeId::kFp8Channel ||
+                           tensor.scheme == SchemeId::kFp8Tensor ||
+                           tensor.scheme == SchemeId::kInt8Channel;
+    return has_bytes && tensor.rule != nullptr && tensor.rule->role == Role::kKvbProj;
+  });
+  const auto group =
+      std::ranges::find(written.groups, SchemeId::kFp8Block, &QuantizationGroup::scheme);
+  if (has_other_kv_b || group == written.groups.end()) return 0;
+  return static_cast<std::uint32_t>(group - written.groups.begin()) + 1;
+}
+
 /// The classes of quantized modules, that of the routed experts first: transformers takes the first
-/// group with an expression that has this word for theirs.
-std::vector<std::uint32_t> ordered_classes(const WrittenGroups& written) {
+/// group with an expression that has this word for theirs. The one that takes in the rest is the
+/// last in a mixture: compressed-tensors' own converter asks group by group.
+std::vector<std::uint32_t> ordered_classes(const WrittenGroups& written, std::uint32_t of_linears) {
   std::vector<std::uint32_t> classes(written.groups.size());
   std::iota(classes.begin(), classes.end(), 1U);
-  std::stable_partition(classes.begin(), classes.end(),
+  const auto rest = std::stable_partition(classes.begin(), classes.end(),
+                                          [&](std::uint32_t cls) { return cls != of_linears; });
+  std::stable_partition(classes.begin(), rest,
                         [&](std::uint32_t cls) { return has_experts(written, cls); });
   return classes;
 }
 
-Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
+Json derived_block(const WrittenModel& model, WrittenGroups written) {
+  const bool is_mixed = written.groups.size() > 1;
+  const std::uint32_t of_linears = class_of_linears(model, written);
+  // SGLang and vLLM 0.25 ask for the class before the parts of a joined module.
+  if (is_mixed && of_linears != 0)
+    std::ranges::copy(joined_modules(written.modules), std::back_inserter(written.modules));
   const auto patterns = [&](std::uint32_t cls) {
     return module_patterns(written.modules, cls, model.source.num_hidden_layers,
                            PatternSyntax::kRegex);
   };
-  // "Linear" takes in every linear layer that the ignore list does not name.
-  const bool is_mixed = written.groups.size() > 1;
-  const std::vector<std::uint32_t> classes = ordered_classes(written);
+  const std::vector<std::uint32_t> classes = ordered_classes(written, of_linears);
   const SchemeId first = written.groups[classes.front() - 1].scheme;
   const bool is_int4 = first == SchemeId::kInt4Group && has_experts(written, classes.front());
   std::string_view format = format_of(first);
@@ -161,15 +188,19 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
     const QuantizationGroup& group = written.groups[cls - 1];
     // SGLang reads INT4 experts only by the format of the whole.
     if (format_of(group.scheme) != format && !is_int4) format = "mixed-precision";
-    std::vector<std::string> targets =
-        is_mixed ? of_projections(patterns(cls), written, cls) : std::vector<std::string>{"Linear"};
+    std::vector<std::string> targets = cls == of_linears
+                                           ? std::vector<std::string>{std::string(kLinear)}
+                                           : of_projections(patterns(cls), written, cls);
     name_heads(model, group, targets);
     groups[fmt::format("group_{}", groups.size())] = config_group(group, targets);
   }
   std::vector<std::string> ignored = patterns(0);
-  // Packed codes have a name that plain weights do not share.
-  const StorageRow* row = find_storage(kCompressedTensorsDialect, written.groups.front().scheme);
-  if (!is_mixed && row->parts.front().suffix == kWeightSuffix) ignore_all_plain(model, ignored);
+  if (of_linears != 0) {
+    // Packed codes have a name that plain weights do not share.
+    const SchemeId scheme = written.groups[of_linears - 1].scheme;
+    const StorageRow* row = find_storage(kCompressedTensorsDialect, scheme);
+    if (row->parts.front().suffix == kWeightSuffix) ignore_all_plain(model, ignored);
+  }
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
@@ -194,7 +225,13 @@ bool is_int8(const WrittenModel& model) {
 
 /// True if the source's block gives the right form for every quantized module, and gives no plain
 /// module a form that is never written here (packed codes of 8 bits).
-bool describes(const ConfigGroups& source, const WrittenGroups& written) {
+bool describes(const ConfigGroups& source, const WrittenModel& model,
+               const WrittenGroups& written) {
+  const std::uint32_t cls = class_of_linears(model, written);
+  const ConfigGroup* linears = source.exact_target(kLinear);
+  if (cls != 0 && written.groups[cls - 1].scheme == SchemeId::kFp8Block &&
+      (linears == nullptr || linears->scheme != SchemeId::kFp8Block))
+    return false;  // SGLang would miss the size of blocks
   return std::ranges::all_of(written.modules, [&](const ClassedModule& module) {
     if (module.cls != 0) return source.group_of(module.name) == written.groups[module.cls - 1];
     const ConfigGroup* group = source.stored_group(module.name);
@@ -214,7 +251,7 @@ Json compressed_block(const WrittenModel& whole) {
   const Json* kept = source_block(model.source, kCompressedTensorsDialect);
   if (kept == nullptr) return derived_block(model, written);
   const ConfigGroups source(*kept);
-  if (!describes(source, written)) return derived_block(model, written);
+  if (!describes(source, model, written)) return derived_block(model, written);
   std::vector<std::string> plain = silent_modules(model.tensors, kCompressedTensorsDialect);
   plain.erase(std::remove_if(plain.begin(), plain.end(),
                              [&](const std::string& module) { return !source.group_of(module); }),

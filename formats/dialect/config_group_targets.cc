@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "formats/base/words.h"
@@ -145,6 +147,20 @@ const ConfigGroup* ConfigGroups::class_target(std::string_view name) const {
 const ConfigGroup* ConfigGroups::exact_target(std::string_view text) const {
   const auto place = targets_.places.find(std::string(text));
   return place == targets_.places.end() ? nullptr : &groups_[targets_.groups[place->second]];
+}
+
+std::vector<ClassedModule> joined_modules(std::span<const ClassedModule> modules) {
+  std::map<std::string, std::set<std::uint32_t>> classes_of;
+  for (const ClassedModule& module : modules) {
+    if (!experts_of(module.name).empty()) continue;
+    for (std::string& whole : fused_modules(module.name))
+      classes_of[std::move(whole)].insert(module.cls);
+  }
+  std::vector<ClassedModule> joined;
+  for (const auto& [name, classes] : classes_of) {
+    if (classes.size() == 1) joined.push_back({.name = name, .cls = *classes.begin()});
+  }
+  return joined;
 }
 
 std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module) const {

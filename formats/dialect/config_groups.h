@@ -127,6 +127,10 @@ class ConfigGroups {
   bool has_unknown_classes_ = false;
 };
 
+/// The modules that engines join of linear layers (`qkv_proj`), where all of these are of one
+/// class; not those of routed experts.
+std::vector<ClassedModule> joined_modules(std::span<const ClassedModule> modules);
+
 /// Keys in a group and in the arguments in it that compressed-tensors does not define, and so
 /// refuses; with the object that has each (`config_groups.group_0.weights`).
 std::vector<std::pair<std::string, std::string>> unknown_keys(const ConfigGroup& group);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/pattern.h"
+#include "formats/dialect/config_groups.h"
 #include "formats/dialect/source_activations.h"
 #include "tests/formats/dialect/written_block.h"
 #include "tests/support/expect_error.h"
@@ -146,9 +147,10 @@ TEST(QuantizationConfig, CompressedTensorsIsUnderstoodAndKept) {
 }
 
 TEST(QuantizationConfig, CompressedTensorsHoldsMixtures) {
+  const WrittenTensor channel = tensor(kUpName, SchemeId::kFp8Channel, &kQuantizedRule);
   const WrittenTensor fp4 =
       tensor(kDownName, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
-  const Json block = derived("compressed-tensors", config_with(""), {kUp, fp4, kHead});
+  const Json block = derived("compressed-tensors", config_with(""), {channel, fp4, kHead});
   EXPECT_EQ(block["format"], "mixed-precision");
   const Json& groups = block["config_groups"];
   ASSERT_EQ(groups.size(), 2U);
@@ -157,6 +159,67 @@ TEST(QuantizationConfig, CompressedTensorsHoldsMixtures) {
   EXPECT_EQ(groups["group_1"]["format"], "nvfp4-pack-quantized");
   EXPECT_EQ(groups["group_1"]["targets"], Json::array({R"(re:.*\.mlp\.down_proj$)"}));
   EXPECT_EQ(block["ignore"], Json::array({"lm_head"}));
+}
+
+// SGLang 0.5.23 reads the size of blocks only from the target `Linear`, and compressed-tensors' own
+// converter asks group by group.
+TEST(QuantizationConfig, CompressedTensorsTargetsLinearForBlocks) {
+  const WrittenTensor fp4 =
+      tensor(kDownName, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
+  const Json block = derived("compressed-tensors", config_with(""), {kUp, fp4, kHead, kNorm});
+  const Json& groups = block["config_groups"];
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups["group_0"]["targets"], Json::array({R"(re:.*\.mlp\.down_proj$)"}));
+  EXPECT_EQ(groups["group_1"]["targets"], Json::array({"Linear"}));
+  EXPECT_EQ(groups["group_1"]["weights"]["block_structure"], Json::array({128, 128}));
+  EXPECT_EQ(block["ignore"], Json::array({"lm_head", R"(re:.*norm$)"})) << "Linear takes in more";
+}
+
+// SGLang asks for the class `Linear` before the parts of a joined module.
+TEST(QuantizationConfig, CompressedTensorsNamesJoinedModulesBesideLinear) {
+  const auto fp4 = [](std::string_view name) {
+    return tensor(name, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
+  };
+  const WrittenTensor plain_q =
+      tensor("model.layers.0.self_attn.q_proj.weight", SchemeId::kBf16, &kQuantizedRule);
+  const WrittenTensor plain_k =
+      tensor("model.layers.0.self_attn.k_proj.weight", SchemeId::kBf16, &kQuantizedRule);
+  const Json block = derived(
+      "compressed-tensors", config_with(""),
+      {kDown, fp4("model.layers.0.mlp.gate_proj.weight"), fp4(kUpName), plain_q, plain_k,
+       tensor("model.layers.0.self_attn.o_proj.weight", SchemeId::kFp8Block, &kQuantizedRule)});
+  const ConfigGroups groups(block);
+  const ConfigGroup* joined = groups.named_target("model.layers.0.mlp.gate_up_proj");
+  ASSERT_NE(joined, nullptr);
+  EXPECT_EQ(joined->scheme, SchemeId::kNvfp4);
+  EXPECT_TRUE(groups.ignore_matches("model.layers.0.self_attn.qkv_proj"));
+  EXPECT_EQ(groups.named_target("model.layers.0.mlp.down_proj"), nullptr);
+}
+
+// SGLang would take it for one in blocks.
+TEST(QuantizationConfig, CompressedTensorsSparesKvBWithoutBlocks) {
+  constexpr TensorRule kKvB = {.role = Role::kKvbProj, .fp8_by_default = true};
+  const WrittenTensor kv_b =
+      tensor("model.layers.0.self_attn.kv_b_proj.weight", SchemeId::kFp8Channel, &kKvB);
+  const Json block = derived("compressed-tensors", config_with(""), {kUp, kv_b, kHead});
+  EXPECT_EQ(ConfigGroups(block).exact_target("Linear"), nullptr);
+  const WrittenTensor in_blocks =
+      tensor("model.layers.0.self_attn.kv_b_proj.weight", SchemeId::kFp8Block, &kKvB);
+  const WrittenTensor channel = tensor(kDownName, SchemeId::kFp8Channel, &kQuantizedRule);
+  EXPECT_NE(ConfigGroups(derived("compressed-tensors", config_with(""), {in_blocks, channel}))
+                .exact_target("Linear"),
+            nullptr);
+}
+
+TEST(QuantizationConfig, CompressedTensorsReplacesBlocksWithoutLinear) {
+  const WrittenTensor fp4 =
+      tensor(kDownName, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
+  const std::vector<WrittenTensor> written = {kUp, fp4, kHead};
+  const Json now = derived("compressed-tensors", config_with(""), written);
+  Json older = now;
+  older["config_groups"]["group_1"]["targets"] = {R"(re:.*\.mlp\.up_proj$)"};
+  EXPECT_EQ(derived("compressed-tensors", config_with(older.dump()), written).dump(), now.dump());
+  EXPECT_EQ(derived("compressed-tensors", config_with(now.dump()), written).dump(), now.dump());
 }
 
 // transformers takes the first group with an expression that says `experts` for that of experts,
@@ -225,7 +288,8 @@ TEST(ConfigGroupTargets, EnginesAskByTheVeryName) {
             "type": "float", "strategy": "channel"}}},
       "ignore": ["re:.*gate_up_proj$", "model.layers.1.mlp.experts"]})");
   const ConfigGroups groups(block);
-  for (const char* part : {"model.layers.0.self_attn.q_proj", "model.layers.0.mlp.experts.3.up_proj"})
+  for (const char* part :
+       {"model.layers.0.self_attn.q_proj", "model.layers.0.mlp.experts.3.up_proj"})
     EXPECT_EQ(groups.named_target(part), nullptr) << part;
   EXPECT_EQ(groups.named_target("model.layers.0.self_attn.qkv_proj"), &groups.groups()[0]);
   EXPECT_EQ(groups.named_target("model.layers.0.mlp.experts"), &groups.groups()[0]);
