@@ -82,6 +82,17 @@ void silent_module(const RuleInput& input) {
       });
 }
 
+void block_target(const RuleInput& input) {
+  if (input.checkpoint.slicing() != nullptr) return;
+  for_each_misread(input, Engine::kSglang, std::mem_fn(&LinearModule::is_quantized),
+                   [&](const LinearModule& module, const Belief& belief) {
+                     if (belief.because.find("target \"Linear\"") != std::string::npos)
+                       input.report_kind(*module.tensor, kMismatch, "is {}, and {} refuses it: {}",
+                                         facts_of(*module.tensor).name,
+                                         engines::newest(Engine::kSglang).name, belief.because);
+                   });
+}
+
 void head_listed(const RuleInput& input) {
   if (strings_at(input.block(), formats::kModulesToNotConvert).empty()) return;
   const auto is_plain_head = [](const LinearModule& module) {

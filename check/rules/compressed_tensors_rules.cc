@@ -288,6 +288,11 @@ constexpr LoaderRule kCompressedTensorsRows[] = {
      transforms},
     {"ct.joined-scales", kCt, "SGLang", kWarning,
      "scales of q_a_proj and kv_a_proj that are one number have no dimensions", joined_scales},
+    {"ct.block-target", kCt, "SGLang", kWarning,
+     "the group with target Linear has blocks if joined weights or kv_b_proj are FP8 in blocks, "
+     "and "
+     "only then if kv_b_proj has 8 bits without them",
+     block_target},
     {"ct.plain-module", kCt, "all", kError,
      "embedding, head, router, norms, eh_proj and weights_proj are not quantized", plain_module,
      kAnyScheme, false, kIsAllowable},

@@ -216,10 +216,11 @@ bool may_hide_codes(const Checkpoint& checkpoint);
 void plain_module(const RuleInput& input, const LogicalTensor& tensor);
 /// The lists of a config, as one engine or several read them, say of modules what is stored: under
 /// the names that an engine gives them for speculative decoding; of plain ones in DeepSeek's FP8;
-/// of the head; of quantized ones. belief_rules.cc.
+/// of those whose size of blocks SGLang looks for; of the head; of quantized ones. belief_rules.cc.
 template <engines::Engine engine>
 void draft_names(const RuleInput& input);
 void silent_module(const RuleInput& input);
+void block_target(const RuleInput& input);
 void head_listed(const RuleInput& input);
 void ignored_quantized(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.

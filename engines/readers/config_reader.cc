@@ -220,7 +220,33 @@ Belief ConfigReader::by_group(const BuiltModule& module, std::string_view name) 
   if (!group->scheme) return {"unknown scheme", because};
   if (const std::string format = other_format(*group, module); !format.empty())
     return refused(fmt::format("{} with format {}", because, format));
+  if (const std::string_view fault = block_fault(*group, module); !fault.empty())
+    return refused(fmt::format("{} {}", because, fault));
   return quantized(*group->scheme, because);
+}
+
+// SGLang's config has one size of blocks (compressed_tensors.py:273). linear.py:1052 and :1312 ask
+// for it where they join weights, and deepseek_weight_loader.py:650 and :714 for kv_b_proj.
+std::string_view ConfigReader::block_fault(const ConfigGroup& group,
+                                           const BuiltModule& module) const {
+  if (!is_sglang() || module.kind != BuiltModule::Kind::kLinear) return {};
+  const SchemeFacts& scheme = scheme_facts(group.scheme.value());
+  const bool is_block = scheme.id == SchemeId::kFp8Block;
+  const bool is_kv_b = module.name.ends_with(".kv_b_proj");
+  const bool is_joined = module.name.ends_with(".qkv_proj") ||
+                         module.name.ends_with(".gate_up_proj") ||
+                         module.name.ends_with(".in_proj_qkvz");
+  const ConfigGroup* linears = facts_.groups->exact_target("Linear");
+  const bool has_size =
+      linears != nullptr &&
+      !json_member(json_member(*linears->json, "weights"), "block_structure").is_null();
+  if (is_block && (is_joined || is_kv_b) && !has_size)
+    return "without the target \"Linear\", from which it takes the size of blocks (ingot repair "
+           "writes it)";
+  const bool has_bytes = has_e4m3_codes(scheme) || has_int8_codes(scheme);
+  if (is_kv_b && !is_block && has_bytes && has_size)
+    return "and takes it for one in blocks, as the target \"Linear\" is (in blocks too, or plain)";
+  return {};
 }
 
 // vLLM's compressed_tensors.py:860, 872; SGLang's has the same with one word more.

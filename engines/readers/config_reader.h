@@ -70,6 +70,9 @@ class ConfigReader {
   /// The format that a group names and its scheme is not read from, or empty.
   [[nodiscard]] std::string other_format(const formats::ConfigGroup& group,
                                          const BuiltModule& module) const;
+  /// Why SGLang fails at the size of blocks of a module of the group, or empty.
+  [[nodiscard]] std::string_view block_fault(const formats::ConfigGroup& group,
+                                             const BuiltModule& module) const;
   [[nodiscard]] Listed ignored(const BuiltModule& module, std::string_view name) const;
   [[nodiscard]] const formats::ConfigGroup* target(const BuiltModule& module,
                                                    std::string_view name) const;
@@ -94,7 +97,7 @@ class ConfigReader {
   BuiltModules built_;
   std::vector<std::size_t> shared_downs_;  ///< numbers of the modules with that role
   std::string refusal_;
-  std::string silence_;                    ///< why it takes every layer for plain, or empty
+  std::string silence_;  ///< why it takes every layer for plain, or empty
   bool fp4_experts_ = false;
   const char* list_ = nullptr;             ///< the key of DeepSeek's list
   SchemeId method_scheme_{};               ///< by quant_method and block

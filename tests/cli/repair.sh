@@ -40,6 +40,28 @@ cmp -s "$work/mended/ingot.tensors.jsonl.zst" "$work/written/ingot.tensors.jsonl
 expect 0 "of the source, linked or copied" "$ingot" repair "$work/mended" "$work/again"
 cmp -s "$work/mended/config.json" "$work/again/config.json" || fail "a second repair changes the config"
 
+# FP8 in blocks among other schemes as earlier versions wrote it: SGLang finds no size of blocks.
+convert blocks --to nvfp4 --dialect compressed-tensors
+cp "$work/blocks/config.json" "$work/now.json"
+python3 - "$work/blocks/config.json" <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+block = config["quantization_config"]
+old = {"Linear": r"re:.*(self_attn\.\w*proj\w*|wq_b|wk)$"}
+for group in block["config_groups"].values():
+    group["targets"] = [old.get(target, target) for target in group["targets"]]
+block["ignore"].remove("re:.*norm$")
+assert "Linear" not in json.dumps(block)
+json.dump(config, open(sys.argv[1], "w"), indent=2)
+P
+expect 1 'without the target "Linear"' "$ingot" check "$work/blocks" --engine sglang
+expect 0 "ct.block-target" "$ingot" check "$work/blocks"
+expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/blocks" --engine vllm
+expect 0 "2 of 2 weights files stay as they are" "$ingot" repair "$work/blocks" "$work/blocks-mended"
+python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); sys.exit(a != b)' \
+  "$work/now.json" "$work/blocks-mended/config.json" || fail "repair does not write the target Linear"
+expect 0 "SGLang 0.5.23 " "$ingot" check "$work/blocks-mended" --engine sglang
+
 # Engines know FP8 activations with INT4 weights, so they stay; changes are named, value by value.
 convert int4 --to int4 --group-size 32
 say() { # BITS: of activations

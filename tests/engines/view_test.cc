@@ -290,6 +290,39 @@ TEST(EngineView, SglangWantsATargetForEveryLayer) {
   EXPECT_EQ(believed(view_of(edited, Engine::kSglang), kDense + "down_proj"), "refused");
 }
 
+// SGLang 0.5.23, compressed_tensors.py:273. Earlier outputs of ingot have mixtures without it.
+TEST(EngineView, SglangTakesBlocksFromTheTargetLinear) {
+  EditableCheckpoint edited = make_spelled(
+      {"compressed-tensors", formats::SchemeId::kFp8Block, formats::Activations::kDynamic});
+  EXPECT_EQ(disagreements(view_of(edited, Engine::kSglang)), "");
+  quantization(edited)["config_groups"]["group_0"]["targets"] = {"re:.*(proj|wq_b|wk)$",
+                                                                 "re:.*with_mqa$"};
+  EXPECT_EQ(disagreements(view_of(edited, Engine::kVllm)), "");
+  const EngineView view = view_of(edited, Engine::kSglang);
+  EXPECT_EQ(believed(view, kDense + "gate_proj"), "refused");
+  EXPECT_EQ(believed(view, kDense + "down_proj"), "fp8-block") << "joined with nothing";
+  EXPECT_THAT(disagreements(view),
+              ::testing::HasSubstr(".self_attn.kv_b_proj: fp8-block, refused"));
+  Json& groups = quantization(edited)["config_groups"];
+  groups["group_0"]["targets"].push_back("Linear");
+  EXPECT_EQ(disagreements(view_of(edited, Engine::kSglang)), "");
+}
+
+// deepseek_weight_loader.py:650 asks the whole config for the size of its blocks.
+TEST(EngineView, SglangReadsKvBAsTheTargetLinear) {
+  EditableCheckpoint edited = make_channel();
+  Json& groups = quantization(edited)["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  groups["group_0"]["targets"] = {"re:.*(proj|wq_b|wk|with_mqa)$"};
+  groups["group_1"]["targets"] = {"Linear"};
+  EXPECT_EQ(disagreements(view_of(edited, Engine::kSglang)), "");
+  groups["group_1"]["weights"]["strategy"] = "block";
+  groups["group_1"]["weights"]["block_structure"] = {128, 128};
+  const std::string disagreed = disagreements(view_of(edited, Engine::kSglang));
+  EXPECT_THAT(disagreed, ::testing::HasSubstr(".self_attn.kv_b_proj: fp8-channel, refused"));
+  EXPECT_THAT(disagreed, ::testing::Not(::testing::HasSubstr("o_proj")));
+}
+
 TEST(EngineView, RepeatedTargetIsOfTheLastGroup) {
   EditableCheckpoint edited = make_channel();
   Json& groups = quantization(edited)["config_groups"];

@@ -386,6 +386,13 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
          replace_excluded(c, "model.layers.2.mlp.shared_experts*", "lm_head");
          c.config["quantization_config"]["ignore"] = statement(c)["exclude_modules"];
        }},
+      // Outputs of ingot before it wrote this target in mixtures.
+      {"ct.block-target", kMismatch,
+       spelled("compressed-tensors", SchemeId::kFp8Block, Activations::kDynamic),
+       [](auto& c) {
+         quantization(c)["config_groups"]["group_0"]["targets"] = {
+             R"(re:.*\.(self_attn|mlp)\..*(proj|wq_b|wk|with_mqa)$)"};
+       }},
       {"ct.joined-scales", kShapeMismatch,
        spelled("compressed-tensors", SchemeId::kFp8Tensor, Activations::kStatic),
        [](auto& c) { c.at(kAttention + "q_a_proj.input_scale").shape = {1}; }},
