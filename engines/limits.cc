@@ -161,6 +161,9 @@ std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks) {
     case EngineEffect::kGarbageWithout:
       return fmt::format("{}, with which {} computes garbage without {}: {} (or {})", weight,
                          engine, limit.option, limit.reason, limit.instead);
+    case EngineEffect::kRefusedOption:
+      return fmt::format("{}, which {} refuses with {}: {} (right: {})", weight, engine,
+                         limit.option, limit.reason, limit.instead);
     default:
       return limit.option.empty() ? fmt::format("{}, which {} refuses: {} (it loads {})", weight,
                                                 engine, limit.reason, limit.instead)

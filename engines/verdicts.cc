@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engines/modules/fused_shared.h"
 #include "formats/base/error.h"
 #include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
@@ -49,7 +51,9 @@ bool is_limited_as_plain(const Dialect& dialect, const EngineWeight& weight) {
   if (weight.scheme == SchemeId::kRaw) return false;
   return std::ranges::any_of(limits_of_all(dialect, weight), [](const auto& of_engine) {
     const EngineLimit& limit = *of_engine.second;
-    return limit.scheme && !is_quantized(*limit.scheme);
+    const bool is_silent =
+        limit.effect == EngineEffect::kGarbage || limit.effect == EngineEffect::kGarbageWithout;
+    return limit.scheme ? !is_quantized(*limit.scheme) : is_silent;
   });
 }
 
@@ -60,6 +64,44 @@ bool says_powers_of_two(const Checkpoint& checkpoint, const LogicalTensor& tenso
   return parts.has(formats::Part::kScale) &&
          checkpoint.stored()[parts[formats::Part::kScale]].dtype == formats::DType::kF8E8M0;
 }
+
+/// The shared experts that SGLang loads as routed ones.
+class FusedShared {
+ public:
+  FusedShared(const Checkpoint& checkpoint, const EngineInput& input) : input_(input) {
+    if (!input.activations || !fuses_shared_experts(checkpoint, input)) return;
+    const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
+      // Draft models are the user's choice.
+      const bool is_built = tensor.layer && (n_layers == 0 || *tensor.layer < n_layers);
+      if (is_built && tensor.rule != nullptr && is_routed_expert(tensor.rule->role))
+        routed_.try_emplace(*tensor.layer, form_of(tensor));
+    }
+  }
+  /// Whether it is one that is stored otherwise than those of its layer.
+  [[nodiscard]] bool has(const LogicalTensor& tensor) const {
+    if (routed_.empty() || !tensor.layer || tensor.rule == nullptr ||
+        !formats::kSharedExpertRoles.has(tensor.rule->role))
+      return false;
+    const auto routed = routed_.find(*tensor.layer);
+    return routed != routed_.end() && routed->second != form_of(tensor);
+  }
+
+ private:
+  /// Scheme (plain dtypes are one), activations, columns that share a scale, zero points.
+  using Form = std::tuple<SchemeId, Activations, std::uint64_t, bool>;
+  [[nodiscard]] Form form_of(const LogicalTensor& tensor) const {
+    const formats::Encoding& encoding = tensor.encoding;
+    if (!is_quantized(encoding.scheme)) return {SchemeId::kBf16, {}, 0, false};
+    const bool has_groups = formats::scheme_facts(encoding.scheme).chooses_cols &&
+                            !input_.activations->has_row_scales(tensor.name);
+    return {encoding.scheme, input_.activations->of(tensor.name, encoding),
+            has_groups ? encoding.block_cols : 0, encoding.stored.has(formats::Part::kZeroPoint)};
+  }
+
+  const EngineInput& input_;
+  std::map<std::uint64_t, Form> routed_;  // by layer
+};
 
 // One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
 // or matrices where nothing is quantized.
@@ -113,8 +155,12 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
   const auto add_once = [](std::string_view text, std::vector<std::string>& texts) {
     if (!text.empty() && std::ranges::find(texts, text) == texts.end()) texts.emplace_back(text);
   };
+  const bool has_quantized = std::ranges::any_of(
+      kinds, [](const EngineWeight& weight) { return is_quantized(weight.scheme); });
   for (const EngineWeight& weight : kinds) {
     const EngineLimit* limit = limit_of(engine, dialect, weight);
+    // It is here because of another engine.
+    if (limit == nullptr && has_quantized && !is_quantized(weight.scheme)) continue;
     const EngineLoad* load = engine.find_load(dialect, weight.scheme, weight.activations);
     const bool is_refused = limit != nullptr && limit->is_refusal();
     if (is_refused || load == nullptr) {
@@ -142,16 +188,28 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
                                              *other, limit->reason));
     add_once(option, verdict.options);
   }
+  // An option that some weights need may be refused of others.
+  for (const EngineWeight& weight : kinds) {
+    for (const EngineLimit* limit : limits_of(engine, dialect, weight)) {
+      if (limit->effect == EngineEffect::kRefusedOption &&
+          std::ranges::find(verdict.options, limit->option) != verdict.options.end())
+        return denied(weight.name, fmt::format("other weights need {}, with which {}",
+                                               limit->option, limit->reason));
+    }
+  }
   // Some options name one way of quantization for the whole model.
   const auto of_all = std::ranges::find_if(verdict.options, [](const std::string& option) {
     return option.starts_with("--quantization ");
   });
-  const auto other = std::ranges::find_if(
-      kinds, [&](const EngineWeight& weight) { return weight.scheme != kinds.front().scheme; });
+  const auto first = std::ranges::find_if(
+      kinds, [](const EngineWeight& weight) { return is_quantized(weight.scheme); });
+  const auto other = std::ranges::find_if(kinds, [&](const EngineWeight& weight) {
+    return is_quantized(weight.scheme) && weight.scheme != first->scheme;
+  });
   if (of_all == verdict.options.end() || other == kinds.end()) return verdict;
   return denied(other->name,
                 fmt::format("it needs {}, which is for all weights, and there are {} and {}",
-                            *of_all, formats::scheme_facts(kinds.front().scheme).name,
+                            *of_all, formats::scheme_facts(first->scheme).name,
                             formats::scheme_facts(other->scheme).name));
 }
 
@@ -166,9 +224,11 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
   std::vector<EngineWeight> weights;
   const auto& activations = input.activations;
   if (checkpoint.slicing() != nullptr || !activations) return weights;
+  const FusedShared fused(checkpoint, input);
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!is_quantized(tensor.encoding.scheme)) {
-      const EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
+      EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
+      weight.is_fused_otherwise = fused.has(tensor);
       if (is_limited_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
       continue;
     }
@@ -177,6 +237,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
     EngineWeight& weight = weights.emplace_back(
         weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding), serving));
     weight.has_row_scales = activations->has_row_scales(tensor.name);
+    weight.is_fused_otherwise = fused.has(tensor);
     weight.has_power_of_two_scales =
         serving.has_power_of_two_scales || says_powers_of_two(checkpoint, tensor);
   }

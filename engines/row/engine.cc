@@ -25,6 +25,8 @@ std::string engine_effect_text(const EngineLimit& limit) {
       return "garbage without an error";
     case EngineEffect::kGarbageWithout:
       return fmt::format("garbage without {}", limit.option);
+    case EngineEffect::kRefusedOption:
+      return fmt::format("refused with {}", limit.option);
     case EngineEffect::kCoarser:
       return "rounded";
   }

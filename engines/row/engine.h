@@ -55,6 +55,7 @@ enum class EngineEffect : std::uint8_t {
   kRefused,         ///< an error while it loads or starts
   kGarbage,         ///< no error, and other numbers than the weights say
   kGarbageWithout,  ///< the same, on some cards at least, where `option` is not given
+  kRefusedOption,   ///< an error where `option` is given
   kCoarser,         ///< it rounds them on by itself, and is right within that
 };
 
@@ -67,6 +68,7 @@ struct EngineLimit {
   std::string_view reason;   ///< what its code says
   std::string_view instead;  ///< what it loads
   /// With which option the engine loads it all the same, and rightly; empty: with none.
+  /// kRefusedOption: with which it does not.
   std::string_view option = {};
   /// The family whose loader it is; empty: that of every family.
   std::string_view family = {};
@@ -86,9 +88,10 @@ struct EngineLimit {
   }
   /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
   /// the loader of some: a plan in a form that all engines refuse is refused.
-  [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_widths(scope); }
+  [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_models(scope); }
 };
-/// "refused", "with OPTION", "garbage without an error", "garbage without OPTION", "rounded".
+/// "refused", "with OPTION", "garbage without an error", "garbage without OPTION", "refused with
+/// OPTION", "rounded".
 std::string engine_effect_text(const EngineLimit& limit);
 
 /// A set of schemes.

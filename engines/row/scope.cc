@@ -110,6 +110,12 @@ constexpr std::array kScopes = {
              [](const Weight& w, const Dialect&) { return !w.has_inverse_name; }},
     ScopeRow{kPlainNameExperts, "routed experts with weight_scale",
              [](const Weight& w, const Dialect&) { return !w.has_inverse_name && is_expert(w); }},
+    ScopeRow{kSharedExperts, "shared experts",
+             [](const Weight& w, const Dialect&) {
+               return formats::kSharedExpertRoles.has(role_of(w.rule));
+             }},
+    ScopeRow{kFusedOtherwise, "shared experts that are not stored as routed ones are",
+             [](const Weight& w, const Dialect&) { return w.is_fused_otherwise; }},
     ScopeRow{kCutBlocks, "joined weights that end inside a block",
              [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
     ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",

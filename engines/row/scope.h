@@ -29,6 +29,8 @@ enum class EngineScope : std::uint8_t {
   kInverseNames,       ///< whose scale is called weight_scale_inv, but of family ministral3
   kPlainNames,         ///< whose scale is called weight_scale
   kPlainNameExperts,   ///< of the routed experts, whose scale is called weight_scale
+  kSharedExperts,      ///< of the shared experts
+  kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
   // Of some widths, on so many ranks.
   kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
@@ -42,6 +44,11 @@ constexpr bool is_special(EngineScope scope) {
 /// Whether it is about widths, so that models differ in it.
 constexpr bool is_of_widths(EngineScope scope) {
   return scope >= EngineScope::kCutBlocks;
+}
+
+/// Whether it is about some models only: other programs read such weights.
+constexpr bool is_of_models(EngineScope scope) {
+  return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise;
 }
 
 /// A weight of a checkpoint, as far as engines tell it from others.
@@ -61,7 +68,9 @@ struct EngineWeight {
   bool has_row_scales = false;   ///< the config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
   bool has_inverse_name = false;  ///< its scale is called weight_scale_inv
-  std::uint64_t ranks = 1;        ///< of tensor parallelism, which cut it; not 0
+  /// A shared expert that SGLang fuses with routed ones (fuses_shared_experts()) of another form.
+  bool is_fused_otherwise = false;
+  std::uint64_t ranks = 1;  ///< of tensor parallelism, which cut it; not 0
 };
 /// Whether it is one of the routed experts.
 bool is_expert(const EngineWeight& weight);

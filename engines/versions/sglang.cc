@@ -1,7 +1,8 @@
 #include "engines/versions/versions.h"
 #include "engines/versions/words.h"
 
-// SGLang 0.5.23: read in its source; its loaders were tried on CPUs, with kernels replaced.
+// SGLang 0.5.23: read in its source; it computed on an H200, and its loaders were tried on CPUs,
+// with kernels replaced (docs/engines.md).
 
 namespace ingot::engines {
 namespace {
@@ -12,34 +13,35 @@ constexpr std::string_view kV4OfSglang =
     "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
-constexpr SchemeSet kOfDense = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
-                                kInt8Channel, kNvfp4,    kInt4Group};
+constexpr SchemeSet kSeven = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
+                              kInt8Channel, kNvfp4,    kInt4Group};
 constexpr SchemeSet kFive = {kBf16, kFp8Block, kFp8Channel, kNvfp4, kInt4Group};
 
 constexpr std::array kLoads = {
-    EngineLoad{kAnyDialect, kBf16, {}, kReplaced},
+    EngineLoad{kAnyDialect, kBf16, {}, kOnGpu},
     EngineLoad{kAnyDialect, kF32, {}, kReplaced},
     EngineLoad{kAnyDialect, kF16, {}, kReplaced},
-    EngineLoad{kDeepseek, kFp8Block, kDynamic, kReplaced},
-    EngineLoad{kCt, kFp8Block, kDynamic, kReplaced},
-    EngineLoad{kCt, kFp8Channel, kDynamic, kReplaced},
-    EngineLoad{kCt, kFp8Channel, kWeightOnly, kReplaced},
-    EngineLoad{kDeepseek, kFp8Tensor, kDynamic, kReplaced},
-    EngineLoad{kModelopt, kFp8Tensor, kStatic, kReplaced},
-    EngineLoad{kCt, kFp8Tensor, kStatic, kReplaced},
-    EngineLoad{kCt, kFp8Tensor, kDynamic, kReplaced},
-    EngineLoad{kCt, kFp8Tensor, kWeightOnly, kReplaced},
+    EngineLoad{kDeepseek, kFp8Block, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Block, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Channel, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Channel, kWeightOnly, kOnGpu},
+    EngineLoad{kDeepseek, kFp8Tensor, kDynamic, kOnGpu},
+    EngineLoad{kModelopt, kFp8Tensor, kStatic, kOnGpu},
+    EngineLoad{kCt, kFp8Tensor, kStatic, kOnGpu},
+    EngineLoad{kCt, kFp8Tensor, kDynamic, kOnGpu},
+    EngineLoad{kCt, kFp8Tensor, kWeightOnly, kOnGpu},
     EngineLoad{kDeepseek, kFp8Tensor, kStatic, kRead, "",
                "python/sglang/srt/layers/quantization/fp8.py:712"},
-    EngineLoad{kCt, kInt8Channel, kDynamic, kReplaced},
+    EngineLoad{kCt, kInt8Channel, kDynamic, kOnGpu},
     EngineLoad{kModelslim, kInt8Channel, kDynamic, kNotTried},
     EngineLoad{kModelslim, kInt8Channel, kStatic, kNotTried},
-    EngineLoad{kDeepseek, kInt8Block, kDynamic, kReplaced},
-    EngineLoad{kCt, kInt4Group, kWeightOnly, kReplaced},
-    EngineLoad{kCt, kNvfp4, kWeightOnly, kReplaced},
-    EngineLoad{kCt, kNvfp4, kStatic, kReplaced},
-    EngineLoad{kModelopt, kNvfp4, kWeightOnly, kReplaced},
-    EngineLoad{kModelopt, kNvfp4, kStatic, kReplaced},
+    EngineLoad{kDeepseek, kInt8Block, kDynamic, kOnGpu},
+    EngineLoad{kCt, kInt4Group, kWeightOnly, kOnGpu},
+    EngineLoad{kCt, kNvfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kCt, kNvfp4, kStatic, kOnGpu},
+    EngineLoad{kModelopt, kNvfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kModelopt, kNvfp4, kStatic, kOnGpu},
+    EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kOnGpu},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kRead, "", "python/sglang/srt/models/kimi_k3.py:3207"},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
@@ -56,8 +58,24 @@ constexpr EngineLimit unfilled(std::string_view family, SchemeId scheme, std::st
           .effect = kGarbage};
 }
 
+// Its glm4_moe.py:503, where it does not load shared experts as routed ones.
+constexpr std::string_view kUnfused = "--disable-shared-experts-fusion";
+constexpr EngineLimit shared_weight(std::string_view family, SchemeId scheme) {
+  return {.dialect = kCt,
+          .scheme = scheme,
+          .scope = kSharedExperts,
+          .reason = "its class asks shared experts for a part weight, which is weight_packed here",
+          .instead = "shared and routed experts alike without the option, or dialect modelopt",
+          .option = kUnfused,
+          .family = family,
+          .effect = kRefusedOption};
+}
+
 constexpr std::array kLimits = {
-    EngineLimit{kCt, kFp8Block, kWeightOnly, kAny, kNoInputs, kDynamicInstead},
+    EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
+                "it has no scheme for FP8 linears in blocks, and none for FP8 experts, without "
+                "quantized activations",
+                kDynamicInstead},
     EngineLimit{kCt, kFp8Channel, kWeightOnly, kExperts, kNoInputs, kDynamicInstead},
     EngineLimit{kCt, kFp8Tensor, kDynamic, kExperts,
                 "scales of weights per tensor go with scales of activations per tensor",
@@ -73,8 +91,13 @@ constexpr std::array kLimits = {
                 "it makes room for one input scale where it joins weights", kDynamicInstead},
     EngineLimit{kCt, kMxfp4, std::nullopt, kLinears,
                 "it has MXFP4 only for experts, and only for those of Kimi-K3", "nvfp4"},
-    EngineLimit{kCt, kMxfp4, std::nullopt, kExpertsButK3,
-                "its loaders drop weight_packed, which MXFP4 experts call weight there", "nvfp4"},
+    EngineLimit{.dialect = kCt,
+                .scheme = kMxfp4,
+                .scope = kExpertsButK3,
+                .reason = "its loaders drop weight_packed, which MXFP4 experts call weight there, "
+                          "and fill none",
+                .instead = "nvfp4",
+                .effect = kGarbage},
     EngineLimit{kCt, kMxfp8, std::nullopt, kAny, "it has no scheme for MXFP8 here", "fp8"},
     EngineLimit{kModelopt, kFp8Channel, std::nullopt, kAny,
                 "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
@@ -96,6 +119,15 @@ constexpr std::array kLimits = {
     EngineLimit{kDeepseek, kFp8Block, std::nullopt, kAny,
                 "its loader renames weight_scale_inv, since releases have one number a tensor",
                 "fp8-channel", "", "ministral3"},
+    // Its models/gpt_oss.py:1143.
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = std::nullopt,
+                .scope = kForeignExperts,
+                .reason = "its loader of gpt-oss knows experts as stacks, drops single ones and "
+                          "their biases, and fills none",
+                .instead = "--to mxfp4, or these stacks plain",
+                .family = "gpt_oss",
+                .effect = kGarbage},
     unfilled("llama", kFp8Block, "dialect compressed-tensors"),
     unfilled("llama", kInt8Block, "int8 of compressed-tensors"),
     unfilled("mistral", kFp8Block, "dialect compressed-tensors"),
@@ -104,32 +136,42 @@ constexpr std::array kLimits = {
         kAnyDialect, kNvfp4, std::nullopt, kAny,
         "it builds joined layers of the vision tower quantized, also if the list names them",
         "fp8-channel", "", "ministral3"},
-    EngineLimit{kCt, kNvfp4, std::nullopt, kLinears,
-                "its class asks shared experts for a part weight, which is weight_packed here",
-                "dialect modelopt", "", "glm4_moe"},
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = std::nullopt,
+                .scope = kFusedOtherwise,
+                .reason = "it loads shared experts as further routed ones, and drops or casts "
+                          "what is stored otherwise",
+                .instead = "shared experts in the scheme of the routed ones",
+                .option = kUnfused,
+                .effect = kGarbageWithout},
+    shared_weight("glm4_moe", kNvfp4),
+    shared_weight("glm4_moe", kInt4Group),
+    shared_weight("glm4v_moe", kNvfp4),
+    shared_weight("glm4v_moe", kInt4Group),
     EngineLimit{kCt, kInt4Group, std::nullopt, kExperts,
                 "its class builds shared_mlp quantized, also if the ignore list names it",
                 "nvfp4, or int8 or fp8-channel", "", "hunyuan_v1_moe"},
 };
 
 constexpr std::array kFamilies = {
-    EngineFamily{"deepseek_v3", kReplaced, kSglangsEight},
+    EngineFamily{"deepseek_v3", kOnGpu, kSglangsEight},
     EngineFamily{"deepseek_v32", kReplaced, kSglangsEight},
     EngineFamily{"ernie4_5_moe", kReplaced, {kBf16, kFp8Channel, kNvfp4, kInt4Group}},
     EngineFamily{"gemma3", kReplaced, kSglangsEight},
-    EngineFamily{"glm4_moe", kReplaced, kSix},
+    EngineFamily{"glm4_moe", kOnGpu, kSeven},
     EngineFamily{"glm4_moe_lite", kReplaced, kSix},
     EngineFamily{"glm_moe_dsa", kReplaced, kSglangsEight},
+    EngineFamily{"gpt_oss", kOnGpu, {kMxfp4}},
     EngineFamily{"hunyuan_v1_moe", kReplaced, kSix},
     EngineFamily{"kimi_k2", kReplaced, kSix},
-    EngineFamily{"llama", kReplaced, kOfDense},
+    EngineFamily{"llama", kOnGpu, kSeven},
     EngineFamily{"llama4", kReplaced, kFive},
     EngineFamily{"minimax_m2", kReplaced, kSix},
     EngineFamily{"ministral3", kReplaced, {kBf16, kFp8Channel}},
-    EngineFamily{"mistral", kReplaced, kOfDense},
+    EngineFamily{"mistral", kReplaced, kSeven},
     EngineFamily{"mixtral", kReplaced, kSglangsEight},
-    EngineFamily{"qwen3", kReplaced, kSglangsEight},
-    EngineFamily{"qwen3_moe", kReplaced, kSglangsEight},
+    EngineFamily{"qwen3", kOnGpu, kSglangsEight},
+    EngineFamily{"qwen3_moe", kOnGpu, kSglangsEight},
 };
 
 }  // namespace

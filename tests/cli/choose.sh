@@ -54,7 +54,7 @@ known = {"generated text on a GPU": "yes", "generated text": "yes", "loaded": "y
          "not tried": "not tried"}
 # Other scopes are some weights of a scheme.
 scopes = {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts of `kimi_k3`",
-          "q_a_proj, kv_a_proj_with_mqa": "loads, but for MLA's latents",
+          "q_a_proj, kv_a_proj_with_mqa": "yes, but for MLA's latents",
           "routed experts with weight_scale": "not as routed experts", "weights with weight_scale": "no",
           "routed experts with one scale a row": "yes; rows with `--moe-backend marlin`"}
 def form(row):

@@ -102,7 +102,7 @@ TEST(EngineSupport, DoesNotGuess) {
               ElementsAre("refused"));
   EXPECT_THAT(
       text_of(Engine::kSglang, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
-      ElementsAre("loaded, kernels replaced", "with --quantization w8a8_int8"));
+      ElementsAre("generated text on a GPU", "with --quantization w8a8_int8"));
 }
 
 TEST(EngineLoads, NameWhatTheirDialectsCanHold) {

@@ -1,0 +1,107 @@
+#include "engines/modules/fused_shared.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "formats/base/words.h"
+#include "formats/dialect/modelopt.h"
+#include "formats/json/json.h"
+
+namespace ingot::engines {
+
+using formats::json_member;
+using formats::ModelConfig;
+using formats::strings_at;
+using formats::text_at;
+
+namespace {
+
+/// A quantization config for which a class fuses nothing.
+enum class Spared : std::uint8_t {
+  kNone,
+  kPlainInFp4,  ///< ModelOpt's NVFP4 whose list names shared experts
+  /// That, and INT4 of compressed-tensors as target `Linear`.
+  kOfDeepSeek,
+  kMixedModelopt,  ///< ModelOpt with several algorithms
+};
+
+struct FusingClass {
+  std::string_view architecture;  ///< the first of config.json
+  std::uint64_t n_routed = 0;     ///< 0: any number
+  Spared spared = Spared::kNone;
+  bool has_equal_widths = false;  ///< those of shared and routed experts have to be equal
+};
+
+// models/deepseek_v2.py:3325, deepseek_common/utils.py:146, glm4_moe.py:1012, glm4_moe_lite.py:732,
+// glm4v_moe.py:87, glm5_next.py:1352, minimax_m3.py:2023, dots3_common/modeling.py:1628,
+// qwen2_moe.py:137. Kimi K2 has the first class and 384 experts.
+constexpr std::array kClasses = {
+    FusingClass{"DeepseekV3ForCausalLM", 256, Spared::kOfDeepSeek},
+    FusingClass{"GlmMoeDsaForCausalLM", 256, Spared::kOfDeepSeek},
+    FusingClass{"Glm4MoeForCausalLM"},
+    FusingClass{"Glm4MoeLiteForCausalLM"},
+    FusingClass{"Glm4vMoeForConditionalGeneration"},
+    FusingClass{"Glm5NextForConditionalGeneration", 0, Spared::kPlainInFp4},
+    FusingClass{"MiniMaxM3SparseForCausalLM", 0, Spared::kMixedModelopt},
+    FusingClass{"MiniMaxM3SparseForConditionalGeneration", 0, Spared::kMixedModelopt},
+    FusingClass{"Dots3NoteForCausalLM", 256},
+    FusingClass{"Qwen3NextForCausalLM", 0, Spared::kPlainInFp4, true},
+};
+
+/// Whether a list of ModelOpt's NVFP4 has an entry with the words of a shared expert: its gate is
+/// apart (modelopt_quant.py:1552).
+bool lists_shared_experts(const Checkpoint& checkpoint, const EngineInput& input) {
+  const auto lists = [](const Json& body) {
+    if (!upper_case(text_at(body, "quant_algo")).ends_with("NVFP4")) return false;
+    constexpr std::array kKeys = {"exclude_modules", "modules_to_not_convert", "ignore"};
+    return std::ranges::any_of(kKeys, [&](const char* key) {
+      return std::ranges::any_of(strings_at(body, key), [](const std::string& entry) {
+        return entry.find("shared_expert") != std::string::npos &&
+               entry.find("shared_expert_gate") == std::string::npos;
+      });
+    });
+  };
+  if (checkpoint.dialect().name != "modelopt") return false;
+  return (input.quantization != nullptr && lists(formats::modelopt_body(*input.quantization))) ||
+         lists(formats::modelopt_body(checkpoint.description()));
+}
+
+/// compressed_tensors.py:508 and :521.
+bool has_int4_linears(const EngineInput& input) {
+  if (!input.groups) return false;
+  const formats::ConfigGroup* linears = input.groups->exact_target("Linear");
+  return linears != nullptr && linears->scheme == SchemeId::kInt4Group &&
+         !linears->has_zero_points && text_at(*input.quantization, "format") == "pack-quantized";
+}
+
+bool is_spared(Spared spared, const Checkpoint& checkpoint, const EngineInput& input) {
+  switch (spared) {
+    case Spared::kNone:
+      return false;
+    case Spared::kPlainInFp4:
+      return lists_shared_experts(checkpoint, input);
+    case Spared::kOfDeepSeek:
+      return lists_shared_experts(checkpoint, input) || has_int4_linears(input);
+    case Spared::kMixedModelopt:
+      return input.quantization != nullptr &&
+             upper_case(text_at(*input.quantization, "quant_algo")) == formats::kModeloptMixed;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool fuses_shared_experts(const Checkpoint& checkpoint, const EngineInput& input) {
+  const ModelConfig& config = checkpoint.config();
+  const auto* const row =
+      std::ranges::find(kClasses, config.architecture, &FusingClass::architecture);
+  if (row == kClasses.end()) return false;
+  if (row->n_routed != 0 && row->n_routed != config.n_routed_experts) return false;
+  const bool has_one = row->has_equal_widths
+                           ? config.shared_intermediate_size == config.moe_intermediate_size
+                           : config.n_shared_experts == 1;
+  return has_one && !is_spared(row->spared, checkpoint, input);
+}
+
+}  // namespace ingot::engines

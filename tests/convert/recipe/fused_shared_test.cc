@@ -1,0 +1,118 @@
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "convert/convert.h"
+#include "convert/output/planned_checkpoint.h"
+#include "engines/versions/versions.h"
+#include "formats/family/families.h"
+#include "formats/json/json.h"
+#include "synth/synth.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_tokenizer.h"
+
+// SGLang loads shared experts as further routed ones in some classes: what plans say of it.
+
+namespace ingot::convert {
+namespace {
+
+using namespace ingot::testing;
+using engines::Engine;
+using formats::Checkpoint;
+using formats::Json;
+using formats::SchemeId;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+constexpr const char* kOption = "--disable-shared-experts-fusion";
+
+constexpr const char* kGlm =
+    R"({"architectures":["Glm4MoeForCausalLM"],"model_type":"glm4_moe","vocab_size":512,"hidden_size":256,"intermediate_size":512,"moe_intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":8,"num_key_value_heads":4,"head_dim":64,"n_routed_experts":4,"n_shared_experts":1,"num_experts_per_tok":2,"n_group":1,"topk_group":1,"first_k_dense_replace":1,"norm_topk_prob":true,"routed_scaling_factor":1.0,"hidden_act":"silu","rms_norm_eps":1e-5,"rope_theta":10000.0,"partial_rotary_factor":0.5,"max_position_embeddings":4096,"attention_bias":true,"use_qk_norm":false,"tie_word_embeddings":false,"torch_dtype":"bfloat16","num_nextn_predict_layers":0})";
+constexpr const char* kDeepseek =
+    R"({"architectures":["DeepseekV3ForCausalLM"],"model_type":"deepseek_v3","vocab_size":512,"hidden_size":256,"intermediate_size":512,"moe_intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":2,"q_lora_rank":128,"kv_lora_rank":128,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"n_routed_experts":256,"n_shared_experts":1,"num_experts_per_tok":4,"n_group":4,"topk_group":2,"first_k_dense_replace":1,"moe_layer_freq":1,"norm_topk_prob":true,"routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_method":"noaux_tc","hidden_act":"silu","rms_norm_eps":1e-6,"rope_theta":10000.0,"max_position_embeddings":4096,"attention_bias":false,"tie_word_embeddings":false,"torch_dtype":"bfloat16","num_nextn_predict_layers":0})";
+
+/// A plan of a model of this config, without its weights.
+engines::EngineVerdict planned(const std::string& config, SchemeId to,
+                               const std::vector<std::string>& rules,
+                               const std::string& dialect = "", Engine engine = Engine::kSglang) {
+  TempDir directory;
+  formats::SynthOptions options;
+  options.config = config;
+  options.family = formats::family_of(formats::parse_model_config(config, "config.json"));
+  options.size = formats::SynthSize::kHeaders;
+  const std::filesystem::path path = directory.path() / "source";
+  write_synthetic_checkpoint(path, options);
+  write_tokenizer(path);
+  const Checkpoint source = Checkpoint::open(path);
+  Recipe recipe;
+  recipe.to = to;
+  recipe.choices.dialect = dialect;
+  if (dialect == "modelopt") recipe.choices.activations = formats::Activations::kWeightOnly;
+  for (const std::string& rule : rules) recipe.rules.push_back(parse_rule(rule));
+  const Plan plan = plan_conversion(source, recipe, {});
+  return require_loadable(plan, 1).engines.at(static_cast<std::size_t>(engine));
+}
+
+std::string with_experts(std::string config, int n) {
+  Json edited = Json::parse(config);
+  edited["n_routed_experts"] = n;
+  return edited.dump();
+}
+
+TEST(FusedSharedExperts, OfAnotherSchemeNeedAnOption) {
+  EXPECT_THAT(planned(kGlm, SchemeId::kInt4Group, {}).options, ElementsAre(kOption));
+  EXPECT_THAT(planned(kGlm, SchemeId::kInt4Group, {}, "", Engine::kVllm).options, IsEmpty());
+  const std::vector<std::string> plain = {"role:shared-experts=bf16"};
+  EXPECT_THAT(planned(kGlm, SchemeId::kFp8Block, plain).options, ElementsAre(kOption));
+  EXPECT_THAT(planned(kGlm, SchemeId::kFp8Block, {"role:experts=bf16"}).options,
+              ElementsAre(kOption));
+  EXPECT_THAT(planned(kGlm, SchemeId::kFp8Block, {}).options, IsEmpty());
+  EXPECT_THAT(planned(kDeepseek, SchemeId::kFp8Channel, {"role:experts=nvfp4"}).options,
+              ElementsAre(kOption));
+  const engines::EngineVerdict int8 = planned(kDeepseek, SchemeId::kInt8Channel, plain);
+  EXPECT_TRUE(int8.loads) << int8.reason;
+  EXPECT_THAT(int8.options, UnorderedElementsAre("--quantization w8a8_int8", kOption));
+}
+
+TEST(FusedSharedExperts, AreThoseOfSomeClasses) {
+  const std::vector<std::string> plain = {"role:shared-experts=bf16"};
+  EXPECT_THAT(planned(kDeepseek, SchemeId::kFp8Block, plain).options, ElementsAre(kOption));
+  EXPECT_THAT(planned(with_experts(kDeepseek, 64), SchemeId::kFp8Block, plain).options, IsEmpty());
+}
+
+// models/deepseek_common/utils.py:146: INT4 as the target `Linear`.
+TEST(FusedSharedExperts, DeepseekSparesInt4OfOneGroup) {
+  EXPECT_THAT(planned(kDeepseek, SchemeId::kInt4Group, {}).options, IsEmpty());
+  EXPECT_THAT(planned(kDeepseek, SchemeId::kInt4Group, {"role:attention=fp8-block"}).options,
+              ElementsAre(kOption));
+}
+
+// modelopt_quant.py:1552: a list that names shared experts; GLM's class does not ask.
+TEST(FusedSharedExperts, DeepseekSparesPlainOnesOfModelopt) {
+  const std::vector<std::string> plain = {"role:shared-experts=bf16"};
+  const engines::EngineVerdict modelopt = planned(kDeepseek, SchemeId::kNvfp4, plain, "modelopt");
+  EXPECT_TRUE(modelopt.loads) << modelopt.reason;
+  EXPECT_THAT(modelopt.options, IsEmpty());
+  EXPECT_THAT(planned(kDeepseek, SchemeId::kNvfp4, plain).options, ElementsAre(kOption));
+  EXPECT_THAT(planned(kGlm, SchemeId::kNvfp4, plain, "modelopt").options, ElementsAre(kOption));
+}
+
+TEST(FusedSharedExperts, GlmHasNvfp4OnlyWithoutTheOption) {
+  const engines::EngineVerdict alike = planned(kGlm, SchemeId::kNvfp4, {}, "compressed-tensors");
+  EXPECT_TRUE(alike.loads) << alike.reason;
+  EXPECT_THAT(alike.options, IsEmpty());
+  const engines::EngineVerdict mixed =
+      planned(kGlm, SchemeId::kNvfp4, {"role:experts=int4"}, "compressed-tensors");
+  EXPECT_FALSE(mixed.loads);
+  EXPECT_FALSE(mixed.is_silent);
+  EXPECT_THAT(mixed.reason, HasSubstr(kOption));
+}
+
+}  // namespace
+}  // namespace ingot::convert
