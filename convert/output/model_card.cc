@@ -74,9 +74,7 @@ std::vector<std::string> number_words(const Plan& plan) {
 // With the config's word for how they are written down.
 std::vector<std::string> tags(const Plan& plan) {
   std::vector<std::string> words = number_words(plan);
-  if (plan.json.config.empty()) return words;
-  const auto config = formats::parse_model_config(plan.json.config, "config.json");
-  const std::string method = config.quantization ? config.quantization->quant_method : "";
+  const std::string& method = plan.json.quant_method;
   if (!method.empty() && std::ranges::find(words, method) == words.end()) words.push_back(method);
   return words;
 }

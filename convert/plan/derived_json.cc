@@ -338,6 +338,11 @@ formats::IndexFrame index_frame(const Plan& plan) {
 void derive_json(Plan& plan) {
   const Checkpoint& source = plan.source;
   plan.json.config = derive_config(plan, true);
+  if (!plan.json.config.empty()) {
+    const formats::ModelConfig written =
+        formats::parse_model_config(plan.json.config, "config.json");
+    if (written.quantization) plan.json.quant_method = written.quantization->quant_method;
+  }
   if (source.lacks_promised_mtp()) {
     plan.warnings.push_back(fmt::format(
         "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "

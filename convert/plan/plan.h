@@ -179,6 +179,7 @@ struct Target {
 /// The JSON around the weights; empty texts are not written.
 struct PlannedJson {
   std::string config;
+  std::string quant_method;                 ///< there
   std::vector<std::string> config_folders;  ///< that have a copy of it
   /// config.json of the same output unsliced, where that says something else.
   std::string whole_config;

@@ -28,7 +28,7 @@ void require_finished_directory(const std::filesystem::path& directory);
 void require_links(const std::filesystem::path& directory);
 
 /// The most that config.json and other small JSON files of a checkpoint may have.
-inline constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
+inline constexpr std::uint64_t kMaxConfigBytes = 32'000'000;
 
 /// The text of config.json. Without one: nothing where it may be missing, else kNotFound.
 std::optional<std::string> read_config(const std::filesystem::path& directory, bool may_be_missing);

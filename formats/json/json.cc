@@ -115,14 +115,18 @@ class NoEvents final : public JsonEvents {
 /// which takes minutes on an object of 100,000 keys, and silently replaces duplicates.
 class TreeBuilder final : public JsonEvents {
  public:
-  TreeBuilder(std::string_view where, std::size_t max_values)
-      : where_(where), max_values_(max_values) {}
+  TreeBuilder(std::string_view where, std::size_t max_values, std::size_t max_members)
+      : where_(where), max_values_(max_values), max_members_(max_members) {}
 
   void begin_object() override { open(Json::object()); }
   void begin_array() override { open(Json::array()); }
   void end() override { open_.pop_back(); }
   void value(Json&& scalar) override { append(std::move(scalar)); }
   void key(std::string&& name) override {
+    if (open_.back().keys.size() == max_members_) {
+      throw Error(ErrorCode::kLimit, "an object holds more than {} members", max_members_)
+          .in_file(where_);
+    }
     if (!open_.back().keys.insert(name).second)
       throw Error(ErrorCode::kCorrupt, "key '{}' occurs twice in one object", name).in_file(where_);
     key_ = std::move(name);
@@ -161,7 +165,7 @@ class TreeBuilder final : public JsonEvents {
   }
 
   std::string_view where_;
-  std::size_t max_values_, n_values_ = 0;
+  std::size_t max_values_, max_members_, n_values_ = 0;
   Json root_;
   std::vector<Open> open_;
   std::string key_;
@@ -193,13 +197,14 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
 }
 
 Json parse_json(std::string_view text, std::string_view where) {
-  TreeBuilder builder(where, std::size_t(-1));
+  constexpr auto kAny = std::size_t(-1);
+  TreeBuilder builder(where, kAny, kAny);
   parse_json_events(text, where, builder);
   return builder.take();
 }
 
 Json parse_config(std::string_view text, std::string_view where) {
-  TreeBuilder builder(where, kMaxConfigValues);
+  TreeBuilder builder(where, kMaxConfigValues, kMaxConfigMembers);
   parse_json_events(text, where, builder);
   return builder.take();
 }

@@ -18,8 +18,11 @@ Json parse_python_json(std::string_view text, std::string_view where);
 /// 70,000 experts has 630,000; a tree takes up to 100 times the bytes of its text.
 inline constexpr std::size_t kMaxConfigValues = std::size_t{1} << 20;
 
+/// Most members of an object there: a map of the modules of such a mixture has 70,000.
+inline constexpr std::size_t kMaxConfigMembers = std::size_t{1} << 17;
+
 /// parse_python_json, and parse_json, of a config: scalars, objects and arrays are its values, and
-/// more than kMaxConfigValues are kLimit.
+/// more than kMaxConfigValues, or kMaxConfigMembers of one object, are kLimit.
 Json parse_python_config(std::string_view text, std::string_view where);
 Json parse_config(std::string_view text, std::string_view where);
 

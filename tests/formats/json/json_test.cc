@@ -122,6 +122,14 @@ TEST(Json, OfAConfigHasALimitOfValues) {
                [&] { read_json_file(dir / "tokenizer_config.json", 1 << 24); });
 }
 
+TEST(Json, OfAConfigHasALimitOfMembers) {
+  std::string members = R"({"a": 0)";
+  for (std::size_t n = 1; n < kMaxConfigMembers; ++n) members += ",\"" + std::to_string(n) + "\":0";
+  EXPECT_EQ(parse_config(members + "}", "config.json").size(), kMaxConfigMembers);
+  expect_error(kLimit, {"config.json", "131072 members"},
+               [&] { parse_config(members + R"(,"b": 0})", "config.json"); });
+}
+
 TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
   const std::string text =
       "{\n  \"a\": [\n    0.0,\n    Infinity,\n    -Infinity\n  ],\n  \"b\": NaN,\n  "
