@@ -44,6 +44,7 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor
           .block_rows = tensor.encoding.block_rows,
           .block_cols = tensor.encoding.block_cols,
           .has_inverse_name = has_scale && checkpoint.stored()[scale].name.ends_with("scale_inv"),
+          .is_tied = checkpoint.config().tie_word_embeddings,
           .ranks = serving.tensor_parallel};
 }
 

@@ -50,8 +50,15 @@ const ConfigGroup* group_named(const RuleInput& input, std::string_view module) 
 /// The columns that share a scale, zero points and their order, as a group says them, compared with
 /// what is stored; empty where they agree, and where the scheme leaves no choice.
 std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& tensor) {
-  if (!facts_of(tensor).chooses_cols) return {};
   const Encoding& encoding = tensor.encoding;
+  if (encoding.scheme == SchemeId::kInt8Channel) {
+    const bool is_whole = text_at(json_member(*group.json, "weights"), "strategy") == "tensor";
+    const auto count = [](bool is_one) { return is_one ? "matrix" : "row"; };
+    if (is_whole != !encoding.rows_of_scales.empty())
+      return fmt::format("has a scale per {}, but {} says per {}", count(!is_whole), group.name,
+                         count(is_whole));
+  }
+  if (!facts_of(tensor).chooses_cols) return {};
   const auto columns = [&](std::uint64_t n) {
     return n == 0 || n >= tensor.shape.back() ? std::string("whole rows")
                                               : fmt::format("{} columns", n);

@@ -21,7 +21,8 @@ constexpr std::array<std::string_view, 2> kIdleWhenFalse = {"act_per_tensor", "w
 constexpr std::array kKnownKeys = {
     DialectKeys{"deepseek",
                 {"quant_method", "fmt", "activation_scheme", "weight_block_size", "scale_fmt",
-                 "modules_to_not_convert", "ignored_layers", "expert_dtype", "dequantize"}},
+                 "modules_to_not_convert", "ignored_layers", "expert_dtype", "dequantize",
+                 formats::kExpertMethod, formats::kStoreDtype}},
     DialectKeys{"compressed-tensors",
                 {"quant_method", "format", "config_groups", "ignore", "quantization_status",
                  "global_compression_ratio", "sparsity_config", "transform_config", "version"}},

@@ -166,9 +166,28 @@ constexpr LoaderRule kEngineRows[] = {
 const RuleTable kEngineRules = kEngineRows;
 
 void plain_module(const RuleInput& input, const LogicalTensor& tensor) {
-  if (tensor.rule == nullptr || !is_quantized(tensor) ||
-      can_be_quantized(input.dialect(), *tensor.rule))
+  if (tensor.rule == nullptr || !is_quantized(tensor)) return;
+  const Role role = role_of(tensor);
+  // vLLM's vocab_parallel_embedding.py:515; SGLang's compressed_tensors.py:1138.
+  if (role == Role::kHead && tensor.encoding.scheme == SchemeId::kFp8Block)
+    return input.report_kind(tensor, kDtypeMismatch,
+                             "is fp8-block: loaders cut heads by rows, and so their scales (give "
+                             "it fp8-channel, or leave it plain)");
+  const auto& groups = input.facts.groups;
+  const bool is_named =
+      groups && groups->named_target(formats::module_name(tensor.name)) != nullptr;
+  if (role == Role::kHead && groups && !is_named)
+    return input.report_kind(tensor, kDtypeMismatch,
+                             "is {}, but no target of config_groups is its name, and so loaders "
+                             "build it unquantized (ingot repair adds it)",
+                             facts_of(tensor).name);
+  // vLLM looks words up in packed integers without zero points; its limits say in which.
+  const bool is_packed =
+      tensor.encoding.scheme == SchemeId::kInt4Group || formats::is_packed_int8(tensor.encoding);
+  if (role == Role::kEmbedding && is_named && is_packed &&
+      !tensor.encoding.stored.has(Part::kZeroPoint))
     return;
+  if (can_be_quantized(input.dialect(), *tensor.rule)) return;
   // Engines of some dialects ask the config for heads as they do for linears, and some families of
   // users say of no weight that it is quantized.
   const bool is_asked_for = tensor.rule->silence == formats::Silence::kHead &&

@@ -155,6 +155,53 @@ void head_of_tied(const RuleInput& input) {
                     tied->embedding->name)));
 }
 
+void table_of_tied(const RuleInput& input) {
+  const std::string& head = input.checkpoint.table_called_head();
+  if (head.empty()) return;
+  const auto table = std::ranges::find_if(
+      input.weights(), [](const LogicalTensor& t) { return role_of(t) == Role::kEmbedding; });
+  if (table == input.weights().end()) return;
+  input.report(input.violation_at(
+      input.codes_of(*table), kMissingTensor,
+      fmt::format("is stored as '{}' only: the config ties the head to the embedding, and loaders "
+                  "skip a head that is tied, so the embedding stays unset (ingot repair gives the "
+                  "table its name, and so does each conversion)",
+                  head),
+      table->name));
+}
+
+void class_head(const RuleInput& input) {
+  const formats::ModelConfig& config = input.config();
+  if (head_of(config) != formats::ModelHead::kClasses || input.checkpoint.slicing() != nullptr ||
+      input.checkpoint.family().rules.empty())
+    return;
+  // A head that is made of rows of the vocabulary's: vLLM, models/adapters.py.
+  const formats::Json& keys = text_keys(config);
+  if (!json_member(keys, "classifier_from_token").is_null() ||
+      !json_member(*config.raw, "classifier_from_token").is_null())
+    return;
+  const auto is_of_head = [&](const StoredTensor& tensor) {
+    const std::string name = formats::text_model_name(tensor.name, config.text);
+    return formats::class_head_rule(name, config) != nullptr;
+  };
+  if (std::ranges::none_of(input.checkpoint.stored(), is_of_head) &&
+      !input.checkpoint.may_have_lost("score.weight"))
+    input.report_config(kMissingTensor,
+                        "'architectures' names {}, and no head of classes is here (score.weight): "
+                        "loaders would make one up",
+                        config.architecture);
+}
+
+void names_of_model(const RuleInput& input) {
+  const formats::ModelConfig& config = input.config();
+  if (config.text.bare_words.empty() || head_of(config) != formats::ModelHead::kTokens) return;
+  input.report_config(
+      kMismatch,
+      "'architectures' names {}, and names of tensors lack its `model.`: vLLM loads "
+      "them for embeddings only (--runner pooling), transformers by AutoModel",
+      config.architecture.empty() ? "no class" : config.architecture);
+}
+
 constexpr LoaderRule kModelRows[] = {
     {"moe.expert-ids", "", "all", kError,
      "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
@@ -187,6 +234,12 @@ constexpr LoaderRule kModelRows[] = {
     {"model.tied-head", "", "SGLang, transformers 4", kError,
      "with tie_word_embeddings a head that is stored is the embedding, byte for byte", head_of_tied,
      kAnyScheme, kReadsValues},
+    {"model.tied-table", "", "vLLM, SGLang, transformers 4", kError,
+     "the one table of a tied model is stored under the embedding's name", table_of_tied},
+    {"model.bare-names", "", "vLLM, transformers", kWarning,
+     "a model whose class computes logits has names with model. before them", names_of_model},
+    {"model.class-head", "", "all", kError,
+     "a classifier or reward model, by the class in architectures, has its head", class_head},
     {"model.complete", "", "all", kError, "every tensor that the config promises exists",
      missing<Gap::kOther>},
     {"model.shape", "", "all", kError, "every tensor has the shape that the config promises",

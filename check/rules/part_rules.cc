@@ -5,6 +5,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/base/parallel.h"
 #include "formats/container/float8.h"
+#include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
@@ -414,7 +415,25 @@ void config_present(const RuleInput& input) {
                         tensor->name, facts_of(*tensor).name);
 }
 
+// Next to FP8, in releases whose config says so of their routed experts.
+bool is_said_mxfp4(const RuleInput& input, const LogicalTensor& tensor) {
+  return tensor.encoding.scheme == SchemeId::kMxfp4 && is_routed_expert(role_of(tensor)) &&
+         input.dialect().name == "deepseek" && formats::says_mxfp4_experts(input.config());
+}
+
+// vLLM's parameter.py and SGLang's: a number of a joined module is loaded for one of its weights.
+void fused_scales(const RuleInput& input, const LogicalTensor& tensor) {
+  const std::size_t n = tensor.encoding.rows_of_scales.size();
+  if (n > 1)
+    input.report_kind(tensor, *input.part_of(tensor, Part::kScale), kShapeMismatch,
+                      "has shape [{}], a number for each of the weights that are fused in one: "
+                      "loaders read one number (ingot convert --to fp8-channel --dialect "
+                      "compressed-tensors writes one for each row)",
+                      n);
+}
+
 void scheme_held(const RuleInput& input, const LogicalTensor& tensor) {
+  if (is_said_mxfp4(input, tensor)) return;
   if (is_judged(input, tensor) && !is_held(input, tensor))
     input.report_kind(tensor, kUnsupported, "is {}, which loaders of {} cannot read",
                       facts_of(tensor).name, input.dialect().name);
@@ -545,6 +564,9 @@ constexpr LoaderRule kPartRows[] = {
     {"quantized.config-present", "deepseek", "all", kError,
      "a checkpoint with quantized weights says so in config.json or a description file",
      config_present},
+    {"quantized.fused-scales", "", "vLLM, SGLang", kError,
+     "a weight that is made of several and stored as one has one scale, or one for each row",
+     fused_scales},
     {"quantized.scheme-held", "", "all", kError,
      "every weight is in a scheme that the dialect can hold", scheme_held},
     {"quantized.one-scheme", "", "all", kError,
@@ -559,8 +581,9 @@ constexpr LoaderRule kPartRows[] = {
 const RuleTable kPartRules = kPartRows;
 
 void part_shapes(const RuleInput& input, const LogicalTensor& tensor) {
-  if (!is_judged(input, tensor)) return;
   const Encoding& encoding = tensor.encoding;
+  // Those are seen in another shape than they are stored in.
+  if (!is_judged(input, tensor) || !encoding.rows_of_scales.empty()) return;
   encoding.stored.for_each([&](Part part, std::uint32_t index) {
     const StoredTensor& stored = input.checkpoint.stored()[index];
     std::string unused;

@@ -12,9 +12,11 @@ constexpr std::string_view kExperts = ".experts.";
 
 /// With an engine's own names for layers for multi-token prediction, or those that are stored.
 std::string_view name_of(const LinearModule& layer, Engine engine, bool has_draft_names) {
-  if (!has_draft_names) return layer.name;
+  const bool is_as_stored = layer.built_name.empty() || engine == Engine::kTransformers;
+  const std::string& name = is_as_stored ? layer.name : layer.built_name;
+  if (!has_draft_names) return name;
   if (engine == Engine::kSglang && !layer.draft_name.empty()) return layer.draft_name;
-  return is_vllm(engine) && !layer.mtp_name.empty() ? layer.mtp_name : layer.name;
+  return is_vllm(engine) && !layer.mtp_name.empty() ? layer.mtp_name : name;
 }
 
 /// A layer on its way into a module.
@@ -34,7 +36,7 @@ BuiltModule built_of(const LogicalTensor& tensor, std::string_view name, Engine 
   if (tensor.expert && is_routed_expert(role) && experts != std::string_view::npos) {
     built.kind = BuiltModule::Kind::kExperts;
     built.name.resize(experts + kExperts.size() - 1);
-  } else if (role == Role::kHead || role == Role::kMtpHead) {
+  } else if (role == Role::kHead || role == Role::kMtpHead || role == Role::kEmbedding) {
     built.kind = BuiltModule::Kind::kHead;
   } else if (const std::string_view leaf = joined_name(tensor, engine); !leaf.empty()) {
     built.name = std::string(parent_of(name)).append(leaf);

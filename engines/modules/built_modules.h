@@ -29,8 +29,8 @@ std::string_view joined_name(const LogicalTensor& tensor, Engine engine);
 /// A module of an engine, made of one linear layer or of several.
 struct BuiltModule {
   enum class Kind : std::uint8_t { kLinear, kExperts, kHead };
-  Kind kind = Kind::kLinear;
-  std::string name;  ///< as the engine calls it: `model.layers.0.self_attn.qkv_proj`
+  Kind kind = Kind::kLinear;  ///< kHead: of a vocabulary, which no target by class takes in
+  std::string name;           ///< as the engine calls it: `model.layers.0.self_attn.qkv_proj`
   /// Names of the layers that it is made of, the first first; of experts those of the first expert,
   /// which speak for all (vLLM's compressed_tensors_moe.py:57, SGLang's get_moe_scheme).
   std::vector<std::string> members;

@@ -2,6 +2,7 @@
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/mtp_names.h"
 #include "formats/relaid/decoded_values.h"
@@ -29,6 +30,14 @@ bool is_other_linear(const LogicalTensor& tensor) {
   }
 }
 
+std::string built_name(const LinearModule& module, const formats::ModelConfig& config) {
+  constexpr std::string_view kModel = "model.";
+  if (!config.text.bare_words.empty()) return formats::text_model_name(module.name, config.text);
+  const bool is_tower = formats::role_of(module.tensor->rule) == Role::kOtherModality;
+  return is_tower && module.name.starts_with(kModel) ? module.name.substr(kModel.size())
+                                                     : std::string();
+}
+
 std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   const formats::ModelConfig& config = checkpoint.config();
   const bool has_block = checkpoint.family().name.starts_with("step3p");
@@ -45,6 +54,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
     module.name = tensor.name;
     if (tensor.name.ends_with(kWeight)) module.name.resize(tensor.name.size() - kWeight.size());
     module.tensor = &tensor;
+    module.built_name = built_name(module, config);
     formats::MtpNames names = formats::mtp_names(module.name, config.num_hidden_layers);
     if (has_block && names.head.empty()) names.head = std::move(names.block);
     module.mtp_name = std::move(names.head);

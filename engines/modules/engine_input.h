@@ -30,6 +30,9 @@ struct LinearModule {
   /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
   /// head, eh_proj) they build plain.
   bool is_quantizable = false;
+  /// Its name in engines, where that is another: in the class around a model that was saved without
+  /// one, or of a tower that transformers has below `model.`; else empty.
+  std::string built_name;
   /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
   std::string mtp_name;
   /// The name under which SGLang builds it in the first of these (MtpNames::draft), or empty.

@@ -172,6 +172,13 @@ ListableNames::ListableNames(const Checkpoint& checkpoint, std::span<const Linea
          formats::module_aliases(formats::module_name(tensor.name), checkpoint.config().text))
       add(tensor, std::move(name));
   }
+  // A head is a module of a tied model too, and of a bare one's class around it.
+  for (const formats::TensorRule& rule : checkpoint.family().rules) {
+    if (rule.role != Role::kHead || rule.scope != formats::Scope::kModel) continue;
+    const std::string_view head = formats::module_name(rule.pattern);
+    names_.emplace(head);
+    names_.insert(formats::stored_text_name(head, checkpoint.config().text));
+  }
   for (const LinearModule& module : modules) {
     for (std::string& name :
          formats::mtp_names(module.name, checkpoint.config().num_hidden_layers).all())

@@ -127,6 +127,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const Role role = role_of(*module.tensor);
   const bool is_router = role == Role::kRouter || role == Role::kSharedRouter;
   if (is_sglang() && is_router) return plain("always plain");
+  if (is_sglang() && facts_.groups && role == Role::kEmbedding) return plain("always plain");
   const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
   if (!module.is_quantizable && !may_be_named) return plain("always plain");
   if (facts_.groups) return grouped_[built_.module_of(layer)];
@@ -154,6 +155,9 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
 Listed ConfigReader::ignored(const BuiltModule& module, std::string_view name) const {
   const formats::ConfigGroups& groups = *facts_.groups;
   const bool is_whole = name == module.name;
+  // Names of towers are changed in lists as in files, but for expressions:
+  // compressed_tensors.py:129.
+  if (groups.ignores_name(std::string("model.").append(name))) return Listed::kYes;
   if (!is_sglang()) {
     if (groups.ignore_matches(name)) return Listed::kYes;
     if (!is_whole || !module.has_known_members) return Listed::kNo;
@@ -360,6 +364,16 @@ bool ConfigReader::has_fp4_experts() const {
     const Json& said = json_member(*object, "expert_dtype");
     if (!said.is_null()) return said == "fp4";
   }
+  // vLLM's bailing_moe_v3.py:252 and fp8.py:199; SGLang's model_config.py:728, 735.
+  const std::string_view family = checkpoint_.family().name;
+  const bool is_read = is_vllm(engine_) || is_sglang();
+  const auto says = [&](const char* key) {
+    return json_member(*facts_.quantization, key) == formats::kMxfp4Word;
+  };
+  if (is_read && says(formats::kExpertMethod) && (is_sglang() || family == "bailing_hybrid"))
+    return true;
+  if (is_read && says(formats::kStoreDtype) && (is_vllm(engine_) || family.starts_with("mimo")))
+    return true;
   // vllm/models/deepseek_v4/quant_config.py takes them for that where nothing is said.
   return is_vllm(engine_) && checkpoint_.config().model_type == "deepseek_v4";
 }

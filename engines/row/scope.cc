@@ -116,6 +116,12 @@ constexpr std::array kScopes = {
              }},
     ScopeRow{kFusedOtherwise, "shared experts that are not stored as routed ones are",
              [](const Weight& w, const Dialect&) { return w.is_fused_otherwise; }},
+    ScopeRow{kEmbeddings, "embeddings",
+             [](const Weight& w, const Dialect&) { return role_of(w.rule) == Role::kEmbedding; }},
+    ScopeRow{kTiedEmbeddings, "embeddings that are tied",
+             [](const Weight& w, const Dialect&) {
+               return w.is_tied && role_of(w.rule) == Role::kEmbedding;
+             }},
     ScopeRow{kCutBlocks, "joined weights that end inside a block",
              [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
     ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",

@@ -31,6 +31,8 @@ enum class EngineScope : std::uint8_t {
   kPlainNameExperts,   ///< of the routed experts, whose scale is called weight_scale
   kSharedExperts,      ///< of the shared experts
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
+  kEmbeddings,         ///< of the model
+  kTiedEmbeddings,     ///< of the model, where it is the head too
   // Of some widths, on so many ranks.
   kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
@@ -70,6 +72,7 @@ struct EngineWeight {
   bool has_inverse_name = false;  ///< its scale is called weight_scale_inv
   /// A shared expert that SGLang fuses with routed ones (fuses_shared_experts()) of another form.
   bool is_fused_otherwise = false;
+  bool is_tied = false;     ///< the embedding is the head too
   std::uint64_t ranks = 1;  ///< of tensor parallelism, which cut it; not 0
 };
 /// Whether it is one of the routed experts.

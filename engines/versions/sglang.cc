@@ -112,6 +112,8 @@ constexpr std::array kLimits = {
     EngineLimit{kCt, kInt4Group, std::nullopt, kJoinedLatents,
                 "it joins them with their weight_shape, which has two numbers then",
                 "these layers plain"},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kEmbeddings, "it builds the embedding plain",
+                kPlainEmbedding},
     // Its models/llama.py:721.
     EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
                 "dialect compressed-tensors", "", "", true},

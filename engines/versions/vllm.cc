@@ -89,6 +89,10 @@ constexpr std::array kLimits = {
     // Its models/mistral3.py:432.
     EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
                 "dialect compressed-tensors", "", "", true},
+    // Its compressed_tensors_embedding.py:169.
+    EngineLimit{kCt, kInt4Group, std::nullopt, kTiedEmbeddings,
+                "it looks words up in an embedding in INT4, and computes no logits with it",
+                kPlainEmbedding},
     // Widths.
     EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks},
     // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there; which backend

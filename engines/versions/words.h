@@ -33,6 +33,7 @@ inline constexpr std::string_view kNamesOfOthers =
 inline constexpr std::string_view kWholeBlocks =
     "it joins weights, and the rows of all but the last must be a multiple of the block's";
 inline constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
+inline constexpr std::string_view kPlainEmbedding = "--rule role:embedding=bf16";
 inline constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 
 }  // namespace ingot::engines

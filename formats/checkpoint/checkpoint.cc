@@ -15,6 +15,7 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/family_match.h"
 #include "formats/checkpoint/rank_slices.h"
+#include "formats/checkpoint/stored_head.h"
 #include "formats/checkpoint/unknown_tensors.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/dialect/dialect_table.h"
@@ -213,11 +214,13 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
   if (is_relaid) relaid_names.emplace(stored);
   const StoredNames& names = relaid_names ? *relaid_names : stored_names;
   const bool names_are_known = !family->rules.empty();
+  const NameGrammar grammar(*family, config);
   tensors = recognise_encodings({.stored = stored,
                                  .names = names,
                                  .files = bytes->files(),
                                  .block = block,
                                  .config = config,
+                                 .grammar = &grammar,
                                  .names_are_known = names_are_known,
                                  .is_complete = is_complete},
                                 stage.faults());
@@ -256,11 +259,13 @@ bool Checkpoint::State::headers_tell(const StoredNames& names, const OpenOptions
   ModelConfig plain = config;
   plain.quantization.reset();
   ErrorList faults;
+  const NameGrammar grammar(*family, plain);
   std::vector<LogicalTensor> found = recognise_encodings({.stored = stored,
                                                           .names = names,
                                                           .files = bytes->files(),
                                                           .block = block,
                                                           .config = plain,
+                                                          .grammar = &grammar,
                                                           .names_are_known = !family->rules.empty(),
                                                           .is_complete = is_complete},
                                                          faults);
@@ -360,7 +365,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   if (!renamed.empty()) names = StoredNames(state->stored);
   std::ranges::move(renamed, std::back_inserter(state->remarks));
   see_flat_stacks(*state->family, state->config, state->stored);
-  state->config.text.prefix = find_text_prefix(state->stored);
+  find_text_prefix(*state->family, state->stored, state->config);
+  state->table_called_head = name_tied_table(*state->family, state->config, state->stored);
+  if (!state->table_called_head.empty()) names = StoredNames(state->stored);
   count_mtp_layers(*state->family, state->stored, state->config);
   const StrayCheck strays{
       .directory = directory,
@@ -416,7 +423,6 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   state->bytes = std::move(model.bytes);
   state->index_frame = std::move(model.index_frame);
   state->slices = std::move(model.slices);
-  state->config.text.prefix = find_text_prefix(state->stored);
   state->file_names =
       model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
   std::sort(state->file_names.begin(), state->file_names.end());
@@ -429,6 +435,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     const Family& family = chosen_family(state->config, options, state->directory, state->remarks);
     state->config = config_of(family, state->config);
     require_widths(family, state->config);
+    find_text_prefix(family, state->stored, state->config);
     count_mtp_layers(family, state->stored, state->config);
     see_flat_stacks(family, state->config, state->stored);
     state->family = &family;

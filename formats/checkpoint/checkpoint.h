@@ -121,6 +121,9 @@ class Checkpoint final : public TensorSource {
   /// dialect and logical tensors are not known, and the only facts are those of the headers; only
   /// `check` opens such a checkpoint.
   [[nodiscard]] bool is_understood() const { return state_->is_understood; }
+  /// The name in the files of the table that is seen as the embedding (name_tied_table()); empty
+  /// where that has its own name.
+  [[nodiscard]] const std::string& table_called_head() const { return state_->table_called_head; }
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const { return state_->has_index; }
   /// Entries of the index other than its map; the default without an index.
@@ -167,6 +170,7 @@ class Checkpoint final : public TensorSource {
     std::array<std::uint64_t, 2> block = {128, 128};
     std::vector<std::string> file_names;       // of the directory, sorted
     std::shared_ptr<const RankSlices> slices;  // of a rank's directory
+    std::string table_called_head;
     bool has_index = false;
     IndexFrame index_frame;
     bool is_understood = true;

@@ -90,4 +90,25 @@ void untie_head(const ModelConfig& config, Json& document) {
   if (config.tie_word_embeddings) text[kTied] = false;
 }
 
+std::string name_tied_table(const Family& family, const ModelConfig& config,
+                            std::vector<StoredTensor>& stored) {
+  const TensorRule* head = find_row(family, config, Role::kHead, std::nullopt);
+  const TensorRule* table = find_row(family, config, Role::kEmbedding, std::nullopt);
+  if (!config.tie_word_embeddings || head == nullptr || table == nullptr) return {};
+  const auto begin_of = [&](const TensorRule& rule) {
+    const std::string name = row_name(family, config, rule, std::nullopt, std::nullopt);
+    return std::string(module_name(name)) + ".";
+  };
+  const std::string of_head = begin_of(*head), of_table = begin_of(*table);
+  const auto has = [&](const std::string& begin) {
+    return std::ranges::any_of(
+        stored, [&](const StoredTensor& tensor) { return tensor.name.starts_with(begin); });
+  };
+  if (!has(of_head) || has(of_table)) return {};
+  for (StoredTensor& tensor : stored) {
+    if (tensor.name.starts_with(of_head)) tensor.name.replace(0, of_head.size(), of_table);
+  }
+  return of_head + "weight";
+}
+
 }  // namespace ingot::formats

@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -34,5 +36,11 @@ bool has_head_apart(const Checkpoint& source, const std::function<void()>& check
 /// Says of the head that it is no embedding, wherever `document` says that it is; `config` is that
 /// of the document, or of one that it was made of.
 void untie_head(const ModelConfig& config, Json& document);
+
+/// Some tools save the one table of a tied model as its head only. Gives it, and the parts next to
+/// it, the embedding's name, under which loaders look for it. Returns the name that the head had,
+/// or nothing where the model is not tied, has an embedding or no head. `config` has its prefix.
+std::string name_tied_table(const Family& family, const ModelConfig& config,
+                            std::vector<StoredTensor>& stored);
 
 }  // namespace ingot::formats

@@ -55,6 +55,46 @@ bool ends_as_a_scale(const std::string& name) {
   });
 }
 
+/// The layers whose weights are here: for biases that no row has.
+class SpareBiases {
+ public:
+  explicit SpareBiases(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
+      if (tensor.rule != nullptr && tensor.shape.size() == 2) weights_.insert(tensor.name);
+    }
+  }
+
+  /// Whether it is the bias of a linear layer that a row of the family has. GPTQ's tools have
+  /// written one for every layer; loaders leave out those that a model has no place for.
+  [[nodiscard]] bool is_bias(const LogicalTensor& tensor) const {
+    constexpr std::string_view kBias = ".bias";
+    const std::string_view name = tensor.name;
+    return name.ends_with(kBias) && tensor.shape.size() == 1 &&
+           weights_.contains(std::string(name.substr(0, name.size() - kBias.size())) + ".weight");
+  }
+
+  /// Whether all its numbers are zeros, of either sign, or cannot be read here.
+  [[nodiscard]] bool is_zero(const LogicalTensor& tensor) const {
+    const std::uint32_t index = tensor.encoding.stored.weight();
+    const StoredTensor& stored = checkpoint_.stored()[index];
+    if (!checkpoint_.has_data(stored.file) || stored.n_bytes > kMaxBiasBytes) return true;
+    const std::size_t width = dtype_bits(stored.dtype) / 8;
+    std::vector<std::byte> bytes(stored.n_bytes);
+    checkpoint_.read(index, 0, bytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const bool has_sign = (i + 1) % width == 0;
+      if ((bytes[i] & (has_sign ? std::byte{0x7F} : std::byte{0xFF})) != std::byte{0}) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::uint64_t kMaxBiasBytes = std::uint64_t{1} << 24;
+
+  const Checkpoint& checkpoint_;
+  std::unordered_set<std::string> weights_;
+};
+
 /// The names of tensors that a family may have and need not, by the row's pattern.
 class Misspellings {
  public:
@@ -172,16 +212,27 @@ std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
     std::size_t n = 0;
     std::uint64_t n_bytes = 0;
     std::string first;
+    bool is_zero_bias = true;
   };
   std::map<std::string, Kind> kinds;
+  const SpareBiases biases(checkpoint);
   for (const LogicalTensor* tensor : taken) {
     Kind& kind = kinds[kind_of_name(tensor->name)];
     if (kind.n++ == 0) kind.first = tensor->name;
+    kind.is_zero_bias = kind.is_zero_bias && biases.is_bias(*tensor) && biases.is_zero(*tensor);
     kind.n_bytes += bytes_of(checkpoint, *tensor);
   }
   std::vector<std::string> remarks;
   const std::uint64_t all = kinds.empty() ? 0 : all_bytes(checkpoint);
   for (const auto& [pattern, kind] : kinds) {
+    if (kind.is_zero_bias) {
+      remarks.push_back(fmt::format(
+          "{}: {} {} of zeros that no row of family {} has: loaders leave {} out, and "
+          "conversions copy {}",
+          kind.n == 1 ? kind.first : pattern, kind.n, kind.n == 1 ? "bias" : "biases",
+          checkpoint.family().name, kind.n == 1 ? "it" : "them", kind.n == 1 ? "it" : "them"));
+      continue;
+    }
     remarks.push_back(fmt::format(
         "{}: {} {} that no row of family {} has (role unknown, {}): conversions copy {}, and "
         "loaders may refuse {}",
@@ -198,10 +249,18 @@ std::vector<std::string> doubtful_lines(const Checkpoint& checkpoint,
                                         bool all_are_doubtful,
                                         std::vector<const LogicalTensor*>& taken) {
   const Misspellings misspellings(checkpoint);
+  const SpareBiases biases(checkpoint);
   std::vector<std::string> lines;
   for (const LogicalTensor* tensor : unknown) {
     std::string reason;
-    if (misspellings.is_misplaced(tensor->name)) {
+    const bool is_bias = biases.is_bias(*tensor);
+    if (is_bias && biases.is_zero(*tensor)) {
+      taken.push_back(tensor);
+      continue;
+    }
+    if (is_bias && misspellings.is_misplaced(tensor->name)) {
+      reason = "a bias that is not zero, which config.json does not promise: loaders leave it out";
+    } else if (misspellings.is_misplaced(tensor->name)) {
       reason = "the family has it elsewhere, and config.json not here";
     } else if (ends_as_a_scale(tensor->name)) {
       reason = "a scale without a weight";

@@ -121,6 +121,8 @@ RopeConfig read_rope(const ConfigKeys& keys) {
     for (const char* key : {"type", "rope_type"}) {
       if (std::string type = scaling->text(key, ""); !type.empty()) rope.type = std::move(type);
     }
+    // Positions of text alone are turned as by default.
+    if (rope.type == "mrope") rope.type = "default";
     rope.factor = real(*scaling, "factor");
     rope.beta_fast = real(*scaling, "beta_fast");
     rope.beta_slow = real(*scaling, "beta_slow");
@@ -170,6 +172,30 @@ ModelConfig config_of(const ConfigKeys& keys) {
 }
 
 }  // namespace
+
+ModelHead head_of(const ModelConfig& config) {
+  struct Ending {
+    std::string_view text;
+    ModelHead head;
+  };
+  // The first that fits: `ChatModel` and `EmbeddingModel` are no bare models.
+  static constexpr std::array kEndings = {
+      Ending{"ChatModel", ModelHead::kTokens},
+      Ending{"LMHeadModel", ModelHead::kTokens},
+      Ending{"Classification", ModelHead::kClasses},
+      Ending{"ClassificationModel", ModelHead::kClasses},
+      Ending{"RewardModel", ModelHead::kClasses},
+      Ending{"RewardModeling", ModelHead::kClasses},
+      Ending{"QuestionAnswering", ModelHead::kClasses},
+      Ending{"ForTextEncoding", ModelHead::kNone},
+      Ending{"ForEmbedding", ModelHead::kNone},
+      Ending{"ForRetrieval", ModelHead::kNone},
+      Ending{"Model", ModelHead::kNone},
+  };
+  const auto found = std::ranges::find_if(
+      kEndings, [&](const Ending& ending) { return config.architecture.ends_with(ending.text); });
+  return found == kEndings.end() ? ModelHead::kTokens : found->head;
+}
 
 ModelConfig with_defaults(const ModelConfig& config, const Json& defaults) {
   if (!text_keys(config).is_object()) return config;

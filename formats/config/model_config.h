@@ -35,12 +35,20 @@ struct RopeConfig {
 struct TextNesting {
   std::string key;         ///< `text_config` or its like; empty where the config is not nested
   std::string model_type;  ///< of the text model
+  /// Whether the model has towers for images or sound: with a nested config, or an object for them
+  /// next to the text model's keys.
+  bool has_towers = false;
   /// Whether `quantization_config` is among the text model's keys: as the file has it, else as the
   /// loader of the whole model reads it.
   bool holds_quantization = false;
   /// The prefix of the text model's names: `language_model.`, or `model.language_model.` in place
-  /// of `model.`. Found in the names of a checkpoint (text_names.h).
+  /// of `model.`. Found in the names of a checkpoint (text_names.h), as are the next two.
   std::string prefix;
+  /// Whether the prefix is in place of `model.`, and not before it.
+  bool replaces_model = false;
+  /// First words of the names behind `model.`, where a checkpoint has these without any prefix: a
+  /// model that was saved without the class around it.
+  std::vector<std::string> bare_words;
   /// Those of the text model, and those of the whole that it lacks, in the words of the releases;
   /// null where the file has just these.
   JsonValue keys;
@@ -111,6 +119,16 @@ struct ModelConfig {
 /// negative, fractional or absurd number (more than 2^20 layers or experts, any dimension above
 /// 2^32).
 ModelConfig parse_model_config(std::string_view text, std::string_view where);
+
+/// The head that a class puts on the text model.
+enum class ModelHead : std::uint8_t {
+  kTokens,   ///< of logits: `lm_head`
+  kClasses,  ///< of classes or rewards: `score`, `classifier`
+  kNone,     ///< a bare model, or one of embeddings
+};
+/// By the class that `architectures` names, as transformers and vLLM call classes; kTokens where it
+/// names none, or one that says nothing of it.
+ModelHead head_of(const ModelConfig& config);
 
 /// The same for layers of a type (`full_attention`) where `rope_parameters` has an object for each
 /// type; else as given.

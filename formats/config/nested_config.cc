@@ -25,6 +25,10 @@ constexpr std::array<std::string_view, 4> kOtherBlocks = {kCompression, "quantiz
 // first, then there.
 constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
 
+// Objects of towers in configs that are not nested: Qwen2-VL, Qwen2.5-VL.
+constexpr std::array<std::string_view, 4> kTowerKeys = {"vision_config", "visual_config",
+                                                        "audio_config", "speech_config"};
+
 Json& section_at(std::string_view key, Json& document) {
   std::string_view rest = key;
   Json* section = &document;
@@ -84,6 +88,10 @@ TextNesting text_nesting(const Json& document) {
   const auto key = std::ranges::find_if(kTextKeys, [&](std::string_view candidate) {
     return text_object(document, candidate).is_object();
   });
+  nesting.has_towers =
+      key != kTextKeys.end() || std::ranges::any_of(kTowerKeys, [&](std::string_view tower) {
+        return json_member(document, tower).is_object();
+      });
   if (key == kTextKeys.end()) return nesting;
   nesting.key = *key;
   Json keys = text_object(document, nesting.key);

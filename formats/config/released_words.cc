@@ -20,6 +20,13 @@ constexpr const char* kRope = "rope_parameters";
 constexpr std::uint64_t kMostLayers = std::uint64_t{1} << 16;  // that get a list
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
+/// Sliding layers, and every so many layers one with full attention.
+Json types_by_step(std::uint64_t n_layers, std::uint64_t every) {
+  Json types = Json::array();
+  for (std::uint64_t i = 1; i <= n_layers; ++i) types.push_back(i % every == 0 ? kFull : kSliding);
+  return types;
+}
+
 void erase(Json& keys, std::initializer_list<const char*> names) {
   for (const char* name : names) keys.erase(name);
 }
@@ -196,13 +203,18 @@ bool full_heads(Json& keys) {
   return true;
 }
 
-// Gemma 4: its class gives the last layer full attention, whatever the list says.
+// Gemma 4: its class gives every sixth layer full attention where no list says otherwise, and the
+// last one whatever the list says.
 bool full_last_layer(Json& keys) {
+  constexpr std::uint64_t kEvery = 6;
   const Json& type = json_member(keys, "model_type");
+  if (type != "gemma4" && type != "gemma4_text") return false;
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
+  const bool is_said = !json_member(keys, kLayerTypes).is_null();
+  if (!is_said && n_layers) keys[kLayerTypes] = types_by_step(*n_layers, kEvery);
   const Json& types = json_member(keys, kLayerTypes);
-  if ((type != "gemma4" && type != "gemma4_text") || !types.is_array() || types.empty() ||
-      types.back() != kSliding)
-    return false;
+  if (!types.is_array() || types.empty()) return false;
+  if (types.back() != kSliding) return !is_said;
   keys[kLayerTypes].back() = kFull;
   return true;
 }
@@ -237,11 +249,8 @@ bool windows_by_pattern(Json& keys) {
   const auto every = whole_number(json_member(keys, key), kMostLayers);
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
   if (!json_member(keys, kLayerTypes).is_null() || !every || *every == 0 || !n_layers) return false;
-  Json types = Json::array();
-  for (std::uint64_t i = 1; i <= *n_layers; ++i)
-    types.push_back(i % *every == 0 ? kFull : kSliding);
   erase(keys, {key});
-  keys[kLayerTypes] = std::move(types);
+  keys[kLayerTypes] = types_by_step(*n_layers, *every);
   return true;
 }
 
@@ -310,7 +319,7 @@ bool use_released_words(Json& keys) {
   bool is_changed = false;
   for (const auto translate :
        {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
-        full_heads, full_last_layer, rope_by_layer, windows_by_pattern, kinds_of_mlp,
+        full_last_layer, full_heads, rope_by_layer, windows_by_pattern, kinds_of_mlp,
         automatic_widths, inner_objects})
     is_changed |= translate(keys);
   return is_changed;

@@ -233,8 +233,14 @@ bool describes(const ConfigGroups& source, const WrittenModel& model,
       (linears == nullptr || linears->scheme != SchemeId::kFp8Block))
     return false;  // SGLang would miss the size of blocks
   return std::ranges::all_of(written.modules, [&](const ClassedModule& module) {
-    if (module.cls != 0) return source.group_of(module.name) == written.groups[module.cls - 1];
     const ConfigGroup* group = source.stored_group(module.name);
+    if (module.cls != 0) {
+      const QuantizationGroup& form = written.groups[module.cls - 1];
+      // INT8 has a scale for each row, also where the source has one for each matrix.
+      const bool has_rows = form.scheme != SchemeId::kInt8Channel || group == nullptr ||
+                            text_at(json_member(*group->json, "weights"), "strategy") == "channel";
+      return has_rows && source.group_of(module.name) == form;
+    }
     return group == nullptr || !group->has_weights || group->scheme.has_value();
   });
 }

@@ -30,11 +30,13 @@ struct GroupForm {
   std::string_view type;
   std::uint32_t num_bits = 8;
   std::string_view strategy;
-  std::string_view at_run_time;        ///< strategy of activations with kDynamic
-  std::string_view beforehand = "";    ///< of those with kStatic
-  std::uint32_t group_size = 0;        ///< 0: the strategy has none, or a checkpoint chooses
-  std::string_view scale_dtype = "";   ///< of those whose scales are neither F32 nor BF16
-  std::string_view row_strategy = "";  ///< where columns are chosen: of whole rows
+  std::string_view at_run_time;       ///< strategy of activations with kDynamic
+  std::string_view beforehand = "";   ///< of those with kStatic
+  std::uint32_t group_size = 0;       ///< 0: the strategy has none, or a checkpoint chooses
+  std::string_view scale_dtype = "";  ///< of those whose scales are neither F32 nor BF16
+  /// Where columns are chosen: of whole rows. Of INT8: of whole matrices, whose scale is seen once
+  /// for each row (Encoding::rows_of_scales).
+  std::string_view row_strategy = "";
   /// Type and bits of activations, where they are other numbers than the weights' codes.
   std::string_view input_type = "";
   std::uint32_t input_bits = 0;
@@ -44,7 +46,7 @@ constexpr std::array kForms = {
     GroupForm{SchemeId::kFp8Block, "float", 8, "block", "group"},
     GroupForm{SchemeId::kFp8Channel, "float", 8, "channel", "token", "tensor"},
     GroupForm{SchemeId::kFp8Tensor, "float", 8, "tensor", "token", "tensor"},
-    GroupForm{SchemeId::kInt8Channel, "int", 8, "channel", "token", "tensor"},
+    GroupForm{SchemeId::kInt8Channel, "int", 8, "channel", "token", "tensor", 0, "", "tensor"},
     GroupForm{SchemeId::kNvfp4, "float", 4, "tensor_group", "", "tensor_group", 16,
               "torch.float8_e4m3fn"},
     GroupForm{SchemeId::kMxfp4, "float", 4, "group", "group", "", 32, "torch.uint8"},

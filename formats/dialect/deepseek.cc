@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/part_rows.h"
 #include "formats/family/families.h"
@@ -304,6 +305,11 @@ Json deepseek_block(const WrittenModel& model) {
     block.erase(kScaleFormat);
   }
   state_experts(model, native, block);
+  const bool has_mxfp4 = std::ranges::any_of(
+      model.tensors, [](const WrittenTensor& tensor) { return tensor.scheme == SchemeId::kMxfp4; });
+  for (const char* key : {kExpertMethod, kStoreDtype}) {
+    if (!has_mxfp4) block.erase(key);
+  }
 
   for (const char* key : {kModulesToNotConvert, kIgnoredLayers}) {
     if (block.contains(key)) block[key] = still_plain(string_list(block, key), model);
@@ -342,6 +348,12 @@ bool is_exempt(const ModelConfig& config, std::string_view name,
   return std::ranges::any_of(module_aliases(name, config.text), [&](const std::string& alias) {
     return names_or_holds(modules, alias);
   });
+}
+
+bool says_mxfp4_experts(const ModelConfig& config) {
+  const Json& block = quantization_block(config);
+  return json_member(block, kExpertMethod) == kMxfp4Word ||
+         json_member(block, kStoreDtype) == kMxfp4Word;
 }
 
 std::span<const StorageRow> native_storage() {

@@ -26,4 +26,12 @@ inline constexpr std::array<std::string_view, 8> kExpertKeys = {
     "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
     "moe_quant_algo", "quant_algo", "producer", "quantized_layers"};
 
+/// The keys by which releases in FP8 say that their routed experts are MXFP4, in this word: Ling's,
+/// and those of MiMo and Step.
+inline constexpr const char* kExpertMethod = "routed_experts_quant_method";
+inline constexpr const char* kStoreDtype = "store_dtype";
+inline constexpr const char* kMxfp4Word = "mxfp4";
+/// Whether a config says that of the routed experts, in either way.
+bool says_mxfp4_experts(const ModelConfig& config);
+
 }  // namespace ingot::formats

@@ -117,7 +117,13 @@ const Dialect& default_dialect(SchemeId scheme, std::optional<Activations> activ
 }
 
 bool can_be_quantized(const Dialect& dialect, const TensorRule& rule) {
-  return rule.fp8_by_default || (rule.may_be_quantized && dialect.heads != Heads::kPlain);
+  const bool is_router = rule.role == Role::kRouter || rule.role == Role::kSharedRouter;
+  // The config decides: what an engine asks it about, and whatever a tower is made of.
+  if (rule.fp8_by_default || rule.role == Role::kOtherModality ||
+      (rule.silence == Silence::kQuantized && !is_router))
+    return true;
+  return (rule.may_be_quantized || rule.silence == Silence::kHead) &&
+         dialect.heads != Heads::kPlain;
 }
 
 bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule) {

@@ -111,6 +111,8 @@ struct TensorRule {
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;
   const Width* condition = nullptr;  ///< of kWhen and kUnless
+  /// Where it is not 0, a tensor that is promised may be missing too: no model reads it there.
+  const Width* spare = nullptr;
   /// Stored dtype in the released checkpoint when it is not FP8.
   DType synth_dtype = DType::kBf16;
   /// The config does not say which shape: none is checked, and `shape` is empty.
@@ -213,6 +215,9 @@ void for_each_expected(const Family& family, const ModelConfig& config, bool sta
 /// The row of tensors whose names mean the same in every family: towers and projectors for images
 /// and sound, and tables of n-grams. Null for other names.
 const TensorRule* shared_rule(std::string_view name);
+/// The row of a tensor of a head of classes or rewards, where the class of the model has one
+/// (head_of()); null for other names. `name` is behind the prefix of a nested text model.
+const TensorRule* class_head_rule(std::string_view name, const ModelConfig& config);
 
 /// Recognises names of one family under one config, which must outlive it. Names are those of a
 /// checkpoint, behind the prefix of a nested text model; those of shared_rule() match too.

@@ -85,9 +85,10 @@ constexpr std::array kPresences = {
 constexpr std::array<std::string_view, 13> kFileKeys = {
     "family",  "summary", "model_types", "architecture", "dialect",  "mtp_layers", "like",
     "without", "change",  "widths",      "aliases",      "defaults", "forward"};
-constexpr std::array<std::string_view, 15> kTraits = {
-    "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
-    "heads", "fuse",   "present", "dtype",     "stack",   "gate_up",          "flat"};
+constexpr std::array<std::string_view, 16> kTraits = {
+    "role",  "layers",   "shape",   "quantized", "silence", "may_be_quantized",
+    "cut",   "sections", "heads",   "fuse",      "present", "spare",
+    "dtype", "stack",    "gate_up", "flat"};
 
 /// The keys of a row, and others.
 std::vector<std::string_view> traits_and(std::initializer_list<std::string_view> others) {
@@ -373,6 +374,8 @@ class Table final : public FamilyTable {
       } else if (key == "present") {
         take_presence(value, rule);
         row.has_presence = true;
+      } else if (key == "spare") {
+        rule.spare = width(value);
       } else if (key == "dtype") {
         rule.synth_dtype = read_dtype(value);
       } else if (key == "stack") {

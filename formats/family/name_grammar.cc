@@ -108,13 +108,13 @@ NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
 }
 
 std::optional<NameGrammar::Match> NameGrammar::match(std::string_view name) const {
-  std::string text = text_model_name(name, config_->text);
+  const std::string text = text_model_name(name, config_->text);
   // If names with the prefix exist, those without it would be the same tensors once more.
   const bool is_own_form = stored_text_name(text, config_->text) == name;
-  if (auto found = is_own_form ? match_text(std::move(text)) : std::nullopt) return found;
+  if (auto found = is_own_form ? match_text(text) : std::nullopt) return found;
+  if (const TensorRule* head = class_head_rule(text, *config_)) return Match{.rule = head};
   const TensorRule* rule = shared_rule(name);
-  // A known family without a nested config has no towers.
-  const bool may_have_towers = family_->rules.empty() || !config_->text.key.empty();
+  const bool may_have_towers = family_->rules.empty() || config_->text.has_towers;
   if (rule == nullptr || (rule->role == Role::kOtherModality && !may_have_towers))
     return std::nullopt;
   if (!is_cache_scale(rule)) return Match{.rule = rule};

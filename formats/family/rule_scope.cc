@@ -99,8 +99,10 @@ bool is_in_layer(const TensorRule& rule, const ModelConfig& config,
          });
 }
 
-Promise promise_of(const TensorRule& rule, const ModelConfig& config,
-                   std::optional<std::uint32_t> layer) {
+namespace {
+
+Promise promise_of_presence(const TensorRule& rule, const ModelConfig& config,
+                            std::optional<std::uint32_t> layer) {
   switch (rule.presence) {
     case Presence::kRequired:
       return Promise::kRequired;
@@ -109,7 +111,8 @@ Promise promise_of(const TensorRule& rule, const ModelConfig& config,
     case Presence::kStacked:
       return Promise::kAccepted;
     case Presence::kUntied:
-      return required_if(!config.tie_word_embeddings, Promise::kAccepted);
+      return required_if(!config.tie_word_embeddings && head_of(config) == ModelHead::kTokens,
+                         Promise::kAccepted);
     case Presence::kCorrected:
       return required_if(config.topk_method.empty() || config.topk_method == "noaux_tc",
                          Promise::kAccepted);
@@ -122,6 +125,15 @@ Promise promise_of(const TensorRule& rule, const ModelConfig& config,
       return required_if(rule.condition->size(config, layer) == 0, Promise::kForbidden);
   }
   return Promise::kForbidden;
+}
+
+}  // namespace
+
+Promise promise_of(const TensorRule& rule, const ModelConfig& config,
+                   std::optional<std::uint32_t> layer) {
+  const Promise promise = promise_of_presence(rule, config, layer);
+  const bool is_spare = rule.spare != nullptr && rule.spare->size(config, layer) != 0;
+  return is_spare && promise == Promise::kRequired ? Promise::kAccepted : promise;
 }
 
 }  // namespace ingot::formats

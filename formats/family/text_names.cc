@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "model.";
 
-// The first of these with which names begin is the prefix.
+// The first of these with which names begin is the prefix. Only the first is always in place of
+// `model.`.
 constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", "language_model.",
                                                        "thinker."};
 
@@ -50,12 +51,39 @@ constexpr TensorRule kLookupTableRule = {.pattern = "",
                                          .scope = Scope::kModel,
                                          .cut = Cut::kVocab,
                                          .any_shape = true};
+// Heads of classes and rewards: in place of a model's own head.
+constexpr std::array<std::string_view, 7> kClassHeads = {
+    "score", "classifier", "classification_head", "qa_outputs", "reward_head", "v_head", "rm_head"};
+// vLLM and transformers build them as they build linear layers.
+constexpr TensorRule kClassHeadRule = {.pattern = "",
+                                       .role = Role::kOther,
+                                       .scope = Scope::kModel,
+                                       .silence = Silence::kQuantized,
+                                       .any_shape = true};
+constexpr TensorRule kClassBiasRule = {
+    .pattern = "", .role = Role::kOther, .scope = Scope::kModel, .any_shape = true};
+
 constexpr TensorRule kOtherModalityRule = {
     .pattern = "", .role = Role::kOtherModality, .scope = Scope::kModel, .any_shape = true};
 
-// True if the prefix replaces `model.`, and does not precede it.
-bool replaces_model(std::string_view prefix) {
-  return prefix.starts_with(kModelPrefix);
+std::string_view first_word(std::string_view name) {
+  return name.substr(0, name.find('.'));
+}
+
+bool has_word(const std::vector<std::string>& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+/// First words behind `model.` in the rows of a family, but those with which other rows begin.
+std::vector<std::string> words_behind_model(const Family& family) {
+  std::set<std::string> behind, others;
+  for (const TensorRule& rule : family.rules) {
+    const bool is_of_model = rule.pattern.starts_with(kModelPrefix);
+    (is_of_model ? behind : others)
+        .emplace(first_word(rule.pattern.substr(is_of_model ? kModelPrefix.size() : 0)));
+  }
+  for (const std::string& word : others) behind.erase(word);
+  return {behind.begin(), behind.end()};
 }
 
 // The text before the number of an MTP layer in names.
@@ -110,13 +138,41 @@ const TensorRule* shared_rule(std::string_view name) {
   return cache_scale_name(name) ? &kCacheScaleRule : nullptr;
 }
 
-std::string find_text_prefix(std::span<const StoredTensor> stored) {
-  for (const std::string_view prefix : kPrefixes) {
-    if (std::ranges::any_of(
-            stored, [&](const StoredTensor& tensor) { return tensor.name.starts_with(prefix); }))
-      return std::string(prefix);
-  }
-  return {};
+const TensorRule* class_head_rule(std::string_view name, const ModelConfig& config) {
+  if (head_of(config) != ModelHead::kClasses || !is_in(kClassHeads, first_word(name)))
+    return nullptr;
+  return name.ends_with(".weight") ? &kClassHeadRule : &kClassBiasRule;
+}
+
+void find_text_prefix(const Family& family, std::span<const StoredTensor> stored,
+                      ModelConfig& config) {
+  TextNesting& nesting = config.text;
+  const auto begins = [&](std::string_view prefix) {
+    return std::ranges::any_of(
+        stored, [&](const StoredTensor& tensor) { return tensor.name.starts_with(prefix); });
+  };
+  const auto prefix = std::ranges::find_if(kPrefixes, begins);
+  nesting.prefix = prefix == kPrefixes.end() ? std::string_view() : *prefix;
+  nesting.replaces_model = nesting.prefix.starts_with(kModelPrefix);
+  nesting.bare_words.clear();
+  if (nesting.replaces_model || begins(nesting.prefix + std::string(kModelPrefix))) return;
+  // A model saved without the class around it has no `model.`.
+  std::vector<std::string> words = words_behind_model(family);
+  ModelConfig with_model = config;
+  with_model.text.prefix.clear();
+  const NameGrammar grammar(family, with_model);
+  const bool is_bare = std::ranges::any_of(stored, [&](const StoredTensor& tensor) {
+    std::string_view name = tensor.name;
+    if (!name.starts_with(nesting.prefix)) return false;
+    name.remove_prefix(nesting.prefix.size());
+    // DeepSeek's own names have a `norm.weight` too.
+    const std::string whole = std::string(kModelPrefix).append(name);
+    return has_word(words, first_word(name)) && grammar.knows(whole) &&
+           has_mark(grammar.pattern_of(whole), kLayerMark);
+  });
+  if (!is_bare) return;
+  nesting.replaces_model = true;
+  if (nesting.prefix.empty()) nesting.bare_words = std::move(words);
 }
 
 void count_mtp_layers(const Family& family, std::span<const StoredTensor> stored,
@@ -158,24 +214,31 @@ std::optional<std::uint64_t> understated_mtp(const Family& family, const ModelCo
 
 std::string text_model_name(std::string_view stored, const TextNesting& nesting) {
   const std::string_view prefix = nesting.prefix;
-  if (prefix.empty() || !stored.starts_with(prefix)) return std::string(stored);
-  std::string name(replaces_model(prefix) ? kModelPrefix : "");
+  const bool is_of_text = prefix.empty() ? has_word(nesting.bare_words, first_word(stored))
+                                         : stored.starts_with(prefix);
+  if (!is_of_text) return std::string(stored);
+  std::string name(nesting.replaces_model ? kModelPrefix : "");
   return name.append(stored.substr(prefix.size()));
 }
 
 std::string stored_text_name(std::string_view name, const TextNesting& nesting) {
-  const std::string_view prefix = nesting.prefix;
-  if (prefix.empty() || (replaces_model(prefix) && !name.starts_with(kModelPrefix)))
-    return std::string(name);
-  if (replaces_model(prefix)) name.remove_prefix(kModelPrefix.size());
-  return std::string(prefix).append(name);
+  const bool is_of_model = name.starts_with(kModelPrefix);
+  if (nesting.replaces_model) {
+    if (!is_of_model) return std::string(name);
+    const std::string_view rest = name.substr(kModelPrefix.size());
+    const bool keeps = nesting.prefix.empty() && !has_word(nesting.bare_words, first_word(rest));
+    return keeps ? std::string(name) : nesting.prefix + std::string(rest);
+  }
+  return nesting.prefix + std::string(name);
 }
 
 std::vector<std::string> module_aliases(std::string_view module, const TextNesting& nesting) {
   std::vector<std::string> aliases = {std::string(module)};
-  if (nesting.key.empty()) return aliases;
+  if (!nesting.bare_words.empty()) aliases.push_back(text_model_name(module, nesting));
+  if (!nesting.has_towers) return aliases;
   TextNesting in_memory;
   in_memory.prefix = kPrefixes.front();
+  in_memory.replaces_model = true;
   const std::string text = text_model_name(module, nesting);
   aliases.push_back(is_of_other_modality(module) ? std::string(kModelPrefix).append(module)
                                                  : stored_text_name(text, in_memory));

@@ -17,9 +17,10 @@ namespace ingot::formats {
 
 struct Family;
 
-/// The prefix of the text model's names among those of a checkpoint, as TextNesting::prefix; empty
-/// where there is none.
-std::string find_text_prefix(std::span<const StoredTensor> stored);
+/// Finds the prefix of the text model's names among those of a checkpoint, and whether it is in
+/// place of `model.`.
+void find_text_prefix(const Family& family, std::span<const StoredTensor> stored,
+                      ModelConfig& config);
 
 /// Adds to num_nextn_predict_layers the MTP layers whose names a checkpoint has behind those that
 /// its config promises. `config` has its prefix.

@@ -134,7 +134,9 @@ class Expressions {
     // first.
     const bool is_mtp = n_main_layers_ != 0 && layers.back() >= n_main_layers_;
     const bool is_one = layers.size() == 1;
-    if (is_one && !is_mtp && path.find_first_of("#*") == std::string_view::npos)
+    // Engines put `model.` before the names of a model that was saved without it.
+    const bool is_bare = census_.prefix() == "layers.";
+    if (is_one && !is_mtp && !is_bare && path.find_first_of("#*") == std::string_view::npos)
       return fmt::format("{}{}.{}", census_.prefix(), layers.front(), path);
     std::string where = takes_in_outside(path) ? pattern_escaped(census_.prefix()) : ".*layers\\.";
     where += is_one ? std::to_string(layers.front()) : fmt::format("({})", fmt::join(layers, "|"));

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -183,7 +184,8 @@ class Recogniser {
                        .stored = found_[i].stored,
                        .block_rows = rows,
                        .block_cols = cols,
-                       .global_divides = found_[i].global_divides};
+                       .global_divides = found_[i].global_divides,
+                       .rows_of_scales = rows_of_scales(i, *scheme, tensor.shape)};
     if (!auxiliaries_fit(i, *scheme, tensor.shape)) return std::nullopt;
     return tensor;
   }
@@ -219,7 +221,7 @@ class Recogniser {
     // Blocks that config.json names, of whatever size, are those of FP8: MX groups come without.
     const SchemeFacts& blocks = scheme_facts(SchemeId::kFp8Block);
     if (is_fp8_ && blocks.codes.has(weight.dtype) && blocks.scales.has(scale.dtype) &&
-        !is_excluded(i, blocks) && has_scale_shape(blocks, decoded_shape(i, blocks), scale))
+        !is_excluded(i, blocks) && has_scale_shape(i, blocks, decoded_shape(i, blocks), scale))
       return &blocks;
     DTypeSet of_all = {}, of_fitting = {};
     bool is_surely_own = false;
@@ -230,7 +232,7 @@ class Recogniser {
         if (!scheme.codes.has(weight.dtype) || scheme.scales.has(DType::kF32) == is_own_dtype)
           continue;
         if (is_excluded(i, scheme)) continue;
-        const bool fits = has_scale_shape(scheme, decoded_shape(i, scheme), scale);
+        const bool fits = has_scale_shape(i, scheme, decoded_shape(i, scheme), scale);
         const bool is_dtype = scheme.scales.has(scale.dtype);
         if (fits && is_dtype) return &scheme;
         of_all = of_all | scheme.scales;
@@ -294,17 +296,41 @@ class Recogniser {
     return true;
   }
 
-  [[nodiscard]] bool has_scale_shape(const SchemeFacts& scheme, const Shape& weight,
-                                     const StoredTensor& scale) const {
+  [[nodiscard]] bool has_scale_shape(std::uint32_t i, const SchemeFacts& scheme,
+                                     const Shape& weight, const StoredTensor& scale) const {
     if (scheme.group_rows == 0) return is_per_matrix(scale.shape, weight);
-    if (scheme.group_cols == 0) {
-      // Quark has INT8 with one number for a matrix, which is seen as one for each row.
-      return is_per_row(scale.shape, weight) || (is_quark_ && scheme.id == SchemeId::kInt8Channel &&
-                                                 weight.size() == 2 && is_one_value(scale.shape));
-    }
+    if (scheme.group_cols == 0)
+      return is_per_row(scale.shape, weight) || !rows_of_scales(i, scheme, weight).empty();
     if (scheme.chooses_cols) return is_per_chosen_group(scale.shape, weight);
     if (scheme.group_rows > 1) return block_of(weight, scale).has_value();
     return scale.shape == block_scale_shape(weight, scheme.group_rows, scheme.group_cols);
+  }
+
+  /// Encoding::rows_of_scales: of INT8 with one scale for a matrix, and of a matrix of fused
+  /// weights with a scale for each of them.
+  [[nodiscard]] std::vector<std::uint64_t> rows_of_scales(std::uint32_t i,
+                                                          const SchemeFacts& scheme,
+                                                          const Shape& weight) const {
+    const std::uint32_t index = found_[i].stored[Part::kScale];
+    if (scheme.group_rows != 1 || scheme.group_cols != 0 || weight.size() != 2 ||
+        index == StoredParts::kAbsent)
+      return {};
+    const Shape& scale = input_.stored[index].shape;
+    if (is_per_row(scale, weight)) return {};
+    if (is_one_value(scale))
+      return scheme.id == SchemeId::kInt8Channel ? std::vector{weight.front()}
+                                                 : std::vector<std::uint64_t>();
+    const auto match = input_.grammar == nullptr
+                           ? std::nullopt
+                           : input_.grammar->match(weight_name(input_.stored[i]));
+    if (!match) return {};
+    std::vector<std::uint64_t> rows;
+    for (const Width* section : match->rule->sections)
+      rows.push_back(section->size(input_.config, match->layer));
+    const Shape column = {rows.size(), 1};
+    const bool is_for_each = scale == Shape{rows.size()} || scale == column;
+    const bool are_all = std::accumulate(rows.begin(), rows.end(), std::uint64_t{0}) == weight[0];
+    return is_for_each && are_all ? rows : std::vector<std::uint64_t>();
   }
 
   void add_needed(std::string& needed, const SchemeFacts& scheme, const Shape& weight) const {
@@ -386,12 +412,19 @@ class Recogniser {
     return fits;
   }
 
+  /// Whether a number has been stored for each of the weights that are fused in one, as its scale.
+  [[nodiscard]] bool is_as_long_as_scale(std::uint32_t i, const Shape& shape,
+                                         const Shape& weight) const {
+    const SchemeFacts& channel = scheme_facts(SchemeId::kFp8Channel);
+    return shape.size() == 1 && rows_of_scales(i, channel, weight).size() == shape[0];
+  }
+
   /// The shape that a part of weight `i` should have, if `shape` is wrong; else empty.
   [[nodiscard]] std::string extent_needed(std::uint32_t i, PartExtent extent, const Shape& shape,
                                           const Shape& weight) const {
     switch (extent) {
       case PartExtent::kOne:
-        return is_number(shape, weight) ? "" : "one value";
+        return is_number(shape, weight) || is_as_long_as_scale(i, shape, weight) ? "" : "one value";
       case PartExtent::kPerRow:
         return is_per_row(shape, weight) || (is_quark_ && is_one_value(shape))
                    ? ""

@@ -7,6 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/config/model_config.h"
+#include "formats/family/family.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
 
@@ -20,6 +21,8 @@ struct RecognitionInput {
   /// Rows, columns that share a block's scale, as the config claims; headers overrule it.
   std::array<std::uint64_t, 2> block = {128, 128};
   const ModelConfig& config;
+  /// Tells which weights are fused in one; null: none are.
+  const NameGrammar* grammar = nullptr;
   /// True when the family knows its names: then `X.scale` of a plain weight is a fault, not a
   /// parameter.
   bool names_are_known = true;

@@ -62,10 +62,17 @@ const std::array<float, 256>& values_of(DType dtype) {
   return tables[static_cast<std::size_t>(kind - kFloat8Kinds.begin())];
 }
 
+/// Numbers that are seen otherwise than they are stored.
+struct SeenNumbers {
+  StoredTensor stored;
+  /// How often each is seen, one behind the other; empty: only the greatest is seen.
+  std::vector<std::uint64_t> counts;
+};
+
 class DecodedBytes final : public ForwardedBytes {
  public:
   DecodedBytes(std::unique_ptr<StoredBytes> bytes, std::map<std::uint32_t, CodedWeight> weights,
-               std::map<std::uint32_t, StoredTensor> numbers)
+               std::map<std::uint32_t, SeenNumbers> numbers)
       : ForwardedBytes(std::move(bytes)),
         weights_(std::move(weights)),
         numbers_(std::move(numbers)) {}
@@ -78,10 +85,7 @@ class DecodedBytes final : public ForwardedBytes {
   void read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override {
     if (const auto number = numbers_.find(index); number != numbers_.end()) {
-      const std::vector<std::byte> bytes =
-          read_bytes({.index = index, .tensor = number->second}, 0, number->second.n_bytes);
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] = bytes[(offset + i) % bytes.size()];
-      return;
+      return read_seen(index, number->second, offset, out);
     }
     const auto weight = weights_.find(index);
     if (weight == weights_.end()) return bytes_->read(index, tensor, offset, out);
@@ -96,6 +100,29 @@ class DecodedBytes final : public ForwardedBytes {
   }
 
  private:
+  void read_seen(std::uint32_t index, const SeenNumbers& numbers, std::uint64_t offset,
+                 std::span<std::byte> out) const {
+    const StoredTensor& stored = numbers.stored;
+    const std::vector<std::byte> bytes =
+        read_bytes({.index = index, .tensor = stored}, 0, stored.n_bytes);
+    const std::uint64_t width = dtype_bits(stored.dtype) / 8;
+    if (numbers.counts.empty()) {
+      std::vector<float> values(bytes.size() / width);
+      widen_scales(stored.dtype, bytes, std::nullopt, values);
+      const auto greatest = std::ranges::max_element(values) - values.begin();
+      std::memcpy(out.data(), bytes.data() + static_cast<std::size_t>(greatest) * width + offset,
+                  out.size());
+      return;
+    }
+    std::uint64_t end = 0;  // of the rows that have a number
+    std::size_t number = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::uint64_t row = (offset + i) / width;
+      while (number == 0 || row >= end) end += numbers.counts[number++];
+      out[i] = bytes[(number - 1) * width + (offset + i) % width];
+    }
+  }
+
   std::vector<std::byte> read_bytes(const Part8& part, std::uint64_t offset,
                                     std::uint64_t n_bytes) const {
     std::vector<std::byte> bytes(n_bytes);
@@ -198,8 +225,8 @@ class DecodedBytes final : public ForwardedBytes {
     }
   }
 
-  const std::map<std::uint32_t, CodedWeight> weights_;   // by the number of the codes
-  const std::map<std::uint32_t, StoredTensor> numbers_;  // that are seen many times
+  const std::map<std::uint32_t, CodedWeight> weights_;  // by the number of the codes
+  const std::map<std::uint32_t, SeenNumbers> numbers_;  // by their own
 };
 
 }  // namespace
@@ -220,15 +247,20 @@ bool is_seen_only(const Encoding& encoding) {
 void decode_values(std::span<LogicalTensor> tensors, std::vector<StoredTensor>& stored,
                    std::unique_ptr<StoredBytes>& bytes) {
   std::map<std::uint32_t, CodedWeight> weights;
-  std::map<std::uint32_t, StoredTensor> numbers;
+  std::map<std::uint32_t, SeenNumbers> numbers;
   for (LogicalTensor& tensor : tensors) {
     Encoding& encoding = tensor.encoding;
-    if (encoding.scheme == SchemeId::kInt8Channel && encoding.stored.has(Part::kScale)) {
-      StoredTensor& scale = stored[encoding.stored[Part::kScale]];
-      if (!is_one_value(scale.shape) || tensor.shape.size() != 2) continue;
-      numbers.emplace(encoding.stored[Part::kScale], scale);
-      scale.shape = per_row(tensor.shape);
-      scale.n_bytes = byte_count(scale.dtype, scale.shape).value();
+    if (!encoding.rows_of_scales.empty()) {
+      const auto see_as = [&](Part part, Shape shape, std::vector<std::uint64_t> counts) {
+        StoredTensor& seen = stored[encoding.stored[part]];
+        numbers.emplace(encoding.stored[part], SeenNumbers{seen, std::move(counts)});
+        seen.shape = std::move(shape);
+        seen.n_bytes = byte_count(seen.dtype, seen.shape).value();
+      };
+      see_as(Part::kScale, per_row(tensor.shape), encoding.rows_of_scales);
+      const bool has_inputs = encoding.stored.has(Part::kInputScale) &&
+                              !is_one_value(stored[encoding.stored[Part::kInputScale]].shape);
+      if (has_inputs) see_as(Part::kInputScale, {1}, {});
     }
     if (!is_decoded(encoding)) continue;
     const auto part = [&](Part which) {

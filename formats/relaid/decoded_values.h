@@ -24,9 +24,10 @@ bool is_seen_only(const Encoding& encoding);
 /// leaves them: with rows and columns that share a scale, which are then 0. Their stored codes are
 /// seen as F32, each value code x scale with one FP32 rounding, where codes of 8 bits less 128 are
 /// taken with their zero point and the group of their column. NaN and infinite codes stay what they
-/// are: a reader refuses them as NaN codes of E4M3. One scale of a whole INT8 matrix is seen once
-/// for each row. Reading throws kBadScale for a scale that is not finite and above zero (of INT8:
-/// not finite or zero), and kCorrupt for a column of a group that is not there.
+/// are: a reader refuses them as NaN codes of E4M3. A scale for several rows is seen once for each
+/// of them (Encoding::rows_of_scales), and of as many scales of activations the greatest, as
+/// engines take it. Reading throws kBadScale for a scale that is not finite and above zero (of
+/// INT8: not finite or zero), and kCorrupt for a column of a group that is not there.
 void decode_values(std::span<LogicalTensor> tensors, std::vector<StoredTensor>& stored,
                    std::unique_ptr<StoredBytes>& bytes);
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "formats/container/tensor.h"
 
@@ -154,6 +155,10 @@ struct Encoding {
   std::uint64_t block_cols = 0;
   /// kNvfp4: Part::kGlobal divides (compressed-tensors) instead of multiplying (ModelOpt).
   bool global_divides = false;
+  /// Of schemes with a scale per row: rows that share each scale of the files, where there are
+  /// fewer than rows. One number: all rows; several: one for each weight that is fused in this one.
+  /// The stored scale is seen once for each row (formats/relaid/decoded_values.h).
+  std::vector<std::uint64_t> rows_of_scales = {};
 };
 
 /// Scales of a block-scaled matrix. Leading dimensions (stacked experts) each have their own grid.

@@ -97,7 +97,9 @@ DecoderSpec::DecoderSpec(const ModelConfig& given, std::string_view activation)
           : fields.optional_real("layer_norm_epsilon", 0, 1)
                 .value_or(fields.optional_real("layernorm_epsilon", 0, 1).value_or(0));
   spec.norm.eps = static_cast<float>(eps);
-  spec.ends.tied_head = config.tie_word_embeddings;
+  // A head of classes is not tied to the embedding.
+  spec.ends.tied_head =
+      config.tie_word_embeddings && head_of(config) != formats::ModelHead::kClasses;
   dense.width = static_cast<std::size_t>(config.intermediate_size);
   is_moe = config.layer_is_moe;
   is_moe.resize(spec.n_main, false);

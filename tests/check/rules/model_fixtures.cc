@@ -1,3 +1,5 @@
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "tests/check/rules/rule_fixture.h"
@@ -103,6 +105,25 @@ std::vector<RuleFixture> model_fixtures() {
       {"mtp.complete", kMissingTensor, make_fp8,
        [](auto& c) { c.tensors.erase(kMtp + "enorm.weight"); }},
       {"model.tied-head", kMismatch, make_fp8, in_config({{"/tie_word_embeddings", true}})},
+      {"model.tied-table", kMissingTensor, make_fp8,
+       [](auto& c) {
+         c.config["tie_word_embeddings"] = true;
+         c.tensors.erase("model.embed_tokens.weight");
+       }},
+      {"model.class-head", kMissingTensor, make_fp8,
+       [](auto& c) {
+         c.config["architectures"] = {"DeepseekV3ForSequenceClassification"};
+         c.tensors.erase("lm_head.weight");
+       }},
+      {"model.bare-names", kMismatch, make_plain,
+       [](auto& c) {
+         constexpr std::string_view kModel = "model.";
+         auto named = std::exchange(c.tensors, {});
+         for (auto& [name, tensor] : named) {
+           const bool is_of_model = name.starts_with(kModel);
+           c.tensors.emplace(is_of_model ? name.substr(kModel.size()) : name, std::move(tensor));
+         }
+       }},
       {"model.complete", kMissingTensor, make_fp8,
        [](auto& c) { c.tensors.erase("model.norm.weight"); }},
       {"model.shape", kShapeMismatch, make_fp8,

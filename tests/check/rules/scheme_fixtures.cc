@@ -18,6 +18,24 @@ EditableCheckpoint make_v4_nvfp4() {
   return EditableCheckpoint::load(INGOT_SOURCE_DIR "/tests/golden/families/deepseek_v4_nvfp4");
 }
 
+/// Queries, keys and values of linear attention in one weight.
+EditableCheckpoint make_fused() {
+  return EditableCheckpoint::load(INGOT_SOURCE_DIR "/tests/golden/families/qwen3_5_moe_fp8");
+}
+
+std::vector<RuleFixture> fused_fixtures() {
+  return {{"quantized.fused-scales",
+           kShapeMismatch,
+           make_fused,
+           [](auto& c) {
+             const std::string module = "model.language_model.layers.0.linear_attn.in_proj_qkv.";
+             c.tensors.erase(module + "weight_scale_inv");
+             c.put_floats(module + "weight_scale", {3}, 1);
+           },
+           {"quantized.scheme-held", "quantized.one-scheme", "quantized.part-names",
+            "fp8.weight-quantized", "fp8.merged-partition"}}};
+}
+
 std::vector<RuleFixture> int8_fixtures() {
   const std::string scale = kAttention + "o_proj.weight_scale";
   return {
@@ -179,8 +197,8 @@ std::vector<RuleFixture> spelling_fixtures() {
 
 std::vector<RuleFixture> scheme_fixtures() {
   std::vector<RuleFixture> all;
-  for (const auto& make :
-       {int8_fixtures, int4_fixtures, nvfp4_fixtures, mx_fixtures, spelling_fixtures}) {
+  for (const auto& make : {fused_fixtures, int8_fixtures, int4_fixtures, nvfp4_fixtures,
+                           mx_fixtures, spelling_fixtures}) {
     for (RuleFixture& fixture : make()) all.push_back(std::move(fixture));
   }
   return all;
