@@ -22,7 +22,7 @@ using namespace ::testing;
 using namespace ingot::testing;
 using ingot::testing::expect_error;
 
-constexpr TensorRule kQuantizedRule = {.fp8_by_default = true};
+constexpr TensorRule kDescribedRule = {.fp8_by_default = true};
 
 ModelConfig config_with(const std::string& quantization = "") {
   const std::string member =
@@ -38,7 +38,7 @@ WrittenTensor tensor(std::string_view name, SchemeId scheme,
   written.name = name;
   written.scheme = scheme;
   written.activations = activations;
-  written.rule = scheme_facts(scheme).quantized ? &kQuantizedRule : nullptr;
+  written.rule = scheme_facts(scheme).quantized ? &kDescribedRule : nullptr;
   written.rank = name.find("norm") == std::string_view::npos ? 2 : 1;
   written.stored = std::move(stored);
   if (written.stored.empty()) written.stored.emplace_back(name);
@@ -155,7 +155,7 @@ TEST(Modelopt, ExcludesThePredictionHeadByVllmsName) {
     written.push_back(tensor(name, SchemeId::kBf16));
   written.back().scheme = SchemeId::kFp8Tensor;
   written.back().activations = Activations::kStatic;
-  written.back().rule = &kQuantizedRule;
+  written.back().rule = &kDescribedRule;
   const Json excluded =
       description("modelopt", config_with(), written)["quantization"]["exclude_modules"];
   EXPECT_NE(std::find(excluded.begin(), excluded.end(), "model.layers.2.head"), excluded.end())
