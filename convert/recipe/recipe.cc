@@ -168,8 +168,12 @@ Decision Recipe::decide(const LogicalTensor& tensor) const {
   Decision decision;
   for (const Rule& rule : rules) {
     if (!rule.matches(tensor)) continue;
-    // Patterns and defaults speak of the text model's weights.
-    if (stays_unless_named(tensor) && !rule.names(tensor) && !rule.narrows(tensor)) continue;
+    // Patterns and defaults speak of the text model's weights; a cast of all that is quantized, of
+    // towers too.
+    const bool is_of_cast = rule.quantized_only && rule.origin == RuleOrigin::kDefault &&
+                            role_of(tensor) == formats::Role::kOtherModality;
+    if (stays_unless_named(tensor) && !rule.names(tensor) && !rule.narrows(tensor) && !is_of_cast)
+      continue;
     if (!rule.spares(tensor)) {
       decision.rule = &rule;
       decision.scheme = rule.scheme;

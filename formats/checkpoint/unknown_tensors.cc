@@ -215,6 +215,7 @@ std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
     bool is_zero_bias = true;
   };
   std::map<std::string, Kind> kinds;
+  if (taken.empty()) return {};
   const SpareBiases biases(checkpoint);
   for (const LogicalTensor* tensor : taken) {
     Kind& kind = kinds[kind_of_name(tensor->name)];
