@@ -124,7 +124,7 @@ TEST(BadWeights, RefusalNamesPositionAndValueOfBadScales) {
   expect_error(kBadScale, {"row 1, column 1 is 448, and inf multiplied by 1e+38"},
                [&] { read(nvfp4(0x7E, 1e38F), "a.weight", 2, 32); });
   expect_error(kBadScale, {"row 1, column 1", "and 0 multiplied by"},
-               [&] { read(nvfp4(1, 1e-44F), "a.weight", 2, 32); });
+               [&] { read(nvfp4(1, 0x1p-142F), "a.weight", 2, 32); });
 
   const Crafted mx({{"a.weight", "F8_E4M3", {2, 64}},
                     {"a.weight_scale", "U8", {2, 2}, bytes_of<std::uint8_t>({0, 127, 255, 127})}});
