@@ -464,12 +464,15 @@ void part_names(const RuleInput& input, const LogicalTensor& tensor) {
     // The global scale's name says what it means: nvfp4.global-convention.
     if (part == Part::kGlobal || part_row(input, tensor, part, stored.name, wanted) != nullptr)
       return;
-    const std::string_view dialect = input.dialect().name;
-    input.report_kind(tensor, stored, kMismatch, "{}",
-                      wanted.empty()
-                          ? fmt::format("is a part that {} in dialect {} does not have",
-                                        facts_of(tensor).name, dialect)
-                          : fmt::format("is called '{}' by loaders of {}", wanted, dialect));
+    const std::string_view dialect = input.dialect().name, scheme = facts_of(tensor).name;
+    const bool is_of_activations = part == Part::kInputScale || part == Part::kOutputScale;
+    input.report_kind(
+        tensor, stored, kMismatch, "{}",
+        !wanted.empty() ? fmt::format("is called '{}' by loaders of {}", wanted, dialect)
+        : is_of_activations
+            ? fmt::format("is {}, with which no loader reads {} in dialect {}",
+                          formats::part_facts(part).meaning, scheme, dialect)
+            : fmt::format("is a part that {} in dialect {} does not have", scheme, dialect));
   });
 }
 

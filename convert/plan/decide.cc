@@ -231,7 +231,9 @@ class Decider {
         planned.action = Action::kCast;
         planned.to = SchemeId::kBf16;
         planned.is_demoted = true;
-      } else if (&dialect_ != &source_.dialect() || wants_other_activations(tensor)) {
+      } else if (&dialect_ != &source_.dialect() || wants_other_activations(tensor) ||
+                 (!is_selected_.empty() && tensor.encoding.stored.has(Part::kOutputScale))) {
+        // A block that is made again says nothing of outputs.
         planned.action = Action::kRewrap;
       }
     }

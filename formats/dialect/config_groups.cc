@@ -390,8 +390,8 @@ std::vector<std::string> argument_faults(const ConfigGroup& group) {
   std::vector<std::string> faults;
   const auto refuse_if = [&](bool is_wrong, std::string_view path, const Json& value) {
     if (is_wrong)
-      faults.push_back(fmt::format("{} is {}, which {} does not have", path, config_text(value),
-                                   scheme_facts(form.scheme).name));
+      faults.push_back(fmt::format("{} is {}, with which no loader reads {}", path,
+                                   config_text(value), scheme_facts(form.scheme).name));
   };
   const Json& dynamic = json_member(weights, "dynamic");
   refuse_if(!says_nothing(dynamic), "weights.dynamic", dynamic);
