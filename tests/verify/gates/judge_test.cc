@@ -113,6 +113,29 @@ TEST(Judge, FactorExplainingAllErrorIsAFault) {
   EXPECT_FALSE(passes(1.005, 0, 0.004));
 }
 
+// The mean error of 96 blocks scatters, that of a million does not; docs/verify.md has both floors.
+TEST(Judge, FewGroupsHaveALowerFloor) {
+  const auto result = [](std::uint64_t groups, double cosine, const char* demand = nullptr) {
+    Report report = whole_report();
+    report.weights->tensors = {tensor("a", "nvfp4", cosine)};
+    report.weights->tensors[0].groups = groups;
+    report.weights->tensors[0].group_elements = 16;
+    Thresholds thresholds = default_thresholds("mse");
+    if (demand != nullptr) add_requirement(demand, thresholds);
+    for (const GateResult& found : judge(report, thresholds)) {
+      const bool is_own = demand == nullptr || found.gate.origin == "--require";
+      if (found.gate.metric == "weights.cosine" && is_own) return found;
+    }
+    return GateResult{};
+  };
+  EXPECT_TRUE(result(96, 0.9948).passed);
+  EXPECT_EQ(result(96, 0.9948).limit, 0.98915);
+  EXPECT_FALSE(result(96, 0.98).passed);
+  EXPECT_FALSE(result(1'000'000, 0.9948).passed);
+  EXPECT_EQ(result(1'000'000, 0.9948).limit, 0.99644);
+  EXPECT_FALSE(result(96, 0.9948, "weights.cosine[nvfp4]>=0.9965").passed);
+}
+
 TEST(Judge, GroupGatesOverrideGeneralOnes) {
   Report report = whole_report();
   report.weights->tensors = {tensor("a", "int8-channel", 0.99), tensor("b", "int8-block", 0.98),
