@@ -4,7 +4,8 @@
     beliefs.py INGOT [--engine vllm|sglang|transformers] [--only TEXT] [--show N]
 
 An engine builds its own model class from the config of a directory, its draft model for multi-token
-prediction too, and loads no weights. Which scheme it chose for a module follows from the parameters
+prediction too, and loads no weights; SGLang's loaders are given scales of blocks, and its
+post_load_weights is run, since these ask the config for the size of blocks. Which scheme it chose for a module follows from the parameters
 that it made: their names, dtypes and shapes. A module that it builds of several (`qkv_proj`,
 `gate_up_proj`, experts) speaks for each of them; transformers chooses a scheme for the experts of
 compressed-tensors when it loads them, and is asked for that. The directories are ingot's outputs, and those with
@@ -145,8 +146,9 @@ def ask_vllm(requests, results):
 
 
 def sglang_beliefs(directory, mtp):
-    options = argparse.Namespace(model=directory, card="blackwell", quantization=None, mtp=mtp)
+    options = argparse.Namespace(model=directory, card="blackwell", quantization=None, mtp=mtp, unfused=True)
     model, _, config = sglang_loads.build(options)
+    sglang_loads.read_in_blocks(model)
     hf = config.hf_config
     n_experts = getattr(hf, "n_routed_experts", None) or hf.num_experts
     prefix = f"model.layers.{hf.num_hidden_layers}."

@@ -18,8 +18,9 @@ questions:
                       dequantized weights (dequantized.py), and the row names them; on several ranks
                       both are compared with those of the unsliced directory on as many
   sglang loads        every parameter of SGLang's own model, or of its draft model, is filled by its own
-                      loader, and tensors are found in them byte for byte; its kernels are replaced by
-                      ones that raise, and its GPU by a description (sglang_loads.py)
+                      loader, to the end of post_load_weights, and tensors are found in them byte for byte;
+                      its kernels are replaced by ones that raise, and its GPU by a description
+                      (sglang_loads.py)
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
                       against `ingot generate --profile f32`; weights are dequantized while loading
 A row's result is `loads`, the numbers of equal answers and first tokens, the message with which the
@@ -65,7 +66,7 @@ FURTHER_MODELS = {
     "kimi_k2": ["--family", "kimi_k2", "--dense-layers", "1", *WIDTHS],
 }
 # Of these the config is given whole.
-CONFIGS = {"deepseek_v3, released heads": model_configs.LATENT, **model_configs.DECODERS}
+CONFIGS = {"deepseek_v3, released heads": model_configs.LATENT, **model_configs.DECODERS, **model_configs.FUSING}
 # GLM-5's MTP layer shares embedding and head with the model; vLLM's draft model wants its own, so that ranks in its
 # layout are written without the layer, and refused with it.
 SHARED_EMBEDDING = ("glm_moe_dsa",)
@@ -107,11 +108,20 @@ FURTHER_FORMS = {
     "mxfp8 dynamic": ["--to", "mxfp8", "--activations", "dynamic"],
     "int4 experts, fp8-channel": ["--to", "fp8-channel", "--group-size", "32", "--rule", "role:experts=int4-group", "--mtp", "keep"],
     "nvfp4 experts, fp8-channel": ["--to", "fp8-channel", "--rule", "role:experts=nvfp4", "--mtp", "keep"],
+    "nvfp4, fp8-block attention": ["--to", "nvfp4", "--dialect", "compressed-tensors", "--rule", "role:attention=fp8-block"],
+    "int4, fp8-block attention": ["--to", "int4", "--group-size", "32", "--rule", "role:attention=fp8-block"],
     "fp8-block, deepseek, plain experts": ["--to", "fp8", *PLAIN_EXPERTS],
+    "fp8-block, deepseek, plain shared experts": ["--to", "fp8", "--rule", "role:shared-experts=bf16"],
     "fp8-block, deepseek, plain mtp": ["--to", "fp8", "--mtp", "bf16"],
     "fp8-block, compressed-tensors, plain mtp": ["--to", "fp8", "--dialect", "compressed-tensors", "--mtp", "bf16"],
     "fp8-tensor static, modelopt, plain mtp": [*FORMS["fp8-tensor static, modelopt"], "--mtp", "bf16"],
 }
+# Mixtures that every engine is asked about with two models, and what SGLang is asked where it loads shared experts as
+# routed ones, and with --disable-shared-experts-fusion.
+MIXTURES = ("nvfp4, fp8-block attention", "int4, fp8-block attention")
+FUSED_FORMS = ("bf16", "fp8-block, deepseek", "int8-channel, compressed-tensors", "nvfp4, compressed-tensors", "nvfp4 weight-only, modelopt",
+               "int4-group, compressed-tensors", *MIXTURES, "int4 experts, fp8-channel", "fp8-block, deepseek, plain experts",
+               "fp8-block, deepseek, plain shared experts")
 # vLLM allocates and fills these itself if the checkpoint has none: no fault without static activations.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
@@ -151,7 +161,11 @@ def rows():
     for form in FURTHER_FORMS:
         if "plain mtp" not in form:
             yield "deepseek_v3", form, "hf", "vllm loads"
-    for form in ("f32", "f16", "int4 experts, fp8-channel", "fp8-block, deepseek, plain experts"):
+    for form in MIXTURES:
+        yield "qwen3_moe", form, "hf", "vllm loads"
+        yield "qwen3_moe", form, "hf", "vllm computes"
+        yield "qwen3_moe", form, "hf", "transformers loads"
+    for form in ("f32", "f16", "int4 experts, fp8-channel", "fp8-block, deepseek, plain experts", *MIXTURES):
         yield "deepseek_v3", form, "hf", "transformers loads"
     for model in model_configs.DECODERS:
         for form in FORMS:
@@ -166,6 +180,12 @@ def rows():
             yield model, form, "hf", "sglang loads"
             if model != "qwen3_moe":
                 yield model, form, "hf, mtp", "sglang loads"
+    for form in MIXTURES:
+        yield "qwen3_moe", form, "hf", "sglang loads"
+    for model in model_configs.FUSING:
+        for form in FUSED_FORMS:
+            yield model, form, "hf", "sglang loads"
+            yield model, form, "hf, unfused", "sglang loads"
 
 
 def name_of(model, form, layout, question):
@@ -218,7 +238,8 @@ def convert(ingot, model, form, layout, folder):
     is_apart = bool(sharded) and model in SHARED_EMBEDDING
     if is_apart and "mtp" not in layout:
         sharded += ["--mtp", "drop"]
-    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {layout if is_apart else layout.removesuffix(', mtp')}")
+    files = layout if is_apart else layout.removesuffix(", mtp").removesuffix(", unfused")
+    output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {files}")
     if output.exists():
         return output, None
     what = (FORMS | FURTHER_FORMS)[form]
@@ -344,7 +365,7 @@ def sglang_loaded(directory, form, layout):
     named = "w8a8_int8" if form == "int8-channel, compressed-tensors" else None
     options = argparse.Namespace(
         model=directory, card="blackwell" if "fp4" in form or "mxfp8" in form else "hopper", quantization=named,
-        own=() if "static" in form else OWN, mtp="mtp" in layout,
+        own=() if "static" in form else OWN, mtp="mtp" in layout, unfused="unfused" in layout,
     )
     return in_child(sglang_loads.loads, options) + (f", with --quantization {named}" if named else "")
 

@@ -12,6 +12,22 @@ LATENT = {
     "bos_token_id": 0, "eos_token_id": 1,
 }
 
+# Classes of which SGLang loads the shared expert as a further routed one.
+FUSING = {
+    "deepseek_v3, 256 experts": LATENT | {
+        "hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 128, "kv_lora_rank": 128, "n_routed_experts": 256,
+    },
+    "glm4_moe": {
+        "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 512, "hidden_size": 256,
+        "intermediate_size": 512, "moe_intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 64, "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4,
+        "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "use_qk_norm": False,
+        "max_position_embeddings": 4096, "attention_bias": True, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+        "num_nextn_predict_layers": 0, "bos_token_id": 0, "eos_token_id": 1,
+    },
+}
+
 # A decoder with grouped queries; every model below has a word of its own.
 DECODER = {
     "vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Loads a directory with SGLang itself: its config parsing, model class, parameters and loaders.
 
-    sglang_loads.py MODEL [--card hopper|blackwell] [--quantization NAME] [--mtp]
+    sglang_loads.py MODEL [--card hopper|blackwell] [--quantization NAME] [--mtp] [--unfused]
 
 Nothing is computed. SGLang has no build without kernels of a GPU, so the modules that hold them are
 replaced by ones that raise when called, and a card is described to those that ask for one (CARDS).
 Every parameter is filled with a pattern beforehand; one that still has it was not loaded. Then the
-bytes of each tensor of the files are looked for in the parameters.
+bytes of each tensor of the files are looked for in the parameters. What the classes of models decide
+by the kind of processor, they decide as for CUDA: whether shared experts are loaded as routed ones, and
+what post_load_weights, which is SGLang's own, makes of latent attention.
 """
 
 import argparse
@@ -79,6 +81,7 @@ def prepare():
     # The one of CPUs must have scaling.
     of_cpu = factory.get_rope_cpu
     factory.get_rope_cpu = lambda *args: of_cpu(*args) if args[5] is not None else factory.get_rope(*args[:-1])
+    fuse_as_on_a_card()
 
 
 def describe(card):
@@ -116,6 +119,29 @@ def meet(arguments):
     initialize_dp_attention(arguments)
 
 
+def fuse_as_on_a_card():
+    """Lets SGLang's classes decide about shared experts, and prepare latent attention, as for CUDA."""
+    from sglang.srt.model_loader import loader as loaders
+
+    resolve = loaders.resolve_shared_experts_config
+
+    def resolve_as_for_cuda(model_class, *arguments):
+        modules = [module for c in model_class.__mro__ if hasattr(module := sys.modules[c.__module__], "_is_cuda")]
+        before = [module._is_cuda for module in modules]
+        for module in modules:
+            module._is_cuda = True
+        try:
+            return resolve(model_class, *arguments)
+        finally:
+            for module, was in zip(modules, before):
+                module._is_cuda = was
+
+    loaders.resolve_shared_experts_config = resolve_as_for_cuda
+    from sglang.srt.models.deepseek_common import deepseek_weight_loader
+
+    deepseek_weight_loader._is_cuda = True
+
+
 def build(options):
     """SGLang's model with its parameters, the loader and the config of the model."""
     import torch
@@ -128,6 +154,7 @@ def build(options):
     arguments = ServerArgs(
         model_path=str(options.model), device="cpu", dtype="bfloat16", attention_backend="torch_native", disable_cuda_graph=True,
         skip_tokenizer_init=True, quantization=options.quantization,
+        disable_shared_experts_fusion=options.unfused,
     )
     publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     from sglang.srt.configs.load_config import LoadConfig
@@ -147,6 +174,28 @@ def build(options):
     with loaders.set_default_torch_dtype(config.dtype), torch.device("cpu"):
         model = loaders._initialize_model(config, load_config, quantization)
     return model, loader, config
+
+
+def read_in_blocks(model):
+    """Gives the loaders of joined scales of FP8 blocks what they expect, then ends as a loading does: both ask the config."""
+    import torch
+    from sglang.srt.layers.linear import MergedColumnParallelLinear, QKVParallelLinear
+    from sglang.srt.layers.parameter import BlockQuantScaleParameter
+
+    for module in model.modules():
+        parts = ("q", "k", "v") if isinstance(module, QKVParallelLinear) else (0, 1)
+        if not isinstance(module, (QKVParallelLinear, MergedColumnParallelLinear)):
+            continue
+        for parameter in module.parameters(recurse=False):
+            if not isinstance(parameter, BlockQuantScaleParameter):
+                continue
+            for part in parts:
+                rows = module._get_shard_size_mapping(part) if isinstance(part, str) else module.output_sizes[part]
+                parameter.weight_loader(parameter, torch.ones(-(-rows // 128), parameter.shape[1]), part)
+    for parameter in model.parameters():
+        parameter.data.view(torch.uint8).zero_() if parameter.dim() else parameter.data.zero_()
+    if hasattr(model, "post_load_weights"):
+        model.post_load_weights()
 
 
 def unloaded(parameter):
@@ -200,7 +249,6 @@ def loads(options):
             read[name] = tensor.clone()
             yield name, tensor
 
-    model.post_load_weights = lambda *args, **kwargs: None  # prepares what kernels want
     model.load_weights(tensors())
     parameters = dict(model.named_parameters())
     is_shared = lambda name: options.mtp and SHARED.search(name)
@@ -223,6 +271,7 @@ def main():
     parser.add_argument("--quantization")
     parser.add_argument("--own", default=(), type=lambda text: tuple(text.split(",")), help="ends of parameters that need no file")
     parser.add_argument("--mtp", action="store_true", help="the draft model of multi-token prediction instead")
+    parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
     options = parser.parse_args()
     prepare()
     print(loads(options))
