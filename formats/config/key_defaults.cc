@@ -32,11 +32,22 @@ bool has_key(const Json& object, const std::string& key) {
                              [&](const std::string& one) { return object.contains(one); });
 }
 
+/// The value itself, or that of the key which it names; null where the config lacks that.
+const Json& meant(const Json& value, const Json& object) {
+  constexpr std::string_view kAs = "as ";
+  if (!value.is_string()) return value;
+  const std::string_view text = value.get_ref<const std::string&>();
+  if (!text.starts_with(kAs)) return value;
+  const std::string_view key = text.substr(kAs.size());
+  return json_member(object, find_key(key) == nullptr ? key : spelling_in(object, key));
+}
+
 bool add(const std::string& path, const Json& value, Json& object) {
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) {
-    if (has_key(object, path)) return false;
-    object[path] = value;
+    const Json& said = meant(value, object);
+    if (has_key(object, path) || (said.is_null() && !value.is_null())) return false;
+    object[path] = Json(said);
     return true;
   }
   const std::string outer = path.substr(0, dot);

@@ -8,7 +8,8 @@
 
 namespace ingot::formats {
 
-/// The map as an object: texts are numbers, true and false where they are written so. Throws
+/// The map as an object: texts are numbers, true and false where they are written so; `as KEY` is
+/// the value of another key. Throws
 /// kInvalidArgument, naming the line, for more than 256 keys, and for maps within it.
 Json read_defaults(const Yaml& defaults);
 

@@ -49,7 +49,8 @@ constexpr Line kLines[] = {
     {"index_n_heads", kWidth, kModel, &M::index_n_heads},
     {"index_head_dim", kWidth, kModel, &M::index_head_dim},
     {"index_topk", kWidth, kModel, &M::index_topk},
-    {"max_position_embeddings max_seq_len", kWidth, kModel, &M::max_position_embeddings},
+    {"max_position_embeddings max_seq_len model_max_length", kWidth, kModel,
+     &M::max_position_embeddings},
     {"rms_norm_eps", kReal, kModel, &M::rms_norm_eps},
     {"hidden_act", kWord, kModel, {}, "\"silu\""},
     {"tie_word_embeddings tie_embedding", kFlag, kModel, &M::tie_word_embeddings, "false"},
@@ -58,8 +59,9 @@ constexpr Line kLines[] = {
     {"rope_interleave", kFlag, kModel, {}, "true"},
     {"scoring_func", kWord, kModel, &M::scoring_func},
     {"topk_method", kWord, kModel, &M::topk_method},
-    {"n_group", kOne, kModel, {}, "1"},
+    {"n_group num_expert_group", kOne, kModel, {}, "1"},
     {"topk_group", kOne, kModel, {}, "1"},
+    {"norm_topk_prob moe_renormalize norm_expert_weight", kAny, kModel},
     {"use_sliding_window", kFlag, kModel, {}, "false"},
     {"head_dim", kWidth, kDerived, &M::head_dim},
     {"num_key_value_heads num_attention_groups", kWidth, kDerived, &M::num_key_value_heads},
@@ -105,7 +107,7 @@ struct Plain {
 };
 constexpr Plain kPlain[] = {
     {kModel,
-     "architectures indexer_rope_interleave norm_topk_prob routed_scaling_factor "
+     "architectures indexer_rope_interleave routed_scaling_factor "
      "sliding_window max_window_layers use_qk_norm attn_logit_softcapping "
      "final_logit_softcapping query_pre_attn_scalar attention_chunk_size "
      "attention_multiplier embedding_multiplier residual_multiplier logits_scaling "
@@ -157,6 +159,13 @@ const KeyRow* find_key(std::string_view key) {
   }();
   const auto found = by_spelling.find(key);
   return found == by_spelling.end() ? nullptr : found->second;
+}
+
+const std::string& spelling_in(const Json& keys, std::string_view key) {
+  const std::vector<std::string>& all = find_key(key)->spellings;
+  const auto said = std::ranges::find_if(
+      all, [&](const std::string& one) { return !json_member(keys, one).is_null(); });
+  return said == all.end() ? all.front() : *said;
 }
 
 bool is_per_layer(const Json& value, LayerCounts layers) {

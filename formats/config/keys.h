@@ -56,6 +56,9 @@ std::span<const KeyRow> key_rows();
 /// The row of a key in any spelling; null where there is none.
 const KeyRow* find_key(std::string_view key);
 
+/// The spelling of a key that `keys` has, else the usual one. Null counts as missing.
+const std::string& spelling_in(const Json& keys, std::string_view key);
+
 /// The layers of a model.
 struct LayerCounts {
   std::uint64_t main = 0, mtp = 0;  ///< MTP layers are behind the main ones

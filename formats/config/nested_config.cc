@@ -99,13 +99,15 @@ TextNesting text_nesting(const Json& document) {
   const bool is_on_top = !json_member(document, kQuantization).is_null();
   const bool is_in_text = !json_member(keys, kQuantization).is_null();
   const std::string whole = text_at(document, "model_type");
+  const bool is_of_5 = text_at(document, "transformers_version").starts_with("5.");
   nesting.holds_quantization =
       !is_on_top &&
       (is_in_text || std::ranges::find(kQuantizedInText, whole) != kQuantizedInText.end());
   for (const auto& [name, value] : document.items()) {
     // transformers 5 ties by the outer one, and saves the inner one's default.
-    const bool is_outer =
-        (name == kQuantization && is_on_top) || (name == "tie_word_embeddings" && value == true);
+    const bool is_tie =
+        name == "tie_word_embeddings" && (value == true || (is_of_5 && value.is_boolean()));
+    const bool is_outer = (name == kQuantization && is_on_top) || is_tie;
     if (name != nesting.key && (is_outer || json_member(keys, name).is_null())) keys[name] = value;
   }
   nesting.keys = std::move(keys);

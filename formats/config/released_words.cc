@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "formats/config/keys.h"
 #include "formats/json/json.h"
@@ -16,9 +18,12 @@ namespace ingot::formats {
 namespace {
 
 constexpr const char* kLayerTypes = "layer_types";
+constexpr const char* kMlpTypes = "mlp_layer_types";
 constexpr const char* kRope = "rope_parameters";
+constexpr const char* kByLayer = "per_layer_config";
 constexpr std::uint64_t kMostLayers = std::uint64_t{1} << 16;  // that get a list
-constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
+constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention",
+                     *kLinearType = "linear_attention";
 
 /// Sliding layers, and every so many layers one with full attention.
 Json types_by_step(std::uint64_t n_layers, std::uint64_t every) {
@@ -27,9 +32,16 @@ Json types_by_step(std::uint64_t n_layers, std::uint64_t every) {
   return types;
 }
 
-void erase(Json& keys, std::initializer_list<const char*> names) {
-  for (const char* name : names) keys.erase(name);
-}
+/// The meaning of saved words.
+struct Translation {
+  /// Released keys (dots lead into objects), and what the saved words make of them.
+  std::vector<std::pair<std::string, Json>> values;
+  std::vector<const char*> words;  ///< that said it
+  bool is_rule = false;            ///< holds whatever the released keys say
+  bool are_apart = false;          ///< one value holds without the others
+  bool stay = false;               ///< the words have a meaning of their own, too
+};
+using Translated = std::optional<Translation>;
 
 /// The entry that `words` has for every word of a list; nullopt where one has none.
 template <std::size_t N>
@@ -45,38 +57,40 @@ std::optional<Json> translated(const Json& list,
   return result;
 }
 
+/// Of a model, or of the text model in it.
+bool is_of(const Json& keys, std::string_view model_type) {
+  const Json& said = json_member(keys, "model_type");
+  return said == model_type || said == fmt::format("{}_text", model_type);
+}
+
 // DeepSeek-V4: how many tokens an entry of each kind of layer represents.
-bool compress_ratios(Json& keys) {
-  constexpr const char *kRates = "compress_rates", *kRatios = "compress_ratios";
+Translated compress_ratios(const Json& keys) {
+  constexpr const char* kRates = "compress_rates";
   constexpr const char *kShort = "compressed_sparse_attention",
                        *kLong = "heavily_compressed_attention";
   const Json& rates = json_member(keys, kRates);
-  if (!rates.is_object() || keys.contains(kRatios)) return false;
+  if (!rates.is_object()) return std::nullopt;
   const std::array<std::pair<std::string_view, Json>, 3> words = {
       {{kSliding, 0}, {kShort, json_member(rates, kShort)}, {kLong, json_member(rates, kLong)}}};
   std::optional<Json> ratios = translated(json_member(keys, kLayerTypes), words);
-  if (!ratios) return false;
-  erase(keys, {kRates, kLayerTypes});
-  keys[kRatios] = *std::move(ratios);
-  return true;
+  if (!ratios) return std::nullopt;
+  return Translation{{{"compress_ratios", *std::move(ratios)}}, {kLayerTypes, kRates}};
 }
 
 // DeepSeek-V4: the first layers have a table in place of a router.
-bool hash_layers(Json& keys) {
-  constexpr const char *kTypes = "mlp_layer_types", *kCount = "num_hash_layers";
-  constexpr std::string_view kHash = "hash_moe";
-  const std::array<std::pair<std::string_view, Json>, 2> words = {{{kHash, 1}, {"moe", 0}}};
-  const std::optional<Json> has_table = translated(json_member(keys, kTypes), words);
-  if (!has_table || keys.contains(kCount) || !keys.contains("compress_ratios")) return false;
-  if (!std::ranges::is_sorted(*has_table, std::ranges::greater())) return false;
-  erase(keys, {kTypes});
-  keys[kCount] = std::ranges::count(*has_table, Json(1));
-  return true;
+Translated hash_layers(const Json& keys) {
+  const std::array<std::pair<std::string_view, Json>, 2> words = {{{"hash_moe", 1}, {"moe", 0}}};
+  const std::optional<Json> has_table = translated(json_member(keys, kMlpTypes), words);
+  if (!has_table || !keys.contains("compress_ratios") ||
+      !std::ranges::is_sorted(*has_table, std::ranges::greater()))
+    return std::nullopt;
+  return Translation{{{"num_hash_layers", std::ranges::count(*has_table, Json(1))}}, {kMlpTypes}};
 }
 
 // Parameters of one kind of layers, without the keys that releases do not have there.
 Json scaling_of(Json rope) {
-  erase(rope, {"rope_theta", "partial_rotary_factor", "attention_factor"});
+  for (const char* key : {"rope_theta", "partial_rotary_factor", "attention_factor"})
+    rope.erase(key);
   return rope;
 }
 
@@ -86,208 +100,315 @@ bool is_plain_value(const Json& rope) {
 }
 
 // DeepSeek-V4: plain for windows, stretched for compressed entries without an effect on magnitudes.
-bool two_ropes(Json& keys) {
+Translated two_ropes(const Json& keys) {
   constexpr const char* kPart = "partial_rotary_factor";
-  const Json main = json_member(json_member(keys, kRope), "main");
-  const Json compress = json_member(json_member(keys, kRope), "compress");
-  if (!main.is_object() || !compress.is_object() || !is_plain_value(main)) return false;
+  const Json& main = json_member(json_member(keys, kRope), "main");
+  const Json& compress = json_member(json_member(keys, kRope), "compress");
+  if (!main.is_object() || !compress.is_object() || !is_plain_value(main)) return std::nullopt;
   const Json& strength = json_member(compress, "attention_factor");
-  if (!strength.is_null() && strength != 1) return false;
+  if (!strength.is_null() && strength != 1) return std::nullopt;
+  Translation said{{{"rope_theta", json_member(main, "rope_theta")},
+                    {"compress_rope_theta", json_member(compress, "rope_theta")}},
+                   {kRope}};
+  if (!is_plain_value(compress)) said.values.emplace_back("rope_scaling", scaling_of(compress));
   const Json& whole = json_member(keys, "head_dim");
   const Json& part = json_member(keys, "qk_rope_head_dim");
   // It says again how much of a head is rotated.
   if (whole.is_number() && part.is_number() &&
       json_member(keys, kPart) == part.get<double>() / whole.get<double>())
-    erase(keys, {kPart});
-  erase(keys, {kRope});
-  keys["rope_theta"] = json_member(main, "rope_theta");
-  keys["compress_rope_theta"] = json_member(compress, "rope_theta");
-  if (!is_plain_value(compress)) keys["rope_scaling"] = scaling_of(compress);
-  return true;
+    said.words.push_back(kPart);
+  return said;
 }
 
-// MiniMax-M3: layers that choose blocks. Its gate has always been the clamped one.
-bool sparse_blocks(Json& keys) {
-  constexpr const char* kSparse = "sparse_attention_config";
-  constexpr const char *kTopk = "index_topk_blocks", *kSize = "index_block_size",
-                       *kLocal = "index_local_blocks", *kHeads = "index_n_heads",
-                       *kWidth = "index_head_dim";
+// MiniMax-M3: layers that choose blocks.
+Translated sparse_blocks(const Json& keys) {
+  constexpr std::array kSame = {std::pair("index_n_heads", "sparse_num_index_heads"),
+                                std::pair("index_head_dim", "sparse_index_dim"),
+                                std::pair("index_block_size", "sparse_block_size"),
+                                std::pair("index_topk_blocks", "sparse_topk_blocks"),
+                                std::pair("index_local_blocks", "sparse_local_block")};
+  constexpr std::string_view kObject = "sparse_attention_config";
   const std::array<std::pair<std::string_view, Json>, 2> words = {
-      {{"full_attention", 0}, {"minimax_m3_sparse", 1}}};
+      {{kFull, 0}, {"minimax_m3_sparse", 1}}};
   std::optional<Json> frequency = translated(json_member(keys, kLayerTypes), words);
-  if (!frequency || json_member(keys, kTopk).is_null() || keys.contains(kSparse)) return false;
-  const Json no_values(frequency->size(), 1);
-  keys[kSparse] = {{"use_sparse_attention", true},
-                   {"sparse_num_index_heads", json_member(keys, kHeads)},
-                   {"sparse_index_dim", json_member(keys, kWidth)},
-                   {"sparse_block_size", json_member(keys, kSize)},
-                   {"sparse_topk_blocks", json_member(keys, kTopk)},
-                   {"sparse_local_block", json_member(keys, kLocal)},
-                   {"sparse_init_block", 0},
-                   {"sparse_score_type", "max"},
-                   {"sparse_attention_freq", *std::move(frequency)},
-                   {"sparse_disable_index_value", no_values}};
-  erase(keys, {kLayerTypes, kTopk, kSize, kLocal, kHeads, kWidth});
-  keys["hidden_act"] = "swigluoai";
-  return true;
+  if (!frequency || json_member(keys, "index_topk_blocks").is_null()) return std::nullopt;
+  Translation said{{}, {kLayerTypes}};
+  const auto say = [&](std::string_view key, Json value) {
+    said.values.emplace_back(fmt::format("{}.{}", kObject, key), std::move(value));
+  };
+  say("use_sparse_attention", true);
+  for (const auto& [word, key] : kSame) {
+    say(key, json_member(keys, word));
+    said.words.push_back(word);
+  }
+  say("sparse_init_block", 0);
+  say("sparse_score_type", "max");
+  say("sparse_disable_index_value", Json(frequency->size(), 1));
+  say("sparse_attention_freq", *std::move(frequency));
+  return said;
 }
 
-// Nemotron-H: a letter for each layer.
-bool layer_letters(Json& keys) {
+// MiniMax-M3: its gate has always been the clamped one.
+Translated clamped_gate(const Json& keys) {
+  constexpr const char* kGate = "hidden_act";
+  if (!is_of(keys, "minimax_m3_vl") || json_member(keys, kGate) != "silu") return std::nullopt;
+  return Translation{{{kGate, "swigluoai"}}, {}, /*is_rule=*/true};
+}
+
+// Nemotron-H: a letter for each layer, of the model or of a step of prediction.
+template <bool IsOfStep>
+Translated layer_letters(const Json& keys) {
+  constexpr const char* kWord = IsOfStep ? "mtp_layers_block_type" : "layers_block_type";
+  constexpr const char* kPattern =
+      IsOfStep ? "mtp_hybrid_override_pattern" : "hybrid_override_pattern";
   const std::array<std::pair<std::string_view, Json>, 7> words = {{{"mamba", "M"},
-                                                                   {"linear_attention", "M"},
+                                                                   {kLinearType, "M"},
                                                                    {"attention", "*"},
-                                                                   {"full_attention", "*"},
+                                                                   {kFull, "*"},
                                                                    {"moe", "E"},
                                                                    {"mlp", "-"},
                                                                    {"dense", "-"}}};
-  bool is_changed = false;
-  for (const char* step : {"", "mtp_"}) {
-    const std::string listed = std::string(step) + "layers_block_type";
-    const std::string pattern = std::string(step) + "hybrid_override_pattern";
-    const std::optional<Json> letters = translated(json_member(keys, listed), words);
-    if (!letters || !json_member(keys, pattern).is_null()) continue;
-    std::string text;
-    for (const Json& letter : *letters) text += letter.get_ref<const std::string&>();
-    keys.erase(listed);
-    keys[pattern] = std::move(text);
-    if (*step == '\0' && json_member(keys, "num_hidden_layers").is_null())
-      keys["num_hidden_layers"] = letters->size();
-    is_changed = true;
-  }
-  return is_changed;
+  const std::optional<Json> letters = translated(json_member(keys, kWord), words);
+  if (!letters) return std::nullopt;
+  std::string text;
+  for (const Json& letter : *letters) text += letter.get_ref<const std::string&>();
+  Translation said{{{kPattern, std::move(text)}}, {kWord}};
+  if (!IsOfStep) said.values.emplace_back("num_hidden_layers", letters->size());
+  return said;
 }
 
 // Step: layers with a window have heads of their own.
-bool sliding_heads(Json& keys) {
-  constexpr const char *kOther = "attention_other_setting", *kByLayer = "per_layer_config",
-                       *kHeads = "num_sliding_attention_heads";
-  const Json heads = json_member(keys, kHeads);
-  const Json& types = json_member(keys, kLayerTypes);
-  if (heads.is_null() || !types.is_array() || keys.contains(kOther)) return false;
+Translated sliding_heads(const Json& keys) {
+  constexpr const char *kOther = "attention_other_setting", *kHeads = "num_sliding_attention_heads";
+  const Json& heads = json_member(keys, kHeads);
+  if (heads.is_null() || !json_member(keys, kLayerTypes).is_array()) return std::nullopt;
   // Layers in which they are other heads again have no words there.
   for (const auto& [layer, own] : json_member(keys, kByLayer).items()) {
-    if (own != Json{{"num_attention_heads", heads}}) return false;
+    if (own != Json{{"num_attention_heads", heads}}) return std::nullopt;
   }
-  keys[kOther] = {{"attention_type", kSliding},
-                  {"num_attention_heads", heads},
-                  {"num_attention_groups", json_member(keys, "num_key_value_heads")},
-                  {"head_dim", json_member(keys, "head_dim")}};
-  erase(keys, {kByLayer, kHeads});
-  return true;
+  Translation said{{}, {kByLayer, kHeads}};
+  const auto say = [&](std::string_view key, const Json& value) {
+    said.values.emplace_back(fmt::format("{}.{}", kOther, key), value);
+  };
+  say("num_attention_heads", heads);
+  if (keys.contains(kOther)) return said;
+  say("attention_type", kSliding);
+  say("num_attention_groups", json_member(keys, spelling_in(keys, "num_key_value_heads")));
+  say("head_dim", json_member(keys, "head_dim"));
+  return said;
 }
 
 // Gemma 4: layers with full attention have heads of their own.
-bool full_heads(Json& keys) {
-  constexpr const char* kByLayer = "per_layer_config";
+Translated full_heads(const Json& keys) {
   constexpr std::array kWords = {std::pair("head_dim", "global_head_dim"),
                                  std::pair("num_key_value_heads", "num_global_key_value_heads")};
-  const Json by_layer = json_member(keys, kByLayer);
+  const Json& by_layer = json_member(keys, kByLayer);
   const Json& types = json_member(keys, kLayerTypes);
-  if (!by_layer.is_object() || by_layer.empty() || !types.is_array()) return false;
+  if (!by_layer.is_object() || by_layer.empty() || !types.is_array()) return std::nullopt;
   const Json& own = by_layer.front();
-  std::size_t n_full = 0, n_words = 0;
+  std::size_t n_full = 0;
   // Full layers that differ from each other have no words there.
   for (std::size_t i = 0; i < types.size(); ++i) {
     const bool is_full = types[i] == kFull;
-    if (json_member(by_layer, std::to_string(i).c_str()) != (is_full ? own : Json())) return false;
+    if (json_member(by_layer, std::to_string(i).c_str()) != (is_full ? own : Json()))
+      return std::nullopt;
     n_full += is_full;
   }
-  for (const auto& [key, released] : kWords)
-    n_words += own.is_object() && own.contains(key) && !keys.contains(released);
-  if (n_full != by_layer.size() || n_words != own.size() || n_words == 0) return false;
+  Translation said{{}, {kByLayer}};
   for (const auto& [key, released] : kWords) {
-    if (own.contains(key)) keys[released] = own.at(key);
+    if (own.is_object() && own.contains(key)) said.values.emplace_back(released, own.at(key));
   }
-  erase(keys, {kByLayer});
-  return true;
+  if (n_full != by_layer.size() || said.values.size() != own.size() || said.values.empty())
+    return std::nullopt;
+  return said;
 }
 
 // Gemma 4: its class gives every sixth layer full attention where no list says otherwise, and the
 // last one whatever the list says.
-bool full_last_layer(Json& keys) {
+Translated full_last_layer(const Json& keys) {
   constexpr std::uint64_t kEvery = 6;
-  const Json& type = json_member(keys, "model_type");
-  if (type != "gemma4" && type != "gemma4_text") return false;
+  if (!is_of(keys, "gemma4")) return std::nullopt;
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
-  const bool is_said = !json_member(keys, kLayerTypes).is_null();
-  if (!is_said && n_layers) keys[kLayerTypes] = types_by_step(*n_layers, kEvery);
-  const Json& types = json_member(keys, kLayerTypes);
-  if (!types.is_array() || types.empty()) return false;
-  if (types.back() != kSliding) return !is_said;
-  keys[kLayerTypes].back() = kFull;
-  return true;
+  Json types = json_member(keys, kLayerTypes);
+  const bool is_said = !types.is_null();
+  if (!is_said && n_layers) types = types_by_step(*n_layers, kEvery);
+  if (!types.is_array() || types.empty() || (is_said && types.back() != kSliding))
+    return std::nullopt;
+  types.back() = kFull;
+  return Translation{{{kLayerTypes, std::move(types)}}, {}, /*is_rule=*/true};
 }
 
 // Step: rope of each layer.
-bool rope_by_layer(Json& keys) {
-  const Json rope = json_member(keys, kRope);
+Translated rope_by_layer(const Json& keys) {
+  const Json& rope = json_member(keys, kRope);
   const Json &full = json_member(rope, kFull), &sliding = json_member(rope, kSliding);
   if (json_member(keys, "attention_other_setting").is_null() || !full.is_object() ||
-      !sliding.is_object() || !is_plain_value(sliding))
-    return false;
+      (!sliding.is_null() && !sliding.is_object()) || !is_plain_value(sliding))
+    return std::nullopt;
+  Translation said{{}, {kRope}};
   for (const auto& [own, released] :
        {std::pair("rope_theta", "rope_theta"),
         std::pair("partial_rotary_factor", "partial_rotary_factors")}) {
     const std::array<std::pair<std::string_view, Json>, 2> words = {
         {{kFull, json_member(full, own)}, {kSliding, json_member(sliding, own)}}};
     std::optional<Json> list = translated(json_member(keys, kLayerTypes), words);
-    if (!list) return false;
-    keys[released] = *std::move(list);
+    if (!list) return std::nullopt;
+    if (std::ranges::all_of(*list, &Json::is_null)) continue;
+    // Without a part all of a head is rotated.
+    for (Json& one : *list) one = one.is_null() ? Json(1.0) : std::move(one);
+    said.values.emplace_back(released, *std::move(list));
   }
-  erase(keys, {kRope});
-  if (!is_plain_value(full)) keys["rope_scaling"] = scaling_of(full);
-  return true;
+  if (!is_plain_value(full)) said.values.emplace_back("rope_scaling", scaling_of(full));
+  return said;
+}
+
+// MiMo: a 1 for each layer with a window, which has twice the key heads; and the rope of both.
+Translated mimo_windows(const Json& keys) {
+  const std::array<std::pair<std::string_view, Json>, 2> words = {{{kFull, 0}, {kSliding, 1}}};
+  std::optional<Json> pattern = translated(json_member(keys, kLayerTypes), words);
+  if (!is_of(keys, "mimo_v2_flash") || !pattern) return std::nullopt;
+  Translation said{{{"hybrid_layer_pattern", *std::move(pattern)}}, {kLayerTypes}};
+  const auto heads =
+      whole_number(json_member(keys, spelling_in(keys, "num_key_value_heads")), kMostLayers);
+  if (heads) said.values.emplace_back("swa_num_key_value_heads", 2 * *heads);
+  return said;
+}
+
+Translated mimo_mixtures(const Json& keys) {
+  const std::array<std::pair<std::string_view, Json>, 2> words = {{{"dense", 0}, {"sparse", 1}}};
+  std::optional<Json> mixtures = translated(json_member(keys, kMlpTypes), words);
+  if (!is_of(keys, "mimo_v2_flash") || !mixtures) return std::nullopt;
+  return Translation{{{"moe_layer_freq", *std::move(mixtures)}}, {kMlpTypes}};
+}
+
+Translated mimo_ropes(const Json& keys) {
+  constexpr const char* kPart = "partial_rotary_factor";
+  const Json& rope = json_member(keys, kRope);
+  const Json &full = json_member(rope, kFull), &sliding = json_member(rope, kSliding);
+  if (!is_of(keys, "mimo_v2_flash") || !rope.is_object() || !is_plain_value(full) ||
+      !is_plain_value(sliding) || (full.is_null() && sliding.is_null()))
+    return std::nullopt;
+  const Json& part = json_member(full.is_null() ? sliding : full, kPart);
+  if (!full.is_null() && !sliding.is_null() && json_member(sliding, kPart) != part)
+    return std::nullopt;
+  Translation said{{}, {kRope}};
+  const auto say = [&](const char* key, const Json& value) {
+    if (!value.is_null()) said.values.emplace_back(key, value);
+  };
+  say("rope_theta", json_member(full, "rope_theta"));
+  say("swa_rope_theta", json_member(sliding, "rope_theta"));
+  say(kPart, part);
+  return said;
+}
+
+// Kimi Linear: the numbers of its layers, counted from 1, by kind.
+Translated listed_layers(const Json& keys) {
+  const Json& types = json_member(keys, kLayerTypes);
+  if (!is_of(keys, "kimi_linear") || !types.is_array()) return std::nullopt;
+  Json linear = Json::array(), full = Json::array();
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (types[i] != kLinearType && types[i] != kFull) return std::nullopt;
+    (types[i] == kLinearType ? linear : full).push_back(i + 1);
+  }
+  return Translation{{{"linear_attn_config.kda_layers", std::move(linear)},
+                      {"linear_attn_config.full_attn_layers", std::move(full)}},
+                     {kLayerTypes}};
+}
+
+// Words of linear attention that have other names in releases.
+Translated linear_words(const Json& keys) {
+  struct Renamed {
+    std::string_view model_type;
+    const char *word, *released;
+  };
+  constexpr const char *kWidth = "linear_head_dim", *kHeads = "linear_num_heads",
+                       *kKernel = "linear_conv_kernel_dim";
+  constexpr const char *kOwnWidth = "linear_attn_config.head_dim",
+                       *kOwnHeads = "linear_attn_config.num_heads",
+                       *kOwnKernel = "linear_attn_config.short_conv_kernel_size";
+  constexpr std::array kRows = {
+      Renamed{"kimi_linear", kWidth, kOwnWidth},
+      Renamed{"kimi_linear", kHeads, kOwnHeads},
+      Renamed{"kimi_linear", kKernel, kOwnKernel},
+      Renamed{"glm5_next", kWidth, kOwnWidth},
+      Renamed{"glm5_next", kHeads, kOwnHeads},
+      Renamed{"glm5_next", kKernel, kOwnKernel},
+      Renamed{"glm5_next", "linear_lower_bound", "linear_attn_config.gate_lower_bound"},
+      Renamed{"bailing_hybrid", kHeads, "num_attention_heads"},
+      Renamed{"bailing_hybrid", kKernel, "short_conv_kernel_size"}};
+  Translation said{{}, {}, /*is_rule=*/false, /*are_apart=*/true};
+  for (const auto& [model_type, word, released] : kRows) {
+    const Json& value = json_member(keys, word);
+    if (value.is_null() || !is_of(keys, model_type)) continue;
+    said.values.emplace_back(released, value);
+    said.words.push_back(word);
+  }
+  // Without a bound the gate is the other one.
+  const auto bound = keys.find("linear_lower_bound");
+  if (is_of(keys, "glm5_next") && bound != keys.end())
+    said.values.emplace_back("linear_attn_config.safe_gate", !bound->is_null());
+  return said.values.empty() ? std::nullopt : Translated(std::move(said));
+}
+
+// Ling 3: its class puts the rotated part of a head where releases have the width of a linear one.
+Translated linear_head_of_ling(const Json& keys) {
+  constexpr const char *kWidth = "linear_head_dim", *kHead = "head_dim";
+  const Json& width = json_member(keys, kWidth);
+  if (!is_of(keys, "bailing_hybrid") || width.is_null()) return std::nullopt;
+  const bool is_rotated = json_member(keys, kHead) == json_member(keys, "qk_rope_head_dim");
+  return Translation{{{kHead, width}}, {kWidth}, is_rotated};
 }
 
 // Gemma, Cohere, Trinity: every so many layers the last has full attention.
-bool windows_by_pattern(Json& keys) {
+Translated windows_by_pattern(const Json& keys) {
   constexpr std::array kPatterns = {"sliding_window_pattern", "_sliding_window_pattern",
                                     "global_attn_every_n_layers"};
   const char* key = *std::ranges::find_if(kPatterns.begin(), kPatterns.end() - 1,
                                           [&](const char* one) { return keys.contains(one); });
   const auto every = whole_number(json_member(keys, key), kMostLayers);
-  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
-  if (!json_member(keys, kLayerTypes).is_null() || !every || *every == 0 || !n_layers) return false;
-  erase(keys, {key});
-  keys[kLayerTypes] = types_by_step(*n_layers, *every);
-  return true;
+  const auto n_layers =
+      whole_number(json_member(keys, spelling_in(keys, "num_hidden_layers")), kMostLayers);
+  if (!every || *every == 0 || !n_layers) return std::nullopt;
+  return Translation{{{kLayerTypes, types_by_step(*n_layers, *every)}}, {key}};
 }
 
 // K-EXAONE: the list of dense and sparse layers, which its class makes of either of two other keys.
-bool kinds_of_mlp(Json& keys) {
-  constexpr const char* kTypes = "mlp_layer_types";
+Translated kinds_of_mlp(const Json& keys) {
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
-  if (json_member(keys, "model_type") != "exaone_moe" || !n_layers || keys.contains(kTypes))
-    return false;
+  if (!is_of(keys, "exaone_moe") || !n_layers) return std::nullopt;
   const Json& listed = json_member(keys, "is_moe_layer");
   const Json& n_dense = json_member(keys, "first_k_dense_replace");
-  const std::uint64_t first = whole_number(n_dense, kMostLayers).value_or(1);
   const bool is_listed = listed.is_array() && listed.size() == *n_layers;
+  if (!is_listed && n_dense.is_null() && keys.contains(kMlpTypes)) return std::nullopt;
+  const std::uint64_t first = whole_number(n_dense, kMostLayers).value_or(1);
   Json types = Json::array();
   for (std::uint64_t i = 0; i < *n_layers; ++i)
     types.push_back((is_listed ? listed[i] == true : i >= first) ? "sparse" : "dense");
-  keys[kTypes] = std::move(types);
-  return true;
+  const char* word = is_listed ? "is_moe_layer" : "first_k_dense_replace";
+  return Translation{{{kMlpTypes, std::move(types)}},
+                     {word},
+                     /*is_rule=*/false,
+                     /*are_apart=*/false,
+                     /*stay=*/true};
 }
 
 // Jamba, Granite 4: widths of state spaces that follow from others.
-bool automatic_widths(Json& keys) {
+Translated automatic_widths(const Json& keys) {
   constexpr const char *kRank = "mamba_dt_rank", *kHead = "mamba_d_head";
   const auto number = [&](const char* key) {
     return whole_number(json_member(keys, key), ConfigKeys::kMaxCount).value_or(0);
   };
   const Json automatic = "auto";
   const std::uint64_t hidden = number("hidden_size"), heads = number("mamba_n_heads");
-  const bool has_rank = json_member(keys, kRank) == automatic;
-  const bool has_head = json_member(keys, kHead) == automatic && heads != 0;
-  if (has_rank) keys[kRank] = (hidden + 15) / 16;
-  if (has_head) keys[kHead] = number("mamba_expand") * hidden / heads;
-  return has_rank || has_head;
+  Translation said{{}, {}, /*is_rule=*/true};
+  if (json_member(keys, kRank) == automatic) said.values.emplace_back(kRank, (hidden + 15) / 16);
+  if (json_member(keys, kHead) == automatic && heads != 0)
+    said.values.emplace_back(kHead, number("mamba_expand") * hidden / heads);
+  return said.values.empty() ? std::nullopt : Translated(std::move(said));
 }
 
 // DBRX: keys of attention and experts are in objects of their own.
-bool inner_objects(Json& keys) {
+Translated inner_objects(const Json& keys) {
   struct Inner {
     const char *object, *key, *usual;
   };
@@ -296,32 +417,76 @@ bool inner_objects(Json& keys) {
                                  Inner{"ffn_config", "moe_num_experts", "n_routed_experts"},
                                  Inner{"ffn_config", "moe_top_k", "num_experts_per_tok"},
                                  Inner{"ffn_config", "ffn_hidden_size", "moe_intermediate_size"}};
-  bool is_changed = false;
+  Translation said{{}, {}, /*is_rule=*/false, /*are_apart=*/true, /*stay=*/true};
   for (const auto& [object, key, usual] : kInner) {
     const Json& value = json_member(json_member(keys, object), key);
-    const bool is_rope = usual == std::string_view("rope_theta");
-    const bool is_said =
-        (is_rope && !json_member(json_member(keys, kRope), usual).is_null()) ||
-        std::ranges::any_of(find_key(usual)->spellings, [&](const std::string& one) {
-          return !json_member(keys, one.c_str()).is_null();
-        });
-    if (value.is_null() || is_said) continue;
-    keys[usual] = Json(value);
-    is_changed = true;
+    if (value.is_null()) continue;
+    const bool is_in_rope = usual == std::string_view("rope_theta") &&
+                            !json_member(json_member(keys, kRope), usual).is_null();
+    said.values.emplace_back(
+        is_in_rope ? fmt::format("{}.{}", kRope, usual) : spelling_in(keys, usual), value);
+    if (std::ranges::find(said.words, std::string_view(object)) == said.words.end())
+      said.words.push_back(object);
   }
-  return is_changed;
+  return said.values.empty() ? std::nullopt : Translated(std::move(said));
+}
+
+constexpr std::array kTranslations = {
+    compress_ratios,      hash_layers,         two_ropes,          sparse_blocks, clamped_gate,
+    layer_letters<false>, layer_letters<true>, sliding_heads,      full_heads,    full_last_layer,
+    rope_by_layer,        mimo_windows,        mimo_mixtures,      mimo_ropes,    listed_layers,
+    linear_words,         linear_head_of_ling, windows_by_pattern, kinds_of_mlp,  automatic_widths,
+    inner_objects};
+
+const Json& value_at(const Json& keys, std::string_view path) {
+  const std::size_t dot = path.find('.');
+  const Json& value = json_member(keys, path.substr(0, dot));
+  return dot == std::string_view::npos ? value : value_at(value, path.substr(dot + 1));
+}
+
+/// False where a key on the way is no object.
+bool set_at(Json& keys, std::string_view path, const Json& value) {
+  const std::size_t dot = path.find('.');
+  if (!keys.is_object() && !keys.is_null()) return false;
+  Json& inner = keys[std::string(path.substr(0, dot))];
+  if (dot != std::string_view::npos) return set_at(inner, path.substr(dot + 1), value);
+  inner = value;
+  return true;
+}
+
+/// A list of layers may go on over those of prediction.
+bool agree(const Json& one, const Json& other) {
+  if (one == other) return true;
+  if (!one.is_array() || !other.is_array() || one.empty() || other.empty()) return false;
+  return std::equal(one.begin(), one.begin() + std::min(one.size(), other.size()), other.begin(),
+                    other.begin() + std::min(one.size(), other.size()));
 }
 
 }  // namespace
 
-bool use_released_words(Json& keys) {
+bool use_released_words(Json& keys, std::vector<SaidTwice>* contradictions) {
   if (!keys.is_object()) return false;
   bool is_changed = false;
-  for (const auto translate :
-       {compress_ratios, hash_layers, two_ropes, sparse_blocks, layer_letters, sliding_heads,
-        full_last_layer, full_heads, rope_by_layer, windows_by_pattern, kinds_of_mlp,
-        automatic_widths, inner_objects})
-    is_changed |= translate(keys);
+  for (const auto translate : kTranslations) {
+    Translated said = translate(keys);
+    if (!said) continue;
+    std::size_t n_known = 0;
+    std::erase_if(said->values, [&](const auto& one) {
+      const Json& known = value_at(keys, one.first);
+      if (known.is_null() || said->is_rule || agree(known, one.second)) return false;
+      ++n_known;
+      if (contradictions != nullptr)
+        contradictions->push_back(
+            {one.first, known, fmt::to_string(fmt::join(said->words, ", ")), one.second});
+      return true;
+    });
+    if (n_known > 0 && !said->are_apart) continue;
+    for (const auto& [path, value] : said->values) {
+      if (said->is_rule || value_at(keys, path).is_null()) is_changed |= set_at(keys, path, value);
+    }
+    if (n_known > 0 || said->stay) continue;
+    for (const char* word : said->words) is_changed |= keys.erase(word) > 0;
+  }
   return is_changed;
 }
 

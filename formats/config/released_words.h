@@ -1,17 +1,29 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 
+/// A released key that a config has, and words that transformers saved with another meaning.
+struct SaidTwice {
+  std::string key;    ///< dots lead into objects
+  JsonValue value;    ///< its own
+  std::string words;  ///< with commas between them
+  JsonValue meaning;  ///< of the words, as that key would say it
+};
+
 /// Translates the words that transformers 5 saves into those of the family's releases, which
-/// readers here know: layers of DeepSeek-V4, MiniMax-M3, Nemotron-H and Step, and rope that differs
-/// among layers; and gives the keys of DBRX's inner objects their usual names, next to those.
-/// `keys` are those of the text model. A key that does not have the form that transformers saves,
-/// or that is there in both forms, stays as it is: its readers refuse it.
+/// readers here know: layers of DeepSeek-V4, MiniMax-M3, Nemotron-H, Step, MiMo, Kimi Linear,
+/// GLM-5.3 and Ling 3, and rope that differs among layers; and gives the keys of DBRX's inner
+/// objects their usual names, next to those. `keys` are those of the text model. A key that does
+/// not have the form that transformers saves stays as it is: its readers refuse it. So does one
+/// that contradicts the released key, which is told in `contradictions`.
 ///
-/// Returns true if anything changed. Source: the configurations that transformers 5.19 saves after
-/// reading the released ones (tests/golden/saved_configs).
-bool use_released_words(Json& keys);
+/// Returns true if anything changed. Source: the configurations that transformers 5.24 saves after
+/// reading the released ones, and as its classes write them (tests/golden/saved_configs).
+bool use_released_words(Json& keys, std::vector<SaidTwice>* contradictions = nullptr);
 
 }  // namespace ingot::formats

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json_fields.h"
 
@@ -33,7 +34,8 @@ bool sums_two_best(const ModelConfig& config) {
 Routing read_routing(const ModelConfig& config) {
   const JsonFields fields(text_keys(config), "config.json");
   const auto count = [&](const char* key) {
-    const std::uint64_t said = fields.optional_number(key, kMaxGroups).value_or(1);
+    const std::string& said_as = spelling_in(text_keys(config), key);
+    const std::uint64_t said = fields.optional_number(said_as.c_str(), kMaxGroups).value_or(1);
     return static_cast<std::size_t>(std::max<std::uint64_t>(said, 1));
   };
   const bool has_groups = config.topk_method != "greedy";

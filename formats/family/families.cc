@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -191,8 +192,9 @@ const Family* find_text_architecture(const ModelConfig& config) {
   return found == all.end() ? nullptr : *found;
 }
 
-bool is_of_family_architecture(const Family& family, const ModelConfig& config) {
-  return config.architecture.empty() || config.architecture == family.architecture;
+/// Any class but that of Ling 2.5, as Ling 3 and transformers' own have it.
+bool is_ling_3(const Family& /*family*/, const ModelConfig& config) {
+  return !config.architecture.starts_with("BailingMoeV2");
 }
 
 /// A config without it says `use_mla` false, or a rank of 0 or null.
@@ -215,8 +217,7 @@ struct SharedName {
   std::string_view other;  ///< the family of the other models; empty: no family here has them
 };
 constexpr std::array kSharedNames = {
-    // Ling 3; Ling 2.5 is BailingMoeV2_5ForCausalLM.
-    SharedName{"bailing_hybrid", is_of_family_architecture, ""},
+    SharedName{"bailing_hybrid", is_ling_3, ""},
     SharedName{"deepseek_v4", has_own_type_or_architecture, ""},
     SharedName{"deepseek_v2", has_latent_attention, "deepseek_v2_mha"},
 };
@@ -249,6 +250,26 @@ const Family* family_of(const ModelConfig& config) {
 ModelConfig config_of(const Family& family, const ModelConfig& config) {
   const JsonValue defaults = defaults_of(family);
   return defaults.is_null() ? config : with_defaults(config, defaults);
+}
+
+bool names_key(const Family& family, std::string_view key) {
+  constexpr std::string_view kLike = "\nlike: ";
+  const auto is_letter = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+  };
+  const auto source = std::ranges::find(kEmbeddedFamilies, family.name, &EmbeddedFamily::name);
+  if (source == kEmbeddedFamilies.end()) return true;
+  const std::string_view text = source->yaml;
+  for (std::size_t at = text.find(key); at != std::string_view::npos; at = text.find(key, at + 1)) {
+    const std::size_t end = at + key.size();
+    if ((at == 0 || !is_letter(text[at - 1])) && (end == text.size() || !is_letter(text[end])))
+      return true;
+  }
+  const std::size_t like = text.find(kLike);
+  if (like == std::string_view::npos) return false;
+  const std::string_view name = text.substr(like + kLike.size());
+  const Family* other = find_family(name.substr(0, name.find('\n')));
+  return other != nullptr && names_key(*other, key);
 }
 
 std::string family_file_in(const std::filesystem::path& directory) {

@@ -35,6 +35,10 @@ const Family& add_family(std::string_view yaml, std::string_view where);
 /// By model_type, else by that of the text model; or null.
 const Family* family_of(const ModelConfig& config);
 
+/// Whether the file of a family in the program, or one whose rows it takes, has a word: a key of
+/// config.json that it reads. True for other families.
+bool names_key(const Family& family, std::string_view key);
+
 /// The beginning of a spec that names a file.
 inline constexpr std::string_view kFamilyFileMark = "file:";
 /// The file of a family next to a checkpoint's weights; opening the checkpoint prefers it to those

@@ -239,6 +239,9 @@ std::vector<std::string> keys_of(const Width& expression) {
 
 const Json& config_value(const ModelConfig& config, std::string_view path) {
   const Json* value = &text_keys(config);
+  // A key of the model may have another spelling there.
+  if (json_member(*value, path).is_null() && find_key(path) != nullptr)
+    return json_member(*value, spelling_in(*value, path));
   while (true) {
     const std::size_t dot = path.find('.');
     value = &json_member(*value, path.substr(0, dot));

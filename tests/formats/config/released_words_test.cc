@@ -2,6 +2,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -110,6 +112,74 @@ TEST(ReleasedWords, DenseLayersOfExaoneAreListed) {
         fmt::format(R"({{"model_type": "exaone_moe", "num_hidden_layers": 3, {}}})", said));
     EXPECT_EQ(keys.at("mlp_layer_types"), kinds);
   }
+}
+
+TEST(ReleasedWords, LinearAttentionOfKimiIsAnObject) {
+  const Json keys = released(R"({"model_type": "kimi_linear", "linear_head_dim": 16,
+      "linear_num_heads": 4, "linear_conv_kernel_dim": 3,
+      "layer_types": ["linear_attention", "full_attention", "linear_attention"]})");
+  EXPECT_EQ(keys, parse_json(R"({"model_type": "kimi_linear", "linear_attn_config": {
+      "kda_layers": [1, 3], "full_attn_layers": [2], "head_dim": 16, "num_heads": 4,
+      "short_conv_kernel_size": 3}})",
+                             ""));
+}
+
+TEST(ReleasedWords, GatesOfGlmHaveABoundOrNone) {
+  const auto gate = [](const char* bound) {
+    return released(
+               fmt::format(
+                   R"({{"model_type": "glm5_next_text", "linear_head_dim": 16, "linear_lower_bound": {}}})",
+                   bound))
+        .at("linear_attn_config");
+  };
+  EXPECT_EQ(gate("-4.0"),
+            Json({{"head_dim", 16}, {"gate_lower_bound", -4.0}, {"safe_gate", true}}));
+  EXPECT_EQ(gate("null"), Json({{"head_dim", 16}, {"safe_gate", false}}));
+}
+
+TEST(ReleasedWords, WindowsOfMimoAreOnes) {
+  const Json keys = released(R"({"model_type": "mimo_v2_flash", "num_key_value_heads": 2,
+      "layer_types": ["full_attention", "sliding_attention"],
+      "mlp_layer_types": ["dense", "sparse"],
+      "rope_parameters": {"full_attention": {"rope_theta": 5000000, "partial_rotary_factor": 0.5},
+          "sliding_attention": {"rope_theta": 10000, "partial_rotary_factor": 0.5}}})");
+  EXPECT_EQ(keys, parse_json(R"({"model_type": "mimo_v2_flash", "num_key_value_heads": 2,
+      "hybrid_layer_pattern": [0, 1], "swa_num_key_value_heads": 4, "moe_layer_freq": [0, 1],
+      "rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.5})",
+                             ""));
+}
+
+TEST(ReleasedWords, TheClassOfLingKeepsTheRotatedPart) {
+  const std::string rest = R"("qk_rope_head_dim": 8, "linear_head_dim": 16})";
+  EXPECT_EQ(released(R"({"model_type": "bailing_hybrid", "head_dim": 8, )" + rest).at("head_dim"),
+            16);
+  const std::string other = R"({"model_type": "bailing_hybrid", "head_dim": 24, )" + rest;
+  EXPECT_EQ(released(other), parse_json(other, ""));
+}
+
+TEST(ReleasedWords, BothFormsWithOneMeaningAreTheReleasedOne) {
+  for (const auto& [words, key] :
+       {std::pair(R"("layers_block_type": ["moe"])", R"("hybrid_override_pattern": "E")"),
+        std::pair(R"("sliding_window_pattern": 2)",
+                  R"("layer_types": ["sliding_attention", "full_attention"])")}) {
+    const std::string layers = R"({"num_hidden_layers": )";
+    const std::string n = key[1] == 'h' ? "1, " : "2, ";
+    EXPECT_EQ(released(layers + n + words + ", " + key + "}"),
+              parse_json(layers + n + key + "}", ""));
+  }
+}
+
+TEST(ReleasedWords, OtherMeaningsAreTold) {
+  Json keys = parse_json(R"({"model_type": "kimi_linear", "linear_head_dim": 16,
+      "linear_attn_config": {"head_dim": 24}})",
+                         "");
+  std::vector<SaidTwice> twice;
+  EXPECT_FALSE(use_released_words(keys, &twice));
+  ASSERT_EQ(twice.size(), 1U);
+  EXPECT_EQ(twice[0].key, "linear_attn_config.head_dim");
+  EXPECT_EQ(*twice[0].value, 24);
+  EXPECT_EQ(twice[0].words, "linear_head_dim");
+  EXPECT_EQ(*twice[0].meaning, 16);
 }
 
 TEST(ReleasedWords, WhatHasAnotherFormStaysAsItIs) {

@@ -20,6 +20,8 @@ TEST(SharedNames, FollowTheArchitecture) {
   };
   EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV3ForCausalLM"])"),
             find_family("bailing_hybrid"));
+  EXPECT_EQ(family(R"(, "architectures": ["BailingHybridForCausalLM"])"),
+            find_family("bailing_hybrid"));
   EXPECT_EQ(family(""), find_family("bailing_hybrid"));
   EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV2_5ForCausalLM"])"), nullptr);
 }

@@ -311,33 +311,46 @@ TEST_P(FamilyForward, SequencesBeginAgainButDoNotGoBack) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, FamilyForward, ::testing::ValuesIn(kFamilyCases),
                          [](const auto& suite) { return std::string(suite.param.name); });
 
-// transformers saves configs in words of its own; the model is the same.
-std::filesystem::path saved_config(const std::string& name) {
+// transformers saves configs in words of its own, next to those of the release or (`own`) without
+// them; the model is the same.
+struct SavedCase {
+  std::string name, kind;
+};
+
+std::string saved_case_name(const ::testing::TestParamInfo<SavedCase>& info) {
+  return info.param.name + (info.param.kind == "own" ? "_own" : "");
+}
+
+std::filesystem::path saved_config(const SavedCase& row) {
   return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/saved_configs" /
-         (name + ".saved.json");
+         (row.name + "." + row.kind + ".json");
 }
 
-std::vector<std::string> names_with_saved_config() {
-  std::vector<std::string> names;
+std::vector<SavedCase> saved_cases() {
+  std::vector<SavedCase> cases;
   for (const FamilyCase& row : kFamilyCases) {
-    if (std::filesystem::exists(saved_config(row.name))) names.emplace_back(row.name);
+    for (const char* kind : {"saved", "own"}) {
+      SavedCase one{row.name, kind};
+      if (std::filesystem::exists(saved_config(one))) cases.push_back(std::move(one));
+    }
   }
-  return names;
+  return cases;
 }
 
-class SavedConfig : public ::testing::TestWithParam<std::string> {};
+class SavedConfig : public ::testing::TestWithParam<SavedCase> {};
 
 TEST_P(SavedConfig, GivesTheBitsOfTheReleasedOne) {
-  const EditedCopy copy(fixture(GetParam()));
+  const std::string& name = GetParam().name;
+  const EditedCopy copy(fixture(name));
   std::filesystem::remove(copy.path() / "config.json");
   std::filesystem::copy_file(saved_config(GetParam()), copy.path() / "config.json");
-  const std::vector<std::int64_t> ids = golden_ids(GetParam());
-  const OpenedModel saved(copy.path()), released(fixture(GetParam()));
+  const std::vector<std::int64_t> ids = golden_ids(name);
+  const OpenedModel saved(copy.path()), released(fixture(name));
   EXPECT_EQ(run(saved.model, ids).logits, run(released.model, ids).logits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, SavedConfig, ::testing::ValuesIn(names_with_saved_config()),
-                         [](const auto& suite) { return suite.param; });
+INSTANTIATE_TEST_SUITE_P(Fixtures, SavedConfig, ::testing::ValuesIn(saved_cases()),
+                         saved_case_name);
 
 // FP4 under E8M0 scales and FP8 are BF16 without loss, so the BF16 release has the same bits.
 TEST(DeepseekV4, HasTheSameBitsInBf16) {
