@@ -23,8 +23,7 @@ constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are
 
 // Two names of meanings that are compared elsewhere.
 using Twins = std::pair<std::string_view, std::string_view>;
-constexpr std::array kTwins = {Twins{"dtype", "torch_dtype"},
-                               Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
+constexpr std::array kTwins = {Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
 
 // Models of transformers that point head_dim at the rotated slice, whatever the file says.
 constexpr std::array kHeadIsRope = {"deepseek_v2", "deepseek_v3", "deepseek_v32",
@@ -54,6 +53,19 @@ constexpr std::array kRopeObjects = {"rope_parameters", "rope_scaling"};
 Json absent_rope(std::string_view key) {
   const KeyRow* row = find_key(fmt::format("rope.{}", key));
   return row == nullptr || row->absent.empty() ? Json() : Json::parse(row->absent);
+}
+
+// A kind of layers in the word that transformers 5 has for it; releases have others.
+Json kind_of_layer(const Json& type, bool has_indexer) {
+  constexpr std::string_view kFull = "full_attention", kIndexed = "indexed_attention";
+  using Older = std::pair<std::string_view, std::string_view>;
+  constexpr std::array kOlder = {Older{"attention", kFull}, Older{"mamba", "linear_attention"},
+                                 Older{"deepseek_sparse_attention", kIndexed},
+                                 Older{"qwen_sparse_attention", kIndexed}};
+  const auto older =
+      std::ranges::find_if(kOlder, [&](const auto& one) { return type == one.first; });
+  const Json kind = older == kOlder.end() ? type : Json(older->second);
+  return has_indexer && kind == kFull ? Json(kIndexed) : kind;
 }
 
 // Parameters of rope by key, each with its place.
@@ -111,7 +123,7 @@ class ConfigMeaning::Reader {
 
   void read() {
     for (const KeyRow& row : key_rows()) {
-      if (row.sense == KeySense::kModel) read_row(row);
+      row.sense == KeySense::kModel ? read_row(row) : compare_spellings(row);
     }
     read_rotary_dim();
     read_rope();
@@ -164,6 +176,16 @@ class ConfigMeaning::Reader {
         say(row.key(), {.value = plain(at(key)), .path = path(key)});
     }
     if (!row.absent.empty()) forget_if(row.key(), Json::parse(row.absent));
+  }
+
+  // Of keys whose meaning is elsewhere.
+  void compare_spellings(const KeyRow& row) {
+    if (row.key().starts_with("rope.")) return;
+    const std::string& first = spelling_in(object_, row.key());
+    const SaidValue known{.value = plain(at(first)), .path = path(first)};
+    for (const std::string& key : row.spellings) {
+      if (!at(key).is_null()) meaning_.compare({.value = plain(at(key)), .path = path(key)}, known);
+    }
   }
 
   // A window that a switch turns off.
@@ -260,13 +282,20 @@ class ConfigMeaning::Reader {
   void read_mlp_layers() {
     if (layers() == 0) return;
     const bool has_experts = meaning_.known_.contains(path("n_routed_experts"));
-    for (auto& [key, mixtures, refusal] : said_mixtures(keys_)) {
-      if (refusal.empty()) {
-        say("mlp_layer_types", {.value = words_of(mixtures, "sparse", "dense"), .path = path(key)});
+    std::vector<SaidValue> others;
+    for (auto& [key, is_meaning, mixtures, refusal] : said_mixtures(keys_)) {
+      SaidValue said{.value = words_of(mixtures, "sparse", "dense"), .path = path(key)};
+      if (!refusal.empty()) {
+        if (has_experts && is_meaning) contradict(std::move(refusal));
+      } else if (is_meaning) {
+        say("mlp_layer_types", std::move(said));
       } else if (has_experts) {
-        contradict(std::move(refusal));
+        others.push_back(std::move(said));
       }
     }
+    const auto known = meaning_.known_.find(path("mlp_layer_types"));
+    for (const SaidValue& other : others)
+      meaning_.compare(other, known == meaning_.known_.end() ? others.front() : known->second);
     const std::vector<bool> all(static_cast<std::size_t>(layers()), has_experts);
     forget_if("mlp_layer_types", words_of(all, "sparse", "dense"));
   }
@@ -279,15 +308,27 @@ class ConfigMeaning::Reader {
     if (!types.is_array()) return say("layer_types", said("layer_types"));
     const bool is_sparse = !at("index_topk").is_null();
     Json kinds = Json::array();
-    for (const Json& type : types) {
-      const bool is_indexed = type == "indexed_attention" || type == "deepseek_sparse_attention";
-      kinds.push_back(is_indexed ? Json("indexed_attention") : type);
-    }
+    for (const Json& type : types) kinds.push_back(kind_of_layer(type, is_sparse));
+    compare_steps(kinds);
     const Json usual = is_sparse ? "indexed_attention" : "full_attention";
     const bool is_usual =
         std::all_of(kinds.begin(), kinds.end(), [&](const Json& kind) { return kind == usual; });
     if (is_usual && kinds.size() >= layers()) return;
     say("layer_types", {.value = std::move(kinds), .path = path("layer_types")});
+  }
+
+  // Which layers have linear attention may be said by a step, too.
+  void compare_steps(const Json& kinds) {
+    const auto linear = [](const Json& kind) { return kind == "linear_attention"; };
+    if (kinds.size() != layers() || std::ranges::none_of(kinds, linear)) return;
+    const auto by_step = linear_layers_by_step(keys_);
+    if (!by_step) return;
+    std::vector<bool> listed;
+    for (const Json& kind : kinds) listed.push_back(linear(kind));
+    if (listed == by_step->layers) return;
+    contradict(fmt::format("{} is {}, but {} is {}: readers take one or the other",
+                           path("layer_types"), config_text(kinds), path(by_step->key),
+                           config_text(at(by_step->key))));
   }
 
   void read_indexers() {
@@ -348,7 +389,14 @@ ConfigMeaning::ConfigMeaning(const Json& given) {
   const std::string prefix = key.empty() ? "" : fmt::format("{}.", key);
   if (!key.empty()) Reader(config, "", *this).read();
   Json text = key.empty() ? config : text_object(config, key);
-  use_released_words(text);
+  std::vector<SaidTwice> twice;
+  use_released_words(text, &twice);
+  for (const SaidTwice& said : twice) {
+    contradictions_.push_back(fmt::format(
+        "{0}{1} is {2}, but {3} make{4} it {5}: readers take one or the other", prefix, said.key,
+        config_text(said.value), said.words, said.words.find(',') == std::string::npos ? "s" : "",
+        config_text(said.meaning)));
+  }
   Reader(text, prefix, *this).read();
   if (key.empty()) return;
   // Some readers look for rope above the text model's own keys.

@@ -142,6 +142,23 @@ const char* key_in(const ConfigKeys& keys, const MixtureWay& way) {
   return key == way.keys.end() ? nullptr : *key;
 }
 
+constexpr const char *kPeriod = "attn_layer_period", *kGroup = "layer_group_size",
+                     *kInterval = "full_attention_interval";
+
+/// Jamba's layers with attention: one of each period.
+Flags linear_by_period(const ConfigKeys& keys, std::uint64_t n) {
+  const std::uint64_t period = keys.step(kPeriod), place = keys.one("attn_layer_offset");
+  return layers_where(n, [&](std::uint64_t i) { return i % period != place; });
+}
+
+/// All but every n-th layer: Qwen3-Next, Qwen3.5, Ling.
+Flags linear_by_group(const ConfigKeys& keys, const char* key, std::uint64_t n) {
+  const std::uint64_t every = keys.step(key, 4);
+  // Ling's layers behind its last whole group have full attention.
+  const std::uint64_t end = key == kGroup ? n / every * every : n;
+  return layers_where(n, [&](std::uint64_t i) { return i < end && (i + 1) % every != 0; });
+}
+
 }  // namespace
 
 std::uint64_t mtp_layer_count(const ConfigKeys& keys, std::uint64_t main_layers) {
@@ -181,17 +198,18 @@ std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys) {
   std::vector<SaidMixtures> said;
   for (const MixtureWay& way : kMixtureWays) {
     const char* key = key_in(keys, way);
-    // Derived meanings take the usual spellings of their keys.
-    if (key == nullptr || find_key(key)->sense != KeySense::kDerived ||
-        keys.spelling(key) != std::string_view(key))
-      continue;
+    if (key == nullptr) continue;
     // Saved by transformers 5, it has lost the dense layers before it, which are listed.
     if (key == std::string_view("moe_layer_freq") && keys.find("mlp_layer_types") != nullptr)
       continue;
-    said.push_back({.key = key, .layers = {}, .refusal = {}});
+    // Derived meanings take the usual spellings of their keys.
+    const bool is_meaning =
+        find_key(key)->sense == KeySense::kDerived && keys.spelling(key) == std::string_view(key);
+    said.push_back({.key = keys.spelling(key), .is_meaning = is_meaning});
     try {
       const std::uint64_t n = keys.layers().main;
       said.back().layers = way.read(keys, {.main = n, .mtp = mtp_layer_count(keys, n)});
+      said.back().layers.resize(static_cast<std::size_t>(n));
     } catch (const Error& error) {
       said.back().refusal = error.message();
     }
@@ -200,30 +218,34 @@ std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys) {
 }
 
 std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers) {
-  constexpr const char *kTypes = "layer_types", *kGroup = "layer_group_size";
+  constexpr const char* kTypes = "layer_types";
   const Json linear = "linear_attention";
   const Json* types = keys.find(kTypes);
-  // All but every n-th layer: Qwen3-Next, Qwen3.5, Ling.
-  const bool is_grouped = keys.find(kGroup) != nullptr;
-  const char* every_key = is_grouped ? kGroup : "full_attention_interval";
+  const char* every_key = keys.find(kGroup) != nullptr ? kGroup : kInterval;
   const auto given = keys.fields().optional_number(every_key, ConfigKeys::kMaxCount);
   if (types != nullptr && types->is_array() && std::ranges::find(*types, linear) != types->end()) {
     require_entries(keys, kTypes, *types, layers);
     return layers_where(layers.main, [&](std::uint64_t i) { return (*types)[i] == linear; });
   }
-  // Jamba's layers with attention: one of each period.
-  if (types == nullptr && keys.find("attn_layer_period") != nullptr) {
-    const std::uint64_t period = keys.step("attn_layer_period"),
-                        place = keys.one("attn_layer_offset");
-    return layers_where(layers.main, [&](std::uint64_t i) { return i % period != place; });
-  }
+  if (types == nullptr && keys.find(kPeriod) != nullptr) return linear_by_period(keys, layers.main);
   if (!given && keys.one("linear_num_value_heads") == 0) return {};
   if (types != nullptr) return Flags(static_cast<std::size_t>(layers.main), false);
-  const std::uint64_t every = keys.step(every_key, 4);
-  // Ling's layers behind its last whole group have full attention.
-  const std::uint64_t end = is_grouped ? layers.main / every * every : layers.main;
-  return layers_where(layers.main,
-                      [&](std::uint64_t i) { return i < end && (i + 1) % every != 0; });
+  return linear_by_group(keys, every_key, layers.main);
+}
+
+std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys) {
+  for (const char* key : {kPeriod, kGroup, kInterval}) {
+    if (keys.find(key) == nullptr) continue;
+    const std::uint64_t n = keys.layers().main;
+    try {
+      return SaidLayers{
+          .key = key,
+          .layers = key == kPeriod ? linear_by_period(keys, n) : linear_by_group(keys, key, n)};
+    } catch (const Error&) {
+      return std::nullopt;  // reading the config has refused it
+    }
+  }
+  return std::nullopt;
 }
 
 OwnIndexer own_indexer(const Json& keys, std::uint64_t layer, bool knows_types) {

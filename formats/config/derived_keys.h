@@ -27,14 +27,23 @@ std::vector<bool> mixture_layers(const ConfigKeys& keys, LayerCounts layers, boo
 /// The same in one way.
 struct SaidMixtures {
   const char* key;
-  std::vector<bool> layers;
-  std::string refusal;  ///< of readers that take this way; then `layers` is empty
+  bool is_meaning = false;  ///< whether no family has a meaning of its own for the key
+  std::vector<bool> layers = {};
+  std::string refusal = {};  ///< of readers that take this way; then `layers` is empty
 };
-/// In every way that the config has, by keys of which no family has a meaning of its own.
+/// In every way that the config has.
 std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys);
 
 /// Whether the attention of each main layer is linear; empty where nothing says that some are.
 std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers);
+
+/// The same by a step or a period, whatever a list says.
+struct SaidLayers {
+  const char* key;
+  std::vector<bool> layers;
+};
+/// nullopt where the config has none, or one that readers refuse.
+std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys);
 
 /// Whether a main layer has a lightning indexer of its own, or takes the choice of an earlier one.
 struct OwnIndexer {

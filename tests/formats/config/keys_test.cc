@@ -168,6 +168,60 @@ TEST(DerivedKeys, AWayThatReadersRefuseContradicts) {
   EXPECT_TRUE(meaning.known().contains("mlp_layer_types"));
 }
 
+TEST(KeySpellings, ThatDifferAreAFindingForEveryKey) {
+  std::size_t n_pairs = 0;
+  for (const KeyRow& row : key_rows()) {
+    if (row.key().starts_with("rope.")) continue;
+    for (std::size_t i = 1; i < row.spellings.size(); ++i) {
+      const bool is_flag = row.type == KeyType::kFlag;
+      const bool is_word = row.type == KeyType::kWord;
+      const Json one = is_flag ? Json(true) : is_word ? Json("one") : Json(3);
+      const Json other = is_flag ? Json(false) : is_word ? Json("other") : Json(4);
+      const ConfigMeaning differs({{row.spellings[0], one}, {row.spellings[i], other}});
+      EXPECT_THAT(differs.contradictions(),
+                  ::testing::Contains(::testing::AllOf(::testing::HasSubstr(row.spellings[0]),
+                                                       ::testing::HasSubstr(row.spellings[i]))))
+          << row.spellings[i];
+      const ConfigMeaning agrees({{row.spellings[0], one}, {row.spellings[i], one}});
+      EXPECT_THAT(agrees.contradictions(), ::testing::IsEmpty()) << row.spellings[i];
+      ++n_pairs;
+    }
+  }
+  EXPECT_GT(n_pairs, 25U);
+}
+
+TEST(DerivedKeys, EveryWayOfMixturesMustAgree) {
+  const auto found = [](const std::string& said) {
+    return ConfigMeaning(json(R"({"num_hidden_layers": 4, "n_routed_experts": 2, )" + said + "}"))
+        .contradictions();
+  };
+  const std::string list = R"("mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], )";
+  for (const char* key : {"first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"}) {
+    EXPECT_THAT(found(fmt::format(R"({}"{}": 1)", list, key)), ::testing::IsEmpty()) << key;
+    EXPECT_THAT(found(fmt::format(R"({}"{}": 2)", list, key)),
+                ElementsAre(::testing::HasSubstr(key)));
+  }
+  EXPECT_THAT(found(list + R"("moe_layers_enum": "1,2,3")"), ::testing::IsEmpty());
+  EXPECT_THAT(found(list + R"("moe_layers_enum": "2,3")"),
+              ElementsAre(::testing::HasSubstr("moe_layers_enum")));
+}
+
+TEST(DerivedKeys, AListAndAStepOfLinearLayersMustAgree) {
+  const auto found = [](std::string_view step) {
+    return ConfigMeaning(json(fmt::format(R"({{"num_hidden_layers": 4, "layer_types":
+        ["linear_attention", "full_attention", "linear_attention", "full_attention"], {}}})",
+                                          step)))
+        .contradictions();
+  };
+  for (const char* key : {"full_attention_interval", "layer_group_size"}) {
+    EXPECT_THAT(found(fmt::format(R"("{}": 2)", key)), ::testing::IsEmpty());
+    EXPECT_THAT(found(fmt::format(R"("{}": 4)", key)), ElementsAre(::testing::HasSubstr(key)));
+  }
+  EXPECT_THAT(found(R"("attn_layer_period": 2, "attn_layer_offset": 1)"), ::testing::IsEmpty());
+  EXPECT_THAT(found(R"("attn_layer_period": 2, "attn_layer_offset": 0)"),
+              ElementsAre(::testing::HasSubstr("attn_layer_period")));
+}
+
 TEST(DerivedKeys, IndexersHaveThreeWords) {
   const auto own = [](const char* text, std::uint64_t layer, bool knows_types = true) {
     return own_indexer(json(text), layer, knows_types).is_own;
