@@ -17,6 +17,7 @@
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/stored_head.h"
 #include "formats/checkpoint/unknown_tensors.h"
+#include "formats/checkpoint/unread_keys.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/modelopt.h"
@@ -30,6 +31,7 @@
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
+#include "formats/text/list_text.h"
 #include "formats/text/spelling.h"
 
 // Opening goes from the outside in: config, files, headers, index, encodings, family. Each stage
@@ -69,6 +71,23 @@ void remark_on_family(const Family& family, const ModelConfig& config,
                         hidden->name));
 }
 
+/// Adds a remark with the keys of a model of another family that the forced one does not read.
+void remark_on_forced(const Family& family, const ModelConfig& config,
+                      std::vector<std::string>& remarks) {
+  constexpr std::size_t kShown = 8;
+  const Family* own = family_of(config);
+  if (family.forward == nullptr || !family.file_hash.empty() || own == &family) return;
+  const std::vector<std::string> keys = unread_keys(family, config);
+  if (keys.empty()) return;
+  remarks.push_back(fmt::format(
+      "read as family {}, which does not know {} of config.json{}: where they change the "
+      "computation, generate and verify compute another model",
+      family.name, list_text(keys, kShown),
+      own == nullptr
+          ? std::string()
+          : fmt::format(" (model_type '{}' is of family {})", config.model_type, own->name)));
+}
+
 const Family& chosen_family(const ModelConfig& config, const OpenOptions& options,
                             const std::filesystem::path& directory,
                             std::vector<std::string>& remarks) {
@@ -80,6 +99,7 @@ const Family& chosen_family(const ModelConfig& config, const OpenOptions& option
     return family;
   }
   const Family* family = asked.empty() ? family_of(config) : find_family(asked);
+  if (family != nullptr && !asked.empty()) remark_on_forced(*family, config, remarks);
   if (family != nullptr) return *family;
   if (!asked.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "there is no family '{}' (there are {}){}", asked,

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/formats/checkpoint/hostile_checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -30,6 +31,33 @@ TinyCheckpoint with(const std::vector<TinyTensor>& more) {
 Checkpoint open(const TinyCheckpoint& tiny, const TempDir& dir, const OpenOptions& options = {}) {
   tiny.write(dir.path());
   return Checkpoint::open(dir.path(), options);
+}
+
+std::vector<std::string> remarks_under(const std::string& family, const Json& more) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  Json config = Json::parse(tiny.config);
+  config.update(more);
+  tiny.config = json_text(config);
+  const TempDir dir;
+  return open(tiny, dir, {.family = family}).remarks();
+}
+
+// As MiniCPM 3 under deepseek_v3, and CWM under llama.
+TEST(ForcedFamily, IsWarnedOfByKeysThatItDoesNotRead) {
+  const Json factors = {{"model_type", "minicpm3"}, {"scale_emb", 12}, {"scale_depth", 1.4}};
+  EXPECT_THAT(remarks_under("deepseek_v3", factors),
+              ElementsAre(::testing::AllOf(HasSubstr("scale_depth, scale_emb"),
+                                           HasSubstr("compute another model"))));
+  const Json windows = {{"model_type", "cwm"}, {"sliding_window", 8}};
+  EXPECT_THAT(remarks_under("deepseek_v3", windows), ElementsAre(HasSubstr("sliding_window")));
+}
+
+TEST(ForcedFamily, IsNotWarnedOfByOtherKeys) {
+  const Json idle = {{"model_type", "other"},     {"scale_emb", 1},    {"sliding_window", nullptr},
+                     {"use_cache", true},         {"bos_token_id", 5}, {"attention_dropout", 0.1},
+                     {"initializer_range", 0.02}, {"use_sinks", false}};
+  EXPECT_THAT(remarks_under("deepseek_v3", idle), ::testing::IsEmpty());
+  EXPECT_THAT(remarks_under("", {{"scale_emb", 12}}), ::testing::IsEmpty());
 }
 
 TEST(UnknownTensor, IsTakenAndReportedOncePerPattern) {
