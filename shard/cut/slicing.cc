@@ -39,7 +39,9 @@ enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, k
 /// The number of ranks that cut it, by kind, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
   if (formats::is_of_routed_expert(rule.role)) return Kind::kRoutedExpert;
-  const Kind of_heads = has_kv_heads(rule) ? Kind::kKvHeads : Kind::kHeads;
+  // Ranks may have the same keys, but what several put into a sum counts twice.
+  const bool may_repeat = has_kv_heads(rule) && rule.cut != Cut::kRow;
+  const Kind of_heads = may_repeat ? Kind::kKvHeads : Kind::kHeads;
   if (rule.heads != nullptr && rule.cut != Cut::kReplicated) return of_heads;
   switch (rule.role) {
     case Role::kSharedGate:

@@ -9,7 +9,9 @@
 #include "check/check.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/float8.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "synth/synth.h"
 #include "tests/check/findings.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
@@ -310,6 +312,38 @@ TEST(NestedConfig, SlicesGiveTheBytesBack) {
     EXPECT_EQ(read_output(directory / "merged"), read_output(fixture(name))) << cut.name();
     EXPECT_EQ(config_of(directory / "merged"), config_of(fixture(name))) << cut.name();
   }
+}
+
+// Experts in attention share the key heads: each has a query for every one of them.
+TEST(JetMoe, SlicesHaveKeyHeadsOfEveryExpert) {
+  const TempDir directory;
+  Json config = formats::read_json_file(
+      INGOT_SOURCE_DIR "/tests/golden/forward/jetmoe/checkpoint/config.json", 1 << 20);
+  config.update({{"num_key_value_heads", 4}, {"kv_channels", 8}, {"vocab_size", 64}});
+  formats::write_synthetic_checkpoint(directory / "in", {.family = formats::find_family("jetmoe"),
+                                                         .config = formats::json_text(config)});
+  const ingot::testing::Cut cut{.tp = 2};
+  ingot::testing::slicing(directory / "in", directory / "ranks", cut).run();
+  ingot::testing::keeping(directory / "ranks", directory / "merged").run();
+  const OutputTensors whole = read_output(directory / "in");
+  EXPECT_EQ(read_output(directory / "merged"), whole);
+  const OutputTensors second =
+      read_output(ingot::testing::rank_directory(directory / "ranks", 1, cut));
+  const std::string layer = "model.layers.0.self_attention.";
+  // Keys are in front of values, and each rank has half of both.
+  const std::string& both = whole.at(layer + "kv_proj.weight").bytes;
+  const std::size_t quarter = both.size() / 4;
+  EXPECT_EQ(second.at(layer + "kv_proj.weight").bytes,
+            both.substr(quarter, quarter) + both.substr(3 * quarter));
+  const std::string& queries = whole.at(layer + "experts.input_linear.weight").bytes;
+  const std::size_t n_experts = 5, half = queries.size() / n_experts / 2;
+  std::string wanted;
+  for (std::size_t e = 0; e < n_experts; ++e) wanted += queries.substr((2 * e + 1) * half, half);
+  EXPECT_EQ(second.at(layer + "experts.input_linear.weight").bytes, wanted);
+  // Outputs of a key head on two ranks would be added twice.
+  expect_error(
+      ErrorCode::kInvalidArgument, {"4 num_key_value_heads cannot be cut for --tp 8"},
+      [&] { ingot::testing::slicing(directory / "in", directory / "no", {.tp = 8}).run(); });
 }
 
 // Names of a text model in front of those of a family without images, as in Kimi K2.5.
