@@ -248,7 +248,7 @@ def lists_the_head_of_tied_models(work):
     for scheme, dialect in (("int8", "compressed-tensors"), ("fp8-channel", "compressed-tensors"),
                             ("int4", "compressed-tensors"), ("nvfp4", "modelopt")):
         out = work / f"{scheme}-{dialect}"
-        words = ("--group-size", "32") if scheme == "int4" else ()
+        words = {"int4": ("--group-size", "32"), "nvfp4": ("--activations", "weight-only")}.get(scheme, ())
         assert "list-names-nothing" not in convert(bare, out, "--to", scheme, "--dialect", dialect, *words)
         block = json.loads((out / "config.json").read_text())["quantization_config"]
         assert "lm_head" in block["ignore"], (scheme, block)
