@@ -10,6 +10,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
+#include "formats/base/printable.h"
 #include "formats/json/json_scanner.h"
 #include "formats/json/python_words.h"
 
@@ -25,7 +26,8 @@ std::string place_of_fault(std::string_view text, std::size_t position) {
   const std::string_view before = text.substr(0, position - 1);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t column = position - (before.rfind('\n') + 1);
-  return fmt::format("'{}' in line {}, column {}", text[position - 1], line, column);
+  return fmt::format("'{}' in line {}, column {}{}", text[position - 1], line, column,
+                     is_utf8(text) ? "" : " (the text is not UTF-8)");
 }
 
 /// Translates nlohmann's events to ours and adds the refusals that it lacks.
