@@ -296,13 +296,15 @@ class WeightCheck {
       TensorWeights& tensor = report_.tensors[i];
       const double factor = tensor.relation == Relation::kQuantized ? lone_factor(tensor) : 0;
       if (factor == 0) continue;
+      // That value was rounded too, if all were cast first.
+      const double within = factor / 16 + (options_.wanted.via_bf16 ? 0x1p-8 : 0);
       const auto scale = pending_[i].pair->one_scale();
       const std::string module = pending_[i].pair->fused_module();
       for (std::size_t j = 0; scale && j < pending_.size(); ++j) {
         const WeightPair& other = *pending_[j].pair;
         const bool is_shared = j == i || (!module.empty() && other.fused_module() == module &&
                                           other.one_scale() == scale);
-        if (!is_shared || !other.keeps_largest(factor / 16)) continue;
+        if (!is_shared || !other.keeps_largest(within)) continue;
         tensor.rounding_shift = std::max(tensor.rounding_shift, factor);
         break;
       }
