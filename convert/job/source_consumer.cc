@@ -5,6 +5,7 @@
 #include "convert/job/resume.h"
 #include "formats/base/fd.h"
 #include "formats/files/folder.h"
+#include "formats/records/manifest.h"
 #include "shard/join/source.h"
 
 namespace ingot::convert {
@@ -26,8 +27,12 @@ void require_consumable(const Plan& plan) {
                 "there, as the output has it; or convert without it)")
         .in_file((source.directory() / "config.json").string());
   }
+  // Slices that are joined have the directory of the first rank.
+  const auto manifest = formats::read_manifest(source.directory());
+  const bool is_sliced =
+      shard::is_sliced(source.directory()) || (manifest && manifest->slicing.has_value());
   // Experts that are seen in another form lie in several files each.
-  if (!source.is_whole() && !shard::is_sliced(source.directory())) {
+  if (!source.is_whole() && !is_sliced) {
     throw Error(ErrorCode::kUnsupported,
                 "--consume-source deletes a file when its tensors are done, and the experts of a "
                 "layer are put together from several files for this output (convert without it; or "

@@ -246,7 +246,7 @@ class Package(unittest.TestCase):
                   "wider values": numpy.ones((rows, columns // 4), "float64"), "bytes": words.tobytes(),
                   "a view of bytes": words.view("uint8"), "wider words": words.view("uint32"),
                   "values of F32": numpy.ones((rows, columns), "float32")}
-        shapes = {"a transposed matrix": words.reshape(columns // 2, rows * 2),
+        shapes = {"a transposed matrix": words.reshape(columns, rows),
                   "a vector": words.reshape(-1), "another batch": words.reshape(1, rows, columns),
                   "half of it": words[:rows // 2]}
         for code, arrays in (("dtype-mismatch", dtypes), ("shape-mismatch", shapes)):
