@@ -69,7 +69,7 @@ TEST_F(ForeignForms, SparseWeightsAreToldByTheirBits) {
   expect_cause(ErrorCode::kUnsupported, {"bitmask' and 2 more", "2:4 sparse weights"});
   tiny_ = tiny_deepseek_v3();
   replace_dense({{"weight_packed", "I32", {8, 4}},
-                 {"meta", "I16", {8, 1}},
+                 {"meta", "F16", {8, 1}},
                  {"scale_packed", "BF16", {8, 1}}});
   expect_cause(ErrorCode::kUnsupported, {"2:4 sparse codes", "Marlin"});
 }
