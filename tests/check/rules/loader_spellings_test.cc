@@ -131,7 +131,7 @@ TEST(LoaderRules, AreQuietOnAMixtureInTwoGroups) {
   }
   Json groups = make_spelled(fp8).config["quantization_config"]["config_groups"];
   groups["group_1"] = quantization(edited)["config_groups"]["group_0"];
-  groups["group_0"]["targets"] = {"re:.*self_attn.*"};
+  groups["group_0"]["targets"] = {"Linear"};
   groups["group_1"]["targets"] = {"re:.*mlp.*(gate|up|down)_proj$"};
   quantization(edited)["config_groups"] = groups;
   quantization(edited)["format"] = "mixed-precision";
