@@ -416,7 +416,8 @@ class Recogniser {
   [[nodiscard]] bool is_as_long_as_scale(std::uint32_t i, const Shape& shape,
                                          const Shape& weight) const {
     const SchemeFacts& channel = scheme_facts(SchemeId::kFp8Channel);
-    return shape.size() == 1 && rows_of_scales(i, channel, weight).size() == shape[0];
+    return shape.size() == 1 && shape[0] > 1 &&
+           rows_of_scales(i, channel, weight).size() == shape[0];
   }
 
   /// The shape that a part of weight `i` should have, if `shape` is wrong; else empty.
