@@ -352,7 +352,7 @@ void require_links(const fs::path& directory) {
   const fs::path first = directory / broken.front();
   const std::string target = fs::read_symlink(first, failure).string();
   throw Error(
-      ErrorCode::kNotFound, "is a link to {}, which is not there{} ({})", target,
+      ErrorCode::kNotFound, "is a symbolic link to {}, which leads nowhere{} ({})", target,
       nor_others(broken, "are the targets of"),
       target.find("blobs/") != std::string::npos
           ? "a snapshot of the hub's cache was copied without its blobs: copy with cp -rL, or "
