@@ -211,7 +211,7 @@ Yaml parse_yaml(std::string_view text, std::string_view where, const YamlLimits&
     throw Error(ErrorCode::kInvalidArgument,
                 failure.mark.is_null()
                     ? fmt::format("is not YAML ({}?)", kCauses)
-                    : fmt::format("line {}, column {}: is not YAML from here on ({}?)",
+                    : fmt::format("line {}: is not YAML from column {} on ({}?)",
                                   failure.mark.line + 1, failure.mark.column + 1, kCauses))
         .in_file(where);
   } catch (Error& error) {
