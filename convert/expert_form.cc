@@ -26,7 +26,7 @@ namespace {
 void resolve(Recipe& recipe, const Checkpoint& source, const PlanOptions& options) {
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source),
-                    formats::narrower_dtype(source));
+                    formats::narrower_dtype(source), formats::has_plain_only(source));
   recipe.set_layers(source.config().num_hidden_layers);
 }
 

@@ -225,16 +225,18 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
 
 void add_default_rules(Recipe& recipe, const formats::Family& family,
                        const formats::ModelConfig& config, const formats::Dialect& dialect,
-                       std::optional<SchemeId> narrower) {
+                       std::optional<SchemeId> narrower, bool has_plain_only) {
   if (!recipe.mtp && recipe.to)
     recipe.mtp = default_mtp_policy(*recipe.to, formats::is_native(dialect, family));
   add_mtp_rules(recipe, config);
   if (!recipe.to) return;
   const std::string_view word = formats::scheme_facts(*recipe.to).name;
-  if (!formats::scheme_facts(*recipe.to).quantized || family.rules.empty()) {
-    // Tensors that the model's makers left plain stay so, whatever their dtype.
+  const bool is_cast = !formats::scheme_facts(*recipe.to).quantized;
+  if (is_cast || family.rules.empty()) {
+    // Tensors that the model's makers left plain stay so, whatever their dtype. Where none is
+    // quantized, and no family says which are weights, all are meant.
     Rule rule = default_rule("*", word);
-    rule.quantized_only = true;
+    rule.quantized_only = !(is_cast && has_plain_only && family.rules.empty());
     rule.narrows_saved = narrower == recipe.to;
     recipe.rules.push_back(std::move(rule));
     return;

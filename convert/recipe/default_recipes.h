@@ -53,9 +53,11 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
 /// Appends the rules of last resort: the meaning of `recipe.mtp` and `recipe.to` for this model in
 /// this dialect. Plain targets take in the source's quantized tensors; so does any target for the
 /// generic family, which has no roles. The plain target `narrower` (formats::narrower_dtype) also
-/// takes in those that were saved in more bits.
+/// takes in those that were saved in more bits. `has_plain_only`: no tensor of the source is
+/// quantized; then a plain target of the generic family takes in all that have no more bits.
 void add_default_rules(Recipe& recipe, const formats::Family& family,
                        const formats::ModelConfig& config, const formats::Dialect& dialect,
-                       std::optional<formats::SchemeId> narrower = std::nullopt);
+                       std::optional<formats::SchemeId> narrower = std::nullopt,
+                       bool has_plain_only = false);
 
 }  // namespace ingot::convert

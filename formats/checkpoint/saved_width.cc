@@ -28,4 +28,10 @@ bool is_saved_wider(const LogicalTensor& tensor, SchemeId to) {
   return from.code_bits > bits && dtype_bits(tensor.rule->synth_dtype) <= bits;
 }
 
+bool has_plain_only(const TensorSource& source) {
+  return std::ranges::none_of(source.tensors(), [](const LogicalTensor& tensor) {
+    return is_quantized(tensor) || is_decoded(tensor.encoding);
+  });
+}
+
 }  // namespace ingot::formats

@@ -4,7 +4,7 @@
 
 #include "formats/storage/tensor_source.h"
 
-// Checkpoints that training programs saved in more bits than config.json says.
+// Plain checkpoints, and those that training programs saved in more bits than config.json says.
 
 namespace ingot::formats {
 
@@ -16,5 +16,8 @@ std::optional<SchemeId> narrower_dtype(const TensorSource& source);
 /// (TensorRule::synth_dtype: routers and their biases often have). False for scales of caches, and
 /// for tensors that no row has.
 bool is_saved_wider(const LogicalTensor& tensor, SchemeId to);
+
+/// Whether no tensor is quantized, whatever its codes are seen as.
+bool has_plain_only(const TensorSource& source);
 
 }  // namespace ingot::formats

@@ -21,7 +21,8 @@ namespace ingot::testing {
 inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) {
   convert::add_default_rules(recipe, source.family(), source.config(),
                              convert::target_dialect(recipe, source),
-                             formats::narrower_dtype(source));
+                             formats::narrower_dtype(source),
+                             formats::has_plain_only(source));
 }
 
 /// The plan of a resolved recipe, in the dialect that it asks for.

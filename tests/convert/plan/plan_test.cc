@@ -179,6 +179,21 @@ TEST_F(ExamplePlan, TensorsThatHaveTheSchemeAlreadyTakeIt) {
   EXPECT_TRUE(plan_for(plain, recipe).is_copy());
 }
 
+TEST(PlainTargets, OfNoFamilyTakeEveryTensorOfNoMoreBits) {
+  const Checkpoint plain =
+      Checkpoint::open(std::string(INGOT_SOURCE_DIR) + "/tests/golden/arch/qwen3_moe/checkpoint",
+                       {.family = "generic"});
+  const auto to = [&](SchemeId scheme) {
+    Recipe recipe;
+    recipe.to = scheme;
+    resolve(recipe, plain);
+    return plan_for(plain, recipe).counts.cast;
+  };
+  EXPECT_EQ(to(SchemeId::kF16), plain.tensors().size());
+  EXPECT_EQ(to(SchemeId::kF32), plain.tensors().size());
+  EXPECT_EQ(to(SchemeId::kBf16), 0U);
+}
+
 TEST_F(ExamplePlan, ConfigNamesQuantizedTensorsMadePlain) {
   const Plan plan = planned_by({"model.layers.0.self_attn.o_proj.weight=bf16"});
   EXPECT_EQ(plan.counts.cast, 1U);
