@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "check/check.h"
+#include "check/rules/loader_rules.h"
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
@@ -254,13 +255,24 @@ class StructureCheck {
       const bool is_contradiction =
           finding.rule == "config.contradiction" &&
           std::find(known.begin(), known.end(), finding.message) != known.end();
-      if (is_contradiction ||
+      if (is_contradiction || lacks_too(finding) ||
           (finding.rule == "model.tied-head" && formats::has_head_apart(source_.model))) {
         finding.severity = Severity::kWarning;
         finding.message += " (in the source, too)";
       }
       found_.add(std::move(finding));
     }
+  }
+
+  // Whether it is about tensors that are missing, and the same ones are missing in the source.
+  bool lacks_too(const Finding& finding) const {
+    if (!finding.rule.ends_with(".complete")) return false;
+    check::LoaderRules rules(source_.model, {.threads = options_.threads, .most_bytes = 0});
+    return std::ranges::any_of(
+        rules.run(*check::find_loader_rule(finding.rule)), [&](const Finding& of_source) {
+          return std::tie(of_source.tensor, of_source.message) ==
+                 std::tie(finding.tensor, finding.message);
+        });
   }
 
   std::optional<Json> read_config(const fs::path& path, const std::string& file) {

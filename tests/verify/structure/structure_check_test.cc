@@ -106,6 +106,22 @@ TEST_F(StructureCheck, SeesATensorThatTheOutputLacks) {
                   fmt::format("|{}|is in the source, but not in the output", kInputNorm)));
 }
 
+TEST_F(StructureCheck, ForgivesWhatTheSourceLacksToo) {
+  const auto lose = [](TinyCheckpoint& checkpoint, std::string_view name) {
+    std::erase_if(checkpoint.files.begin()->second,
+                  [&](const TinyTensor& tensor) { return tensor.name == name; });
+  };
+  for (TinyCheckpoint* checkpoint : {&source_, &output_}) lose(*checkpoint, "lm_head.weight");
+  source_.write(directory_ / "source");
+  write_output();
+  EXPECT_THAT(found("model.complete"), IsEmpty());
+  EXPECT_THAT(found("model.complete", Severity::kWarning),
+              ElementsAre(AllOf(HasSubstr("lm_head.weight"), HasSubstr("in the source, too"))));
+  lose(output_, kInputNorm);
+  write_output();
+  EXPECT_THAT(found("model.complete"), SizeIs(1));
+}
+
 TEST_F(StructureCheck, MissesScalesOfACacheWithItsWord) {
   const std::string scale = "model.layers.0.self_attn.k_proj.k_scale";
   const auto with_word = [](const std::string& config) {
