@@ -7,6 +7,7 @@
 #include "convert/plan/plan.h"
 #include "convert/plan/repair.h"
 #include "engines/limits.h"
+#include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/check/editable_checkpoint.h"
@@ -312,7 +313,7 @@ constexpr const char* kExperts = "model.layers.*.mlp.experts.*=bf16";
 TEST(EngineRefusals, NameEngineVersionAndReason) {
   using enum SchemeId;
   using enum Activations;
-  expect_refused({kFp8Block, kCt, kWeightOnly}, "number of bits");
+  expect_refused({kFp8Block, kCt, kWeightOnly}, "no scheme for FP8 linears in blocks");
   expect_refused({.to = kFp8Block, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}},
                  "asserts after loading");
   expect_refused({kFp8Tensor, kCt, kDynamic}, "it loads dialect deepseek");
@@ -364,10 +365,13 @@ INSTANTIATE_TEST_SUITE_P(Dialects, PlainModules,
                            return row.param == kCt ? std::string("compressed_tensors") : row.param;
                          });
 
-// No loader of mixtures builds them quantized, whatever the config says.
+// No loader of mixtures builds them quantized, whatever the config says; heads where no config of
+// the dialect can say that they are.
 TEST_P(PlainModules, AreRefusedInThePlan) {
-  for (const std::string role :
-       {"head", "embedding", "router", "mtp-head", "mtp-proj", "indexer-weights"}) {
+  std::vector<std::string> roles = {"embedding", "router", "mtp-proj", "indexer-weights"};
+  if (formats::find_dialect(GetParam())->heads == formats::Heads::kPlain)
+    roles.insert(roles.end(), {"head", "mtp-head"});
+  for (const std::string& role : roles) {
     Asked asked = {.to = SchemeId::kFp8Block, .dialect = GetParam()};
     std::string word = "fp8";
     if (GetParam() == "modelopt") {
@@ -385,12 +389,12 @@ TEST_P(PlainModules, AreRefusedInThePlan) {
   }
 }
 
-TEST(PlainModules, Glm45sPredictionHeadMayBeQuantized) {
+TEST(PlainModules, HeadsMayBeQuantizedWhereConfigsNameThem) {
   const std::string input = INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_channel";
-  Asked asked = {.to = SchemeId::kInt8Channel, .rules = {"role:mtp-head=int8"}};
-  EXPECT_NO_THROW(static_cast<void>(plan_of(asked, input)));
-  asked.rules = {"role:head=int8"};
-  expect_error(ErrorCode::kUnsupported, {"head"}, [&] { plan_of(asked, input); });
+  for (const char* rule : {"role:mtp-head=int8", "role:head=int8"}) {
+    const Asked asked = {.to = SchemeId::kInt8Channel, .rules = {rule}};
+    EXPECT_NO_THROW(static_cast<void>(plan_of(asked, input))) << rule;
+  }
 }
 
 TEST(UncountedMtp, IsRefusedDroppedOrMended) {
