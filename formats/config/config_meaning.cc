@@ -55,17 +55,17 @@ Json absent_rope(std::string_view key) {
   return row == nullptr || row->absent.empty() ? Json() : Json::parse(row->absent);
 }
 
+constexpr std::string_view kFull = "full_attention", kIndexed = "indexed_attention";
+
 // A kind of layers in the word that transformers 5 has for it; releases have others.
-Json kind_of_layer(const Json& type, bool has_indexer) {
-  constexpr std::string_view kFull = "full_attention", kIndexed = "indexed_attention";
+Json kind_of_layer(const Json& type) {
   using Older = std::pair<std::string_view, std::string_view>;
   constexpr std::array kOlder = {Older{"attention", kFull}, Older{"mamba", "linear_attention"},
                                  Older{"deepseek_sparse_attention", kIndexed},
                                  Older{"qwen_sparse_attention", kIndexed}};
   const auto older =
       std::ranges::find_if(kOlder, [&](const auto& one) { return type == one.first; });
-  const Json kind = older == kOlder.end() ? type : Json(older->second);
-  return has_indexer && kind == kFull ? Json(kIndexed) : kind;
+  return older == kOlder.end() ? type : Json(older->second);
 }
 
 // Parameters of rope by key, each with its place.
@@ -308,9 +308,12 @@ class ConfigMeaning::Reader {
     if (!types.is_array()) return say("layer_types", said("layer_types"));
     const bool is_sparse = !at("index_topk").is_null();
     Json kinds = Json::array();
-    for (const Json& type : types) kinds.push_back(kind_of_layer(type, is_sparse));
+    for (const Json& type : types) kinds.push_back(kind_of_layer(type));
+    // Some classes call layers with an indexer full; a list that has both words means both.
+    if (is_sparse && std::ranges::find(kinds, Json(kIndexed)) == kinds.end())
+      std::replace(kinds.begin(), kinds.end(), Json(kFull), Json(kIndexed));
     compare_steps(kinds);
-    const Json usual = is_sparse ? "indexed_attention" : "full_attention";
+    const Json usual(is_sparse ? kIndexed : kFull);
     const bool is_usual =
         std::all_of(kinds.begin(), kinds.end(), [&](const Json& kind) { return kind == usual; });
     if (is_usual && kinds.size() >= layers()) return;
