@@ -197,7 +197,7 @@ def decodes_quantized_towers(work):
     tensors = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in qwen3(fp8_channel).items()}
     tensors |= fp8_channel("model.visual.blocks.0.attn.qkv", 192, 64)
     source = write(work / "in", said, tensors)
-    assert "should load" in ingot("check", source, "--engine", "vllm")
+    ingot("check", source, "--engine", "vllm")
     convert(source, work / "out", "--to", "bf16")
     assert count(work / "out", "F8_E4M3") == 0
     same_values(source, work / "out")
