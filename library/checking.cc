@@ -53,10 +53,9 @@ namespace {
 CheckOptions with_family(CheckOptions options) {
   if (options.family != kAutoFamily) return options;
   const formats::Checkpoint source = shard::open_source(
-      options.directory,
-      {.open = {.family = "generic", .threads = threads_of(options.threads)},
-       .may_be_file = true,
-       .config = options.config});
+      options.directory, {.open = {.family = "generic", .threads = threads_of(options.threads)},
+                          .may_be_file = true,
+                          .config = options.config});
   const std::string yaml = proposed_family(source, {}).yaml;
   options.family = formats::add_family(yaml, "the proposed family").spec;
   return options;

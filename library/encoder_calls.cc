@@ -113,10 +113,10 @@ int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder) {
     }
     if (std::exchange(plan->has_encoder, true))
       throw Error(ErrorCode::kExists, "the plan has an encoder (make another plan)");
-    *encoder = new ingot_encoder{.encoder = convert::MemoryEncoder(
-                                     plan->conversion->plan, plan->given->stored(), *plan->held,
-                                     memory_budget(plan->job.mem_limit)),
-                                 .made = {}};
+    *encoder = new ingot_encoder{
+        .encoder = convert::MemoryEncoder(plan->conversion->plan, plan->given->stored(),
+                                          *plan->held, memory_budget(plan->job.mem_limit)),
+        .made = {}};
   });
 }
 

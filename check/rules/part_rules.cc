@@ -117,13 +117,11 @@ void report_bad(const RuleInput& input, std::span<const StoredTensor* const> sca
   const auto is_odd = [](float scale) {
     return sign == Sign::kEither ? scale == 0 || !std::isfinite(scale) : is_bad_scale(scale);
   };
-  input.report_odd(
-      input.odd_scales(scales, is_odd), kBadScale, [](const OddValues& odd) {
-        return fmt::format("{} of {} scales are {}, the first is {} at element {}", odd.n,
-                           odd.total,
-                           sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
-                           odd.value, odd.first);
-      });
+  input.report_odd(input.odd_scales(scales, is_odd), kBadScale, [](const OddValues& odd) {
+    return fmt::format("{} of {} scales are {}, the first is {} at element {}", odd.n, odd.total,
+                       sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
+                       odd.value, odd.first);
+  });
 }
 
 template <Sign sign, Part... parts>

@@ -4,7 +4,6 @@
 #include <set>
 
 #include <fcntl.h>
-
 #include <fmt/format.h>
 
 #include "convert/job/part_files.h"

@@ -17,9 +17,9 @@ formats::Json require_resumable(const Plan& plan, const std::filesystem::path& o
                                 const Preflight& checked, const JobThreads& threads);
 
 /// True if `output` is finished, and a weights file that its manifest says it was made of is gone
-/// from `source`, which has the same config.json. (A run without --consume-source that ends what one
-/// with it began leaves the others.) Throws kMismatch, naming them, when options
-/// of the job were others, as far as that shows without a source.
+/// from `source`, which has the same config.json. (A run without --consume-source that ends what
+/// one with it began leaves the others.) Throws kMismatch, naming them, when options of the job
+/// were others, as far as that shows without a source.
 bool is_finished_of_deleted(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,
                             const PlanOptions& options);

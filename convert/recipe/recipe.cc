@@ -103,6 +103,10 @@ bool holds_codes(const LogicalTensor& tensor) {
 bool Rule::matches(const LogicalTensor& tensor) const {
   if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
   if (quantized_only && !holds_codes(tensor) && !narrows(tensor)) return false;
+  // A cast that no user's rule asks for is of numbers: indices and unread codes have none.
+  if (origin == RuleOrigin::kDefault && scheme && !is_quantized(*scheme) &&
+      tensor.encoding.scheme == SchemeId::kRaw)
+    return false;
   return selector.matches(tensor);
 }
 

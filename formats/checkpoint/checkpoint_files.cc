@@ -48,9 +48,8 @@ WeightsHeader read_weights_header(const WeightsFile& file) {
   if (file.saved_header.empty()) {
     const Fd fd = Fd::open_for_reading(file.path);
     const FileStamp stamp = fd.stamp();
-    return {.bytes = read_safetensors_header_bytes(fd),
-            .file_bytes = stamp.n_bytes,
-            .stamp = stamp};
+    return {
+        .bytes = read_safetensors_header_bytes(fd), .file_bytes = stamp.n_bytes, .stamp = stamp};
   }
   const Fd fd = Fd::open_for_reading(file.saved_header);
   WeightsHeader header{.bytes = read_safetensors_header_bytes(fd), .file_bytes = 0};

@@ -22,9 +22,9 @@ inline constexpr std::string_view kIndexRemedy =
 /// place of a conversion that has not ended (kExists).
 void require_finished_directory(const std::filesystem::path& directory);
 
-/// Throws kNotFound, once, where files of the directory are links to nothing, as in a snapshot of the
-/// hub's cache that was copied without its blobs. For a snapshot in its place others tell what to
-/// fetch.
+/// Throws kNotFound, once, where files of the directory are links to nothing, as in a snapshot of
+/// the hub's cache that was copied without its blobs. For a snapshot in its place others tell what
+/// to fetch.
 void require_links(const std::filesystem::path& directory);
 
 /// The most that config.json and other small JSON files of a checkpoint may have.

@@ -51,8 +51,7 @@ class ZstdFile {
     if (in_.pos == in_.size && !was_full_) refill();
     ZSTD_outBuffer out{output_.data(), output_.size(), 0};
     const std::size_t left = ZSTD_decompressStream(context_.get(), &out, &in_);
-    if (ZSTD_isError(left))
-      corrupt("is not a sound zstd stream (cut, or changed?)");
+    if (ZSTD_isError(left)) corrupt("is not a sound zstd stream (cut, or changed?)");
     was_full_ = out.pos == out.size;
     done_ = left == 0;
     if (done_ && (in_.pos != in_.size || offset_ != n_compressed_)) {

@@ -206,10 +206,10 @@ INGOT_API void ingot_encoder_free(ingot_encoder* encoder);
 /* Gives a tensor of the model, whose dtype and shape must be those of the plan
  * (INGOT_DTYPE_MISMATCH, INGOT_SHAPE_MISMATCH). `dtype` is as safetensors spells it: "BF16".
  * Unsigned words ("U16", "U8") are taken for every dtype of their width, as arrays have them that
- * know no BF16 or FP8; of F4 a byte has two elements. `n_made` gets the number of tensors of the output that are complete
- * with it, with the bytes that a conversion writes: 0 until all tensors have come that share a
- * scale, or a tensor of the output. The encoder holds these until then. Where their values cannot
- * be encoded the call fails, and they may be given again. */
+ * know no BF16 or FP8; of F4 a byte has two elements. `n_made` gets the number of tensors of the
+ * output that are complete with it, with the bytes that a conversion writes: 0 until all tensors
+ * have come that share a scale, or a tensor of the output. The encoder holds these until then.
+ * Where their values cannot be encoded the call fails, and they may be given again. */
 INGOT_API int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char* dtype,
                                       const uint64_t* shape, size_t n_dims, const void* bytes,
                                       uint64_t n_bytes, size_t* n_made);

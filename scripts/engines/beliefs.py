@@ -5,14 +5,14 @@
 
 An engine builds its own model class from the config of a directory, its draft model for multi-token
 prediction too, and loads no weights; SGLang's loaders are given scales of blocks, and its
-post_load_weights is run, since these ask the config for the size of blocks. Which scheme it chose for a module follows from the parameters
-that it made: their names, dtypes and shapes. A module that it builds of several (`qkv_proj`,
-`gate_up_proj`, experts) speaks for each of them; transformers chooses a scheme for the experts of
-compressed-tensors when it loads them, and is asked for that. The directories are ingot's outputs, and those with
-configs that were changed in ways in which other tools write them (config_changes.py). Where an
-engine raises an error, `check` has to say of some layer that it is refused; where it raises none, it
-may say so of no layer. Nothing is compared where `check` says that the engine does not load what is
-stored at all, or wants an option. Fails where they disagree.
+post_load_weights is run, since these ask the config for the size of blocks. Which scheme it chose for
+a module follows from the parameters that it made: their names, dtypes and shapes. A module that it
+builds of several (`qkv_proj`, `gate_up_proj`, experts) speaks for each of them; transformers chooses
+a scheme for the experts of compressed-tensors when it loads them, and is asked for that. The
+directories are ingot's outputs, and those with configs that were changed in ways in which other tools
+write them (config_changes.py). Where an engine raises an error, `check` has to say of some layer that
+it is refused; where it raises none, it may say so of no layer. Nothing is compared where `check` says
+that the engine does not load what is stored at all, or wants an option. Fails where they disagree.
 """
 
 import argparse

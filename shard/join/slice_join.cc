@@ -144,9 +144,8 @@ std::pair<std::uint32_t, bool> SliceJoin::add_file(const std::filesystem::path& 
                 stamp->n_bytes, formats::kManifestName, *n_bytes)
         .in_file(path.string());
   }
-  const auto [at, is_new] =
-      by_inode_.try_emplace({stamp->device, stamp->inode},
-                            static_cast<std::uint32_t>(slices_.files.size()));
+  const auto [at, is_new] = by_inode_.try_emplace({stamp->device, stamp->inode},
+                                                  static_cast<std::uint32_t>(slices_.files.size()));
   if (is_new) {
     formats::WeightsFile& file = slices_.files.emplace_back();
     file.facts.name = std::move(name);

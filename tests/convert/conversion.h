@@ -21,8 +21,7 @@ namespace ingot::testing {
 inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) {
   convert::add_default_rules(recipe, source.family(), source.config(),
                              convert::target_dialect(recipe, source),
-                             formats::narrower_dtype(source),
-                             formats::has_plain_only(source));
+                             formats::narrower_dtype(source), formats::has_plain_only(source));
 }
 
 /// The plan of a resolved recipe, in the dialect that it asks for.

@@ -49,9 +49,9 @@ struct GateResult {
   Gate gate;
   bool passed = true;
   std::uint64_t checked = 0, failed = 0;
-  double worst = 0;     ///< the value that is farthest beyond its limit, or nearest to it
+  double worst = 0;          ///< the value that is farthest beyond its limit, or nearest to it
   std::string subject = {};  ///< of the worst
-  double limit = 0;     ///< of the worst: the gate's, or that of a tensor with few groups
+  double limit = 0;          ///< of the worst: the gate's, or that of a tensor with few groups
 };
 
 /// The gates that a report is evaluated with.

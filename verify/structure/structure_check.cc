@@ -268,11 +268,11 @@ class StructureCheck {
   bool lacks_too(const Finding& finding) const {
     if (!finding.rule.ends_with(".complete")) return false;
     check::LoaderRules rules(source_.model, {.threads = options_.threads, .most_bytes = 0});
-    return std::ranges::any_of(
-        rules.run(*check::find_loader_rule(finding.rule)), [&](const Finding& of_source) {
-          return std::tie(of_source.tensor, of_source.message) ==
-                 std::tie(finding.tensor, finding.message);
-        });
+    return std::ranges::any_of(rules.run(*check::find_loader_rule(finding.rule)),
+                               [&](const Finding& of_source) {
+                                 return std::tie(of_source.tensor, of_source.message) ==
+                                        std::tie(finding.tensor, finding.message);
+                               });
   }
 
   std::optional<Json> read_config(const fs::path& path, const std::string& file) {

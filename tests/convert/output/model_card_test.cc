@@ -157,7 +157,8 @@ TEST_F(ModelCard, FrontMatterHasNoCharacterThatYamlRefuses) {
 }
 
 TEST_F(ModelCard, TakesNoFolderNameThatIsNoCommit) {
-  for (const char* name : {"qq\n# zz [c](javascript:x)", "qq zz", "qq`zz", "<qq>", "\xe2\x80\xae"}) {
+  for (const char* name :
+       {"qq\n# zz [c](javascript:x)", "qq zz", "qq`zz", "<qq>", "\xe2\x80\xae"}) {
     const fs::path odd = source_.parent_path() / name;
     fs::rename(source_, odd);
     source_ = odd;

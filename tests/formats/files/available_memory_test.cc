@@ -16,7 +16,9 @@ namespace {
 // A machine with 1000 kB, and control groups as some kernel shows them.
 class ControlGroups : public testing::InTempDir {
  protected:
-  ControlGroups() { put("proc/meminfo", "MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable: 1000 kB\n"); }
+  ControlGroups() {
+    put("proc/meminfo", "MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable: 1000 kB\n");
+  }
   void put(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories((dir_ / name).parent_path());
     write_text_file(dir_ / name, text);
