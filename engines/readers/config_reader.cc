@@ -250,6 +250,8 @@ std::string_view ConfigReader::block_fault(const ConfigGroup& group,
   const bool has_bytes = has_e4m3_codes(scheme) || has_int8_codes(scheme);
   if (is_kv_b && !is_block && has_bytes && has_size)
     return "and takes it for one in blocks, as the target \"Linear\" is (in blocks too, or plain)";
+  if (is_kv_b && scheme.code_bits < 8)
+    return "packs it, and its `weight` is asked for after loading (leave it plain)";
   return {};
 }
 

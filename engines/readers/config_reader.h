@@ -70,7 +70,8 @@ class ConfigReader {
   /// The format that a group names and its scheme is not read from, or empty.
   [[nodiscard]] std::string other_format(const formats::ConfigGroup& group,
                                          const BuiltModule& module) const;
-  /// Why SGLang fails at the size of blocks of a module of the group, or empty.
+  /// Why SGLang fails at the size of blocks of a module of the group, or at its kv_b_proj; or
+  /// empty.
   [[nodiscard]] std::string_view block_fault(const formats::ConfigGroup& group,
                                              const BuiltModule& module) const;
   [[nodiscard]] Listed ignored(const BuiltModule& module, std::string_view name) const;

@@ -458,8 +458,8 @@ bool set_at(Json& keys, std::string_view path, const Json& value) {
 bool agree(const Json& one, const Json& other) {
   if (one == other) return true;
   if (!one.is_array() || !other.is_array() || one.empty() || other.empty()) return false;
-  return std::equal(one.begin(), one.begin() + std::min(one.size(), other.size()), other.begin(),
-                    other.begin() + std::min(one.size(), other.size()));
+  const auto n = static_cast<Json::difference_type>(std::min(one.size(), other.size()));
+  return std::equal(one.begin(), one.begin() + n, other.begin());
 }
 
 }  // namespace

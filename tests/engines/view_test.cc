@@ -323,6 +323,16 @@ TEST(EngineView, SglangReadsKvBAsTheTargetLinear) {
   EXPECT_THAT(disagreed, ::testing::Not(::testing::HasSubstr("o_proj")));
 }
 
+// deepseek_weight_loader.py asks for kv_b_proj.weight, which packed codes do not have.
+TEST(EngineView, SglangPacksNoKvB) {
+  EditableCheckpoint edited = make_spelled(
+      {"compressed-tensors", formats::SchemeId::kNvfp4, formats::Activations::kWeightOnly});
+  quantization(edited)["ignore"] = Json::array();
+  const std::string kv_b = "model.layers.0.self_attn.kv_b_proj";
+  EXPECT_EQ(believed(view_of(edited, Engine::kSglang), kv_b), "refused");
+  EXPECT_EQ(believed(view_of(edited, Engine::kVllm), kv_b), "nvfp4");
+}
+
 TEST(EngineView, RepeatedTargetIsOfTheLastGroup) {
   EditableCheckpoint edited = make_channel();
   Json& groups = quantization(edited)["config_groups"];
