@@ -220,7 +220,7 @@ bool has_codes(const Encoding& encoding, Codes codes) {
   return is_decoded(encoding) && is_decoded_float8(encoding) == (codes == Codes::kFloat8);
 }
 
-/// The same, and of weights that are seen as the values of such codes.
+/// Reports bad scales of stored parts, and of weights that are seen as the values of their codes.
 template <Sign sign, Codes codes>
 void bad_values_of(const RuleInput& input) {
   if (codes == Codes::kInt8) effective_scales(input);
@@ -583,7 +583,7 @@ const RuleTable kPartRules = kPartRows;
 
 void part_shapes(const RuleInput& input, const LogicalTensor& tensor) {
   const Encoding& encoding = tensor.encoding;
-  // Those are seen in another shape than they are stored in.
+  // Scales for several rows are seen in another shape than they are stored in.
   if (!is_judged(input, tensor) || !encoding.rows_of_scales.empty()) return;
   encoding.stored.for_each([&](Part part, std::uint32_t index) {
     const StoredTensor& stored = input.checkpoint.stored()[index];

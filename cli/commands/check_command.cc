@@ -86,7 +86,7 @@ std::string modules_text(const engines::EngineView& view) {
                     report_width());
 }
 
-// What a verdict that an engine loads a checkpoint does not rest on.
+// Says which values were not read, on which a verdict about an engine does not rest.
 std::string unread_text(const check::Unread& unread) {
   if (unread.n_tensors == 0) return "not read: codes and plain weights (ingot check --deep does)\n";
   return fmt::format(

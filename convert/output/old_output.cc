@@ -19,8 +19,8 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// What a manifest lists, and the files that lie beside it. Nothing for one that cannot be read: it
-// says of no file that it is ours.
+// Adds the files that a manifest lists, and those of its own. A manifest that cannot be read says
+// of no file that it is ours.
 std::optional<formats::Manifest> add_listed(const fs::path& directory, const std::string& prefix,
                                             Names& listed) {
   std::optional<formats::Manifest> manifest;
@@ -126,7 +126,7 @@ void remove_old_files(const OutputPaths& paths, const std::vector<std::string>& 
     if (*name.begin() == paths.partial.filename() || entry.is_symlink()) continue;
     if (entry.is_directory()) folders.push_back(entry.path());
   }
-  // Those that hold something stay.
+  // Folders that hold something stay.
   std::error_code ignored;
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder)
     fs::remove(*folder, ignored);

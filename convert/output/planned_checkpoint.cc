@@ -220,7 +220,7 @@ class SourceFindings {
   SourceFindings(const Plan& plan, std::size_t threads)
       : plan_(plan), rules_(plan.source, {.threads = threads, .most_bytes = check::kSmallBytes}) {}
 
-  /// Those about numbers that the output has too. What the encoder writes is right.
+  /// Returns the findings about numbers that the output keeps; new ones are right.
   std::vector<Finding> in_kept_scales() {
     const std::set<std::string_view> kept = kept_scales(plan_);
     std::vector<Finding> found;

@@ -20,9 +20,8 @@ namespace {
 /// A quantization config for which a class fuses nothing.
 enum class Spared : std::uint8_t {
   kNone,
-  kPlainInFp4,  ///< ModelOpt's NVFP4 whose list names shared experts
-  /// That, and INT4 of compressed-tensors as target `Linear`.
-  kOfDeepSeek,
+  kPlainInFp4,     ///< ModelOpt's NVFP4 whose list names shared experts
+  kOfDeepSeek,     ///< kPlainInFp4, and INT4 of compressed-tensors as target `Linear`
   kMixedModelopt,  ///< ModelOpt with several algorithms
 };
 

@@ -320,7 +320,7 @@ class ConfigMeaning::Reader {
     say("layer_types", {.value = std::move(kinds), .path = path("layer_types")});
   }
 
-  // Which layers have linear attention may be said by a step, too.
+  // A step may say, too, which layers have linear attention.
   void compare_steps(const Json& kinds) {
     const auto linear = [](const Json& kind) { return kind == "linear_attention"; };
     if (kinds.size() != layers() || std::ranges::none_of(kinds, linear)) return;
