@@ -100,7 +100,7 @@ void HeldValues::see_values(formats::MatrixView<const float> values) {
 }
 
 void HeldValues::count(std::span<const float> values) {
-  for (const float value : values) lost_ += value != 0 && std::isfinite(value) ? 1 : 0;
+  for (const float value : values) lost_ += value != 0 && std::isfinite(value) ? 1U : 0U;
 }
 
 void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::SchemeId to,
