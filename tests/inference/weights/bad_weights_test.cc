@@ -140,7 +140,7 @@ TEST(BadWeights, OfOtherFloat8ThatAreNotFiniteAreRefused) {
                     {"a.weight_scale", "F32", {1}, bytes_of<float>({1})}});
   };
   read(e5m2(0x7B), "a.weight", 4, 16);
-  for (const std::uint8_t code : {0x7C, 0xFC, 0x7F}) {
+  for (const std::uint8_t code : std::initializer_list<std::uint8_t>{0x7C, 0xFC, 0x7F}) {
     expect_error(kNonFinite, {"model.safetensors", "'a.weight'", "decodes to"},
                  [&] { read(e5m2(code), "a.weight", 4, 16); });
   }
