@@ -117,8 +117,10 @@ def nvfp4_candidates(weight, values, choices, peers, source_scheme):
     of_all = weight.scale_of_all
     globals_ = []
     for joint in joint_scales(lambda number: number, np.abs(values).max(), peers):
-        joint = joint if joint > 0 else F32(1)
-        globals_ += [reach / joint, F32(1) / (joint / reach)] if weight.divides else [joint / reach]
+        if joint == 0:
+            globals_.append(F32(1))
+        else:
+            globals_ += [reach / joint, F32(1) / (joint / reach)] if weight.divides else [joint / reach]
     is_right = (source_scheme == "mxfp4" and bool(np.all(is_power_of_two(of_all)))) or any(
         np.all(np.abs(of_all - number) <= number * F32(2.0**-22)) for number in globals_
     )

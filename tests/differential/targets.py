@@ -32,7 +32,7 @@ RULES = [
     ("role:experts", r"\.experts\.\d+\."),
     ("role:expert-down", r"\.experts\.\d+\.down_proj"),
     ("layers:0", r"(?<!mtp)\.layers\.0\."),
-    ("layers:1 & role:experts", r"(?<!mtp)\.layers\.1\..*\.experts\.\d+\."),
+    ("layers:1 & role:experts", r"(?<!mtp)\.layers\.1\.(?:.*\.)?experts\.\d+\."),
     ("role:attention", r"\.self_attn\."),
     ("role:shared-experts", r"\.shared_experts\."),
     ("re:.*layers\\.[01]\\..*down_proj", r"\.layers\.[01]\..*down_proj"),
