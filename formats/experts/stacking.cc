@@ -128,6 +128,11 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
     const bool has_rows = part == Part::kWeight || part == Part::kScale;
     const std::uint64_t block =
         part == Part::kWeight ? 1 : std::min(first.encoding.block_rows, first.shape[0]);
+    if (has_rows && block == 0)
+      throw Error(ErrorCode::kUnsupported,
+                  "is read as the values of its codes, which have one scale for the matrix, and "
+                  "cannot be put into a stack (convert it without --experts first)")
+          .in_tensor(first.name);
     const std::uint64_t rows = has_rows ? ceil_div(first.shape[0], block) : 1;
     const std::uint64_t cols = count / rows, row_bytes = stored.n_bytes / rows;
     View view{.nest = Nest(8, {{.n = gathered.tensors.size() / n_in_turn, .pieces = n_in_turn},
