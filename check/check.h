@@ -14,7 +14,7 @@ struct CheckOptions {
   std::string family = {};  ///< as OpenOptions::family
   bool deep = false;        ///< read every FP8 weight for NaN codes
   bool hashes = true;       ///< where there is a manifest next to the weights, hash every tensor
-  std::uint64_t most_bytes = UINT64_MAX;  ///< as RuleOptions::most_bytes
+  std::uint64_t most_bytes = UINT64_MAX;  ///< see RuleOptions::most_bytes
   bool manifest = true;  ///< without it the files are checked as those of another program
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel

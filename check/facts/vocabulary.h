@@ -13,7 +13,7 @@ namespace ingot::check {
 struct Vocabulary {
   std::optional<Error> fault;  ///< why it cannot be read
   bool has_model = false, has_entries = false;
-  std::vector<std::uint64_t> added_ids;  ///< of `added_tokens`
+  std::vector<std::uint64_t> added_ids;  ///< ids in `added_tokens`
 };
 
 /// Reads a tokenizer.json of at most 256 MiB. `bare` names it in the fault.

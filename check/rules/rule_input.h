@@ -81,7 +81,7 @@ class RuleFacts : public engines::EngineInput {
   /// Its tokenizer.json, which must be there.
   [[nodiscard]] const Vocabulary& vocabulary() const;
 
-  /// Those that a rule would have read, and that are larger than the most that is read.
+  /// Tensors that a rule would have read, and that are larger than the most that is read.
   mutable std::set<const StoredTensor*> unread;
 
  private:

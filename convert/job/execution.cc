@@ -344,8 +344,8 @@ void Execution::link_source_files() {
 
 // Whether files that several ranks load can be links, or have to be copies, which need room.
 void Execution::require_links() {
-  // Of a file of its own: a run that is killed in between leaves both names, and no file of a job
-  // may have two.
+  // Links a file of its own: a run that is killed in between leaves both names, and no file of a
+  // job may have two.
   const std::filesystem::path own = paths_.partial / "linked", probe = paths_.partial / "link";
   const auto clear = [&] {
     std::filesystem::remove(own);

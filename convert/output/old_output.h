@@ -15,7 +15,7 @@ namespace ingot::convert {
 
 /// Files by their names in the output, '/'-separated, the folders of an unfinished output apart.
 struct OldFiles {
-  std::set<std::string> known;    ///< of the earlier output: they may be replaced and removed
+  std::set<std::string> known;    ///< files of the earlier output: may be replaced and removed
   std::set<std::string> unknown;  ///< all others
 };
 

@@ -223,7 +223,7 @@ void BandEncoder::decode_tile(const EncodedRows& source, const Band& band, const
     replace_nonfinite(band, tile);
 }
 
-// Of codes that are seen only as their values.
+// Judges codes that are seen only as their values.
 void BandEncoder::require_finite_codes(const Band& band, const Tile& tile) const {
   const auto found = first_nonfinite(tile);
   if (!found) return;

@@ -178,7 +178,7 @@ class ConfigMeaning::Reader {
     if (!row.absent.empty()) forget_if(row.key(), Json::parse(row.absent));
   }
 
-  // Of keys whose meaning is elsewhere.
+  // Compares spellings of keys whose meaning is elsewhere.
   void compare_spellings(const KeyRow& row) {
     if (row.key().starts_with("rope.")) return;
     const std::string& first = spelling_in(object_, row.key());

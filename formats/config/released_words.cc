@@ -57,7 +57,7 @@ std::optional<Json> translated(const Json& list,
   return result;
 }
 
-/// Of a model, or of the text model in it.
+/// Belongs to a model, or to the text model in it.
 bool is_of(const Json& keys, std::string_view model_type) {
   const Json& said = json_member(keys, "model_type");
   return said == model_type || said == fmt::format("{}_text", model_type);

@@ -135,7 +135,7 @@ std::optional<std::string> hub_fetch(const fs::path& directory) {
 
 std::optional<fs::path> hub_folder_around(const fs::path& path, bool is_whole) {
   constexpr std::array<std::string_view, 2> kKept = {"snapshots", "blobs"};
-  // Of each kind of repository.
+  // Folders of each kind of repository begin so.
   constexpr std::array<std::string_view, 4> kPrefixes = {kFolderPrefix, "datasets--", "spaces--",
                                                          "kernels--"};
   fs::path below = resolved_path(path);

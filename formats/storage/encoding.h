@@ -155,7 +155,7 @@ struct Encoding {
   std::uint64_t block_cols = 0;
   /// kNvfp4: Part::kGlobal divides (compressed-tensors) instead of multiplying (ModelOpt).
   bool global_divides = false;
-  /// Of schemes with a scale per row: rows that share each scale of the files, where there are
+  /// For schemes with a scale per row: rows that share each scale of the files, where there are
   /// fewer than rows. One number: all rows; several: one for each weight that is fused in this one.
   /// The stored scale is seen once for each row (formats/relaid/decoded_values.h).
   std::vector<std::uint64_t> rows_of_scales = {};

@@ -27,8 +27,8 @@ struct Metric {
   void (*values)(const Report& report,
                  const std::function<void(double value, std::string_view group,
                                           const std::string& subject)>& see);
-  /// Of a metric with one value per tensor, in their order: the default limit of a tensor whose few
-  /// groups say little of a mean. Null: the same for all.
+  /// For a metric with one value per tensor, in their order: the default limit of a tensor whose
+  /// few groups say little of a mean. Null: the same for all.
   double (*limit_of)(double limit, const TensorWeights& tensor) = nullptr;
 };
 std::span<const Metric> metrics();
