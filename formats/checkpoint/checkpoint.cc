@@ -235,15 +235,19 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
   const StoredNames& names = relaid_names ? *relaid_names : stored_names;
   const bool names_are_known = !family->rules.empty();
   const NameGrammar grammar(*family, config);
-  tensors = recognise_encodings({.stored = stored,
-                                 .names = names,
-                                 .files = bytes->files(),
-                                 .block = block,
-                                 .config = config,
-                                 .grammar = &grammar,
-                                 .names_are_known = names_are_known,
-                                 .is_complete = is_complete},
-                                stage.faults());
+  // Other families refuse these forms before.
+  const bool may_be_unread = family == find_family("generic");
+  tensors = recognise_encodings(
+      {.stored = stored,
+       .names = names,
+       .files = bytes->files(),
+       .block = block,
+       .config = config,
+       .grammar = &grammar,
+       .names_are_known = names_are_known,
+       .is_complete = is_complete,
+       .is_unread = may_be_unread ? in_unread_forms(stored) : std::vector<bool>()},
+      stage.faults());
   stage.settle();
   if (std::string remark = remark_on_decoded(tensors, stored); !remark.empty())
     remarks.push_back(std::move(remark));

@@ -35,6 +35,8 @@ std::optional<Error> unread_description(const Dialect& dialect, const Json& desc
 
 /// The same of parts by which the form of weights is known whatever the config says.
 std::optional<Error> unread_parts(std::span<const StoredTensor> stored);
+/// By stored tensor, whether it is one of a weight in such a form.
+std::vector<bool> in_unread_forms(std::span<const StoredTensor> stored);
 
 /// Rows of dialect deepseek for families whose own dialect it is (Family::dialect): their parts are
 /// called as in DeepSeek's own code, and their routed experts may have another scheme than the

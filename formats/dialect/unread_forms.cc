@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -60,6 +63,9 @@ constexpr std::array kUnreadParts = {
                 kOfBitsandbytes},
     UnreadParts{".weight.absmax", ".weight", "bitsandbytes' NF4 or FP4 with statistics of its own",
                 kOfBitsandbytes},
+    UnreadParts{".row_offsets", ".bitmask",
+                "compressed-tensors' sparse weights, those that are not zero and a bit for each",
+                "llm-compressor decompresses it: save_pretrained with save_compressed=False"},
     UnreadParts{
         ".bitmask", ".compressed",
         "compressed-tensors' 2:4 sparse weights, those that are not zero and a bit for each",
@@ -73,6 +79,25 @@ constexpr std::array kUnreadParts = {
                 "only ExLlamaV3 decodes them"},
     UnreadParts{".weight._scale", ".weight._data", "Quanto's tensors", ""},
 };
+
+/// The modules that have both parts of a form, in stored order.
+std::vector<std::string_view> modules_in(const UnreadParts& form,
+                                         std::span<const StoredTensor> stored) {
+  std::vector<std::string_view> modules;
+  for (const StoredTensor& tensor : stored) {
+    const std::string_view name = tensor.name;
+    if (name.ends_with(form.part))
+      modules.push_back(name.substr(0, name.size() - form.part.size()));
+  }
+  if (modules.empty()) return modules;
+  std::unordered_set<std::string_view> with;
+  for (const StoredTensor& tensor : stored) {
+    const std::string_view name = tensor.name;
+    if (name.ends_with(form.with)) with.insert(name.substr(0, name.size() - form.with.size()));
+  }
+  std::erase_if(modules, [&](std::string_view module) { return !with.contains(module); });
+  return modules;
+}
 
 Error unread(std::string_view named, std::string_view holds, std::string_view help,
              std::string_view file = "config.json") {
@@ -111,20 +136,30 @@ std::optional<Error> unread_description(const Dialect& dialect, const Json& desc
 
 std::optional<Error> unread_parts(std::span<const StoredTensor> stored) {
   for (const UnreadParts& form : kUnreadParts) {
-    const auto is_part = [&](const StoredTensor& tensor) {
-      return tensor.name.ends_with(form.part);
-    };
-    const auto first = std::ranges::find_if(stored, is_part);
-    if (first == stored.end()) continue;
-    const std::string other =
-        first->name.substr(0, first->name.size() - form.part.size()) + std::string(form.with);
-    if (std::ranges::find(stored, other, &StoredTensor::name) == stored.end()) continue;
-    const auto n = std::ranges::count_if(stored, is_part);
-    return unread(
-        fmt::format("'{}'{}", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1)),
-        form.holds, form.help, "");
+    const std::vector<std::string_view> modules = modules_in(form, stored);
+    if (modules.empty()) continue;
+    const std::size_t n = modules.size();
+    return unread(fmt::format("'{}{}'{}", modules.front(), form.part,
+                              n == 1 ? "" : fmt::format(" and {} more", n - 1)),
+                  form.holds, form.help, "");
   }
   return std::nullopt;
+}
+
+std::vector<bool> in_unread_forms(std::span<const StoredTensor> stored) {
+  std::unordered_set<std::string_view> modules;
+  for (const UnreadParts& form : kUnreadParts) {
+    for (const std::string_view module : modules_in(form, stored)) modules.insert(module);
+  }
+  std::vector<bool> is_in(stored.size(), false);
+  if (modules.empty()) return is_in;
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const std::string_view name = stored[i].name;
+    for (std::size_t dot = name.rfind('.'); dot != std::string_view::npos && !is_in[i];
+         dot = dot == 0 ? std::string_view::npos : name.rfind('.', dot - 1))
+      is_in[i] = modules.contains(name.substr(0, dot));
+  }
+  return is_in;
 }
 
 std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description,

@@ -103,8 +103,13 @@ class Recogniser {
   std::optional<LogicalTensor> recognise(std::uint32_t i) {
     const StoredTensor& stored = input_.stored[i];
     LogicalTensor tensor;
-    tensor.name = weight_name(stored);
     tensor.shape = stored.shape;
+    if (is_unread(input_, i)) {
+      tensor.name = stored.name;
+      tensor.encoding = {.scheme = plain_scheme(stored.dtype), .stored = found_[i].stored};
+      return tensor;
+    }
+    tensor.name = weight_name(stored);
     if (tensor.name != stored.name && input_.names.find(tensor.name)) {
       fault(i, ErrorCode::kDuplicate,
             fmt::format("is here as well as '{}' (which one is meant? remove the other)",

@@ -28,6 +28,9 @@ struct RecognitionInput {
   bool names_are_known = true;
   /// False when files could not be read: then a part that is not here is no fault.
   bool is_complete = true;
+  /// Tensors, by their places in `stored`, of weights in forms that are not read: each is copied as
+  /// it is. Empty: there are none.
+  std::vector<bool> is_unread = {};
 };
 
 /// Groups stored tensors into logical ones, in source order, without `rule`, `layer` and `expert`.

@@ -48,7 +48,7 @@ class Pairing {
   PairedParts run() {
     for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
       paired_.found[i].stored.set(Part::kWeight, i);
-      pair_part(i);
+      if (!is_unread(input_, i)) pair_part(i);
     }
     return std::move(paired_);
   }
@@ -150,6 +150,10 @@ class Pairing {
 
 PairedParts pair_parts(const RecognitionInput& input, ErrorList& faults) {
   return Pairing(input, faults).run();
+}
+
+bool is_unread(const RecognitionInput& input, std::uint32_t stored) {
+  return !input.is_unread.empty() && input.is_unread[stored];
 }
 
 void add_fault(const RecognitionInput& input, std::uint32_t stored, ErrorCode code,

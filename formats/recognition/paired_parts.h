@@ -27,6 +27,9 @@ struct PairedParts {
 /// (kMissingTensor).
 PairedParts pair_parts(const RecognitionInput& input, ErrorList& faults);
 
+/// True if the tensor is of a weight in a form that is not read.
+bool is_unread(const RecognitionInput& input, std::uint32_t stored);
+
 /// Adds a fault of a stored tensor, with its file and name.
 void add_fault(const RecognitionInput& input, std::uint32_t stored, ErrorCode code,
                std::string message, ErrorList& faults);

@@ -71,9 +71,34 @@ TEST_F(ForeignForms, SparseWeightsAreToldByTheirBits) {
   replace_dense({{"weight_packed", "I32", {8, 4}},
                  {"meta", "F16", {8, 1}},
                  {"scale_packed", "BF16", {8, 1}}});
-  // Family generic knows parts of this name, and refuses them for their scales.
-  expect_error(ErrorCode::kUnsupported, {"2:4 sparse codes", "Marlin"},
-               [&] { Checkpoint::open(dir_ / "m"); });
+  expect_cause(ErrorCode::kUnsupported, {"meta' and 2 more", "2:4 sparse codes", "Marlin"});
+  tiny_ = tiny_deepseek_v3();
+  replace_dense({{"compressed", "BF16", {8, 4}},
+                 {"bitmask", "U8", {8, 1}},
+                 {"row_offsets", "I64", {8, 1}},
+                 {"shape", "I64", {2}}});
+  expect_cause(ErrorCode::kUnsupported, {"row_offsets' and 2 more", "tensors' sparse weights"});
+}
+
+TEST_F(ForeignForms, PartsOfSparseCodesAreCopiedEachByItself) {
+  const auto open_generic = [&] { return Checkpoint::open(dir_ / "m", {.family = "generic"}); };
+  // Their names are those of parts of packed codes, and a scale without its weight.
+  replace_dense({{"weight_packed", "I32", {8, 4}},
+                 {"meta", "I16", {8, 1}},
+                 {"weight_scale", "BF16", {8, 1}}});
+  const Checkpoint packed = open_generic();
+  EXPECT_EQ(packed.tensors().size(), packed.stored().size());
+  tiny_ = tiny_deepseek_v3();
+  replace_dense({{"compressed", "F8_E4M3", {8, 4}},
+                 {"bitmask", "U8", {8, 1}},
+                 {"shape", "I64", {2}},
+                 {"weight_scale", "BF16", {8, 1}}});
+  const Checkpoint masked = open_generic();
+  EXPECT_EQ(masked.tensors().size(), masked.stored().size());
+  for (const Checkpoint* checkpoint : {&packed, &masked}) {
+    for (const LogicalTensor& tensor : checkpoint->tensors())
+      EXPECT_EQ(tensor.name, checkpoint->stored()[tensor.encoding.stored.weight()].name);
+  }
 }
 
 TEST_F(ForeignForms, BlocksOfLlamaCppAreToldByTheConfig) {
