@@ -70,22 +70,24 @@ bool says_powers_of_two(const Checkpoint& checkpoint, const LogicalTensor& tenso
 class FusedShared {
  public:
   FusedShared(const Checkpoint& checkpoint, const EngineInput& input) : input_(input) {
-    if (!input.activations || !fuses_shared_experts(checkpoint, input)) return;
-    const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
+    if (!input.activations) return;
+    const FusedLayers fused = fused_layers(checkpoint, input);
+    if (!fused.in_model && !fused.in_draft) return;
+    n_layers_ = checkpoint.config().num_hidden_layers;
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
-      // Draft models are the user's choice.
-      const bool is_built = tensor.layer && (n_layers == 0 || *tensor.layer < n_layers);
-      if (is_built && tensor.rule != nullptr && is_routed_expert(tensor.rule->role))
+      if (!tensor.layer || tensor.rule == nullptr || !is_routed_expert(tensor.rule->role)) continue;
+      if (is_of_draft(*tensor.layer) ? fused.in_draft : fused.in_model)
         routed_.try_emplace(*tensor.layer, form_of(tensor));
     }
   }
   /// Whether it is one that is stored otherwise than those of its layer.
-  [[nodiscard]] bool has(const LogicalTensor& tensor) const {
+  [[nodiscard]] FusedOtherwise find(const LogicalTensor& tensor) const {
     if (routed_.empty() || !tensor.layer || tensor.rule == nullptr ||
         !formats::kSharedExpertRoles.has(tensor.rule->role))
-      return false;
+      return FusedOtherwise::kNo;
     const auto routed = routed_.find(*tensor.layer);
-    return routed != routed_.end() && routed->second != form_of(tensor);
+    if (routed == routed_.end() || routed->second == form_of(tensor)) return FusedOtherwise::kNo;
+    return is_of_draft(*tensor.layer) ? FusedOtherwise::kInDraft : FusedOtherwise::kInModel;
   }
 
  private:
@@ -100,7 +102,12 @@ class FusedShared {
             has_groups ? encoding.block_cols : 0, encoding.stored.has(formats::Part::kZeroPoint)};
   }
 
+  [[nodiscard]] bool is_of_draft(std::uint64_t layer) const {
+    return n_layers_ != 0 && layer >= n_layers_;
+  }
+
   const EngineInput& input_;
+  std::uint64_t n_layers_ = 0;
   std::map<std::uint64_t, Form> routed_;  // by layer
 };
 
@@ -229,7 +236,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!is_quantized(tensor.encoding.scheme)) {
       EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
-      weight.is_fused_otherwise = fused.has(tensor);
+      weight.fused_otherwise = fused.find(tensor);
       if (is_limited_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
       continue;
     }
@@ -238,7 +245,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
     EngineWeight& weight = weights.emplace_back(
         weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding), serving));
     weight.has_row_scales = activations->has_row_scales(tensor.name);
-    weight.is_fused_otherwise = fused.has(tensor);
+    weight.fused_otherwise = fused.find(tensor);
     weight.has_power_of_two_scales =
         serving.has_power_of_two_scales || says_powers_of_two(checkpoint, tensor);
   }

@@ -7,8 +7,16 @@
 
 namespace ingot::engines {
 
-/// Whether SGLang 0.5.23 does so with this model on a CUDA card, by class, numbers and quantization
-/// config: without expert parallelism, and with the usual options.
-bool fuses_shared_experts(const Checkpoint& checkpoint, const EngineInput& input);
+/// The layers of a model in which SGLang 0.5.23 fuses shared experts on a CUDA card, without expert
+/// parallelism and with the usual options.
+struct FusedLayers {
+  bool in_model = false;
+  bool in_draft = false;  ///< MTP layers, which are a draft model of a class of its own
+};
+
+/// By class and numbers only: the most that any quantization config leaves.
+FusedLayers fusible_layers(const formats::ModelConfig& config);
+/// By these and the quantization config.
+FusedLayers fused_layers(const Checkpoint& checkpoint, const EngineInput& input);
 
 }  // namespace ingot::engines

@@ -115,7 +115,13 @@ constexpr std::array kScopes = {
                return formats::kSharedExpertRoles.has(role_of(w.rule));
              }},
     ScopeRow{kFusedOtherwise, "shared experts that are not stored as routed ones are",
-             [](const Weight& w, const Dialect&) { return w.is_fused_otherwise; }},
+             [](const Weight& w, const Dialect&) {
+               return w.fused_otherwise == FusedOtherwise::kInModel;
+             }},
+    ScopeRow{kFusedInDraft, "shared experts of MTP layers that are not stored as routed ones are",
+             [](const Weight& w, const Dialect&) {
+               return w.fused_otherwise == FusedOtherwise::kInDraft;
+             }},
     ScopeRow{kEmbeddings, "embeddings",
              [](const Weight& w, const Dialect&) { return role_of(w.rule) == Role::kEmbedding; }},
     ScopeRow{kTiedEmbeddings, "embeddings that are tied",

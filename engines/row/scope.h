@@ -31,6 +31,7 @@ enum class EngineScope : std::uint8_t {
   kPlainNameExperts,   ///< of the routed experts, whose scale is called weight_scale
   kSharedExperts,      ///< of the shared experts
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
+  kFusedInDraft,       ///< the same of MTP layers, by the draft model
   kEmbeddings,         ///< of the model
   kTiedEmbeddings,     ///< of the model, where it is the head too
   // Of some widths, on so many ranks.
@@ -50,8 +51,13 @@ constexpr bool is_of_widths(EngineScope scope) {
 
 /// Whether it is about some models only: other programs read such weights.
 constexpr bool is_of_models(EngineScope scope) {
-  return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise;
+  return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise ||
+         scope == EngineScope::kFusedInDraft;
 }
+
+/// Whether a shared expert is one that SGLang loads as a routed one (fused_layers()), and stored in
+/// another form than those.
+enum class FusedOtherwise : std::uint8_t { kNo, kInModel, kInDraft };
 
 /// A weight of a checkpoint, as far as engines tell it from others.
 struct EngineWeight {
@@ -70,8 +76,7 @@ struct EngineWeight {
   bool has_row_scales = false;   ///< the config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
   bool has_inverse_name = false;  ///< its scale is called weight_scale_inv
-  /// A shared expert that SGLang fuses with routed ones (fuses_shared_experts()) of another form.
-  bool is_fused_otherwise = false;
+  FusedOtherwise fused_otherwise = FusedOtherwise::kNo;
   bool is_tied = false;     ///< the embedding is the head too
   std::uint64_t ranks = 1;  ///< of tensor parallelism, which cut it; not 0
 };

@@ -146,6 +146,15 @@ constexpr std::array kLimits = {
                 .instead = "shared experts in the scheme of the routed ones",
                 .option = kUnfused,
                 .effect = kGarbageWithout},
+    // The option is for model and draft.
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = std::nullopt,
+                .scope = kFusedInDraft,
+                .reason = "its draft model loads shared experts as further routed ones, and drops "
+                          "or casts what is stored otherwise",
+                .instead = "shared experts of the MTP layer in the scheme of its routed ones",
+                .option = kUnfused,
+                .effect = kGarbageWithout},
     shared_weight("glm4_moe", kNvfp4),
     shared_weight("glm4_moe", kInt4Group),
     shared_weight("glm4v_moe", kNvfp4),

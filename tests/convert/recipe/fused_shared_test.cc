@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,10 +39,15 @@ constexpr const char* kGlm =
 constexpr const char* kDeepseek =
     R"({"architectures":["DeepseekV3ForCausalLM"],"model_type":"deepseek_v3","vocab_size":512,"hidden_size":256,"intermediate_size":512,"moe_intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":2,"q_lora_rank":128,"kv_lora_rank":128,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"n_routed_experts":256,"n_shared_experts":1,"num_experts_per_tok":4,"n_group":4,"topk_group":2,"first_k_dense_replace":1,"moe_layer_freq":1,"norm_topk_prob":true,"routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_method":"noaux_tc","hidden_act":"silu","rms_norm_eps":1e-6,"rope_theta":10000.0,"max_position_embeddings":4096,"attention_bias":false,"tie_word_embeddings":false,"torch_dtype":"bfloat16","num_nextn_predict_layers":0})";
 
+/// The facts that tests ask about a plan.
+struct Planned {
+  engines::EngineVerdict verdict;
+  std::map<std::uint64_t, SchemeId> shared;  ///< by layer
+  std::vector<std::string> warnings;
+};
+
 /// A plan of a model of this config, without its weights.
-engines::EngineVerdict planned(const std::string& config, SchemeId to,
-                               const std::vector<std::string>& rules,
-                               const std::string& dialect = "", Engine engine = Engine::kSglang) {
+Planned plan_of(const std::string& config, const Recipe& recipe, Engine engine = Engine::kSglang) {
   TempDir directory;
   formats::SynthOptions options;
   options.config = config;
@@ -50,18 +57,54 @@ engines::EngineVerdict planned(const std::string& config, SchemeId to,
   write_synthetic_checkpoint(path, options);
   write_tokenizer(path);
   const Checkpoint source = Checkpoint::open(path);
+  const Plan plan = plan_conversion(source, recipe, {});
+  Planned planned;
+  planned.verdict = require_loadable(plan, 1).engines.at(static_cast<std::size_t>(engine));
+  planned.warnings = plan.warnings;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    const formats::LogicalTensor& of_source = plan.tensor_of(tensor);
+    if (of_source.rule != nullptr && formats::kSharedExpertRoles.has(of_source.rule->role))
+      planned.shared[*of_source.layer] = tensor.to;
+  }
+  return planned;
+}
+
+Recipe recipe_of(SchemeId to, const std::vector<std::string>& rules,
+                 const std::string& dialect = "") {
   Recipe recipe;
   recipe.to = to;
   recipe.choices.dialect = dialect;
   if (dialect == "modelopt") recipe.choices.activations = formats::Activations::kWeightOnly;
   for (const std::string& rule : rules) recipe.rules.push_back(parse_rule(rule));
-  const Plan plan = plan_conversion(source, recipe, {});
-  return require_loadable(plan, 1).engines.at(static_cast<std::size_t>(engine));
+  return recipe;
+}
+
+engines::EngineVerdict planned(const std::string& config, SchemeId to,
+                               const std::vector<std::string>& rules,
+                               const std::string& dialect = "", Engine engine = Engine::kSglang) {
+  return plan_of(config, recipe_of(to, rules, dialect), engine).verdict;
 }
 
 std::string with_experts(std::string config, int n) {
   Json edited = Json::parse(config);
   edited["n_routed_experts"] = n;
+  return edited.dump();
+}
+
+std::string with_mtp_layer(std::string config) {
+  Json edited = Json::parse(config);
+  edited["num_nextn_predict_layers"] = 1;
+  return edited.dump();
+}
+
+/// DeepSeek V3.2, of which only the draft fuses.
+std::string sparse_deepseek() {
+  Json edited = Json::parse(with_mtp_layer(kDeepseek));
+  edited["architectures"] = {"DeepseekV32ForCausalLM"};
+  edited["model_type"] = "deepseek_v32";
+  edited["index_n_heads"] = 2;
+  edited["index_head_dim"] = 128;
+  edited["index_topk"] = 64;
   return edited.dump();
 }
 
@@ -112,6 +155,19 @@ TEST(FusedSharedExperts, GlmHasNvfp4OnlyWithoutTheOption) {
   EXPECT_FALSE(mixed.loads);
   EXPECT_FALSE(mixed.is_silent);
   EXPECT_THAT(mixed.reason, HasSubstr(kOption));
+}
+
+// configs/model_config.py:1032 and deepseek_nextn.py:250: V3.2's draft is one of V3's class.
+TEST(FusedSharedExperts, OfDraftsNeedTheOptionToo) {
+  const std::vector<std::string> draft = {"role:shared-experts&layers:mtp=bf16"};
+  const std::vector<std::string> model = {"role:shared-experts&layers:0-1=bf16"};
+  for (const std::string& config :
+       {with_mtp_layer(kGlm), with_mtp_layer(kDeepseek), sparse_deepseek()}) {
+    EXPECT_THAT(planned(config, SchemeId::kFp8Block, draft).options, ElementsAre(kOption))
+        << config;
+    EXPECT_THAT(planned(config, SchemeId::kFp8Block, {}).options, IsEmpty()) << config;
+  }
+  EXPECT_THAT(planned(sparse_deepseek(), SchemeId::kFp8Block, model).options, IsEmpty());
 }
 
 }  // namespace
