@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "convert/alike_experts.h"
 #include "convert/job/execution.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/apart.h"
@@ -94,7 +95,8 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source),
                     formats::narrower_dtype(source), formats::has_plain_only(source));
-  Plan plan = make_plan(source, std::move(recipe), options, read_source_facts(source));
+  Plan plan =
+      plan_with_alike_experts(source, std::move(recipe), options, read_source_facts(source));
   // A plain copy is accepted as its source was, and its records tell the next reader so.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);
   return plan;

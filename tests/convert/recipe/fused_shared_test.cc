@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "formats/json/json.h"
 #include "synth/synth.h"
 #include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_tokenizer.h"
 
@@ -27,9 +29,12 @@ using engines::Engine;
 using formats::Checkpoint;
 using formats::Json;
 using formats::SchemeId;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 constexpr const char* kOption = "--disable-shared-experts-fusion";
@@ -83,6 +88,16 @@ engines::EngineVerdict planned(const std::string& config, SchemeId to,
                                const std::vector<std::string>& rules,
                                const std::string& dialect = "", Engine engine = Engine::kSglang) {
   return plan_of(config, recipe_of(to, rules, dialect), engine).verdict;
+}
+
+/// The same with `--for sglang`.
+Planned planned_for_sglang(const std::string& config, SchemeId to,
+                           const std::vector<std::string>& rules,
+                           std::optional<MtpPolicy> mtp = std::nullopt) {
+  Recipe recipe = recipe_of(to, rules);
+  recipe.choices.engine = &engines::newest(Engine::kSglang);
+  recipe.mtp = mtp;
+  return plan_of(config, recipe);
 }
 
 std::string with_experts(std::string config, int n) {
@@ -168,6 +183,58 @@ TEST(FusedSharedExperts, OfDraftsNeedTheOptionToo) {
     EXPECT_THAT(planned(config, SchemeId::kFp8Block, {}).options, IsEmpty()) << config;
   }
   EXPECT_THAT(planned(sparse_deepseek(), SchemeId::kFp8Block, model).options, IsEmpty());
+}
+
+TEST(FusedSharedExperts, FollowTheRoutedOnesForSglang) {
+  const Planned int4 = planned_for_sglang(kGlm, SchemeId::kInt4Group, {});
+  EXPECT_TRUE(int4.verdict.loads) << int4.verdict.reason;
+  EXPECT_THAT(int4.verdict.options, IsEmpty());
+  EXPECT_THAT(int4.shared, ElementsAre(Pair(1, SchemeId::kInt4Group)));
+  EXPECT_THAT(int4.warnings,
+              Contains(AllOf(HasSubstr("shared experts are int4-group"), HasSubstr(kOption))));
+  const Planned plain = planned_for_sglang(kGlm, SchemeId::kFp8Block, {"role:experts=bf16"});
+  EXPECT_THAT(plain.verdict.options, IsEmpty());
+  EXPECT_THAT(plain.shared, ElementsAre(Pair(1, SchemeId::kBf16)));
+  const Planned mixed =
+      planned_for_sglang(kDeepseek, SchemeId::kFp8Channel, {"role:experts=nvfp4"});
+  EXPECT_THAT(mixed.verdict.options, IsEmpty());
+  EXPECT_THAT(mixed.shared, ElementsAre(Pair(1, SchemeId::kNvfp4)));
+  // NVFP4 of GLM refuses the option.
+  const Planned refused = planned_for_sglang(kGlm, SchemeId::kNvfp4, {"role:experts=int4"});
+  EXPECT_TRUE(refused.verdict.loads) << refused.verdict.reason;
+  EXPECT_THAT(refused.shared, ElementsAre(Pair(1, SchemeId::kInt4Group)));
+}
+
+TEST(FusedSharedExperts, OfDraftsFollowWhereTheyAreConverted) {
+  const Planned converted =
+      planned_for_sglang(with_mtp_layer(kGlm), SchemeId::kInt4Group, {}, MtpPolicy::kConvert);
+  EXPECT_THAT(converted.verdict.options, IsEmpty());
+  EXPECT_THAT(converted.shared,
+              ElementsAre(Pair(1, SchemeId::kInt4Group), Pair(2, SchemeId::kInt4Group)));
+  const Planned usual = planned_for_sglang(with_mtp_layer(kGlm), SchemeId::kInt4Group, {});
+  EXPECT_THAT(usual.verdict.options, IsEmpty());
+  EXPECT_THAT(usual.shared, ElementsAre(Pair(1, SchemeId::kInt4Group), Pair(2, SchemeId::kBf16)));
+}
+
+TEST(FusedSharedExperts, AreLeftWhereNothingIsGained) {
+  EXPECT_THAT(planned_for_sglang(kDeepseek, SchemeId::kInt4Group, {}).shared,
+              ElementsAre(Pair(1, SchemeId::kBf16)));
+  EXPECT_THAT(
+      planned_for_sglang(with_experts(kDeepseek, 64), SchemeId::kFp8Channel, {"role:experts=nvfp4"})
+          .shared,
+      ElementsAre(Pair(1, SchemeId::kFp8Channel)));
+  EXPECT_THAT(plan_of(kGlm, recipe_of(SchemeId::kInt4Group, {})).shared,
+              ElementsAre(Pair(1, SchemeId::kBf16)));
+}
+
+TEST(FusedSharedExperts, StayAsTheUserSays) {
+  const Planned said = planned_for_sglang(kGlm, SchemeId::kInt4Group, {"role:shared-experts=bf16"});
+  EXPECT_THAT(said.verdict.options, ElementsAre(kOption));
+  EXPECT_THAT(said.shared, ElementsAre(Pair(1, SchemeId::kBf16)));
+  expect_error(ErrorCode::kUnsupported, {kOption}, [] {
+    return planned_for_sglang(kGlm, SchemeId::kNvfp4,
+                              {"role:shared-experts=nvfp4", "role:experts=int4"});
+  });
 }
 
 }  // namespace
