@@ -307,8 +307,11 @@ bool Checkpoint::State::headers_tell(const StoredNames& names, const OpenOptions
 Checkpoint Checkpoint::judged(std::unique_ptr<State> state, const OpenOptions& options,
                               bool cuts_are_known, Stage& stage) {
   Checkpoint opened(std::move(state));
-  std::ranges::move(judge_unknown(opened, options.allow_unknown, cuts_are_known, stage.faults()),
+  ErrorList shown;
+  std::ranges::move(judge_unknown(opened, options.allow_unknown, cuts_are_known,
+                                  options.unknown_as_generic ? shown : stage.faults()),
                     std::back_inserter(opened.state_->remarks));
+  for (const Error& fault : shown.errors()) opened.state_->remarks.push_back(fault.message());
   stage.settle();
   return opened;
 }

@@ -27,7 +27,8 @@ struct OpenOptions {
   /// "generic" accepts any names, and then config.json may be missing. Where it is empty, a
   /// kFamilyFileName in the directory comes before config.json's model_type.
   std::string family;
-  /// A model_type of no known family is read as "generic", with a remark, instead of a refusal.
+  /// A model_type of no known family is read as "generic", and unknown tensors are taken, with a
+  /// remark each instead of a refusal: for a command that only shows what is here.
   bool unknown_as_generic = false;
   /// Unknown tensors that match one of these are taken, whatever they may be (unknown_tensors.h).
   const std::vector<Pattern>* allow_unknown = nullptr;

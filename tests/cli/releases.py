@@ -163,6 +163,8 @@ def skips_biases_of_zeros(work):
     tensors["model.layers.1.self_attn.o_proj.bias"] = numbers("F16", np.full(HIDDEN, 0.5))
     other = write(work / "other", said, tensors)
     assert "o_proj.bias (a bias that is not zero" in ingot("check", other, expect=None)
+    shown = ingot("inspect", other)
+    assert "int4-group of 1x32" in shown and "o_proj.bias (a bias that is not zero" in shown, shown
     assert "o_proj.bias" in ingot("convert", other, work / "none", "--to", "bf16", expect=2)
 
 
