@@ -105,15 +105,15 @@ double sparse_attention(const inference::MlaAttention& attention,
   inference::Matrix x(1, context.spec.hidden);
   std::ranges::fill(x.values(), 0.5F);
   const auto start = SteadyClock::now();
-  attention.partial({.context = context,
-                     .rows = rows,
-                     .layer = 1,
-                     .cache_layer = 0,
-                     .cache = cache,
-                     .key_cache = cache,
-                     .selection = selection,
-                     .taps = {}},
-                    x);
+  static_cast<void>(attention.partial({.context = context,
+                                       .rows = rows,
+                                       .layer = 1,
+                                       .cache_layer = 0,
+                                       .cache = cache,
+                                       .key_cache = cache,
+                                       .selection = selection,
+                                       .taps = {}},
+                                      x));
   return seconds_since(start);
 }
 
@@ -121,7 +121,7 @@ void sparse(const Setting& setting) {
   constexpr std::size_t kFew = 4096, kMany = 16384;
   auto spec = inference::model_spec(setting.source.family(), setting.source.config());
   if (spec.indexer() == nullptr) return;
-  auto& latent = std::get<inference::LatentSpec>(spec.layers[1].blocks.front().body);
+  inference::LatentSpec latent = *spec.layers[1].find<inference::LatentSpec>();
   latent.indexer.reset();  // the choice is given
   latent.takes_earlier_choice = true;
   inference::OneRank comm;

@@ -51,13 +51,6 @@ RouterSpec router_spec(const ModelConfig& config) {
   return router;
 }
 
-bool has_own_indexer(const ModelConfig& config, std::size_t layer) {
-  const auto [key, is_own] = formats::own_indexer(config, layer);
-  if (is_own) return *is_own;
-  refuse(fmt::format("'{}' does not say of layer {}, of {} layers, whether it has an indexer", key,
-                     layer, config.num_hidden_layers));
-}
-
 void require_text(const JsonFields& fields, const char* key, std::string_view only) {
   const std::string value = fields.text(key, only);
   if (value == only) return;
@@ -130,86 +123,9 @@ BodySpec DecoderSpec::feed_forward(std::size_t layer) const {
   return own;
 }
 
-LatentSpec latent_attention(const ModelConfig& config, bool has_positions) {
-  if (config.attention_bias) {
-    refuse(ErrorCode::kUnsupported,
-           "'attention_bias' is true; the forward pass knows none in latent attention");
-  }
-  LatentSpec spec;
-  spec.heads = of_heads(config.num_attention_heads, "num_attention_heads");
-  spec.q_lora = static_cast<std::size_t>(config.q_lora_rank);
-  spec.kv_lora = required(config.kv_lora_rank, "kv_lora_rank");
-  spec.nope = of_heads(config.qk_nope_head_dim, "qk_nope_head_dim");
-  if (has_positions || config.qk_rope_head_dim != 0)
-    spec.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
-  spec.v = of_heads(config.v_head_dim, "v_head_dim");
-  if (has_positions) {
-    spec.rope = rope_spec(config.rope, spec.rope_dim,
-                          spec_fields(config).boolean("rope_interleave", true), rope_bands(config));
-  }
-  spec.softmax_scale = static_cast<float>(
-      yarn_softmax_factor(config.rope) / std::sqrt(static_cast<double>(spec.nope + spec.rope_dim)));
-  return spec;
-}
+namespace {
 
-GroupedSpec grouped_attention(const ModelConfig& config, const GroupedRope& form) {
-  GroupedSpec spec;
-  spec.heads = static_cast<std::size_t>(config.num_attention_heads);
-  spec.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
-  spec.head_dim = static_cast<std::size_t>(config.head_dim);
-  constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
-  if (spec.heads == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.heads > kMost ||
-      spec.head_dim > kMost || spec.heads % spec.kv_heads != 0) {
-    refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
-                                            spec.heads, spec.head_dim, spec.kv_heads));
-  }
-  spec.value_dim = spec.head_dim;
-  spec.biases = config.attention_bias;
-  const std::size_t rotated = form.dim.value_or(spec.head_dim);
-  if (rotated > 0)
-    spec.rope =
-        rope_spec(config.rope, rotated, form.interleaved, rope_bands(config, form.may_be_long));
-  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  return spec;
-}
-
-IndexerSpec lightning_indexer(const ModelConfig& config, const LatentSpec& latent, bool interleaved,
-                              bool from_input) {
-  IndexerSpec indexer;
-  indexer.heads = of_heads(config.index_n_heads, "index_n_heads");
-  indexer.head_dim = of_heads(config.index_head_dim, "index_head_dim");
-  indexer.topk = required(config.index_topk, "index_topk");
-  if (indexer.head_dim < latent.rope.dim) {
-    refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
-                       indexer.head_dim, latent.rope.dim));
-  }
-  indexer.from_input = from_input;
-  if (latent.q_lora == 0 && !from_input) refuse("an indexer needs 'q_lora_rank'");
-  indexer.rope = latent.rope;
-  indexer.rope.interleaved = spec_fields(config).boolean("indexer_rope_interleave", interleaved);
-  if (!has_own_indexer(config, 0))
-    refuse("the first layer shares an indexer, but none is before it");
-  indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
-  return indexer;
-}
-
-LatentSpec with_indexer(const ModelConfig& config, LatentSpec latent, const IndexerSpec& indexer,
-                        std::size_t layer) {
-  latent.takes_earlier_choice = !has_own_indexer(config, layer);
-  if (!latent.takes_earlier_choice) latent.indexer = indexer;
-  return latent;
-}
-
-std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
-  const JsonFields fields = spec_fields(config);
-  if (const auto dim = fields.optional_number("rotary_dim", config.head_dim))
-    return static_cast<std::size_t>(*dim);
-  const auto rope = rope_fields(config);
-  const JsonFields& place = rope && rope->find("partial_rotary_factor") != nullptr ? *rope : fields;
-  const double part = place.optional_real("partial_rotary_factor", 0, 1).value_or(if_missing);
-  return static_cast<std::size_t>(part * static_cast<double>(config.head_dim));
-}
-
+// `llama_4_scaling_beta` of the rope parameters.
 std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
   const auto rope = rope_fields(config);
   const auto beta = rope ? rope->optional_real("llama_4_scaling_beta", -1e6, 1e6) : std::nullopt;
@@ -218,6 +134,19 @@ std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
   return GrowthSpec{
       .beta = static_cast<float>(*beta),
       .length = static_cast<float>(required(length, "original_max_position_embeddings"))};
+}
+
+}  // namespace
+
+std::optional<GrowthSpec> growth_of(const ModelConfig& config, Parameters& parameters) {
+  if (parameters.flag("growth", false)) return query_growth(config);
+  if (!parameters.has("growth_length")) return std::nullopt;
+  GrowthSpec own{.offset = 1, .is_smooth = parameters.flag("growth_smooth", false)};
+  static_cast<void>(parameters.has("growth_beta"));
+  if (!parameters.is_set("grows", true)) return std::nullopt;
+  own.beta = static_cast<float>(parameters.real("growth_beta", {-1e6, 1e6}).value_or(0));
+  own.length = static_cast<float>(parameters.count("growth_length", 0, {1, kWindow.most}));
+  return own;
 }
 
 std::vector<bool> rope_layers(const JsonFields& fields, std::size_t n_layers) {

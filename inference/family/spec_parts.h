@@ -11,6 +11,7 @@
 #include "formats/config/model_config.h"
 #include "formats/json/json_fields.h"
 #include "inference/family/model_family.h"
+#include "inference/family/parameters.h"
 
 // Readers of config.json that families of the same kind share. Each refuses with the key.
 
@@ -18,6 +19,11 @@ namespace ingot::inference {
 
 /// The most layers, experts and entries of lists that are plausible.
 inline constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;
+
+/// Limits of windows, of counts that may not be 0, and of those that may.
+inline constexpr Limits kWindow = {0, 1 << 30};
+inline constexpr Limits kFew = {1, kMaxCount};
+inline constexpr Limits kNoneOrFew = {0, kMaxCount};
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& message);
 /// kCorrupt.
@@ -63,37 +69,15 @@ struct DecoderSpec {
   [[nodiscard]] BodySpec feed_forward(std::size_t layer) const;
 };
 
-/// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
-/// the slice that would be rotated is not, and may be empty.
-LatentSpec latent_attention(const formats::ModelConfig& config, bool has_positions = true);
-/// How many of a head's values are rotated, and how they are paired.
-struct GroupedRope {
-  std::optional<std::size_t> dim = {};  ///< the first so many; without: all
-  bool interleaved = false;
-  bool may_be_long = true;  ///< longrope has the long factors for long contexts
-};
-/// Grouped-query attention with a norm per head; values are as wide as keys.
-GroupedSpec grouped_attention(const formats::ModelConfig& config, const GroupedRope& rope = {});
-/// The first values of a head that are rotated: `rotary_dim`, or what `partial_rotary_factor`, else
-/// `if_missing`, makes of head_dim.
-std::size_t rotated_dim(const formats::ModelConfig& config, double if_missing = 1);
-/// `llama_4_scaling_beta` of the rope parameters.
-std::optional<GrowthSpec> query_growth(const formats::ModelConfig& config);
+/// How queries grow with their positions: as rope's parameters say, or by numbers of the file.
+std::optional<GrowthSpec> growth_of(const formats::ModelConfig& config, Parameters& parameters);
 /// Whether each layer has rope: `no_rope_layers`, which has 1 for those, or all but every n-th.
 std::vector<bool> rope_layers(const formats::JsonFields& fields, std::size_t n_layers);
-/// `interleaved` is its rope layout where the config does not say; `from_input` as in IndexerSpec.
-IndexerSpec lightning_indexer(const formats::ModelConfig& config, const LatentSpec& latent,
-                              bool interleaved, bool from_input = false);
-/// Latent attention of a layer: with the indexer where that is the layer's own.
-LatentSpec with_indexer(const formats::ModelConfig& config, LatentSpec latent,
-                        const IndexerSpec& indexer, std::size_t layer);
 /// The n-grams of a layer as the config has them, whose streams have `channels` values together;
 /// nullopt where the layer has none.
 std::optional<NgramSpec> ngram_spec(const formats::ModelConfig& config, std::uint32_t layer,
                                     std::size_t channels);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
-
-/// Families in other files.
 
 }  // namespace ingot::inference

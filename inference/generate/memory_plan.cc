@@ -27,125 +27,46 @@ std::string megabytes(std::uint64_t n_bytes) {
 constexpr std::uint64_t kProgram = std::uint64_t{48} << 20U;
 constexpr std::uint64_t kBytesPerStoredTensor = 1024;
 
-// Values alive at once in a block, per row of a step.
-struct ValuesPerRow {
-  std::size_t threads;
-
-  std::size_t operator()(const LatentSpec& spec) const {
-    return spec.heads * (spec.nope + spec.rope_dim + spec.v + 2 * spec.kv_lora) +
-           (spec.indexer ? spec.indexer->heads * spec.indexer->head_dim : 0);
-  }
-  std::size_t operator()(const GroupedSpec& spec) const {
-    // Layers that choose blocks: index heads, and which tokens each of them chose.
-    const BlockIndexSpec blocks = spec.blocks.value_or(BlockIndexSpec());
-    // Logits by distance of the heads that are computed at once.
-    const DistanceSpec distances = spec.distances.value_or(DistanceSpec());
-    return 2 * (spec.heads + spec.kv_heads) * std::max(spec.head_dim, spec.value_dim) +
-           blocks.heads * (blocks.head_dim + blocks.topk * blocks.size) +
-           spec.heads * distances.values + std::min(threads, spec.heads) * distances.extent;
-  }
-  std::size_t operator()(const CompressedSpec& spec) const {
-    const std::size_t series = spec.compressor && spec.compressor->overlap ? 2 : 1;
-    const std::size_t entry = spec.head_dim + spec.index_head_dim;
-    return 2 * spec.heads * spec.head_dim + spec.q_lora + spec.out_groups * spec.out_lora +
-           8 * series * entry + spec.index_heads * spec.index_head_dim;
-  }
-  std::size_t operator()(const DeltaNetSpec& spec) const {
-    return 6 * (2 * spec.key_heads * spec.key_dim + 2 * spec.value_heads * spec.value_dim) +
-           spec.value_heads * spec.key_dim;
-  }
-  std::size_t operator()(const StateSpaceSpec& spec) const {
-    return 6 * (spec.heads * (spec.head_dim + 1) + spec.groups * spec.state);
-  }
-  std::size_t operator()(const SelectiveScanSpec& spec) const {
-    return 6 * (spec.channels + spec.step_rank + spec.state);
-  }
-  std::size_t operator()(const LightningSpec& spec) const { return 6 * spec.heads * spec.head_dim; }
-  std::size_t operator()(const GatedConvolutionSpec& spec) const { return 6 * spec.channels; }
-  std::size_t operator()(const MlpSpec& spec) const { return 3 * spec.width; }
-  std::size_t operator()(const MixtureSpec& spec) const {
-    return 3 * std::max({spec.expert.width * spec.router.topk, spec.shared ? spec.shared->width : 0,
-                         spec.dense ? spec.dense->width : 0});
-  }
-};
-
-// The same per cached token of the longest sequence.
-struct ValuesPerToken {
-  std::size_t threads;
-
-  std::size_t operator()(const LatentSpec& spec) const {
-    const std::size_t indexer =
-        spec.indexer ? spec.indexer->head_dim + threads * (spec.indexer->heads + 1) : 0;
-    return indexer + 2 * (spec.kv_lora + spec.rope_dim) +
-           threads * (spec.nope + spec.rope_dim + spec.v);
-  }
-  std::size_t operator()(const GroupedSpec& spec) const {
-    const std::size_t index = spec.blocks ? spec.blocks->head_dim + threads : 0;
-    return spec.kv_heads * (spec.head_dim + spec.value_dim) + 1 + index;
-  }
-  // Keys of the rows that are computed at once, all entries, and the indexer's products.
-  std::size_t operator()(const CompressedSpec& spec) const {
-    if (!spec.compressor) return 0;
-    const std::size_t per_entry = (2 + threads) * spec.head_dim + spec.index_head_dim +
-                                  threads * (spec.index_heads + 2 * spec.heads);
-    return ceil_div(per_entry, spec.compressor->ratio);
-  }
-  template <typename Body>
-  std::size_t operator()(const Body&) const {
-    return 0;
-  }
-};
-
 // The most that any block needs.
-template <typename Values>
-std::size_t most_of_blocks(const ModelSpec& spec, const Values& values) {
-  std::size_t most = 0;
+MixerMemory most_of_blocks(const ModelSpec& spec, std::size_t threads, std::uint64_t longest) {
+  MixerMemory most;
+  const auto add = [&](const MixerMemory& block) {
+    most.per_row = std::max(most.per_row, block.per_row);
+    most.per_token = std::max(most.per_token, block.per_token);
+    most.fixed = std::max(most.fixed, block.fixed);
+  };
+  const auto width = [](const std::optional<MlpSpec>& mlp) { return mlp ? mlp->width : 0; };
   for (const LayerSpec& layer : spec.layers) {
-    for (const BlockSpec& block : layer.blocks)
-      most = std::max(most, std::visit(values, block.body));
+    for (const BlockSpec& block : layer.blocks) {
+      if (const auto* mlp = block.as<MlpSpec>()) {
+        add({.per_row = 3 * mlp->width});
+      } else if (const auto* experts = block.as<MixtureSpec>()) {
+        add({.per_row = 3 * std::max({experts->expert.width * experts->router.topk,
+                                      width(experts->shared), width(experts->dense)})});
+      } else {
+        add(std::get<MixerSpec>(block.body).memory(threads, longest));
+      }
+    }
   }
   return most;
-}
-
-// Values alive at once in a layer, per row of a step.
-std::size_t values_per_row(const ModelSpec& spec, std::size_t threads) {
-  // The residual and its norm, and what blocks keep for others.
-  std::size_t states = 4;
-  for (const LayerSpec& layer : spec.layers) {
-    const bool keeps = std::ranges::any_of(
-        layer.blocks, [](const BlockSpec& block) { return block.input_of.has_value(); });
-    states = std::max<std::size_t>(states, keeps || layer.short_convolution > 0 ? 6 : 4);
-  }
-  return states * spec.hidden + 4 * spec.stream_width() +
-         most_of_blocks(spec, ValuesPerRow{threads});
-}
-
-// Values alive at once per cached token of the longest sequence.
-std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
-  constexpr std::size_t kQueryBlock = 32;
-  return 2 * kQueryBlock * threads + most_of_blocks(spec, ValuesPerToken{threads});
 }
 
 // The memory of a step of so many rows, without weights, caches and logits.
 std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64_t longest,
                           std::size_t threads) {
-  // Keys and values of as many heads as are expanded at once.
-  constexpr std::uint64_t kExpanded = std::uint64_t{64} << 20U;
-  std::uint64_t expanded = 0, windows = 0;
+  constexpr std::size_t kQueryBlock = 32;
+  // The residual and its norm, and what blocks keep for others.
+  std::size_t states = 4;
   for (const LayerSpec& layer : spec.layers) {
-    if (const auto* latent = layer.find<LatentSpec>()) {
-      const std::uint64_t per_head = latent->nope + latent->v;
-      const std::uint64_t at_once = std::min(longest * latent->heads, kExpanded / 4 / per_head);
-      expanded = std::max(expanded, std::max(at_once, longest) * per_head * sizeof(float));
-    } else if (const auto* compressed = layer.find<CompressedSpec>()) {
-      windows = std::max<std::uint64_t>(
-          windows, (2 + 2 * threads) * compressed->window * compressed->head_dim);
-    }
+    const bool keeps = std::ranges::any_of(
+        layer.blocks, [](const BlockSpec& block) { return block.input_of.has_value(); });
+    if (keeps || layer.short_convolution > 0) states = 6;
   }
-  return (rows * values_per_row(spec, threads) + longest * values_per_token(spec, threads) +
-          windows) *
-             sizeof(float) +
-         expanded + threads * sizeof(MatmulTiles);
+  const MixerMemory block = most_of_blocks(spec, threads, longest);
+  const std::uint64_t per_row = states * spec.hidden + 4 * spec.stream_width() + block.per_row;
+  const std::uint64_t per_token = 2 * kQueryBlock * threads + block.per_token;
+  return (rows * per_row + longest * per_token + block.fixed) * sizeof(float) +
+         threads * sizeof(MatmulTiles);
 }
 
 std::uint64_t program_memory(const formats::Checkpoint& source) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 
 #include "formats/base/error.h"
 #include "inference/model/step/norm.h"
@@ -54,33 +53,10 @@ Mlp dense_mlp(const BlockWeights& weights, const StepContext& context, const Mlp
 
 DecoderLayer::Body DecoderLayer::load(const BlockWeights& weights, const StepContext& context,
                                       const BodySpec& body, ExpertStore* experts) {
-  return std::visit(
-      [&](const auto& spec) -> Body {
-        using Spec = std::decay_t<decltype(spec)>;
-        if constexpr (std::is_same_v<Spec, LatentSpec>) {
-          return MlaAttention(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, GroupedSpec>) {
-          return GqaAttention(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, CompressedSpec>) {
-          return CompressedAttention(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, DeltaNetSpec>) {
-          return DeltaNet(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, StateSpaceSpec>) {
-          return StateSpace(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, SelectiveScanSpec>) {
-          return SelectiveScan(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, LightningSpec>) {
-          return LightningAttention(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, GatedConvolutionSpec>) {
-          return GatedConvolution(weights, context, spec);
-        } else if constexpr (std::is_same_v<Spec, MixtureSpec>) {
-          INGOT_CHECK(experts != nullptr);
-          return Mixture(weights, context, spec, *experts);
-        } else {
-          return dense_mlp(weights, context, spec);
-        }
-      },
-      body);
+  if (const auto* mixer = std::get_if<MixerSpec>(&body)) return mixer->load(weights, context);
+  if (const auto* mlp = std::get_if<MlpSpec>(&body)) return dense_mlp(weights, context, *mlp);
+  INGOT_CHECK(experts != nullptr);
+  return Mixture(weights, context, std::get<MixtureSpec>(body), *experts);
 }
 
 DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
@@ -141,12 +117,7 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
     reduce(step, "MLP sum", out);
     scale_rounded(context.profile, mlp->scale, out);
   } else {
-    out = std::visit(
-        [&](const auto& mixer) {
-          if constexpr (requires { mixer.partial(step, x); }) return mixer.partial(step, x);
-          return Matrix();
-        },
-        block.body);
+    out = std::get<std::unique_ptr<Mixer>>(block.body)->partial(step, x);
     reduce(step, "attention sum", out);
   }
   if (!block.output_norm.empty()) out = normed(context, out, block.output_norm);

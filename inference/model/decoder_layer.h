@@ -1,19 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
 
-#include "inference/model/attention/attention.h"
-#include "inference/model/attention/compressed_attention.h"
 #include "inference/model/feed_forward/mixture.h"
-#include "inference/model/recurrent/delta_net.h"
-#include "inference/model/recurrent/gated_convolution.h"
-#include "inference/model/recurrent/lightning_attention.h"
 #include "inference/model/recurrent/ngram_lookup.h"
-#include "inference/model/recurrent/selective_scan.h"
-#include "inference/model/recurrent/state_space.h"
 #include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/norm.h"
@@ -37,8 +31,7 @@ class DecoderLayer {
                Selection& selection, const Taps& taps, KvCache* keys = nullptr) const;
 
  private:
-  using Body = std::variant<MlaAttention, GqaAttention, CompressedAttention, DeltaNet, StateSpace,
-                            SelectiveScan, LightningAttention, GatedConvolution, Mlp, Mixture>;
+  using Body = std::variant<Mlp, Mixture, std::unique_ptr<Mixer>>;
   struct Block {
     Body body;
     HiddenNorm norm;         ///< of what it takes; empty where that is another block's

@@ -10,18 +10,14 @@
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
-#include "inference/model/attention/block_chooser.h"
-#include "inference/model/attention/expert_projections.h"
 #include "inference/model/attention/head_growth.h"
+#include "inference/model/spec/mixer_kind.h"
 #include "inference/model/step/norm.h"
-#include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/block_weights.h"
 #include "inference/weights/linear.h"
 
-// The kinds of attention. In all of them partial() gives FP32 sums of o_proj's columns for
-// normalized input `x` [rows, hidden]: the whole once reduced over the tensor group. It caches the
-// rows first.
+// Parts that the kinds of attention share.
 
 namespace ingot::inference {
 
@@ -59,15 +55,23 @@ class Indexer {
   std::vector<float> place_logits_;  ///< [pool, head_dim]
 };
 
+/// Adds the streams of an indexer to those of its attention.
+void add_index_streams(const IndexerSpec& indexer, const CacheForm& form,
+                       std::vector<CacheStream>& streams);
+
 /// Multi-head latent attention (model reference, 4), dense or over the tokens that the indexer
 /// chose. Cached are the normalized latent and the rotated rope key, unless another layer's are
 /// read; of a rank's heads the rows of q_b_proj (or q_proj) and kv_b_proj and the columns of
 /// o_proj.
-class MlaAttention {
+class MlaAttention final : public Mixer {
  public:
-  MlaAttention(const BlockWeights& weights, const StepContext& context, const LatentSpec& spec);
+  using Spec = LatentSpec;
+  MlaAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
-  Matrix partial(const LayerStep& step, const Matrix& x) const;
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm& form);
+  static MixerMemory memory(const Spec& spec, std::size_t threads, std::uint64_t longest);
 
  private:
   struct Queries;
@@ -79,48 +83,13 @@ class MlaAttention {
   void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                 Matrix& out) const;
 
-  LatentSpec spec_;
+  Spec spec_;
   RopeSpec rope_;          ///< nothing is rotated where it has no frequencies
   std::size_t heads_ = 0;  ///< of this rank
   HeadGrowth growth_;
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
   std::vector<float> q_norm_, kv_norm_, sinks_;
   std::optional<Indexer> indexer_;
-};
-
-/// Grouped-query attention (model reference, 13.2), with what the layer's spec says of it. A rank
-/// has its share of the heads and the key heads that they read; for norms over all heads at once
-/// the ranks add up their squares.
-class GqaAttention {
- public:
-  GqaAttention(const BlockWeights& weights, const StepContext& context, const GroupedSpec& spec);
-
-  Matrix partial(const LayerStep& step, const Matrix& x) const;
-
- private:
-  void load_norms(const BlockWeights& weights, const StepContext& context);
-  /// Normalizes and rotates the heads of one projection.
-  void finish_heads(const LayerStep& step, std::span<const float> norm, const RopeAngles& angles,
-                    Matrix& heads) const;
-  void split_gates(Matrix& queries, Matrix& gates) const;
-  /// Logits by distance of one head for the rows of a run: [rows, extent].
-  Matrix logits_by_distance(const StepContext& context, const SequenceRun& run, std::size_t head,
-                            const Matrix& distances) const;
-  /// `distances`: what each head makes logits by distance of; empty without any.
-  void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
-                  const Matrix& distances, const BlockChooser::Chosen& chosen,
-                  Matrix& attended) const;
-
-  GroupedSpec spec_;
-  std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
-  std::optional<BlockChooser> blocks_;
-  std::optional<Indexer> indexer_;
-  std::optional<ExpertProjections> experts_;
-  Linear q_, k_, v_, o_, gate_, distances_;
-  std::vector<float> distance_table_;  ///< [values, extent]
-  ShortConvolution key_convolution_, value_convolution_;
-  std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
-  std::vector<float> q_norm_, k_norm_, sinks_;
 };
 
 /// Heads of `width` values of what attention gave, times the sigmoid (or softplus) of one value

@@ -1,22 +1,173 @@
-#include "inference/model/attention/compressed_attention.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/json/json.h"
+#include "inference/base/matrix.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/model/attention/attention.h"
+#include "inference/model/attention/compressor.h"
+#include "inference/model/spec/mixer_kinds.h"
+#include "inference/model/spec/mixer_specs.h"
+#include "inference/model/step/norm.h"
 #include "inference/model/step/recent_rows.h"
+#include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
+#include "inference/weights/block_weights.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
 using formats::FineRole;
+using formats::ModelConfig;
 using formats::Role;
 
+namespace {
+
+// DeepSeek-V4's own code has FP8 scales of this many values of an entry.
+constexpr std::size_t kEntryGroup = 64;
+
+constexpr std::array kCompressedRows = {
+    ParameterRow<CompressedSpec>{"out_groups", &CompressedSpec::out_groups},
+    ParameterRow<CompressedSpec>{"out_lora", &CompressedSpec::out_lora, kFew},
+    ParameterRow<CompressedSpec>{"window", &CompressedSpec::window, kFew}};
+
+// Attention of DeepSeek-V4 (its paper, 2.3; transformers 5.23). Queries come through a latent,
+// have a norm without weight per head, and share one key head, whose keys are its values:
+//   q_h = rope(n(wq_b norm(wq_a x))_h)     k = rope(norm(wkv x))
+//   out_h = rope^-1(sum over what the row sees of softmax_h(q_h . k / sqrt(head_dim)) k)
+//   y = wo_b [wo_a,g (outputs of the heads of group g)]_g
+// A row sees the last `window` tokens and then, in ascending number, entries of a compressed cache
+// whose windows ended before or with it: all of them, or the topk best of the indexer,
+//   score = sum over heads of weights_h relu(q^I_h . e^I),
+// e^I being entries of a compressor of the indexer's own. Each head has a sink: one logit more,
+// that takes a share of the softmax and gives nothing. Rope is on the last values of a head;
+// layers without compressor have frequencies of their own. A rank has groups of heads.
+class CompressedAttention final : public Mixer {
+ public:
+  using Spec = CompressedSpec;
+  CompressedAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
+
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm& form);
+  static MixerMemory memory(const Spec& spec, std::size_t threads, std::uint64_t longest);
+
+ private:
+  /// Entries a row sees, or nothing where it sees all of them.
+  using Chosen = std::vector<std::vector<std::uint32_t>>;
+
+  Matrix queries(const StepContext& context, const Matrix& latent, const RopeAngles& angles) const;
+  Matrix keys(const LayerStep& step, const Matrix& x, const RopeAngles& angles) const;
+  /// Caches the entries that the run completes.
+  void compress(const LayerStep& step, const SequenceRun& run, const Matrix& projected,
+                const Matrix& index_projected, std::span<float> state) const;
+  Chosen choose(const LayerStep& step, const Matrix& x, const Matrix& latent,
+                const RopeAngles& angles) const;
+  void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
+                  const Matrix& window, const Chosen& chosen, Matrix& out) const;
+  [[nodiscard]] std::size_t seen_entries(std::size_t position) const;
+
+  Spec spec_;
+  std::size_t heads_ = 0, groups_ = 0;  ///< of this rank
+  Linear q_a_, q_b_, kv_, o_a_, o_b_;
+  std::vector<float> q_norm_, kv_norm_, sinks_;
+  std::optional<Compressor> compressor_, index_compressor_;
+  Linear index_queries_, index_weights_;
+};
+
+// Every layer has a sliding window and a compressed cache, of which a row sees all, or the choice
+// of an indexer. Layers with a compressor have other, stretched frequencies, without an effect on
+// magnitudes; short windows of it overlap and have an indexer, long ones neither.
+CompressedSpec CompressedAttention::read(const DecoderSpec& model, Parameters& parameters,
+                                         std::uint32_t layer) {
+  constexpr std::uint64_t kShort = 4, kLong = 128;
+  const ModelConfig& config = model.config;
+  CompressedSpec spec{.heads = of_heads(config.num_attention_heads, "num_attention_heads"),
+                      .head_dim = of_heads(config.head_dim, "head_dim"),
+                      .rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim"),
+                      .q_lora = required(config.q_lora_rank, "q_lora_rank")};
+  parameters.set(spec, kCompressedRows);
+  if (spec.rope_dim >= spec.head_dim || spec.heads % spec.out_groups != 0) {
+    refuse(
+        fmt::format("{} heads of {} values, of which {} are rotated, in {} groups make no "
+                    "attention",
+                    spec.heads, spec.head_dim, spec.rope_dim, spec.out_groups));
+  }
+  const std::string key = parameters.key("ratio");
+  const formats::Json& ratios = value_of(config, key);
+  const auto ratio = ratios.is_array() && layer < ratios.size()
+                         ? formats::whole_number(ratios[layer], kMaxCount)
+                         : std::nullopt;
+  if (!ratio) refuse(fmt::format("'{}' has no whole number for layer {}", key, layer));
+  if (*ratio != 0 && *ratio != kShort && *ratio != kLong) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'{}' has {} for layer {}; the forward pass knows 0, {} and {}", key, *ratio,
+                       layer, kShort, kLong));
+  }
+  formats::RopeConfig stretched = config.rope;
+  stretched.theta = parameters.real("compressed_theta", {0, 1e12}).value_or(config.rope.theta);
+  const RopeSpec far = rope_spec(stretched, spec.rope_dim, /*interleaved=*/true);
+  spec.rope = rope_spec({.theta = config.rope.theta}, spec.rope_dim, /*interleaved=*/true);
+  if (*ratio == 0) return spec;
+  spec.rope = far;
+  spec.rope.magnitude = 1.0F;
+  spec.compressor = {static_cast<std::size_t>(*ratio), *ratio == kShort};
+  if (*ratio != kShort) return spec;
+  spec.topk = required(config.index_topk, "index_topk");
+  spec.index_heads = of_heads(config.index_n_heads, "index_n_heads");
+  spec.index_head_dim = of_heads(config.index_head_dim, "index_head_dim");
+  if (spec.index_head_dim < spec.rope_dim) {
+    refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
+                       spec.index_head_dim, spec.rope_dim));
+  }
+  return spec;
+}
+
+std::vector<CacheStream> CompressedAttention::streams(const Spec& spec, const CacheForm& form) {
+  std::vector<CacheStream> streams;
+  if (spec.compressor) {
+    const std::size_t every = spec.compressor->ratio, plain = spec.head_dim - spec.rope_dim;
+    const KvFormat whole = unquantized(form.format);
+    streams = {{.width = plain,
+                .format = form.format,
+                .group = form.format == KvFormat::kFp8 ? kEntryGroup : plain,
+                .every = every},
+               {.width = spec.rope_dim, .format = whole, .every = every}};
+    if (spec.topk > 0) {
+      streams.push_back({.width = spec.index_head_dim, .format = whole, .every = every});
+    }
+  }
+  const CompressedState state = state_of(spec);
+  streams.push_back(state_stream(state.keys + state.windows + state.index_windows));
+  return streams;
+}
+
+MixerMemory CompressedAttention::memory(const Spec& spec, std::size_t threads, std::uint64_t) {
+  const std::size_t series = spec.compressor && spec.compressor->overlap ? 2 : 1;
+  const std::size_t entry = spec.head_dim + spec.index_head_dim;
+  MixerMemory memory{.per_row = 2 * spec.heads * spec.head_dim + spec.q_lora +
+                                spec.out_groups * spec.out_lora + 8 * series * entry +
+                                spec.index_heads * spec.index_head_dim,
+                     .fixed = (2 + 2 * threads) * spec.window * spec.head_dim};
+  if (!spec.compressor) return memory;
+  // Keys of the rows that are computed at once, all entries, and the indexer's products.
+  const std::size_t per_entry = (2 + threads) * spec.head_dim + spec.index_head_dim +
+                                threads * (spec.index_heads + 2 * spec.heads);
+  memory.per_token = ceil_div(per_entry, spec.compressor->ratio);
+  return memory;
+}
+
 CompressedAttention::CompressedAttention(const BlockWeights& weights, const StepContext& context,
-                                         const CompressedSpec& spec)
+                                         const Spec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden, width = spec.head_dim;
   const std::size_t per_group = spec.heads / spec.out_groups;
@@ -228,5 +379,9 @@ Matrix CompressedAttention::partial(const LayerStep& step, const Matrix& x) cons
   round_between(context.profile, latents.values());
   return product(context, o_b_, latents);
 }
+
+}  // namespace
+
+constinit const MixerKind kCompressedAttention = mixer_kind<CompressedAttention>("compressed");
 
 }  // namespace ingot::inference

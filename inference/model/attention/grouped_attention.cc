@@ -1,21 +1,271 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/config/derived_keys.h"
+#include "formats/json/json.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/attention/attention.h"
+#include "inference/model/attention/block_chooser.h"
+#include "inference/model/attention/expert_projections.h"
+#include "inference/model/spec/mixer_kinds.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/short_convolution.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
 
 namespace ingot::inference {
 
 using formats::FineRole;
+using formats::JsonFields;
+using formats::ModelConfig;
 using formats::Role;
 
+namespace {
+
+constexpr std::array kHeadNorms = {
+    Word<HeadNorm>{"none", HeadNorm::kNone}, Word<HeadNorm>{"each", HeadNorm::kPerHead},
+    Word<HeadNorm>{"all", HeadNorm::kAllHeads}, Word<HeadNorm>{"plain", HeadNorm::kPlain}};
+
+constexpr std::array kGroupedRows = {
+    ParameterRow<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
+    ParameterRow<GroupedSpec>{"output_gate", &GroupedSpec::output_gate},
+    ParameterRow<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
+    ParameterRow<GroupedSpec>{"value_gate", &GroupedSpec::value_gate},
+    ParameterRow<GroupedSpec>{"softplus_gate", &GroupedSpec::softplus_gate},
+    ParameterRow<GroupedSpec>{"sinks", &GroupedSpec::sinks},
+    ParameterRow<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
+    ParameterRow<GroupedSpec>{"values_of_keys", &GroupedSpec::values_of_keys},
+    ParameterRow<GroupedSpec>{"norms_values", &GroupedSpec::norms_values},
+    ParameterRow<GroupedSpec>{"experts", &GroupedSpec::experts, kNoneOrFew},
+    ParameterRow<GroupedSpec>{"softmax_scale", &GroupedSpec::softmax_scale, {1e-9, 1e9}},
+    ParameterRow<GroupedSpec>{"value_scale", &GroupedSpec::value_scale, {-1e6, 1e6}},
+    ParameterRow<GroupedSpec>{"window", &GroupedSpec::window, kWindow},
+    ParameterRow<GroupedSpec>{"chunk", &GroupedSpec::chunk, kWindow}};
+constexpr std::array kBlockIndexRows = {
+    ParameterRow<BlockIndexSpec>{"index_heads", &BlockIndexSpec::heads},
+    ParameterRow<BlockIndexSpec>{"index_head_dim", &BlockIndexSpec::head_dim},
+    ParameterRow<BlockIndexSpec>{"index_block", &BlockIndexSpec::size, kFew},
+    ParameterRow<BlockIndexSpec>{"index_topk", &BlockIndexSpec::topk, kFew},
+    ParameterRow<BlockIndexSpec>{"index_local", &BlockIndexSpec::local, kNoneOrFew}};
+constexpr std::array kIndexerRows = {
+    ParameterRow<IndexerSpec>{"indexer_heads", &IndexerSpec::heads},
+    ParameterRow<IndexerSpec>{"indexer_head_dim", &IndexerSpec::head_dim},
+    ParameterRow<IndexerSpec>{"indexer_topk", &IndexerSpec::topk, {1, kMaxCount}},
+    ParameterRow<IndexerSpec>{"indexer_pool", &IndexerSpec::pool}};
+
+// Grouped-query attention (model reference, 13.2), with what the layer's spec says of it. A rank
+// has its share of the heads and the key heads that they read; for norms over all heads at once
+// the ranks add up their squares.
+class GqaAttention final : public Mixer {
+ public:
+  using Spec = GroupedSpec;
+  GqaAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
+
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm& form);
+  static MixerMemory memory(const Spec& spec, std::size_t threads, std::uint64_t longest);
+
+ private:
+  void load_norms(const BlockWeights& weights, const StepContext& context);
+  /// Normalizes and rotates the heads of one projection.
+  void finish_heads(const LayerStep& step, std::span<const float> norm, const RopeAngles& angles,
+                    Matrix& heads) const;
+  void split_gates(Matrix& queries, Matrix& gates) const;
+  /// Logits by distance of one head for the rows of a run: [rows, extent].
+  Matrix logits_by_distance(const StepContext& context, const SequenceRun& run, std::size_t head,
+                            const Matrix& distances) const;
+  /// `distances`: what each head makes logits by distance of; empty without any.
+  void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
+                  const Matrix& distances, const BlockChooser::Chosen& chosen,
+                  Matrix& attended) const;
+
+  Spec spec_;
+  std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
+  std::optional<BlockChooser> blocks_;
+  std::optional<Indexer> indexer_;
+  std::optional<ExpertProjections> experts_;
+  Linear q_, k_, v_, o_, gate_, distances_;
+  std::vector<float> distance_table_;  ///< [values, extent]
+  ShortConvolution key_convolution_, value_convolution_;
+  std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
+  std::vector<float> q_norm_, k_norm_, sinks_;
+};
+
+// `alpha` of dynamic rope stretches its base once, whatever the length.
+void stretch_by_alpha(ModelConfig& config) {
+  const auto scaling = rope_fields(config);
+  const double alpha = scaling ? scaling->optional_real("alpha", 0, 1e9).value_or(0) : 0;
+  if (config.rope.type != "dynamic" || alpha <= 0) return;
+  const auto width = static_cast<double>(of_heads(config.head_dim, "head_dim"));
+  if (width <= 2) refuse("'head_dim' is too small for 'alpha' of rope");
+  config.rope.type = "default";
+  config.rope.theta *= std::pow(alpha, width / (width - 2));
+}
+
+// Rows read some blocks of tokens, chosen by an index head for each key head.
+void set_blocks(Parameters& parameters, GroupedSpec& spec, std::uint32_t layer) {
+  if (!parameters.has("index_heads")) return;
+  BlockIndexSpec blocks;
+  parameters.set(blocks, kBlockIndexRows);
+  if (blocks.heads != spec.kv_heads || blocks.head_dim < spec.rope.dim ||
+      blocks.local > blocks.topk) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("{} index heads of {} for {} key heads, of which {} values are rotated, and "
+                       "{} of {} blocks that are always read, make no indexer",
+                       blocks.heads, blocks.head_dim, spec.kv_heads, spec.rope.dim, blocks.local,
+                       blocks.topk));
+  }
+  if (parameters.flag("index_values", false))
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("layer {} has index values, which are not known", layer));
+  spec.blocks = blocks;
+}
+
+// Rows read tokens that index heads chose, in pools whose keys are averaged.
+void set_indexer(Parameters& parameters, GroupedSpec& spec) {
+  if (!parameters.has("indexer_heads")) return;
+  IndexerSpec indexer{.rope = spec.rope, .averages = true};
+  parameters.set(indexer, kIndexerRows);
+  if (indexer.head_dim < spec.rope.dim || indexer.topk % indexer.pool != 0) {
+    refuse(
+        fmt::format("index heads of {} values, of which {} are rotated, that choose {} tokens "
+                    "in pools of {} make no indexer",
+                    indexer.head_dim, spec.rope.dim, indexer.topk, indexer.pool));
+  }
+  spec.indexer = indexer;
+}
+
+// The first values of a head that are rotated: `rotary_dim`, or what `partial_rotary_factor`, else
+// `if_missing`, makes of head_dim.
+std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
+  const JsonFields fields = spec_fields(config);
+  if (const auto dim = fields.optional_number("rotary_dim", config.head_dim))
+    return static_cast<std::size_t>(*dim);
+  const auto rope = rope_fields(config);
+  const JsonFields& place = rope && rope->find("partial_rotary_factor") != nullptr ? *rope : fields;
+  const double part = place.optional_real("partial_rotary_factor", 0, 1).value_or(if_missing);
+  return static_cast<std::size_t>(part * static_cast<double>(config.head_dim));
+}
+
+// The values of a head that rope turns.
+std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters& parameters) {
+  if (!parameters.is_set("positions", true)) return 0;
+  if (const auto part = parameters.real("rotated")) {
+    if (!(*part > 0) || *part > 1) refuse("a part of a head that is rotated is not above 0 or 1");
+    return required(static_cast<std::uint64_t>(*part * static_cast<double>(config.head_dim)),
+                    "rotated values of a head");
+  }
+  if (!parameters.has("rotated_part")) return std::nullopt;
+  return rotated_dim(config, parameters.real("rotated_part").value_or(1));
+}
+
+// How many of a head's values are rotated, and how they are paired.
+struct GroupedRope {
+  std::optional<std::size_t> dim = {};  ///< the first so many; without: all
+  bool interleaved = false;
+  bool may_be_long = true;  ///< longrope has the long factors for long contexts
+};
+
+// Grouped-query attention with a norm per head; values are as wide as keys.
+GroupedSpec grouped_attention(const ModelConfig& config, const GroupedRope& form) {
+  GroupedSpec spec;
+  spec.heads = static_cast<std::size_t>(config.num_attention_heads);
+  spec.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
+  spec.head_dim = static_cast<std::size_t>(config.head_dim);
+  constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
+  if (spec.heads == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.heads > kMost ||
+      spec.head_dim > kMost || spec.heads % spec.kv_heads != 0) {
+    refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
+                                            spec.heads, spec.head_dim, spec.kv_heads));
+  }
+  spec.value_dim = spec.head_dim;
+  spec.biases = config.attention_bias;
+  const std::size_t rotated = form.dim.value_or(spec.head_dim);
+  if (rotated > 0)
+    spec.rope =
+        rope_spec(config.rope, rotated, form.interleaved, rope_bands(config, form.may_be_long));
+  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  return spec;
+}
+
+GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
+                               std::uint32_t layer) {
+  const std::string type = parameters.has("rope")
+                               ? parameters.key("rope")
+                               : formats::entry_of(value_of(model.config, "layer_types"), layer);
+  const bool has_own_rope =
+      value_of(model.config, fmt::format("rope_parameters.{}", type)).is_object();
+  ModelConfig config = has_own_rope ? formats::config_of_layers(model.config, type) : model.config;
+  config.num_attention_heads = parameters.number("heads", config.num_attention_heads);
+  config.num_key_value_heads = parameters.number("kv_heads", config.num_key_value_heads);
+  config.head_dim = parameters.count("head_dim", config.head_dim);
+  // An object for the layers of a type says all of their rope.
+  const bool is_scaled = parameters.flag("scaled_rope", true);
+  const auto theta = parameters.real("theta", {0, 1e12});
+  if (!has_own_rope) {
+    if (!is_scaled) config.rope = {.theta = config.rope.theta};
+    config.rope.theta = theta.value_or(config.rope.theta);
+  }
+  if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
+  GroupedSpec spec =
+      grouped_attention(config, {.dim = rotated_values(config, parameters),
+                                 .interleaved = parameters.flag("interleaved", false),
+                                 .may_be_long = parameters.flag("long_rope", true)});
+  spec.norms = parameters.word("head_norms", HeadNorm::kPerHead, kHeadNorms);
+  if (!parameters.flag("has_head_norms", true)) spec.norms = HeadNorm::kNone;
+  parameters.set(spec, kGroupedRows);
+  if (parameters.flag("scaled_by_width", false))
+    spec.softmax_scale = 1.0F / static_cast<float>(spec.head_dim);
+  if (const auto width = parameters.real("scaled_by_root_of", {1e-9, 1e9}))
+    spec.softmax_scale = static_cast<float>(1 / std::sqrt(*width));
+  if (const auto cap = parameters.real("score_cap", {1e-6, 1e9}))
+    spec.score_cap = static_cast<float>(*cap);
+  if (const auto most = parameters.real("clip", {1e-6, 1e9})) spec.clip = static_cast<float>(*most);
+  if (parameters.has("distance_values")) {
+    spec.distances = {.values = parameters.count("distance_values", 0),
+                      .extent = parameters.count("distance_extent", 0, {1, kMaxCount})};
+  }
+  spec.growth = growth_of(config, parameters);
+  set_blocks(parameters, spec, layer);
+  set_indexer(parameters, spec);
+  return spec;
+}
+
+std::vector<CacheStream> GqaAttention::streams(const Spec& spec, const CacheForm& form) {
+  const std::size_t heads = key_head_part(form.rank, spec.kv_heads).count;
+  const auto per_head = [&](std::size_t width) {
+    return CacheStream{.width = heads * width, .format = form.format, .group = width};
+  };
+  std::vector<CacheStream> streams = {per_head(spec.head_dim), per_head(spec.value_dim)};
+  if (spec.blocks) {
+    const std::size_t width = spec.blocks->head_dim;
+    streams.push_back({.width = width, .format = unquantized(form.format), .group = width});
+  }
+  if (spec.indexer) add_index_streams(*spec.indexer, form, streams);
+  return streams;
+}
+
+MixerMemory GqaAttention::memory(const Spec& spec, std::size_t threads, std::uint64_t) {
+  // Layers that choose blocks: index heads, and which tokens each of them chose.
+  const BlockIndexSpec blocks = spec.blocks.value_or(BlockIndexSpec());
+  // Logits by distance of the heads that are computed at once.
+  const DistanceSpec distances = spec.distances.value_or(DistanceSpec());
+  return {.per_row = 2 * (spec.heads + spec.kv_heads) * std::max(spec.head_dim, spec.value_dim) +
+                     blocks.heads * (blocks.head_dim + blocks.topk * blocks.size) +
+                     spec.heads * distances.values +
+                     std::min(threads, spec.heads) * distances.extent,
+          .per_token = spec.kv_heads * (spec.head_dim + spec.value_dim) + 1 +
+                       (spec.blocks ? spec.blocks->head_dim + threads : 0)};
+}
+
 GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& context,
-                           const GroupedSpec& spec)
+                           const Spec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden, width = spec_.head_dim;
   const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
@@ -298,5 +548,9 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   add_bias(o_bias_, out);
   return out;
 }
+
+}  // namespace
+
+constinit const MixerKind kGroupedAttention = mixer_kind<GqaAttention>("grouped");
 
 }  // namespace ingot::inference

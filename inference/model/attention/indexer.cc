@@ -289,4 +289,17 @@ void hadamard(std::span<float> x) {
   for (float& value : x) value *= factor;
 }
 
+void add_index_streams(const IndexerSpec& indexer, const CacheForm& form,
+                       std::vector<CacheStream>& streams) {
+  const bool fp8 = form.profile == Profile::kNative && indexer.hadamard_fp8;
+  streams.push_back({.width = indexer.head_dim,
+                     .format = fp8 ? KvFormat::kFp8 : unquantized(form.format),
+                     .group = indexer.head_dim,
+                     .power_of_two = fp8 && indexer.power_of_two_keys,
+                     .every = indexer.pool});
+  // Keys of an unfinished pool, and their logits.
+  const std::size_t n_values = (indexer.averages ? 1 : 2) * indexer.head_dim;
+  if (indexer.pool > 1) streams.push_back(state_stream((indexer.pool - 1) * n_values));
+}
+
 }  // namespace ingot::inference

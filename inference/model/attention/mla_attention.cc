@@ -1,9 +1,16 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/config/derived_keys.h"
+#include "formats/family/rule_scope.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/attention/attention.h"
+#include "inference/model/spec/mixer_kinds.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
@@ -12,7 +19,172 @@ namespace ingot::inference {
 
 using formats::FineRole;
 using formats::MatrixView;
+using formats::ModelConfig;
 using formats::Role;
+
+namespace {
+
+// Expanded keys and values of some heads take about this many values.
+constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
+
+bool has_own_indexer(const ModelConfig& config, std::size_t layer) {
+  const auto [key, is_own] = formats::own_indexer(config, layer);
+  if (is_own) return *is_own;
+  refuse(fmt::format("'{}' does not say of layer {}, of {} layers, whether it has an indexer", key,
+                     layer, config.num_hidden_layers));
+}
+
+// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
+// the slice that would be rotated is not, and may be empty.
+LatentSpec latent_attention(const ModelConfig& config, bool has_positions) {
+  if (config.attention_bias) {
+    refuse(ErrorCode::kUnsupported,
+           "'attention_bias' is true; the forward pass knows none in latent attention");
+  }
+  LatentSpec spec;
+  spec.heads = of_heads(config.num_attention_heads, "num_attention_heads");
+  spec.q_lora = static_cast<std::size_t>(config.q_lora_rank);
+  spec.kv_lora = required(config.kv_lora_rank, "kv_lora_rank");
+  spec.nope = of_heads(config.qk_nope_head_dim, "qk_nope_head_dim");
+  if (has_positions || config.qk_rope_head_dim != 0)
+    spec.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
+  spec.v = of_heads(config.v_head_dim, "v_head_dim");
+  if (has_positions) {
+    spec.rope = rope_spec(config.rope, spec.rope_dim,
+                          spec_fields(config).boolean("rope_interleave", true), rope_bands(config));
+  }
+  spec.softmax_scale = static_cast<float>(
+      yarn_softmax_factor(config.rope) / std::sqrt(static_cast<double>(spec.nope + spec.rope_dim)));
+  return spec;
+}
+
+// `interleaved` is its rope layout where the config does not say; `from_input` as in IndexerSpec.
+IndexerSpec lightning_indexer(const ModelConfig& config, const LatentSpec& latent, bool interleaved,
+                              bool from_input) {
+  IndexerSpec indexer;
+  indexer.heads = of_heads(config.index_n_heads, "index_n_heads");
+  indexer.head_dim = of_heads(config.index_head_dim, "index_head_dim");
+  indexer.topk = required(config.index_topk, "index_topk");
+  if (indexer.head_dim < latent.rope.dim) {
+    refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
+                       indexer.head_dim, latent.rope.dim));
+  }
+  indexer.from_input = from_input;
+  if (latent.q_lora == 0 && !from_input) refuse("an indexer needs 'q_lora_rank'");
+  indexer.rope = latent.rope;
+  indexer.rope.interleaved = spec_fields(config).boolean("indexer_rope_interleave", interleaved);
+  if (!has_own_indexer(config, 0))
+    refuse("the first layer shares an indexer, but none is before it");
+  indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
+  return indexer;
+}
+
+// Latent attention of a layer: with the indexer where that is the layer's own.
+LatentSpec with_indexer(const ModelConfig& config, LatentSpec latent, const IndexerSpec& indexer,
+                        std::size_t layer) {
+  latent.takes_earlier_choice = !has_own_indexer(config, layer);
+  if (!latent.takes_earlier_choice) latent.indexer = indexer;
+  return latent;
+}
+
+void set_indexer(const DecoderSpec& model, Parameters& parameters, LatentSpec& spec,
+                 std::uint32_t layer) {
+  IndexerSpec indexer =
+      lightning_indexer(model.config, spec, parameters.flag("indexer_interleaved", true),
+                        parameters.flag("indexer_from_input", false));
+  indexer.hadamard_fp8 = parameters.flag("indexer_hadamard", false);
+  if (indexer.hadamard_fp8 && !std::has_single_bit(indexer.head_dim)) {
+    refuse(ErrorCode::kUnsupported,
+           "'index_head_dim' is no power of two, as the Hadamard transform needs");
+  }
+  indexer.rotates_last = parameters.flag("indexer_rotates_last", false);
+  if (parameters.flag("indexer_own_norm_eps", false)) indexer.norm_eps = model.spec.norm.eps;
+  indexer.pool = parameters.count("indexer_pool", indexer.pool);
+  if (indexer.topk % indexer.pool != 0) {
+    refuse(fmt::format("'index_topk' is {}, no multiple of the {} tokens of a pool", indexer.topk,
+                       indexer.pool));
+  }
+  spec = with_indexer(model.config, spec, indexer, layer);
+}
+
+// An earlier layer of its kind, with keys of its own, whose keys the layer reads.
+void set_source(const DecoderSpec& model, Parameters& parameters, LatentSpec& spec,
+                std::uint32_t layer) {
+  const std::optional<double> said = parameters.real("keys_of", {0, kMaxCount});
+  if (!said || *said == layer) return;
+  spec.keys_of = static_cast<std::size_t>(*said);
+  const bool is_earlier = *said < layer && *said == std::floor(*said);
+  const LatentSpec* source =
+      is_earlier ? model.spec.layers[*spec.keys_of].find<LatentSpec>() : nullptr;
+  if (source == nullptr || source->keys_of || source->rope_dim != spec.rope_dim) {
+    refuse(
+        fmt::format("'{}' has {} for layer {}, which is no earlier layer of its kind with keys "
+                    "of its own",
+                    parameters.key("keys_of"), *said, layer));
+  }
+}
+
+}  // namespace
+
+LatentSpec MlaAttention::read(const DecoderSpec& model, Parameters& parameters,
+                              std::uint32_t layer) {
+  ModelConfig config = model.config;
+  const bool is_stretched = parameters.flag("stretched", false) && !rope_fields(config);
+  if (is_stretched) {
+    // The defaults of transformers.
+    config.rope.type = "yarn";
+    config.rope.factor = 2048;
+    config.rope.original_max_position_embeddings = 512;
+  }
+  LatentSpec spec = latent_attention(config, parameters.flag("positions", true));
+  if (is_stretched) spec.rope.magnitude = 1.0F;
+  spec.rope.is_learned = parameters.flag("learned_rope", false);
+  spec.rope.interleaved = parameters.flag("interleaved", spec.rope.interleaved);
+  spec.head_gate = parameters.flag("head_gate", false);
+  spec.value_gate = parameters.flag("value_gate", false);
+  spec.sinks = parameters.flag("sinks", false);
+  spec.heads_grow = parameters.flag("heads_grow", false);
+  spec.growth = growth_of(model.config, parameters);
+  if (parameters.flag("own_norm_eps", false)) spec.latent_norm_eps = model.spec.norm.eps;
+  const auto latent_scale = [&](const char* flag, std::size_t width) {
+    if (!parameters.flag(flag, false) || width == 0) return 1.0F;
+    return static_cast<float>(
+        std::sqrt(static_cast<double>(model.spec.hidden) / static_cast<double>(width)));
+  };
+  spec.query_latent_scale = latent_scale("scales_queries", spec.q_lora);
+  spec.key_latent_scale = latent_scale("scales_keys", spec.kv_lora);
+  if (parameters.flag("indexer", false)) set_indexer(model, parameters, spec, layer);
+  // The indexer has positions in all layers.
+  if (!parameters.flag("has_rope", true)) spec.nope += std::exchange(spec.rope_dim, 0);
+  set_source(model, parameters, spec, layer);
+  return spec;
+}
+
+std::vector<CacheStream> MlaAttention::streams(const Spec& spec, const CacheForm& form) {
+  const bool has_keys = !spec.keys_of;
+  std::vector<CacheStream> streams = {
+      {.width = has_keys ? spec.kv_lora : 0,
+       .format = form.format,
+       .group = form.format == KvFormat::kFp8 ? std::size_t{128} : spec.kv_lora},
+      {.width = has_keys ? spec.rope_dim : 0,
+       .format = unquantized(form.format),
+       .group = spec.rope_dim}};
+  if (spec.indexer) add_index_streams(*spec.indexer, form, streams);
+  return streams;
+}
+
+MixerMemory MlaAttention::memory(const Spec& spec, std::size_t threads, std::uint64_t longest) {
+  const IndexerSpec indexer = spec.indexer.value_or(IndexerSpec());
+  // Keys and values of as many heads as are expanded at once.
+  const std::uint64_t per_head = spec.nope + spec.v;
+  const std::uint64_t at_once = std::min(longest * spec.heads, kExpandedValues / per_head);
+  return {.per_row = spec.heads * (spec.nope + spec.rope_dim + spec.v + 2 * spec.kv_lora) +
+                     indexer.heads * indexer.head_dim,
+          .per_token = (spec.indexer ? indexer.head_dim + threads * (indexer.heads + 1) : 0) +
+                       2 * (spec.kv_lora + spec.rope_dim) +
+                       threads * (spec.nope + spec.rope_dim + spec.v),
+          .fixed = std::max(at_once, longest) * per_head};
+}
 
 struct MlaAttention::Queries {
   Matrix latent;  ///< normalized; empty without low rank
@@ -20,7 +192,7 @@ struct MlaAttention::Queries {
 };
 
 MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& context,
-                           const LatentSpec& spec)
+                           const Spec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden;
   const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
@@ -128,13 +300,6 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
 
 // Latent attention with keys and values expanded from the latent (model reference, 4.2): few heads
 // at a time, so that memory grows with the length and not with its square.
-
-namespace {
-
-// Expanded keys and values of some heads take about this many values.
-constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
-
-}  // namespace
 
 void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                          Matrix& out) const {
@@ -252,5 +417,7 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
     }
   });
 }
+
+constinit const MixerKind kLatentAttention = mixer_kind<MlaAttention>("latent");
 
 }  // namespace ingot::inference

@@ -1,20 +1,56 @@
-#include "inference/model/recurrent/delta_net.h"
-
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "inference/base/matrix.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
+#include "inference/model/spec/mixer_kinds.h"
 #include "inference/model/step/short_convolution.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
 using formats::FineRole;
 
 namespace {
+
+// How much of its state a delta net keeps per token, from the logit g + dt_bias.
+enum class Decay : std::uint8_t {
+  kSoftplus,  ///< e^(-e^A_log softplus(logit))
+  kSigmoid,   ///< e^(floor sigmoid(e^A_log logit)), floor below 0
+};
+
+// A delta net: linear attention whose state takes back what a key had before it is written.
+// Queries and keys are normalized after a convolution over the last tokens; each key head is read
+// by value_heads / key_heads value heads.
+struct DeltaNetSpec {
+  std::size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  std::size_t kernel = 0;  ///< tokens of the convolution, the row's own too
+  Decay decay = Decay::kSoftplus;
+  float decay_floor = 0;
+  bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
+  bool silu_gate = false;      ///< of the normalized output; else sigmoid
+  bool operator==(const DeltaNetSpec&) const = default;
+};
+
+constexpr std::array kDeltaNetRows = {
+    ParameterRow<DeltaNetSpec>{"key_heads", &DeltaNetSpec::key_heads},
+    ParameterRow<DeltaNetSpec>{"value_heads", &DeltaNetSpec::value_heads},
+    ParameterRow<DeltaNetSpec>{"key_dim", &DeltaNetSpec::key_dim},
+    ParameterRow<DeltaNetSpec>{"value_dim", &DeltaNetSpec::value_dim},
+    ParameterRow<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, kKernel},
+    ParameterRow<DeltaNetSpec>{"decay_per_key", &DeltaNetSpec::decay_per_key},
+    ParameterRow<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate}};
 
 constexpr float kNormalizeEps = 1e-6F;
 
@@ -38,15 +74,93 @@ std::size_t head_state(const DeltaNetSpec& spec) {
   return spec.key_dim * spec.value_dim;
 }
 
-}  // namespace
+RecurrentState state_of(const DeltaNetSpec& spec) {
+  return {.heads = spec.value_heads * spec.key_dim * spec.value_dim,
+          .inputs = (spec.kernel - 1) * channels(spec)};
+}
+
+// The delta nets of Qwen3-Next and Qwen3.5 (gated delta net) and of Kimi Linear, Ling 3 and
+// GLM-5.3 (Kimi Delta Attention); transformers 5.23 has them under those names.
+//
+//   q, k, v = silu(convolve(projections of x)), q and k normalized, q over sqrt(key_dim)
+//
+//   o_h = delta rule of head h (recurrence.h), its decay as Decay says, beta = sigmoid(b x)
+//
+//   y = out [norm(o_h) weight x gate_h]_h, gate = silu or sigmoid of a projection of x
+//
+// The state of a sequence is each head's matrix and the last inputs of the convolution, in FP32.
+// Unless the profile is kF32, projections, the convolution, its silu, beta and the gated output
+// are each rounded to BF16; the recurrence is in FP32.
+class DeltaNet final : public Mixer {
+ public:
+  using Spec = DeltaNetSpec;
+  /// Which projections are fused, the rows of the layer tell. kUnsupported on more than one rank of
+  /// a tensor group.
+  DeltaNet(const BlockWeights& weights, const StepContext& context, const Spec& spec);
+
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm&) {
+    return {state_stream(state_of(spec).values())};
+  }
+  static MixerMemory memory(const Spec& spec, std::size_t, std::uint64_t) {
+    return {.per_row =
+                6 * (2 * spec.key_heads * spec.key_dim + 2 * spec.value_heads * spec.value_dim) +
+                spec.value_heads * spec.key_dim};
+  }
+
+ private:
+  /// Of every row, heads side by side.
+  struct Projected {
+    Matrix mixed;  ///< queries, keys, values
+    Matrix gate, beta, decay;
+  };
+  /// A product through one matrix, or through two.
+  struct Projection {
+    Linear first, second;
+    [[nodiscard]] Matrix apply(const StepContext& context, const Matrix& x) const;
+  };
+
+  void load_fused(const BlockWeights& weights, std::size_t hidden);
+  void load_single(const BlockWeights& weights, std::size_t hidden);
+  void load_convolution(const BlockWeights& weights);
+  Projected project(const StepContext& context, const Matrix& x) const;
+  /// Logits of decays to the factors that are kept, in place.
+  void to_decays(Matrix& logits) const;
+  /// Queries, keys and values of a run after convolution and normalization.
+  Matrix convolved(const LayerStep& step, const SequenceRun& run, const Matrix& mixed,
+                   std::span<float> state) const;
+
+  Spec spec_;
+  Linear fused_, fused_small_;  ///< queries, keys, values and gates; beta and decay
+  std::vector<Linear> mixed_;   ///< in order, where they are not fused with the gates
+  Projection gate_, beta_, decay_;
+  std::vector<float> convolution_;  ///< [channels, kernel]
+  std::vector<float> rate_, decay_bias_, norm_;
+  Linear out_;
+};
+
+DeltaNetSpec DeltaNet::read(const DecoderSpec&, Parameters& parameters, std::uint32_t) {
+  DeltaNetSpec net;
+  parameters.set(net, kDeltaNetRows);
+  const std::optional<double> floor = parameters.real("decay_floor", {-1e6, 0});
+  if (floor && parameters.flag("has_decay_floor", true)) {
+    net.decay = Decay::kSigmoid;
+    net.decay_floor = static_cast<float>(*floor);
+  }
+  if (net.value_heads % net.key_heads != 0) {
+    refuse(fmt::format("{} value heads over {} key heads make no linear attention", net.value_heads,
+                       net.key_heads));
+  }
+  return net;
+}
 
 Matrix DeltaNet::Projection::apply(const StepContext& context, const Matrix& x) const {
   Matrix y = rounded_product(context, first, x);
   return second.empty() ? y : rounded_product(context, second, y);
 }
 
-DeltaNet::DeltaNet(const BlockWeights& weights, const StepContext& context,
-                   const DeltaNetSpec& spec)
+DeltaNet::DeltaNet(const BlockWeights& weights, const StepContext& context, const Spec& spec)
     : spec_(spec) {
   require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden;
@@ -226,5 +340,9 @@ Matrix DeltaNet::partial(const LayerStep& step, const Matrix& x) const {
   round_between(context.profile, out.values());
   return product(context, out_, out);
 }
+
+}  // namespace
+
+constinit const MixerKind kDeltaNet = mixer_kind<DeltaNet>("delta-net");
 
 }  // namespace ingot::inference

@@ -1,21 +1,39 @@
-#include "inference/model/recurrent/lightning_attention.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <vector>
 
 #include "formats/base/parallel.h"
+#include "inference/base/matrix.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
+#include "inference/model/spec/mixer_kinds.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/recent_rows.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
 using formats::FineRole;
 
 namespace {
+
+// Linear attention of heads whose states decay at rates of their own (lightning attention).
+struct LightningSpec {
+  std::size_t heads = 0, head_dim = 0;
+  std::size_t block = 0;  ///< tokens for which a checkpoint may have constants; 0: it has none
+  bool operator==(const LightningSpec&) const = default;
+};
+
+constexpr std::array kLightningRows = {
+    ParameterRow<LightningSpec>{"heads", &LightningSpec::heads},
+    ParameterRow<LightningSpec>{"head_dim", &LightningSpec::head_dim},
+    ParameterRow<LightningSpec>{"block", &LightningSpec::block, {0, 1 << 12}}};
 
 constexpr float kNormEps = 1e-6F;
 
@@ -30,10 +48,63 @@ std::vector<float> usual_slopes(std::size_t n_heads, std::size_t layer, std::siz
   return slopes;
 }
 
-}  // namespace
+RecurrentState state_of(const LightningSpec& spec) {
+  return {.heads = spec.heads * spec.head_dim * spec.head_dim,
+          .inputs = spec.block * 3 * spec.heads * spec.head_dim};
+}
+
+// Lightning attention (arXiv 2501.08313; transformers 5.24, minimax). One product gives query, key
+// and value of each head, head by head; silu of all:
+//   S_h <- e^-slope_h S_h + k_h v_h^T     o_h = S_h^T q_h
+//   y   = out [norm over all heads of o x sigmoid(gate x)]
+// Slopes are in the checkpoint, or those of head and layer:
+//   slope_h = 2^(-8 (h + 1) / heads) (1 - layer / (layers - 1 + 1e-5) + 1e-5)
+// A checkpoint that transformers saved may have these decays rounded, for the places i of a block
+// of tokens: with S that of the block's start, and as its end makes it,
+//   o_h = query_decay_i S_h^T q_h + sum over j <= i of diagonal_decay_ij (q_h . k_hj) v_hj
+//   S_h <- e^(-slope_h block) S_h + sum over j of key_decay_j k_hj v_hj^T
+// The norm has an epsilon of its own, 1e-6. The state of a sequence is each head's matrix, in
+// FP32. Unless the profile is kF32, products, silu, heads' outputs, norm and gate are each rounded
+// to BF16; the recurrence is in FP32.
+class LightningAttention final : public Mixer {
+ public:
+  using Spec = LightningSpec;
+  /// kUnsupported on more than one rank of a tensor group.
+  LightningAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
+
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm&) {
+    return {state_stream(state_of(spec).values())};
+  }
+  static MixerMemory memory(const Spec& spec, std::size_t, std::uint64_t) {
+    return {.per_row = 6 * spec.heads * spec.head_dim};
+  }
+
+ private:
+  void read_constants(const BlockWeights& weights);
+  /// The rows of a run in the form with constants; `mixed` has those of all runs.
+  void attend_in_blocks(const LayerStep& step, const SequenceRun& run, const Matrix& mixed,
+                        Matrix& out) const;
+
+  Spec spec_;
+  Linear qkv_, gate_, out_;
+  std::vector<float> decay_, norm_;
+  /// [heads, block], [heads, block] and [heads, block, block]; empty: none are stored.
+  std::vector<float> query_decay_, key_decay_, diagonal_decay_;
+  std::vector<float> block_decay_;  ///< e^(-slope block)
+};
+
+LightningSpec LightningAttention::read(const DecoderSpec& model, Parameters& parameters,
+                                       std::uint32_t) {
+  LightningSpec spec{.heads = static_cast<std::size_t>(model.config.num_attention_heads),
+                     .head_dim = static_cast<std::size_t>(model.config.head_dim)};
+  parameters.set(spec, kLightningRows);
+  return spec;
+}
 
 LightningAttention::LightningAttention(const BlockWeights& weights, const StepContext& context,
-                                       const LightningSpec& spec)
+                                       const Spec& spec)
     : spec_(spec) {
   require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden, width = spec.heads * spec.head_dim;
@@ -131,5 +202,9 @@ Matrix LightningAttention::partial(const LayerStep& step, const Matrix& x) const
   round_between(context.profile, out.values());
   return product(context, out_, out);
 }
+
+}  // namespace
+
+constinit const MixerKind kLightningAttention = mixer_kind<LightningAttention>("lightning");
 
 }  // namespace ingot::inference

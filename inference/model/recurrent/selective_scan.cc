@@ -1,20 +1,98 @@
-#include "inference/model/recurrent/selective_scan.h"
-
 #include <algorithm>
+#include <vector>
 
 #include "formats/base/parallel.h"
+#include "inference/base/matrix.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
+#include "inference/model/spec/mixer_kinds.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/short_convolution.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
 using formats::FineRole;
 
+namespace {
+
+// A selective state space with a step and decays for each channel (Mamba-1). B, C and steps are
+// made of the convolved channels, steps through `step_rank` values.
+struct SelectiveScanSpec {
+  std::size_t channels = 0, state = 0, step_rank = 0;
+  std::size_t kernel = 0;    ///< tokens of the convolution
+  bool inner_norms = false;  ///< of B, C and the values that steps are made of
+  bool convolution_bias = false, projection_bias = false;
+  bool operator==(const SelectiveScanSpec&) const = default;
+};
+
+constexpr std::array kSelectiveScanRows = {
+    ParameterRow<SelectiveScanSpec>{"channels", &SelectiveScanSpec::channels, kChannels},
+    ParameterRow<SelectiveScanSpec>{"state", &SelectiveScanSpec::state},
+    ParameterRow<SelectiveScanSpec>{"step_rank", &SelectiveScanSpec::step_rank},
+    ParameterRow<SelectiveScanSpec>{"kernel", &SelectiveScanSpec::kernel, kKernel},
+    ParameterRow<SelectiveScanSpec>{"inner_norms", &SelectiveScanSpec::inner_norms},
+    ParameterRow<SelectiveScanSpec>{"convolution_bias", &SelectiveScanSpec::convolution_bias},
+    ParameterRow<SelectiveScanSpec>{"projection_bias", &SelectiveScanSpec::projection_bias}};
+
+RecurrentState state_of(const SelectiveScanSpec& spec) {
+  return {.heads = spec.channels * spec.state, .inputs = (spec.kernel - 1) * spec.channels};
+}
+
+// Mamba-1 (arXiv 2312.00752; transformers 5.24, jamba). One product gives what is convolved, a
+// value per channel, and a gate z; another one of the result gives values for steps, B and C,
+// each normed where the spec says so:
+//   v       = silu(convolve(.))     step = softplus(step_proj [.] + step_bias)
+//   s[c, n] <- e^(-e^A_log[c, n] step_c) s[c, n] + step_c B[n] v_c
+//   o_c     = s[c] . C + D_c v_c
+//   y       = out [o x silu(z)]
+// The state of a sequence is that of all channels and the last inputs of the convolution, in FP32.
+// Unless the profile is kF32, products, the convolution, its silu, steps and the gated output are
+// each rounded to BF16; the recurrence is in FP32.
+class SelectiveScan final : public Mixer {
+ public:
+  using Spec = SelectiveScanSpec;
+  /// kUnsupported on more than one rank of a tensor group.
+  SelectiveScan(const BlockWeights& weights, const StepContext& context, const Spec& spec);
+
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm&) {
+    return {state_stream(state_of(spec).values())};
+  }
+  static MixerMemory memory(const Spec& spec, std::size_t, std::uint64_t) {
+    return {.per_row = 6 * (spec.channels + spec.step_rank + spec.state)};
+  }
+
+ private:
+  /// The convolved channels' choices for each row: its steps, and B and C.
+  struct Choices {
+    Matrix steps, b, c;
+  };
+  Choices choose(const StepContext& context, const Matrix& mixed) const;
+
+  Spec spec_;
+  Linear in_, choose_, step_, out_;
+  std::vector<float> in_bias_, out_bias_, convolution_bias_;  ///< may be empty
+  std::vector<float> convolution_;                            ///< [channels, kernel]
+  std::vector<float> rate_;                                   ///< [channels, state]
+  std::vector<float> skip_, step_bias_;
+  std::vector<float> step_norm_, b_norm_, c_norm_;  ///< empty: none
+};
+
+SelectiveScanSpec SelectiveScan::read(const DecoderSpec&, Parameters& parameters, std::uint32_t) {
+  SelectiveScanSpec scan;
+  parameters.set(scan, kSelectiveScanRows);
+  return scan;
+}
+
 SelectiveScan::SelectiveScan(const BlockWeights& weights, const StepContext& context,
-                             const SelectiveScanSpec& spec)
+                             const Spec& spec)
     : spec_(spec) {
   require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden, width = spec.channels;
@@ -91,5 +169,9 @@ Matrix SelectiveScan::partial(const LayerStep& step, const Matrix& x) const {
   add_bias(out_bias_, y);
   return y;
 }
+
+}  // namespace
+
+constinit const MixerKind kSelectiveScan = mixer_kind<SelectiveScan>("selective-scan");
 
 }  // namespace ingot::inference

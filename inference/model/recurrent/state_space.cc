@@ -2,18 +2,38 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "formats/base/parallel.h"
+#include "inference/base/matrix.h"
+#include "inference/family/parameters.h"
+#include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/recurrent/recurrence.h"
 #include "inference/model/recurrent/whole_layer.h"
+#include "inference/model/spec/mixer_kinds.h"
 #include "inference/model/step/short_convolution.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/block_weights.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
 using formats::FineRole;
 
 namespace {
+
+constexpr std::array kStateSpaceRows = {
+    ParameterRow<StateSpaceSpec>{"heads", &StateSpaceSpec::heads},
+    ParameterRow<StateSpaceSpec>{"head_dim", &StateSpaceSpec::head_dim},
+    ParameterRow<StateSpaceSpec>{"groups", &StateSpaceSpec::groups},
+    ParameterRow<StateSpaceSpec>{"state", &StateSpaceSpec::state},
+    ParameterRow<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, kKernel},
+    ParameterRow<StateSpaceSpec>{"norm_groups", &StateSpaceSpec::norm_groups, {0, kMaxCount}},
+    ParameterRow<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step, {0, 1e6}},
+    ParameterRow<StateSpaceSpec>{"convolution_bias", &StateSpaceSpec::convolution_bias},
+    ParameterRow<StateSpaceSpec>{"projection_bias", &StateSpaceSpec::projection_bias}};
 
 std::size_t inner(const StateSpaceSpec& spec) {
   return spec.heads * spec.head_dim;
@@ -27,10 +47,59 @@ std::size_t head_state(const StateSpaceSpec& spec) {
   return spec.head_dim * spec.state;
 }
 
-}  // namespace
+RecurrentState state_of(const StateSpaceSpec& spec) {
+  return {.heads = spec.heads * head_state(spec), .inputs = (spec.kernel - 1) * channels(spec)};
+}
 
-StateSpace::StateSpace(const BlockWeights& weights, const StepContext& context,
-                       const StateSpaceSpec& spec)
+// Mamba-2 (arXiv 2405.21060; transformers 5.23, nemotron_h). One product gives a gate z, what is
+// convolved (values, B and C of the groups), and a logit per head:
+//   v, B, C = silu(convolve(.))     step_h = max(softplus(logit_h + dt_bias_h), least_step)
+//   o_h     = state space of head h (recurrence.h) with decay e^(-e^A_log_h step_h), skip D_h
+//   y       = out [norm over each group of (o x silu(z)) x weight]
+// The state of a sequence is each head's matrix and the last inputs of the convolution, in FP32.
+// Unless the profile is kF32, the product, the convolution, its silu and the gated output are each
+// rounded to BF16; the recurrence is in FP32.
+class StateSpace final : public Mixer {
+ public:
+  using Spec = StateSpaceSpec;
+  /// kUnsupported on more than one rank of a tensor group.
+  StateSpace(const BlockWeights& weights, const StepContext& context, const Spec& spec);
+
+  [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
+  static std::vector<CacheStream> streams(const Spec& spec, const CacheForm&) {
+    return {state_stream(state_of(spec).values())};
+  }
+  static MixerMemory memory(const Spec& spec, std::size_t, std::uint64_t) {
+    return {.per_row = 6 * (spec.heads * (spec.head_dim + 1) + spec.groups * spec.state)};
+  }
+
+ private:
+  Matrix convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,
+                   std::span<float> state) const;
+  /// Gates and normalizes the heads' outputs, in place.
+  void finish(const StepContext& context, const Matrix& projected, Matrix& out) const;
+
+  Spec spec_;
+  Linear in_, out_;
+  std::vector<float> in_bias_, out_bias_;              ///< may be empty
+  std::vector<float> convolution_, convolution_bias_;  ///< [channels, kernel]; may be empty
+  std::vector<float> rate_, skip_, step_bias_, norm_;
+};
+
+StateSpaceSpec StateSpace::read(const DecoderSpec&, Parameters& parameters, std::uint32_t) {
+  StateSpaceSpec space;
+  parameters.set(space, kStateSpaceRows);
+  if (space.norm_groups != 0 && space.heads * space.head_dim % space.norm_groups != 0)
+    refuse(fmt::format("{} values in {} groups make no norm", space.heads * space.head_dim,
+                       space.norm_groups));
+  if (space.heads % space.groups != 0) {
+    refuse(fmt::format("{} heads in {} groups make no state space", space.heads, space.groups));
+  }
+  return space;
+}
+
+StateSpace::StateSpace(const BlockWeights& weights, const StepContext& context, const Spec& spec)
     : spec_(spec) {
   require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden, width = channels(spec);
@@ -111,5 +180,9 @@ Matrix StateSpace::partial(const LayerStep& step, const Matrix& x) const {
   add_bias(out_bias_, y);
   return y;
 }
+
+}  // namespace
+
+constinit const MixerKind kStateSpace = mixer_kind<StateSpace>("state-space");
 
 }  // namespace ingot::inference

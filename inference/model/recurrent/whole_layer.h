@@ -4,12 +4,23 @@
 #include <cstdint>
 #include <vector>
 
+#include "inference/family/parameters.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/weights/block_weights.h"
 
-// What recurrent mixers share when they are loaded.
+// Parts that recurrent mixers share.
 
 namespace ingot::inference {
+
+/// Tokens of a convolution, and its channels.
+inline constexpr Limits kKernel = {1, 64};
+inline constexpr Limits kChannels = {1, 1 << 20};
+
+/// Values of a sequence's state: the matrices of all heads, and the last inputs of the convolution.
+struct RecurrentState {
+  std::size_t heads = 0, inputs = 0;
+  [[nodiscard]] std::size_t values() const { return heads + inputs; }
+};
 
 /// kUnsupported, naming the layer, on more than one rank of a tensor group: a recurrent mixer is
 /// computed whole.

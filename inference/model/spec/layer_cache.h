@@ -28,6 +28,12 @@ inline constexpr std::size_t kEntryIndexStream = 2;  ///< entries of the indexer
 /// The numbers of a cache that quantizes nothing: F32 in profile kF32, else BF16.
 KvFormat plain_kv_format(Profile profile);
 
+/// The format of rotated keys, index keys and all else that is never quantized.
+KvFormat unquantized(KvFormat format);
+
+/// A stream of one vector per sequence.
+CacheStream state_stream(std::size_t values);
+
 /// The streams that a block caches per token. FP8 and INT8
 /// quantize the latent (E4M3 per 128 values, INT8 per token) and leave the rope key in BF16; of
 /// grouped-query attention every head of keys and values has its scale; of compressed attention the

@@ -28,22 +28,14 @@ std::size_t ModelSpec::last_reader(std::size_t layer) const {
 }
 
 bool ModelSpec::keeps_states() const {
-  return std::ranges::any_of(layers, [](const LayerSpec& layer) {
-    const auto* latent = layer.find<LatentSpec>();
-    const auto* grouped = layer.find<GroupedSpec>();
+  const RankView whole;
+  return std::ranges::any_of(layers, [&](const LayerSpec& layer) {
     return layer.short_convolution > 0 || layer.ngrams ||
-           std::ranges::any_of(layer.blocks,
-                               [](const BlockSpec& block) {
-                                 return std::visit(
-                                     [](const auto& body) {
-                                       return requires {
-                                         state_of(body);
-                                       };
-                                     },
-                                     block.body);
-                               }) ||
-           (latent != nullptr && latent->indexer && latent->indexer->pool > 1) ||
-           (grouped != nullptr && grouped->indexer && grouped->indexer->pool > 1);
+           std::ranges::any_of(layer.blocks, [&](const BlockSpec& block) {
+             const auto* mixer = std::get_if<MixerSpec>(&block.body);
+             return mixer != nullptr &&
+                    std::ranges::any_of(mixer->streams({.rank = whole}), &CacheStream::is_state);
+           });
   });
 }
 

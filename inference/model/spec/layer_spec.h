@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "inference/model/spec/attention_specs.h"
+#include "inference/model/spec/mixer_kind.h"
 #include "inference/model/spec/mixer_specs.h"
 
 // A model is a list of layers, a layer a list of residual blocks: all numbers that the forward pass
@@ -80,9 +82,7 @@ struct MixtureSpec {
   bool operator==(const MixtureSpec&) const = default;
 };
 
-using BodySpec =
-    std::variant<GroupedSpec, LatentSpec, CompressedSpec, DeltaNetSpec, StateSpaceSpec,
-                 SelectiveScanSpec, LightningSpec, GatedConvolutionSpec, MlpSpec, MixtureSpec>;
+using BodySpec = std::variant<MlpSpec, MixtureSpec, MixerSpec>;
 
 /// A residual block: x + f body(norm(x)), x + f norm(body(x)) or both, where f is the layer's
 /// residual factor, or the same with streams in place of the sum.
@@ -99,8 +99,16 @@ struct BlockSpec {
   bool operator==(const BlockSpec&) const = default;
 
   /// Whether it mixes tokens, not the values of each.
-  [[nodiscard]] bool is_mixer() const {
-    return !std::holds_alternative<MlpSpec>(body) && !std::holds_alternative<MixtureSpec>(body);
+  [[nodiscard]] bool is_mixer() const { return std::holds_alternative<MixerSpec>(body); }
+  /// The numbers of a kind of body; null where it is another one.
+  template <typename Kind>
+  [[nodiscard]] const Kind* as() const {
+    if constexpr (std::is_same_v<Kind, MlpSpec> || std::is_same_v<Kind, MixtureSpec>) {
+      return std::get_if<Kind>(&body);
+    } else {
+      const auto* mixer = std::get_if<MixerSpec>(&body);
+      return mixer != nullptr ? mixer->as<Kind>() : nullptr;
+    }
   }
 };
 
@@ -117,7 +125,7 @@ struct LayerSpec {
   template <typename Kind>
   [[nodiscard]] const Kind* find() const {
     for (const BlockSpec& block : blocks) {
-      if (const Kind* body = std::get_if<Kind>(&block.body)) return body;
+      if (const Kind* body = block.as<Kind>()) return body;
     }
     return nullptr;
   }

@@ -14,31 +14,6 @@ CompressedState state_of(const CompressedSpec& spec) {
   return state;
 }
 
-RecurrentState state_of(const DeltaNetSpec& spec) {
-  return {.heads = spec.value_heads * spec.key_dim * spec.value_dim,
-          .inputs = (spec.kernel - 1) *
-                    (2 * spec.key_heads * spec.key_dim + spec.value_heads * spec.value_dim)};
-}
-
-RecurrentState state_of(const StateSpaceSpec& spec) {
-  return {
-      .heads = spec.heads * spec.head_dim * spec.state,
-      .inputs = (spec.kernel - 1) * (spec.heads * spec.head_dim + 2 * spec.groups * spec.state)};
-}
-
-RecurrentState state_of(const SelectiveScanSpec& spec) {
-  return {.heads = spec.channels * spec.state, .inputs = (spec.kernel - 1) * spec.channels};
-}
-
-RecurrentState state_of(const LightningSpec& spec) {
-  return {.heads = spec.heads * spec.head_dim * spec.head_dim,
-          .inputs = spec.block * 3 * spec.heads * spec.head_dim};
-}
-
-RecurrentState state_of(const GatedConvolutionSpec& spec) {
-  return {.heads = 0, .inputs = (spec.kernel - 1) * spec.channels};
-}
-
 NgramState state_of(const NgramSpec& spec) {
   const std::size_t n = spec.multipliers.size();
   return {.inputs = (spec.kernel - 1) * n * spec.channels, .tokens = n - 1};

@@ -31,60 +31,6 @@ struct CompressedSpec {
   bool operator==(const CompressedSpec&) const = default;
 };
 
-/// How much of its state a delta net keeps per token, from the logit g + dt_bias.
-enum class Decay : std::uint8_t {
-  kSoftplus,  ///< e^(-e^A_log softplus(logit))
-  kSigmoid,   ///< e^(floor sigmoid(e^A_log logit)), floor below 0
-};
-
-/// A delta net: linear attention whose state takes back what a key had before it is written.
-/// Queries and keys are normalized after a convolution over the last tokens; each key head is read
-/// by value_heads / key_heads value heads.
-struct DeltaNetSpec {
-  std::size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::size_t kernel = 0;  ///< tokens of the convolution, the row's own too
-  Decay decay = Decay::kSoftplus;
-  float decay_floor = 0;
-  bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
-  bool silu_gate = false;      ///< of the normalized output; else sigmoid
-  bool operator==(const DeltaNetSpec&) const = default;
-};
-
-/// A selective state space (Mamba-2). Heads share B and C in groups.
-struct StateSpaceSpec {
-  std::size_t heads = 0, head_dim = 0, groups = 1, state = 0;
-  std::size_t kernel = 0;       ///< tokens of the convolution
-  std::size_t norm_groups = 0;  ///< of values that are normed together; 0: `groups`
-  float least_step = 0;
-  bool convolution_bias = false, projection_bias = false;  ///< else where they are there
-  bool operator==(const StateSpaceSpec&) const = default;
-};
-
-/// A selective state space with a step and decays for each channel (Mamba-1). B, C and steps are
-/// made of the convolved channels, steps through `step_rank` values.
-struct SelectiveScanSpec {
-  std::size_t channels = 0, state = 0, step_rank = 0;
-  std::size_t kernel = 0;    ///< tokens of the convolution
-  bool inner_norms = false;  ///< of B, C and the values that steps are made of
-  bool convolution_bias = false, projection_bias = false;
-  bool operator==(const SelectiveScanSpec&) const = default;
-};
-
-/// Linear attention of heads whose states decay at rates of their own (lightning attention).
-struct LightningSpec {
-  std::size_t heads = 0, head_dim = 0;
-  std::size_t block = 0;  ///< tokens for which a checkpoint may have constants; 0: it has none
-  bool operator==(const LightningSpec&) const = default;
-};
-
-/// A convolution over the last tokens between two gates, all made of the layer's input.
-struct GatedConvolutionSpec {
-  std::size_t channels = 0;
-  std::size_t kernel = 0;  ///< tokens of the convolution
-  bool biases = false;     ///< of both projections and the convolution
-  bool operator==(const GatedConvolutionSpec&) const = default;
-};
-
 /// Embeddings of the n-grams that end with a token, added to the streams of a layer (NgramLookup).
 struct NgramSpec {
   std::vector<std::uint64_t> sizes, multipliers;  ///< as in formats::NgramTable
@@ -108,16 +54,6 @@ CompressedState state_of(const CompressedSpec& spec);
 /// Of a compressor of entries of `width` values: values and logits of the tokens that its next
 /// entry may be of.
 std::size_t window_values(const CompressorSpec& spec, std::size_t width);
-
-/// The matrices of all heads, and the last inputs of the convolution.
-struct RecurrentState {
-  std::size_t heads = 0, inputs = 0;
-};
-RecurrentState state_of(const DeltaNetSpec& spec);
-RecurrentState state_of(const StateSpaceSpec& spec);
-RecurrentState state_of(const SelectiveScanSpec& spec);
-RecurrentState state_of(const LightningSpec& spec);
-RecurrentState state_of(const GatedConvolutionSpec& spec);
 
 /// The last inputs of the convolution, and the last tokens.
 struct NgramState {

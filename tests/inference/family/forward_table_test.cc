@@ -10,6 +10,7 @@
 #include "formats/family/forward.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
+#include "inference/model/recurrent/state_space.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/json_edit.h"
 

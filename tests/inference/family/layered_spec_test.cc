@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "inference/model/recurrent/state_space.h"
 #include "tests/inference/family/read_spec.h"
 
 namespace ingot::inference {

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <array>
+
+#include "inference/model/spec/mixer_kind.h"
+
+namespace ingot::inference {
+
+extern const MixerKind kGroupedAttention, kLatentAttention, kCompressedAttention, kDeltaNet,
+    kStateSpace, kSelectiveScan, kLightningAttention, kGatedConvolution;
+
+/// All kinds of mixers.
+inline constexpr std::array kMixerKinds = {
+    &kGroupedAttention, &kLatentAttention, &kCompressedAttention, &kDeltaNet,
+    &kStateSpace,       &kSelectiveScan,   &kLightningAttention,  &kGatedConvolution};
+
+}  // namespace ingot::inference
