@@ -21,9 +21,12 @@ namespace {
 constexpr std::size_t kShownBytes = 200;
 constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are listed
 
-// Two names of meanings that are compared elsewhere.
+// Two names of one fact, which readers here take by one name for each family.
 using Twins = std::pair<std::string_view, std::string_view>;
-constexpr std::array kTwins = {Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
+constexpr std::array kTwins = {
+    Twins{"num_nextn_predict_layers", "num_mtp_layers"},
+    Twins{"sliding_window", "sliding_window_size"}, Twins{"hidden_act", "hidden_activation"},
+    Twins{"head_dim", "attention_head_dim"}, Twins{"head_dim", "kv_channels"}};
 
 // Models of transformers that point head_dim at the rotated slice, whatever the file says.
 constexpr std::array kHeadIsRope = {"deepseek_v2", "deepseek_v3", "deepseek_v32",
@@ -354,7 +357,8 @@ class ConfigMeaning::Reader {
 
   void read_twins() {
     for (const auto& [key, twin] : kTwins) {
-      if (!at(key).is_null() && !at(twin).is_null()) meaning_.compare(said(twin), said(key));
+      if (!at(key).is_null() && !at(twin).is_null() && !is_without_effect(key))
+        meaning_.compare(said(twin), said(key));
     }
   }
 

@@ -39,6 +39,18 @@ Flags mixtures_by_word(const ConfigKeys& keys, LayerCounts n) {
   });
 }
 
+/// Llama 4 as transformers saves it: their numbers, from 0, whatever a step says.
+Flags mixtures_by_list(const ConfigKeys& keys, LayerCounts n) {
+  constexpr const char* kKey = "moe_layers";
+  Flags flags(static_cast<std::size_t>(n.main), false);
+  for (const Json& entry : *keys.list(kKey)) {
+    const auto layer =
+        static_cast<std::size_t>(keys.fields().as_number(kKey, entry, ConfigKeys::kMaxCount));
+    if (layer < flags.size()) flags[layer] = true;
+  }
+  return flags;
+}
+
 constexpr const char* kLlamaStep = "interleave_moe_layer_step";
 
 /// Qwen3 and Llama 4: every step-th layer, counted from 1, except those listed.
@@ -127,6 +139,7 @@ struct MixtureWay {
 };
 constexpr std::array kMixtureWays = {
     MixtureWay{{"mlp_layer_types"}, mixtures_by_word},
+    MixtureWay{{"moe_layers"}, mixtures_by_list},
     MixtureWay{{"decoder_sparse_step", "mlp_only_layers", kLlamaStep}, mixtures_by_step},
     MixtureWay{{"hybrid_override_pattern"}, mixtures_by_letter},
     MixtureWay{{"moe_layers_enum"}, mixtures_by_number},

@@ -51,7 +51,8 @@ constexpr Line kLines[] = {
     {"index_topk", kWidth, kModel, &M::index_topk},
     {"max_position_embeddings max_seq_len model_max_length", kWidth, kModel,
      &M::max_position_embeddings},
-    {"rms_norm_eps", kReal, kModel, &M::rms_norm_eps},
+    {"rms_norm_eps layer_norm_epsilon layernorm_epsilon norm_eps layer_norm_eps", kReal, kModel,
+     &M::rms_norm_eps},
     {"hidden_act", kWord, kModel, {}, "\"silu\""},
     {"tie_word_embeddings tie_embedding", kFlag, kModel, &M::tie_word_embeddings, "false"},
     {"attention_bias", kFlag, kModel, &M::attention_bias, "false"},
@@ -85,6 +86,7 @@ constexpr Line kLines[] = {
     {"linear_key_head_dim", kWidth, kFamily, &M::linear_key_head_dim},
     {"linear_value_head_dim", kWidth, kFamily, &M::linear_value_head_dim},
     {"intermediate_size_mlp dense_intermediate_size", kWidth, kFamily},
+    {"conv_kernel_size sconv_kernel_size", kWidth, kFamily},
     {"interleave_moe_layer_step", kOne, kFamily},
     {"moe_layer_start_index", kOne, kFamily},
     {"moe_layer_end_index", kOne, kFamily},
@@ -116,7 +118,7 @@ constexpr Plain kPlain[] = {
      "qk_head_dim layer_types mlp_layer_types mlp_only_layers indexer_types "
      "index_topk_pattern index_topk_freq index_skip_topk_offset rotary_dim rope_parameters "
      "rope_scaling partial_rotary_factor"},
-    {kFamily, "compress_ratios"},
+    {kFamily, "compress_ratios moe_layers"},
     {kElsewhere,
      "num_mtp_layers quantization_config expert_dtype compression_config "
      "transformers_version _name_or_path _attn_implementation _experts_implementation "

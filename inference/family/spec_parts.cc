@@ -84,12 +84,7 @@ DecoderSpec::DecoderSpec(const ModelConfig& given, std::string_view activation)
                     n_layers, kMaxLayers));
   }
   spec.max_positions = static_cast<std::size_t>(config.max_position_embeddings);
-  const double eps =
-      config.rms_norm_eps != 0
-          ? config.rms_norm_eps
-          : fields.optional_real("layer_norm_epsilon", 0, 1)
-                .value_or(fields.optional_real("layernorm_epsilon", 0, 1).value_or(0));
-  spec.norm.eps = static_cast<float>(eps);
+  spec.norm.eps = static_cast<float>(config.rms_norm_eps);
   // A head of classes is not tied to the embedding.
   spec.ends.tied_head =
       config.tie_word_embeddings && head_of(config) != formats::ModelHead::kClasses;

@@ -201,9 +201,29 @@ TEST(DerivedKeys, EveryWayOfMixturesMustAgree) {
     EXPECT_THAT(found(fmt::format(R"({}"{}": 2)", list, key)),
                 ElementsAre(::testing::HasSubstr(key)));
   }
+  EXPECT_THAT(found(R"("moe_layers": [1, 3], "interleave_moe_layer_step": 2)"),
+              ::testing::IsEmpty());
+  EXPECT_THAT(found(R"("moe_layers": [0, 3], "interleave_moe_layer_step": 2)"),
+              ElementsAre(::testing::HasSubstr("interleave_moe_layer_step")));
   EXPECT_THAT(found(list + R"("moe_layers_enum": "1,2,3")"), ::testing::IsEmpty());
   EXPECT_THAT(found(list + R"("moe_layers_enum": "2,3")"),
               ElementsAre(::testing::HasSubstr("moe_layers_enum")));
+}
+
+TEST(DerivedKeys, NamesThatFamiliesReadApartMustAgree) {
+  const auto found = [](const char* text) { return ConfigMeaning(json(text)).contradictions(); };
+  for (const char* twin : {"attention_head_dim", "kv_channels"}) {
+    EXPECT_THAT(found(fmt::format(R"({{"head_dim": 64, "{}": 128}})", twin).c_str()),
+                ElementsAre(::testing::HasSubstr(twin)));
+  }
+  EXPECT_THAT(found(R"({"sliding_window": 128, "sliding_window_size": 64})"),
+              ElementsAre(::testing::HasSubstr("sliding_window_size")));
+  EXPECT_THAT(found(R"({"sliding_window": 128, "sliding_window_size": 128})"),
+              ::testing::IsEmpty());
+  EXPECT_THAT(found(R"({"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"})"),
+              ElementsAre(::testing::HasSubstr("hidden_activation")));
+  EXPECT_THAT(found(R"({"rms_norm_eps": 1e-6, "layernorm_epsilon": 1e-5})"),
+              ElementsAre(::testing::HasSubstr("layernorm_epsilon")));
 }
 
 TEST(DerivedKeys, AListAndAStepOfLinearLayersMustAgree) {

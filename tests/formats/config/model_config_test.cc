@@ -322,6 +322,20 @@ TEST(ModelConfig, ExpertsOfLlama4HaveTheShortName) {
   EXPECT_THAT(config.layer_is_moe, ElementsAre(false, true, false, true));
 }
 
+TEST(ModelConfig, TakesMixturesOfLlama4FromTheirList) {
+  const ModelConfig config = parse(
+      R"({"num_hidden_layers": 4, "num_local_experts": 2, "interleave_moe_layer_step": 1,
+          "moe_layers": [0, 3]})");
+  EXPECT_THAT(config.layer_is_moe, ElementsAre(true, false, false, true));
+}
+
+TEST(ModelConfig, TakesTheEpsilonOfNormsInEverySpelling) {
+  for (const char* key :
+       {"rms_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps", "layer_norm_eps"}) {
+    EXPECT_EQ(parse(fmt::format(R"({{"{}": 0.25}})", key)).rms_norm_eps, 0.25) << key;
+  }
+}
+
 TEST(ModelConfig, KeepsWhatItDoesNotUnderstand) {
   const char* text = R"({"zeta":[1,{"x":-2.5}],"hidden_size":8,"auto_map":{"A":"b.C"}})";
   EXPECT_EQ(parse(text).raw->dump(), text);

@@ -5,6 +5,7 @@
 
 #include "formats/family/families.h"
 #include "formats/family/family.h"
+#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 
 // Names in config.json that several models have: which family is meant.
@@ -79,6 +80,27 @@ TEST(FamilyOf, KnowsWhatReleasesCallThemselves) {
   config.model_type = "kimi_k25";
   config.text.model_type = "deepseek_v3";
   EXPECT_EQ(family_of(config), find_family("kimi_k2"));
+}
+
+TEST(FamilyRows, HunyuanHasTwoWidthsOfExperts) {
+  ModelConfig config = parse_model_config(
+      R"({"model_type": "hunyuan", "num_hidden_layers": 2, "hidden_size": 64, "num_experts": 4,
+          "intermediate_size": 96, "moe_intermediate_size": [32, 48], "num_shared_expert": [1, 2],
+          "num_attention_heads": 4, "attention_head_dim": 8, "vocab_size": 8})",
+      "config.json");
+  const Family& family = *family_of(config);
+  config = config_of(family, config);
+  const NameGrammar grammar(family, config);
+  const auto shape = [&](const std::string& name) {
+    const auto match = grammar.match(name);
+    EXPECT_TRUE(match) << name;
+    return match ? rule_shape(*match->rule, config, match->layer) : Shape{};
+  };
+  EXPECT_EQ(shape("model.layers.0.mlp.experts.3.up_proj.weight"), (Shape{32, 64}));
+  EXPECT_EQ(shape("model.layers.1.mlp.experts.3.up_proj.weight"), (Shape{48, 64}));
+  EXPECT_EQ(shape("model.layers.0.mlp.shared_mlp.up_proj.weight"), (Shape{96, 64}));
+  EXPECT_EQ(shape("model.layers.1.mlp.shared_mlp.down_proj.weight"), (Shape{64, 192}));
+  EXPECT_EQ(shape("model.layers.1.self_attn.q_proj.weight"), (Shape{32, 64}));
 }
 
 }  // namespace
