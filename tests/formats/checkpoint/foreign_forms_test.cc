@@ -84,7 +84,7 @@ TEST_F(ForeignForms, PartsOfSparseCodesAreCopiedEachByItself) {
   const auto open_generic = [&] { return Checkpoint::open(dir_ / "m", {.family = "generic"}); };
   // Their names are those of parts of packed codes, and a scale without its weight.
   replace_dense({{"weight_packed", "I32", {8, 4}},
-                 {"meta", "I16", {8, 1}},
+                 {"meta", "F16", {8, 1}},
                  {"weight_scale", "BF16", {8, 1}}});
   const Checkpoint packed = open_generic();
   EXPECT_EQ(packed.tensors().size(), packed.stored().size());
