@@ -45,14 +45,15 @@ constexpr const char* kDeepseek =
     R"({"architectures":["DeepseekV3ForCausalLM"],"model_type":"deepseek_v3","vocab_size":512,"hidden_size":256,"intermediate_size":512,"moe_intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":2,"q_lora_rank":128,"kv_lora_rank":128,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"n_routed_experts":256,"n_shared_experts":1,"num_experts_per_tok":4,"n_group":4,"topk_group":2,"first_k_dense_replace":1,"moe_layer_freq":1,"norm_topk_prob":true,"routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_method":"noaux_tc","hidden_act":"silu","rms_norm_eps":1e-6,"rope_theta":10000.0,"max_position_embeddings":4096,"attention_bias":false,"tie_word_embeddings":false,"torch_dtype":"bfloat16","num_nextn_predict_layers":0})";
 
 /// The facts that tests ask about a plan.
-struct Planned {
+struct FusedOutput {
   engines::EngineVerdict verdict;
   std::map<std::uint64_t, SchemeId> shared;  ///< by layer
   std::vector<std::string> warnings;
 };
 
 /// A plan of a model of this config, without its weights.
-Planned plan_of(const std::string& config, const Recipe& recipe, Engine engine = Engine::kSglang) {
+FusedOutput output_of(const std::string& config, const Recipe& recipe,
+                      Engine engine = Engine::kSglang) {
   TempDir directory;
   formats::SynthOptions options;
   options.config = config;
@@ -63,7 +64,7 @@ Planned plan_of(const std::string& config, const Recipe& recipe, Engine engine =
   write_tokenizer(path);
   const Checkpoint source = Checkpoint::open(path);
   const Plan plan = plan_conversion(source, recipe, {});
-  Planned planned;
+  FusedOutput planned;
   planned.verdict = require_loadable(plan, 1).engines.at(static_cast<std::size_t>(engine));
   planned.warnings = plan.warnings;
   for (const PlannedTensor& tensor : plan.tensors) {
@@ -74,8 +75,8 @@ Planned plan_of(const std::string& config, const Recipe& recipe, Engine engine =
   return planned;
 }
 
-Recipe recipe_of(SchemeId to, const std::vector<std::string>& rules,
-                 const std::string& dialect = "") {
+Recipe fused_recipe(SchemeId to, const std::vector<std::string>& rules,
+                    const std::string& dialect = "") {
   Recipe recipe;
   recipe.to = to;
   recipe.choices.dialect = dialect;
@@ -87,17 +88,17 @@ Recipe recipe_of(SchemeId to, const std::vector<std::string>& rules,
 engines::EngineVerdict planned(const std::string& config, SchemeId to,
                                const std::vector<std::string>& rules,
                                const std::string& dialect = "", Engine engine = Engine::kSglang) {
-  return plan_of(config, recipe_of(to, rules, dialect), engine).verdict;
+  return output_of(config, fused_recipe(to, rules, dialect), engine).verdict;
 }
 
 /// The same with `--for sglang`.
-Planned planned_for_sglang(const std::string& config, SchemeId to,
-                           const std::vector<std::string>& rules,
-                           std::optional<MtpPolicy> mtp = std::nullopt) {
-  Recipe recipe = recipe_of(to, rules);
+FusedOutput planned_for_sglang(const std::string& config, SchemeId to,
+                               const std::vector<std::string>& rules,
+                               std::optional<MtpPolicy> mtp = std::nullopt) {
+  Recipe recipe = fused_recipe(to, rules);
   recipe.choices.engine = &engines::newest(Engine::kSglang);
   recipe.mtp = mtp;
-  return plan_of(config, recipe);
+  return output_of(config, recipe);
 }
 
 std::string with_experts(std::string config, int n) {
@@ -186,32 +187,32 @@ TEST(FusedSharedExperts, OfDraftsNeedTheOptionToo) {
 }
 
 TEST(FusedSharedExperts, FollowTheRoutedOnesForSglang) {
-  const Planned int4 = planned_for_sglang(kGlm, SchemeId::kInt4Group, {});
+  const FusedOutput int4 = planned_for_sglang(kGlm, SchemeId::kInt4Group, {});
   EXPECT_TRUE(int4.verdict.loads) << int4.verdict.reason;
   EXPECT_THAT(int4.verdict.options, IsEmpty());
   EXPECT_THAT(int4.shared, ElementsAre(Pair(1, SchemeId::kInt4Group)));
   EXPECT_THAT(int4.warnings,
               Contains(AllOf(HasSubstr("shared experts are int4-group"), HasSubstr(kOption))));
-  const Planned plain = planned_for_sglang(kGlm, SchemeId::kFp8Block, {"role:experts=bf16"});
+  const FusedOutput plain = planned_for_sglang(kGlm, SchemeId::kFp8Block, {"role:experts=bf16"});
   EXPECT_THAT(plain.verdict.options, IsEmpty());
   EXPECT_THAT(plain.shared, ElementsAre(Pair(1, SchemeId::kBf16)));
-  const Planned mixed =
+  const FusedOutput mixed =
       planned_for_sglang(kDeepseek, SchemeId::kFp8Channel, {"role:experts=nvfp4"});
   EXPECT_THAT(mixed.verdict.options, IsEmpty());
   EXPECT_THAT(mixed.shared, ElementsAre(Pair(1, SchemeId::kNvfp4)));
   // NVFP4 of GLM refuses the option.
-  const Planned refused = planned_for_sglang(kGlm, SchemeId::kNvfp4, {"role:experts=int4"});
+  const FusedOutput refused = planned_for_sglang(kGlm, SchemeId::kNvfp4, {"role:experts=int4"});
   EXPECT_TRUE(refused.verdict.loads) << refused.verdict.reason;
   EXPECT_THAT(refused.shared, ElementsAre(Pair(1, SchemeId::kInt4Group)));
 }
 
 TEST(FusedSharedExperts, OfDraftsFollowWhereTheyAreConverted) {
-  const Planned converted =
+  const FusedOutput converted =
       planned_for_sglang(with_mtp_layer(kGlm), SchemeId::kInt4Group, {}, MtpPolicy::kConvert);
   EXPECT_THAT(converted.verdict.options, IsEmpty());
   EXPECT_THAT(converted.shared,
               ElementsAre(Pair(1, SchemeId::kInt4Group), Pair(2, SchemeId::kInt4Group)));
-  const Planned usual = planned_for_sglang(with_mtp_layer(kGlm), SchemeId::kInt4Group, {});
+  const FusedOutput usual = planned_for_sglang(with_mtp_layer(kGlm), SchemeId::kInt4Group, {});
   EXPECT_THAT(usual.verdict.options, IsEmpty());
   EXPECT_THAT(usual.shared, ElementsAre(Pair(1, SchemeId::kInt4Group), Pair(2, SchemeId::kBf16)));
 }
@@ -223,12 +224,13 @@ TEST(FusedSharedExperts, AreLeftWhereNothingIsGained) {
       planned_for_sglang(with_experts(kDeepseek, 64), SchemeId::kFp8Channel, {"role:experts=nvfp4"})
           .shared,
       ElementsAre(Pair(1, SchemeId::kFp8Channel)));
-  EXPECT_THAT(plan_of(kGlm, recipe_of(SchemeId::kInt4Group, {})).shared,
+  EXPECT_THAT(output_of(kGlm, fused_recipe(SchemeId::kInt4Group, {})).shared,
               ElementsAre(Pair(1, SchemeId::kBf16)));
 }
 
 TEST(FusedSharedExperts, StayAsTheUserSays) {
-  const Planned said = planned_for_sglang(kGlm, SchemeId::kInt4Group, {"role:shared-experts=bf16"});
+  const FusedOutput said =
+      planned_for_sglang(kGlm, SchemeId::kInt4Group, {"role:shared-experts=bf16"});
   EXPECT_THAT(said.verdict.options, ElementsAre(kOption));
   EXPECT_THAT(said.shared, ElementsAre(Pair(1, SchemeId::kBf16)));
   expect_error(ErrorCode::kUnsupported, {kOption}, [] {
