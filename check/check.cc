@@ -29,7 +29,6 @@ using formats::Checkpoint;
 using formats::kManifestName;
 using formats::kRecordsName;
 using formats::Manifest;
-using formats::OpenOptions;
 using formats::SourceFile;
 using formats::StoredTensor;
 using formats::TensorRecord;
@@ -49,30 +48,16 @@ void count(const Checkpoint& checkpoint, CheckResult& result) {
   result.dialect = checkpoint.dialect().name;
 }
 
-// Opens what can be opened; every fault on the way becomes a finding. `config` is for a single
-// file.
-std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, OpenOptions options,
-                                             CheckResult& result,
-                                             const std::filesystem::path& config = {}) {
-  ErrorList faults;
-  options.faults = &faults;
-  std::optional<Checkpoint> checkpoint;
-  try {
-    checkpoint.emplace(formats::is_weights_file(path)
-                           ? formats::open_weights_file(path, config, options)
-                           : Checkpoint::open(path, options));
-  } catch (const Error& error) {
-    faults.add(error);
-  }
-  for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
-  if (!checkpoint) return checkpoint;
+// Faults of what was opened as findings, and its counts and remarks.
+void take(const Opened& opened, CheckResult& result) {
+  for (const Error& fault : opened.faults) result.findings.push_back(finding_of(fault));
+  if (!opened.model) return;
   result.has_unread_form =
-      !checkpoint->is_understood() && std::ranges::find(faults.errors(), ErrorCode::kUnsupported,
-                                                        &Error::code) != faults.errors().end();
-  count(*checkpoint, result);
-  for (const std::string& text : checkpoint->remarks())
-    result.findings.push_back(remark(text, path.string()));
-  return checkpoint;
+      !opened.model->is_understood() && std::ranges::find(opened.faults, ErrorCode::kUnsupported,
+                                                          &Error::code) != opened.faults.end();
+  count(*opened.model, result);
+  for (const std::string& text : opened.model->remarks())
+    result.findings.push_back(remark(text, opened.directory.string()));
 }
 
 RuleOptions rule_options(const CheckOptions& options) {
@@ -81,6 +66,10 @@ RuleOptions rule_options(const CheckOptions& options) {
           .most_bytes = options.most_bytes,
           .stop_requested = options.stop_requested,
           .tensor_parallel = options.tensor_parallel};
+}
+
+FindOptions find_options(const CheckOptions& options) {
+  return {.family = options.family, .threads = options.threads};
 }
 
 // A rule often finds a fault that the structure has found: the same code at the same tensor is said
@@ -144,25 +133,22 @@ void check_records(const std::filesystem::path& directory, const Manifest& manif
 }
 
 // A checkpoint, or the directory of one rank.
-CheckResult check_unsliced(const std::filesystem::path& directory,
-                           const std::optional<Manifest>& manifest, const CheckOptions& options,
-                           LinkedHashes& hashes, CheckResult result) {
-  OpenOptions open;
-  open.family = options.family;
-  // A checkpoint that was converted under a given family is read under it again.
-  if (open.family.empty())
-    open.family = formats::family_spec_of(directory, manifest ? manifest->family : "");
-  open.threads = options.threads;
-  const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
-  if (checkpoint && checkpoint->is_understood())
-    add_rule_findings(*checkpoint, rule_options(options), result);
-  if (manifest) admit_allowed(*manifest, result);
-  if (manifest && options.manifest) {
+CheckResult check_unsliced(const Opened& opened, const CheckOptions& options,
+                           LinkedHashes& hashes) {
+  CheckResult result;
+  result.has_manifest = opened.manifest.has_value();
+  take(opened, result);
+  if (opened.model && opened.model->is_understood())
+    add_rule_findings(*opened.model, rule_options(options), result);
+  if (opened.manifest) admit_allowed(*opened.manifest, result);
+  if (opened.manifest && options.manifest) {
     std::optional<StoredWeights> weights;
-    if (checkpoint)
-      weights.emplace(StoredWeights{.stored = checkpoint->stored(), .bytes = checkpoint->bytes()});
-    check_against_manifest(directory, *manifest, weights ? &*weights : nullptr, options, hashes,
-                           result);
+    if (opened.model) {
+      weights.emplace(
+          StoredWeights{.stored = opened.model->stored(), .bytes = opened.model->bytes()});
+    }
+    check_against_manifest(opened.directory, *opened.manifest, weights ? &*weights : nullptr,
+                           options, hashes, result);
   }
   say_once(result.findings);
   return result;
@@ -200,14 +186,15 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
 CheckResult check_alone(const std::filesystem::path& directory, const CheckOptions& options,
                         LinkedHashes& hashes, bool may_be_sliced) {
   require_directory(directory);
-  CheckResult result;
-  // A manifest that cannot be read is a finding.
-  std::optional<Manifest> manifest;
-  collect(result, "", [&] { manifest = formats::read_manifest(directory); });
-  result.has_manifest = manifest.has_value();
-  if (may_be_sliced && manifest && check_sliced(directory, *manifest, options, hashes, result))
-    return result;
-  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+  if (may_be_sliced) {
+    CheckResult result;
+    // A manifest that cannot be read is a finding.
+    std::optional<Manifest> manifest;
+    collect(result, "", [&] { manifest = formats::read_manifest(directory); });
+    result.has_manifest = manifest.has_value();
+    if (manifest && check_sliced(directory, *manifest, options, hashes, result)) return result;
+  }
+  return check_unsliced(open_unsliced(directory, find_options(options)), options, hashes);
 }
 
 }  // namespace
@@ -275,19 +262,20 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
 
   CheckResult result;
   result.has_manifest = true;
-  OpenOptions open;
-  open.family = formats::family_spec_of(converted, manifest->family);
-  open.threads = options.threads;
-  std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
-  if (!checkpoint) return result;
-  if (result.findings.empty()) checkpoint = as_converted(std::move(*checkpoint), records);
+  Opened opened = open_unsliced(
+      source,
+      {.family = formats::family_spec_of(converted, manifest->family), .threads = options.threads});
+  take(opened, result);
+  if (!opened.model) return result;
+  if (result.findings.empty()) opened.model = as_converted(std::move(*opened.model), records);
+  const Checkpoint& checkpoint = *opened.model;
 
-  const auto stored = checkpoint->stored();
+  const auto stored = checkpoint.stored();
   const std::vector<HashedTensor> hashed =
-      hash_stored({.stored = stored, .bytes = checkpoint->bytes()}, options);
+      hash_stored({.stored = stored, .bytes = checkpoint.bytes()}, options);
   std::unordered_map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
-  const std::set<std::string_view> unreadable = unreadable_files(checkpoint->files());
+  const std::set<std::string_view> unreadable = unreadable_files(checkpoint.files());
   for (const TensorRecord& record : records) {
     for (const formats::TensorHash& wanted : record.source) {
       const auto found = by_name.find(wanted.name);
@@ -299,7 +287,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
       }
       const std::size_t i = found->second;
       by_name.erase(found);
-      const std::string& file = checkpoint->files()[stored[i].file].name;
+      const std::string& file = checkpoint.files()[stored[i].file].name;
       if (hashed[i].failure) {
         result.findings.push_back(finding_of(Error(*hashed[i].failure).in_tensor(wanted.name)));
       } else if (!hashed[i].hash) {
@@ -319,7 +307,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   }
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (!by_name.contains(stored[i].name)) continue;
-    result.add(ErrorCode::kMismatch, checkpoint->files()[stored[i].file].name, stored[i].name,
+    result.add(ErrorCode::kMismatch, checkpoint.files()[stored[i].file].name, stored[i].name,
                "was not there when the checkpoint was converted");
   }
   return result;
@@ -355,14 +343,12 @@ void judge_by_own_engine(const Checkpoint& model, const engines::EngineInput& in
   }
 }
 
-void check_joined(const std::filesystem::path& directory, const CheckOptions& options,
-                  const std::filesystem::path& config, CheckResult& result) {
+void check_joined(const Opened& opened, const CheckOptions& options, CheckResult& result) {
   std::set<std::pair<std::string_view, std::string>> told;
   for (const Finding& finding : result.findings) told.emplace(finding.rule, finding.tensor);
   try {
-    const Checkpoint model = shard::open_source(
-        directory,
-        {.open = {.family = options.family, .threads = options.threads}, .config = config});
+    if (!opened.model) throw Error(opened.faults.back());
+    const Checkpoint& model = *opened.model;
     const std::optional<Manifest> manifest = formats::read_manifest(model.directory());
     const formats::Layout* layout =
         formats::find_layout(manifest ? manifest->layout : "deepseek-mp");
@@ -392,30 +378,39 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
   }
 }
 
-CheckResult check_file(const std::filesystem::path& path, const CheckOptions& options,
-                       const std::filesystem::path& config) {
+CheckResult check_file(const Opened& opened, const CheckOptions& options) {
   CheckResult result;
-  const std::optional<Checkpoint> checkpoint = open_with_findings(
-      path, {.family = options.family, .threads = options.threads}, result, config);
+  take(opened, result);
   RuleOptions of_file = rule_options(options);
   of_file.is_folder = false;
-  if (checkpoint && checkpoint->is_understood()) add_rule_findings(*checkpoint, of_file, result);
+  if (opened.model && opened.model->is_understood())
+    add_rule_findings(*opened.model, of_file, result);
   return result;
 }
 
 }  // namespace
 
-CheckResult check_directory(const std::filesystem::path& given, const CheckOptions& options,
-                            const std::filesystem::path& config) {
-  if (formats::is_weights_file(given)) return check_file(given, options, config);
-  const std::filesystem::path directory = formats::checkpoint_directory(given);
-  if (!shard::is_sliced(directory)) return check_checkpoint(directory, options);
+CheckResult check_directory(const Opened& opened, const CheckOptions& options) {
+  const std::filesystem::path& directory = opened.directory;
+  if (formats::is_weights_file(directory)) return check_file(opened, options);
+  require_directory(directory);
+  if (!opened.is_sliced) {
+    LinkedHashes hashes(options.ledger);
+    return check_unsliced(opened, options, hashes);
+  }
   std::error_code failure;
   const bool has_top = std::filesystem::exists(directory / kManifestName, failure);
   CheckResult result =
       has_top ? check_checkpoint(directory, options) : check_gathered(directory, options);
-  check_joined(directory, options, config, result);
+  check_joined(opened, options, result);
   return result;
+}
+
+CheckResult check_directory(const std::filesystem::path& given, const CheckOptions& options,
+                            const std::filesystem::path& config) {
+  FindOptions find = find_options(options);
+  find.config = config;
+  return check_directory(open_found(given, find), options);
 }
 
 }  // namespace ingot::check

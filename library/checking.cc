@@ -86,14 +86,15 @@ bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& 
 Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
   Checked checked;
   checked.engine = &engines::engine_of(options.engine);
-  checked.result = check::check_directory(options.directory,
-                                          {.family = options.family,
-                                           .most_bytes = check::kSmallBytes,
-                                           .manifest = false,
-                                           .threads = threads_of(options.threads),
-                                           .tensor_parallel = options.tensor_parallel,
-                                           .stop_requested = stop_requested},
-                                          options.config);
+  const check::Opened opened = check::open_found(
+      options.directory,
+      {.family = options.family, .threads = threads_of(options.threads), .config = options.config});
+  checked.result = check::check_directory(opened, {.family = options.family,
+                                                   .most_bytes = check::kSmallBytes,
+                                                   .manifest = false,
+                                                   .threads = threads_of(options.threads),
+                                                   .tensor_parallel = options.tensor_parallel,
+                                                   .stop_requested = stop_requested});
   const std::vector<check::Finding> all = std::exchange(checked.result.findings, {});
   checked.result.findings = check::findings_for(checked.engine->engine, all);
   // A fault that keeps it from opening is already a finding.
@@ -104,11 +105,9 @@ Checked check_engine(const CheckOptions& options, const std::function<bool()>& s
                                  .tensor = {},
                                  .reason = {}};
   try {
-    checked.view = engines::engine_view(
-        shard::open_source(
-            options.directory,
-            {.open = {.family = options.family}, .may_be_file = true, .config = options.config}),
-        *checked.engine, {.tensor_parallel = options.tensor_parallel});
+    if (!opened.is_sound()) throw Error(opened.faults.front());
+    checked.view = engines::engine_view(*opened.model, *checked.engine,
+                                        {.tensor_parallel = options.tensor_parallel});
     verdict = checked.view->verdict;
   } catch (const Error& error) {
     if (checked.count(Severity::kError) == 0) throw;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "check/facts/finding.h"
+#include "check/opened.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/saved_width.h"
 #include "formats/experts/expert_views.h"
@@ -50,25 +51,26 @@ ComparedCheckpoint open_with(const VerificationOptions& options,
   }
 }
 
-// A source is seen with its experts as the output has them.
-ComparedCheckpoint open_source_of(const std::filesystem::path& source,
-                                  const std::filesystem::path& output,
+check::Opened find_output(const std::filesystem::path& output, const VerificationOptions& options) {
+  return check::open_found(
+      output,
+      {.family = options.family, .threads = options.threads, .config = options.output_config});
+}
+
+// A source, seen with its experts as the output has them; the levels report faults of that.
+ComparedCheckpoint open_source_of(const std::filesystem::path& source, const check::Opened& output,
                                   const VerificationOptions& options) {
   VerificationOptions of_source = options;
   // An output is read under the family that it was made under.
   if (of_source.family.empty() && formats::family_file_in(source).empty())
-    of_source.family = formats::family_file_in(output);
+    of_source.family = formats::family_file_in(output.directory);
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
   const bool has_experts =
       formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
-  if (!has_experts) return from;
-  formats::ExpertsHeld held;
-  try {
-    held = formats::experts_held(open_with(options, output, options.output_config).model);
-  } catch (const Error&) {
-    return from;  // the levels report the faults of the output
+  if (has_experts && output.is_sound()) {
+    from.model =
+        formats::with_experts_as_in(std::move(from.model), formats::experts_held(*output.model));
   }
-  from.model = formats::with_experts_as_in(std::move(from.model), held);
   return from;
 }
 
@@ -104,19 +106,20 @@ class Verification {
   Verification& operator=(const Verification&) = delete;
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
-    const ComparedCheckpoint from = open_source_of(source, output, options_);
-    const std::optional<ComparedCheckpoint> to = measure(from, output);
+    check::Opened opened = find_output(output, options_);
+    const ComparedCheckpoint from = open_source_of(source, opened, options_);
+    const std::optional<ComparedCheckpoint> to = measure(from, output, std::move(opened));
     judge_report(to ? wanted_of(to->manifest).search : "");
     return std::move(report_);
   }
 
   // Without gates. `side`: the name of the output in progress and errors.
   Report unjudged(const ComparedCheckpoint& from, const std::filesystem::path& output,
-                  std::string side, SourceInputs& inputs) {
+                  check::Opened opened, std::string side, SourceInputs& inputs) {
     keeps_faults_ = false;
     side_ = std::move(side);
     inputs_ = &inputs;
-    measure(from, output);
+    measure(from, output, std::move(opened));
     return std::move(report_);
   }
 
@@ -136,8 +139,8 @@ class Verification {
  private:
   // Runs the levels; the output stays open for its judgement.
   std::optional<ComparedCheckpoint> measure(const ComparedCheckpoint& from,
-                                            const std::filesystem::path& given) {
-    const std::filesystem::path output = formats::checkpoint_directory(given);
+                                            const std::filesystem::path& given,
+                                            check::Opened output) {
     report_.levels = options_.levels;
     note_remarks(from);
     report_.source = checkpoint_facts(from);
@@ -155,7 +158,7 @@ class Verification {
       measure_proposal(from.model);
     }
     std::optional<ComparedCheckpoint> to;
-    attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
+    attempt("the output", [&] { to.emplace(compared(std::move(output))); });
     report_.was_read = to.has_value();
     if (to) {
       take_facts(*to);
@@ -185,6 +188,15 @@ class Verification {
   [[nodiscard]] ComparedCheckpoint open(const std::filesystem::path& directory,
                                         const std::filesystem::path& config) const {
     return open_with(options_, directory, config);
+  }
+
+  // Opens an output of which something is wrong again, for its first error.
+  [[nodiscard]] ComparedCheckpoint compared(check::Opened output) const {
+    const bool takes_config = output.is_sliced || options_.output_config.empty();
+    if (!output.is_sound() || !takes_config) return open(output.directory, options_.output_config);
+    return {.directory = std::move(output.directory),
+            .model = std::move(*output.model),
+            .manifest = std::move(output.manifest)};
   }
 
   static Error no_tokenizer(const formats::Checkpoint& model) {
@@ -424,10 +436,12 @@ Comparison compare_outputs(const ComparedDirectories& directories,
     of_side.output_name.clear();
     of_side.output_config = config;
     of_side.source_config = has_reference ? directories.reference_config : directories.a_config;
+    check::Opened opened = find_output(output, of_side);
     const ComparedCheckpoint from =
-        open_source_of(has_reference ? directories.reference : directories.a, output, of_side);
+        open_source_of(has_reference ? directories.reference : directories.a, opened, of_side);
     if (!has_reference) of_side.source_profile = options.output_profile;
-    Report report = Verification(of_side).unjudged(from, output, std::move(side), inputs);
+    Report report =
+        Verification(of_side).unjudged(from, output, std::move(opened), std::move(side), inputs);
     report.is_difference = !has_reference;
     return report;
   };

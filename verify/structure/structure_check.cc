@@ -197,13 +197,14 @@ std::optional<Manifest> manifest_of(const fs::path& directory) {
 
 class StructureCheck {
  public:
-  StructureCheck(const ComparedCheckpoint& source, const fs::path& output,
+  StructureCheck(const ComparedCheckpoint& source, const check::Opened& output,
                  const StructureOptions& options)
       : source_(source),
-        output_(output),
+        opened_(output),
+        output_(output.directory),
         options_(options),
         may_untie_head_(formats::tied_head(source.model).has_value()),
-        found_(output) {}
+        found_(output.directory) {}
 
   StructureReport run() {
     own_checks();
@@ -239,13 +240,12 @@ class StructureCheck {
 
   // The faults that show in the output without its source: as `ingot check`.
   void own_checks() {
-    check::CheckResult checked = check::check_directory(output_,
-                                                        {.family = options_.family,
-                                                         .hashes = options_.hashes,
-                                                         .threads = options_.threads,
-                                                         .ledger = options_.ledger,
-                                                         .stop_requested = options_.stop_requested},
-                                                        options_.config);
+    check::CheckResult checked =
+        check::check_directory(opened_, {.family = options_.family,
+                                         .hashes = options_.hashes,
+                                         .threads = options_.threads,
+                                         .ledger = options_.ledger,
+                                         .stop_requested = options_.stop_requested});
     report_.hashed = checked.n_hashed;
     report_.has_manifest = checked.has_manifest;
     const formats::ConfigMeaning source(source_.model.config().raw);
@@ -290,7 +290,8 @@ class StructureCheck {
     const fs::path given = options_.config;
     const fs::path path = given.empty() ? directory.path / formats::kConfigName : given;
     const std::string file = directory.label + std::string(formats::kConfigName);
-    std::optional<Json> config = read_config(path, file);
+    const bool is_read = !opened_.is_sliced && opened_.is_sound() && given.empty();
+    std::optional<Json> config = is_read ? opened_.model->config().raw : read_config(path, file);
     if (!config) return;
     const bool is_rank = manifest && manifest->slicing && manifest->slicing->rank;
     const Json whole = is_rank ? *manifest->slicing->rank->whole_config : Json();
@@ -333,33 +334,38 @@ class StructureCheck {
   }
 
   void tensors(const std::optional<Manifest>& manifest) {
-    ErrorList faults;
-    formats::OpenOptions open{.family = family_of(options_.family, output_, manifest),
-                              .threads = options_.threads};
-    // Only undamaged slices are joined.
-    if (!shard::is_sliced(output_)) open.faults = &faults;
+    if (!opened_.is_sliced) {
+      // Its faults are findings already.
+      if (opened_.model) compare(*opened_.model, manifest);
+      return;
+    }
     std::optional<Checkpoint> model;
     try {
-      model.emplace(shard::open_source(output_, {.open = open,
-                                                 .compare_replicas = true,
-                                                 .may_be_file = true,
-                                                 .config = options_.config}));
+      model.emplace(shard::open_source(
+          output_, {.open = {.family = family_of(options_.family, output_, manifest),
+                             .threads = options_.threads},
+                    .compare_replicas = true,
+                    .config = options_.config}));
     } catch (const Error& error) {
       found_.add(check::finding_of(error));
     }
-    for (const Error& fault : faults.errors()) found_.add(check::finding_of(fault));
-    if (!model || !model->is_understood() || is_one_rank_of(*model)) return;
-    report_.tensors = compare_tensors(source_.model, *model, manifest, found_);
+    if (model) compare(*model, manifest);
+  }
+
+  void compare(const Checkpoint& model, const std::optional<Manifest>& manifest) {
+    if (!model.is_understood() || is_one_rank_of(model)) return;
+    report_.tensors = compare_tensors(source_.model, model, manifest, found_);
     if (!options_.activation_scales.empty()) {
-      report_.input_scales = compare_input_scales(*model, options_.activation_scales, found_);
+      report_.input_scales = compare_input_scales(model, options_.activation_scales, found_);
     }
-    compare_activations(source_.model, *model, wanted_of(manifest), found_);
+    compare_activations(source_.model, model, wanted_of(manifest), found_);
     for (const auto& [file, config] : configs_)
-      compare_number_formats(source_.model, *model, {.config = config, .file = file}, found_);
-    compare_replicas(*model, options_.threads, options_.stop_requested, found_);
+      compare_number_formats(source_.model, model, {.config = config, .file = file}, found_);
+    compare_replicas(model, options_.threads, options_.stop_requested, found_);
   }
 
   const ComparedCheckpoint& source_;
+  const check::Opened& opened_;
   const fs::path& output_;
   const StructureOptions& options_;
   bool may_untie_head_;
@@ -412,9 +418,18 @@ std::uint64_t StructureReport::warnings() const {
   return check::count_findings(findings, Severity::kWarning);
 }
 
-StructureReport check_structure(const ComparedCheckpoint& source, const fs::path& output,
+StructureReport check_structure(const ComparedCheckpoint& source, const check::Opened& output,
                                 const StructureOptions& options) {
   return StructureCheck(source, output, options).run();
+}
+
+StructureReport check_structure(const ComparedCheckpoint& source, const fs::path& output,
+                                const StructureOptions& options) {
+  return check_structure(
+      source,
+      check::open_found(
+          output, {.family = options.family, .threads = options.threads, .config = options.config}),
+      options);
 }
 
 }  // namespace ingot::verify

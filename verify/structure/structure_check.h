@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "check/opened.h"
 #include "check/rules/loader_rules.h"
 #include "check/stored_hashes.h"
 #include "verify/structure/compared_checkpoint.h"
@@ -46,6 +47,9 @@ struct StructureReport {
 /// hashes hold; loaders accept it. Reads no weights but for hashes and replicas. An output of which
 /// opening fails gives findings as well, as far as its faults can be told apart; only a directory
 /// that cannot be read at all throws.
+StructureReport check_structure(const ComparedCheckpoint& source, const check::Opened& output,
+                                const StructureOptions& options);
+/// The same of an output that is not open yet.
 StructureReport check_structure(const ComparedCheckpoint& source,
                                 const std::filesystem::path& output,
                                 const StructureOptions& options);
