@@ -221,6 +221,30 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
                             formats::scheme_facts(other->scheme).name));
 }
 
+/// Judges the class of a model without a head of tokens.
+void judge_pooling_class(const formats::ModelConfig& config, EngineVerdict& verdict) {
+  const EngineRow& engine = *verdict.engine;
+  const formats::ModelHead head = head_of(config);
+  if (!verdict.loads || head == formats::ModelHead::kTokens || engine.pooling_classes.empty() ||
+      std::ranges::find(engine.pooling_classes, config.architecture) !=
+          engine.pooling_classes.end())
+    return;
+  if (head == formats::ModelHead::kNone) {
+    verdict.options.emplace_back(engine.pooling_option);
+    verdict.evidence = Evidence::kNotTried;
+    verdict.notes.push_back(fmt::format(
+        "it has no class {}: it takes transformers' model, for embeddings", config.architecture));
+    return;
+  }
+  // transformers has no class for rewards, so nothing is taken for it.
+  verdict.is_silent = config.architecture.find("Reward") == std::string::npos;
+  verdict.loads = false;
+  verdict.reason = fmt::format(
+      "it has no class {}, and transformers' model, which it takes for one that it lacks, has no "
+      "head of classes",
+      config.architecture);
+}
+
 }  // namespace
 
 std::string_view failure_text(const EngineVerdict& verdict) {
@@ -279,6 +303,7 @@ std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const E
   const std::vector<EngineWeight> kinds = kinds_of(checkpoint, input, serving);
   for (const EngineRow* engine : engines) {
     verdicts.push_back(verdict_of(*engine, checkpoint.dialect(), checkpoint.family().name, kinds));
+    judge_pooling_class(checkpoint.config(), verdicts.back());
   }
   return verdicts;
 }

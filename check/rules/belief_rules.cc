@@ -70,7 +70,7 @@ void silent_module(const RuleInput& input) {
   // The rule fp8.weight-quantized is about those that a release quantizes.
   const auto is_plain = [](const LinearModule& module) {
     const TensorRule* rule = module.tensor->rule;
-    return rule != nullptr && !rule->fp8_by_default && !module.is_quantized;
+    return rule != nullptr && !rule->fp8_by_default && !module.is_quantized && !module.is_nameless;
   };
   for_each_misread(
       input, Engine::kVllm, is_plain, [&](const LinearModule& module, const Belief& belief) {

@@ -12,6 +12,7 @@ constexpr std::string_view kExperts = ".experts.";
 
 /// With an engine's own names for layers for multi-token prediction, or those that are stored.
 std::string_view name_of(const LinearModule& layer, Engine engine, bool has_draft_names) {
+  if (layer.is_nameless && is_vllm(engine)) return {};
   const bool is_as_stored = layer.built_name.empty() || engine == Engine::kTransformers;
   const std::string& name = is_as_stored ? layer.name : layer.built_name;
   if (!has_draft_names) return name;

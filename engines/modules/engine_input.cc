@@ -38,6 +38,11 @@ std::string built_name(const LinearModule& module, const formats::ModelConfig& c
                                                      : std::string();
 }
 
+bool has_nameless_head(const formats::ModelConfig& config) {
+  return config.architecture == "Qwen2ForRewardModel" ||
+         config.architecture == "Qwen2ForProcessRewardModel";
+}
+
 std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   const formats::ModelConfig& config = checkpoint.config();
   const bool has_block = checkpoint.family().name.starts_with("step3p");
@@ -55,6 +60,10 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
     if (tensor.name.ends_with(kWeight)) module.name.resize(tensor.name.size() - kWeight.size());
     module.tensor = &tensor;
     module.built_name = built_name(module, config);
+    const std::string of_text = formats::text_model_name(tensor.name, config.text);
+    module.is_class_head =
+        tensor.rule != nullptr && tensor.rule == formats::class_head_rule(of_text, config);
+    module.is_nameless = module.is_class_head && has_nameless_head(config);
     formats::MtpNames names = formats::mtp_names(module.name, config.num_hidden_layers);
     if (has_block && names.head.empty()) names.head = std::move(names.block);
     module.mtp_name = std::move(names.head);

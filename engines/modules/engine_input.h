@@ -30,6 +30,9 @@ struct LinearModule {
   /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
   /// head, eh_proj) they build plain.
   bool is_quantizable = false;
+  bool is_class_head = false;  ///< of classes or rewards: formats::class_head_rule()
+  /// vLLM builds it with an empty name, by which no list has it (models/qwen2_rm.py:53).
+  bool is_nameless = false;
   /// Its name in engines, where that is another: in the class around a model that was saved without
   /// one, or of a tower that transformers has below `model.`; else empty.
   std::string built_name;

@@ -101,6 +101,8 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& fact
 // models/deepseek_v2.py:967.
 Belief ConfigReader::belief(std::size_t layer) const {
   Belief belief = own_belief(layer);
+  if (facts_.modules[layer].is_nameless && is_vllm(engine_) && belief.scheme != kPlain)
+    belief.because += ", since it has no name there that a list could have";
   const Role role = role_of(*facts_.modules[layer].tensor);
   const bool is_of_shared = role == Role::kSharedGate || role == Role::kSharedUp;
   if (!is_sglang() || !is_of_shared || !built_.is_latent() || !belief.scheme.starts_with("fp8"))
@@ -128,6 +130,8 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const bool is_router = role == Role::kRouter || role == Role::kSharedRouter;
   if (is_sglang() && is_router) return plain("always plain");
   if (is_sglang() && facts_.groups && role == Role::kEmbedding) return plain("always plain");
+  // So it does every head of classes: models/qwen3_classification.py:136 and others.
+  if (is_sglang() && module.is_class_head) return plain("always plain");
   const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
   if (!module.is_quantizable && !may_be_named) return plain("always plain");
   if (facts_.groups) return grouped_[built_.module_of(layer)];

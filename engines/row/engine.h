@@ -132,6 +132,10 @@ struct EngineRow {
   std::string_view code_option;   ///< that lets it run Python code of the checkpoint; empty: none
   /// With which it starts without a tokenizer, and takes and gives ids; empty: it needs one.
   std::string_view ids_option;
+  /// Classes without a head of tokens (formats::head_of) that it has; empty: it is not known.
+  std::span<const std::string_view> pooling_classes = {};
+  /// Option with which it takes any other model without a head, as one of embeddings.
+  std::string_view pooling_option = {};
   /// Those of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;

@@ -185,6 +185,37 @@ constexpr std::array kFamilies = {
     EngineFamily{"qwen3_moe", kOnGpu, kSglangsEight},
 };
 
+// Its models/registry.py, of EntryClass; Gemma3TextModel is EmbeddingGemma
+// (configs/model_config.py:2348). For any other it takes transformers' model, which ignores
+// `score.` and `classifier.` (models/transformers.py:589), as one that generates unless
+// --is-embedding is given.
+constexpr std::array<std::string_view, 26> kPoolingClasses = {"BertForSequenceClassification",
+                                                              "BertModel",
+                                                              "CLIPModel",
+                                                              "ChatGLMModel",
+                                                              "Contriever",
+                                                              "EmbeddingGemma2Model",
+                                                              "EmbeddingGemmaModel",
+                                                              "Gemma2ForSequenceClassification",
+                                                              "Gemma3TextModel",
+                                                              "InternLM2ForRewardModel",
+                                                              "InternVLChatModel",
+                                                              "Lfm2BidirectionalModel",
+                                                              "LlamaEmbeddingModel",
+                                                              "LlamaForClassification",
+                                                              "LlamaForSequenceClassification",
+                                                              "MiDashengLMModel",
+                                                              "MistralModel",
+                                                              "NanbeigeForSequenceClassification",
+                                                              "POINTSV15ChatModel",
+                                                              "Qwen2ForRewardModel",
+                                                              "Qwen2ForSequenceClassification",
+                                                              "Qwen3ForRewardModel",
+                                                              "Qwen3ForSequenceClassification",
+                                                              "Qwen3Model",
+                                                              "XLMRobertaForSequenceClassification",
+                                                              "XLMRobertaModel"};
+
 }  // namespace
 
 const EngineRow kSglangRow = {
@@ -197,6 +228,8 @@ const EngineRow kSglangRow = {
     .ranks_option = "--tp",
     .code_option = "--trust-remote-code",
     .ids_option = "--skip-tokenizer-init",
+    .pooling_classes = kPoolingClasses,
+    .pooling_option = "--is-embedding",
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,

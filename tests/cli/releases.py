@@ -227,6 +227,27 @@ def knows_heads_by_architecture(work):
     assert "lm_head" in ingot("check", write(work / "headless", config("qwen3", "Qwen3ForCausalLM"), tensors), expect=2)
 
 
+def knows_the_classes_that_engines_have(work):
+    tensors = qwen3(head=False)
+    for architecture, is_there in (("Qwen3ForSequenceClassification", True), ("Qwen3ForTokenClassification", False)):
+        source = write(work / architecture, config("qwen3", architecture), tensors | {"score.weight": plain(2, HIDDEN)})
+        ingot("check", source, "--engine", "vllm")
+        said = ingot("check", source, "--engine", "sglang", expect=0 if is_there else 1)
+        assert is_there or "no class Qwen3ForTokenClassification" in said, said
+    bare = write(work / "bare", config("qwen2", "Qwen2Model"), tensors)
+    assert "--is-embedding" in ingot("check", bare, "--engine", "sglang", "--family", "qwen3")
+    # vLLM builds both layers of this head with an empty name, SGLang plain.
+    rewards = tensors | {f"score.{i}.weight": plain(n, HIDDEN) for i, n in ((0, HIDDEN), (2, 1))}
+    source = write(work / "rewards", config("qwen3", "Qwen2ForRewardModel"), rewards)
+    ingot("check", source, "--engine", "vllm", "--family", "qwen3")
+    for dialect in ("compressed-tensors", "deepseek"):
+        out = work / dialect
+        convert(source, out, "--to", "fp8", "--dialect", dialect, "--family", "qwen3")
+        said = ingot("check", out, "--engine", "vllm", "--family", "qwen3", expect=1)
+        assert "no name" in said and "score.0" in said, said
+        ingot("check", out, "--engine", "sglang", "--family", "qwen3")
+
+
 def reads_models_saved_without_their_class(work):
     for tie in (True, False):
         said = config("qwen3", "Qwen3Model" if not tie else "Qwen3ForCausalLM", tie_word_embeddings=tie)
