@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "formats/base/words.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/roles.h"
 #include "formats/family/text_names.h"
@@ -218,6 +220,21 @@ class UnevenLayers {
   std::map<std::uint64_t, Own> grammars_;           // by number of experts
 };
 
+/// The name that an alias makes of a name; nullopt of those that do not begin with it, or are it.
+std::optional<std::string> name_under(const NameAlias& alias, const std::string& name) {
+  std::string stored = alias.stored, meant = alias.meant;
+  if (const std::size_t at = stored.find(kLayerMark); at != std::string::npos) {
+    if (!name.starts_with(std::string_view(stored).substr(0, at))) return std::nullopt;
+    const std::string layer = name.substr(at, name.find('.', at) - at);
+    if (!number_from(layer)) return std::nullopt;
+    stored.replace(at, kLayerMark.size(), layer);
+    meant.replace(meant.find(kLayerMark), kLayerMark.size(), layer);
+  }
+  if (!stored.ends_with('.')) return name == stored ? std::optional(meant) : std::nullopt;
+  if (!name.starts_with(stored) || name.starts_with(meant)) return std::nullopt;
+  return meant + name.substr(stored.size());
+}
+
 }  // namespace
 
 Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config) {
@@ -315,10 +332,7 @@ std::vector<std::string> rename_aliases(const Family& family, std::vector<Stored
                                         std::vector<std::string>& lost) {
   std::vector<std::string> remarks;
   for (const NameAlias& alias : aliases_of(family)) {
-    const auto meant = [&](const std::string& name) -> std::optional<std::string> {
-      if (!name.starts_with(alias.stored) || name.starts_with(alias.meant)) return std::nullopt;
-      return alias.meant + name.substr(alias.stored.size());
-    };
+    const auto meant = [&](const std::string& name) { return name_under(alias, name); };
     std::vector<std::pair<StoredTensor*, std::string>> renamed;
     const StoredNames names(stored);
     for (StoredTensor& tensor : stored) {

@@ -191,11 +191,13 @@ class Table final : public FamilyTable {
   void read_aliases(const Yaml& aliases) {
     for (const auto& [key, line, value] : aliases.members("aliases")) {
       const std::string& meant = value.text(key);
-      if (!key.ends_with('.') || !meant.ends_with('.') || meant == key)
+      if (key.ends_with('.') != meant.ends_with('.') || meant == key || meant.empty())
         value.refuse(
-            fmt::format("aliases are two beginnings of names that end with a dot, '{}' "
-                        "and '{}' are none",
+            fmt::format("aliases are two names, or two beginnings of names that both end with a "
+                        "dot, '{}' and '{}' are none",
                         key, meant));
+      if (key.find(kLayerMark) != std::string::npos && meant.find(kLayerMark) == std::string::npos)
+        value.refuse(fmt::format("'{}' has {}, and '{}' has none", key, kLayerMark, meant));
       if (key.size() > kMaxName || meant.size() > kMaxName || aliases_.size() == kMaxAliases)
         value.refuse(
             fmt::format("there are more than {} aliases, or one is longer than {} "

@@ -9,7 +9,8 @@
 
 namespace ingot::formats {
 
-/// How names begin in some releases, and how the family's do, as engines read them.
+/// A name of some releases, and that of the family, as engines read it; or, with a dot at the end,
+/// how names begin. `{layer}` is any number, the same in both.
 struct NameAlias {
   std::string stored, meant;
 };

@@ -44,9 +44,15 @@ std::filesystem::path copy_renamed(const std::string& name, const std::filesyste
       result[is_meant(tensor) ? after + tensor.substr(before.size()) : tensor] = entry;
     return result;
   };
-  Json index = formats::read_json_file(to / "model.safetensors.index.json", 1 << 20);
+  const std::filesystem::path index_path = to / "model.safetensors.index.json";
+  const bool has_index = exists(index_path);
+  Json index = has_index ? formats::read_json_file(index_path, 1 << 20) : Json();
   std::set<std::string> files;
-  for (const auto& [tensor, file] : index.at("weight_map").items()) files.insert(file);
+  if (has_index) {
+    for (const auto& [tensor, file] : index.at("weight_map").items()) files.insert(file);
+  } else {
+    files.insert("model.safetensors");
+  }
   for (const std::string& file : files) {
     const std::filesystem::path path = to / file;
     std::ifstream in(path, std::ios::binary);
@@ -60,8 +66,10 @@ std::filesystem::path copy_renamed(const std::string& name, const std::filesyste
     std::memcpy(head.data(), &length, sizeof length);
     std::ofstream(path, std::ios::binary) << head << header << data;
   }
-  index["weight_map"] = renamed(index.at("weight_map"));
-  std::ofstream(to / "model.safetensors.index.json") << index.dump();
+  if (has_index) {
+    index["weight_map"] = renamed(index.at("weight_map"));
+    std::ofstream(index_path) << index.dump();
+  }
   return to;
 }
 
@@ -89,6 +97,30 @@ TEST(NamePrefixes, AnAllowanceForMappedNamesIsIdle) {
   conversion.recipe.allow.add(std::string("unknown-tensor=") + kReleasedLayers + "*");
   ingot::testing::expect_error(ErrorCode::kInvalidArgument, {"--allow unknown-tensor"},
                                [&] { conversion.run(); });
+}
+
+// transformers 5 renames some names back to others than those of the release.
+TEST(NamePrefixes, ThoseThatTransformersSavesMeanTheReleases) {
+  struct Saved {
+    const char *fixture, *released, *saved;
+  };
+  for (const Saved& row :
+       {Saved{"../forward/kimi_linear/checkpoint", "model.layers.0.mlp.",
+              "model.layers.0.block_sparse_moe."},
+        Saved{"deepseek_v4", "layers.", "model.layers."},
+        Saved{"deepseek_v4", "layers.1.attn.kv_norm.", "model.layers.1.attn.norm."},
+        Saved{"deepseek_v4", "hc_head_fn", "model.hc_head.hc_fn"},
+        Saved{"deepseek_v4", "embed.", "model.embed_tokens."}}) {
+    SCOPED_TRACE(row.saved);
+    const TempDir directory;
+    const auto in = copy_renamed(row.fixture, directory / "in", row.released, row.saved);
+    const formats::Checkpoint read = open(in), usual = open(fixture(row.fixture));
+    EXPECT_FALSE(read.remarks().empty());
+    std::set<std::string> names, usual_names;
+    for (const auto& tensor : read.tensors()) names.insert(tensor.name);
+    for (const auto& tensor : usual.tensors()) usual_names.insert(tensor.name);
+    EXPECT_EQ(names, usual_names);
+  }
 }
 
 TEST(NamePrefixes, BesideTheUsualOnesAreOneCause) {
