@@ -33,7 +33,7 @@ struct EngineSupport {
   std::optional<SchemeId> scheme;           ///< nullopt: any
   std::optional<Activations> activations;   ///< nullopt: of any kind, and of plain schemes
   Evidence evidence = Evidence::kNotTried;  ///< how it is known that the engine reads them
-  /// By which it refuses them, or wants an option; null: by none.
+  /// Limit by which it refuses them, or wants an option; null: none.
   const EngineLimit* limit = nullptr;
   std::string_view source = {};  ///< EngineLoad::source
 };
@@ -54,7 +54,7 @@ class EngineLimitsMet {
     const EngineRow* engine = nullptr;
     const EngineLimit* limit = nullptr;
     std::string first;  ///< name of a weight
-    SchemeId scheme{};  ///< of that weight
+    SchemeId scheme{};  ///< scheme of that weight
     std::size_t count = 0;
   };
   [[nodiscard]] std::span<const Met> met() const { return met_; }

@@ -13,7 +13,7 @@ std::string shell_word(const std::string& text);
 /// A checkpoint that is to be served.
 struct Served {
   std::string directory;
-  std::uint64_t n_bytes = 0;  ///< of the weights
+  std::uint64_t n_bytes = 0;  ///< size of the weights
   bool brings_code = false;   ///< own_classes() has some
 };
 

@@ -80,7 +80,7 @@ class FusedShared {
         routed_.try_emplace(*tensor.layer, form_of(tensor));
     }
   }
-  /// Whether it is one that is stored otherwise than those of its layer.
+  /// Answers whether it is one that is stored otherwise than those of its layer.
   [[nodiscard]] FusedOtherwise find(const LogicalTensor& tensor) const {
     if (routed_.empty() || !tensor.layer || tensor.rule == nullptr ||
         !formats::kSharedExpertRoles.has(tensor.rule->role))
@@ -108,7 +108,7 @@ class FusedShared {
 
   const EngineInput& input_;
   std::uint64_t n_layers_ = 0;
-  std::map<std::uint64_t, Form> routed_;  // by layer
+  std::map<std::uint64_t, Form> routed_;  // forms by layer
 };
 
 // One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
@@ -167,7 +167,7 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
       kinds, [](const EngineWeight& weight) { return is_quantized(weight.scheme); });
   for (const EngineWeight& weight : kinds) {
     const EngineLimit* limit = limit_of(engine, dialect, weight);
-    // It is here because of another engine.
+    // Another engine is why it is here.
     if (limit == nullptr && has_quantized && !is_quantized(weight.scheme)) continue;
     const EngineLoad* load = engine.find_load(dialect, weight.scheme, weight.activations);
     const bool is_refused = limit != nullptr && limit->is_refusal();

@@ -15,7 +15,7 @@ namespace ingot::engines {
 /// How a checkpoint is served, and what its headers and JSON do not tell.
 struct Serving {
   std::uint64_t tensor_parallel = 1;     ///< ranks that cut every weight
-  bool has_power_of_two_scales = false;  ///< of every kFp8Block tensor
+  bool has_power_of_two_scales = false;  ///< scales of every kFp8Block tensor
 };
 
 /// The weights of a checkpoint as engines see them: quantized ones, and plain ones that a limit is
@@ -25,7 +25,7 @@ struct Serving {
 std::vector<EngineWeight> engine_weights(const formats::Checkpoint& checkpoint,
                                          const EngineInput& input, const Serving& serving);
 
-/// Whether an engine loads every weight of a checkpoint in its scheme and dialect.
+/// Answer whether an engine loads every weight of a checkpoint in its scheme and dialect.
 struct EngineVerdict {
   const EngineRow* engine = nullptr;
   bool loads = false;
@@ -33,10 +33,10 @@ struct EngineVerdict {
   bool is_silent = false;  ///< no error tells that it does not load it: it computes garbage
   /// How that is known: the weakest of all weights, and of what is known of their family.
   Evidence evidence = Evidence::kOnGpu;
-  std::vector<std::string> options;  ///< that it must be started with
+  std::vector<std::string> options;  ///< options that it must be started with
   /// The first weight that it does not load, and why; empty when it loads all.
   std::string tensor, reason;
-  /// Its treatment of the weights that it loads, a sentence each.
+  /// Notes on its treatment of the weights that it loads, a sentence each.
   std::vector<std::string> notes;
 };
 /// "does not load it", or what it does in silence.

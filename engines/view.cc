@@ -37,13 +37,13 @@ NumberedName split_numbers(std::string_view name) {
 }
 
 using Numbers = std::vector<std::uint64_t>;
-using Ranges = std::vector<std::set<std::uint64_t>>;  // by place in the name
+using Ranges = std::vector<std::set<std::uint64_t>>;  // numbers by place in the name
 
 /// Modules that differ only by numbers.
 struct Kind {
   BelievedModules row;
   std::vector<std::string> words;
-  std::vector<Numbers> numbers;  // of each
+  std::vector<Numbers> numbers;  // numbers of each
 };
 
 /// Ranges whose products are these numbers, each once: all layers with the same experts are one.

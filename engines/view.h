@@ -13,12 +13,12 @@ namespace ingot::engines {
 
 /// Linear layers of one kind of which an engine believes the same.
 struct BelievedModules {
-  std::string name;  ///< with the numbers that occur: `model.layers.{1-4,6}.mlp.gate`
+  std::string name;  ///< name with the numbers that occur: `model.layers.{1-4,6}.mlp.gate`
   std::uint64_t count = 0;
   std::string stored;    ///< scheme, or `plain`
-  std::string believed;  ///< the same, by what the engine reads
+  std::string believed;  ///< scheme that the engine reads
   std::string because;   ///< `ignore`, `config_groups.group_0`, ...
-  std::string joined;    ///< the module that it builds of this and others; empty: none
+  std::string joined;    ///< module that it builds of this and others; empty: none
   [[nodiscard]] bool agrees() const { return stored == believed; }
 };
 

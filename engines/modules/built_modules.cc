@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::string_view kExperts = ".experts.";
 
-/// With an engine's own names for layers for multi-token prediction, or those that are stored.
+/// Returns a layer's name: an engine's own for layers for multi-token prediction, or the stored
+/// one.
 std::string_view name_of(const LinearModule& layer, Engine engine, bool has_draft_names) {
   if (layer.is_nameless && is_vllm(engine)) return {};
   const bool is_as_stored = layer.built_name.empty() || engine == Engine::kTransformers;

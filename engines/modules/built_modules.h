@@ -30,7 +30,7 @@ std::string_view joined_name(const LogicalTensor& tensor, Engine engine);
 struct BuiltModule {
   enum class Kind : std::uint8_t { kLinear, kExperts, kHead };
   Kind kind = Kind::kLinear;  ///< kHead: of a vocabulary, which no target by class takes in
-  std::string name;           ///< as the engine calls it: `model.layers.0.self_attn.qkv_proj`
+  std::string name;           ///< name in the engine: `model.layers.0.self_attn.qkv_proj`
   /// Names of the layers that it is made of, the first first; of experts those of the first expert,
   /// which speak for all (vLLM's compressed_tensors_moe.py:57, SGLang's get_moe_scheme).
   std::vector<std::string> members;
@@ -47,7 +47,7 @@ class BuiltModules {
   [[nodiscard]] std::span<const BuiltModule> modules() const { return modules_; }
   /// The number of the module that has the layer with this number.
   [[nodiscard]] std::size_t module_of(std::size_t layer) const { return module_of_[layer]; }
-  /// Whether the family joins q_a and kv_a, as DeepSeek's does.
+  /// True if the family joins q_a and kv_a, as DeepSeek's does.
   [[nodiscard]] bool is_latent() const { return is_latent_; }
 
  private:

@@ -30,10 +30,10 @@ struct LinearModule {
   /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
   /// head, eh_proj) they build plain.
   bool is_quantizable = false;
-  bool is_class_head = false;  ///< of classes or rewards: formats::class_head_rule()
+  bool is_class_head = false;  ///< head of classes or rewards: formats::class_head_rule()
   /// vLLM builds it with an empty name, by which no list has it (models/qwen2_rm.py:53).
   bool is_nameless = false;
-  /// Its name in engines, where that is another: in the class around a model that was saved without
+  /// Name in engines, where that is another: in the class around a model that was saved without
   /// one, or of a tower that transformers has below `model.`; else empty.
   std::string built_name;
   /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
@@ -48,12 +48,12 @@ struct EngineInput {
 
   /// `quantization_config` of config.json, or null when there is none or it is no object.
   const Json* quantization;
-  /// It is called `compression_config`.
+  /// True if it is called `compression_config`.
   bool has_older_key = false;
-  std::vector<std::string> group_faults;  ///< what `groups` could not read
+  std::vector<std::string> group_faults;  ///< parts that `groups` could not read
   /// The groups of compressed-tensors, where there is a quantization_config.
   std::optional<formats::ConfigGroups> groups;
-  /// Of quantized weights; nullopt where the lists of the config cannot be read.
+  /// Activations of quantized weights; nullopt where the lists of the config cannot be read.
   std::optional<formats::SourceActivations> activations;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear
   /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks

@@ -31,11 +31,11 @@ constexpr FusedLayers kInDraft = {.in_model = false, .in_draft = true};
 constexpr FusedLayers kInBoth = {.in_model = true, .in_draft = true};
 
 struct FusingClass {
-  std::string_view architecture;  ///< the first of config.json
+  std::string_view architecture;  ///< first one of config.json
   FusedLayers layers;
   std::uint64_t n_routed = 0;  ///< 0: any number
   Spared spared = Spared::kNone;
-  bool has_equal_widths = false;  ///< those of shared and routed experts have to be equal
+  bool has_equal_widths = false;  ///< widths of shared and routed experts have to be equal
 };
 
 // models/deepseek_v2.py:3325, deepseek_common/utils.py:146, glm4_moe.py:1012, glm4_moe_lite.py:732,
@@ -71,7 +71,7 @@ const FusingClass* find_fusing_class(const ModelConfig& config) {
   return has_one ? row : nullptr;
 }
 
-/// Whether a list of ModelOpt's NVFP4 has an entry with the words of a shared expert: its gate is
+/// True if a list of ModelOpt's NVFP4 has an entry with the words of a shared expert: its gate is
 /// apart (modelopt_quant.py:1552).
 bool lists_shared_experts(const Checkpoint& checkpoint, const EngineInput& input) {
   const auto lists = [](const Json& body) {

@@ -14,9 +14,9 @@ struct FusedLayers {
   bool in_draft = false;  ///< MTP layers, which are a draft model of a class of its own
 };
 
-/// By class and numbers only: the most that any quantization config leaves.
+/// Layers by class and numbers only: the most that any quantization config leaves.
 FusedLayers fusible_layers(const formats::ModelConfig& config);
-/// By these and the quantization config.
+/// Layers by these and the quantization config.
 FusedLayers fused_layers(const Checkpoint& checkpoint, const EngineInput& input);
 
 }  // namespace ingot::engines

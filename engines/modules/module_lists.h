@@ -16,10 +16,11 @@
 
 namespace ingot::engines {
 
-/// Whether a list has a module; kTorn where it has some of its members, which engines refuse.
+/// Answer whether a list has a module; kTorn where it has some of its members, which engines
+/// refuse.
 enum class Listed : std::uint8_t { kNo, kYes, kTorn };
 
-/// By a test of names: all members are in the list, some, or none.
+/// Answers by a test of names: all members are in the list, some, or none.
 Listed members_listed(const BuiltModule& module, const std::function<bool(std::string_view)>& has);
 
 /// DeepSeek's lists as vLLM reads them: by whole names (utils/quant_utils.py:617).
@@ -49,7 +50,7 @@ class ExcludedModules {
 class ListableNames {
  public:
   ListableNames(const Checkpoint& checkpoint, std::span<const LinearModule> modules);
-  /// Whether an entry names a module, one above it, or a part of its name. True for an expression
+  /// True if an entry names a module, one above it, or a part of its name. True for an expression
   /// that does not compile.
   [[nodiscard]] bool has_any(const std::string& entry) const;
 

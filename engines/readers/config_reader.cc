@@ -46,7 +46,7 @@ std::string method_of(const Json& block) {
   return text_at(block, "quant_method");
 }
 
-/// Whether two groups say the same of weights and activations.
+/// True if two groups say the same of weights and activations.
 bool says_the_same(const ConfigGroup* a, const ConfigGroup* b) {
   if (a == b) return true;
   if (a == nullptr || b == nullptr) return false;
@@ -130,7 +130,7 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   const bool is_router = role == Role::kRouter || role == Role::kSharedRouter;
   if (is_sglang() && is_router) return plain("always plain");
   if (is_sglang() && facts_.groups && role == Role::kEmbedding) return plain("always plain");
-  // So it does every head of classes: models/qwen3_classification.py:136 and others.
+  // Heads of classes are built in the same way: models/qwen3_classification.py:136 and others.
   if (is_sglang() && module.is_class_head) return plain("always plain");
   const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
   if (!module.is_quantizable && !may_be_named) return plain("always plain");
@@ -265,7 +265,7 @@ std::string ConfigReader::other_format(const ConfigGroup& group, const BuiltModu
   constexpr std::array<std::string_view, 4> kWithActivations = {
       "naive-quantized", "int-quantized", "float-quantized", "nvfp4-pack-quantized"};
   const SchemeFacts& scheme = scheme_facts(group.scheme.value());
-  // Its experts are read only by the format of the block.
+  // SGLang reads experts only by the format of the block.
   const bool is_of_block =
       group.format.empty() || (is_sglang() && module.kind == BuiltModule::Kind::kExperts);
   std::string format = is_of_block ? text_at(*facts_.quantization, "format") : group.format;
@@ -324,7 +324,7 @@ void ConfigReader::read_fp8() {
   const Json& block = *facts_.quantization;
   const std::string method = method_of(block);
   if (engine_ == Engine::kTransformers) return read_fp8_in_transformers();
-  if (engine_ == Engine::kDeepseek) return;  // it reads no list
+  if (engine_ == Engine::kDeepseek) return;  // reads no list
   if (!is_vllm(engine_) && !is_sglang()) {
     exempt_ = strings_at(block, list_);
     std::ranges::sort(exempt_);
@@ -344,7 +344,7 @@ void ConfigReader::read_fp8() {
   }
   exempt_ = strings_at(block, list_);
   if (is_sglang()) {
-    // It looks for each with and without `model.` before it: fp8.py:318.
+    // SGLang looks for each with and without `model.` before it: fp8.py:318.
     const std::vector<std::string> given = std::exchange(exempt_, {});
     constexpr std::string_view kModel = "model.";
     for (std::string_view entry : given) {

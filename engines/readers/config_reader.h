@@ -31,7 +31,7 @@ class ConfigReader {
 
   /// Why the engine raises an error for the whole config, or empty.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
-  /// By the number of the module in the facts.
+  /// Returns the belief of a module, by its number in the facts.
   [[nodiscard]] Belief belief(std::size_t layer) const;
 
  private:
@@ -52,7 +52,7 @@ class ConfigReader {
     };
     std::vector<Target> targets;  ///< in the order in which they are tried
     const formats::ConfigGroup* of_experts = nullptr;
-    const char* list = nullptr;  ///< of FP8: the key of modules that are left out, if there
+    const char* list = nullptr;  ///< key of FP8: modules that are left out, if there
     bool has_blocks = true;
   };
 
@@ -100,15 +100,15 @@ class ConfigReader {
   std::string refusal_;
   std::string silence_;  ///< why it takes every layer for plain, or empty
   bool fp4_experts_ = false;
-  const char* list_ = nullptr;             ///< the key of DeepSeek's list
-  SchemeId method_scheme_{};               ///< by quant_method and block
-  std::string because_;                    ///< of a scheme that quant_method gives
+  const char* list_ = nullptr;             ///< key of DeepSeek's list
+  SchemeId method_scheme_{};               ///< scheme by quant_method and block
+  std::string because_;                    ///< reason of a scheme that quant_method gives
   std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
   std::vector<Listed> listed_;             ///< in it, by the number of the built module
-  std::vector<Belief> grouped_;            ///< by config_groups, by the same number
-  std::optional<ModeloptFacts> modelopt_;  ///< of vLLM and SGLang
+  std::vector<Belief> grouped_;            ///< beliefs by config_groups, by the same number
+  std::optional<ModeloptFacts> modelopt_;  ///< facts of vLLM and SGLang
   std::optional<TransformersFacts> transformers_;
-  std::optional<formats::ModeloptBlock> block_;  ///< of other engines
+  std::optional<formats::ModeloptBlock> block_;  ///< block of other engines
 };
 
 }  // namespace ingot::engines

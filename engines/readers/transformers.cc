@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kExpression = "re:", kExpertsEnd = ".experts", kLinear = "Linear";
 
-/// Whether its model has a Linear where other engines never quantize.
+/// True if its model has a Linear where other engines never quantize.
 bool is_other_linear(const LinearModule& layer) {
   const Role role = role_of(*layer.tensor);
   return role == Role::kHead || role == Role::kIndexerWeights;
@@ -44,7 +44,7 @@ class LeftOut {
     if (!std::ranges::all_of(entry_, is_plain_letter))
       pattern_.emplace(std::string(kExpression).append(entry_));
   }
-  /// It matches the beginning of the name as an expression, or is its end.
+  /// True if it matches the beginning of the name as an expression, or is its end.
   [[nodiscard]] bool has(std::string_view module) const {
     return module.ends_with(entry_) || (pattern_ ? pattern_->matches(module) : begins(module));
   }
@@ -235,7 +235,7 @@ Belief ConfigReader::by_transformers(std::size_t number) const {
       if (target.text == kLinear || target.text == "Module") return of_group(*target.group);
     return plain("no target matches");
   }
-  // Its models keep weights_proj of indexers in F32.
+  // Models of transformers keep weights_proj of indexers in F32.
   if (role == Role::kIndexerWeights) return plain("always plain");
   if (transformers_->list == nullptr && role == Role::kHead) return plain("no list");
   if (transformers_->list != nullptr && listed_[built_.module_of(number)] == Listed::kYes)

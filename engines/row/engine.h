@@ -25,16 +25,16 @@ enum class Engine : std::uint8_t { kVllm, kSglang, kTrtllm, kVllmAscend, kTransf
 
 /// How it is known that an engine reads something, the best first.
 enum class Evidence : std::uint8_t {
-  kOnGpu,        ///< it gave the right text or probabilities on a GPU, with kernels of its own
-  kGenerated,    ///< it loaded an output and did so on a CPU
-  kLoaded,       ///< it took every weight of an output
-  kReplaced,     ///< its loader did, with kernels replaced that might refuse it or be wrong
-  kRead,         ///< its source or its documentation says so
+  kOnGpu,        ///< run on a GPU with its own kernels: right text or probabilities
+  kGenerated,    ///< run on a CPU: loaded an output, and gave the right text
+  kLoaded,       ///< load of every weight of an output
+  kReplaced,     ///< load with replaced kernels, which might refuse it or be wrong
+  kRead,         ///< words of its source or documentation
   kNotOfFamily,  ///< known of other families, and not tried with this one
-  kNotTried,     ///< its makers say so of such checkpoints; it was not looked at here
+  kNotTried,     ///< words of its makers on such checkpoints; not looked at here
 };
 std::string_view evidence_text(Evidence evidence);  ///< "generated text on a GPU"
-/// Whether a run or the source speaks for it, of this family.
+/// True if a run or the source speaks for it, of this family.
 constexpr bool is_known(Evidence evidence) {
   return evidence < Evidence::kNotOfFamily;
 }
@@ -45,18 +45,18 @@ struct EngineLoad {
   SchemeId scheme{};
   std::optional<Activations> activations;  ///< nullopt for plain schemes
   Evidence evidence{};
-  std::string_view option = {};  ///< without which it does not; empty: none is needed
-  /// Where kRead was read: a file, with the line of a release or with function and commit.
+  std::string_view option = {};  ///< option without which it does not; empty: none is needed
+  /// Place that kRead is about: a file, with the line of a release or with function and commit.
   std::string_view source = {};
 };
 
 /// The effect of a limit on its weights.
 enum class EngineEffect : std::uint8_t {
-  kRefused,         ///< an error while it loads or starts
+  kRefused,         ///< error while it loads or starts
   kGarbage,         ///< no error, and other numbers than the weights say
-  kGarbageWithout,  ///< the same, on some cards at least, where `option` is not given
-  kRefusedOption,   ///< an error where `option` is given
-  kCoarser,         ///< it rounds them on by itself, and is right within that
+  kGarbageWithout,  ///< garbage, on some cards at least, where `option` is not given
+  kRefusedOption,   ///< error where `option` is given
+  kCoarser,         ///< rounding of its own, within which it is right
 };
 
 /// A weight that an engine does not load as a dialect says it, or loads and computes otherwise.
@@ -65,17 +65,17 @@ struct EngineLimit {
   std::optional<SchemeId> scheme;          ///< nullopt: any
   std::optional<Activations> activations;  ///< nullopt: of any kind
   EngineScope scope{};
-  std::string_view reason;   ///< what its code says
-  std::string_view instead;  ///< what it loads
-  /// With which option the engine loads it all the same, and rightly; empty: with none.
-  /// kRefusedOption: with which it does not.
+  std::string_view reason;   ///< reason in its code
+  std::string_view instead;  ///< form that it loads
+  /// Option with which the engine loads it all the same, and rightly; empty: none.
+  /// kRefusedOption: one with which it does not.
   std::string_view option = {};
   /// The family whose loader it is; empty: that of every family.
   std::string_view family = {};
   /// The dialect is that of another engine: reported only to who asks for this one.
   bool is_foreign = false;
   EngineEffect effect = EngineEffect::kRefused;
-  /// Whether the engine does not load it, whatever the option, or loads it and is always wrong.
+  /// True if the engine does not load it, whatever the option, or loads it and is always wrong.
   [[nodiscard]] bool is_refusal() const {
     return effect == EngineEffect::kGarbage || (effect == EngineEffect::kRefused && option.empty());
   }
@@ -86,7 +86,7 @@ struct EngineLimit {
                ? option
                : std::string_view();
   }
-  /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
+  /// True if it is about a form that the engine refuses of every model, as opposed to the widths or
   /// the loader of some: a plan in a form that all engines refuse is refused.
   [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_models(scope); }
 };
@@ -122,21 +122,21 @@ struct EngineFamily {
 /// One version of one engine.
 struct EngineRow {
   Engine engine{};
-  std::string_view word;     ///< of --for
-  std::string_view version;  ///< that was looked at; empty: none in particular
+  std::string_view word;     ///< word of --for
+  std::string_view version;  ///< version that was looked at; empty: none in particular
   std::string_view name;     ///< "vLLM 0.32": with the version, where there is one
-  /// Its refusals are known (`limits`): plans and `check` judge by them.
+  /// True if its refusals are known (`limits`): plans and `check` judge by them.
   bool is_judged = false;
-  std::string_view command;       ///< that serves a checkpoint: before the directory
-  std::string_view ranks_option;  ///< that says on how many devices; empty: it finds out itself
-  std::string_view code_option;   ///< that lets it run Python code of the checkpoint; empty: none
-  /// With which it starts without a tokenizer, and takes and gives ids; empty: it needs one.
+  std::string_view command;       ///< command that serves a checkpoint: before the directory
+  std::string_view ranks_option;  ///< option for the number of devices; empty: it finds out itself
+  std::string_view code_option;   ///< option to run Python code of the checkpoint; empty: none
+  /// Option with which it starts without a tokenizer, and takes and gives ids; empty: it needs one.
   std::string_view ids_option;
   /// Classes without a head of tokens (formats::head_of) that it has; empty: it is not known.
   std::span<const std::string_view> pooling_classes = {};
   /// Option with which it takes any other model without a head, as one of embeddings.
   std::string_view pooling_option = {};
-  /// Those of one scheme are in the order in which --for takes them.
+  /// Rows of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;
   /// docs/engines.md says how families were tried; of those without a row nothing is known.

@@ -64,7 +64,7 @@ bool is_rotated(Role role) {
   return role == Role::kQProj || role == Role::kKProj;
 }
 
-/// Whether the next weight of its module would begin inside a block of scales.
+/// True if the next weight of its module would begin inside a block of scales.
 bool ends_in_block(const Weight& weight) {
   return weight.rule != nullptr && weight.block_rows != 0 &&
          rows_before_others(*weight.rule, weight.rows) % weight.block_rows != 0;

@@ -5,58 +5,58 @@
 
 #include "formats/dialect/dialect.h"
 
-// Which weights an engine's limit is about, by what engines see of a weight: its role, its shape,
+// The weights that an engine's limit is about, by the facts that engines see: role, shape,
 // the numbers that share a scale, and the ranks that it is cut for.
 
 namespace ingot::engines {
 
 using formats::Dialect;
 
-/// Which weights an engine's limit is about.
+/// The weights that an engine's limit is about.
 enum class EngineScope : std::uint8_t {
   kAny,
-  kExperts,  ///< of the routed experts, which engines load as one module
-  kLinears,  ///< of all other linear layers
+  kExperts,  ///< routed experts, which engines load as one module
+  kLinears,  ///< all other linear layers
   // Some weights that have a further property, whatever their widths.
   kOrdered,            ///< whose columns have an order of groups
-  kAsymmetricExperts,  ///< of the routed experts that have zero points
-  kRowScaledExperts,   ///< of the routed experts that have one scale a row, and no groups
+  kAsymmetricExperts,  ///< routed experts that have zero points
+  kRowScaledExperts,   ///< routed experts that have one scale a row, and no groups
   kJoinedLatents,      ///< q_a_proj and kv_a_proj_with_mqa, which engines load as one module
   kForeignExperts,     ///< routed experts, but for stacks that are plain or in the family's dialect
   kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
-  kExpertsButK3,       ///< of the routed experts, but of family kimi_k3, whose loader renames them
-  kFreeScaledLinears,  ///< of all other linear layers, where scales need not be powers of two
+  kExpertsButK3,       ///< routed experts, but of family kimi_k3, whose loader renames them
+  kFreeScaledLinears,  ///< all other linear layers, where scales need not be powers of two
   kInverseNames,       ///< whose scale is called weight_scale_inv, but of family ministral3
   kPlainNames,         ///< whose scale is called weight_scale
-  kPlainNameExperts,   ///< of the routed experts, whose scale is called weight_scale
-  kSharedExperts,      ///< of the shared experts
+  kPlainNameExperts,   ///< routed experts whose scale is called weight_scale
+  kSharedExperts,      ///< shared experts
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
-  kFusedInDraft,       ///< the same of MTP layers, by the draft model
-  kEmbeddings,         ///< of the model
-  kTiedEmbeddings,     ///< of the model, where it is the head too
-  // Of some widths, on so many ranks.
+  kFusedInDraft,       ///< shared experts of MTP layers, where the draft model does so
+  kEmbeddings,         ///< embedding of the model
+  kTiedEmbeddings,     ///< embedding of the model, where it is the head too
+  // Weights of some widths, on so many ranks.
   kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
   kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
 };
 std::string_view engine_scope_name(EngineScope scope);
-/// Whether the scope is about a further property of some weights of a scheme.
+/// True if the scope is about a further property of some weights of a scheme.
 constexpr bool is_special(EngineScope scope) {
   return scope >= EngineScope::kOrdered;
 }
-/// Whether it is about widths, so that models differ in it.
+/// True if it is about widths, so that models differ in it.
 constexpr bool is_of_widths(EngineScope scope) {
   return scope >= EngineScope::kCutBlocks;
 }
 
-/// Whether it is about some models only: other programs read such weights.
+/// True if it is about some models only: other programs read such weights.
 constexpr bool is_of_models(EngineScope scope) {
   return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise ||
          scope == EngineScope::kFusedInDraft;
 }
 
-/// Whether a shared expert is one that SGLang loads as a routed one (fused_layers()), and stored in
-/// another form than those.
+/// Answer whether a shared expert is one that SGLang loads as a routed one (fused_layers()), and
+/// stored in another form than those.
 enum class FusedOtherwise : std::uint8_t { kNo, kInModel, kInDraft };
 
 /// A weight of a checkpoint, as far as engines tell it from others.
@@ -68,27 +68,27 @@ struct EngineWeight {
   formats::Activations activations{};
   bool has_group_order = false, has_zero_points = false;
   std::string_view family = {};  ///< Family::name
-  bool is_stacked = false;       ///< of experts: one tensor has a matrix of each
+  bool is_stacked = false;       ///< one tensor has a matrix of each expert
   std::uint64_t rows = 0;        ///< outputs of a matrix
   std::uint64_t cols = 0;        ///< inputs of a matrix
-  std::uint64_t block_rows = 0;  ///< that share a scale, of schemes in blocks; 0: there are none
-  std::uint64_t block_cols = 0;  ///< the same of columns
-  bool has_row_scales = false;   ///< the config says one scale a row where others have groups
+  std::uint64_t block_rows = 0;  ///< rows that share a scale, where there are blocks; else 0
+  std::uint64_t block_cols = 0;  ///< columns, in the same way
+  bool has_row_scales = false;   ///< config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
-  bool has_inverse_name = false;  ///< its scale is called weight_scale_inv
+  bool has_inverse_name = false;  ///< scale is called weight_scale_inv
   FusedOtherwise fused_otherwise = FusedOtherwise::kNo;
-  bool is_tied = false;     ///< the embedding is the head too
-  std::uint64_t ranks = 1;  ///< of tensor parallelism, which cut it; not 0
+  bool is_tied = false;     ///< embedding is the head too
+  std::uint64_t ranks = 1;  ///< ranks of tensor parallelism, which cut it; not 0
 };
-/// Whether it is one of the routed experts.
+/// True if it is one of the routed experts.
 bool is_expert(const EngineWeight& weight);
 bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight);
 
-/// Of the rows of such a weight, those in front of another's in the module that engines make of
+/// Number of rows of such a weight in front of another's in the module that engines make of
 /// both; 0 where it is the last of its module, or the only one in it.
 std::uint64_t rows_before_others(const formats::TensorRule& rule, std::uint64_t rows);
 
-/// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
+/// True if a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
 /// q_a_proj and kv_a_proj, and asserts on two of shape [1]; vLLM takes either.
 bool is_joined_number(formats::PartShape shape, const formats::TensorRule* rule);
 

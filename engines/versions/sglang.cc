@@ -47,7 +47,7 @@ constexpr std::array kLoads = {
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
 };
 
-// Its models/llama.py:723, for families that it loads; a line in its log is all that tells.
+// Read in models/llama.py:723, for families that it loads; a line in its log is all that tells.
 constexpr EngineLimit unfilled(std::string_view family, SchemeId scheme, std::string_view instead) {
   return {.dialect = kDeepseek,
           .scheme = scheme,
@@ -58,7 +58,7 @@ constexpr EngineLimit unfilled(std::string_view family, SchemeId scheme, std::st
           .effect = kGarbage};
 }
 
-// Its glm4_moe.py:503, where it does not load shared experts as routed ones.
+// Read in glm4_moe.py:503, where SGLang does not load shared experts as routed ones.
 constexpr std::string_view kUnfused = "--disable-shared-experts-fusion";
 constexpr EngineLimit shared_weight(std::string_view family, SchemeId scheme) {
   return {.dialect = kCt,
@@ -102,7 +102,7 @@ constexpr std::array kLimits = {
     EngineLimit{kModelopt, kFp8Channel, std::nullopt, kAny,
                 "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
                 "dialect compressed-tensors"},
-    // Its modelopt_quant.py:510.
+    // Read in modelopt_quant.py:510.
     EngineLimit{kModelopt, kFp8Block, std::nullopt, kPlainNames,
                 "it does not know quant_algo FP8_PB_WO, but for weight_scale_inv in mixtures",
                 kNoBlocksOfModelopt},
@@ -114,14 +114,14 @@ constexpr std::array kLimits = {
                 "these layers plain"},
     EngineLimit{kCt, kInt4Group, std::nullopt, kEmbeddings, "it builds the embedding plain",
                 kPlainEmbedding},
-    // Its models/llama.py:721.
+    // Read in models/llama.py:721.
     EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
                 "dialect compressed-tensors", "", "", true},
     EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks},
     EngineLimit{kDeepseek, kFp8Block, std::nullopt, kAny,
                 "its loader renames weight_scale_inv, since releases have one number a tensor",
                 "fp8-channel", "", "ministral3"},
-    // Its models/gpt_oss.py:1143.
+    // Read in models/gpt_oss.py:1143.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = std::nullopt,
                 .scope = kForeignExperts,
@@ -185,7 +185,7 @@ constexpr std::array kFamilies = {
     EngineFamily{"qwen3_moe", kOnGpu, kSglangsEight},
 };
 
-// Its models/registry.py, of EntryClass; Gemma3TextModel is EmbeddingGemma
+// Names of models/registry.py, by EntryClass; Gemma3TextModel is EmbeddingGemma
 // (configs/model_config.py:2348). For any other it takes transformers' model, which ignores
 // `score.` and `classifier.` (models/transformers.py:589), as one that generates unless
 // --is-embedding is given.

@@ -37,7 +37,7 @@ constexpr std::array kFamilies = {
     FamilyRow{"deepseek_v32", kSparse}, FamilyRow{"glm_moe_dsa", kSparse},
 };
 
-/// Whether a row is for models with a low-rank query.
+/// True if a row is for models with a low-rank query.
 enum class Query : std::uint8_t { kAny, kLowRank, kFullRank };
 
 struct ModuleRow {
@@ -109,7 +109,7 @@ constexpr std::string_view kEmbedding = "embed_tokens", kDraftBlock = "mtp_block
 
 struct ExpertRow {
   std::string_view hub;
-  std::string_view prefix;  ///< of the key's last word
+  std::string_view prefix;  ///< prefix of the key's last word
   std::uint32_t place, per_expert;
 };
 constexpr std::array kExpertRows = {
@@ -123,7 +123,7 @@ constexpr std::string_view kBias = "e_score_correction_bias";
 
 struct ConstantRow {
   std::uint8_t models;
-  std::string_view dialect;  ///< of the quantization_config that brings it; empty: always there
+  std::string_view dialect;  ///< one whose quantization_config brings it; empty: always there
   std::string_view key;      ///< before `of` and `end`
   std::array<std::string_view, 4> of;
   std::string_view end;

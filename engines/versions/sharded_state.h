@@ -33,8 +33,8 @@ struct StatePlace {
   std::uint32_t n_places = 1;    ///< tensors of the key; of a stack: 0
   std::uint32_t per_expert = 0;  ///< tensors of one expert in a stack: gate and up, or down
   StateForm form{};
-  formats::DType plain = formats::DType::kBf16;  ///< of an element that is not quantized
-  bool is_draft = false;  ///< of the model for multi-token prediction, which vLLM loads apart
+  formats::DType plain = formats::DType::kBf16;  ///< dtype of an element that is not quantized
+  bool is_draft = false;  ///< part of the model for multi-token prediction, which vLLM loads apart
 };
 
 /// The place of a stored tensor (`model.layers.1.mlp.gate_proj.weight_scale`) of a family. Nothing
@@ -42,14 +42,14 @@ struct StatePlace {
 std::optional<StatePlace> state_place(std::string_view stored_name, std::string_view family,
                                       const formats::ModelConfig& config);
 
-/// Whether vLLM's model of this family is known here.
+/// True if vLLM's model of this family is known here.
 bool has_state_of(std::string_view family);
 
-/// Whether its stages of a pipeline each have embedding, last norm and head, and not only the first
+/// True if its stages of a pipeline each have embedding, last norm and head, and not only the first
 /// or the last one.
 bool has_ends_on_every_stage(std::string_view family);
 
-/// Whether vLLM builds an indexer in a layer of such a family; nothing for families whose model has
+/// True if vLLM builds an indexer in a layer of such a family; nothing for families whose model has
 /// none. Layers without one share that of an earlier layer. vLLM looks at `index_topk_pattern`,
 /// else at `index_topk_freq` and `index_skip_topk_offset`, never at `indexer_types`; layers for
 /// multi-token prediction have one always. Source: models/deepseek_v32/attention.py:167, 0.32.
@@ -61,7 +61,7 @@ struct StateConstant {
   formats::TensorSpec spec;
   float value = 1;
 };
-/// Those of a decoder layer: scales and zero points of the attention and its cache. Some are there
+/// Keys of a decoder layer: scales and zero points of the attention and its cache. Some are there
 /// only with a quantization_config of `dialect`; empty: config.json has none.
 std::vector<StateConstant> state_constants(std::string_view family, std::string_view dialect,
                                            std::uint32_t layer, const formats::ModelConfig& config);
@@ -70,7 +70,7 @@ std::vector<StateConstant> state_constants(std::string_view family, std::string_
 struct StateScheme {
   formats::SchemeId scheme{};
   std::string_view dialect;  ///< empty: any
-  std::string_view kernels;  ///< those that vLLM was made to choose
+  std::string_view kernels;  ///< kernels that vLLM was made to choose
   /// Input scales of experts that vLLM creates for weight-only schemes too, and that nothing fills:
   /// the ends of their names; empty: none.
   std::string_view idle_input;

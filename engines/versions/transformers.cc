@@ -44,7 +44,7 @@ constexpr SchemeSet kOfDense = {kBf16,  kFp8Block, kFp8Channel, kInt8Channel,
                                 kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
 constexpr std::array kFamilies = {
     EngineFamily{"deepseek_v3", kGenerated, {kBf16, kFp8Channel, kMxfp4, kInt4Group}},
-    // Its numbers are wrong where a last block is not full (docs/engines.md).
+    // Numbers of transformers are wrong where a last block is not full (docs/engines.md).
     EngineFamily{"deepseek_v3", kLoaded, {kFp8Block}},
     EngineFamily{"qwen3_moe", kGenerated, {kBf16, kFp8Block, kFp8Channel, kMxfp4, kInt4Group}},
     EngineFamily{"gemma3", kGenerated, kOfDense},

@@ -55,7 +55,7 @@ constexpr std::array kLoads = {
 };
 
 constexpr std::array kLimits = {
-    // Its compressed_tensors_w8a16_fp8.py, process_weights_after_loading.
+    // Read in compressed_tensors_w8a16_fp8.py, process_weights_after_loading.
     EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
                 "it asserts after loading, where the config has no activations", kDynamicInstead},
     EngineLimit{kCt, kFp8Channel, kWeightOnly, kExperts,
@@ -74,7 +74,7 @@ constexpr std::array kLimits = {
                 true},
     EngineLimit{kModelopt, kFp8Channel, std::nullopt, kExperts, "it loads one scale per expert",
                 "dialect compressed-tensors"},
-    // Its modelopt.py:477, of other names in mixtures :1859.
+    // Read in modelopt.py:477, of other names in mixtures :1859.
     EngineLimit{kModelopt, kFp8Block, std::nullopt, kPlainNameExperts,
                 "its experts under FP8_PB_WO have a scale per tensor", kNoBlocksOfModelopt},
     EngineLimit{kCt, kInt4Group, std::nullopt, kOrdered,
@@ -86,16 +86,17 @@ constexpr std::array kLimits = {
                 "--group-size 32, 64 or 128", "--moe-backend marlin"},
     EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny,
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors"},
-    // Its models/mistral3.py:432.
+    // Read in models/mistral3.py:432.
     EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
                 "dialect compressed-tensors", "", "", true},
-    // Its compressed_tensors_embedding.py:169.
+    // Read in compressed_tensors_embedding.py:169.
     EngineLimit{kCt, kInt4Group, std::nullopt, kTiedEmbeddings,
                 "it looks words up in an embedding in INT4, and computes no logits with it",
                 kPlainEmbedding},
     // Widths.
     EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks},
-    // Its oracle/int_wna16.py:686 permutes scales of groups as those of rows there; which backend
+    // Code of oracle/int_wna16.py:686 permutes scales of groups as those of rows there; which
+    // backend
     // is
     // the default of a card: quantization/utils/humming/priority.py.
     EngineLimit{.dialect = kCt,
@@ -108,14 +109,14 @@ constexpr std::array kLimits = {
                 .instead = "a --group-size of 32 or 64 that is less",
                 .option = "--moe-backend humming",
                 .effect = kGarbageWithout},
-    // Its compressed_tensors_moe_w4a4_mxfp4.py pads nothing; Marlin's tiles have 64 columns.
+    // Code of compressed_tensors_moe_w4a4_mxfp4.py pads nothing; Marlin's tiles have 64 columns.
     EngineLimit{.dialect = kCt,
                 .scheme = kMxfp4,
                 .scope = kUnevenExperts,
                 .reason = "Marlin has no kernel for experts of such a width (Invalid thread "
                           "config), and pads none of this dialect",
                 .instead = "fewer ranks or --enable-expert-parallel, or nvfp4"},
-    // Its linears run in DeepGEMM there, unless VLLM_USE_DEEP_GEMM=0.
+    // Linears run in DeepGEMM there, unless VLLM_USE_DEEP_GEMM=0.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = kFp8Block,
                 .scope = kFreeScaledLinears,
