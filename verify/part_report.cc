@@ -36,7 +36,7 @@ void for_each_word(Values& values, const Visit& visit) {
                       &sums.nonfinite, &sums.source_nonfinite})
     visit(*count);
   for (auto* sum : {&sums.error, &sums.error2, &sums.source2, &sums.output2, &sums.product,
-                    &sums.max_error, &sums.max_relative})
+                    &sums.cut_source2, &sums.cut_product, &sums.max_error, &sums.max_relative})
     visit(*sum);
   for (auto& count : sums.step_histogram) visit(count);
   visit(values.reach.groups);

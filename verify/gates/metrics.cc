@@ -55,7 +55,7 @@ double cosine(const TensorWeights& tensor) {
   return equal && tensor.sums.nonfinite == 0 ? 1 : tensor.sums.cosine();
 }
 double scale_error(const TensorWeights& tensor) {
-  return std::abs(tensor.sums.fitted_scale() - 1);
+  return std::abs(tensor.sums.fitted_scale_within() - 1);
 }
 // A row that has one value per layer, or none for layers without it.
 template <auto Value>

@@ -63,7 +63,7 @@ Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {
   const Json& choices = json_member(recipe, "choices");
   wanted.is_recorded = recipe.is_object() && !recipe.empty();
   const bool is_weighted = !json_member(choices, "importance").is_null();
-  wanted.search = is_weighted ? "weighted" : text_at(choices, "search");
+  wanted.search = is_weighted ? std::string(kWeightedSearch) : text_at(choices, "search");
   wanted.fp8_grid = text_at(choices, "fp8_grid");
   wanted.activations = text_at(choices, "activations");
   wanted.is_repair = !json_member(choices, "repair").is_null();

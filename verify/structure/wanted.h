@@ -2,12 +2,16 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::verify {
+
+/// The search of --importance: errors count by the columns that they are in.
+inline constexpr std::string_view kWeightedSearch = "weighted";
 
 /// The requests to the conversion that made an output, by its manifest. They decide what a right
 /// output is; how near the output comes to it, and whether that is enough, is never taken from

@@ -30,6 +30,11 @@ struct ElementRun {
 /// double from column to column. So every SIMD target gives the same bits.
 void compare_elements(const ElementRun& run, ElementSums& sums);
 
+/// Adds the saturated values of a run that was compared to ElementSums::cut_source2 and
+/// cut_product, in double from column to column. Counts those as misrounded that keep less of
+/// themselves than a search leaves of any.
+void sum_cut_off(const ElementRun& run, ElementSums& sums);
+
 /// As compare_elements() of contiguous BF16 words on both sides; only those are decoded that
 /// differ. Returns whether none does.
 bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedRows& output,

@@ -19,6 +19,8 @@ void ElementSums::add(const ElementSums& next) {
   source2 += next.source2;
   output2 += next.output2;
   product += next.product;
+  cut_source2 += next.cut_source2;
+  cut_product += next.cut_product;
   max_error = std::max(max_error, next.max_error);
   max_relative = std::max(max_relative, next.max_relative);
   for (std::size_t bin = 0; bin < kStepBins; ++bin) step_histogram[bin] += next.step_histogram[bin];
@@ -46,6 +48,13 @@ double ElementSums::mean_error() const {
 
 double ElementSums::fitted_scale() const {
   return source2 == 0 ? 1 : product / source2;
+}
+
+double ElementSums::fitted_scale_within() const {
+  const double within = source2 - cut_source2;
+  // Sums of FP32 units have 24 bits: a smaller difference is noise.
+  if (!(within > source2 * 0x1p-16)) return 1;
+  return (product - cut_product) / within;
 }
 
 }  // namespace ingot::verify

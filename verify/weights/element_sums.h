@@ -30,7 +30,9 @@ struct ElementSums {
   double source2 = 0;                  ///< sum of source^2
   double output2 = 0;                  ///< sum of output^2
   double product = 0;                  ///< sum of source x output
-  double max_error = 0;                ///< largest |output - source|
+  /// The parts of source2 and product that saturated values have; 0 where they were not asked for.
+  double cut_source2 = 0, cut_product = 0;
+  double max_error = 0;     ///< largest |output - source|
   double max_relative = 0;  ///< largest |output - source| / |source| over sources from 2^-100 on
   std::array<std::uint64_t, kStepBins> step_histogram{};  ///< of one row in 64
 
@@ -42,6 +44,8 @@ struct ElementSums {
   [[nodiscard]] double mean_error() const;      ///< signed
   [[nodiscard]] double fitted_scale()
       const;  ///< least squares a in output = a x source; 1 for zeros
+  /// fitted_scale() of the values that are not in cut_source2; 1 where these are all.
+  [[nodiscard]] double fitted_scale_within() const;
 
   friend bool operator==(const ElementSums&, const ElementSums&) = default;
 };

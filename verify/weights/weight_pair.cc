@@ -280,11 +280,15 @@ void WeightPair::compare_values(const Chunk& chunk, bool is_same, BandSums& foun
           tile_of(output, code_bits(output_), row, n_rows, col, n_cols);
       if (!is_same) to.decode(stored, decoded);
       ElementRun run{.source = values, .output = decoded, .stored = stored, .grid = grid};
+      const std::uint64_t saturated = found.sums.saturated;
       if (is_cast_first) {
         compare_cast_first(run, view(scratch.meant_values), found.sums);
       } else {
         compare_elements(run, found.sums);
       }
+      // A search by importance cuts off as much as the columns that matter less cost it.
+      if (wanted_.search == kWeightedSearch && found.sums.saturated > saturated)
+        sum_cut_off(run, found.sums);
       if (is_reach_judged) codes_.see(run, output_scales_->global(), found.reach);
     }
   }

@@ -113,6 +113,28 @@ TEST(Judge, FactorExplainingAllErrorIsAFault) {
   EXPECT_FALSE(passes(1.005, 0, 0.004));
 }
 
+// A value that a search by importance cut off says nothing of the scale; all others do.
+TEST(Judge, ScaleErrorIsThatOfValuesWithinReach) {
+  const auto passes = [](double product_within, double cut_product) {
+    Report report = whole_report();
+    report.weights->tensors = {tensor("a", "int4-group", 0)};
+    report.weights->tensors[0].sums = {.elements = 4,
+                                       .error2 = 0.02,
+                                       .source2 = 1,
+                                       .output2 = 1,
+                                       .product = product_within + cut_product,
+                                       .cut_source2 = 0.25,
+                                       .cut_product = cut_product};
+    Thresholds thresholds = default_thresholds("weighted");
+    std::erase_if(thresholds.gates,
+                  [](const Gate& g) { return g.metric != "weights.scale_error"; });
+    return judge(report, thresholds)[0].passed;
+  };
+  EXPECT_TRUE(passes(0.75 * 0.99, 0.25 * 0.5));
+  EXPECT_FALSE(passes(0.75 * 0.94, 0.25 * 0.5));
+  EXPECT_FALSE(passes(0.75 * 0.94, 0.25 * 1.2));  // 1.005 over all
+}
+
 // The mean error of 96 blocks scatters, that of a million does not; docs/verify.md has both floors.
 TEST(Judge, FewGroupsHaveALowerFloor) {
   const auto result = [](std::uint64_t groups, double cosine, const char* demand = nullptr) {

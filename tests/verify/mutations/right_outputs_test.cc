@@ -8,6 +8,7 @@
 #include "formats/container/bfloat16.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
+#include "tests/inference/weights/crafted.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/verify/mutations/edited_weights.h"
@@ -94,6 +95,51 @@ TEST_P(RightOutput, OfSmallTensorsPasses) {
     conversion.run();
     EXPECT_THAT(failed_gates(directory / "in", directory / "out"), ::testing::IsEmpty());
   }
+}
+
+// Only one column matters, so a row's scale fits its value there and cuts others off. A factor over
+// all scales is still seen in those that are not cut off.
+TEST(SteepImportance, PassesAndAFactorDoesNot) {
+  const TempDir directory;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<TinyTensor> squares;
+  write_llama(directory / "in", [&](const std::string& name, std::uint64_t n, std::uint64_t k) {
+    std::vector<float> importance(k);
+    importance[3] = 1;
+    squares.push_back({name + ".input_mean_square", "F32", {k}, bytes_of(importance)});
+    std::vector<std::uint16_t> words;
+    for (std::uint64_t i = 0; i < n * k; ++i)
+      words.push_back(formats::bf16_from_float(normal(random)));
+    return std::vector<TinyTensor>{{name + ".weight", "BF16", {n, k}, bytes_of(words)}};
+  });
+  write_bytes(directory / "statistics.safetensors", safetensors_bytes(squares));
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.recipe.to = SchemeId::kInt4Group;
+  conversion.recipe.choices.group_size = 32;
+  conversion.recipe.choices.importance = std::make_shared<const convert::Importance>(
+      convert::Importance::read(directory / "statistics.safetensors"));
+  conversion.recipe.allow.add("engine-refuses=*");
+  conversion.run();
+  const verify::Report report = verify::verify_pair(directory / "in", directory / "out",
+                                                    {.levels = {verify::Level::kWeights}});
+  const auto& tensors = report.weights->tensors;
+  const auto gate = std::ranges::find(tensors, "model.layers.0.mlp.gate_proj.weight",
+                                      &verify::TensorWeights::name);
+  ASSERT_NE(gate, tensors.end());
+  EXPECT_LT(gate->sums.fitted_scale(), 0.95);
+  EXPECT_NEAR(gate->sums.fitted_scale_within(), 1, 0.02);
+  EXPECT_THAT(failed_gates(directory / "in", directory / "out"), ::testing::IsEmpty());
+
+  EditedWeights weights(directory / "out");
+  EditedTensor& scale = weights.at("model.layers.0.mlp.gate_proj.weight_scale");
+  for (std::size_t i = 0; i < 64; ++i) {
+    const float value = formats::float_from_bf16(scale.get<std::uint16_t>(i));
+    scale.set<std::uint16_t>(i, formats::bf16_from_float(value * 1.1F));
+  }
+  weights.save();
+  EXPECT_THAT(failed_gates(directory / "in", directory / "out"),
+              ::testing::Contains(::testing::HasSubstr("weights.misrounded")));
 }
 
 class OtherFloat8 : public ::testing::TestWithParam<const char*> {

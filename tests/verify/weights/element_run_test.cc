@@ -345,5 +345,23 @@ TEST(ElementRun, HistogramCountsSixteenthsOfAStep) {
   EXPECT_EQ(sums.step_histogram[24], 9U);
 }
 
+// INT4 under a scale of 1: 10 and -14 are cut off to 7 and -8, 40 to less than a quarter of it.
+TEST(SumCutOff, AddsValuesThatCodesDoNotReach) {
+  Matrix source(1, 32), output(1, 32);
+  source.values[0] = 3.25F, output.values[0] = 3;
+  source.values[1] = 10, output.values[1] = 7;
+  source.values[2] = -14, output.values[2] = -8;
+  source.values[3] = 40, output.values[3] = 7;
+  source.values[4] = 5, output.values[4] = 7;
+  const std::vector<float> scales = {1};
+  const quantize::EncodedRows stored{
+      .rows = 1, .cols = 32, .scales = scales, .scale_cols = 1, .block_rows = 1, .block_cols = 32};
+  ElementSums sums;
+  sum_cut_off(run_of(source, output, stored, SchemeId::kInt4Group), sums);
+  EXPECT_EQ(sums.cut_source2, 100 + 196 + 1600);
+  EXPECT_EQ(sums.cut_product, 70 + 112 + 280);
+  EXPECT_EQ(sums.misrounded, 1U);
+}
+
 }  // namespace
 }  // namespace ingot::verify
