@@ -80,15 +80,15 @@ expect 2 "did you mean qwen3_moe" "$ingot" list families qwen3_mo --yaml
 python3 - "$(dirname "$0")/../golden/families/headers/hunyuan_v1_moe.config.json" > "$work/layers.json" <<'END' || fail "layers.json"
 import json, sys
 config = json.load(open(sys.argv[1]))
-config.update(hidden_size=128, head_dim=32, attention_head_dim=32, moe_intermediate_size=[128, 64],
+config.update(hidden_size=128, head_dim=32, attention_head_dim=32, intermediate_size=128, moe_intermediate_size=[128, 64],
               num_shared_expert=[2, 1], moe_topk=[3, 1])
 print(json.dumps(config))
 END
 expect 0 "" "$ingot" synth "$work/layers" --config "$work/layers.json"
-# 6 experts of 49,152 and 24,576 parameters; 3 and 1 of them are chosen.
-expect 0 "409,856 (0.41 M) per token" "$ingot" inspect "$work/layers"
+# 6 experts of 49,152 and 24,576 parameters; 3 and 1 of them are chosen. Shared ones have 49,152.
+expect 0 "434,432 (0.43 M) per token" "$ingot" inspect "$work/layers"
 expect 0 "[256, 128]" "$ingot" inspect "$work/layers" --tensors "*.0.mlp.shared_mlp.up_proj.weight"
-expect 0 "[64, 128]" "$ingot" inspect "$work/layers" --tensors "*.1.mlp.shared_mlp.up_proj.weight"
+expect 0 "[128, 128]" "$ingot" inspect "$work/layers" --tensors "*.1.mlp.shared_mlp.up_proj.weight"
 expect 0 "" "$ingot" check "$work/layers"
 expect 0 "" "$ingot" convert "$work/layers" "$work/layers-fp8" --to fp8 --tp 2 --ep 2 --tp-fit retile --progress never
 expect 2 "--tp-fit retile or bf16" "$ingot" convert "$work/layers" "$work/padded" --to fp8 --tp 2 --ep 2 --etp 2 --tp-fit pad --progress never

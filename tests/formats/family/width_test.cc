@@ -32,6 +32,7 @@ TEST(Widths, FollowTheListsOfTheConfig) {
                      {"num_experts", 4},
                      {"moe_topk", {1, 2, 3}},
                      {"num_shared_expert", {2, 1, 0}},
+                     {"intermediate_size", 12},
                      {"moe_intermediate_size", {8, 16, 24}},
                      {"extra_width", {5, 6, 7}}};
   const ModelConfig config = parse_model_config(keys.dump(), "config.json");
@@ -42,8 +43,8 @@ TEST(Widths, FollowTheListsOfTheConfig) {
   };
   EXPECT_EQ(shape("0.mlp.experts.3.up_proj"), (Shape{8, 64}));
   EXPECT_EQ(shape("2.mlp.experts.3.down_proj"), (Shape{64, 24}));
-  EXPECT_EQ(shape("0.mlp.shared_mlp.up_proj"), (Shape{16, 64}));
-  EXPECT_EQ(shape("1.mlp.shared_mlp.down_proj"), (Shape{64, 16}));
+  EXPECT_EQ(shape("0.mlp.shared_mlp.up_proj"), (Shape{24, 64}));
+  EXPECT_EQ(shape("1.mlp.shared_mlp.down_proj"), (Shape{64, 12}));
   EXPECT_EQ(shape("2.mlp.shared_mlp.up_proj"), Shape()) << "a layer without shared experts";
   EXPECT_EQ(shape("1.self_attn.k_proj"), (Shape{32, 64}));
   EXPECT_NO_THROW(require_widths(family, config));

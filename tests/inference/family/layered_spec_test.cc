@@ -130,7 +130,7 @@ TEST(LayeredSpecs, RefuseWhatInklingCannotBe) {
   const std::string text = "/text_config/";
   expect_forward_refused("inkling", kUnsupported, {"'shared_expert_sink' is false"},
                          {{text + "shared_expert_sink", false}});
-  expect_forward_refused("inkling", kCorrupt, {"sconv_kernel_size' is 1"},
+  expect_forward_refused("inkling", kCorrupt, {"conv_kernel_size' is 1"},
                          {{text + "sconv_kernel_size", 1}});
   expect_forward_refused("inkling", kCorrupt, {"'d_rel'"}, {{text + "d_rel", 0}});
   expect_forward_refused("inkling", kCorrupt, {"'rel_extent'"}, {{text + "rel_extent", 0}});
