@@ -23,10 +23,10 @@ constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are
 
 // Two names of one fact, which readers here take by one name for each family.
 using Twins = std::pair<std::string_view, std::string_view>;
-constexpr std::array kTwins = {
-    Twins{"num_nextn_predict_layers", "num_mtp_layers"},
-    Twins{"sliding_window", "sliding_window_size"}, Twins{"hidden_act", "hidden_activation"},
-    Twins{"head_dim", "attention_head_dim"}, Twins{"head_dim", "kv_channels"}};
+constexpr std::array kTwins = {Twins{"num_nextn_predict_layers", "num_mtp_layers"},
+                               Twins{"sliding_window", "sliding_window_size"},
+                               Twins{"head_dim", "attention_head_dim"},
+                               Twins{"head_dim", "kv_channels"}};
 
 // Models of transformers that point head_dim at the rotated slice, whatever the file says.
 constexpr std::array kHeadIsRope = {"deepseek_v2", "deepseek_v3", "deepseek_v32",
