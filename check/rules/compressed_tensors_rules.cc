@@ -117,6 +117,26 @@ void taken_in(const RuleInput& input, const LinearModule& module) {
                       input.facts.groups->target_of(module.name)->name);
 }
 
+/// The head of a tied model is the embedding: vLLM builds the head by the group whose target names
+/// it, and gives that layer the embedding's plain numbers (qwen3.py:307 of 0.32).
+void tied_target(const RuleInput& input) {
+  constexpr std::string_view kHead = "lm_head";
+  if (!input.config().tie_word_embeddings || !input.facts.groups ||
+      head_of(input.config()) != formats::ModelHead::kTokens)
+    return;
+  const bool is_plain_table = std::ranges::none_of(input.weights(), [](const LogicalTensor& t) {
+    const bool is_table = role_of(t.rule) == Role::kEmbedding;
+    return role_of(t.rule) == Role::kHead || (is_table && is_quantized(t.encoding.scheme));
+  });
+  const ConfigGroup* group = input.facts.groups->named_target(kHead);
+  if (is_plain_table && group != nullptr && group->has_weights &&
+      !input.facts.groups->is_ignored(kHead))
+    input.report_config(kMismatch,
+                        "config_groups.{} names {}, which is the plain embedding here: vLLM builds "
+                        "it quantized (list it in ignore; ingot repair does)",
+                        group->name, kHead);
+}
+
 /// Groups that some module is quantized by, by name; where a module is of another scheme,
 /// ct.targets says so.
 std::map<std::string, const ConfigGroup*> used_groups(const RuleInput& input) {
@@ -282,6 +302,9 @@ constexpr LoaderRule kCompressedTensorsRows[] = {
     {"ct.ignore-never-quantized", kCt, "transformers and other engines that build them as Linear",
      kWarning, "head, router, eh_proj and weights_proj are ignored or match no target",
      taken_in<false>},
+    {"ct.tied-target", kCt, "vLLM", kWarning,
+     "no target names the head of a tied model, unless it is ignored", tied_target, kAnyScheme,
+     false, kIsAllowable},
     {"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
      "modules of multi-token prediction layers match the same under vLLM's names",
      draft_names<engines::Engine::kVllm>},

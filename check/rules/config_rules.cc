@@ -87,6 +87,15 @@ void one_block(const RuleInput& input) {
                         formats::json_member(*input.config().raw, "quantization_config").is_null()
                             ? "the text model's"
                             : "quantization_config");
+  // DeepSeek-V4's NVFP4 experts are in a block of FP8, and ModelOpt, which makes them, writes both.
+  const std::string_view file = formats::kModeloptDialect.description_file;
+  if (&input.dialect() != &formats::kModeloptDialect && input.said() != nullptr &&
+      !input.said()->quant_method.empty() && !input.block().contains("moe_quant_algo") &&
+      input.checkpoint.has_file(file))
+    input.report_file(file, kDuplicate,
+                      "describes the quantization next to config.json, whose quant_method is {}: "
+                      "TensorRT-LLM reads this file first (ingot repair leaves it out)",
+                      input.said()->quant_method);
 }
 
 void known_keys(const RuleInput& input) {
@@ -193,7 +202,7 @@ constexpr LoaderRule kConfigRows[] = {
     {"config.contradiction", "", "one reader or another", kError,
      "spellings of one thing agree, and derived keys agree with their origin", contradiction},
     {"quantized.one-block", "", "one reader or another", kWarning,
-     "config.json describes the quantization once", one_block},
+     "files and keys describe the quantization once", one_block},
     {"quantized.known-keys", "", "one reader or another", kWarning,
      "quantization_config has known keys only", known_keys},
     {"quantized.list-names-nothing", "", "all", kWarning,

@@ -44,9 +44,11 @@ void no_quantization_config(const RuleInput& input) {
   if (said == nullptr || said->quant_method.empty() ||
       !input.checkpoint.has_file(kModelDescription))
     return;
-  input.report_config(kMismatch,
-                      "has quant_method {}, so that {} is not read (remove quantization_config)",
-                      said->quant_method, kModelDescription);
+  input.report_config(
+      kMismatch,
+      "has quant_method {} next to {}, which SGLang reads in its place (ingot repair "
+      "leaves the one that is meant)",
+      said->quant_method, kModelDescription);
 }
 
 void model_type(const RuleInput& input) {
@@ -147,7 +149,7 @@ constexpr LoaderRule kModelslimRows[] = {
     {"modelslim.description-present", "", "all", kError,
      "weights as msmodelslim writes them have a quant_model_description.json",
      slim_description_present},
-    {"modelslim.no-quantization-config", "", "all", kError,
+    {"modelslim.no-quantization-config", "", "SGLang", kError,
      "with quant_model_description.json, config.json has no quant_method", no_quantization_config},
     {"modelslim.model-type", kModelslim, "msmodelslim", kWarning, "model_quant_type exists",
      model_type},

@@ -44,7 +44,7 @@ std::optional<TiedHead> tied_head(const TensorSource& source) {
 }
 
 bool is_apart(const Checkpoint& source, const TiedHead& tied,
-              const std::function<void()>& check_stop) {
+              const std::function<void()>& check_stop, std::uint64_t most_bytes) {
   const StoredParts &head = tied.head->encoding.stored, &other = tied.embedding->encoding.stored;
   const auto stored = source.stored();
   bool is_here = true, is_same_form = tied.head->encoding.scheme == tied.embedding->encoding.scheme;
@@ -61,7 +61,7 @@ bool is_apart(const Checkpoint& source, const TiedHead& tied,
   bool differs = false;
   std::vector<std::byte> mine(kHeadPieceBytes), theirs(kHeadPieceBytes);
   head.for_each([&](Part part, std::uint32_t index) {
-    const std::uint64_t n_bytes = stored[index].n_bytes;
+    const std::uint64_t n_bytes = std::min(stored[index].n_bytes, most_bytes);
     for (std::uint64_t offset = 0; offset < n_bytes && !differs; offset += kHeadPieceBytes) {
       if (check_stop) check_stop();
       const auto n =

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -24,11 +25,11 @@ struct TiedHead {
 /// grammar are known by the usual names.
 std::optional<TiedHead> tied_head(const TensorSource& source);
 
-/// Whether the head is another matrix: encoded otherwise, or of other bytes. Reads both to the
-/// first difference. False where the data of one are not here. `check_stop` is called at each piece
-/// that is read, and may throw.
+/// Whether the head is another matrix: encoded otherwise, or of other bytes among the first
+/// `most_bytes` of each part. Reads both to the first difference. False where the data of one are
+/// not here. `check_stop` is called at each piece that is read, and may throw.
 bool is_apart(const Checkpoint& source, const TiedHead& tied,
-              const std::function<void()>& check_stop = {});
+              const std::function<void()>& check_stop = {}, std::uint64_t most_bytes = UINT64_MAX);
 
 /// Whether the source has such a head.
 bool has_head_apart(const Checkpoint& source, const std::function<void()>& check_stop = {});

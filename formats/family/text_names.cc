@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", 
                                                        "thinker."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 27> kTowers = {"vision_tower",    "vision_model",
+constexpr std::array<std::string_view, 28> kTowers = {"vision_tower",    "vision_model",
                                                       "vision_encoder",  "visual",
                                                       "vision",          "vision_language_adapter",
                                                       "mm_projector",    "multi_modal_projector",
@@ -38,7 +38,7 @@ constexpr std::array<std::string_view, 27> kTowers = {"vision_tower",    "vision
                                                       "sam_model",       "qwen2_model",
                                                       "projector",       "view_seperator",
                                                       "image_newline",   "talker",
-                                                      "code2wav"};
+                                                      "code2wav",        "mlp1"};
 
 constexpr std::size_t kTowerDepth = 2;
 

@@ -459,7 +459,46 @@ def reads_mxfp4_experts_next_to_fp8(work):
         assert "quantization_config" not in json.loads((work / (kind + "-out") / "config.json").read_text())
 
 
-CLAIMS = [skips_biases_of_zeros, reads_flat_configs_of_vision_models, decodes_quantized_towers,
+def refuses_names_that_a_layer_lacks(work):
+    said = config("qwen3", "Qwen3ForCausalLM", quantization_config=groups("float-quantized", ["lm_head"], CHANNEL))
+    # vLLM drops what is called bias or k_scale where a module has none, and ends with an error for other names.
+    for name, exit_code in (("input_quantizer._amax", 1), ("smooth_scale", 1), ("bias", 0)):
+        source = write(work / name, said, qwen3(fp8_channel) | {
+            f"model.layers.1.mlp.down_proj.{name}": numbers("F32", np.zeros(HIDDEN))})
+        text = ingot("check", source, "--engine", "vllm", expect=exit_code)
+        assert exit_code == 0 or "model.stray-part" in text, text
+        ingot("check", source)
+        loaded = [line for line in convert(source, work / "copy").splitlines() if "loaded by" in line]
+        assert ("vLLM" in loaded[0]) == (exit_code == 0), loaded
+
+
+def names_settings_next_to_others(work):
+    said = config("qwen3", "Qwen3ForCausalLM", quantization_config=groups("float-quantized", ["lm_head"], CHANNEL))
+    for file, text, codes in (
+            ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}, (0, 0)),
+            ("quant_model_description.json", {"model_quant_type": "W8A8_DYNAMIC"}, (0, 1))):
+        source = write(work / file, said, qwen3(fp8_channel))
+        (source / file).write_text(json.dumps(text))
+        assert file in ingot("check", source, expect=None)
+        for engine, code in zip(("vllm", "sglang"), codes):
+            ingot("check", source, "--engine", engine, expect=code)
+        ingot("repair", source, work / "repaired", "--force")
+        assert not (work / "repaired" / file).exists()
+        assert file not in ingot("check", work / "repaired")
+
+
+def tells_of_tied_heads_that_are_targets(work):
+    block = groups("float-quantized", [], (["Linear", "re:.*lm_head$"], *CHANNEL[1:]))
+    said = config("qwen3", "Qwen3ForCausalLM", tie_word_embeddings=True, quantization_config=block)
+    source = write(work / "in", said, qwen3(fp8_channel, head=False))
+    assert "lm_head" in ingot("check", source, "--engine", "vllm", expect=1)
+    ingot("check", source, "--engine", "sglang")
+    ingot("repair", source, work / "repaired", "--force")
+    ingot("check", work / "repaired", "--engine", "vllm")
+
+
+CLAIMS = [refuses_names_that_a_layer_lacks, names_settings_next_to_others, tells_of_tied_heads_that_are_targets,
+          skips_biases_of_zeros, reads_flat_configs_of_vision_models, decodes_quantized_towers,
           knows_heads_by_architecture, reads_models_saved_without_their_class, lists_the_head_of_tied_models,
           names_a_table_that_is_called_head, takes_heads_that_are_targets, tells_who_takes_embeddings_in_int4,
           reads_int8_with_a_scale_for_each_matrix, spreads_scales_of_fused_weights, finds_layers_that_share_keys,

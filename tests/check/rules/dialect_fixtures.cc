@@ -438,6 +438,18 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"quantized.cache-scale-use", kUnsupported, kInt8,
        [](auto& c) { c.put_floats(kAttention + "k_scale", {1}, 0.5F); }},
       {"quantized.known-keys", kUnsupported, kInt8, in_quantization({{"/surprise", 1}})},
+      {"ct.tied-target", kMismatch, kInt8,
+       [](auto& c) {
+         c.config["tie_word_embeddings"] = true;
+         c.tensors.erase("lm_head.weight");
+         formats::Json& block = quantization(c);
+         block["ignore"].erase(0);
+         block["config_groups"]["group_0"]["targets"].push_back("re:.*lm_head$");
+       }},
+      {"quantized.one-block", kDuplicate, kInt8,
+       [](auto& c) {
+         c.descriptions["hf_quant_config.json"] = {{"quantization", {{"quant_algo", "FP8"}}}};
+       }},
       {"quantized.one-block", kDuplicate, kInt8,
        in_config({{"/compression_config", {{"quant_method", "compressed-tensors"}}}})},
       {"quantized.one-block", kDuplicate, kInt8,

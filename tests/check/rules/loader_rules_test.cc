@@ -96,6 +96,18 @@ TEST_P(EveryRule, FiresAloneOnItsViolations) {
   EXPECT_GT(n_fixtures, 0U) << "no fixture violates this rule";
 }
 
+TEST(LoaderRules, CompareLargeTiedTablesWhereTheyBegin) {
+  EditableCheckpoint edited = make_fp8();
+  edited.config["tie_word_embeddings"] = true;
+  const auto is_apart = [&] {
+    const std::vector<Finding> findings = run_rules(edited, {.most_bytes = 16});
+    return std::ranges::find(findings, "model.tied-head", &Finding::rule) != findings.end();
+  };
+  EXPECT_TRUE(is_apart());
+  edited.at("lm_head.weight").bytes = edited.at("model.embed_tokens.weight").bytes;
+  EXPECT_FALSE(is_apart());
+}
+
 TEST(LoaderRules, HaveARowForEveryFixture) {
   for (const RuleFixture& fixture : rule_fixtures()) {
     const auto rules = loader_rules();

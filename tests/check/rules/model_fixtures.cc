@@ -110,6 +110,8 @@ std::vector<RuleFixture> model_fixtures() {
          c.config["tie_word_embeddings"] = true;
          c.tensors.erase("model.embed_tokens.weight");
        }},
+      {"model.stray-part", kUnknownTensor, make_fp8,
+       [](auto& c) { c.put_floats(kDense + "gate_proj.input_quantizer._amax", {1}, 1); }},
       {"model.class-head", kMissingTensor, make_fp8,
        [](auto& c) {
          c.config["architectures"] = {"DeepseekV3ForSequenceClassification"};
