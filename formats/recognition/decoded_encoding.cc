@@ -33,11 +33,15 @@ std::uint64_t numbers_in(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
 }
 
-/// How many numbers of this dtype a part must have; nullopt for a dtype that it cannot have.
-std::optional<std::uint64_t> wanted_numbers(Part part, DType dtype, const Shape& codes,
-                                            std::uint64_t n_scales, std::uint64_t block_cols) {
-  if (part == Part::kZeroPoint && dtype == DType::kI8) return n_scales;
-  if (dtype != DType::kI32) return std::nullopt;
+/// The dtype of a part. Zero points are packed where codes are, whose dimensions are stored.
+DType wanted_dtype(Part part, const StoredParts& parts) {
+  return part == Part::kZeroPoint && !parts.has(Part::kDimensions) ? DType::kI8 : DType::kI32;
+}
+
+/// How many numbers of this dtype a part must have.
+std::uint64_t wanted_numbers(Part part, DType dtype, const Shape& codes, std::uint64_t n_scales,
+                             std::uint64_t block_cols) {
+  if (dtype == DType::kI8) return n_scales;
   if (part == Part::kGroupOrder) return codes.back();
   const std::uint64_t across = ceil_div(std::max<std::uint64_t>(codes.back(), 1), block_cols);
   return ceil_div(n_scales / across, kByteZerosPerWord) * across;
@@ -70,20 +74,23 @@ std::optional<Encoding> decoded_encoding(
     const std::uint32_t index = weight.parts[which];
     const StoredTensor& part = weight.stored[index];
     const std::string_view meaning = part_facts(which).meaning;
-    const auto wanted =
-        wanted_numbers(which, part.dtype, codes, numbers_in(scale.shape), (*block)[1]);
-    if (wanted == numbers_in(part.shape)) continue;
-    fits = false;
-    if (!wanted) {
+    const DType dtype = wanted_dtype(which, weight.parts);
+    if (part.dtype != dtype) {
+      fits = false;
       refuse(index, ErrorCode::kDtypeMismatch,
-             fmt::format("is {} in {}", meaning, dtype_name(part.dtype)));
+             fmt::format("is {} in {}, must be {}", meaning, dtype_name(part.dtype),
+                         dtype_name(dtype)));
       continue;
     }
+    const std::uint64_t wanted =
+        wanted_numbers(which, dtype, codes, numbers_in(scale.shape), (*block)[1]);
+    if (wanted == numbers_in(part.shape)) continue;
+    fits = false;
     refuse(index, ErrorCode::kShapeMismatch,
            fmt::format("is {} of shape {}, a weight of shape {} with scales of shape {} needs {} "
                        "numbers",
                        meaning, shape_text(part.shape), shape_text(codes), shape_text(scale.shape),
-                       *wanted));
+                       wanted));
   }
   if (!fits) return std::nullopt;
   return Encoding{.scheme = SchemeId::kF32,

@@ -52,7 +52,9 @@ TEST(HostileZeroPoints, OfAnotherShapeOrDtype) {
   const std::string zeros = std::string(kUpStem) + ".weight_zero_point";
   refuse(tiny_quark("I8", {6}), kShapeMismatch, {zeros, "of shape [6]", "needs 12 numbers"});
   refuse(tiny_quark("I8", {12, 8}), kShapeMismatch, {zeros, "needs 12 numbers"});
-  refuse(tiny_quark("U8", {12}), kDtypeMismatch, {zeros, "a zero point in U8"});
+  refuse(tiny_quark("U8", {12}), kDtypeMismatch, {zeros, "a zero point in U8", "must be I8"});
+  // As many as there would be in words of four; codes in bytes have no packed zero points.
+  refuse(tiny_quark("I32", {3}), kDtypeMismatch, {zeros, "a zero point in I32", "must be I8"});
   const TempDir dir;
   tiny_quark("I8", {12}).write(dir.path());
   Checkpoint::open(dir.path());
