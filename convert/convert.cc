@@ -214,6 +214,14 @@ bool is_done_without_source(const std::filesystem::path& source,
                             const PlanOptions& plan, const ExecuteOptions& options) {
   // --consume-source may be left out when a job is continued.
   if (!options.resume || !is_finished_of_deleted(source, output, recipe, plan)) return false;
+  if (!options.gate.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "was converted, and then its files were deleted by --consume-source, so the output "
+                "cannot be compared with it (leave out {}; ingot verify compares with another copy "
+                "of the source)",
+                options.lossless_only ? "--lossless-only" : "--verify")
+        .in_file(source.string());
+  }
   if (const OutputPaths paths(output); std::filesystem::exists(paths.swept)) {
     const Claim claim = Claim::take(paths, options.run);
     clear_partial(paths);

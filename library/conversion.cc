@@ -139,7 +139,6 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
               std::function<bool()> stop_requested,
               std::function<void(const verify::Report&, formats::Json document)> judged) {
   const GateOptions& gate = options.gate;
-  job.execute.gate = gate_words(gate);
   if (gate.levels.empty()) return;
   // Hours later, when everything is converted, they could not be run.
   for (const verify::Level level : verify::parse_levels(gate.levels)) {
@@ -195,6 +194,7 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
   std::vector<std::string> earlier;
   if (execute.resume) earlier = add_earlier(convert::OutputPaths(job.output), options.gate);
   require_valid(options.gate, job);
+  execute.gate = gate_words(options.gate);
   ConversionRequest request = read_target(options);
   request.earlier_gates = std::move(earlier);
   convert::require_apart({.folders = {options.input}}, job.output);

@@ -97,6 +97,9 @@ TEST_F(Consumed, AndPublishedIsDoneForAResumedRun) {
   other = conversion_;
   other.execute.consume_source = false;
   EXPECT_TRUE(is_done(other));
+  other.execute.gate = {"--verify", "weights"};
+  expect_error(ErrorCode::kInvalidArgument, {"cannot be compared", "leave out --verify"},
+               [&] { (void)is_done(other); });
   other = conversion_;
   other.output = dir_ / "elsewhere";
   EXPECT_FALSE(is_done(other));
