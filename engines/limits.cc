@@ -53,6 +53,13 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
       add();
     }
   }
+  // Dialects that are only read.
+  for (const EngineLoad& load : form.engine->loads) {
+    if (load.scheme != form.scheme || formats::find_dialect(load.dialect) != nullptr) continue;
+    form.dialect = load.dialect;
+    form.activations = load.activations;
+    add();
+  }
   for (const formats::StorageRow& row : formats::native_storage()) {
     // FP8 has the same form under native names as under others.
     if (row.scheme != form.scheme || find_storage(formats::kDeepseekDialect, row.scheme) != nullptr)

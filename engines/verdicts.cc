@@ -12,6 +12,7 @@
 
 #include "engines/modules/fused_shared.h"
 #include "formats/base/error.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/unread_codes.h"
@@ -24,16 +25,23 @@ using formats::SchemeId;
 
 namespace {
 
-EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
-                       Activations activations, const Serving& serving) {
+EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
+                       const LogicalTensor& tensor, Activations activations,
+                       const Serving& serving) {
   const formats::StoredParts& stored = tensor.encoding.stored;
   const std::size_t n = tensor.shape.size();
   const std::uint32_t scale = stored[formats::Part::kScale];
   const bool has_scale = scale != formats::StoredParts::kAbsent;
   const std::size_t turned = tensor.stack == formats::StackOrder::kInputMajor ? 1 : 0;
+  const SchemeId scheme = held_scheme(checkpoint, tensor);
+  formats::InputMajorForm form{.bits = 0};
+  if (input.packed && is_quantized(scheme)) {
+    form = input.packed->form_of(formats::module_name(tensor.name));
+    activations = Activations::kWeightOnly;
+  }
   return {.name = tensor.name,
           .rule = tensor.rule,
-          .scheme = tensor.encoding.scheme,
+          .scheme = scheme,
           .activations = activations,
           .has_group_order = stored.has(formats::Part::kGroupOrder),
           .has_zero_points = stored.has(formats::Part::kZeroPoint),
@@ -44,6 +52,9 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor
           .block_rows = tensor.encoding.block_rows,
           .block_cols = tensor.encoding.block_cols,
           .has_inverse_name = has_scale && checkpoint.stored()[scale].name.ends_with("scale_inv"),
+          .packed_bits = form.bits,
+          .packed_group = form.group_size.value_or(tensor.encoding.block_cols),
+          .is_auto_round = formats::is_auto_round(formats::method_of(checkpoint.config())),
           .is_tied = checkpoint.config().tie_word_embeddings,
           .ranks = serving.tensor_parallel};
 }
@@ -121,7 +132,7 @@ std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const EngineInp
       if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme) ||
           tensor.encoding.scheme == SchemeId::kRaw)
         continue;
-      all.push_back(weight_of(checkpoint, tensor, {}, serving));
+      all.push_back(weight_of(checkpoint, input, tensor, {}, serving));
     }
   }
   std::set<std::tuple<SchemeId, Activations,
@@ -258,16 +269,16 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
   if (checkpoint.slicing() != nullptr || !activations) return weights;
   const FusedShared fused(checkpoint, input);
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (!is_quantized(tensor.encoding.scheme)) {
-      EngineWeight weight = weight_of(checkpoint, tensor, {}, serving);
+    if (!is_quantized(held_scheme(checkpoint, tensor))) {
+      EngineWeight weight = weight_of(checkpoint, input, tensor, {}, serving);
       weight.fused_otherwise = fused.find(tensor);
       if (is_limited_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
       continue;
     }
-    // No row is about that form.
-    if (formats::is_packed_int8(tensor.encoding)) continue;
-    EngineWeight& weight = weights.emplace_back(
-        weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding), serving));
+    // No row is about that form of compressed-tensors.
+    if (formats::is_packed_int8(tensor.encoding) && !input.packed) continue;
+    EngineWeight& weight = weights.emplace_back(weight_of(
+        checkpoint, input, tensor, activations->of(tensor.name, tensor.encoding), serving));
     weight.has_row_scales = activations->has_row_scales(tensor.name);
     weight.fused_otherwise = fused.find(tensor);
     weight.has_power_of_two_scales =
@@ -295,6 +306,7 @@ std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const E
   if (const auto unread = formats::unread_codes(checkpoint))
     return none_known(unread->first->name, "it holds codes that this version cannot read");
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (input.packed) break;  // rows are about these
     if (formats::is_decoded(tensor.encoding))
       return none_known(tensor.name, "it was not tried with codes of this kind");
     if (formats::is_packed_int8(tensor.encoding))

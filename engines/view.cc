@@ -82,11 +82,11 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
                 "slices of ranks are no checkpoint that engines load (ingot merge makes one)")
         .in_file(checkpoint.directory().string());
   }
-  if (checkpoint.dialect().is_read_only) {
+  if (!reads_config(checkpoint.dialect(), engine.engine)) {
     throw Error(ErrorCode::kUnsupported,
-                "how engines read the config of dialect {} is not known here (ingot convert writes "
+                "how {} reads the config of dialect {} is not known here (ingot convert writes "
                 "another dialect)",
-                checkpoint.dialect().name)
+                engine.name, checkpoint.dialect().name)
         .in_file("config.json");
   }
   const EngineInput facts(checkpoint);
@@ -149,10 +149,10 @@ void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& ve
 std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const EngineInput& facts,
                                              const Serving& serving) {
   std::vector<EngineVerdict> verdicts = engine_verdicts(checkpoint, facts, engines(), serving);
-  if (checkpoint.slicing() != nullptr || checkpoint.dialect().is_read_only) return verdicts;
+  if (checkpoint.slicing() != nullptr) return verdicts;
   const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
   for (EngineVerdict& verdict : verdicts) {
-    if (!verdict.loads) continue;
+    if (!verdict.loads || !reads_config(checkpoint.dialect(), verdict.engine->engine)) continue;
     const ConfigReader reader(checkpoint, facts, *verdict.engine);
     for (std::size_t i = 0; i < facts.modules.size() && verdict.loads; ++i) {
       // Draft models are the user's choice.

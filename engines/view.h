@@ -28,7 +28,7 @@ struct EngineView {
 };
 
 /// The belief of the engine about every linear layer, from config.json and the dialect's files.
-/// kUnsupported for slices of ranks, and for dialects that are only sources.
+/// kUnsupported for slices of ranks, and for dialects of which it is not known how it reads them.
 EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& engine,
                        const Serving& serving = {});
 

@@ -99,7 +99,8 @@ class Loads {
   [[nodiscard]] std::vector<const EngineLoad*> of(SchemeId scheme, std::size_t least) const {
     std::vector<const EngineLoad*> rows;
     for (const EngineLoad& row : engine_.loads) {
-      if (row.scheme == scheme && n_loaded(row) >= least) rows.push_back(&row);
+      const bool is_written = row.dialect.empty() || formats::find_dialect(row.dialect) != nullptr;
+      if (row.scheme == scheme && is_written && n_loaded(row) >= least) rows.push_back(&row);
     }
     return rows;
   }

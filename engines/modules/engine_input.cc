@@ -43,14 +43,23 @@ bool has_nameless_head(const formats::ModelConfig& config) {
          config.architecture == "Qwen2ForProcessRewardModel";
 }
 
-std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
+std::optional<formats::InputMajorLayout> packed_of(const Checkpoint& checkpoint) {
+  try {
+    return formats::input_major_layout(checkpoint.config());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<LinearModule> find_modules(const Checkpoint& checkpoint, bool is_packed) {
   const formats::ModelConfig& config = checkpoint.config();
   const bool has_block = checkpoint.family().name.starts_with("step3p");
   std::vector<LinearModule> modules;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (formats::is_decoded(tensor.encoding)) continue;
+    if (formats::is_decoded(tensor.encoding) && !is_packed) continue;
     LinearModule module;
-    module.is_quantized = is_quantized(tensor);
+    module.scheme = held_scheme(checkpoint, tensor);
+    module.is_quantized = is_quantized(module.scheme);
     module.is_quantizable =
         module.is_quantized ||
         (tensor.rule != nullptr && is_quantized_by_silence(checkpoint.dialect(), *tensor.rule));
@@ -84,10 +93,20 @@ std::optional<formats::SourceActivations> activations_of(const Checkpoint& check
 
 }  // namespace
 
+SchemeId held_scheme(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
+  const formats::Encoding& encoding = tensor.encoding;
+  if (!formats::is_decoded(encoding) ||
+      formats::input_major_dialect(checkpoint.config()) == nullptr)
+    return encoding.scheme;
+  const formats::StoredTensor& scales = checkpoint.stored()[encoding.stored[formats::Part::kScale]];
+  return scales.shape.back() == 1 ? SchemeId::kInt8Channel : SchemeId::kInt8Block;
+}
+
 EngineInput::EngineInput(const Checkpoint& checkpoint)
     : quantization(&formats::quantization_block(checkpoint.config())),
+      packed(packed_of(checkpoint)),
       activations(activations_of(checkpoint)),
-      modules(find_modules(checkpoint)) {
+      modules(find_modules(checkpoint, packed.has_value())) {
   if (!quantization->is_object()) quantization = nullptr;
   has_older_key =
       quantization != nullptr &&

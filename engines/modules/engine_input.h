@@ -8,6 +8,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/config_groups.h"
+#include "formats/dialect/input_major.h"
 #include "formats/dialect/source_activations.h"
 
 // The part of a checkpoint that engines see while they build a model: its linear layers, and what
@@ -27,6 +28,7 @@ struct LinearModule {
   std::string name;
   const LogicalTensor* tensor = nullptr;
   bool is_quantized = false;
+  SchemeId scheme{};  ///< held_scheme() of the tensor
   /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
   /// head, eh_proj) they build plain.
   bool is_quantizable = false;
@@ -42,6 +44,10 @@ struct LinearModule {
   std::string draft_name;
 };
 
+/// The scheme of the codes in the files: INT8 by row or block where GPTQ's codes of 8 bits are seen
+/// as their values, else that of the encoding.
+SchemeId held_scheme(const Checkpoint& checkpoint, const LogicalTensor& tensor);
+
 struct EngineInput {
   /// The checkpoint must outlive this.
   explicit EngineInput(const Checkpoint& checkpoint);
@@ -53,6 +59,8 @@ struct EngineInput {
   std::vector<std::string> group_faults;  ///< parts that `groups` could not read
   /// The groups of compressed-tensors, where there is a quantization_config.
   std::optional<formats::ConfigGroups> groups;
+  /// Form of GPTQ's, AWQ's or AutoRound's packed integers, where the config says it.
+  std::optional<formats::InputMajorLayout> packed;
   /// Activations of quantized weights; nullopt where the lists of the config cannot be read.
   std::optional<formats::SourceActivations> activations;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear

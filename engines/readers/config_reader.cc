@@ -58,7 +58,7 @@ bool says_the_same(const ConfigGroup* a, const ConfigGroup* b) {
 }  // namespace
 
 std::string stored_scheme(const LinearModule& module) {
-  return std::string(module.is_quantized ? facts_of(*module.tensor).name : kPlain);
+  return std::string(module.is_quantized ? scheme_facts(module.scheme).name : kPlain);
 }
 
 ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& facts,
@@ -92,6 +92,8 @@ ConfigReader::ConfigReader(const Checkpoint& checkpoint, const EngineInput& fact
     }
     if (!refusal_.empty()) return;
     for (const BuiltModule& module : built_.modules()) grouped_.push_back(by_groups(module));
+  } else if (facts_.packed && reads_config(checkpoint.dialect(), engine_)) {
+    read_packed();
   } else if (facts_.quantization != nullptr && dialect == "deepseek") {
     read_fp8();
   }
@@ -132,9 +134,10 @@ Belief ConfigReader::own_belief(std::size_t layer) const {
   if (is_sglang() && facts_.groups && role == Role::kEmbedding) return plain("always plain");
   // Heads of classes are built in the same way: models/qwen3_classification.py:136 and others.
   if (is_sglang() && module.is_class_head) return plain("always plain");
-  const bool may_be_named = facts_.groups && built.kind == BuiltModule::Kind::kHead;
+  const bool may_be_named = (facts_.groups || packed_) && built.kind == BuiltModule::Kind::kHead;
   if (!module.is_quantizable && !may_be_named) return plain("always plain");
   if (facts_.groups) return grouped_[built_.module_of(layer)];
+  if (packed_) return by_packed(layer);
   if (modelopt_)
     return by_modelopt(built, is_sglang() && has_draft_names_ && !module.draft_name.empty());
   if (block_) return by_block(module);

@@ -21,8 +21,10 @@ struct Belief {
 /// The scheme in which a module is stored, in the words of Belief::scheme.
 std::string stored_scheme(const LinearModule& module);
 
-/// How an engine reads a checkpoint's configs, of dialects that are not Dialect::is_read_only: of
-/// those it is not known here.
+/// True if it is known here how the engine reads the configs of a dialect.
+bool reads_config(const Dialect& dialect, Engine engine);
+
+/// How an engine reads a checkpoint's configs, of a dialect for which reads_config() holds.
 class ConfigReader {
  public:
   /// Keeps all three. Without draft names the engine is taken to call every layer as it is stored.
@@ -56,6 +58,21 @@ class ConfigReader {
     bool has_blocks = true;
   };
 
+  /// The reading of a module of packed integers.
+  struct PackedModule {
+    Belief belief;                 ///< belief, without a scheme where it is quantized
+    formats::InputMajorForm form;  ///< form in which it is quantized
+  };
+  /// The parts of GPTQ's, AWQ's and AutoRound's configs that vLLM and SGLang read.
+  struct PackedFacts {
+    bool is_auto_round = false, is_awq = false;
+    bool has_head = false;              ///< head is quantized
+    const char* list = nullptr;         ///< key of `names`
+    std::vector<std::string> names;     ///< parts of names: AWQ's of plain modules, else of others
+    std::vector<std::string> blocks;    ///< AutoRound's modules below which all is quantized
+    std::vector<PackedModule> modules;  ///< readings, by the number of the built module
+  };
+
   [[nodiscard]] Belief own_belief(std::size_t layer) const;
   [[nodiscard]] bool is_sglang() const { return engine_ == Engine::kSglang; }
   void read_modelopt();
@@ -84,6 +101,13 @@ class ConfigReader {
   [[nodiscard]] bool ignores_in_transformers(std::string_view module) const;
   [[nodiscard]] const TransformersFacts::Target* named_in_transformers(
       std::string_view module) const;
+  void read_packed();
+  [[nodiscard]] PackedModule packed_module(const BuiltModule& module,
+                                           std::span<const LinearModule* const> parts) const;
+  [[nodiscard]] PackedModule auto_round_module(const BuiltModule& module) const;
+  [[nodiscard]] Listed listed_in_packed(const BuiltModule& module,
+                                        std::span<const LinearModule* const> parts) const;
+  [[nodiscard]] Belief by_packed(std::size_t number) const;
   [[nodiscard]] Belief by_block(const LinearModule& module) const;
   [[nodiscard]] Belief by_description(const LinearModule& module) const;
   [[nodiscard]] Listed exempted(const BuiltModule& module) const;
@@ -108,6 +132,7 @@ class ConfigReader {
   std::vector<Belief> grouped_;            ///< beliefs by config_groups, by the same number
   std::optional<ModeloptFacts> modelopt_;  ///< facts of vLLM and SGLang
   std::optional<TransformersFacts> transformers_;
+  std::optional<PackedFacts> packed_;
   std::optional<formats::ModeloptBlock> block_;  ///< block of other engines
 };
 

@@ -76,6 +76,23 @@ bool is_no_wider_than_group(const Weight& weight) {
          weight.block_cols < weight.cols;
 }
 
+bool has_few_bits(const Weight& weight) {
+  return weight.packed_bits == 2 || weight.packed_bits == 3;
+}
+
+bool has_odd_groups(const Weight& weight) {
+  const std::uint64_t size = weight.packed_group;
+  return weight.packed_bits != 0 && size != 0 && size != 32 && size != 64 && size != 128;
+}
+
+/// True if ranks cut its columns inside a group. An order of groups goes to every rank whole.
+bool is_cut_in_group(const Weight& weight) {
+  return !is_expert(weight) && !weight.has_group_order && weight.rule != nullptr &&
+         weight.rule->cut == formats::Cut::kRow && weight.packed_group != 0 &&
+         weight.packed_group < weight.cols &&
+         weight.cols % (weight.ranks * weight.packed_group) != 0;
+}
+
 using enum EngineScope;
 constexpr std::array kScopes = {
     ScopeRow{kAny, "any weight", [](const Weight&, const Dialect&) { return true; }},
@@ -128,14 +145,26 @@ constexpr std::array kScopes = {
              [](const Weight& w, const Dialect&) {
                return w.is_tied && role_of(w.rule) == Role::kEmbedding;
              }},
+    ScopeRow{kAsymmetric, "weights with zero points",
+             [](const Weight& w, const Dialect&) { return w.has_zero_points; }},
+    ScopeRow{kFewBits, "weights of 2 or 3 bits, but of AutoRound",
+             [](const Weight& w, const Dialect&) { return has_few_bits(w) && !w.is_auto_round; }},
+    ScopeRow{kAutoRoundFewBits, "weights of 2 or 3 bits of AutoRound",
+             [](const Weight& w, const Dialect&) { return has_few_bits(w) && w.is_auto_round; }},
+    ScopeRow{kOddGroups, "other layers in groups of other than 32, 64, 128 columns or rows",
+             [](const Weight& w, const Dialect&) { return has_odd_groups(w) && !is_expert(w); }},
+    ScopeRow{kOddGroupExperts, "routed experts in groups of other than 32, 64, 128 columns or rows",
+             [](const Weight& w, const Dialect&) { return has_odd_groups(w) && is_expert(w); }},
     ScopeRow{kCutBlocks, "joined weights that end inside a block",
              [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
     ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",
              [](const Weight& w, const Dialect&) { return is_no_wider_than_group(w); }},
     ScopeRow{kUnevenExperts, "experts whose width on a rank is no multiple of 64",
              [](const Weight& w, const Dialect&) { return expert_width(w) % 64 != 0; }},
+    ScopeRow{kCutGroups, "other layers whose groups of columns ranks would cut",
+             [](const Weight& w, const Dialect&) { return is_cut_in_group(w); }},
 };
-static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kUnevenExperts));
+static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kCutGroups));
 
 }  // namespace
 

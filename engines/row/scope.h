@@ -34,10 +34,16 @@ enum class EngineScope : std::uint8_t {
   kFusedInDraft,       ///< shared experts of MTP layers, where the draft model does so
   kEmbeddings,         ///< embedding of the model
   kTiedEmbeddings,     ///< embedding of the model, where it is the head too
+  kAsymmetric,         ///< weights with zero points
+  kFewBits,            ///< GPTQ's codes of 2 or 3 bits, but those of AutoRound
+  kAutoRoundFewBits,   ///< AutoRound's codes of 2 or 3 bits
+  kOddGroups,          ///< groups of other than 32, 64 or 128 columns, or rows, but in experts
+  kOddGroupExperts,    ///< routed experts with such groups
   // Weights of some widths, on so many ranks.
   kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
   kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
+  kCutGroups,      ///< linears of which a group of columns would be on two ranks
 };
 std::string_view engine_scope_name(EngineScope scope);
 /// True if the scope is about a further property of some weights of a scheme.
@@ -76,6 +82,10 @@ struct EngineWeight {
   bool has_row_scales = false;   ///< config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
   bool has_inverse_name = false;  ///< scale is called weight_scale_inv
+  /// Bits of a code as GPTQ, AWQ or AutoRound packs it, and the columns of a group as its config
+  /// has them, 0 for rows; 0 bits: packed by none of these.
+  std::uint64_t packed_bits = 0, packed_group = 0;
+  bool is_auto_round = false;
   FusedOtherwise fused_otherwise = FusedOtherwise::kNo;
   bool is_tied = false;     ///< embedding is the head too
   std::uint64_t ranks = 1;  ///< ranks of tensor parallelism, which cut it; not 0

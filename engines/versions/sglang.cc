@@ -11,6 +11,7 @@ constexpr std::string_view kV4Fp4OfSglang =
     "python/sglang/srt/model_loader/loader.py: is_fp4_experts";
 constexpr std::string_view kV4OfSglang =
     "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
+constexpr std::string_view kGptqOfSglang = "python/sglang/srt/layers/quantization/gptq/gptq.py:468";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
 constexpr SchemeSet kSeven = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
@@ -42,6 +43,11 @@ constexpr std::array kLoads = {
     EngineLoad{kModelopt, kNvfp4, kWeightOnly, kOnGpu},
     EngineLoad{kModelopt, kNvfp4, kStatic, kOnGpu},
     EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kGptq, kInt4Group, kWeightOnly, kRead, "", kGptqOfSglang},
+    EngineLoad{kGptq, kInt8Channel, kWeightOnly, kRead, "", kGptqOfSglang},
+    EngineLoad{kGptq, kInt8Block, kWeightOnly, kRead, "", kGptqOfSglang},
+    EngineLoad{kAwq, kInt4Group, kWeightOnly, kRead, "",
+               "python/sglang/srt/layers/quantization/awq/awq.py:245"},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kRead, "", "python/sglang/srt/models/kimi_k3.py:3207"},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
@@ -114,6 +120,29 @@ constexpr std::array kLimits = {
                 "these layers plain"},
     EngineLimit{kCt, kInt4Group, std::nullopt, kEmbeddings, "it builds the embedding plain",
                 kPlainEmbedding},
+    // Read in gptq.py:468 and gptq_linear.py:31: the kernel that took all these is gone.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kAsymmetric,
+                "its kernels for GPTQ have no zero points (sym false)", kPackedInstead, "", "",
+                true},
+    EngineLimit{kGptq, kInt4Group, std::nullopt, kFewBits, "it takes GPTQ of 4 and 8 bits",
+                kPackedInstead, "", "", true},
+    EngineLimit{kGptq, kInt4Group, std::nullopt, kAutoRoundFewBits,
+                "it takes GPTQ's packing of 4 and 8 bits", kPackedInstead, "", "", true},
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kOddGroups, kMarlinGroups, kOddGroupsInstead, "",
+                "", true},
+    // Read in awq.py:109: such groups are not Marlin's, and its own kernel is for F16 and no
+    // experts.
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kOddGroups,
+                "its kernel for AWQ in such groups is for F16", kOddGroupsInstead,
+                "--dtype float16", "", true},
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kOddGroupExperts,
+                "its Marlin takes groups of 32, 64 or 128 columns, or rows, and AWQ's own kernel "
+                "no experts",
+                kOddGroupsInstead, "", "", true},
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
+                true},
+    EngineLimit{kAwq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
+                true},
     // Read in models/llama.py:721.
     EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
                 "dialect compressed-tensors", "", "", true},

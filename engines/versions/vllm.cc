@@ -8,6 +8,7 @@ namespace ingot::engines {
 namespace {
 
 constexpr std::string_view kV4OfVllm = "vllm/models/deepseek_v4/quant_config.py";
+constexpr std::string_view kGptqOfVllm = "vllm/model_executor/layers/quantization/auto_gptq.py:100";
 constexpr SchemeSet kNine = {kBf16,  kFp8Block, kFp8Channel, kFp8Tensor, kInt8Channel,
                              kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
 constexpr SchemeSet kNineButMxfp8 = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
@@ -46,6 +47,11 @@ constexpr std::array kLoads = {
     EngineLoad{kModelopt, kNvfp4, kStatic, kOnGpu},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kOnGpu},
     EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kOnGpu},
+    EngineLoad{kGptq, kInt4Group, kWeightOnly, kGenerated},
+    EngineLoad{kGptq, kInt8Channel, kWeightOnly, kRead, "", kGptqOfVllm},
+    EngineLoad{kGptq, kInt8Block, kWeightOnly, kRead, "", kGptqOfVllm},
+    EngineLoad{kAwq, kInt4Group, kWeightOnly, kRead, "",
+               "vllm/model_executor/layers/quantization/auto_awq.py:284"},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4OfVllm},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfVllm},
     EngineLoad{kCt, kMxfp8, kWeightOnly, kOnGpu},
@@ -53,6 +59,22 @@ constexpr std::array kLoads = {
     EngineLoad{kModelopt, kMxfp8, kDynamic, kRead, "",
                "vllm/model_executor/layers/quantization/modelopt.py: ModelOptMxFp8Config"},
 };
+
+// Code of oracle/int_wna16.py:686 permutes scales of groups as those of rows there; which backend
+// is the default of a card: quantization/utils/humming/priority.py.
+constexpr EngineLimit wide_groups(std::string_view dialect, bool is_foreign) {
+  return {.dialect = dialect,
+          .scheme = kInt4Group,
+          .scope = kWideGroups,
+          .reason =
+              "its default backend of experts is Humming on Hopper only; on other cards "
+              "it is Marlin, which mixes up the scales of such groups: noise where some "
+              "are negative, a loss where none is",
+          .instead = "a --group-size of 32 or 64 that is less",
+          .option = "--moe-backend humming",
+          .is_foreign = is_foreign,
+          .effect = kGarbageWithout};
+}
 
 constexpr std::array kLimits = {
     // Read in compressed_tensors_w8a16_fp8.py, process_weights_after_loading.
@@ -93,22 +115,29 @@ constexpr std::array kLimits = {
     EngineLimit{kCt, kInt4Group, std::nullopt, kTiedEmbeddings,
                 "it looks words up in an embedding in INT4, and computes no logits with it",
                 kPlainEmbedding},
+    // Read in utils/gptq_utils.py:23, also of 8 bits.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kOrdered,
+                "it no longer takes GPTQ with an order of groups (desc_act)", kOrderedInstead, "",
+                "", true},
+    // Read in auto_gptq.py:155, inc_wna16_linear.py:77 and marlin_utils.py:176. AutoRound's codes
+    // of 2
+    // and 3 bits go to Humming: inc_wna16_scheme.py:140.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kAsymmetric,
+                "its kernels for GPTQ have no zero points (sym false)", kPackedInstead, "", "",
+                true},
+    EngineLimit{kGptq, kInt4Group, std::nullopt, kFewBits, "it takes GPTQ of 4 and 8 bits",
+                kPackedInstead, "", "", true},
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kOddGroups, kMarlinGroups, kOddGroupsInstead, "",
+                "", true},
     // Widths.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
+                true},
+    EngineLimit{kAwq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
+                true},
     EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks},
-    // Code of oracle/int_wna16.py:686 permutes scales of groups as those of rows there; which
-    // backend
-    // is
-    // the default of a card: quantization/utils/humming/priority.py.
-    EngineLimit{.dialect = kCt,
-                .scheme = kInt4Group,
-                .scope = kWideGroups,
-                .reason =
-                    "its default backend of experts is Humming on Hopper only; on other cards "
-                    "it is Marlin, which mixes up the scales of such groups: noise where some "
-                    "are negative, a loss where none is",
-                .instead = "a --group-size of 32 or 64 that is less",
-                .option = "--moe-backend humming",
-                .effect = kGarbageWithout},
+    wide_groups(kCt, false),
+    wide_groups(kGptq, true),
+    wide_groups(kAwq, true),
     // Code of compressed_tensors_moe_w4a4_mxfp4.py pads nothing; Marlin's tiles have 64 columns.
     EngineLimit{.dialect = kCt,
                 .scheme = kMxfp4,

@@ -20,6 +20,8 @@ inline constexpr std::string_view kModelopt = "modelopt";
 inline constexpr std::string_view kModelslim = "modelslim";
 inline constexpr std::string_view kDeepseek = "deepseek";
 inline constexpr std::string_view kMxfp4Stacks = "mxfp4";
+inline constexpr std::string_view kGptq = "gptq";
+inline constexpr std::string_view kAwq = "awq";
 
 // Limits that vLLM and SGLang share.
 inline constexpr std::string_view kDynamicInstead = "--activations dynamic";
@@ -33,6 +35,16 @@ inline constexpr std::string_view kNamesOfOthers =
 inline constexpr std::string_view kWholeBlocks =
     "it joins weights, and the rows of all but the last must be a multiple of the block's";
 inline constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
+inline constexpr std::string_view kPackedInstead = "--to int4 in dialect compressed-tensors";
+inline constexpr std::string_view kOrderedInstead =
+    "INT4 of another --group-size, which is encoded again";
+inline constexpr std::string_view kOddGroupsInstead =
+    "--to int4 --group-size 32, 64 or 128, which is encoded again";
+inline constexpr std::string_view kMarlinGroups =
+    "its kernels for GPTQ take groups of 32, 64 or 128 columns, or rows";
+inline constexpr std::string_view kGroupOnRanks =
+    "a group of columns, which has one scale, would be on two ranks";
+inline constexpr std::string_view kFewerRanks = "fewer ranks of tensor parallelism";
 inline constexpr std::string_view kPlainEmbedding = "--rule role:embedding=bf16";
 inline constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 

@@ -46,8 +46,8 @@ std::optional<bool> flag_in(const Json& owner, const char* key) {
 void add_override(const std::string& key, const std::string& expression, const Json& said,
                   std::vector<InputMajorOverride>& overrides) {
   try {
-    InputMajorOverride& added = overrides.emplace_back(
-        InputMajorOverride{.key = key, .modules = Pattern("re:" + expression)});
+    InputMajorOverride& added = overrides.emplace_back(InputMajorOverride{
+        .key = key, .is_plain = key.starts_with("-:"), .modules = Pattern("re:" + expression)});
     const Json& bits = json_member(said, "bits");
     if (bits.is_number_unsigned()) added.bits = bits.get<std::uint64_t>();
     added.group_size = group_size_in(said);
@@ -145,6 +145,7 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   InputMajorLayout layout;
   layout.bits = bits.get<std::uint64_t>();
   layout.group_size = group_size_in(block);
+  layout.overrides = overrides_in(block);
   if (method == kAwq) {
     const std::string version = lower_word(block, "version", "gemm");
     if (version != "gemm")
@@ -167,7 +168,6 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   layout.zero_bias = format == "gptq" ? 1 : 0;
   layout.is_symmetric = json_member(block, "sym") == true;
   layout.has_order = json_member(block, "desc_act") == true;
-  layout.overrides = overrides_in(block);
   return layout;
 }
 

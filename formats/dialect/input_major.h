@@ -36,7 +36,8 @@ struct InputMajorForm {
 
 /// A config's entry for some modules only: GPTQModel's `dynamic`, AutoRound's `extra_config`.
 struct InputMajorOverride {
-  std::string key;  ///< as the config has it
+  std::string key;        ///< as the config has it
+  bool is_plain = false;  ///< modules are not quantized (GPTQModel's `-:`)
   Pattern modules;
   std::optional<std::uint64_t> bits, group_size;
   std::optional<bool> is_symmetric, has_order;

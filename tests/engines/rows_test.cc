@@ -115,10 +115,12 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
       EXPECT_EQ(row.dialect.empty(), !row.activations.has_value());
       if (row.dialect.empty()) continue;
       const Dialect* dialect = formats::find_dialect(row.dialect);
-      ASSERT_NE(dialect, nullptr);
+      const bool is_read_only = row.dialect == "gptq" || row.dialect == "awq";
+      EXPECT_EQ(dialect == nullptr, is_read_only);
       // That of a family's own dialect may hold more.
       const formats::Family& family = *formats::find_family("deepseek_v4");
-      EXPECT_NE(formats::find_storage(*dialect, family, row.scheme, row.activations), nullptr);
+      EXPECT_TRUE(dialect == nullptr ||
+                  formats::find_storage(*dialect, family, row.scheme, row.activations) != nullptr);
       for (const EngineLimit& limit : engine->limits) {
         if (is_special(limit.scope) || !limit.is_of_form()) continue;  // of some weights, or models
         const bool is_of_row = limit.dialect == row.dialect && limit.scheme == row.scheme &&

@@ -1,0 +1,169 @@
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engines/view.h"
+#include "tests/check/editable_checkpoint.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// GPTQ, AWQ and AutoRound's packed integers as their tools wrote them (tests/golden/PROVENANCE.md).
+
+namespace ingot::engines {
+
+using formats::Json;
+using namespace ingot::testing;
+using ::testing::HasSubstr;
+using enum ErrorCode;
+
+namespace {
+
+EditableCheckpoint golden(const std::string& name) {
+  EditableCheckpoint loaded =
+      EditableCheckpoint::load(std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden" / name);
+  loaded.file_name = "model.safetensors";
+  return loaded;
+}
+
+EditableCheckpoint golden_with(const std::string& name, const Json& said) {
+  EditableCheckpoint edited = golden(name);
+  edited.config["quantization_config"].merge_patch(said);
+  return edited;
+}
+
+EngineView view_of(const EditableCheckpoint& edited, Engine engine, std::uint64_t ranks = 1) {
+  const TempDir dir;
+  edited.write(dir.path());
+  return engine_view(formats::Checkpoint::open(dir.path()), newest(engine),
+                     {.tensor_parallel = ranks});
+}
+
+/// Empty where it loads, with every layer as it is stored; else the reason.
+std::string refusal(const EditableCheckpoint& edited, Engine engine, std::uint64_t ranks = 1) {
+  EngineView view = view_of(edited, engine, ranks);
+  deny_by_beliefs(view.modules, view.verdict);
+  EXPECT_EQ(view.verdict.loads, view.verdict.reason.empty());
+  EXPECT_TRUE(view.verdict.is_known);
+  return view.verdict.reason;
+}
+
+TEST(PackedIntegers, AreLoadedAsTheirToolsWroteThem) {
+  for (const char* name : {"families/qwen3_moe_gptq", "families/qwen3_moe_awq",
+                           "families/mixtral_awq", "other_tools/auto_round_gptq",
+                           "other_tools/auto_round_awq", "other_tools/auto_round_8bit"}) {
+    for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+      EXPECT_EQ(refusal(golden(name), engine), "") << name << " " << newest(engine).name;
+    }
+  }
+}
+
+TEST(PackedIntegers, WithAnOrderAreForSglangOnly) {
+  const EditableCheckpoint moe = golden("families/qwen3_moe_gptq_actorder");
+  EXPECT_THAT(refusal(moe, Engine::kVllm), HasSubstr("desc_act"));
+  EXPECT_EQ(refusal(moe, Engine::kSglang), "");
+  EXPECT_THAT(refusal(golden("families/llama_gptq"), Engine::kVllm), HasSubstr("desc_act"));
+}
+
+TEST(PackedIntegers, WithZeroPointsAreLoadedOfAwqOnly) {
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    EXPECT_THAT(refusal(golden("families/qwen3_moe_gptq_asym"), engine), HasSubstr("zero points"));
+    EXPECT_THAT(refusal(golden("other_tools/auto_round_2bit_zeros"), engine),
+                HasSubstr("zero points"));
+  }
+}
+
+TEST(PackedIntegers, OfFewBitsAreLoadedOfAutoRoundInVllm) {
+  for (const char* name : {"other_tools/auto_round_2bit", "other_tools/auto_round_3bit"}) {
+    EXPECT_EQ(refusal(golden(name), Engine::kVllm), "") << name;
+    EXPECT_THAT(refusal(golden(name), Engine::kSglang), HasSubstr("4 and 8 bits")) << name;
+    EditableCheckpoint as_gptq = golden(name);
+    as_gptq.config["quantization_config"].merge_patch(
+        {{"quant_method", "gptq"}, {"desc_act", false}, {"packing_format", nullptr}});
+    EXPECT_THAT(refusal(as_gptq, Engine::kVllm), HasSubstr("4 and 8 bits")) << name;
+  }
+}
+
+TEST(PackedIntegers, NeedTheKeysThatEnginesRead) {
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    for (const char* key : {"desc_act", "sym"}) {
+      EditableCheckpoint edited = golden("families/qwen3_moe_gptq");
+      edited.config["quantization_config"].erase(key);
+      // Without sym the zero points are read, and both have a limit about these.
+      EXPECT_NE(refusal(edited, engine), "") << key;
+    }
+    EXPECT_THAT(refusal(golden_with("families/qwen3_moe_awq", {{"zero_point", nullptr}}), engine),
+                HasSubstr("no zero_point"));
+    EXPECT_THAT(
+        refusal(golden_with("other_tools/auto_round_gptq", {{"packing_format", "auto_round:gptq"}}),
+                engine),
+        HasSubstr("packing_format"));
+  }
+}
+
+TEST(PackedIntegers, AreLookedUpInDynamicByJoinedNames) {
+  const auto with = [](const char* key, const Json& said) {
+    return golden_with("families/qwen3_moe_gptq", {{"dynamic", {{key, said}}}});
+  };
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    EXPECT_THAT(refusal(with("-:.*o_proj", Json::object()), engine), HasSubstr("plain by -:"));
+    // q_proj is in qkv_proj there, whose name has no such end.
+    EXPECT_EQ(refusal(with("-:.*self_attn\\.q_proj", Json::object()), engine), "");
+    EXPECT_THAT(refusal(with("+:.*qkv_proj", {{"bits", 8}}), engine), HasSubstr("bits 8"));
+  }
+  EXPECT_THAT(refusal(with("-:.*experts", Json::object()), Engine::kVllm), HasSubstr("plain"));
+  EXPECT_EQ(refusal(with("-:.*\\.mlp\\.experts$", Json::object()), Engine::kSglang), "");
+}
+
+TEST(PackedIntegers, AreLookedUpInListsByPartsOfNames) {
+  const auto gptq = [](const Json& list) {
+    return golden_with("families/qwen3_moe_gptq", {{"modules_in_block_to_quantize", list}});
+  };
+  const Json all = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                    {"self_attn.o_proj"}};
+  EXPECT_EQ(refusal(gptq(all), Engine::kVllm), "");
+  EXPECT_THAT(refusal(gptq({"self_attn.q_proj", "o_proj"}), Engine::kVllm), HasSubstr("some of"));
+  EXPECT_THAT(refusal(gptq({"qkv_proj", "q_proj", "k_proj", "v_proj"}), Engine::kVllm),
+              HasSubstr("plain by modules_in_block_to_quantize"));
+  const auto awq = [](const Json& list) {
+    return golden_with("families/qwen3_moe_awq", {{"modules_to_not_convert", list}});
+  };
+  EXPECT_EQ(refusal(awq(Json::array()), Engine::kVllm), "") << "what has no integers is plain";
+  EXPECT_THAT(refusal(awq({"mlp.gate", "q_proj"}), Engine::kVllm), HasSubstr("some of"));
+  EXPECT_EQ(refusal(awq({"mlp.gate", "q_proj"}), Engine::kSglang), "") << "it is called qkv_proj";
+  EXPECT_THAT(refusal(awq({"o_proj"}), Engine::kSglang), HasSubstr("plain"));
+  EXPECT_THAT(refusal(awq({"experts"}), Engine::kVllm), HasSubstr("plain"));
+}
+
+TEST(PackedIntegers, OfAutoRoundAreLookedUpByLayer) {
+  const std::string layer = "model.layers.0.self_attn.";
+  const Json one = {{layer + "q_proj", {{"sym", true}}}};
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    EXPECT_THAT(refusal(golden_with("other_tools/auto_round_awq", {{"extra_config", one}}), engine),
+                HasSubstr("several forms of"));
+    EXPECT_THAT(refusal(golden_with("other_tools/auto_round_gptq",
+                                    {{"block_name_to_quantize", "model.layers.1"}}),
+                        engine),
+                HasSubstr("plain"));
+  }
+}
+
+TEST(PackedIntegers, AreCutBetweenGroups) {
+  for (const char* name : {"families/qwen3_moe_gptq", "families/qwen3_moe_awq"}) {
+    for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+      EXPECT_THAT(refusal(golden(name), engine, 4), HasSubstr("on two ranks")) << name;
+    }
+  }
+}
+
+TEST(PackedIntegers, SayOfOtherEnginesWhatIsKnown) {
+  for (const Engine engine : {Engine::kTrtllm, Engine::kVllmAscend, Engine::kTransformers}) {
+    expect_error(kUnsupported, {std::string(newest(engine).name), "not known here"},
+                 [&] { view_of(golden("families/qwen3_moe_gptq"), engine); });
+  }
+}
+
+}  // namespace
+}  // namespace ingot::engines
