@@ -256,6 +256,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
       mark_values(*declared.table);
       open_hub_names(*declared.table);
       refuse_idle_flags(*declared.table);
+      refuse_shared_outputs(*declared.table);
       body = declared.run;
     });
   }

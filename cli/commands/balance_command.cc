@@ -110,21 +110,21 @@ std::function<int()> declare_balance(FlagTable& table) {
         "machines that the ranks run on: groups of experts stay within one where the router has as "
         "many groups, or a multiple (default: 1)",
         {.is_positive = true}},
-       required("--out", &flags->out,
-                "expert map to write, for convert --expert-map; must be "
-                "absent",
-                ValueKind::kFile),
+       required_output("--out", &flags->out,
+                       "expert map to write, for convert --expert-map; must be "
+                       "absent",
+                       ValueKind::kFile),
        max_tokens_flag(*flags)});
   add_source_and_job(table, *flags);
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress),
                                  {"--html",
                                   &flags->html,
                                   "also write a page with the tokens by layer and rank",
-                                  {.kind = ValueKind::kFile}},
+                                  {.kind = ValueKind::kFile, .is_written = true}},
                                  {"--markdown",
                                   &flags->markdown,
                                   "also write the report as Markdown",
-                                  {.kind = ValueKind::kFile}},
+                                  {.kind = ValueKind::kFile, .is_written = true}},
                                  json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"

@@ -72,8 +72,8 @@ std::function<int()> declare_calibrate(FlagTable& table) {
   table.add(FlagGroup::kCommon,
             {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kCheckpoint),
              text_flag(*flags),
-             required("--out", &flags->out, "safetensors file to write; must be absent",
-                      ValueKind::kFile),
+             required_output("--out", &flags->out, "safetensors file to write; must be absent",
+                             ValueKind::kFile),
              max_tokens_flag(*flags)});
   add_source_and_job(table, *flags);
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&answer().is_json)});

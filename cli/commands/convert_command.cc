@@ -103,7 +103,7 @@ std::function<int()> declare_convert(FlagTable& table) {
   table.add(FlagGroup::kCommon,
             {required("input", &flags->input, "directory of the source checkpoint",
                       ValueKind::kCheckpoint),
-             required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+             required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   library::declare_target(table, *flags);
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print the rule that applies to TENSOR, and the result"}});

@@ -21,27 +21,12 @@
 #include "convert/output/version.h"
 #include "convert/run/band_encoder.h"
 #include "formats/base/parallel.h"
-#include "formats/files/folder.h"
 #include "library/options/flag_table.h"
 #include "report/report_file.h"
 
 namespace ingot::cli {
 
 namespace {
-
-// Before anything is read or made: a log in the output's folder would make that one of something
-// else.
-void require_place_of_log(const JobFlags& flags) {
-  require_report_place(flags.log_file, ReportForm::kEventLog);
-  if (flags.log_file.empty()) return;
-  const std::filesystem::path log = resolved_path(flags.log_file),
-                              output = resolved_path(flags.output);
-  if (std::mismatch(output.begin(), output.end(), log.begin(), log.end()).first != output.end())
-    return;
-  throw Error(ErrorCode::kInvalidArgument, "lies in the output {} (name a file in another folder)",
-              flags.output)
-      .in_file(flags.log_file);
-}
 
 // An append-only log, flushed line by line, so that a kill loses nothing.
 std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
@@ -156,7 +141,7 @@ void declare_job(FlagTable& table, JobFlags& flags) {
   table.add(FlagGroup::kReport, {{"--log",
                                   &flags.log_file,
                                   "append a line per event to this file",
-                                  {.kind = ValueKind::kFile}},
+                                  {.kind = ValueKind::kFile, .is_written = true}},
                                  progress_flag(&flags.progress),
                                  json_flag(&answer().is_json)});
 }
@@ -174,7 +159,7 @@ bool is_done_without_source(const JobFlags& flags, const std::string& source,
 }
 
 int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan) {
-  require_place_of_log(flags);
+  require_report_place(flags.log_file, ReportForm::kEventLog);
   if (!flags.is_of_launch) answer().add({{"warnings", warnings_json(plan)}});
   if (flags.dry_run) return run_dry(flags, plan);
   convert::ExecuteOptions execute = execution_of(flags);

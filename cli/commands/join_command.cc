@@ -91,15 +91,15 @@ int run_join(const JoinFlags& flags) {
 std::function<int()> declare_join(FlagTable& table) {
   auto flags = std::make_shared<JoinFlags>();
   table.add(FlagGroup::kCommon,
-            {required("output", &flags->output,
-                      "directory that the parts have written (ingot convert --part I/N)",
-                      ValueKind::kFolder),
+            {required_output("output", &flags->output,
+                             "directory that the parts have written (ingot convert --part I/N)",
+                             ValueKind::kFolder),
              {"--dry-run", &flags->dry_run, "refuse what would be refused, and publish nothing"}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {{"--log",
                                   &flags->log_file,
                                   "append a line per event to this file",
-                                  {.kind = ValueKind::kFile}},
+                                  {.kind = ValueKind::kFile, .is_written = true}},
                                  progress_flag(&flags->progress),
                                  json_flag(&answer().is_json)});
   table.footer =

@@ -15,11 +15,11 @@ void declare_measurement_report(FlagTable& table, MeasurementFlags& flags) {
   table.add(FlagGroup::kReport, {{"--html",
                                   &flags.html,
                                   "write the report as one self-contained page",
-                                  {.kind = ValueKind::kFile}},
+                                  {.kind = ValueKind::kFile, .is_written = true}},
                                  {"--markdown",
                                   &flags.markdown,
                                   "write the report for a model card",
-                                  {.kind = ValueKind::kFile}},
+                                  {.kind = ValueKind::kFile, .is_written = true}},
                                  json_flag(&answer().is_json)});
 }
 

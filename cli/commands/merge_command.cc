@@ -52,7 +52,7 @@ std::function<int()> declare_merge(FlagTable& table) {
             {required("input", &flags->input,
                       "directory of rank directories, or of model{i}-mp{N}.safetensors",
                       ValueKind::kCheckpoint),
-             required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+             required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
             {{"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}},
              family_flag(&flags->family, "model family instead of config.json's"),

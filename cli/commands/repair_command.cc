@@ -197,7 +197,7 @@ std::function<int()> declare_repair(FlagTable& table) {
   table.add(
       FlagGroup::kCommon,
       {required("input", &flags->input, "directory of the checkpoint", ValueKind::kCheckpoint),
-       required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+       required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, "model family instead of config.json's"),
              family_file_flag(&flags->family), allow_flag(flags->target)});

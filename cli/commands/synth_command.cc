@@ -126,7 +126,7 @@ std::function<int()> declare_synth(FlagTable& table) {
                              return flags->config.empty();
                            })};
   table.add(FlagGroup::kCommon,
-            {required("output", &flags->output, kOutputHelp, ValueKind::kFolder),
+            {required_output("output", &flags->output, kOutputHelp, ValueKind::kFolder),
              {"--family",
               &flags->family,
               fmt::format("model family whose tensors to make; without --config one of {}",

@@ -223,7 +223,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
              {"--log",
               &flags.log_file,
               "write a JSON line per step: its tokens, caches, time, and messages between ranks",
-              {.kind = ValueKind::kFile}}});
+              {.kind = ValueKind::kFile, .is_written = true}}});
 }
 
 PromptReader::PromptReader(const GenerateFlags& flags, const formats::Checkpoint& source)

@@ -36,7 +36,7 @@ std::vector<Flag> proposal_flags(ProposalFlags& flags, const std::string& family
   return {{"--write-family",
            &flags.file,
            "--family auto: the file for the proposal",
-           {.kind = ValueKind::kFile, .idle = idle}},
+           {.kind = ValueKind::kFile, .is_written = true, .idle = idle}},
           {"--accept-family",
            &flags.accept,
            "--family auto: take the proposal without a look at it",

@@ -12,6 +12,7 @@
 #include "formats/base/words.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
+#include "formats/files/folder.h"
 
 namespace ingot {
 
@@ -93,6 +94,40 @@ void refuse_idle_flags(const FlagTable& table) {
   }
 }
 
+void refuse_shared_outputs(const FlagTable& table) {
+  struct Written {
+    const Flag* flag;
+    std::string value;
+    std::filesystem::path path;
+  };
+  std::vector<Written> outputs;
+  for (const FlagTable::Row& row : table.rows) {
+    const std::string* value = row.flag.rule.is_written ? text_of(row.flag) : nullptr;
+    if (value == nullptr || value->empty()) continue;
+    std::error_code failure;
+    const auto status = std::filesystem::status(*value, failure);
+    if (std::filesystem::is_other(status)) continue;
+    outputs.push_back({&row.flag, *value, resolved_path(*value)});
+  }
+  for (const Written& inner : outputs) {
+    for (const Written& outer : outputs) {
+      if (&inner == &outer) continue;
+      const bool is_folder = outer.flag->rule.kind == ValueKind::kFolder;
+      const auto end =
+          std::mismatch(outer.path.begin(), outer.path.end(), inner.path.begin(), inner.path.end());
+      if (end.first != outer.path.end() || (end.second != inner.path.end() && !is_folder)) continue;
+      if (is_folder)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "{} lies in the output {} (name a file in another folder)", inner.flag->name,
+                    outer.value)
+            .in_file(inner.value);
+      throw Error(ErrorCode::kInvalidArgument, "{} and {} both write this file (name two files)",
+                  inner.flag->name, outer.flag->name)
+          .in_file(inner.value);
+    }
+  }
+}
+
 void mark_values(const FlagTable& table) {
   for (const FlagTable::Row& row : table.rows) {
     if (row.flag.rule.mark.empty() || !table.is_given(row.flag.name)) continue;
@@ -103,6 +138,12 @@ void mark_values(const FlagTable& table) {
 
 Flag required(std::string name, FlagTarget target, std::string help, ValueKind kind) {
   return {std::move(name), target, std::move(help), {.is_required = true, .kind = kind}};
+}
+
+Flag required_output(std::string name, FlagTarget target, std::string help, ValueKind kind) {
+  Flag flag = required(std::move(name), target, std::move(help), kind);
+  flag.rule.is_written = true;
+  return flag;
 }
 
 Flag threads_flag(std::size_t* target) {

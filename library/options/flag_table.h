@@ -75,6 +75,8 @@ struct FlagRule {
   ValueKind kind = ValueKind::kText;
   /// Put before the value, where flags share a variable.
   std::string mark = {};
+  /// The value is a file or a folder that the command writes.
+  bool is_written = false;
   /// The value - is the standard input. A flag that names a file gets its path instead.
   bool takes_stdin = false;
   /// The owner of the flag, where it would change nothing; empty where it acts. Asked when all
@@ -134,12 +136,19 @@ std::string_view heading_of(FlagGroup group);
 /// The same for the first given flag that FlagRule::idle finds idle.
 void refuse_idle_flags(const FlagTable& table);
 
+/// Throws kInvalidArgument where two flags name one file to write, or a file in a folder that the
+/// command writes. Devices and pipes may be named twice.
+void refuse_shared_outputs(const FlagTable& table);
+
 /// Puts FlagRule::mark before the values of given flags.
 void mark_values(const FlagTable& table);
 
 /// A flag, or a word at its place, that must be given.
 Flag required(std::string name, FlagTarget target, std::string help,
               ValueKind kind = ValueKind::kText);
+
+/// The same of a file or a folder that the command writes.
+Flag required_output(std::string name, FlagTarget target, std::string help, ValueKind kind);
 
 /// The names of rows, for --help: `a, b, c`.
 template <typename Range, typename Name>

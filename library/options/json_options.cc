@@ -126,6 +126,7 @@ void read_json_options(std::string_view json, FlagTable& table) {
   require_together(table);
   mark_values(table);
   refuse_idle_flags(table);
+  refuse_shared_outputs(table);
 }
 
 }  // namespace ingot

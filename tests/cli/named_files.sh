@@ -39,4 +39,19 @@ done
 [ "$(grep -c published log)" -eq 2 ] || fail "the log has not both jobs"
 judge 2 "lies in the output" "$ingot" convert model fresh --to bf16 --log fresh/log
 [ ! -e fresh ] || fail "a refused log has made the output"
+
+# Two outputs of one name are refused before any work, whatever the way to it; a device is no file.
+rm -f page.html map.json && ln -s . way
+before=$(state)
+for command in "verify model copied --levels structure --html page.html --markdown way/page.html" \
+  "compare copied copied --html page.html --markdown page.html" "verify model --html page.html --markdown ./page.html" \
+  "balance model --ep 2 --loads loads.json --out map.json --html map.json" \
+  "balance model --ep 2 --loads loads.json --out x --html page.html --markdown page.html" \
+  "convert model fresh --to bf16 --family auto --write-family page.html --log page.html"; do
+  # shellcheck disable=SC2086
+  judge 2 "both write this file" "$ingot" $command "${quiet[@]}"
+done
+judge 2 "lies in the output" "$ingot" convert model fresh --to bf16 --family auto --write-family fresh
+judge 0 "" "$ingot" verify model copied --levels structure --html /dev/null --markdown /dev/null "${quiet[@]}"
+[ "$(state)" = "$before" ] && [ ! -e page.html ] && [ ! -e map.json ] && [ ! -e fresh ] || fail "a refused command wrote a file"
 finish
