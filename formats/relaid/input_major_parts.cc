@@ -166,6 +166,16 @@ bool InputMajorParts::has_shapes(InputMajorWeight& weight) {
   const std::uint64_t front = weight.codes.shape[0];
   const std::uint64_t n = form.codes_per_unit(), words = form.words_per_unit();
   weight.cols = form.packs_rows ? front : checked_mul(front / words, n).value_or(0);
+  const std::uint64_t claimed = form.group_size.value_or(0);
+  if (claimed != 0 && claimed < weight.cols && weight.cols % claimed != 0 &&
+      weight.groups == ceil_div(weight.cols, claimed)) {
+    fault(weight.scales, ErrorCode::kUnsupported,
+          fmt::format("has scales for {} groups of {} columns, and the last group has {} of the {} "
+                      "columns only: this version reads whole groups (take the release that it was "
+                      "made from, or quantize that with a group size that divides the columns)",
+                      weight.groups, claimed, weight.cols % claimed, weight.cols));
+    return false;
+  }
   // Words of codes of less than 4 bits become several of INT4.
   const std::uint64_t step = std::min<std::uint64_t>(n, kCodesPerWord);
   if (weight.rows == 0 || weight.cols == 0 || weight.groups == 0 || weight.rows % n != 0 ||
@@ -180,7 +190,6 @@ bool InputMajorParts::has_shapes(InputMajorWeight& weight) {
                                         : Shape{weight.cols / n * words, weight.rows});
   require(*weight.zeros, {weight.groups, weight.rows / n * words});
   if (weight.order) require(*weight.order, {weight.cols});
-  const std::uint64_t claimed = form.group_size.value_or(0);
   const std::uint64_t size = weight.cols / weight.groups;
   if (form.group_size && size != (claimed == 0 ? weight.cols : claimed)) {
     fault(weight.scales, ErrorCode::kMismatch,

@@ -286,6 +286,29 @@ TEST_F(CodesOf8Bits, OtherBitsAreOneFault) {
   one_fault({"num_bits 3", "config_groups.odd"});
 }
 
+// As AutoGPTQ and AutoRound write 96 or 160 columns in groups of 64.
+TEST_F(CodesOf8Bits, WithAShortLastGroupAreCalledSo) {
+  for (const std::uint64_t cols : {96U, 160U}) {
+    const std::uint64_t groups = (cols + 63) / 64;
+    for (const bool is_awq : {false, true}) {
+      const std::string method = is_awq ? "awq" : "gptq";
+      with_config(fmt::format(R"("quant_method": "{}", "bits": 4, "group_size": 64)", method),
+                  {{"down.qweight", "I32", is_awq ? Shape{cols, 1} : Shape{cols / 8, 8}},
+                   {"down.qzeros", "I32", {groups, 1}},
+                   {"down.scales", "F16", {groups, 8}}})
+          .write(dir_.path());
+      ErrorList faults;
+      static_cast<void>(Checkpoint::open(dir_.path(), {.family = "generic", .faults = &faults}));
+      ASSERT_EQ(faults.errors().size(), 1U) << method;
+      EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kUnsupported);
+      const std::string message = faults.errors()[0].message();
+      EXPECT_NE(message.find(fmt::format("the last group has 32 of the {}", cols)),
+                std::string::npos)
+          << message;
+    }
+  }
+}
+
 TEST_F(CodesOf8Bits, ThatTheConfigCallsFourAreNamedOnce) {
   auto tensors = gptq_of_8_bits("down", 127);
   for (const testing::TinyTensor& tensor : gptq_of_8_bits("up", 127)) tensors.push_back(tensor);
