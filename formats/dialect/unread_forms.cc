@@ -78,6 +78,32 @@ constexpr std::array kUnreadParts = {
     UnreadParts{".svh", ".trellis", "ExLlamaV3's trellis codes (EXL3)",
                 "only ExLlamaV3 decodes them"},
     UnreadParts{".weight._scale", ".weight._data", "Quanto's tensors", ""},
+    UnreadParts{".W_q", ".scale", "HQQ's codes and zero points", ""},
+    UnreadParts{".weight_scales", ".weight", "EETQ's INT8, laid out for its kernels", ""},
+    UnreadParts{".weight_scales", ".qweight", "EETQ's INT8, laid out for its kernels", ""},
+    UnreadParts{".biases", ".scales", "MLX's packed groups", kOfMlx},
+    UnreadParts{"._weight_qdata", "._weight_scale", "TorchAO's tensors, each flattened into parts",
+                ""},
+    UnreadParts{".centroids.weight", ".indices", "VPTQ's codebook entries", ""},
+    UnreadParts{".dense_weights", ".row_offsets", "SpQR's codes with separate outliers", ""},
+    UnreadParts{".forward_hadamard_matrix", ".qweight", "FP-Quant's rotated FP4", ""},
+    UnreadParts{".Qidxs", ".SU", "QuIP#'s lattice codes", ""},
+};
+
+/// A quant_algo of ModelOpt whose tensors are called as those of one that is read.
+struct UnreadAlgo {
+  std::string_view algo, holds;
+};
+constexpr std::string_view kOfAwq = "ModelOpt's AWQ, integers of 4 bits packed along the outputs,";
+constexpr std::string_view kOfSvd =
+    "ModelOpt's NVFP4 of what a product of two thin matrices leaves of each weight,";
+constexpr std::array kUnreadAlgos = {
+    UnreadAlgo{"W4A16_AWQ", kOfAwq},
+    UnreadAlgo{"W4A8_AWQ", kOfAwq},
+    UnreadAlgo{"W4A8_NVFP4_FP8", "ModelOpt's NVFP4 with activations in FP8,"},
+    UnreadAlgo{"W4A8_MXFP4_FP8", "ModelOpt's MXFP4 with activations in FP8,"},
+    UnreadAlgo{"NVFP4_SVD", kOfSvd},
+    UnreadAlgo{"NVFP4_SVDQUANT", kOfSvd},
 };
 
 /// The modules that have both parts of a form, in stored order.
@@ -181,23 +207,22 @@ std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& desc
                     "vLLM 0.33 loads them with its b12x kernels on a GPU of SM 12x");
   }
   constexpr std::string_view kInputScale = ".pre_quant_scale";
-  constexpr std::array<std::string_view, 2> kPacked = {"W4A16_AWQ", "W4A8_AWQ"};
   const Json& block = description.is_object() ? description : quantization_block(config);
   const std::string algo = text_at(modelopt_body(block), "quant_algo");
   const auto is_scale = [&](const StoredTensor& tensor) {
     return tensor.name.ends_with(kInputScale);
   };
   const auto first = std::ranges::find_if(stored, is_scale);
-  const bool is_packed = std::ranges::find(kPacked, algo) != kPacked.end();
-  if (first == stored.end() && !is_packed) return std::nullopt;
-  std::string holds =
-      is_packed ? "ModelOpt's AWQ, integers of 4 bits packed along the outputs," : "";
+  const auto* const form = std::ranges::find(kUnreadAlgos, algo, &UnreadAlgo::algo);
+  const bool is_known = form != kUnreadAlgos.end();
+  if (first == stored.end() && !is_known) return std::nullopt;
+  std::string holds(is_known ? form->holds : "");
   if (first != stored.end()) {
     const auto n = static_cast<std::size_t>(std::ranges::count_if(stored, is_scale));
     holds += fmt::format(
         "{}'{}'{}, a scale for each input that engines multiply activations with, for which codes "
         "are no values of the weight,",
-        is_packed ? " and " : "", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1));
+        is_known ? " and " : "", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1));
   }
   return unread(fmt::format("quant_method modelopt with quant_algo {}", algo), holds,
                 algo == "NVFP4_AWQ"

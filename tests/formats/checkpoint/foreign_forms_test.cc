@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "formats/checkpoint/checkpoint.h"
@@ -80,6 +81,32 @@ TEST_F(ForeignForms, SparseWeightsAreToldByTheirBits) {
   expect_cause(ErrorCode::kUnsupported, {"row_offsets' and 2 more", "tensors' sparse weights"});
 }
 
+TEST_F(ForeignForms, ToolsAreToldByTheirPartsWithoutABlock) {
+  struct Form {
+    const char* tool;
+    std::vector<TinyTensor> parts;
+  };
+  const std::vector<Form> forms = {
+      {"HQQ's", {{"W_q", "U8", {4, 8}}, {"scale", "F16", {1, 8}}, {"zero", "F16", {1, 8}}}},
+      {"EETQ's", {{"weight", "I8", {8, 8}}, {"weight_scales", "F16", {8}}}},
+      {"EETQ's", {{"qweight", "I8", {8, 8}}, {"weight_scales", "F16", {8}}}},
+      {"MLX's", {{"weight", "U8", {8, 4}}, {"scales", "BF16", {8, 1}}, {"biases", "BF16", {8, 1}}}},
+      {"TorchAO's", {{"_weight_qdata", "F8_E4M3", {8, 8}}, {"_weight_scale", "F32", {8, 1}}}},
+      {"VPTQ's",
+       {{"centroids.weight", "F16", {1, 8}},
+        {"indices", "I32", {1, 8, 8}},
+        {"weight_scale", "F16", {8}}}},
+      {"SpQR's", {{"dense_weights", "I64", {8}}, {"row_offsets", "I32", {9}}}},
+      {"FP-Quant's", {{"qweight", "U8", {8, 4}}, {"forward_hadamard_matrix", "BF16", {8, 8}}}},
+      {"QuIP#'s", {{"Qidxs", "I64", {8, 1}}, {"SU", "F16", {8}}}}};
+  for (const Form& form : forms) {
+    SCOPED_TRACE(form.tool);
+    tiny_ = tiny_deepseek_v3();
+    replace_dense(form.parts);
+    expect_cause(ErrorCode::kUnsupported, {form.tool, "and 2 more"});
+  }
+}
+
 TEST_F(ForeignForms, PartsOfSparseCodesAreCopiedEachByItself) {
   const auto open_generic = [&] { return Checkpoint::open(dir_ / "m", {.family = "generic"}); };
   // Their names are those of parts of packed codes, and a scale without its weight.
@@ -108,6 +135,21 @@ TEST_F(ForeignForms, BlocksOfLlamaCppAreToldByTheConfig) {
       "model.layers.0.mlp.down_proj": {"quant_algo": "IQ2_XS", "packing": "ggml"}}},)");
   replace_dense({{"weight", "U8", {8, 1, 34}}});
   expect_cause(ErrorCode::kUnsupported, {"ggml of 2 modules", "llama.cpp's blocks (IQ2_XS, Q8_0)"});
+}
+
+TEST_F(ForeignForms, AlgosOfOtherActivationsAreNoNvfp4) {
+  for (const char* algo : {"W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "NVFP4_SVD", "NVFP4_SVDQUANT"}) {
+    tiny_ = tiny_deepseek_v3();
+    tiny_.config.insert(
+        1,
+        fmt::format(R"("quantization_config": {{"quant_method": "modelopt", "quant_algo": "{}"}},)",
+                    algo));
+    replace_dense({{"weight", "U8", {8, 8}},
+                   {"weight_scale", "F8_E4M3", {8, 1}},
+                   {"weight_scale_2", "F32", {}},
+                   {"input_scale", "F32", {}}});
+    expect_cause(ErrorCode::kUnsupported, {algo, "ModelOpt's"});
+  }
 }
 
 TEST_F(ForeignForms, InputScalesNameTheEnginesThatTakeThem) {
