@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <string_view>
 #include <type_traits>
 
 #include <CLI/CLI.hpp>
@@ -105,19 +107,21 @@ void declare(const FlagTable& table, CLI::App& app) {
   for (const FlagTable::Row& row : table.rows) rows.push_back(&row);
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto* a, const auto* b) { return a->group < b->group; });
+  // Kept here: CLI11 ends the program where there is no memory to look for one.
+  std::map<std::string_view, CLI::Option*> options;
   for (const FlagTable::Row* row : rows) {
     const Flag& flag = row->flag;
     CLI::Option* option =
         std::visit([&](auto* target) { return add_flag_to(app, flag, target); }, flag.target);
+    options[flag.name] = option;
     demand(flag.rule, *option);
     option->description(help_text(flag.help));
     option->group(std::string(heading_of(row->group)));
   }
   for (const FlagTable::Row* row : rows) {
-    CLI::Option* option = app.get_option(row->flag.name);
-    if (!row->flag.rule.needs.empty()) option->needs(app.get_option(row->flag.rule.needs));
-    for (const std::string& other : row->flag.rule.excludes)
-      option->excludes(app.get_option(other));
+    CLI::Option* option = options.at(row->flag.name);
+    if (!row->flag.rule.needs.empty()) option->needs(options.at(row->flag.rule.needs));
+    for (const std::string& other : row->flag.rule.excludes) option->excludes(options.at(other));
   }
   app.footer(table.footer);
 }

@@ -93,8 +93,9 @@ int run(int argc, char** argv, const Call& call) {
 }
 
 int guarded(int argc, char** argv) {
-  const Call call = first_look(argc, argv);
+  Call call;
   try {
+    call = first_look(argc, argv);
     return run(argc, argv, call);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) return report_interrupted(call, error);
