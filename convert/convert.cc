@@ -160,9 +160,9 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   require_place(plan, output, options);
   // A finished output is opened without a claim, so that others can read it; with one if a killed
   // run left its folder, which goes with the claim.
-  const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
-                            !std::filesystem::exists(paths.partial) &&
-                            !std::filesystem::exists(paths.swept);
+  const bool is_read_only =
+      options.resume && !options.force && output_state(output) == OutputState::kFinished &&
+      !std::filesystem::exists(paths.partial) && !std::filesystem::exists(paths.swept);
   std::optional<Claim> claim;
   if (!is_read_only) claim.emplace(take_claim(plan, paths, options));
   Preflight checked = preflight(plan, output, options);
@@ -222,11 +222,15 @@ bool is_done_without_source(const std::filesystem::path& source,
                 options.lossless_only ? "--lossless-only" : "--verify")
         .in_file(source.string());
   }
-  if (const OutputPaths paths(output); std::filesystem::exists(paths.swept)) {
-    const Claim claim = Claim::take(paths, options.run);
-    clear_partial(paths);
-  }
+  remove_leftovers(output, options.run);
   return true;
+}
+
+void remove_leftovers(const std::filesystem::path& output, const RunName& run) {
+  const OutputPaths paths(output);
+  if (!std::filesystem::exists(paths.swept) && !std::filesystem::exists(paths.partial)) return;
+  const Claim claim = Claim::take(paths, run);
+  clear_partial(paths);
 }
 
 }  // namespace ingot::convert

@@ -56,4 +56,8 @@ bool is_done_without_source(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,
                             const PlanOptions& plan, const ExecuteOptions& options);
 
+/// Removes what a run that was killed in its last step left in a finished output. Throws kExists
+/// while another run is at work there.
+void remove_leftovers(const std::filesystem::path& output, const RunName& run);
+
 }  // namespace ingot::convert

@@ -9,11 +9,13 @@
 #include "cli/commands/job.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
+#include "convert/convert.h"
 #include "convert/job/part_journals.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "library/options/flag_table.h"
+#include "library/options/job_options.h"
 
 namespace ingot::cli {
 
@@ -46,6 +48,7 @@ int run_join(const JoinFlags& flags) {
   const convert::CommandLine line = convert::command_of_part(paths);
   if (line.words.empty()) {
     if (convert::output_state(paths.output) == convert::OutputState::kFinished) {
+      if (!flags.dry_run) convert::remove_leftovers(paths.output, execution({}).run);
       answer().add({{"already_done", true}, {"published", true}});
       notes() << "already finished: there is nothing to join\n";
       return kExitDone;

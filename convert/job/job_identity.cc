@@ -323,6 +323,19 @@ Json require_resumable(const Plan& plan, const std::filesystem::path& output,
   });
 }
 
+bool is_output_of(const Plan& plan, const std::filesystem::path& output,
+                  const JobThreads& threads) {
+  Preflight finished;
+  finished.is_finished = true;
+  try {
+    require_resumable(plan, output, finished, threads);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kMismatch || error.code() == ErrorCode::kCorrupt) return false;
+    throw;
+  }
+}
+
 bool is_finished_of_deleted(const std::filesystem::path& source,
                             const std::filesystem::path& output, const Recipe& recipe,
                             const PlanOptions& options) {

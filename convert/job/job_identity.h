@@ -16,6 +16,9 @@ namespace ingot::convert {
 formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
                                 const Preflight& checked, const JobThreads& threads);
 
+/// True if the finished `output` is that of the job.
+bool is_output_of(const Plan& plan, const std::filesystem::path& output, const JobThreads& threads);
+
 /// True if `output` is finished, and a weights file that its manifest says it was made of is gone
 /// from `source`, which has the same config.json. (A run without --consume-source that ends what
 /// one with it began leaves the others.) Throws kMismatch, naming them, when options of the job

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/job/job_identity.h"
 #include "convert/job/part_journals.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/apart.h"
@@ -355,7 +356,12 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
   // State of the output before an unfinished conversion that is not continued.
   if (!checked.earlier) checked.state = state_beneath(output);
   if (!checked.earlier) require_free_place(checked.state, output, options);
-  checked.is_finished = checked.state == OutputState::kFinished && options.resume;
+  // With --force, too, the output of another job is the one that is replaced.
+  checked.is_finished =
+      checked.state == OutputState::kFinished && options.resume &&
+      (!options.force ||
+       is_output_of(plan, output,
+                    {.n = options.threads, .check_stop = [&] { options.check_stop(); }}));
   if (!checked.is_finished) checked.replaced = replaced_by(plan, paths, options);
   checked.disk = disk_need(plan, paths, options, checked);
   if (checked.is_finished) {
