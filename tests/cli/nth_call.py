@@ -1,0 +1,485 @@
+#!/usr/bin/env python3
+"""nth_call.py INGOT FAULTS EXAMPLE [--all] [--only PATTERN] [--threads N] [--jobs N]: the nth call of a kind fails.
+
+For each job of JOBS, each call of FAULTS_OF and n = 1, 2, ... until the job ends without an nth such call: the process is
+killed at it, or this one call returns an error that it can return. Then
+
+* the output is whole, or one error names the reason and a file, and nothing crashes or hangs;
+* no file has its final name before all are there, and an output that is not whole is marked as unfinished;
+* the source is as it was; of a source that is consumed, everything that is gone is in the output;
+* the same command with --resume, without a fault, ends in the bytes of an undisturbed run, and leaves nothing else.
+
+The commands of READERS get no memory at the nth request (with --all); the answer is the usual one, or one error.
+
+FAULTS is what tests/support/faults.c becomes, EXAMPLE a model with a tokenizer. Without --all a part of the points is tried, the same in every run.
+PATTERN chooses among JOB:CALL:WHAT:N, e.g. 'slice:rename:*' or 'cast:pwrite:EIO:7'; with it every n is tried.
+"""
+
+import argparse
+import bisect
+import concurrent.futures
+import fnmatch
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+KILL = "KILL"
+# What each call can return. A call that is interrupted, or does a part, is made again: such a fault shows nowhere.
+FAULTS_OF = {
+    "open": [KILL, "EIO", "ENOSPC", "EMFILE", "EINTR"],
+    "pread": [KILL, "EIO", "EINTR", "SHORT"],
+    "pwrite": [KILL, "EIO", "ENOSPC", "EINTR", "SHORT"],
+    "fsync": [KILL, "EIO", "ENOSPC", "EINTR"],
+    "fsyncdir": [KILL, "EIO", "EINTR"],
+    "fdatasync": [KILL, "EIO", "ENOSPC", "EINTR"],
+    "syncfs": [KILL, "EIO", "ENOSPC", "EINTR"],
+    "fallocate": [KILL, "EIO", "ENOSPC", "EINTR"],
+    "ftruncate": [KILL, "EIO", "EINTR"],
+    "rename": [KILL, "EIO", "ENOSPC"],
+    "link": [KILL, "EIO", "ENOSPC"],
+    "remove": [KILL, "EIO", "EPERM"],
+    "mkdir": [KILL, "EIO", "ENOSPC"],
+    "close": [KILL, "EIO", "EINTR"],
+    "mmap": [KILL, "ENOMEM"],
+    "flock": [KILL, "EINTR"],
+}
+UNSEEN = {"EINTR", "SHORT"}
+# Calls of which the default tests make one of the two fail, a kill or an error: they change nothing on the disk.
+ONE_OF = {"pread", "close", "mmap", "flock"}
+REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left", "EMFILE": "Too many open files",
+           "EPERM": "Operation not permitted", "ENOMEM": "cannot allocate|out of memory"}
+# Words of libraries, which say nothing to a user.
+FOREIGN = re.compile(r"terminate called|what\(\)|std::|bad_alloc|basic_|filesystem error|json\.exception|yaml-cpp|"
+                     r"fault of ingot's own|Assertion|Sanitizer")
+TIMEOUT = 300  # ends what hangs; a busy machine takes ten times as long as an idle one
+OURS = re.compile(r"\.ingot-(partial|swept|probe-.*)$")
+
+
+class Job:
+    """A command that writes `out`. `before` are commands, or pairs of one and a fault that ends it, after which it begins;
+    `after` follow it when it has ended; `source` is a model of MODELS."""
+
+    def __init__(self, name, words, source="model", before=(), after=(), consumes=False, resumed=None):
+        self.name, self.words, self.source, self.consumes = name, words.split(), source, consumes
+        self.before, self.after = before, [words.split() for words in after]
+        self.resumed = resumed.split() if resumed else [*self.words, "--resume"]
+
+
+CAST = "convert in out --to bf16 --max-shard-size 100KB"
+QUANTIZE = "convert in out --to nvfp4 --search mse --max-shard-size 100KB"
+SLICE = "convert in out --tp 2 --ep 2 --tp-fit retile"
+REPLACE = "convert in out --to bf16 --force"
+CONSUME = "convert in out --to bf16 --max-shard-size 100KB --consume-source"
+JOBS = [
+    Job("cast", CAST + " --mem-limit 64MiB"),
+    Job("quantize", QUANTIZE),
+    Job("read-back", CAST + " --read-back --hash sha256"),
+    Job("slice", SLICE),
+    Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
+    Job("repair", "repair in out", source="broken"),
+    Job("consume", CONSUME, consumes=True),
+    Job("part", QUANTIZE + " --part 0/2", before=[QUANTIZE + " --part 1/2"], after=["join out"]),
+    Job("join", "join out", before=[QUANTIZE + " --part 0/2", QUANTIZE + " --part 1/2"], resumed="join out"),
+    Job("resume", QUANTIZE + " --resume", before=[(QUANTIZE, "fdatasync:KILL:5")]),
+    Job("publish", SLICE + " --resume", before=[(SLICE, "rename:KILL:9")]),
+    Job("consume-on", CONSUME + " --resume", before=[(CONSUME, "remove:KILL:9")], consumes=True),
+    Job("merge", "merge in out", source="slices"),
+    Job("replace", REPLACE, before=["convert in out --to nvfp4"], resumed=REPLACE + " --resume"),
+]
+# Sources that are made of the first.
+MODELS = {"broken": "convert model broken --to fp8-channel", "slices": SLICE.replace("in out", "model slices")}
+
+READERS = {
+    "inspect": "inspect model --json",
+    "check": "check model --json",
+    "dry-run": "convert model none --to nvfp4 --dry-run --json",
+    "recipe": "convert model none --recipe recipe.yaml --dry-run --json",
+    "chat": "generate example --prompt fox --chat-format template --max-new-tokens 0 --json",
+}
+RECIPE = """
+to: nvfp4
+rules:
+  - match: role:experts & layers:last
+    scheme: keep
+  - match: 're:model\\.layers\\.[0-9]+\\.self_attn'
+    scheme: bf16
+"""
+EVERY_ALLOCATION, DRAWN_ALLOCATIONS = 2000, 500
+
+
+class Wrong(Exception):
+    """A claim that does not hold."""
+
+
+class Point:
+    def __init__(self, job, call, what, n):
+        self.job, self.call, self.what, self.n = job, call, what, n
+
+    def __str__(self):
+        return f"{self.job}:{self.call}:{self.what}:{self.n}"
+
+
+def tree(folder):
+    """The bytes of each file, None of each folder, by name."""
+    found = {}
+    for at, folders, files in os.walk(folder):
+        inside = os.path.relpath(at, folder)
+        for name in folders:
+            found[os.path.normpath(os.path.join(inside, name))] = None
+        for name in files:
+            with open(os.path.join(at, name), "rb") as file:
+                found[os.path.normpath(os.path.join(inside, name))] = file.read()
+    return found
+
+
+def stamps(folder):
+    """What tells that a file was written to or replaced."""
+    return {entry.name: (entry.stat().st_mtime_ns, entry.inode()) for entry in os.scandir(folder)}
+
+
+def copy_tree(source, target):
+    """With times, and with hard links among the files."""
+    shutil.rmtree(target, ignore_errors=True)
+    links = {}
+
+    def copy(old, new):
+        inode = os.stat(old).st_ino
+        if inode in links:
+            os.link(links[inode], new)
+        else:
+            shutil.copy2(old, new)
+            links[inode] = new
+
+    if os.path.isdir(source):
+        shutil.copytree(source, target, copy_function=copy)
+
+
+class Bench:
+    """A folder in which one thing is tried after the other: models, and `out`."""
+
+    def __init__(self, options, folder):
+        self.options, self.folder = options, pathlib.Path(folder)
+        self.environment = {**os.environ, "INGOT_DISK": "1", "LD_PRELOAD": options.faults,
+                            "INGOT_CALLS": str(self.folder / "calls")}
+        self.started = set()
+
+    def run(self, words, faults=None):
+        """Exit status, text of stdout and of stderr."""
+        environment = {**self.environment, **({"INGOT_FAULTS": faults} if faults else {})}
+        (self.folder / "calls").unlink(missing_ok=True)
+        limits = ["--threads", str(self.options.threads)] if words[0] != "inspect" else []
+        if words[0] in ("convert", "repair", "merge", "join") and "--json" not in words:
+            limits += ["--progress", "never"]
+        try:
+            done = subprocess.run([self.options.ingot, *words, *limits], cwd=self.folder, env=environment,
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, errors="replace")
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"{' '.join(words)} does not end") from None
+        return done.returncode, done.stdout, done.stderr
+
+    def require(self, words):
+        code, _, errors = self.run(words)
+        if code != 0:
+            raise Wrong(f"{' '.join(words)} without a fault ends with {code}: {errors[:600]}")
+
+    def counts(self):
+        """Calls of the last run, by kind."""
+        data = (self.folder / "calls").read_bytes()
+        return {name.rstrip(b"\0").decode(): n for name, n in struct.iter_unpack("<16sq", data)}
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    # Jobs.
+
+    def begin(self, job):
+        """Makes what the job finds."""
+        if job.name not in self.started:
+            copy_tree(self.path(job.source), self.path("in"))
+            shutil.rmtree(self.path("out"), ignore_errors=True)
+            for step in job.before:
+                words, fault = step if isinstance(step, tuple) else (step, None)
+                if not fault:
+                    self.require(words.split())
+                elif self.run(words.split(), fault)[0] != -9:
+                    raise Wrong(f"{words} does not meet {fault}")
+            copy_tree(self.path("in"), self.path(job.name + ".in"))
+            copy_tree(self.path("out"), self.path(job.name + ".out"))
+            self.started = {job.name}
+        elif job.consumes or self.changed_source:
+            copy_tree(self.path(job.name + ".in"), self.path("in"))
+        copy_tree(self.path(job.name + ".out"), self.path("out"))
+        self.changed_source = False
+        self.source, self.source_stamps = tree(self.path("in")), stamps(self.path("in"))
+        self.found = tree(self.path("out"))
+
+    def undisturbed(self, job):
+        """Calls of the job, and its output."""
+        self.begin(job)
+        self.require(job.words)
+        counts = self.counts()
+        for words in job.after:
+            self.require(words)
+        return counts, tree(self.path("out"))
+
+    def try_point(self, job, point, expected):
+        """True if the call was met. Throws Wrong."""
+        self.begin(job)
+        code, _, errors = self.run(job.words, f"{point.call}:{point.what}:{point.n}:{point.n}")
+        is_met = self.counts().get(point.call, 0) >= point.n
+        if not is_met or point.what in UNSEEN:
+            if code != 0:
+                raise Wrong(f"ends with {code}: {errors[:600]}")
+        elif point.what == KILL:
+            if code != -9:
+                raise Wrong(f"was not killed, and ends with {code}: {errors[:600]}")
+        elif code != 0:
+            require_one_error(code, errors, point.what)
+        now = tree(self.path("out"))
+        self.require_source(job)
+        self.require_unpublished(now, expected)
+        if code == 0 and not job.after and now != expected:
+            raise Wrong(f"ends well, but {difference(now, expected)}")
+        is_as_it_was = now == self.found and tree(self.path("in")) == self.source
+        if now != expected and not is_as_it_was or code == 0 and job.after:
+            if code != 0:
+                self.require(job.resumed)
+            for words in job.after:
+                self.require(words)
+            now = tree(self.path("out"))
+            if now != expected:
+                raise Wrong(f"after --resume {difference(now, expected)}")
+            self.require_source(job)
+        return is_met
+
+    def require_source(self, job):
+        now = tree(self.path("in"))
+        if not job.consumes:
+            if now != self.source or stamps(self.path("in")) != self.source_stamps:
+                self.changed_source = True
+                raise Wrong("the source has changed")
+        elif any(self.source[name] != data for name, data in now.items()):
+            raise Wrong("a file of the consumed source has changed")
+
+    def require_unpublished(self, now, expected):
+        """No final name before all are there, and the mark of an unfinished output until they are."""
+        tops = {name.split("/")[0] for name in now}
+        finals = {name for name in tops if not OURS.match(name)}
+        partial = ".ingot-partial" in tops
+        begun = {name.split("/")[0] for name in self.found}
+        journal = now.get(".ingot-partial/journal.jsonl") or b""
+        if partial and b'"publishing"' not in journal and finals - begun:
+            raise Wrong(f"{sorted(finals - begun)[:3]} have final names before anything is published")
+        whole = {name: data for name, data in now.items() if not OURS.match(name.split("/")[0])}
+        if finals and not partial and whole != expected and whole != self.found:
+            raise Wrong(f"the output is not marked as unfinished, but {difference(whole, expected)}")
+
+    # Readers.
+
+    def places(self, errors):
+        """Functions of the program that were at work when it ended itself, the last first."""
+        offsets = [int(at, 16) for at in re.findall(r"^abort: " + re.escape(self.options.ingot) + r"\+(\w+)", errors, re.M)]
+        if not offsets:
+            return []
+        known = functions(self.options.ingot)
+        return [known[bisect.bisect(known, (at,)) - 1][1].replace("(anonymous namespace)::", "").split("(")[0] for at in offsets]
+
+    def try_reader(self, name, n, expected):
+        words = READERS[name].split()
+        code, output, errors = self.run(words, f"malloc:ENOMEM:{n}:{n}")
+        is_met = self.counts()["malloc"] >= n
+        if code not in (0, 2) or not is_met and code != 0:
+            raise Wrong(f"ends with {code} in {', '.join(self.places(errors)) or errors[:600]}")
+        if code == 0 and output != expected:
+            raise Wrong("gives another answer")
+        if code == 2:
+            # Before the words are read it is not known that JSON is asked for.
+            if output:
+                try:
+                    errors = "error: " + json.loads(output)["error"]["message"] + "\n"
+                except (ValueError, KeyError, TypeError):
+                    raise Wrong(f"does not answer in JSON: {output[:200]} {errors[:200]}") from None
+            require_one_error(code, errors, "ENOMEM")
+        return is_met
+
+
+def functions(program):
+    """Offset and name of each function of a program, in their order."""
+    text = subprocess.run(["nm", "-C", "--defined-only", program], capture_output=True, text=True).stdout
+    rows = [line.split(" ", 2) for line in text.splitlines()]
+    return sorted((int(row[0], 16), row[2]) for row in rows if row[1] in "tTwWuV")
+
+
+def require_one_error(code, errors, what):
+    if code != 2:
+        raise Wrong(f"ends with {code}: {errors[:600]}")
+    messages = [line for line in errors.splitlines() if line.startswith("error: ")]
+    if len(messages) != 1:
+        raise Wrong(f"{len(messages)} errors: {errors[:600]}")
+    message = errors[errors.index("error: "):]
+    if FOREIGN.search(message):
+        raise Wrong(f"speaks as a library does: {message[:600]}")
+    if not re.search(REASONS[what], message):
+        raise Wrong(f"does not say why: {message[:600]}")
+    if what != "ENOMEM" and not re.search(r"\b(in|out)\b|\.safetensors|\.json|\.ingot|claim", message):
+        raise Wrong(f"names no file: {message[:600]}")
+
+
+def difference(now, expected):
+    for kind, names in [("has more", now.keys() - expected.keys()), ("lacks", expected.keys() - now.keys()),
+                        ("has other bytes in", {name for name in now.keys() & expected.keys() if now[name] != expected[name]})]:
+        if names:
+            return f"the output {kind} {sorted(names)[:3]}"
+    return "nothing differs"
+
+
+def make_models(bench):
+    bench.require("synth model --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 2 --mtp-layers 0 --shards 2 "
+                  "--hidden 128 --intermediate 128 --moe-intermediate 128 --vocab 32 --heads 2 --split-scale".split())
+    for name, words in MODELS.items():
+        bench.require(words.split())
+    broken = bench.folder / "broken"
+    for name in ("ingot.json", "ingot.tensors.jsonl.zst"):
+        (broken / name).unlink()
+    config = json.loads((broken / "config.json").read_text())
+    config["quantization_config"]["ignore"] = ["lm_head"]
+    (broken / "config.json").write_text(json.dumps(config, indent=2))
+    (bench.folder / "recipe.yaml").write_text(RECIPE)
+    os.symlink(bench.options.example, bench.folder / "example")
+
+
+class Loop:
+    """All points, on several benches."""
+
+    def __init__(self, options, root):
+        self.options, self.root = options, root
+        self.only = (options.only.split(":") + ["*"] * 4)[:4] if options.only else None
+        self.here = threading.local()
+        self.lock = threading.Lock()
+        self.tried, self.failures = {}, []
+        first = Bench(options, self.folder("first"))
+        make_models(first)
+        self.first = first
+        self.n_benches = 0
+
+    def folder(self, name):
+        path = os.path.join(self.root, name)
+        os.mkdir(path)
+        return path
+
+    def bench(self):
+        if not hasattr(self.here, "bench"):
+            with self.lock:
+                self.n_benches += 1
+                path = self.folder(f"bench{self.n_benches}")
+            for name in ("model", *MODELS):
+                copy_tree(self.first.path(name), os.path.join(path, name))
+            for name in ("recipe.yaml", "example"):
+                shutil.copy(self.first.path(name), path, follow_symlinks=False)
+            self.here.bench = Bench(self.options, path)
+        return self.here.bench
+
+    def note(self, point, failure):
+        with self.lock:
+            key = (point.job, point.call)
+            self.tried[key] = self.tried.get(key, 0) + 1
+            if failure:
+                self.failures.append(f"{point}: {failure}")
+                print(f"FAILED: {point}: {failure}", file=sys.stderr, flush=True)
+
+    def try_all(self, points, attempt):
+        """The points in their order, until one is not met."""
+        for point in points:
+            try:
+                if not attempt(point):
+                    return
+                self.note(point, None)
+            except Wrong as wrong:
+                self.note(point, str(wrong))
+
+    def chain_of(self, job, call, what, counts, expected):
+        chosen = self.chosen(job.name, call, what, counts.get(call, 0))
+        self.try_all((Point(job.name, call, what, n) for n in chosen),
+                     lambda point: self.bench().try_point(job, point, expected))
+
+    def chosen(self, job, call, what, n):
+        """Every number without an end, or some of those that an undisturbed run has."""
+        if self.only:
+            _, calls, whats, number = self.only
+            if not fnmatch.fnmatch(call, calls) or not fnmatch.fnmatch(what, whats):
+                return []
+            if number != "*":
+                return [int(number)]
+        if self.options.all or self.only:
+            return range(1, sys.maxsize)
+        if n == 0:
+            return []
+        draw = random.Random(f"{job} {call}")
+        picked = {KILL: draw.randint(1, n), draw.choice(FAULTS_OF[call][1:]): draw.randint(1, n)}
+        if call in ONE_OF:
+            picked.pop(draw.choice(sorted(picked)))
+        return [picked[what]] if what in picked else []
+
+    def reader(self, name):
+        bench = self.bench()
+        code, expected, errors = bench.run(READERS[name].split())
+        if code != 0:
+            raise Wrong(f"{READERS[name]} without a fault ends with {code}: {errors[:600]}")
+        n = bench.counts()["malloc"]
+        draw = random.Random(name)
+        if self.only and self.only[3] != "*":
+            chosen = [int(self.only[3])]
+        elif self.options.all or self.only:
+            later = range(EVERY_ALLOCATION + 1, n + 1)
+            chosen = [*range(1, EVERY_ALLOCATION + 1), *sorted(draw.sample(later, min(DRAWN_ALLOCATIONS, len(later))))]
+        else:
+            chosen = sorted(draw.sample(range(1, n + 1), 8))
+        self.try_all((Point(name, "malloc", "ENOMEM", n) for n in chosen),
+                     lambda point: bench.try_reader(name, point.n, expected))
+
+    def run(self):
+        tasks = []
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            for job in JOBS:
+                if not fnmatch.fnmatch(job.name, self.only[0] if self.only else "*"):
+                    continue
+                counts, expected = self.first.undisturbed(job)
+                for call, kinds in FAULTS_OF.items():
+                    for what in kinds:
+                        tasks.append(pool.submit(self.chain_of, job, call, what, counts, expected))
+            for name in READERS if self.options.all or self.only else []:
+                if fnmatch.fnmatch(name, self.only[0] if self.only else "*"):
+                    tasks.append(pool.submit(self.reader, name))
+            for task in tasks:
+                task.result()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ingot", type=os.path.abspath)
+    parser.add_argument("faults", type=os.path.abspath)
+    parser.add_argument("example", type=os.path.abspath)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ingot-nth-") as root:
+        loop = Loop(options, root)
+        loop.run()
+    for job in {key[0]: None for key in loop.tried}:
+        print(f"{job}: " + ", ".join(f"{call} {n}" for (name, call), n in loop.tried.items() if name == job))
+    print(f"{sum(loop.tried.values())} points, {len(loop.failures)} failures")
+    return 1 if loop.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
