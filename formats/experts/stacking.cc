@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "formats/relaid/decoded_values.h"
 
 namespace ingot::formats {
 namespace {
@@ -86,6 +88,10 @@ std::string Stacking::fault_of(const Gathered& gathered) const {
   }
   const LogicalTensor& first = gathered.first();
   if (element_count(first.shape).value_or(0) == 0) return "they hold nothing";
+  // Only with their scales are they known as codes, and no scheme says which rows share one.
+  if (is_decoded(first.encoding))
+    return "their codes are of a form that is only read, and no stack has it: convert them --to "
+           "bf16 first, and then the output with --experts stacked";
   if (!is_quantized(first)) return {};
   if (storage_of(source_.dialect(), source_, first) == nullptr)
     return fmt::format("dialect {} has no names for parts of a stack", source_.dialect().name);
@@ -128,11 +134,7 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
     const bool has_rows = part == Part::kWeight || part == Part::kScale;
     const std::uint64_t block =
         part == Part::kWeight ? 1 : std::min(first.encoding.block_rows, first.shape[0]);
-    if (has_rows && block == 0)
-      throw Error(ErrorCode::kUnsupported,
-                  "is read as the values of its codes, which have one scale for the matrix, and "
-                  "cannot be put into a stack (convert it without --experts first)")
-          .in_tensor(first.name);
+    INGOT_CHECK(!has_rows || block > 0);
     const std::uint64_t rows = has_rows ? ceil_div(first.shape[0], block) : 1;
     const std::uint64_t cols = count / rows, row_bytes = stored.n_bytes / rows;
     View view{.nest = Nest(8, {{.n = gathered.tensors.size() / n_in_turn, .pieces = n_in_turn},

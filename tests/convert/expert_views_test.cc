@@ -367,6 +367,25 @@ TEST(StackedExperts, AreDecodedUnderScalesOfTheirOwn) {
   expect_no_errors(directory / "stacked");
 }
 
+// Codes of E5M2 have no scheme here: rows and columns that share a scale are not known.
+TEST(StackedExperts, OfFormsOnlyReadAreRefused) {
+  const TempDir directory;
+  std::filesystem::copy(fixture("qwen3_5_moe_fp8"), directory / "in");
+  for (const auto& entry : std::filesystem::directory_iterator(directory / "in")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    std::string bytes = read_text_file(entry.path(), 1 << 24);
+    const std::string from = "F8_E4M3", to = "F8_E5M2";
+    for (std::size_t at = bytes.find(from); at != bytes.npos; at = bytes.find(from, at))
+      bytes.replace(at, from.size(), to);
+    std::filesystem::permissions(entry.path(), std::filesystem::perms::owner_all);
+    write_text_file(entry.path(), bytes);
+  }
+  EXPECT_NE(formats::stacking_fault(Checkpoint::open(directory / "in")), "");
+  expect_error(ErrorCode::kUnsupported, {"_proj", "only read", "bf16 first"}, [&] {
+    converted(directory / "in", directory / "out", SchemeId::kBf16, ExpertChoice::kStacked);
+  });
+}
+
 TEST(StackedExperts, OfMxfp4ReturnFromBf16) {
   const TempDir directory;
   const OutputTensors plain = converted(fixture("gpt_oss"), directory / "bf16", SchemeId::kBf16);
