@@ -7,8 +7,12 @@ written, which keeps keys of the release that the class does not know; `own` has
 that was made by the class. Compared are names, dtypes and shapes of all tensors (`synth --like headers`), the
 tokens of a small model of made-up weights under both, and the findings of `check`.
 
---absent: also leaves out each key of the text model that the class has a default for. The config without it must mean what
-the class saves for it, or ingot must refuse it.
+--absent: also leaves out each key of the text model that the class has a default for, of the first small config of each
+model_type. The config without it must mean what the class saves for it, or ingot must refuse it. These rows are no fault:
+contradictions of a key that the class fills in although another one decides (global_attn_every_n_layers,
+sliding_window_pattern, first_k_dense_replace, dbrx's ropes), counts of experts that the rest of a small config does not
+go with, lists by layer that the class makes where releases always have them, and bailing_hybrid without
+layer_group_size: layers behind the last whole group have full attention in releases, and not in the class.
 --models: also makes a model of random weights of each small config, by the class that `own` names, saves it, and compares
 logits and greedy tokens (`verify --reference`).
 --write DIR: writes NAME.saved.json and NAME.own.json.
@@ -36,6 +40,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALWAYS = {"architectures", "model_type", "dtype", "transformers_version", "quantization_config", "per_layer_config"}
 # Layers for prediction, which transformers leaves out.
 ALWAYS |= {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"}
+# Keys that change no tensor and no token.
+IDLE = re.compile("dropout|initializer|token_id|use_cache|output_|_coef|jitter|pretraining_tp|max_position_embeddings")
 PROMPT = " ".join(str(3 + 7 * i % 80) for i in range(28))
 SMALL = 1 << 22  # values of a model that is computed
 
@@ -143,7 +149,8 @@ def headers(folder):
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         tensors |= {name: (row["dtype"], tuple(row["shape"])) for name, row in header.items() if name != "__metadata__"}
-    return tensors
+    # transformers has no layers for prediction, and writes less of them (DSpark of DeepSeek-V4).
+    return {name: row for name, row in tensors.items() if not name.startswith("mtp.")}
 
 
 def short(text, prefix=()):
@@ -223,7 +230,7 @@ def absent(document, config):
     inner = config if key is None else config.__dict__.get(key, config)
     known = fields_of(inner) if hasattr(inner, "__dict__") else set()
     for name in sorted(section):
-        if name not in known or name in ALWAYS:
+        if name not in known or name in ALWAYS or IDLE.search(name):
             continue
         without = copy.deepcopy(document)
         (without if key is None else without[key]).pop(name)
@@ -247,6 +254,7 @@ def model_rows(ingot, name, config, own):
             classes = [c for c in own.get("architectures") or [] if hasattr(transformers, c)]
             cls = getattr(transformers, classes[0]) if classes else None
             make = cls._from_config if cls else transformers.AutoModelForCausalLM.from_config
+            made._experts_implementation = made.get_text_config()._experts_implementation = "eager"  # of any width
             model = make(made, dtype=torch.float32, attn_implementation="eager")
             with torch.no_grad():
                 for weight_name, weight in model.named_parameters():
@@ -295,7 +303,7 @@ def rows_of(given, name, path, work):
             (given.write / f"{name}.{kind}.json").write_text(json.dumps(text, indent=2) + "\n")
     ingot = Ingot(given.ingot, work)
     rows = [(kind, text) for kind, other in (("saved", saved), ("own", own)) for text in compared(ingot, document, other)]
-    if given.absent and is_small(ingot, document):
+    if name in given.absent_names and is_small(ingot, document):
         known = {text for _, text in rows}
         for key, without, filled in absent(document, config):
             found = compared(ingot, without, filled)
@@ -309,12 +317,20 @@ def rows_of(given, name, path, work):
 def main():
     given = arguments()
     named = {name: path for name, path in sources(given.configs).items() if given.only in name}
+    by_type = {}
+    for name, path in named.items():
+        # Configs of real size are behind those of small checkpoints.
+        rank = (path.parent.name == "configs", name)
+        kind = json.loads(path.read_text()).get("model_type")
+        by_type[kind] = min(by_type.get(kind, (rank, name)), (rank, name))
+    given.absent_names = {name for _, name in by_type.values()} if given.absent else set()
     n_known, n_rows = 0, 0
     with tempfile.TemporaryDirectory(prefix="ingot-saved-") as work, \
             concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         jobs = {name: pool.submit(rows_of, given, name, path, work) for name, path in named.items()}
-        for name, job in jobs.items():
-            known, rows = job.result()
+        names = {job: name for name, job in jobs.items()}
+        for job in concurrent.futures.as_completed(names):
+            name, (known, rows) = names[job], job.result()
             n_known += known is True
             for kind, text in rows:
                 print(f"{name:28} {kind:24} {text}", flush=True)

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <string>
 
 #include <fmt/format.h>
@@ -80,6 +81,19 @@ TEST(FamilyOf, KnowsWhatReleasesCallThemselves) {
   config.model_type = "kimi_k25";
   config.text.model_type = "deepseek_v3";
   EXPECT_EQ(family_of(config), find_family("kimi_k2"));
+}
+
+TEST(FamilyRows, AbsentKeysMeanWhatTheirClassMeans) {
+  const Json classes = read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/class_defaults.json", 1 << 20);
+  EXPECT_GT(classes.size(), 30U);
+  for (const auto& [name, keys] : classes.items()) {
+    const Family& family = *find_family(name);
+    const std::string text = fmt::format(R"({{"model_type": "{}"}})", name);
+    const ModelConfig config = config_of(family, parse_model_config(text, "config.json"));
+    for (const auto& [key, value] : keys.items())
+      EXPECT_EQ(config_value(config, key), value) << name << " " << key;
+  }
 }
 
 TEST(FamilyRows, HunyuanHasTwoWidthsOfExperts) {
