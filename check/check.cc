@@ -51,10 +51,11 @@ void count(const Checkpoint& checkpoint, CheckResult& result) {
 // Faults of what was opened as findings, and its counts and remarks.
 void take(const Opened& opened, CheckResult& result) {
   for (const Error& fault : opened.faults) result.findings.push_back(finding_of(fault));
-  if (!opened.model) return;
+  const bool is_understood = opened.model && opened.model->is_understood();
   result.has_unread_form =
-      !opened.model->is_understood() && std::ranges::find(opened.faults, ErrorCode::kUnsupported,
-                                                          &Error::code) != opened.faults.end();
+      !is_understood && std::ranges::find(opened.faults, ErrorCode::kUnsupported, &Error::code) !=
+                            opened.faults.end();
+  if (!opened.model) return;
   count(*opened.model, result);
   for (const std::string& text : opened.model->remarks())
     result.findings.push_back(remark(text, opened.directory.string()));

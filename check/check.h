@@ -30,8 +30,8 @@ struct CheckResult {
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
   Unread unread;  ///< scales that are larger than CheckOptions::most_bytes
   bool has_manifest = false;
-  /// Weights are quantized in a form that this version does not read: how engines read them is
-  /// unknown.
+  /// Weights are in files or codes of a form that this version does not read: how engines read them
+  /// is unknown.
   bool has_unread_form = false;
   std::string family, dialect;
 

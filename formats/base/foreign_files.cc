@@ -46,6 +46,12 @@ constexpr std::string_view kPickleRefusal =
     "or write them with save_pretrained)";
 constexpr std::string_view kOtherRefusal =
     "holds weights in a format that is not read (fetch the safetensors files)";
+constexpr std::string_view kDistributedRefusal =
+    "holds shards of torch.distributed.checkpoint (accelerate merge-weights DIR OUT makes "
+    "safetensors files of them)";
+constexpr std::string_view kZeroRefusal =
+    "holds DeepSpeed's states, in which each rank has its part of the weights (python "
+    "zero_to_fp32.py DIR OUT --safe_serialization gathers them)";
 
 constexpr std::array kEndings = {
     ForeignEnding{".gguf", kGguf, kGgufRefusal},
@@ -59,6 +65,8 @@ constexpr std::array kEndings = {
     ForeignEnding{".msgpack", kOtherWeights, kOtherRefusal},
     ForeignEnding{".onnx", kOtherWeights, kOtherRefusal},
     ForeignEnding{".npz", kOtherWeights, kOtherRefusal},
+    ForeignEnding{".distcp", kOtherWeights, kDistributedRefusal},
+    ForeignEnding{"zero_to_fp32.py", "", kZeroRefusal},
     ForeignEnding{".png", kPictures},
     ForeignEnding{".jpg", kPictures},
     ForeignEnding{".jpeg", kPictures},

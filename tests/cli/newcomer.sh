@@ -31,6 +31,13 @@ mkdir "$work/lora" && cp "$example"/*-00002-*.safetensors "$work/lora/adapter_mo
 echo '{"peft_type": "LORA"}' >"$work/lora/adapter_config.json"
 expect 2 "holds an adapter (LoRA)" "$ingot" convert "$work/lora" "$work/none" --to bf16
 expect 2 "holds PyTorch pickles" "$ingot" convert "$work/pickles" "$work/none" --to bf16
+# Engines may load what is not read here.
+expect 1 "is not known to load this checkpoint" "$ingot" check "$work/gguf" --engine vllm
+expect 1 "is not known to load this checkpoint" "$ingot" check "$work/pickles" --engine vllm
+mkdir "$work/zero" "$work/fsdp"
+touch "$work/zero/latest" "$work/zero/zero_to_fp32.py" "$work/fsdp/__0_0.distcp"
+expect 2 "holds DeepSpeed's states" "$ingot" inspect "$work/zero"
+expect 2 "holds shards of torch.distributed.checkpoint" "$ingot" inspect "$work/fsdp"
 cp -r "$example" "$work/hub/models--o--m/snapshots/abc"
 expect 2 "has no refs/main" "$ingot" inspect "$work/hub/models--o--m"
 printf 'abc' >"$work/hub/models--o--m/refs/main"
