@@ -127,7 +127,7 @@ void refuse_native_names(const Checkpoint& source, const formats::Dialect& diale
 
 // Weights without the input scale that others have which a config says one thing of: those of a
 // scheme, or the experts of a layer where it may be a mixture. Nothing here makes up numbers.
-void refuse_missing_inputs(const Plan& plan) {
+void refuse_missing_inputs(const Plan& plan, const formats::SourceActivations& said) {
   const formats::Dialect& dialect = plan.source.dialect();
   using Key = std::pair<formats::SchemeId, std::string_view>;
   std::map<Key, std::string_view> inputs;  // the name of the part, where some have it
@@ -135,11 +135,12 @@ void refuse_missing_inputs(const Plan& plan) {
     return Key(tensor.encoding.scheme,
                dialect.holds_mixtures ? formats::experts_of(tensor.name) : std::string_view());
   };
-  const auto for_each = [&](bool is_static, const auto& visit) {
+  const auto for_each = [&](bool has_input, const auto& visit) {
     for (const PlannedTensor& planned : plan.tensors) {
       const LogicalTensor& tensor = plan.tensor_of(planned);
       if (planned.action != Action::kCopy ||
-          tensor.encoding.stored.has(Part::kInputScale) != is_static)
+          tensor.encoding.stored.has(Part::kInputScale) != has_input ||
+          said.leaves_inputs(tensor.name, tensor.encoding))
         continue;
       const Key key = key_of(tensor);
       if (!dialect.holds_mixtures || !key.second.empty()) visit(tensor, key);
@@ -260,7 +261,9 @@ formats::Activations repaired_activations(const formats::SourceActivations& said
                                           const LogicalTensor& tensor) {
   using formats::Activations;
   const formats::SchemeId scheme = tensor.encoding.scheme;
-  if (tensor.encoding.stored.has(Part::kInputScale)) return Activations::kStatic;
+  if (tensor.encoding.stored.has(Part::kInputScale) &&
+      !said.leaves_inputs(tensor.name, tensor.encoding))
+    return Activations::kStatic;
   const Activations claimed = said.of(tensor.name, tensor.encoding);
   if (claimed != Activations::kStatic && formats::find_storage(dialect, scheme, claimed) != nullptr)
     return claimed;
@@ -273,10 +276,10 @@ formats::Activations repaired_activations(const formats::SourceActivations& said
 void mend_tensors(Plan& plan) {
   const RepairFacts* facts = plan.recipe.choices.repair.get();
   if (facts == nullptr) return;
-  refuse_missing_inputs(plan);
   const Checkpoint& source = plan.source;
   const formats::SourceActivations activations(source.config(), source.dialect(),
                                                source.description());
+  refuse_missing_inputs(plan, activations);
   bool is_postponed = false;
   for (PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);

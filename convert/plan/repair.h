@@ -41,8 +41,8 @@ inline constexpr float kFarthestGlobals = 4096;
 /// name, and does not.
 const formats::Dialect& repaired_dialect(const formats::Checkpoint& source);
 
-/// How engines treat the activations of a weight: static where it has a scale for them, and only
-/// there; else as the source says, if the dialect has that, or as the dialect has it.
+/// How engines treat the activations of a weight: static where it has a scale for them that its
+/// block does not call unused (SourceActivations::leaves_inputs), and only there; else as the source says, if the dialect has that, or as the dialect has it.
 formats::Activations repaired_activations(const formats::SourceActivations& said,
                                           const formats::Dialect& dialect,
                                           const formats::LogicalTensor& tensor);

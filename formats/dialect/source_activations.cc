@@ -45,6 +45,12 @@ Activations SourceActivations::of(std::string_view name, const Encoding& encodin
   return code == CodeKind::kE2m1 ? Activations::kWeightOnly : Activations::kDynamic;
 }
 
+bool SourceActivations::leaves_inputs(std::string_view name, const Encoding& encoding) const {
+  const StorageRow* algo = modelopt_ ? modelopt_->algo_of(module_name(name)) : nullptr;
+  return algo != nullptr && algo->scheme == encoding.scheme &&
+         algo->activations == Activations::kWeightOnly;
+}
+
 std::string SourceActivations::text(std::string_view name, const Encoding& encoding) const {
   const Activations activations = of(name, encoding);
   if (activations == Activations::kWeightOnly) return std::string(activations_name(activations));

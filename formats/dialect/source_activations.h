@@ -20,6 +20,9 @@ class SourceActivations {
   /// stored, else the dialect's default; FP4 that the dialect itself does not write is weight-only.
   /// `name` is the weight's.
   [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;
+  /// True if the block's own word for the scheme leaves activations as they are (W4A16_NVFP4 of
+  /// ModelOpt): a scale of the input that is stored all the same has no use.
+  [[nodiscard]] bool leaves_inputs(std::string_view name, const Encoding& encoding) const;
   /// ConfigGroups::has_row_scales() of a weight; false where there are no such groups.
   [[nodiscard]] bool has_row_scales(std::string_view name) const {
     return groups_ && groups_->has_row_scales(module_name(name));

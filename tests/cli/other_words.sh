@@ -53,6 +53,13 @@ for n in [n for n in t if n.endswith(".weight_scale_2")]:
     put(n[:-14] + "input_scale", "F32", [], struct.pack("<f", 0.01))' --to nvfp4 --dialect modelopt --activations weight-only
 expect 0 "of inputs are left out" "$ingot" convert "$work/unused" "$work/unused-ct" --dialect compressed-tensors
 [ "$(ending unused-ct input_global_scale)" = 0 ] || fail "scales that nothing uses are kept"
+# A repair does not turn them into static activations either, with some of them missing too.
+expect 0 "" "$ingot" repair "$work/unused" "$work/unused-mended"
+grep -q '"quant_algo": *"W4A16_NVFP4"' "$work/unused-mended/config.json" || fail "repaired to other activations"
+cp -r "$work/unused" "$work/unused-some"
+python3 "$here/edit_checkpoint.py" "$work/unused-some" 'del t[min(n for n in t if n.endswith("input_scale"))]'
+expect 0 "" "$ingot" repair "$work/unused-some" "$work/unused-some-mended"
+grep -q '"quant_algo": *"W4A16_NVFP4"' "$work/unused-some-mended/config.json" || fail "some: other activations"
 python3 - "$work/unused-ct/config.json" <<'P' || fail "activations are quantized"
 import json, sys
 groups = json.load(open(sys.argv[1]))["quantization_config"]["config_groups"].values()
@@ -80,6 +87,14 @@ for to in "bf16" "int4"; do
   expect 0 "of quantized outputs are left out" "$ingot" convert "$work/outputs" "$work/outputs-none" --to $to --force
   [ "$(ending outputs-none output_scale)" = 0 ] || fail "$to: output scales of other codes"
 done
+
+# A rule for some tensors takes away theirs; the codes that are copied keep their own, and their config.
+of_o=$(ending outputs o_proj.output_scale)
+expect 0 "$of_o scale(s) of quantized outputs are left out" "$ingot" convert "$work/outputs" "$work/outputs-part" \
+  --rule "*.o_proj.weight=bf16"
+[ "$of_o" -gt 0 ] && [ "$(ending outputs-part o_proj.output_scale)" = 0 ] || fail "a plain weight has an output scale"
+[ "$(ending outputs-part output_scale)" = $((n - of_o)) ] || fail "copied codes lack output scales"
+grep -q '"output_activations": *{' "$work/outputs-part/config.json" || fail "copied codes lack their words"
 
 # A tensor of unknown meaning next to codes stays with them, or is refused.
 made unknown '
