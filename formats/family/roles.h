@@ -5,69 +5,205 @@
 #include <optional>
 #include <string_view>
 
+// clang-format off
+
+/// Every role, once: its enumerator, and its word in recipes and reports.
+#define INGOT_ROLES(X) \
+  X(kEmbedding, "embedding") \
+  X(kHead, "head") \
+  X(kFinalNorm, "final-norm") \
+  X(kInputNorm, "input-norm") \
+  X(kPostAttentionNorm, "post-attention-norm") \
+  X(kQProj, "q-proj") \
+  X(kKProj, "k-proj") \
+  X(kVProj, "v-proj") \
+  X(kQNorm, "q-norm") \
+  X(kKNorm, "k-norm") \
+  X(kQaProj, "q-a-proj") \
+  X(kQaNorm, "q-a-norm") \
+  X(kQbProj, "q-b-proj") \
+  X(kKvaProj, "kv-a-proj") \
+  X(kKvaNorm, "kv-a-norm") \
+  X(kKvbProj, "kv-b-proj") \
+  X(kOProj, "o-proj") \
+  X(kAttentionBias, "attention-bias") \
+  X(kAttentionSinks, "attention-sinks") /* a logit per head that no key has */ \
+  X(kAttentionGate, "attention-gate") /* makes a factor per head of attention's output */ \
+  X(kLinearAttentionIn, "linear-attention-in") /* linear attention: makes keys, values and gates */ \
+  X(kLinearAttentionOut, "linear-attention-out") \
+  X(kLinearAttentionState, "linear-attention-state") /* decays, convolution, norm: parameters that stay as they are */ \
+  X(kIndexerQ, "indexer-q") \
+  X(kIndexerK, "indexer-k") \
+  X(kIndexerKNorm, "indexer-k-norm") \
+  X(kIndexerWeights, "indexer-weights") \
+  X(kRouter, "router") \
+  X(kRouterBias, "router-bias") \
+  X(kDenseGate, "dense-gate") \
+  X(kDenseUp, "dense-up") \
+  X(kDenseDown, "dense-down") \
+  X(kExpertGate, "expert-gate") \
+  X(kExpertUp, "expert-up") \
+  X(kExpertDown, "expert-down") \
+  X(kExpertsGateUp, "experts-gate-up") \
+  X(kExpertsGate, "experts-gate") /* in families whose stacks hold one projection each */ \
+  X(kExpertsUp, "experts-up") \
+  X(kExpertsDown, "experts-down") \
+  X(kExpertGateBias, "expert-gate-bias") \
+  X(kExpertUpBias, "expert-up-bias") \
+  X(kExpertDownBias, "expert-down-bias") \
+  X(kExpertsGateUpBias, "experts-gate-up-bias") \
+  X(kExpertsDownBias, "experts-down-bias") \
+  X(kSharedGate, "shared-gate") \
+  X(kSharedUp, "shared-up") \
+  X(kSharedDown, "shared-down") \
+  X(kSharedRouter, "shared-router") /* the gate over a shared expert */ \
+  X(kMtpEmbedding, "mtp-embedding") \
+  X(kMtpEmbeddingNorm, "mtp-embedding-norm") \
+  X(kMtpHiddenNorm, "mtp-hidden-norm") \
+  X(kMtpProj, "mtp-proj") \
+  X(kMtpHeadNorm, "mtp-head-norm") \
+  X(kMtpHead, "mtp-head") \
+  X(kRotary, "rotary") \
+  X(kLookupTable, "lookup-table") /* embeddings of n-grams, of up to 400 million rows: no rule of linears either */ \
+  X(kOtherModality, "other-modality") /* towers and projectors for images and sound: copied, in no rule of linears */ \
+  X(kUnknown, "unknown") /* no row of a known family has the name: copied, in no rule of linears */ \
+  X(kOther, "other") /* outside any grammar (family generic) */
+
+/// Every fine role: its enumerator, its word in family files, and its role.
+#define INGOT_FINE_ROLES(X) \
+  X(kQBias, "q-bias", kAttentionBias) \
+  X(kKBias, "k-bias", kAttentionBias) \
+  X(kVBias, "v-bias", kAttentionBias) \
+  X(kOBias, "o-bias", kAttentionBias) \
+  X(kLatentGate, "latent-gate", kLinearAttentionState) \
+  X(kDistanceProj, "distance-proj", kOther) \
+  X(kDistanceTable, "distance-table", kOther) \
+  X(kKConvolution, "k-convolution", kOther) \
+  X(kVConvolution, "v-convolution", kOther) \
+  X(kQueryGrowth, "query-growth", kOther) \
+  X(kQueryGrowthBias, "query-growth-bias", kOther) \
+  X(kRopeFactors, "rope-factors", kOther) \
+  X(kIndexerQNorm, "indexer-q-norm", kIndexerKNorm) \
+  X(kIndexerKNormBias, "indexer-k-norm-bias", kIndexerKNorm) \
+  X(kIndexerInputNorm, "indexer-input-norm", kOther) \
+  X(kIndexerInputNormBias, "indexer-input-norm-bias", kOther) \
+  X(kIndexerPoolGate, "indexer-pool-gate", kOther) \
+  X(kIndexerPoolPlaces, "indexer-pool-places", kOther) \
+  X(kIndexerQueryGrowth, "indexer-query-growth", kOther) \
+  X(kIndexerQueryGrowthBias, "indexer-query-growth-bias", kOther) \
+  X(kOAProj, "o-a-proj", kOProj) \
+  X(kCompressedSinks, "compressed-sinks", kOther) \
+  X(kCompressorValues, "compressor-values", kOther) \
+  X(kCompressorGate, "compressor-gate", kOther) \
+  X(kCompressorPlaces, "compressor-places", kOther) \
+  X(kCompressorNorm, "compressor-norm", kOther) \
+  X(kIndexCompressorValues, "index-compressor-values", kOther) \
+  X(kIndexCompressorGate, "index-compressor-gate", kOther) \
+  X(kIndexCompressorPlaces, "index-compressor-places", kOther) \
+  X(kIndexCompressorNorm, "index-compressor-norm", kOther) \
+  X(kLinearQ, "linear-q", kLinearAttentionIn) \
+  X(kLinearK, "linear-k", kLinearAttentionIn) \
+  X(kLinearV, "linear-v", kLinearAttentionIn) \
+  X(kLinearQkv, "linear-qkv", kLinearAttentionIn) \
+  X(kLinearZ, "linear-z", kLinearAttentionIn) \
+  X(kLinearQkvz, "linear-qkvz", kLinearAttentionIn) \
+  X(kLinearIn, "linear-in", kLinearAttentionIn) \
+  X(kLinearGate, "linear-gate", kLinearAttentionState) \
+  X(kLinearGateA, "linear-gate-a", kLinearAttentionState) \
+  X(kLinearGateB, "linear-gate-b", kLinearAttentionState) \
+  X(kLinearBeta, "linear-beta", kLinearAttentionState) \
+  X(kLinearDecay, "linear-decay", kLinearAttentionState) \
+  X(kLinearDecayA, "linear-decay-a", kLinearAttentionState) \
+  X(kLinearDecayB, "linear-decay-b", kLinearAttentionState) \
+  X(kLinearBetaDecay, "linear-beta-decay", kLinearAttentionState) \
+  X(kLinearConvolution, "linear-convolution", kLinearAttentionState) \
+  X(kLinearQConvolution, "linear-q-convolution", kLinearAttentionState) \
+  X(kLinearKConvolution, "linear-k-convolution", kLinearAttentionState) \
+  X(kLinearVConvolution, "linear-v-convolution", kLinearAttentionState) \
+  X(kLinearConvolutionBias, "linear-convolution-bias", kLinearAttentionState) \
+  X(kLinearRate, "linear-rate", kLinearAttentionState) \
+  X(kLinearChoice, "linear-choice", kLinearAttentionState) \
+  X(kLinearStep, "linear-step", kLinearAttentionState) \
+  X(kLinearStepBias, "linear-step-bias", kLinearAttentionState) \
+  X(kLinearStepNorm, "linear-step-norm", kLinearAttentionState) \
+  X(kLinearBNorm, "linear-b-norm", kLinearAttentionState) \
+  X(kLinearCNorm, "linear-c-norm", kLinearAttentionState) \
+  X(kLinearSkip, "linear-skip", kLinearAttentionState) \
+  X(kLinearNorm, "linear-norm", kLinearAttentionState) \
+  X(kLinearInBias, "linear-in-bias", kAttentionBias) \
+  X(kLinearOutBias, "linear-out-bias", kAttentionBias) \
+  X(kAttentionOutputNorm, "attention-output-norm", kPostAttentionNorm) \
+  X(kFeedForwardOutputNorm, "feed-forward-output-norm", kPostAttentionNorm) \
+  X(kMixerStreamsFn, "mixer-streams-fn", kOther) \
+  X(kMixerStreamsBase, "mixer-streams-base", kOther) \
+  X(kMixerStreamsScale, "mixer-streams-scale", kOther) \
+  X(kFeedForwardStreamsFn, "feed-forward-streams-fn", kOther) \
+  X(kFeedForwardStreamsBase, "feed-forward-streams-base", kOther) \
+  X(kFeedForwardStreamsScale, "feed-forward-streams-scale", kOther) \
+  X(kHeadStreamsFn, "head-streams-fn", kOther) \
+  X(kHeadStreamsBase, "head-streams-base", kOther) \
+  X(kHeadStreamsScale, "head-streams-scale", kOther) \
+  X(kMixerConvolution, "mixer-convolution", kOther) \
+  X(kFeedForwardConvolution, "feed-forward-convolution", kOther) \
+  X(kDenseScale, "dense-scale", kOther) \
+  X(kRouterScale, "router-scale", kOther) \
+  X(kRouterTable, "router-table", kOther) \
+  X(kQkvProj, "qkv-proj", kQProj) /* rows of queries, then of keys, then of values */ \
+  X(kDenseGateUp, "dense-gate-up", kDenseGate) \
+  X(kSharedGateUp, "shared-gate-up", kSharedGate) \
+  X(kInputNormBias, "input-norm-bias", kInputNorm) \
+  X(kPostAttentionNormBias, "post-attention-norm-bias", kPostAttentionNorm) \
+  X(kFinalNormBias, "final-norm-bias", kFinalNorm) \
+  X(kDenseGateBias, "dense-gate-bias", kOther) \
+  X(kDenseUpBias, "dense-up-bias", kOther) \
+  X(kDenseDownBias, "dense-down-bias", kOther) \
+  X(kHeadBias, "head-bias", kOther) \
+  X(kMixtureBias, "mixture-bias", kOther) \
+  X(kKvProj, "kv-proj", kKProj) \
+  X(kAttentionRouter, "attention-router", kOther) \
+  X(kExpertQueries, "expert-queries", kOther) \
+  X(kExpertOutputs, "expert-outputs", kOther) \
+  X(kAttentionExpertsBias, "attention-experts-bias", kOther) \
+  X(kLayerScale, "layer-scale", kOther) \
+  X(kRouterInputScale, "router-input-scale", kOther) \
+  X(kRouterExpertScale, "router-expert-scale", kOther) \
+  X(kDenseOutputNorm, "dense-output-norm", kPostAttentionNorm) \
+  X(kMixtureInputNorm, "mixture-input-norm", kPostAttentionNorm) \
+  X(kMixtureOutputNorm, "mixture-output-norm", kPostAttentionNorm) \
+  X(kLinearQueryDecay, "linear-query-decay", kOther) \
+  X(kLinearKeyDecay, "linear-key-decay", kOther) \
+  X(kLinearDiagonalDecay, "linear-diagonal-decay", kOther) \
+  X(kMixerStreamsNorm, "mixer-streams-norm", kOther) \
+  X(kMixerStreamsDown, "mixer-streams-down", kOther) \
+  X(kMixerStreamsUp, "mixer-streams-up", kOther) \
+  X(kMixerStreamsInject, "mixer-streams-inject", kOther) \
+  X(kFeedForwardStreamsNorm, "feed-forward-streams-norm", kOther) \
+  X(kFeedForwardStreamsDown, "feed-forward-streams-down", kOther) \
+  X(kFeedForwardStreamsUp, "feed-forward-streams-up", kOther) \
+  X(kFeedForwardStreamsInject, "feed-forward-streams-inject", kOther) \
+  X(kHeadStreamsNorm, "head-streams-norm", kOther) \
+  X(kHeadStreamsDown, "head-streams-down", kOther) \
+  X(kHeadStreamsUp, "head-streams-up", kOther) \
+  X(kIndexerQk, "indexer-qk", kIndexerQ) /* rows of queries, then of keys */ \
+  X(kNgramMultipliers, "ngram-multipliers", kOther) /* of a token and of those before it */ \
+  X(kNgramSizes, "ngram-sizes", kOther) \
+  X(kNgramOffsets, "ngram-offsets", kOther) \
+  X(kNgramKeys, "ngram-keys", kOther) \
+  X(kNgramValues, "ngram-values", kOther) \
+  X(kNgramKeyNorm, "ngram-key-norm", kOther) \
+  X(kNgramStateNorm, "ngram-state-norm", kOther) \
+  X(kNgramOutputNorm, "ngram-output-norm", kOther) \
+  X(kNgramConvolution, "ngram-convolution", kOther)
+
+// clang-format on
+
 namespace ingot::formats {
 
 /// The purpose of a tensor. Names in role_name().
 enum class Role : std::uint8_t {
-  kEmbedding,
-  kHead,
-  kFinalNorm,
-  kInputNorm,
-  kPostAttentionNorm,
-  kQProj,
-  kKProj,
-  kVProj,
-  kQNorm,
-  kKNorm,
-  kQaProj,
-  kQaNorm,
-  kQbProj,
-  kKvaProj,
-  kKvaNorm,
-  kKvbProj,
-  kOProj,
-  kAttentionBias,
-  kAttentionSinks,     ///< a logit per head that no key has
-  kAttentionGate,      ///< makes a factor per head of attention's output
-  kLinearAttentionIn,  ///< linear attention: makes keys, values and gates
-  kLinearAttentionOut,
-  kLinearAttentionState,  ///< decays, convolution, norm: parameters that stay as they are
-  kIndexerQ,
-  kIndexerK,
-  kIndexerKNorm,
-  kIndexerWeights,
-  kRouter,
-  kRouterBias,
-  kDenseGate,
-  kDenseUp,
-  kDenseDown,
-  kExpertGate,
-  kExpertUp,
-  kExpertDown,
-  kExpertsGateUp,
-  kExpertsGate,  ///< in families whose stacks hold one projection each
-  kExpertsUp,
-  kExpertsDown,
-  kExpertGateBias,
-  kExpertUpBias,
-  kExpertDownBias,
-  kExpertsGateUpBias,
-  kExpertsDownBias,
-  kSharedGate,
-  kSharedUp,
-  kSharedDown,
-  kSharedRouter,  ///< the gate over a shared expert
-  kMtpEmbedding,
-  kMtpEmbeddingNorm,
-  kMtpHiddenNorm,
-  kMtpProj,
-  kMtpHeadNorm,
-  kMtpHead,
-  kRotary,
-  kLookupTable,    ///< embeddings of n-grams, of up to 400 million rows: no rule of linears either
-  kOtherModality,  ///< towers and projectors for images and sound: copied, in no rule of linears
-  kUnknown,        ///< no row of a known family has the name: copied, in no rule of linears
-  kOther,          ///< outside any grammar (family generic)
+#define X(role, word) role,
+  INGOT_ROLES(X)
+#undef X
 };
 std::string_view role_name(Role role);
 std::optional<Role> find_role(std::string_view name);
@@ -76,129 +212,9 @@ std::optional<Role> find_role(std::string_view name);
 /// finds each by it. Names in fine_role_name(); `role:` of a family file takes these too, and the
 /// row has the role of its fine role.
 enum class FineRole : std::uint8_t {
-  kQBias,
-  kKBias,
-  kVBias,
-  kOBias,
-  kLatentGate,
-  kDistanceProj,
-  kDistanceTable,
-  kKConvolution,
-  kVConvolution,
-  kQueryGrowth,
-  kQueryGrowthBias,
-  kRopeFactors,
-  kIndexerQNorm,
-  kIndexerKNormBias,
-  kIndexerInputNorm,
-  kIndexerInputNormBias,
-  kIndexerPoolGate,
-  kIndexerPoolPlaces,
-  kIndexerQueryGrowth,
-  kIndexerQueryGrowthBias,
-  kOAProj,
-  kCompressedSinks,
-  kCompressorValues,
-  kCompressorGate,
-  kCompressorPlaces,
-  kCompressorNorm,
-  kIndexCompressorValues,
-  kIndexCompressorGate,
-  kIndexCompressorPlaces,
-  kIndexCompressorNorm,
-  kLinearQ,
-  kLinearK,
-  kLinearV,
-  kLinearQkv,
-  kLinearZ,
-  kLinearQkvz,
-  kLinearIn,
-  kLinearGate,
-  kLinearGateA,
-  kLinearGateB,
-  kLinearBeta,
-  kLinearDecay,
-  kLinearDecayA,
-  kLinearDecayB,
-  kLinearBetaDecay,
-  kLinearConvolution,
-  kLinearQConvolution,
-  kLinearKConvolution,
-  kLinearVConvolution,
-  kLinearConvolutionBias,
-  kLinearRate,
-  kLinearChoice,
-  kLinearStep,
-  kLinearStepBias,
-  kLinearStepNorm,
-  kLinearBNorm,
-  kLinearCNorm,
-  kLinearSkip,
-  kLinearNorm,
-  kLinearInBias,
-  kLinearOutBias,
-  kAttentionOutputNorm,
-  kFeedForwardOutputNorm,
-  kMixerStreamsFn,
-  kMixerStreamsBase,
-  kMixerStreamsScale,
-  kFeedForwardStreamsFn,
-  kFeedForwardStreamsBase,
-  kFeedForwardStreamsScale,
-  kHeadStreamsFn,
-  kHeadStreamsBase,
-  kHeadStreamsScale,
-  kMixerConvolution,
-  kFeedForwardConvolution,
-  kDenseScale,
-  kRouterScale,
-  kRouterTable,
-  kQkvProj,  ///< rows of queries, then of keys, then of values
-  kDenseGateUp,
-  kSharedGateUp,
-  kInputNormBias,
-  kPostAttentionNormBias,
-  kFinalNormBias,
-  kDenseGateBias,
-  kDenseUpBias,
-  kDenseDownBias,
-  kHeadBias,
-  kMixtureBias,
-  kKvProj,
-  kAttentionRouter,
-  kExpertQueries,
-  kExpertOutputs,
-  kAttentionExpertsBias,
-  kLayerScale,
-  kRouterInputScale,
-  kRouterExpertScale,
-  kDenseOutputNorm,
-  kMixtureInputNorm,
-  kMixtureOutputNorm,
-  kLinearQueryDecay,
-  kLinearKeyDecay,
-  kLinearDiagonalDecay,
-  kMixerStreamsNorm,
-  kMixerStreamsDown,
-  kMixerStreamsUp,
-  kMixerStreamsInject,
-  kFeedForwardStreamsNorm,
-  kFeedForwardStreamsDown,
-  kFeedForwardStreamsUp,
-  kFeedForwardStreamsInject,
-  kHeadStreamsNorm,
-  kHeadStreamsDown,
-  kHeadStreamsUp,
-  kIndexerQk,         ///< rows of queries, then of keys
-  kNgramMultipliers,  ///< of a token and of those before it
-  kNgramSizes,
-  kNgramOffsets,
-  kNgramKeys,
-  kNgramValues,
-  kNgramKeyNorm,
-  kNgramStateNorm,
-  kNgramOutputNorm,
-  kNgramConvolution,
+#define X(role, word, coarse) role,
+  INGOT_FINE_ROLES(X)
+#undef X
 };
 std::string_view fine_role_name(FineRole role);
 std::optional<FineRole> find_fine_role(std::string_view name);
