@@ -176,8 +176,9 @@ INGOT_API int ingot_plan_run(ingot_plan* plan, const struct ingot_run* run, char
 
 /* A summary of a checkpoint, or with the options `pattern` and `tensors` its tensors. */
 INGOT_API int ingot_inspect(const ingot_checkpoint* checkpoint, const char* options, char** report);
-/* Finds everything wrong with a directory; faults of it are in the report: `errors` is their
- * number. Options: those of ingot check. `run` may be NULL; nothing tells of progress. */
+/* Finds everything wrong with a directory: `errors` and `warnings` of the report are lists of faults,
+ * and `passed` is the verdict. Options: those of ingot check. `run` may be NULL; its progress is not
+ * called. */
 INGOT_API int ingot_check(const char* path, const char* options, const struct ingot_run* run,
                           char** report);
 /* Compares `output` with its source, or measures `source` where `output` is NULL; `passed` in the

@@ -42,8 +42,8 @@ def inspect(path, pattern=None, tensors=False, **options):
 
 
 def check(path, **options):
-    """Everything wrong with a directory, as `ingot check --json` prints it: `errors` is the number
-    of errors, `findings` has them. Options are the flags of the command."""
+    """Everything wrong with a directory, as `ingot check --json` prints it: `errors` and
+    `warnings` are lists of faults, `passed` is the verdict. Options are the flags of the command."""
     report = c_void_p()
     run_job("check", [path_bytes(path), options_json(options)], None, report)
     return taken_text(report)
