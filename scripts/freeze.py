@@ -140,7 +140,7 @@ generate missing --prompt x
 generate SOURCE --prompt
 generate SOURCE --tokens 1,2,x
 generate SOURCE --tokens 99999999
-generate SOURCE --prompt x --max-tokens -1
+generate SOURCE --prompt x --max-new-tokens -1
 generate SOURCE --prompt x --temperature -1
 generate SOURCE --prompt x --top-p 2
 generate SOURCE --prompt x --ranks 3
@@ -205,8 +205,8 @@ def written(text, scratch):
     try:
         return json.dumps(cleaned(json.loads(text)), indent=1, ensure_ascii=False) + "\n"
     except ValueError:
-        text = re.sub(r"\d+(\.\d+)? ?(ms|s|min|h|[kMG]?B/s|of [0-9.]+ GB free)\b", "N", text)
-        return re.sub(r"\d+(\.\d+)? [kMGT]?i?B (free|available)", "N free", text)
+        text = re.sub(r"\d+(\.\d+)? ?(ms|s|min|h|tokens/s|[kMG]?B/s|of [0-9.]+ GB free)\b", "N", text)
+        return re.sub(r"\d+(\.\d+)? [kMGT]?i?B (free|available)|peak memory \d+(\.\d+)? MB", "N", text)
 
 
 class Freeze:
@@ -274,7 +274,7 @@ class Freeze:
                 yield f"engine/{where}.{engine}", "words", ["check", source, "--engine", engine, "--json"]
             yield f"engine/{where}.text", "words", ["check", source, "--engine", "vllm"]
             yield f"roles/{where}", "words", ["list", "roles", source, "--json"]
-            yield f"tokens/{where}", "words", ["generate", source, "--tokens", "1,2,3,4,5", "--max-tokens", "8", "--json"]
+            yield f"tokens/{where}", "words", ["generate", source, "--tokens", "1,2,3,4,5", "--max-new-tokens", "8", "--greedy", "--json"]
             for target in TARGETS:
                 yield f"plan/{where}.{target}", "words", ["convert", source, "OUT", "--to", target, "--dry-run", "--json"]
             yield f"plan/{where}.tp2", "words", ["convert", source, "OUT", "--tp", "2", "--dry-run", "--json"]
