@@ -112,7 +112,8 @@ void CheckpointFiles::close_longest_unused() const {
 }
 
 std::vector<std::byte> CheckpointFiles::header_bytes(std::uint32_t file) const {
-  return read_weights_header(slots_.at(file).file).bytes;
+  if (!has_data(file)) return read_weights_header(slots_.at(file).file).bytes;
+  return read_safetensors_header_bytes(Lease(*this, file).fd());
 }
 
 bool CheckpointFiles::has_data(std::uint32_t file) const {
