@@ -238,7 +238,7 @@ class Freeze:
                 target, where = source
                 code, _, error = self.run(["convert", where, str(out), "--to", target, "--quiet"], scratch)
                 if code == 0:
-                    self.keep(name, ["verify", where, str(out), "--json"], scratch)
+                    self.keep(name, ["verify", where, str(out), "--json", "--quiet"], scratch)
                     for engine in ENGINES:
                         self.keep(f"{name}.{engine}", ["check", str(out), "--engine", engine, "--json"], scratch)
                 else:
