@@ -96,6 +96,23 @@ TEST(FamilyRows, AbsentKeysMeanWhatTheirClassMeans) {
   }
 }
 
+// Its loaders take the first entries, those of the heads.
+TEST(FamilyRows, KimiK3StoresRatesAsLongAsAHead) {
+  const Family& family = *find_family("kimi_k3");
+  const ModelConfig config = parse_model_config(
+      R"({"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear", "hidden_size": 64,
+          "num_hidden_layers": 2, "num_attention_heads": 6, "v_head_dim": 8, "linear_attn_config":
+          {"num_heads": 6, "head_dim": 16, "kda_layers": [1], "full_attn_layers": [2]}}})",
+      "config.json");
+  const NameGrammar grammar(family, config);
+  const auto rates = grammar.match("model.layers.0.self_attn.A_log");
+  ASSERT_TRUE(rates);
+  EXPECT_EQ(rule_shape(*rates->rule, config, 0), (Shape{16}));
+  const auto gate = grammar.match("model.layers.1.self_attn.g_proj.weight");
+  ASSERT_TRUE(gate);
+  EXPECT_EQ(rule_shape(*gate->rule, config, 1), (Shape{48, 64}));
+}
+
 TEST(FamilyRows, HunyuanHasTwoWidthsOfExperts) {
   ModelConfig config = parse_model_config(
       R"({"model_type": "hunyuan", "num_hidden_layers": 2, "hidden_size": 64, "num_experts": 4,
