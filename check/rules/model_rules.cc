@@ -135,18 +135,11 @@ void counted_mtp(const RuleInput& input) {
         *said, config.num_nextn_predict_layers, config.num_hidden_layers);
 }
 
-void note_unread(const RuleInput& input, const formats::TiedHead& tied) {
-  for (const LogicalTensor* tensor : {tied.head, tied.embedding})
-    tensor->encoding.stored.for_each(
-        [&](Part, std::uint32_t index) { (void)input.may_read(input.checkpoint.stored()[index]); });
-}
-
 void head_of_tied(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
   const auto check_stop = [&] { input.stop_if_asked(); };
   if (!tied) return;
   // Of tables that are too large to be read, the beginnings: a head that was trained differs there.
-  note_unread(input, *tied);
   if (formats::is_apart(input.checkpoint, *tied, check_stop, input.options.most_bytes))
     input.report(violation(
         kMismatch, "config.json", tied->head->name,

@@ -90,8 +90,9 @@ std::string modules_text(const engines::EngineView& view) {
 std::string unread_text(const check::Unread& unread) {
   if (unread.n_tensors == 0) return "not read: codes and plain weights (ingot check --deep does)\n";
   return fmt::format(
-      "not read: {} of more than {} ({}; ingot check reads them), codes and plain weights "
-      "(ingot check --deep does)\n",
+      "not read: {} of more than {}, which no loader compares with others ({}; ingot check reads "
+      "them), codes "
+      "and plain weights (ingot check --deep does)\n",
       counted(unread.n_tensors, "scale"), bytes_text(check::kSmallBytes),
       bytes_text(unread.n_bytes));
 }

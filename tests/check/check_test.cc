@@ -211,6 +211,18 @@ TEST_F(Check, CountsScalesThatAreTooLargeToRead) {
   EXPECT_GE(by_numbers.unread.n_bytes, 4 * by_numbers.unread.n_tensors);
 }
 
+// A head and an embedding are no scales: their line is that of codes and plain weights.
+TEST_F(Check, CountsNoTablesAsUnreadScales) {
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
+  edited.config["tie_word_embeddings"] = true;
+  replace_by(edited);
+  const CheckResult all = check_checkpoint(dir_.path(), {});
+  EXPECT_TRUE(std::ranges::any_of(
+      all.findings, [](const Finding& finding) { return finding.rule == "model.tied-head"; }));
+  const CheckResult small = check_checkpoint(dir_.path(), {.most_bytes = 64});
+  EXPECT_EQ(small.unread.n_tensors, 0U) << small.unread.n_bytes;
+}
+
 TEST_F(Check, ReportsAbsentMtpLayersAsAWarning) {
   EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.erase_prefix("model.layers.2.");
