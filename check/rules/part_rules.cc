@@ -220,10 +220,24 @@ bool has_codes(const Encoding& encoding, Codes codes) {
   return is_decoded(encoding) && is_decoded_float8(encoding) == (codes == Codes::kFloat8);
 }
 
+/// Offsets of weights and of their inputs may be zero or below it, and are numbers.
+void bad_offsets(const RuleInput& input) {
+  input.report_odd(
+      find_odd_scales(input.search(), input.parts_of_weights({Part::kOffset, Part::kInputOffset}),
+                      [](float offset) { return !std::isfinite(offset); }),
+      kBadScale, [](const OddValues& odd) {
+        return fmt::format("{} of {} offsets are not finite, the first is {} at element {}", odd.n,
+                           odd.total, odd.value, odd.first);
+      });
+}
+
 /// Reports bad scales of stored parts, and of weights that are seen as the values of their codes.
 template <Sign sign, Codes codes>
 void bad_values_of(const RuleInput& input) {
-  if (codes == Codes::kInt8) effective_scales(input);
+  if (codes == Codes::kInt8) {
+    effective_scales(input);
+    bad_offsets(input);
+  }
   std::vector<const StoredTensor*> scales = input.parts_of_weights({Part::kScale, Part::kDeqScale});
   for (const LogicalTensor& tensor : input.weights()) {
     if (has_codes(tensor.encoding, codes)) scales.push_back(input.part_of(tensor, Part::kScale));
@@ -518,7 +532,8 @@ constexpr LoaderRule kPartRows[] = {
      has_int8_codes},
     {"int8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [N, 1], or a value per block", kByStructure, has_int8_codes},
-    {"int8.scale-values", "", "all", kError, "every scale is finite and not zero",
+    {"int8.scale-values", "", "all", kError,
+     "every scale is finite and not zero, every offset finite",
      bad_values_of<Sign::kEither, Codes::kInt8>, has_int8_codes, kReadsValues},
     {"int4.parts", "", "all", kError, "an INT4 weight has codes, scales and its dimensions",
      kByStructure, has_int4_codes},

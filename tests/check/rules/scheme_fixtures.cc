@@ -52,6 +52,18 @@ std::vector<RuleFixture> int8_fixtures() {
          const std::string deq = kAttention + "o_proj.deq_scale";
          c.put_floats(deq, c.at(deq).shape, std::numeric_limits<float>::infinity());
        }},
+      {"int8.scale-values", kBadScale,
+       spelled("modelslim", SchemeId::kInt8Channel, Activations::kStatic),
+       [](auto& c) {
+         c.put_floats(kAttention + "o_proj.input_offset", {1},
+                      std::numeric_limits<float>::quiet_NaN());
+       }},
+      {"int8.scale-values", kBadScale,
+       spelled("modelslim", SchemeId::kInt8Channel, Activations::kDynamic),
+       [](auto& c) {
+         const std::string offset = kAttention + "o_proj.weight_offset";
+         c.put_floats(offset, c.at(offset).shape, std::numeric_limits<float>::infinity());
+       }},
   };
 }
 
