@@ -376,7 +376,7 @@ def gemma4(said=(), **more):
     text = config("gemma4_text", "", hidden_activation="gelu_pytorch_tanh", global_head_dim=full,
                   tie_word_embeddings=True, hidden_size_per_layer_input=0, num_hidden_layers=len(types),
                   layer_types=types, enable_moe_block=False, **more)
-    del text["architectures"]
+    del text["architectures"], text["hidden_act"]
     shared = text.get("num_kv_shared_layers", 0)
     put = "model.language_model."
     tensors = {put + "embed_tokens.weight": plain(WORDS, HIDDEN), put + "norm.weight": plain(HIDDEN)}
