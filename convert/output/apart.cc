@@ -126,14 +126,15 @@ void with_probe(const fs::path& folder, const Look& look) {
     const std::string name = fmt::format(
         "{}{}-{:08x}{:08x}", kProbe, static_cast<std::uint64_t>(::getpid()), random(), random());
     if (!output.create(name, O_WRONLY).valid()) continue;
-    std::error_code ignored;
+    std::error_code failure;
     try {
       look(name);
     } catch (...) {
-      fs::remove(folder / name, ignored);
+      fs::remove(folder / name, failure);
       throw;
     }
-    if (fs::remove(folder / name, ignored)) return;
+    if (fs::remove(folder / name, failure)) return;
+    if (failure) throw system_error(failure.value(), "remove", (folder / name).string());
   }
   throw Error(ErrorCode::kExists, "other runs start here all the time (run again)")
       .in_file(folder.string());

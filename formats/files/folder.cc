@@ -57,7 +57,8 @@ struct CloseFolder {
 
 // Names in a folder, in no order.
 std::vector<std::string> child_names(const Fd& folder) {
-  const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = uninterrupted(
+      [&] { return ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) throw system_error(errno, "list", folder.path());
   const std::unique_ptr<DIR, CloseFolder> listing(::fdopendir(fd));
   if (listing == nullptr) {
