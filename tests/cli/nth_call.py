@@ -12,7 +12,8 @@ killed at it, or this one call returns an error that it can return. Then
 The commands of READERS get no memory at the nth request (with --all); the answer is the usual one, or one error.
 
 FAULTS is what tests/support/faults.c becomes, EXAMPLE a model with a tokenizer. Without --all a part of the points is tried, the same in every run.
-PATTERN chooses among JOB:CALL:WHAT:N, e.g. 'slice:rename:*' or 'cast:pwrite:EIO:7'; with it every n is tried.
+PATTERN, which may be repeated, chooses among JOB:CALL:WHAT:N, e.g. 'slice:rename' or 'cast:pwrite:EIO:7'; then every n is
+tried.
 """
 
 import argparse
@@ -32,11 +33,13 @@ import tempfile
 import threading
 
 KILL = "KILL"
+FULL = "FULL"  # ENOSPC from the nth call on
+DAMAGE = ["FLIP", "LOSE"]  # a disk that writes something else, or nothing, and says that all is well
 # What each call can return. A call that is interrupted, or does a part, is made again: such a fault shows nowhere.
 FAULTS_OF = {
     "open": [KILL, "EIO", "ENOSPC", "EMFILE", "EINTR"],
     "pread": [KILL, "EIO", "EINTR", "SHORT"],
-    "pwrite": [KILL, "EIO", "ENOSPC", "EINTR", "SHORT"],
+    "pwrite": [KILL, "EIO", "ENOSPC", FULL, "EINTR", "SHORT"],
     "fsync": [KILL, "EIO", "ENOSPC", "EINTR"],
     "fsyncdir": [KILL, "EIO", "EINTR"],
     "fdatasync": [KILL, "EIO", "ENOSPC", "EINTR"],
@@ -52,9 +55,11 @@ FAULTS_OF = {
     "flock": [KILL, "EINTR"],
 }
 UNSEEN = {"EINTR", "SHORT"}
-# Calls of which the default tests make one of the two fail, a kill or an error: they change nothing on the disk.
-ONE_OF = {"pread", "close", "mmap", "flock"}
-REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left", "EMFILE": "Too many open files",
+# But for ends inside a dependency: the standard library does not open a folder again that it lists, and says so.
+SEEN = {("open", "EINTR")}
+# Of these calls the default tests kill at one n and fail at another; of the others they do one of both.
+BOTH = {"pwrite", "rename", "remove"}
+REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left", FULL: "No space left", "EINTR": "Interrupted system call", "FLIP": "", "LOSE": "", "EMFILE": "Too many open files",
            "EPERM": "Operation not permitted", "ENOMEM": "cannot allocate|out of memory"}
 # Words of libraries, which say nothing to a user.
 FOREIGN = re.compile(r"terminate called|what\(\)|std::|bad_alloc|basic_|filesystem error|json\.exception|yaml-cpp|"
@@ -65,10 +70,11 @@ OURS = re.compile(r"\.ingot-(partial|swept|probe-.*)$")
 
 class Job:
     """A command that writes `out`. `before` are commands, or pairs of one and a fault that ends it, after which it begins;
-    `after` follow it when it has ended; `source` is a model of MODELS."""
+    `after` follow it when it has ended; `source` is a folder of make_models(); `damage` is found by it."""
 
-    def __init__(self, name, words, source="model", before=(), after=(), consumes=False, resumed=None):
+    def __init__(self, name, words, source="model", before=(), after=(), consumes=False, resumed=None, damage=()):
         self.name, self.words, self.source, self.consumes = name, words.split(), source, consumes
+        self.faults = {**FAULTS_OF, "pwrite": [*FAULTS_OF["pwrite"], *damage]}
         self.before, self.after = before, [words.split() for words in after]
         self.resumed = resumed.split() if resumed else [*self.words, "--resume"]
 
@@ -79,13 +85,16 @@ SLICE = "convert in out --tp 2 --ep 2 --tp-fit retile"
 REPLACE = "convert in out --to bf16 --force"
 CONSUME = "convert in out --to bf16 --max-shard-size 100KB --consume-source"
 JOBS = [
-    Job("cast", CAST + " --mem-limit 64MiB"),
+    Job("cast", CAST),
+    Job("windows", "convert in out --to bf16 --mem-limit 36MiB", source="wide"),
     Job("quantize", QUANTIZE),
-    Job("read-back", CAST + " --read-back --hash sha256"),
+    Job("read-back", CAST + " --read-back --hash sha256", damage=DAMAGE),
+    Job("buffered", CAST + " --read-back --buffered", damage=DAMAGE),
     Job("slice", SLICE),
     Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
     Job("repair", "repair in out", source="broken"),
     Job("consume", CONSUME, consumes=True),
+    Job("first-part", QUANTIZE + " --part 0/2", after=[QUANTIZE + " --part 1/2", "join out"]),
     Job("part", QUANTIZE + " --part 0/2", before=[QUANTIZE + " --part 1/2"], after=["join out"]),
     Job("join", "join out", before=[QUANTIZE + " --part 0/2", QUANTIZE + " --part 1/2"], resumed="join out"),
     Job("resume", QUANTIZE + " --resume", before=[(QUANTIZE, "fdatasync:KILL:5")]),
@@ -122,6 +131,12 @@ class Wrong(Exception):
 class Point:
     def __init__(self, job, call, what, n):
         self.job, self.call, self.what, self.n = job, call, what, n
+
+    def faults(self):
+        """For INGOT_FAULTS."""
+        if self.what == FULL:
+            return f"{self.call}:ENOSPC:{self.n}"
+        return f"{self.call}:{self.what}:{self.n}:{self.n}"
 
     def __str__(self):
         return f"{self.job}:{self.call}:{self.what}:{self.n}"
@@ -169,7 +184,7 @@ class Bench:
         self.options, self.folder = options, pathlib.Path(folder)
         self.environment = {**os.environ, "INGOT_DISK": "1", "LD_PRELOAD": options.faults,
                             "INGOT_CALLS": str(self.folder / "calls")}
-        self.started = set()
+        self.started, self.seen = set(), {}
 
     def run(self, words, faults=None):
         """Exit status, text of stdout and of stderr."""
@@ -233,9 +248,9 @@ class Bench:
     def try_point(self, job, point, expected):
         """True if the call was met. Throws Wrong."""
         self.begin(job)
-        code, _, errors = self.run(job.words, f"{point.call}:{point.what}:{point.n}:{point.n}")
+        code, _, errors = self.run(job.words, point.faults())
         is_met = self.counts().get(point.call, 0) >= point.n
-        if not is_met or point.what in UNSEEN:
+        if not is_met or point.what in UNSEEN and (point.call, point.what) not in SEEN:
             if code != 0:
                 raise Wrong(f"ends with {code}: {errors[:600]}")
         elif point.what == KILL:
@@ -251,6 +266,7 @@ class Bench:
         is_as_it_was = now == self.found and tree(self.path("in")) == self.source
         if now != expected and not is_as_it_was or code == 0 and job.after:
             if code != 0:
+                self.note(job, now, point)
                 self.require(job.resumed)
             for words in job.after:
                 self.require(words)
@@ -259,6 +275,16 @@ class Bench:
                 raise Wrong(f"after --resume {difference(now, expected)}")
             self.require_source(job)
         return is_met
+
+    def note(self, job, now, point):
+        """What the resumed run finds."""
+        journals = [data for name, data in now.items() if name.startswith(".ingot-partial/") and name.endswith(".jsonl")]
+        facts = {"finished tensors": any(b'{"item"' in data for data in journals),
+                 "a begun publication": any(b'{"publishing"' in data for data in journals),
+                 "no source file": job.consumes and not list((self.folder / "in").glob("*.safetensors")),
+                 "damage": point.what in DAMAGE}
+        for fact in [fact for fact, holds in facts.items() if holds]:
+            self.seen[fact] = self.seen.get(fact, 0) + 1
 
     def require_source(self, job):
         now = tree(self.path("in"))
@@ -329,7 +355,7 @@ def require_one_error(code, errors, what):
         raise Wrong(f"speaks as a library does: {message[:600]}")
     if not re.search(REASONS[what], message):
         raise Wrong(f"does not say why: {message[:600]}")
-    if what != "ENOMEM" and not re.search(r"\b(in|out)\b|\.safetensors|\.json|\.ingot|claim", message):
+    if what != "ENOMEM" and not re.search(r"/|\b(in|out)\b|\.safetensors|\.json", message):
         raise Wrong(f"names no file: {message[:600]}")
 
 
@@ -344,6 +370,7 @@ def difference(now, expected):
 def make_models(bench):
     bench.require("synth model --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 2 --mtp-layers 0 --shards 2 "
                   "--hidden 128 --intermediate 128 --moe-intermediate 128 --vocab 32 --heads 2 --split-scale".split())
+    bench.require("synth wide --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 4 --mtp-layers 0".split())
     for name, words in MODELS.items():
         bench.require(words.split())
     broken = bench.folder / "broken"
@@ -361,10 +388,11 @@ class Loop:
 
     def __init__(self, options, root):
         self.options, self.root = options, root
-        self.only = (options.only.split(":") + ["*"] * 4)[:4] if options.only else None
+        self.only = [(text.split(":") + ["*"] * 4)[:4] for text in options.only]
         self.here = threading.local()
         self.lock = threading.Lock()
         self.tried, self.failures = {}, []
+        self.seen = {}  # of what resumed runs found, how often
         first = Bench(options, self.folder("first"))
         make_models(first)
         self.first = first
@@ -380,11 +408,12 @@ class Loop:
             with self.lock:
                 self.n_benches += 1
                 path = self.folder(f"bench{self.n_benches}")
-            for name in ("model", *MODELS):
+            for name in ("model", "wide", *MODELS):
                 copy_tree(self.first.path(name), os.path.join(path, name))
             for name in ("recipe.yaml", "example"):
                 shutil.copy(self.first.path(name), path, follow_symlinks=False)
             self.here.bench = Bench(self.options, path)
+            self.here.bench.seen = self.seen
         return self.here.bench
 
     def note(self, point, failure):
@@ -400,31 +429,36 @@ class Loop:
         for point in points:
             try:
                 if not attempt(point):
+                    print(f"{point} is not met", flush=True)
                     return
                 self.note(point, None)
             except Wrong as wrong:
                 self.note(point, str(wrong))
 
     def chain_of(self, job, call, what, counts, expected):
-        chosen = self.chosen(job.name, call, what, counts.get(call, 0))
+        chosen = self.chosen(job, call, what, counts.get(call, 0))
         self.try_all((Point(job.name, call, what, n) for n in chosen),
                      lambda point: self.bench().try_point(job, point, expected))
 
+    def asked(self, *names):
+        """The numbers that the patterns ask for."""
+        return {pattern[3] for pattern in self.only if all(map(fnmatch.fnmatch, names, pattern))}
+
+    def is_asked(self, name):
+        return not self.only or any(fnmatch.fnmatch(name, pattern[0]) for pattern in self.only)
+
     def chosen(self, job, call, what, n):
         """Every number without an end, or some of those that an undisturbed run has."""
-        if self.only:
-            _, calls, whats, number = self.only
-            if not fnmatch.fnmatch(call, calls) or not fnmatch.fnmatch(what, whats):
-                return []
-            if number != "*":
-                return [int(number)]
+        numbers = self.asked(job.name, call, what)
+        if self.only and "*" not in numbers:
+            return sorted(map(int, numbers))
         if self.options.all or self.only:
             return range(1, sys.maxsize)
         if n == 0:
             return []
-        draw = random.Random(f"{job} {call}")
-        picked = {KILL: draw.randint(1, n), draw.choice(FAULTS_OF[call][1:]): draw.randint(1, n)}
-        if call in ONE_OF:
+        draw = random.Random(f"{job.name} {call}")
+        picked = {KILL: draw.randint(1, n), draw.choice(job.faults[call][1:]): draw.randint(1, n)}
+        if call not in BOTH:
             picked.pop(draw.choice(sorted(picked)))
         return [picked[what]] if what in picked else []
 
@@ -435,8 +469,9 @@ class Loop:
             raise Wrong(f"{READERS[name]} without a fault ends with {code}: {errors[:600]}")
         n = bench.counts()["malloc"]
         draw = random.Random(name)
-        if self.only and self.only[3] != "*":
-            chosen = [int(self.only[3])]
+        numbers = self.asked(name, "malloc", "ENOMEM")
+        if self.only and "*" not in numbers:
+            chosen = sorted(map(int, numbers))
         elif self.options.all or self.only:
             later = range(EVERY_ALLOCATION + 1, n + 1)
             chosen = [*range(1, EVERY_ALLOCATION + 1), *sorted(draw.sample(later, min(DRAWN_ALLOCATIONS, len(later))))]
@@ -449,14 +484,14 @@ class Loop:
         tasks = []
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             for job in JOBS:
-                if not fnmatch.fnmatch(job.name, self.only[0] if self.only else "*"):
+                if not self.is_asked(job.name):
                     continue
                 counts, expected = self.first.undisturbed(job)
-                for call, kinds in FAULTS_OF.items():
+                for call, kinds in job.faults.items():
                     for what in kinds:
                         tasks.append(pool.submit(self.chain_of, job, call, what, counts, expected))
             for name in READERS if self.options.all or self.only else []:
-                if fnmatch.fnmatch(name, self.only[0] if self.only else "*"):
+                if self.is_asked(name):
                     tasks.append(pool.submit(self.reader, name))
             for task in tasks:
                 task.result()
@@ -468,13 +503,19 @@ def main():
     parser.add_argument("faults", type=os.path.abspath)
     parser.add_argument("example", type=os.path.abspath)
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--only")
+    parser.add_argument("--only", metavar="PATTERN", action="append", default=[])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ingot-nth-") as root:
         loop = Loop(options, root)
         loop.run()
+    if options.all and not options.only:
+        for fact in ("finished tensors", "a begun publication", "no source file", "damage"):
+            if loop.seen.get(fact, 0) < 10:
+                loop.failures.append(fact)
+                print(f"FAILED: {loop.seen.get(fact, 0)} resumed runs have met {fact}", file=sys.stderr)
+    print("resumed runs have met " + ", ".join(f"{fact} {n} times" for fact, n in sorted(loop.seen.items())))
     for job in {key[0]: None for key in loop.tried}:
         print(f"{job}: " + ", ".join(f"{call} {n}" for (name, call), n in loop.tried.items() if name == job))
     print(f"{sum(loop.tried.values())} points, {len(loop.failures)} failures")
