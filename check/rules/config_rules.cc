@@ -98,6 +98,22 @@ void one_block(const RuleInput& input) {
                       input.said()->quant_method);
 }
 
+// SGLang, configs/model_config.py's _parse_quant_hf_config, and transformers ask the whole config
+// only. Classes of some models lift the block of their text model.
+void block_on_top(const RuleInput& input) {
+  const formats::TextNesting& nesting = input.config().text;
+  if (nesting.key.empty() || nesting.holds_quantization) return;
+  const Json& raw = *input.config().raw;
+  if (formats::json_member(raw, "quantization_config").is_null() &&
+      formats::json_member(raw, "compression_config").is_null() &&
+      !formats::json_member(formats::text_object(raw, nesting.key), "quantization_config")
+           .is_null())
+    input.report_config(kMismatch,
+                        "has quantization_config in {}, where vLLM looks and others do not "
+                        "(ingot repair puts it at the top)",
+                        nesting.key);
+}
+
 void known_keys(const RuleInput& input) {
   const auto row = std::ranges::find(kKnownKeys, input.dialect().name, &DialectKeys::dialect);
   if (row == kKnownKeys.end() || input.said() == nullptr) return;
@@ -203,6 +219,10 @@ constexpr LoaderRule kConfigRows[] = {
      "spellings of one thing agree, and derived keys agree with their origin", contradiction},
     {"quantized.one-block", "", "one reader or another", kWarning,
      "files and keys describe the quantization once", one_block},
+    {"quantized.block-on-top", "", "SGLang, transformers", kWarning,
+     "quantization_config is in the whole config, unless the model's class looks in the text "
+     "model's",
+     block_on_top, kAnyScheme, false, kIsAllowable},
     {"quantized.known-keys", "", "one reader or another", kWarning,
      "quantization_config has known keys only", known_keys},
     {"quantized.list-names-nothing", "", "all", kWarning,

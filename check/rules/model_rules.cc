@@ -165,7 +165,7 @@ bool is_inside(std::string_view name, const std::unordered_set<std::string_view>
 void stray_part(const RuleInput& input) {
   std::unordered_set<std::string_view> modules;
   for (const LinearModule& module : input.facts.modules) {
-    if (module.is_quantized || module.is_quantizable)
+    if (!module.tensor->is_unknown && (module.is_quantized || module.is_quantizable))
       modules.insert(formats::module_name(module.tensor->name));
   }
   const LogicalTensor* first = nullptr;

@@ -38,8 +38,8 @@ struct TextNesting {
   /// Whether the model has towers for images or sound: with a nested config, or an object for them
   /// next to the text model's keys.
   bool has_towers = false;
-  /// Whether `quantization_config` is among the text model's keys: as the file has it, else as the
-  /// loader of the whole model reads it.
+  /// Whether `quantization_config` belongs among the text model's keys, where the class of the whole
+  /// model looks; other loaders than vLLM ask the whole config only.
   bool holds_quantization = false;
   /// The prefix of the text model's names: `language_model.`, or `model.language_model.` in place
   /// of `model.`. Found in the names of a checkpoint (text_names.h), as are the next two.

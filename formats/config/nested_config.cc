@@ -24,6 +24,8 @@ constexpr std::array<std::string_view, 4> kOtherBlocks = {kCompression, "quantiz
 // Whole models whose releases have the block among the text model's keys. Engines look at the top
 // first, then there.
 constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
+// Others whose classes in SGLang 0.5.23 take it from there.
+constexpr std::array<std::string_view, 2> kLiftedFromText = {"glm5_next", "kimi_k3"};
 
 // Objects of towers in configs that are not nested: Qwen2-VL, Qwen2.5-VL.
 constexpr std::array<std::string_view, 4> kTowerKeys = {"vision_config", "visual_config",
@@ -97,12 +99,14 @@ TextNesting text_nesting(const Json& document) {
   Json keys = text_object(document, nesting.key);
   nesting.model_type = text_at(keys, "model_type");
   const bool is_on_top = !json_member(document, kQuantization).is_null();
-  const bool is_in_text = !json_member(keys, kQuantization).is_null();
   const std::string whole = text_at(document, "model_type");
   const bool is_of_5 = text_at(document, "transformers_version").starts_with("5.");
+  const bool is_in_text = !json_member(keys, kQuantization).is_null();
+  const auto is_one_of = [&](const auto& models) {
+    return std::ranges::find(models, whole) != models.end();
+  };
   nesting.holds_quantization =
-      !is_on_top &&
-      (is_in_text || std::ranges::find(kQuantizedInText, whole) != kQuantizedInText.end());
+      !is_on_top && (is_one_of(kQuantizedInText) || (is_in_text && is_one_of(kLiftedFromText)));
   for (const auto& [name, value] : document.items()) {
     // transformers 5 ties by the outer one, and saves the inner one's default.
     const bool is_tie =
@@ -160,8 +164,10 @@ void set_quantization_block(const ModelConfig& config, Json& document, Json bloc
   const std::string place =
       is_in_text ? fmt::format("{}.{}", config.text.key, kQuantization) : kQuantization;
   const std::vector<std::string> places = quantization_blocks(document);
-  // The block of the source stays where it is. A second one would speak of the source.
-  if (places.size() == 1 && !block.is_null() && block == quantization_block(document)) return;
+  // The older key stays where its block does. A second block would speak of the source.
+  const bool is_in_place =
+      places.size() == 1 && (places.front() == place || places.front() == kCompression);
+  if (is_in_place && !block.is_null() && block == quantization_block(document)) return;
   for (const std::string& other : places) {
     if (other != place || block.is_null()) erase_at(other, document);
   }

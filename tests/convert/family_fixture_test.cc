@@ -256,7 +256,7 @@ TEST(NestedConfig, ListsTowersWhereEnginesWouldQuantizeThem) {
   EXPECT_FALSE(rules_found(directory / "out").contains("quantized.list-names-nothing"));
 }
 
-TEST(NestedConfig, QuantizationStandsWhereItStood) {
+TEST(NestedConfig, QuantizationGoesWhereAllEnginesLook) {
   const TempDir directory;
   const std::filesystem::path moved = copy_fixture("qwen3_5_moe_fp8", directory / "moved");
   Json config = config_of(moved);
@@ -270,8 +270,8 @@ TEST(NestedConfig, QuantizationStandsWhereItStood) {
     conversion.recipe.to = scheme;
     conversion.run();
     const Json written = config_of(out);
-    EXPECT_FALSE(written.contains("quantization_config"));
-    EXPECT_EQ(written.at("text_config").count("quantization_config"), n_left);
+    EXPECT_EQ(written.count("quantization_config"), n_left);
+    EXPECT_FALSE(written.at("text_config").contains("quantization_config"));
   }
 }
 

@@ -438,6 +438,11 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"quantized.cache-scale-use", kUnsupported, kInt8,
        [](auto& c) { c.put_floats(kAttention + "k_scale", {1}, 0.5F); }},
       {"quantized.known-keys", kUnsupported, kInt8, in_quantization({{"/surprise", 1}})},
+      {"quantized.block-on-top", kMismatch, make_fp8,
+       [](auto& c) {
+         c.config["text_config"] = formats::Json(c.config);
+         c.config.erase("quantization_config");
+       }},
       {"ct.tied-target", kMismatch, kInt8,
        [](auto& c) {
          c.config["tie_word_embeddings"] = true;

@@ -202,7 +202,11 @@ TEST(NestedModelConfig, QuantizationOnTopWins) {
   const ModelConfig inside =
       parse(R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})");
   EXPECT_EQ(inside.quantization->quant_method, "awq");
-  EXPECT_TRUE(inside.text.holds_quantization);
+  EXPECT_FALSE(inside.text.holds_quantization);
+  EXPECT_TRUE(parse(R"({"model_type": "kimi_k3",
+                        "text_config": {"quantization_config": {"quant_method": "awq"}}})")
+                  .text.holds_quantization);
+  EXPECT_FALSE(parse(R"({"model_type": "kimi_k3", "text_config": {}})").text.holds_quantization);
   EXPECT_TRUE(parse(R"({"model_type": "kimi_k25", "text_config": {}})").text.holds_quantization);
 }
 
