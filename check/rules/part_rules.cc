@@ -206,7 +206,7 @@ void effective_scales(const RuleInput& input) {
   }
   read_as_decoders(input, readable, {}, [&](const formats::ScaleReader& reader) {
     constexpr std::uint64_t kAtOnce = std::uint64_t{1} << 20;
-    const std::uint64_t step = std::max<std::uint64_t>(kAtOnce / reader.cols(), 1);
+    const std::uint64_t step = reader.rows_within(kAtOnce);
     for (std::uint64_t row = 0; row < reader.rows(); row += step) {
       input.stop_if_asked();
       (void)reader.read({.first = row, .n = std::min(step, reader.rows() - row)});

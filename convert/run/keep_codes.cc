@@ -45,7 +45,7 @@ void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
   if (task.planned.action == Action::kCopy || task.planned.keeps_input)
     formats::require_good_input_scales(task.source, task.tensor, task.scale_policy());
   if (!scales.has_scales()) return;
-  const std::uint64_t step = std::max<std::uint64_t>(kScalesAtOnce / scales.cols(), 1);
+  const std::uint64_t step = scales.rows_within(kScalesAtOnce);
   for (std::uint64_t row = 0; row < scales.rows(); row += step) {
     require_claimed_scales(task,
                            scales.read({.first = row, .n = std::min(step, scales.rows() - row)}));
@@ -136,7 +136,7 @@ void require_scales_held(const TensorTask& task, const formats::ScaleReader& sca
   const bool turns = scales.global() && task.planned.storage != nullptr && is_turned(task);
   const bool is_divided = task.planned.find(Part::kDeqScale) != nullptr;
   if (!task.lossless_only || !(turns || is_divided)) return;
-  const std::uint64_t n_rows = std::max<std::uint64_t>(1, kScalesAtOnce / scales.cols());
+  const std::uint64_t n_rows = scales.rows_within(kScalesAtOnce);
   for (std::uint64_t row = 0; row < scales.rows(); row += n_rows) {
     const formats::ScaleReader::Range range{.first = row,
                                             .n = std::min(n_rows, scales.rows() - row)};

@@ -90,7 +90,8 @@ bool is_cut_in_group(const Weight& weight) {
   return !is_expert(weight) && !weight.has_group_order && weight.rule != nullptr &&
          weight.rule->cut == formats::Cut::kRow && weight.packed_group != 0 &&
          weight.packed_group < weight.cols &&
-         weight.cols % (weight.ranks * weight.packed_group) != 0;
+         (weight.cols % weight.packed_group != 0 ||
+          weight.cols / weight.packed_group % weight.ranks != 0);
 }
 
 using enum EngineScope;

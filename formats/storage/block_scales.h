@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <vector>
@@ -40,6 +41,10 @@ class ScaleReader {
   [[nodiscard]] bool has_scales() const { return rows_ != 0; }
   [[nodiscard]] std::uint64_t rows() const { return rows_; }  ///< over all stacked matrices
   [[nodiscard]] std::uint64_t cols() const { return cols_; }  ///< ceil(K / block_cols)
+  /// Rows of at most so many scales, and at least one. A weight may have rows and no columns.
+  [[nodiscard]] std::uint64_t rows_within(std::uint64_t n_scales) const {
+    return std::max<std::uint64_t>(n_scales / std::max<std::uint64_t>(cols_, 1), 1);
+  }
   /// kUnsupported of a stack that has a number for each expert: there is none over all scales.
   [[nodiscard]] const std::optional<GlobalScale>& global() const;
 
