@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Asks engines what they believe of each linear layer, and compares with `ingot check --engine`.
 
-    beliefs.py INGOT [--engine vllm|sglang|transformers] [--only TEXT] [--show N]
+    beliefs.py INGOT [--engine vllm|sglang|transformers] [--only TEXT] [--show N] [--answers FILE]
 
 An engine builds its own model class from the config of a directory, its draft model for multi-token
 prediction too, and loads no weights; SGLang's loaders are given scales of blocks, and its
@@ -13,10 +13,14 @@ directories are ingot's outputs, and those with configs that were changed in way
 write them (config_changes.py). Where an engine raises an error, `check` has to say of some layer that
 it is refused; where it raises none, it may say so of no layer. Nothing is compared where `check` says
 that the engine does not load what is stored at all, or wants an option. Fails where they disagree.
+
+What an engine answers depends on the configs only, so --answers keeps it in a file: a run that was
+ended goes on where it was, and one after a change to ingot asks the engines only about configs that
+are new. Such a file is of one version of each engine, and of these scripts.
 """
 
 import argparse
-import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -290,17 +294,41 @@ def directories(ingot, only, folder):
 ASK = {"vllm": ask_vllm, "sglang": ask_sglang, "transformers": ask_transformers}
 
 
-def compare(ingot, engine, asked, show):
+class Answers:
+    """Answers of engines by what was asked, kept in a file if there is one."""
+
+    def __init__(self, path):
+        self.path = path
+        self.known = dict(json.loads(line) for line in open(path)) if path and os.path.exists(path) else {}
+
+    def add(self, key, answer):
+        self.known[key] = answer
+        if self.path:
+            with open(self.path, "a") as file:
+                file.write(json.dumps([key, answer]) + "\n")
+
+
+def key_of(engine, directory, with_draft):
+    """What an engine is asked: its name and the configs."""
+    digest = hashlib.sha256()
+    for path in (directory / "config.json", directory / config_changes.SIDE):
+        digest.update(path.read_bytes() + b"\0" if path.exists() else b"\0")
+    return f"{engine} {digest.hexdigest()} {with_draft:d}"
+
+
+def compare(ingot, engine, asked, show, answers):
     """How many configs and layers agreed; prints the others."""
+    keys = [key_of(engine, *request) for _, *request in asked]
+    new = {key: request for key, (_, *request) in zip(keys, asked) if key not in answers.known}
 
     def run(pipe):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        ASK[engine]([request for _, *request in asked], lambda answer: (pipe.write(json.dumps(answer) + "\n"), pipe.flush()))
+        ASK[engine](new.values(), lambda answer: (pipe.write(json.dumps(answer) + "\n"), pipe.flush()))
 
     reader, writer = os.pipe()
-    if os.fork() == 0:
+    if new and os.fork() == 0:
         os.close(reader)
         try:
             run(os.fdopen(writer, "w"))
@@ -309,8 +337,13 @@ def compare(ingot, engine, asked, show):
     os.close(writer)
     n_agreed = n_layers = n_raised = n_silent = 0
     with os.fdopen(reader) as pipe:
-        for (name, directory, _), line in zip(asked, pipe):
-            theirs = json.loads(line)
+        for (name, directory, _), key in zip(asked, keys):
+            if key not in answers.known:
+                line = pipe.readline()
+                if not line:
+                    raise RuntimeError(f"{engine}: the process that asks it ended before {name}")
+                answers.add(key, json.loads(line))
+            theirs = answers.known[key]
             ours = ingot_beliefs(ingot, engine, directory)
             found, n_compared = differences(ours, theirs)
             n_silent += ours == REFUSED
@@ -331,11 +364,13 @@ def main():
     parser.add_argument("--engine", choices=ASK)
     parser.add_argument("--only", default="", help="configs whose name has this")
     parser.add_argument("--show", type=int, default=4, help="differences that are printed of a config")
+    parser.add_argument("--answers", help="a file in which answers of engines are kept")
     options = parser.parse_args()
     ingot = str(pathlib.Path(options.ingot).resolve())
+    answers = Answers(options.answers)
     with tempfile.TemporaryDirectory() as folder:
         asked = list(directories(ingot, options.only, pathlib.Path(folder)))
-        agree = [compare(ingot, engine, asked, options.show) for engine in ([options.engine] if options.engine else ASK)]
+        agree = [compare(ingot, engine, asked, options.show, answers) for engine in ([options.engine] if options.engine else ASK)]
     return 0 if all(agree) else 1
 
 
