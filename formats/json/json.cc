@@ -113,20 +113,26 @@ class NoEvents final : public JsonEvents {
   void value(Json&& /*scalar*/) override {}
 };
 
+/// Header and rounding of a piece of memory.
+constexpr std::size_t kBytesPerAllocation = 16;
+
+struct TreeLimits {
+  std::size_t values = std::size_t(-1), members = std::size_t(-1), bytes = std::size_t(-1);
+};
+
 /// Builds the tree. Own code because ordered_json looks every new key up among all earlier ones,
 /// which takes minutes on an object of 100,000 keys, and silently replaces duplicates.
 class TreeBuilder final : public JsonEvents {
  public:
-  TreeBuilder(std::string_view where, std::size_t max_values, std::size_t max_members)
-      : where_(where), max_values_(max_values), max_members_(max_members) {}
+  TreeBuilder(std::string_view where, const TreeLimits& limits) : where_(where), limits_(limits) {}
 
   void begin_object() override { open(Json::object()); }
   void begin_array() override { open(Json::array()); }
   void end() override { open_.pop_back(); }
   void value(Json&& scalar) override { append(std::move(scalar)); }
   void key(std::string&& name) override {
-    if (open_.back().keys.size() == max_members_) {
-      throw Error(ErrorCode::kLimit, "an object holds more than {} members", max_members_)
+    if (open_.back().keys.size() == limits_.members) {
+      throw Error(ErrorCode::kLimit, "an object holds more than {} members", limits_.members)
           .in_file(where_);
     }
     if (!open_.back().keys.insert(name).second)
@@ -146,10 +152,31 @@ class TreeBuilder final : public JsonEvents {
     open_.push_back({.node = append(std::move(container)), .keys = {}});
   }
 
+  static std::size_t bytes_of(const std::string& text) {
+    const bool is_inside = text.capacity() <= std::string().capacity();
+    return is_inside ? 0 : text.size() + kBytesPerAllocation;
+  }
+
+  /// Memory that a value takes in the tree, about.
+  [[nodiscard]] std::size_t bytes_of(const Json& value) const {
+    std::size_t n = sizeof(Json);
+    if (!open_.empty() && open_.back().node->is_object())
+      n = sizeof(Json::object_t::value_type) + bytes_of(key_);
+    if (const auto* text = value.get_ptr<const std::string*>())
+      return n + sizeof *text + kBytesPerAllocation + bytes_of(*text);
+    return value.is_structured() ? n + sizeof(Json::array_t) + kBytesPerAllocation : n;
+  }
+
   Json* append(Json&& value) {
-    if (++n_values_ > max_values_) {
+    if (++n_values_ > limits_.values) {
       throw Error(ErrorCode::kLimit, "holds more than {} values (is it the file of a model?)",
-                  max_values_)
+                  limits_.values)
+          .in_file(where_);
+    }
+    n_bytes_ += bytes_of(value);
+    if (n_bytes_ > limits_.bytes) {
+      throw Error(ErrorCode::kLimit,
+                  "takes more than {} bytes of memory (is it the file of a model?)", limits_.bytes)
           .in_file(where_);
     }
     if (open_.empty()) {
@@ -167,7 +194,8 @@ class TreeBuilder final : public JsonEvents {
   }
 
   std::string_view where_;
-  std::size_t max_values_, max_members_, n_values_ = 0;
+  TreeLimits limits_;
+  std::size_t n_values_ = 0, n_bytes_ = 0;
   Json root_;
   std::vector<Open> open_;
   std::string key_;
@@ -199,14 +227,15 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
 }
 
 Json parse_json(std::string_view text, std::string_view where) {
-  constexpr auto kAny = std::size_t(-1);
-  TreeBuilder builder(where, kAny, kAny);
+  TreeBuilder builder(where, {});
   parse_json_events(text, where, builder);
   return builder.take();
 }
 
 Json parse_config(std::string_view text, std::string_view where) {
-  TreeBuilder builder(where, kMaxConfigValues, kMaxConfigMembers);
+  TreeBuilder builder(
+      where,
+      {.values = kMaxConfigValues, .members = kMaxConfigMembers, .bytes = kMaxConfigTreeBytes});
   parse_json_events(text, where, builder);
   return builder.take();
 }

@@ -21,8 +21,12 @@ inline constexpr std::size_t kMaxConfigValues = std::size_t{1} << 20;
 /// Most members of an object there: a map of the modules of such a mixture has 70,000.
 inline constexpr std::size_t kMaxConfigMembers = std::size_t{1} << 17;
 
+/// Most memory of its tree, of which there are several copies at a time; that one of AutoRound
+/// takes 47 MB.
+inline constexpr std::size_t kMaxConfigTreeBytes = std::size_t{56} << 20;
+
 /// parse_python_json, and parse_json, of a config: scalars, objects and arrays are its values, and
-/// more than kMaxConfigValues, or kMaxConfigMembers of one object, are kLimit.
+/// more than kMaxConfigValues, kMaxConfigMembers of one object or kMaxConfigTreeBytes are kLimit.
 Json parse_python_config(std::string_view text, std::string_view where);
 Json parse_config(std::string_view text, std::string_view where);
 

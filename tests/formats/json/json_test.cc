@@ -130,6 +130,25 @@ TEST(Json, OfAConfigHasALimitOfMembers) {
                [&] { parse_config(members + R"(,"b": 0})", "config.json"); });
 }
 
+/// An array of so many copies of an element.
+std::string array_of(std::string_view element, std::size_t n) {
+  std::string text = "[0";
+  for (std::size_t i = 0; i < n; ++i) text.append(",").append(element);
+  return text + "]";
+}
+
+// Fewer than a million values: objects and long words take more memory than numbers.
+TEST(Json, OfAConfigHasALimitOfMemory) {
+  for (const auto& [element, n] :
+       {std::pair(R"({"a":{}})", std::size_t{470000}),
+        std::pair(R"({"aaaaaaaaaaaaaaaa":"bbbbbbbbbbbbbbbb"})", std::size_t{320000}),
+        std::pair(R"("bbbbbbbbbbbbbbbbbbbbbbbb")", std::size_t{700000})}) {
+    EXPECT_NO_THROW(parse_config(array_of(element, n / 2), "config.json")) << element;
+    expect_error(kLimit, {"config.json", "bytes of memory"},
+                 [&] { parse_config(array_of(element, n), "config.json"); });
+  }
+}
+
 TEST(PythonWords, AreReadAndWrittenAsTheyStood) {
   const std::string text =
       "{\n  \"a\": [\n    0.0,\n    Infinity,\n    -Infinity\n  ],\n  \"b\": NaN,\n  "
