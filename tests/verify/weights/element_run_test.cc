@@ -354,8 +354,13 @@ TEST(SumCutOff, AddsValuesThatCodesDoNotReach) {
   source.values[3] = 40, output.values[3] = 7;
   source.values[4] = 5, output.values[4] = 7;
   const std::vector<float> scales = {1};
-  const quantize::EncodedRows stored{
-      .rows = 1, .cols = 32, .scales = scales, .scale_cols = 1, .block_rows = 1, .block_cols = 32};
+  const quantize::EncodedRows stored{.rows = 1,
+                                     .cols = 32,
+                                     .scales = scales,
+                                     .rows_per_matrix = 1,
+                                     .scale_cols = 1,
+                                     .block_rows = 1,
+                                     .block_cols = 32};
   ElementSums sums;
   sum_cut_off(run_of(source, output, stored, SchemeId::kInt4Group), sums);
   EXPECT_EQ(sums.cut_source2, 100 + 196 + 1600);
