@@ -1,11 +1,12 @@
 #include "cli/terminal/answer.h"
 
 #include <iostream>
-#include <utility>
+#include <string>
 
 #include "check/rules/loader_rules.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 
@@ -16,8 +17,11 @@ Answer& answer() {
 
 void print_answer() {
   static bool is_printed = false;
-  if (!answer().is_json || answer().is_of_other || std::exchange(is_printed, true)) return;
-  std::cout << formats::json_text(answer().document()) << std::flush;
+  if (!answer().is_json || answer().is_of_other || is_printed) return;
+  // An error in between, memory that is not there, is answered with another document.
+  const std::string text = formats::json_text(answer().document());
+  is_printed = true;
+  std::cout << text << std::flush;
 }
 
 void warn_of(std::string_view file, const std::vector<std::string>& remarks) {
