@@ -1,24 +1,10 @@
 #!/usr/bin/env bash
-# full_disk.sh INGOT EXAMPLE LIBRARY: the disk fills up at the N-th write, for N over the whole job. Each time one clear
-# error, exit status 2, nothing under a final name; and with space again, --resume ends in the usual bytes.
+# full_disk.sh INGOT EXAMPLE LIBRARY: a limit of the size of files, and a disk that fills up under synth. A conversion on
+# such a disk is one of the faults of nth_call.py.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2 library=$3
 "$ingot" convert "$example" "$work/whole" --to bf16 --progress never >/dev/null || fail "convert"
-failed=0
-for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 16 18 20 25; do
-  rm -rf "$work/out"
-  INGOT_FAULTS="pwrite:ENOSPC:$n" LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" --to bf16 --progress never --mem-limit 64MiB >"$work/stdout" 2>"$work/stderr"
-  status=$?
-  if [ $status -eq 0 ]; then break; fi
-  failed=$((failed + 1))
-  [ $status -eq 2 ] || fail "write $n: exit status $status"
-  grep -q "No space left" "$work/stderr" || fail "write $n: $(cat "$work/stderr")"
-  expect_unpublished "$work/out"
-  expect 0 "" "$ingot" convert "$example" "$work/out" --to bf16 --progress never --resume
-  diff -r "$work/whole" "$work/out" || fail "write $n: the resumed output differs"
-done
 # A limit of the size of files (ulimit -f) is an error like another.
-rm -rf "$work/out"
 (ulimit -f 100 && exec "$ingot" convert "$example" "$work/out" --to bf16 --progress never) >"$work/stdout" 2>"$work/stderr"
 status=$?
 [ $status -eq 2 ] || fail "ulimit -f: exit status $status"
@@ -35,6 +21,4 @@ for n in 1 2 3 4 5 6; do
   [ -z "$(ls -A "$work/synth")" ] || fail "synth, write $n left $(ls "$work/synth")"
 done
 expect 0 "2 files" "$ingot" synth "$work/synth" --family deepseek_v3 --like tiny --shards 2
-echo "$failed points of failure"
-[ "$failed" -ge 8 ] || fail "only $failed runs failed"
 finish

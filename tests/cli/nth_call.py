@@ -5,7 +5,7 @@ For each job of JOBS, each call of FAULTS_OF and n = 1, 2, ... until the job end
 killed at it, or this one call returns an error that it can return. Then
 
 * the output is whole, or one error names the reason and a file, and nothing crashes or hangs;
-* no file has its final name before all are there, and an output that is not whole is marked as unfinished;
+* no file has its final name before all are there, a manifest has it last, and an output that is not whole is marked as unfinished;
 * the source is as it was; of a source that is consumed, everything that is gone is in the output;
 * the same command with --resume, without a fault, ends in the bytes of an undisturbed run, and leaves nothing else.
 
@@ -94,6 +94,7 @@ JOBS = [
     Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
     Job("repair", "repair in out", source="broken"),
     Job("consume", CONSUME, consumes=True),
+    Job("consume-late", CONSUME + " --read-back", consumes=True),
     Job("first-part", QUANTIZE + " --part 0/2", after=[QUANTIZE + " --part 1/2", "join out"]),
     Job("part", QUANTIZE + " --part 0/2", before=[QUANTIZE + " --part 1/2"], after=["join out"]),
     Job("join", "join out", before=[QUANTIZE + " --part 0/2", QUANTIZE + " --part 1/2"], resumed="join out"),
@@ -121,6 +122,11 @@ rules:
   - match: 're:model\\.layers\\.[0-9]+\\.self_attn'
     scheme: bf16
 """
+# Functions of dependencies that end the program where they get no memory, since they are noexcept.
+ENDS_OF_OTHERS = {
+    "directory_iterator": "libstdc++ 12 copies paths in the iterator's constructor and increment",
+    "json_value::destroy": "nlohmann's destructor takes memory for a list of what is inside",
+}
 EVERY_ALLOCATION, DRAWN_ALLOCATIONS = 2000, 500
 
 
@@ -304,6 +310,11 @@ class Bench:
         journal = now.get(".ingot-partial/journal.jsonl") or b""
         if partial and b'"publishing"' not in journal and finals - begun:
             raise Wrong(f"{sorted(finals - begun)[:3]} have final names before anything is published")
+        for manifest in [name for name in now.keys() & expected.keys() - self.found.keys() if name.endswith("ingot.json")]:
+            folder = os.path.dirname(manifest)
+            late = [name for name in expected if name.startswith(folder) and now.get(name, b"") != expected[name]]
+            if late:
+                raise Wrong(f"{manifest} is there before {late[:3]}")
         whole = {name: data for name, data in now.items() if not OURS.match(name.split("/")[0])}
         if finals and not partial and whole != expected and whole != self.found:
             raise Wrong(f"the output is not marked as unfinished, but {difference(whole, expected)}")
@@ -311,20 +322,24 @@ class Bench:
     # Readers.
 
     def places(self, errors):
-        """Functions of the program that were at work when it ended itself, the last first."""
-        offsets = [int(at, 16) for at in re.findall(r"^abort: " + re.escape(self.options.ingot) + r"\+(\w+)", errors, re.M)]
-        if not offsets:
-            return []
-        known = functions(self.options.ingot)
-        return [known[bisect.bisect(known, (at,)) - 1][1].replace("(anonymous namespace)::", "").split("(")[0] for at in offsets]
+        """Functions that were at work when the program ended itself, the last first."""
+        found = re.findall(r"^abort: (.*)\+(\w+) (.*)$", errors, re.M)
+        known = functions(self.options.ingot) if found else []
+        return [known[bisect.bisect(known, (int(at, 16),)) - 1][1].replace("(anonymous namespace)::", "").split("(")[0]
+                if file == self.options.ingot else name for file, at, name in found]
 
     def try_reader(self, name, n, expected):
         words = READERS[name].split()
         code, output, errors = self.run(words, f"malloc:ENOMEM:{n}:{n}")
         is_met = self.counts()["malloc"] >= n
+        places = self.places(errors)
+        for end in ENDS_OF_OTHERS:
+            if any(end in place for place in places):
+                self.seen[end] = self.seen.get(end, 0) + 1
+                return is_met
         if code not in (0, 2) or not is_met and code != 0:
-            raise Wrong(f"ends with {code} in {', '.join(self.places(errors)) or errors[:600]}")
-        if code == 0 and output != expected:
+            raise Wrong(f"ends with {code} in {', '.join(filter(None, places)) or errors[:600]}")
+        if code == 0 and without_space(output) != without_space(expected):
             raise Wrong("gives another answer")
         if code == 2:
             # Before the words are read it is not known that JSON is asked for.
@@ -335,6 +350,11 @@ class Bench:
                     raise Wrong(f"does not answer in JSON: {output[:200]} {errors[:200]}") from None
             require_one_error(code, errors, "ENOMEM")
         return is_met
+
+
+def without_space(text):
+    """A dry run says how much space is free, which others take meanwhile."""
+    return re.sub(r'"disk_bytes_free": \d+', "", text)
 
 
 def functions(program):

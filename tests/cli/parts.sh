@@ -205,23 +205,4 @@ wait $first || fail "the part an hour ahead: $(cat "$work/first")"
 INGOT_CLOCK=-3600 LD_PRELOAD=$library quiet part 1/2 "${quantized[@]}"
 joins_as "$whole"
 
-# A disk that is full in one part stops that part.
-for n in 4 ${all:+2 6}; do
-  rm -rf "$work/out"
-  quiet part 0/2 "${quantized[@]}"
-  INGOT_FAULTS="pwrite:ENOSPC:$n" LD_PRELOAD=$library judge 2 "No space left" part 1/2 "${quantized[@]}" --mem-limit 64MiB
-  judge 2 "part 1/2" "$ingot" join "$work/out" --progress never
-  quiet part 1/2 "${quantized[@]}" --resume
-  joins_as "$whole"
-done
-
-# A join that is killed while files get their names is finished by the next.
-parts 2 "${quantized[@]}"
-INGOT_FAULTS=rename:STOP:3:3 LD_PRELOAD=$library "$ingot" join "$work/out" --progress never >/dev/null 2>&1 &
-first=$!
-while read -r _ _ state _ <"/proc/$first/stat" && [ "$state" != T ]; do sleep 0.01; done
-kill -9 $first
-wait $first 2>/dev/null
-quiet "$ingot" join "$work/out" --progress never
-diff -r "$whole" "$work/out" >&2 || fail "what a second join published differs"
 finish

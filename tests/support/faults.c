@@ -11,7 +11,7 @@
  * INGOT_CALLS=FILE: the counts are in this file, whatever the end of the process is, and a program that takes the place of
  * this one goes on with them: a row for each kind, 16 bytes of name and 8 of number.
  * INGOT_DISK=1: a file system in memory says that it is one on a disk, and is used as one.
- * A program that ends itself (abort) says on stderr where: a line `abort: FILE+OFFSET` for each function that was at work.
+ * A program that ends itself (abort), or reads where nothing is, says on stderr where: a line `abort: FILE+OFFSET NAME` for each function.
  * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
  * CALL: open (of a folder, too), pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate,
  * link, rename, remove (of a file or a folder), mkdir, close, mmap, flock; malloc (each call that asks for memory). */
@@ -64,6 +64,23 @@ static struct Fault {
 static int n_given = 0;
 static int is_counting = 0;
 
+/* Says where the program is, and ends it. */
+__attribute__((noreturn)) static void end_here(int number) {
+  void* frames[64];
+  is_counting = 0;
+  const int n = backtrace(frames, sizeof frames / sizeof *frames);
+  for (int i = 0; i < n; ++i) {
+    Dl_info place;
+    if (dladdr(frames[i], &place) != 0)
+      dprintf(2, "abort: %s+%#lx %s\n", place.dli_fname, (unsigned long)((char*)frames[i] - (char*)place.dli_fbase),
+              place.dli_sname != NULL ? place.dli_sname : "");
+  }
+  signal(number, SIG_DFL);
+  raise(number);
+  _exit(128 + number);
+}
+void abort(void) { end_here(SIGABRT); }
+
 static int index_of_call(const char* name) {
   for (int i = 0; i < kCalls; ++i) {
     if (strcmp(name, call_names[i]) == 0) return i;
@@ -79,6 +96,7 @@ static int what_of(const char* name) {
 }
 
 __attribute__((constructor)) static void read_environment(void) {
+  signal(SIGSEGV, end_here);
   const char* file = getenv("INGOT_CALLS");
   if (file != NULL) {
     const long fd = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -254,20 +272,6 @@ int mkdirat(int folder, const char* path, mode_t mode) {
   return fails(kMkdir) ? -1 : REAL(int, "mkdirat", int, const char*, mode_t)(folder, path, mode);
 }
 int flock(int fd, int operation) { return fails(kFlock) ? -1 : REAL(int, "flock", int, int)(fd, operation); }
-
-void abort(void) {
-  void* frames[64];
-  is_counting = 0;
-  const int n = backtrace(frames, sizeof frames / sizeof *frames);
-  for (int i = 0; i < n; ++i) {
-    Dl_info place;
-    if (dladdr(frames[i], &place) != 0)
-      dprintf(2, "abort: %s+%#lx\n", place.dli_fname, (unsigned long)((char*)frames[i] - (char*)place.dli_fbase));
-  }
-  signal(SIGABRT, SIG_DFL);
-  raise(SIGABRT);
-  _exit(134);
-}
 
 int statfs(const char* path, struct statfs* info) {
   enum { kTmpfs = 0x01021994, kExt4 = 0xef53 };

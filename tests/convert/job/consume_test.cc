@@ -53,26 +53,6 @@ TEST_F(Consumed, NothingBeforeTheOutputIsReadBack) {
   EXPECT_EQ(n_weights(dir_ / "in"), 0U);
 }
 
-TEST_F(Consumed, GoesOnAfterAKillAmongTheDeletions) {
-  conversion_.run();
-  ASSERT_TRUE(tree(small_bf16()) == tree(dir_ / "out"));
-  // Taken back to the moment after the first deletion of a run that had its files in place.
-  fs::remove_all(dir_ / "in");
-  fs::remove_all(dir_ / "out");
-  copy_small(dir_ / "in");
-  const OutputPaths paths = stage_finished(conversion_, small_bf16());
-  for (const auto& entry : fs::directory_iterator(paths.staged))
-    fs::rename(entry.path(), paths.output / entry.path().filename());
-  Journal journal = Journal::append_to(paths.journal, *Journal::read(paths.journal));
-  journal.add_publishing(false, false, true);
-  journal.add_consumed("model-00001-of-00002.safetensors");
-  fs::remove(dir_ / "in/model-00001-of-00002.safetensors");
-  conversion_.execute.resume = true;
-  EXPECT_TRUE(conversion_.run().only_published);
-  EXPECT_TRUE(tree(small_bf16()) == tree(dir_ / "out"));
-  EXPECT_EQ(n_weights(dir_ / "in"), 0U);
-}
-
 TEST_F(Consumed, KeepsWhatHasChangedSinceItWasRead) {
   const OutputPaths paths = stage_finished(conversion_, small_bf16());
   Journal::append_to(paths.journal, *Journal::read(paths.journal))

@@ -152,28 +152,6 @@ TEST_F(Resume, RefusesAChangedSideFile) {
                [&] { conversion.run(); });
 }
 
-TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
-  const auto expected = tree(small_bf16());
-  const auto source = formats::Checkpoint::open(small_v32());
-  Recipe recipe;
-  recipe.to = formats::SchemeId::kBf16;
-  resolve(recipe, source);
-  const auto names = publish_order(plan_for(source, recipe));
-  ASSERT_EQ(names.back(), formats::kManifestName);
-  for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
-    // A finished output taken back to the moment after `renamed` renames.
-    Conversion conversion(small_v32(), dir_ / ("cut" + std::to_string(renamed)));
-    const OutputPaths paths = stage_finished(conversion, small_bf16());
-    for (std::size_t i = 0; i < renamed; ++i)
-      std::filesystem::rename(paths.staged / names[i], paths.output / names[i]);
-    Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
-    conversion.execute.resume = true;
-    conversion.run();
-    EXPECT_TRUE(tree(conversion.output) == expected) << "after " << renamed << " renames";
-    EXPECT_FALSE(std::filesystem::exists(paths.partial));
-  }
-}
-
 // A line of the journal whose hash is right.
 std::string journal_line(const std::string& text) {
   return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";

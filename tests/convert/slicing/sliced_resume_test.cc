@@ -1,7 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "convert/job/journal.h"
-#include "convert/output/output_directory.h"
 #include "convert/run/memory_plan.h"
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
@@ -210,38 +208,6 @@ TEST_F(SlicedResume, ForceNamesOtherFilesInFoldersOfRanks) {
   slices.execute.force = true;
   expect_error(ErrorCode::kExists, {"'rank-00000-of-00002/notes.txt'"}, [&] { slices.run(); });
   EXPECT_EQ(read_text_file(notes, 10), "mine");
-}
-
-// Renames are the only way to a final name, in an order that can be taken up anywhere.
-TEST_F(SlicedResume, FinishesAPublicationCutAtAnyRename) {
-  const Conversion whole = to_slices(dir_ / "whole", {.ep = 2});
-  Conversion(whole).run();
-  const auto expected = tree(whole.output);
-  const formats::Checkpoint source = shard::open_source(whole.input);
-  convert::Recipe recipe = whole.recipe;
-  resolve(recipe, source);
-  const auto names = convert::publish_order(plan_for(source, recipe, whole.plan));
-  ASSERT_EQ(names.size(), expected.size());
-  ASSERT_EQ(names.back(), formats::kManifestName);
-  for (std::size_t renamed = 0; renamed <= names.size(); renamed += 3) {
-    // A finished output taken back to the moment after `renamed` renames.
-    Conversion conversion = to_slices(dir_ / ("cut" + std::to_string(renamed)), {.ep = 2});
-    ASSERT_TRUE(run_stopped(conversion, 10));
-    const convert::OutputPaths paths(conversion.output);
-    std::filesystem::remove_all(paths.staged);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto to = (i < renamed ? paths.output : paths.staged) / names[i];
-      std::filesystem::create_directories(to.parent_path());
-      std::filesystem::copy_file(whole.output / names[i], to);
-    }
-    convert::Journal::append_to(paths.journal, *convert::Journal::read(paths.journal))
-        .add_publishing(false, false);
-    conversion.execute.resume = true;
-    conversion.run();
-    EXPECT_EQ(first_difference(tree(conversion.output), expected), "")
-        << "after " << renamed << " renames";
-    EXPECT_FALSE(std::filesystem::exists(paths.partial));
-  }
 }
 
 TEST_F(SlicedResume, AlsoWhileTheSourceIsConsumed) {
