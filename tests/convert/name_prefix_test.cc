@@ -107,6 +107,7 @@ TEST(NamePrefixes, ThoseThatTransformersSavesMeanTheReleases) {
   for (const Saved& row :
        {Saved{"../forward/kimi_linear/checkpoint", "model.layers.0.mlp.",
               "model.layers.0.block_sparse_moe."},
+        Saved{"../forward/hy_v4/checkpoint", "model.hc_head.", "model.hc_pre.hc_head."},
         Saved{"deepseek_v4", "layers.", "model.layers."},
         Saved{"deepseek_v4", "layers.1.attn.kv_norm.", "model.layers.1.attn.norm."},
         Saved{"deepseek_v4", "hc_head_fn", "model.hc_head.hc_fn"},
