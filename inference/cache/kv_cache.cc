@@ -24,7 +24,8 @@ namespace {
 struct FormatRow {
   KvFormat format;
   std::string_view name;
-  SchemeId scheme;  ///< of which a page of tokens is a matrix: one block to a group of a token
+  /// Scheme of a page as a matrix of tokens; a block is one scale group of one token.
+  SchemeId scheme;
 };
 constexpr std::array kFormatRows = {FormatRow{KvFormat::kF32, "f32", SchemeId::kF32},
                                     FormatRow{KvFormat::kBf16, "bf16", SchemeId::kBf16},

@@ -35,7 +35,7 @@ struct CacheStream {
   bool is_state = false;
 };
 
-/// Which sequence of a cache; never reused while it lives.
+/// Number of a sequence in a cache; never reused while the sequence lives.
 using SequenceId = std::uint32_t;
 
 /// Cached tokens of many sequences in pages of kPageTokens tokens. A page holds one stream of one
@@ -93,8 +93,8 @@ class KvCache {
     bool lives = false;
     std::size_t length = 0;
     std::vector<std::size_t> slabs;  ///< number p holds tokens [p * kPageTokens, ...)
-    HeldBytes states;                ///< of all layers; kept for the next of this number
-    std::vector<std::size_t> seen;   ///< tokens, per layer
+    HeldBytes states;  ///< states of all layers; kept for the next sequence of this number
+    std::vector<std::size_t> seen;  ///< tokens, per layer
   };
 
   [[nodiscard]] std::size_t slabs_used() const { return slabs_.size() - free_slabs_.size(); }

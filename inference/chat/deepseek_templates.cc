@@ -127,7 +127,7 @@ constexpr TemplateRow kV3 = {.name = "deepseek-v3",
                              .no_tools = kNoDeclarations,
                              .takes_thinking = false,
                              .prompt = "<｜Assistant｜>"};
-// As V3, and it always thinks.
+// DeepSeek-R1 has the template of V3, and always thinks.
 constexpr TemplateRow kR1 = {.name = "deepseek-r1",
                              .text = kInTokens,
                              .no_tools = kNoDeclarations,

@@ -91,9 +91,9 @@ struct Turn {
   struct Part {
     std::string text;
     bool is_result = false;
-    std::string call;  ///< whose result it is, by id
+    std::string call;  ///< id of the call whose result this is
   };
-  std::vector<Part> parts;  ///< of users
+  std::vector<Part> parts;  ///< contents of a user's turn, results of tools included
 };
 
 // Parts of a content are separated by an empty line here.

@@ -37,14 +37,14 @@ std::string message_text(const formats::Json& message, std::size_t index);
 /// The value of a key that is there and not null; else null.
 const formats::Json* find_value(const formats::Json& object, const char* key);
 
-/// Whether `key` is there and true.
+/// True if `key` is there and its value is true.
 bool message_flag(const formats::Json& message, const char* key);
 
 struct ToolCall {
   std::string name;
-  const formats::Json* arguments;  ///< in the message: a string holding JSON, or an object
+  const formats::Json* arguments;  ///< value in the message: a string that holds JSON, or an object
 
-  /// As text: a string as it is, an object as Python's json.dumps writes it.
+  /// Returns the arguments as text: a string as it is, an object as Python's json.dumps writes it.
   [[nodiscard]] std::string arguments_text() const;
 };
 

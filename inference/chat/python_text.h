@@ -28,10 +28,11 @@ bool is_space(char32_t code_point);
 /// str.isprintable() of one code point: repr() escapes the others.
 bool is_printable(char32_t code_point);
 
-/// Which ends str.strip and its relatives work on.
+/// Ends of a text that str.strip and its relatives work on.
 enum class Ends : std::uint8_t { kBoth, kLeft, kRight };
 
-/// Returns the text without the characters of `set` at the ends; without a set, white space goes.
+/// Returns the text without the characters of `set` at the ends; strips white space if no set is
+/// given.
 std::string_view strip(std::string_view text, Ends ends, std::optional<std::string_view> set = {});
 
 /// str.splitlines(): cuts at every line boundary that Python knows; none follows the last one.
@@ -55,7 +56,7 @@ enum class Case : std::uint8_t {
 /// Changes the case of the letters A to Z.
 std::string with_case(std::string_view text, Case wanted);
 
-/// Whether with_case does less than Python: a letter beyond ASCII has a case.
+/// True if with_case changes less than Python, because a letter beyond ASCII has a case.
 bool has_foreign_case(std::string_view text);
 
 /// A double as Python's repr() writes it: the fewest digits that read back as the same number, with

@@ -44,7 +44,7 @@ bool is_value(const Json& value, const std::string& text) {
   return value.is_string() ? value.get_ref<const std::string&>() == text : value.dump() == text;
 }
 
-// Whether another value is one of the same type, which is a fact of the model and no mistake.
+// True if a value other than `text` has its type: then it is a fact of the model, not a mistake.
 bool has_type_of(const Json& value, const std::string& text) {
   if (text == "none" || text == "null") return true;
   if (text == "true" || text == "false") return value.is_boolean();
@@ -65,7 +65,7 @@ void require_only(const formats::Family& family, const ModelConfig& config) {
   }
 }
 
-// Whether the config says which layers a part is for: else a model would be made of the others.
+// Throws unless the config says which layers a part is for: the model would lack the part.
 void require_said(const ForwardPart& part, const ModelConfig& config) {
   const formats::Scope scope = part.where.scope;
   const bool is_of_linear = scope == formats::Scope::kLinearAttentionLayer ||

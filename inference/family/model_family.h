@@ -17,8 +17,8 @@ namespace ingot::inference {
 /// one; kCorrupt naming a key of config.json that is missing, 0, or that contradicts another (more
 /// experts per token than experts, groups that do not divide them).
 ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& config);
-/// The same of a source. A rank's widths are as it stores them, but the vocabulary is that of the
-/// unsliced model: padding is no token.
+/// Returns the numbers of a source's forward pass. Throws as for a config. A rank's widths are as
+/// it stores them, but the vocabulary is that of the unsliced model: padding is no token.
 ModelSpec model_spec(const formats::Checkpoint& source);
 
 /// Facts about scaled rope that families of grouped attention may state in addition to RopeConfig.
@@ -27,13 +27,13 @@ struct RopeBands {
   /// llama3: waves that turn fewer than `low` times in the original context are stretched, those
   /// that turn more than `high` times stay.
   double low = 1, high = 4;
-  std::optional<double> magnitude;  ///< YaRN: on cos and sin, in place of the one that the factor
-                                    ///< gives; longrope: the one
-  std::vector<double> factors;      ///< longrope: of the period of each pair
-  double part = 1;                  ///< proportional: of the pairs, the first turn, the others stay
+  /// Factor on cos and sin; YaRN: replaces the factor computed from RopeConfig.
+  std::optional<double> magnitude;
+  std::vector<double> factors;  ///< longrope: factors of the period of each pair
+  double part = 1;              ///< proportional: share of the pairs that turn, the first ones
 };
-/// Those of `rope_parameters` or `rope_scaling`. Unless it `may_be_long`, longrope has its short
-/// factors for contexts of any length.
+/// Reads the facts of `rope_parameters` or `rope_scaling`. Unless a context `may_be_long`, longrope
+/// has its short factors whatever the length of the context.
 RopeBands rope_bands(const formats::ModelConfig& config, bool may_be_long = true);
 
 /// Frequencies of the pairs of a rotated slice of `dim` values, with the scaling that the config

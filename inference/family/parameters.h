@@ -60,7 +60,7 @@ class Parameters {
   [[nodiscard]] bool flag(std::string_view name, bool usual) {
     return whole(name, usual ? 1 : 0, /*is_flag=*/true) != 0;
   }
-  /// The same of keys that are flags in some configs and numbers in others.
+  /// Reads a flag that is a boolean in some configs and a number in others.
   [[nodiscard]] bool is_set(std::string_view name, bool usual) {
     return whole(name, usual ? 1 : 0, std::nullopt) != 0;
   }

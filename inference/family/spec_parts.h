@@ -48,18 +48,19 @@ struct DecoderSpec {
   explicit DecoderSpec(const formats::ModelConfig& config, std::string_view activation = "silu");
 
   const formats::ModelConfig& config;
-  formats::JsonFields fields;  ///< as spec_fields()
-  ModelSpec spec;              ///< without layers
+  formats::JsonFields fields;  ///< keys of the config, as spec_fields() returns them
+  ModelSpec spec;              ///< model without its layers
   std::vector<bool> is_moe;    ///< per layer, MTP layers included
   MlpSpec dense;
-  std::optional<MixtureSpec> mixture;  ///< where any layer has one
-  std::uint64_t n_tables = 0;          ///< layers from the first on whose router has a table
-  bool norms_input = true;             ///< as of each BlockSpec
-  bool norms_output = false;           ///< as of each BlockSpec
-  bool norms_mixture = false;          ///< as BlockSpec::norms_output, only of the mixture
-  std::size_t short_convolution = 0;   ///< as of each LayerSpec
-  float residual_factor = 1.0F;        ///< as of each LayerSpec
-  bool has_ngrams = false;             ///< LayerSpec::ngrams, of layers that the config lists
+  /// Mixture of the layers that have one; nullopt: there is none.
+  std::optional<MixtureSpec> mixture;
+  std::uint64_t n_tables = 0;         ///< layers from the first on whose router has a table
+  bool norms_input = true;            ///< value for each BlockSpec
+  bool norms_output = false;          ///< value for each BlockSpec
+  bool norms_mixture = false;         ///< BlockSpec::norms_output of blocks with a mixture
+  std::size_t short_convolution = 0;  ///< value for each LayerSpec
+  float residual_factor = 1.0F;       ///< value for each LayerSpec
+  bool has_ngrams = false;            ///< LayerSpec::ngrams, of layers that the config lists
 
   /// Shared experts as wide as this together; none where it is 0.
   void share(std::uint64_t width);
@@ -71,7 +72,8 @@ struct DecoderSpec {
 
 /// How queries grow with their positions: as rope's parameters say, or by numbers of the file.
 std::optional<GrowthSpec> growth_of(const formats::ModelConfig& config, Parameters& parameters);
-/// Whether each layer has rope: `no_rope_layers`, which has 1 for those, or all but every n-th.
+/// Returns true for each layer with rope: by `no_rope_layers`, which has 1 for layers with rope, or
+/// for all layers but every n-th.
 std::vector<bool> rope_layers(const formats::JsonFields& fields, std::size_t n_layers);
 /// The n-grams of a layer as the config has them, whose streams have `channels` values together;
 /// nullopt where the layer has none.

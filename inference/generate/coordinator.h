@@ -13,26 +13,28 @@ namespace ingot::inference {
 
 /// Counts of one step: of a group of ranks that hold the same tokens, and of a single rank.
 struct StepCounts {
-  std::uint64_t prompt_tokens = 0;  ///< computed for the first time
-  std::uint64_t answer_tokens = 0;  ///< the same, proposals that do not hold left out
-  std::uint64_t tokens_anew = 0;    ///< computed again, after their sequence was put back
-  std::uint64_t put_back = 0;       ///< sequences
-  std::uint64_t sequences = 0;      ///< that have tokens in the caches or in this step
-  std::uint64_t waiting = 0;        ///< sequences that have arrived and have none
+  std::uint64_t prompt_tokens = 0;  ///< tokens of prompts, computed for the first time
+  /// Tokens of answers, computed for the first time; proposals that do not hold left out.
+  std::uint64_t answer_tokens = 0;
+  std::uint64_t tokens_anew = 0;  ///< tokens computed again, after their sequence was put back
+  std::uint64_t put_back = 0;     ///< sequences that were put back
+  std::uint64_t sequences = 0;    ///< sequences that have tokens in the caches or in this step
+  std::uint64_t waiting = 0;      ///< sequences that have arrived, but have no tokens there
   std::uint64_t cached_tokens = 0, cache_capacity = 0;
-  std::uint64_t expert_tokens = 0;      ///< given to the experts of this rank
-  std::uint64_t expert_bytes_read = 0;  ///< by this rank
+  std::uint64_t expert_tokens = 0;      ///< tokens given to the experts of this rank
+  std::uint64_t expert_bytes_read = 0;  ///< bytes of experts that this rank has read
 };
 
 /// Figures of all ranks in a step. Times are those of this rank.
 struct StepFigures : StepCounts {
-  std::size_t number = 0;                 ///< from 0
-  std::size_t dummy = 0;                  ///< groups that took the step without tokens
-  double imbalance = 1;                   ///< most expert_tokens of an expert rank over the mean
-  std::uint64_t messages = 0, bytes = 0;  ///< between ranks, since the step before
+  std::size_t number = 0;  ///< number of the step, from 0
+  std::size_t dummy = 0;   ///< groups that took the step without tokens
+  double imbalance = 1;    ///< most expert_tokens of an expert rank over the mean
+  /// Messages between ranks and their bytes, since the step before.
+  std::uint64_t messages = 0, bytes = 0;
   double compute_seconds = 0;
-  double exchange_seconds = 0;  ///< in collectives of the step
-  double waiting_seconds = 0;   ///< before it, for other ranks and for requests
+  double exchange_seconds = 0;  ///< time in collectives of the step
+  double waiting_seconds = 0;  ///< time of waiting for other ranks and for requests before the step
 };
 
 /// Between two steps all ranks meet here: each tells the others its finished and remaining work, so
@@ -49,8 +51,8 @@ class Coordinator {
   enum class Next : std::uint8_t { kStep, kWait, kEnd, kStopped };
   struct Decision {
     Next next = Next::kEnd;
-    std::vector<std::size_t> requests;   ///< that this rank's group gets
-    std::optional<StepFigures> figures;  ///< of the step before, where there was one
+    std::vector<std::size_t> requests;   ///< requests that this rank's group gets
+    std::optional<StepFigures> figures;  ///< figures of the step before; nullopt: there was none
   };
   /// All ranks call it together. `outstanding`: tokens that the group has still to compute;
   /// `counts`: of the step that was taken since the last call, null where there was none. kWait: no
@@ -60,7 +62,7 @@ class Coordinator {
   /// Data-parallel groups of a stage, and which of them this rank belongs to.
   [[nodiscard]] std::size_t n_groups() const { return n_groups_; }
   [[nodiscard]] std::size_t group() const { return group_of(view_.rank); }
-  /// Which group has got a request; nullopt when none has.
+  /// Returns the group that has got a request; nullopt when none has.
   [[nodiscard]] std::optional<std::size_t> owner(std::size_t request) const;
   /// Seconds from the start to now.
   [[nodiscard]] double now() const;

@@ -56,7 +56,7 @@ std::vector<std::vector<std::int32_t>> Drafter::propose(const Matrix& normed,
   Matrix states = rows_of(all, last_entries);
   draw(states, drafting, fed, drafts);
   for (std::size_t n = 1; n < k_; ++n) {
-    // Those that may go on, with the state that the layer made of them.
+    // Sequences that may go on, with the state that the layer made of each.
     std::vector<std::size_t> kept;
     std::vector<Row> rows;
     for (std::size_t at = 0; at < drafting.size(); ++at) {

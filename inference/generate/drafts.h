@@ -14,8 +14,8 @@ namespace ingot::inference {
 /// The rows of one sequence in a step of the main model.
 struct FedRows {
   SequenceId sequence = 0;
-  std::size_t first_row = 0, count = 0;  ///< rows of the step that hold
-  std::uint32_t first_position = 0;      ///< of the first of them
+  std::size_t first_row = 0, count = 0;  ///< rows of the step whose tokens hold
+  std::uint32_t first_position = 0;      ///< position of the first of these rows
   /// The tokens after those rows, `count` of them: of the prompt, or chosen from the step's logits.
   std::vector<std::int32_t> next;
   std::size_t prompt_tokens = 0;

@@ -29,11 +29,11 @@ double seconds_since(Clock::time_point start) {
 struct GroupSequence {
   SequenceId id = 0;
   std::uint64_t prompt_hash = 0;
-  std::size_t cached = 0;                 ///< tokens in the cache
-  std::size_t reached = 0;                ///< the most that were, before it was put back
-  std::size_t most = 0;                   ///< tokens that it may have in the end
-  bool is_open = false;                   ///< it has arrived, and its answer has not ended
-  std::vector<std::int32_t> drafts = {};  ///< of the tokens after its last one
+  std::size_t cached = 0;   ///< tokens in the cache
+  std::size_t reached = 0;  ///< most tokens that were in the cache before the sequence was put back
+  std::size_t most = 0;     ///< most tokens that the sequence may have in the end
+  bool is_open = false;     ///< true while the request has arrived and its answer has not ended
+  std::vector<std::int32_t> drafts = {};  ///< proposals for the tokens after its last one
 };
 
 // Numbers of answers between ranks.
@@ -60,7 +60,7 @@ class Numbers {
   std::size_t at_ = 0;
 };
 
-// Whether another token was nearly as likely as the one that was taken.
+// True if another token was nearly as likely as the one that was taken.
 bool has_near_rival(std::span<const float> logits, std::int32_t token) {
   const auto taken = static_cast<std::uint32_t>(token);
   return is_near_tie(logits, {&taken, 1});
@@ -438,8 +438,7 @@ std::vector<std::size_t> final_lengths(const ModelSpec& spec,
   std::vector<std::size_t> lengths;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::vector<std::int32_t>& prompt = prompts[i];
-    if (prompt.empty())
-      throw Error(ErrorCode::kInvalidArgument, "prompt {} is empty", i);
+    if (prompt.empty()) throw Error(ErrorCode::kInvalidArgument, "prompt {} is empty", i);
     for (const std::int32_t id : prompt) {
       if (id < 0 || static_cast<std::size_t>(id) >= spec.vocab) {
         throw Error(ErrorCode::kInvalidArgument,

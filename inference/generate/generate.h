@@ -15,8 +15,8 @@ namespace ingot::inference {
 
 /// Why an answer ended.
 enum class StopReason : std::uint8_t {
-  kEos,      ///< the model said so
-  kLength,   ///< as many tokens as were asked for, or the context is full
+  kEos,      ///< the model chose one of GenerateOptions::eos
+  kLength,   ///< the answer has as many tokens as were asked for, or the context is full
   kStopped,  ///< the caller did not want more
 };
 std::string_view stop_reason_name(StopReason reason);
@@ -59,13 +59,13 @@ struct GenerateOptions {
 struct GenerateTimes {
   std::size_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  double first_token_seconds = 0;  ///< from the start to the first token of any answer
+  double first_token_seconds = 0;  ///< time from the start to the first token of any answer
 };
 
 /// The fate of the proposed tokens.
 struct DraftCounts {
-  std::uint64_t passes = 0;  ///< a sequence through a step after its prompt
-  std::uint64_t tokens = 0;  ///< that those gave
+  std::uint64_t passes = 0;  ///< passes of a sequence through a step after its prompt
+  std::uint64_t tokens = 0;  ///< tokens that these passes gave
   /// By position: of so many first, second, ... tokens proposed, so many held.
   std::vector<std::uint64_t> proposed, held;
 };
@@ -74,9 +74,10 @@ struct DraftCounts {
 struct StepTotals {
   std::uint64_t steps = 0, dummy = 0;  ///< dummy: groups without tokens, over all steps
   std::uint64_t put_back = 0, tokens_anew = 0;
-  std::uint64_t most_sequences = 0;  ///< in the caches of all groups at once
+  /// Most sequences that were in the caches of all groups at once.
+  std::uint64_t most_sequences = 0;
   std::uint64_t messages = 0, bytes = 0;
-  double imbalance = 1;  ///< of expert ranks; mean, by tokens
+  double imbalance = 1;  ///< StepFigures::imbalance; mean of the steps, weighted by tokens
   double compute_seconds = 0, exchange_seconds = 0, waiting_seconds = 0;
 };
 

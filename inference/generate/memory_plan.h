@@ -13,10 +13,11 @@ namespace ingot::inference {
 
 /// The memory that a run needs: for its weights, and for everything else.
 struct RunMemory : WeightNeed {
-  std::uint64_t cache = 0;         ///< of all sequences at their final lengths
-  std::uint64_t cache_tokens = 0;  ///< those lengths, in whole pages
-  std::uint64_t sequence = 0;      ///< of which a sequence takes this, whatever its length
-  std::uint64_t scratch = 0;       ///< largest working set of a step, an upper estimate
+  std::uint64_t cache = 0;  ///< bytes for all sequences at their final lengths
+  /// Tokens of all sequences at their final lengths, in whole pages.
+  std::uint64_t cache_tokens = 0;
+  std::uint64_t sequence = 0;  ///< bytes of `cache` per sequence that do not depend on its length
+  std::uint64_t scratch = 0;   ///< largest working set of a step, an upper estimate
 
   [[nodiscard]] std::uint64_t least() const { return cache + scratch + resident + two_experts; }
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }

@@ -27,7 +27,7 @@ std::vector<std::string> split_prompts(std::string_view text);
 
 /// A line of JSON lines: a text, or a conversation.
 struct PromptLine {
-  std::size_t line = 0;  ///< from 1
+  std::size_t line = 0;  ///< number of the line, from 1
   std::string text;      ///< empty for a conversation
   Conversation said;     ///< `messages` null for a text
   /// The value of "id", of any type; null without one.
@@ -42,8 +42,9 @@ struct PromptLine {
 /// that is no JSON, kInvalidArgument for any other value, an empty text, and messages that
 /// check_messages refuses.
 std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where);
-/// The same of requests that arrive one after the other: each line has "seconds", not fewer than
-/// the line before. kInvalidArgument naming file and line.
+/// Parses the lines of requests that arrive one after the other, as parse_prompt_lines does: each
+/// line has "seconds", not fewer than the line before. Throws kInvalidArgument naming file and
+/// line.
 std::vector<PromptLine> parse_arrivals(std::string_view text, std::string_view where);
 /// True if the text of `path` is JSON lines: the name ends in `.jsonl`, or it is the standard input
 /// or a pipe, which has none, and the first line is one that parse_prompt_lines takes.

@@ -15,7 +15,8 @@ namespace ingot::inference {
 struct SamplingOptions {
   float temperature = 1.0F;  ///< 0: the largest logit
   std::size_t top_k = 0;     ///< keep the k largest, and those equal to the k-th; 0: all
-  float top_p = 1.0F;        ///< then the fewest whose probabilities reach p, at least one
+  /// Probability: after top_k, keep the fewest tokens that reach it together, at least one.
+  float top_p = 1.0F;
   std::uint64_t seed = 0;
 };
 
@@ -23,7 +24,7 @@ struct SamplingOptions {
 /// the same by itself, at any place of a batch and on any number of threads.
 struct SampleKey {
   std::uint64_t prompt = 0;    ///< hash_of_prompt
-  std::uint64_t position = 0;  ///< of the token that is chosen
+  std::uint64_t position = 0;  ///< position of the token that is chosen
 };
 
 /// XXH3-64 of the ids.

@@ -14,12 +14,12 @@ inline constexpr std::size_t kPrefillRows = 512;
 /// Capacity of a step and of the caches.
 struct SchedulerLimits {
   std::size_t batch_tokens = kPrefillRows;  ///< rows of a step, at least one
-  std::size_t cache_pages = 0;              ///< of KvCache::kPageTokens tokens
+  std::size_t cache_pages = 0;              ///< pages of KvCache::kPageTokens tokens
   std::size_t drafts = 0;                   ///< tokens that may be proposed for a sequence's step
 };
 
-/// Which sequences are on their way, and how many tokens of each the next step takes: continuous
-/// batching as pure decisions, without a model. Sequences that have ended leave, those that wait
+/// Continuous batching as pure decisions, without a model: which sequences are being computed, and
+/// how many tokens of each the next step takes. Sequences that have ended leave, those that wait
 /// enter in the order in which they came, as soon as the caches have room for their known tokens.
 /// Where caches become short, the sequence that entered last is put back, in front of those that
 /// wait, and computed again later. The oldest one always goes on, so that all come to an end.
@@ -41,8 +41,9 @@ class Scheduler {
     std::size_t id = 0, first = 0, count = 0;
   };
   struct Step {
-    std::vector<std::size_t> put_back, entered;  ///< in this order, before the shares
-    std::vector<Share> shares;                   ///< none when there is no work
+    /// Sequences that leave and that enter the caches, in this order, before the shares.
+    std::vector<std::size_t> put_back, entered;
+    std::vector<Share> shares;  ///< shares of sequences; empty when there is no work
   };
   /// The next step. The caller reports the result of each share (advance, finish).
   Step next();

@@ -39,7 +39,7 @@ struct Invocation {
   Arguments arguments;
 
   [[nodiscard]] const Value& operator[](std::size_t i) const { return arguments.positional[i]; }
-  /// Whether parameter `i` was given, and not as none.
+  /// True if parameter `i` was given and is not none.
   [[nodiscard]] bool has(std::size_t i) const {
     return !(*this)[i].is(Kind::kUndefined) && !(*this)[i].is(Kind::kNone);
   }
@@ -55,7 +55,7 @@ struct Builtin {
   std::array<std::string_view, 4> parameters{};
   std::size_t n_required = 0;
   Value (*run)(Invocation& call) = nullptr;
-  bool is_open = false;  ///< takes its arguments as they come
+  bool is_open = false;  ///< arguments go to run() as they come, not bound to `parameters`
 };
 
 std::span<const Builtin> text_filters();

@@ -218,7 +218,7 @@ class Grammar {
       const std::uint32_t line = in_.next().line;
       if (row->op == Operator::kNotIn) in_.next();
       ExpressionPtr right = operand(level);
-      // As in Python, a < b < c is a < b and b < c.
+      // Python reads a < b < c as a < b and b < c.
       ExpressionPtr made = operation(line, row->op, is_chain ? before : left, right);
       left = is_chain ? operation(line, Operator::kAnd, left, made) : made;
       before = right;

@@ -21,9 +21,9 @@ namespace ingot::inference::jinja {
 
 enum class TokenKind : std::uint8_t {
   kData,      ///< text outside of tags, white space already trimmed
-  kName,      ///< also a word such as `if`
-  kOperator,  ///< also the ends of tags: {% %} {{ }}
-  kString,    ///< with its escapes resolved
+  kName,      ///< names, and words such as `if`
+  kOperator,  ///< operators, and the ends of tags: {% %} {{ }}
+  kString,    ///< text of a string, its escapes resolved
   kNumber,
   kEnd,
 };
@@ -34,7 +34,7 @@ struct Token {
   std::string text;  ///< empty for kNumber and kEnd
   Value number;      ///< set for kNumber: an integer or a float
 
-  /// Whether this is that word or operator.
+  /// True if the token is this word or operator.
   [[nodiscard]] bool is(std::string_view word) const {
     return (kind == TokenKind::kName || kind == TokenKind::kOperator) && text == word;
   }
@@ -101,7 +101,8 @@ Value captured(const Block& block, RenderState& state, Scope& scope);
 
 struct Macro {
   std::string name;
-  std::vector<std::pair<std::string, ExpressionPtr>> parameters;  ///< with a default, or null
+  /// Names, each with its default or null.
+  std::vector<std::pair<std::string, ExpressionPtr>> parameters;
   Block body;
 };
 

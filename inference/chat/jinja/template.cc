@@ -21,7 +21,7 @@ constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
 struct Target {
   std::string name;
   std::string attribute;        ///< empty: the name itself
-  std::vector<Target> members;  ///< not empty: the value is unpacked into these
+  std::vector<Target> members;  ///< targets that the value is unpacked into; empty: it stays whole
 
   void assign(RenderState& state, const Value& value, Scope& scope) const {
     if (!members.empty()) {
@@ -63,8 +63,7 @@ struct For {
         return truth(condition->evaluate(state, inner));
       };
     }
-    // As Jinja has it: an iteration that `break` or `continue` ends does not keep `else` from
-    // running.
+    // In Jinja an iteration that `break` or `continue` ends does not keep `else` from running.
     bool runs_else = true;
     while (loop.look(loop.n_begun + 1)) {
       state.step();

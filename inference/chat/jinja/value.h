@@ -100,7 +100,7 @@ class Value {
   [[nodiscard]] Namespace& name_space() const { return *std::get<Namespace*>(data_); }
   [[nodiscard]] Loop& loop() const { return *std::get<Loop*>(data_); }
   [[nodiscard]] Callable& callable() const { return *std::get<Callable*>(data_); }
-  /// Whether this is the same object, which only values with an identity can be.
+  /// True if both values are the same object; only values with an identity can be.
   [[nodiscard]] bool is_same_object(const Value& other) const {
     return kind() >= Kind::kSequence && data_ == other.data_;
   }
@@ -114,7 +114,7 @@ class Value {
   Data data_;
 };
 
-/// Whether it is an integer or a boolean: in Python a boolean is an integer.
+/// True if the value is an integer or a boolean, which is an integer in Python.
 inline bool is_whole(const Value& value) {
   return value.is(Kind::kInteger) || value.is(Kind::kBoolean);
 }
@@ -135,9 +135,9 @@ struct Sequence final : Object {
   enum class Form : std::uint8_t {
     kList,
     kTuple,
-    kRange,     ///< the last that can be indexed
-    kView,      ///< of .items(), .keys() and .values() of a mapping
-    kIterator,  ///< of most filters over sequences; it is read once
+    kRange,     ///< last form whose elements have an index
+    kView,      ///< results of .items(), .keys() and .values() of a mapping
+    kIterator,  ///< results of most filters over sequences; each can be read once
   };
   Form form = Form::kList;
   std::vector<Value> items;
@@ -146,11 +146,11 @@ struct Sequence final : Object {
 inline bool is_form(const Value& value, Sequence::Form form) {
   return value.is(Kind::kSequence) && value.sequence().form == form;
 }
-/// Whether it is a list, tuple or range: their elements have an index.
+/// True if the value is a list, tuple or range, whose elements have an index.
 inline bool has_places(const Value& value) {
   return value.is(Kind::kSequence) && value.sequence().form <= Sequence::Form::kRange;
 }
-/// Whether it is a list or tuple: they can be printed.
+/// True if the value is a list or a tuple, which can be printed.
 inline bool is_list_or_tuple(const Value& value) {
   return has_places(value) && value.sequence().form != Sequence::Form::kRange;
 }
@@ -170,8 +170,8 @@ struct Namespace final : Object {
 struct Loop final : Object {
   std::vector<Value> candidates, passed;
   std::function<bool(const Value&)> condition;  ///< empty: every candidate passes
-  std::size_t n_asked = 0;                      ///< how many candidates the condition has seen
-  std::size_t n_begun = 0;                      ///< how many of those that passed had their turn
+  std::size_t n_asked = 0;                      ///< candidates that the condition has seen
+  std::size_t n_begun = 0;                      ///< elements of `passed` whose iteration has begun
 
   /// Looks ahead until `n` candidates have passed; false when there are not so many.
   bool look(std::size_t n) {
