@@ -47,7 +47,7 @@ constexpr std::array kLoads = {
     EngineLoad{kModelopt, kNvfp4, kStatic, kOnGpu},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kOnGpu},
     EngineLoad{kMxfp4Stacks, kMxfp4, kWeightOnly, kOnGpu},
-    EngineLoad{kGptq, kInt4Group, kWeightOnly, kGenerated},
+    EngineLoad{kGptq, kInt4Group, kWeightOnly, kRead, "", kGptqOfVllm},
     EngineLoad{kGptq, kInt8Channel, kWeightOnly, kRead, "", kGptqOfVllm},
     EngineLoad{kGptq, kInt8Block, kWeightOnly, kRead, "", kGptqOfVllm},
     EngineLoad{kAwq, kInt4Group, kWeightOnly, kRead, "",
