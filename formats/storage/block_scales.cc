@@ -338,11 +338,19 @@ std::vector<float> stored_scales(const TensorSource& source, const LogicalTensor
 
 void require_good_input_scales(const TensorSource& source, const LogicalTensor& tensor,
                                const ScalePolicy& policy) {
-  if (!tensor.encoding.stored.has(Part::kInputScale)) return;
+  const StoredParts& stored = tensor.encoding.stored;
+  if (stored.has(Part::kInputOffset)) {
+    for (const float offset : read_small_numbers(source, stored[Part::kInputOffset])) {
+      if (std::isfinite(offset)) continue;
+      throw bad_scale(source, tensor, stored[Part::kInputOffset],
+                      fmt::format("is {}; it must be finite (fetch the file again)", offset));
+    }
+  }
+  if (!stored.has(Part::kInputScale)) return;
   for (const float scale : stored_scales(source, tensor, Part::kInputScale)) {
     if (is_good(scale, policy)) continue;
     throw bad_scale(
-        source, tensor, tensor.encoding.stored[Part::kInputScale],
+        source, tensor, stored[Part::kInputScale],
         fmt::format("is {}; it must be finite and above zero (fetch the file again{})", scale,
                     scale == 0 ? fmt::format("; ingot convert --allow "
                                              "'zero-scale={}' accepts it",

@@ -93,7 +93,8 @@ std::vector<float> read_block_scales(const TensorSource& source, const LogicalTe
 /// finite and above zero, kUnsupported for a number for each expert of a stack.
 float read_input_scale(const TensorSource& source, const LogicalTensor& tensor);
 
-/// Throws kBadScale for a scale of a weight's static activations that is not finite and above zero.
+/// Throws kBadScale for a scale of a weight's static activations that is not finite and above zero,
+/// and for an offset of them that is not finite.
 void require_good_input_scales(const TensorSource& source, const LogicalTensor& tensor,
                                const ScalePolicy& policy = {});
 

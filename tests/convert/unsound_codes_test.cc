@@ -134,6 +134,21 @@ TEST_P(UnsoundScales, OfInputsMakeAFiniteNumber) {
   expect_error(ErrorCode::kBadScale, {kWeight, "0 divided by"}, [&] { int8(1e-30F, 1e30F).run(); });
 }
 
+// Kept as they are, in the scheme that the source has.
+TEST_P(UnsoundScales, OffsetsOfInputsAreNumbers) {
+  const auto int8 = [&](float offset) {
+    return of({{kWeight, "I8", {kRows, kCols}, std::string(kRows * kCols, '\x21')},
+               {"layer.proj.deq_scale", "F32", {kRows}, bytes_of(std::vector<float>(kRows, 0.5F))},
+               {"layer.proj.input_scale", "F32", {1}, bytes_of<float>({0.25F})},
+               {"layer.proj.input_offset", "F32", {1}, bytes_of<float>({offset})}},
+              SchemeId::kInt8Channel);
+  };
+  EXPECT_NO_THROW(int8(3).run());
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()})
+    expect_error(ErrorCode::kBadScale, {"input_offset", "must be finite"},
+                 [&] { int8(bad).run(); });
+}
+
 // Integers have no sign bit to be masked: -128 is no zero.
 TEST_P(UnsoundScales, ZeroPointsThatShouldBeZeroAreIntegers) {
   const auto int8 = [&](const char* dtype, const std::string& offset) {
