@@ -42,8 +42,8 @@ void exponentials(float* x, std::size_t n, float shift, DotLanes& lanes);
 // short (13 bits) that n times it is exact; e^r is its Taylor polynomial of
 // degree 7 on |r| <= ln(2) / 2, with the first two coefficients exact. 2^n is applied as two
 // factors, the second of which rounds once where the result is subnormal.
-inline constexpr float kExpLowest = -104.0F;  ///< below it e^x rounds to 0
-inline constexpr float kExpLargest = 88.73F;  ///< above it e^x is infinite
+inline constexpr float kExpLowest = -104.0F;  ///< bound below which e^x rounds to 0
+inline constexpr float kExpLargest = 88.73F;  ///< bound above which e^x is infinite
 inline constexpr float kInverseLn2 = 0x1.715476p+0F;
 /// Adding and subtracting it rounds to an integer, to nearest even, and leaves that integer in the
 /// low bits of the sum.

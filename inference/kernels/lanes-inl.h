@@ -249,7 +249,7 @@ struct F16Decoder : PlainDecoder<F16Decoder<kRound>, 2> {
     const hn::Rebind<hwy::float16_t, decltype(kFloats)> halves;
     return hn::PromoteTo(kFloats, hn::BitCast(halves, half));
 #else
-    // As formats::float_from_f16.
+    // Widens halves as formats::float_from_f16 does.
     const Words bits = hn::PromoteTo(kWords, half);
     const Words magnitude = hn::And(bits, hn::Set(kWords, 0x7FFF));
     const Words sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kWords, 0x8000)));

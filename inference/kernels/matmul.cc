@@ -17,8 +17,8 @@ namespace {
 /// Products below which a second thread costs more than it saves.
 constexpr std::size_t kProductsPerThread = std::size_t{1} << 18;
 
-/// Whether rounding the weights to BF16 changes nothing: codes of at most eight significant bits
-/// under scales that are powers of two, far from the ends of the range.
+/// True if rounding the weights to BF16 changes none of them: codes of at most eight significant
+/// bits under scales that are powers of two, far from the ends of the range.
 bool is_exact_in_bf16(const WeightMatrix& w) {
   if (w.scales == nullptr || w.rows == 0 || w.cols == 0)
     return w.scheme == formats::SchemeId::kBf16;

@@ -25,12 +25,12 @@ inline bool has_e2m1_codes(const WeightMatrix& w) {
   return formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1;
 }
 
-/// Whether one scale, or one per row, is all that the columns of a matrix have.
+/// True if all columns of a matrix share one scale, or one scale per row.
 inline bool is_one_group(const WeightMatrix& w) {
   return w.first_col + w.cols <= w.block_cols;
 }
 
-/// Whether vectors of sixteen columns never straddle two scale groups, E2M1 codes have groups of 16
+/// True if vectors of sixteen columns never straddle two scale groups, E2M1 codes have groups of 16
 /// or 32 columns with scales held as codes, and INT4 codes groups of a power of two or of a row.
 inline bool has_regular_groups(const WeightMatrix& w) {
   if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kInt4) {
@@ -92,7 +92,7 @@ struct MatmulTiles {
 struct MatmulTask {
   WeightMatrix w;
   WeightRounding rounding = WeightRounding::kExact;
-  const float* table = nullptr;  ///< of e2m1_table
+  const float* table = nullptr;  ///< values of e2m1_table()
   std::size_t vectors = 0;
   /// Up to kMostDirectRows: row-major, `x_stride` apart. Else tiles of kTileM rows, [vectors,
   /// kTileM, 16], of which the last may lack rows.
@@ -111,12 +111,12 @@ constexpr std::size_t tiled_place(std::size_t vectors, std::size_t m, std::size_
 /// use none for the matrix.
 std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding);
 
-/// Columns [begin, end) of y, that is, rows of w.
+/// Computes columns [begin, end) of y, that is, rows of w.
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
-/// The same for up to kMostDirectRows rows of x and the weights of a family.
+/// Computes columns [begin, end) of y for up to kMostDirectRows rows of x and weights of a family.
 void run_matmul_bytes(const MatmulTask& task, std::size_t begin, std::size_t end);
 void run_matmul_nibbles(const MatmulTask& task, std::size_t begin, std::size_t end);
-/// The same for more rows of x than kMostDirectRows.
+/// Computes columns [begin, end) of y for more rows of x than kMostDirectRows.
 void run_matmul_tiles(const MatmulTask& task, std::size_t begin, std::size_t end);
 
 /// A product with a transposed matrix under way; w has at least one row.
@@ -124,17 +124,17 @@ struct TransposedTask {
   MatrixView<const float> x;
   WeightMatrix w;
   WeightRounding rounding = WeightRounding::kExact;
-  const float* table = nullptr;  ///< of e2m1_table
+  const float* table = nullptr;  ///< values of e2m1_table()
   MatrixView<float> y;
 };
 
 namespace scalar {
-/// Columns [begin, end) of y: the specifications.
+/// Compute columns [begin, end) of y: the specifications.
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
 void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t end);
 }  // namespace scalar
 
-/// The same on this processor's vectors; `begin` is a multiple of 16.
+/// Computes columns [begin, end) of y on this processor's vectors; `begin` is a multiple of 16.
 void run_matmul_transposed(const TransposedTask& task, std::size_t begin, std::size_t end);
 
 }  // namespace ingot::inference

@@ -198,7 +198,7 @@ constexpr std::size_t kTileColumns = 4;  // vectors
 struct Panel {
   const float* values = nullptr;
   std::size_t stride = 0;
-  std::size_t first = 0, rows = 0;  ///< of w
+  std::size_t first = 0, rows = 0;  ///< number of the first row of w, and of rows
 };
 
 /// Adds to (or, for the first rows of w, sets) kVectors vectors of columns of kM rows of y.

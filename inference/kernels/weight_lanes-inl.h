@@ -271,7 +271,7 @@ HWY_INLINE void with_nibble_decoder(const WeightMatrix& w, WeightRounding roundi
   with_either<Int4Decoder<false, 4>, Int4Decoder<true, 4>>(rounding, body);
 }
 
-/// The same for a matrix of any family.
+/// Calls body(Decoder()) with the decoder for a matrix of any family.
 template <class Body>
 HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, const Body& body) {
   switch (weight_family(w)) {

@@ -14,7 +14,7 @@ struct WeightMatrix {
   std::size_t rows = 0;
   std::size_t cols = 0;
   const std::byte* codes = nullptr;
-  std::size_t row_bytes = 0;  ///< from row to row
+  std::size_t row_bytes = 0;  ///< bytes from row to row
 
   /// For schemes with scales: element (r, c) belongs to group ((first_row + r) / block_rows,
   /// (first_col + c) / block_cols) of a grid with `scale_cols` columns. first_col is a multiple of

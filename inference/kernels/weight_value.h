@@ -75,7 +75,7 @@ inline float weight_value(const WeightMatrix& w, std::size_t row, std::size_t co
   return 0;
 }
 
-/// That a matrix can be walked; failing that is a bug of the caller.
+/// Checks that a matrix can be walked; a matrix that cannot is a bug of the caller.
 inline void check_matrix(const WeightMatrix& w) {
   INGOT_CHECK(w.scheme != formats::SchemeId::kRaw);
   if (w.rows == 0 || w.cols == 0) return;

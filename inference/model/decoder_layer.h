@@ -34,12 +34,12 @@ class DecoderLayer {
   using Body = std::variant<Mlp, Mixture, std::unique_ptr<Mixer>>;
   struct Block {
     Body body;
-    HiddenNorm norm;         ///< of what it takes; empty where that is another block's
+    HiddenNorm norm;  ///< norm of the block's input; empty where it takes another block's input
     HiddenNorm output_norm;  ///< empty: none
     std::optional<std::uint8_t> input_of;
-    std::size_t first_stream = 0;  ///< in the cache layer
+    std::size_t first_stream = 0;  ///< number of the block's first stream in the cache layer
     HyperWeights streams;
-    GatedStreams gated_streams;  ///< in place of `streams`
+    GatedStreams gated_streams;  ///< connections of low rank, in place of `streams`
     ShortConvolution convolution;
   };
   static Body load(const BlockWeights& weights, const StepContext& context, const BodySpec& spec,
@@ -51,15 +51,15 @@ class DecoderLayer {
   std::size_t cache_layer_;
   std::optional<NgramLookup> ngrams_;
   std::vector<Block> blocks_;
-  float scale_ = 1.0F;  ///< of the layer's output
+  float scale_ = 1.0F;  ///< factor of the layer's output
 };
 
 /// The layer for multi-token prediction: a decoder layer over the embedding of the next token and
 /// the hidden state, each normed, joined and projected (model reference, 7.1).
 class MtpLayer {
  public:
-  /// Whether the source has one. A promised layer of which no tensor is there was left out on
-  /// purpose; one of which some are there must be whole.
+  /// True if the source has an MTP layer. A promised layer without any tensor was left out on
+  /// purpose; a layer with some tensors must be whole.
   static bool is_in(const WeightStore& weights, const ModelSpec& spec);
 
   /// Kept as layer 0 of its cache.

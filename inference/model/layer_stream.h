@@ -59,10 +59,11 @@ class LayerStream {
   /// Logits of rows that final_norm or mtp returned. The head stays in memory until something else
   /// is read.
   [[nodiscard]] Matrix head(const Matrix& normed);
-  /// As Model::mtp, of whole sequences: entry i pairs h_i with the next token, `rows[i].token`.
+  /// Computes Model::mtp for whole sequences: entry i pairs h_i with the next token,
+  /// `rows[i].token`.
   [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps = {});
 
-  /// Computes with the first rank's stream what that is used for, until it is released.
+  /// Runs the same calls as the first rank's stream until it is released.
   void follow();
   void release_followers();
 

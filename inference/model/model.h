@@ -49,7 +49,7 @@ class Model {
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }
   [[nodiscard]] const RankView& rank() const { return context_.rank; }
   [[nodiscard]] Comm& comm() const { return context_.comm; }
-  /// Whether the model has an MTP layer, on this rank or on the last stage.
+  /// True if the model has an MTP layer, on this rank or on the last stage.
   [[nodiscard]] bool has_mtp() const { return has_mtp_; }
   /// For `capacity` tokens over all sequences, counted in whole pages per sequence.
   [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
@@ -84,7 +84,7 @@ class Model {
  private:
   [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, Range layers) const;
   [[nodiscard]] Range mtp_layers() const;
-  /// What stage `from` hands to the next one: hidden states, and the choice of its last indexer.
+  /// Hands hidden states and the choice of the last indexer from stage `from` to the next one.
   void hand_on(std::size_t from, Matrix& hidden, Selection& selection) const;
 
   ModelSpec spec_;

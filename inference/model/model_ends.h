@@ -25,7 +25,7 @@ class TokenEmbedding {
   /// One row per token, reduced over the tensor group, in every stream of a model that has some.
   /// Throws as require_tokens().
   [[nodiscard]] Matrix embed(const StepContext& context, std::span<const Row> rows) const;
-  /// What a tied head shares.
+  /// Returns the weight, which a tied head shares.
   [[nodiscard]] const Linear& weight() const { return weight_; }
 
  private:
@@ -50,10 +50,10 @@ class OutputHead {
  private:
   Range vocab_;
   Linear weight_;
-  std::vector<float> bias_;  ///< of logits; empty: none
+  std::vector<float> bias_;  ///< bias of the logits; empty: none
   HiddenNorm norm_;
-  HyperWeights streams_;  ///< collapse the streams, where the model has them
-  GatedStreams gated_streams_;  ///< the same in place of the norm
+  HyperWeights streams_;        ///< weights that collapse the streams, where the model has them
+  GatedStreams gated_streams_;  ///< connections that collapse the streams, in place of the norm
 };
 
 }  // namespace ingot::inference

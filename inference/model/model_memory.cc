@@ -61,7 +61,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
     if (!spec.is_moe(l)) continue;
     const auto layer = static_cast<std::uint32_t>(l);
     for (const std::uint32_t expert : places.experts_of(layer, rank.at().ep_rank)) {
-      // What stands behind the last routed expert is the shared one.
+      // The number behind the last routed expert is the shared expert's.
       if (expert < shape.n_experts) shape.experts.push_back({.layer = layer, .expert = expert});
     }
   }

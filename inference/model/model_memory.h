@@ -11,7 +11,7 @@ namespace ingot::inference {
 /// The routed experts that a rank of this model holds.
 ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_mtp);
 
-/// What weights take in memory, as stored: of a source all that is read for some rank.
+/// Bytes that weights take in memory, as stored; of a source the weights that any rank reads.
 struct WeightNeed {
   std::uint64_t resident = 0;     ///< everything but routed experts
   std::uint64_t experts = 0;      ///< all routed experts
@@ -20,7 +20,7 @@ struct WeightNeed {
 WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
                            const ModelSpec& spec);
 
-/// The same of one layer alone, whose routed experts are `experts`.
+/// Returns the bytes of one layer, whose routed experts are `experts`.
 WeightNeed need_of_layer(const WeightStore& weights, const ExpertShape& experts,
                          std::uint32_t layer);
 

@@ -21,7 +21,7 @@ void put(Bytes& to, const Values& values) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-// As many values as the number in front of them says.
+// Appends the number of values, and then the values.
 template <typename T>
 void put_list(Bytes& to, const std::vector<T>& values) {
   put(to, std::array<std::uint64_t, 1>{values.size()});

@@ -11,7 +11,7 @@
 
 namespace ingot::inference {
 
-/// What the first rank of a LayerStream asks of the others, which do it with it.
+/// Work that the first rank of a LayerStream tells the others, which do it together with it.
 struct StreamTask {
   enum class Kind : std::uint32_t { kEnd, kEmbed, kLayer, kNorm, kHead, kMtp };
 
@@ -27,12 +27,13 @@ void tell_task(Comm& comm, StreamTask::Kind kind, std::size_t layer = 0,
 /// The next task that the first rank tells.
 StreamTask next_task(Comm& comm);
 
-/// What the stage of a layer has computed: its output, and what its rows chose.
+/// Result of the stage of a layer: the layer's output, and the choices of its rows.
 struct LayerResult {
   Matrix states;
-  Selection selection;                 ///< a list of positions per row; none without an indexer
-  std::vector<std::uint32_t> experts;  ///< as Taps::router is shown them; none of a dense layer
-  std::vector<float> weights;          ///< of those
+  Selection selection;  ///< a list of positions per row; none without an indexer
+  /// Experts as Taps::router is shown them; empty for a dense layer.
+  std::vector<std::uint32_t> experts;
+  std::vector<float> weights;  ///< weights of these experts
 };
 
 /// The result that the ranks of stage `from` have, on all ranks. `computed` is null on the others.

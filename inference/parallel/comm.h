@@ -14,10 +14,10 @@ namespace ingot::inference {
 
 /// Ranks that meet.
 enum class Group : std::uint8_t {
-  kTensor,    ///< those that hold the same tokens
-  kExpert,    ///< those of a stage whose experts together are all of them, once
-  kPipeline,  ///< those in the same place of every stage, in the order of the stages
-  kWorld,     ///< all
+  kTensor,    ///< ranks that hold the same tokens
+  kExpert,    ///< ranks of a stage whose experts together are all of them, once
+  kPipeline,  ///< ranks in the same place of every stage, in the order of the stages
+  kWorld,     ///< all ranks
 };
 inline constexpr std::size_t kGroups = 4;
 std::string_view group_name(Group group);
@@ -43,7 +43,7 @@ struct Collective {
 /// count, nor do those that a transport adds (sizes in front of the bytes).
 struct Traffic {
   std::uint64_t n_meetings = 0;
-  std::uint64_t n_messages = 0;  ///< with at least one byte
+  std::uint64_t n_messages = 0;  ///< messages with at least one byte
   std::uint64_t n_bytes = 0;
   /// Between start() and finish(), which work has hidden, and within finish().
   std::chrono::nanoseconds hidden{0}, waited{0};

@@ -23,7 +23,7 @@ struct MpiModule {
   bool (*start)(std::uint32_t* rank, std::uint32_t* n_ranks);
   /// Sends a message, or returns false while the one before it is on its way.
   bool (*try_send)(std::uint32_t to, const RankMessage* message);
-  /// Whether the last message has left.
+  /// True if the last message has left.
   bool (*is_sent)();
   /// Takes the next message that has come, of any rank, or returns false.
   bool (*try_receive)(std::uint32_t* from, RankMessage* message);
@@ -40,7 +40,7 @@ struct MpiModule {
   /// is_done(group). `tag`: below kMpiTags, the kind of the message.
   void (*start_send)(std::uint32_t group, std::uint32_t to, std::uint32_t tag, const void* bytes,
                      std::uint64_t n_bytes);
-  /// Whether a message of this rank of the group has come, its tag and its size.
+  /// True if a message of this rank of the group has come; then gives its tag and its size.
   bool (*probe)(std::uint32_t group, std::uint32_t from, std::uint32_t* tag,
                 std::uint64_t* n_bytes);
   /// Starts to receive the message that probe() has just seen.
@@ -49,7 +49,7 @@ struct MpiModule {
   /// Starts to replace `values` by their sums over the group, at most kMostMpiBytes of them, added
   /// in an order that is MPI's own.
   void (*start_sum)(std::uint32_t group, float* values, std::uint64_t n);
-  /// Whether all that was started in the group is done.
+  /// True if all work that was started in the group is done.
   bool (*is_done)(std::uint32_t group);
 };
 

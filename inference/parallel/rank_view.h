@@ -14,8 +14,8 @@
 
 namespace ingot::inference {
 
-/// Which part of a model a process computes: how the model is cut, and which of the ranks it is.
-/// Unless something is said it is all of it.
+/// Part of a model that a process computes: how the model is cut, and the rank of the process. By
+/// default it is the whole model.
 struct RankView {
   shard::Topology topology = {};
   std::uint32_t rank = 0;
@@ -29,8 +29,8 @@ struct RankView {
   [[nodiscard]] std::size_t stage() const { return at().stage; }
   [[nodiscard]] std::size_t n_stages() const { return topology.pp; }
   [[nodiscard]] bool is_last_stage() const { return at().stage + 1 == topology.pp; }
-  /// Whether the ranks that share out the experts are those that hold the same tokens, so that no
-  /// token has to travel.
+  /// True if the ranks that share the experts are those that hold the same tokens, so that no token
+  /// has to travel.
   [[nodiscard]] bool experts_meet_in_tensor_group() const {
     return topology.ep * topology.etp == topology.tp;
   }
@@ -60,8 +60,8 @@ Range expert_part(const RankView& rank, std::size_t count);
 /// The main layers of the rank's stage, of `count` in all.
 Range stage_part(const RankView& rank, std::size_t count);
 
-/// Which expert ranks hold which of `count` experts. kInvalidArgument when blocks do not divide
-/// them.
+/// Returns the expert ranks that hold each of `count` experts. Throws kInvalidArgument when blocks
+/// do not divide them.
 shard::ExpertMap expert_places(const RankView& rank, std::size_t count);
 
 }  // namespace ingot::inference

@@ -119,7 +119,7 @@ class ThreadComm final : public Comm {
   std::uint32_t rank_;
 };
 
-// Whether a rank has only heard of another one's failure.
+// True if a rank has only heard of another one's failure.
 bool is_released(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);

@@ -26,7 +26,7 @@ class TextFinder {
 
   struct Found {
     Span span;
-    std::size_t index = 0;  ///< in the list given
+    std::size_t index = 0;  ///< index in the list given
   };
   /// The next at or after `from`.
   [[nodiscard]] std::optional<Found> find(std::string_view text, std::size_t from,
@@ -43,9 +43,9 @@ class TextFinder {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< only where its neighbours are no word characters
-  bool left_strip = false;   ///< takes the white space before it along
-  bool right_strip = false;  ///< takes the white space behind it along
+  bool single_word = false;  ///< found only where its neighbours are no word characters
+  bool left_strip = false;   ///< white space before it belongs to it
+  bool right_strip = false;  ///< white space behind it belongs to it
   bool normalized = false;   ///< found in the normalized text, itself normalized
   bool special = false;      ///< left out when decoding without special tokens
 };

@@ -30,7 +30,7 @@ class Normalizer {
 struct SplitText {
   std::string text;
   std::vector<Span> pieces;
-  /// Whether the first piece starts where the user's text starts.
+  /// True where the first piece starts at the start of the user's text.
   bool is_start = false;
 };
 

@@ -32,7 +32,7 @@ class TextWork {
   void resume();
   /// Called after whatever may take long. Also asks the scopes of formats/base/stop_scope.h.
   void look();
-  /// The same for small things: looks now and then.
+  /// Counts one small thing, and looks after every 64 of them.
   void count() {
     if (++n_counted_ % 64 == 0) look();
   }

@@ -22,7 +22,7 @@ using formats::Json;
 
 namespace {
 
-/// Which text a tokenizer cuts how (model reference, 10.3).
+/// Pattern by which a tokenizer class cuts texts (model reference, 10.3).
 struct ClassPattern {
   std::string_view tokenizer_class, text;
 };

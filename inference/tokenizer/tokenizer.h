@@ -28,7 +28,7 @@ class Tokenizer {
   /// (tiktoken_document). kNotFound without either; kUnsupported when there is a tokenizer in
   /// another format instead (SentencePiece).
   static Tokenizer open(const std::filesystem::path& directory);
-  /// Whether there is one of the two files.
+  /// True if the directory has one of the two files.
   static bool is_in(const std::filesystem::path& directory);
 
   /// The ids of a text. Added tokens are recognised at any place, special or not;

@@ -10,15 +10,15 @@
 
 namespace ingot::inference {
 
-/// Which experts are in memory, and which go when another needs the room: of those that are not
-/// held the one that has gone unused for most visits of its layer; of equal ones that whose layer
-/// comes again last, as steps go through the layers in order, then the one used longest ago. Only
-/// then those that were announced, the one needed last first. Experts that are held or being read
-/// stay, and count. Not synchronised.
+/// Slots of the experts in memory, and the order in which experts go when another needs the room.
+/// Of the experts that are not held, the one goes that was unused for most visits of its layer; of
+/// equal ones the one whose layer comes again last, as steps go through the layers in order; then
+/// the one used longest ago. Announced experts go after all of these, the one needed last first.
+/// Experts that are held or being read stay, and count. Not synchronised.
 ///
-/// One token at a time, that is the expert used longest ago. A large batch uses most experts in
-/// every step: then those of the layers to come stay, where the oldest would go just before its
-/// use.
+/// With one token at a time, the expert used longest ago goes. A large batch uses most experts in
+/// every step: then the experts of the layers to come stay. If only age counted, each would go just
+/// before its use.
 class ExpertSlots {
  public:
   enum class Phase : std::uint8_t { kAbsent, kReading, kReady, kFailed };
@@ -46,9 +46,9 @@ class ExpertSlots {
   void forget(std::size_t i) { slots_[i].wanted_in = 0; }
   [[nodiscard]] bool is_wanted(std::size_t i) const;
 
-  /// The reader that needs room: one that needs an expert now may drive out announced ones, one
-  /// that reads ahead may not; nor, while there is work before it, those that the latest visits of
-  /// other layers have used.
+  /// Reader that needs room. kNow may drive out announced experts. kAhead may not, and while there
+  /// is work before it, it may not drive out experts that the latest visits of other layers have
+  /// used.
   enum class Claim : std::uint8_t { kNow, kAhead };
   [[nodiscard]] bool can_make_room(std::size_t i, Claim claim) const;
   /// Drops experts until this one fits, or there is none left to drop, and counts it from here on:
@@ -75,11 +75,11 @@ class ExpertSlots {
     std::exception_ptr failure;
   };
 
-  /// Whether the expert was used by the latest visit of another layer.
+  /// True if the latest visit of another layer used the expert.
   [[nodiscard]] bool comes_again(const Slot& slot) const;
-  /// Whether one that is wanted before `i` is there or on its way.
+  /// True if an expert that is wanted before `i` is loaded or being loaded.
   [[nodiscard]] bool has_work_before(std::size_t i) const;
-  /// Those that may go when room is made for `i`, the next to go first.
+  /// Returns the experts that may go when room is made for `i`, the next to go first.
   [[nodiscard]] std::vector<std::size_t> order_of_leaving(std::size_t i, Claim claim) const;
   void make_room(std::size_t i, std::uint64_t n_bytes, Claim claim);
   void mark_use(Slot& slot);

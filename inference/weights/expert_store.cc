@@ -104,7 +104,7 @@ struct Shared {
   std::condition_variable_any changed;
   // Guarded by the mutex.
   ExpertSlots slots;
-  std::deque<std::size_t> ahead;  ///< to be read, in order of use
+  std::deque<std::size_t> ahead;  ///< experts to be read, in order of use
   bool reads_ahead = false;       ///< a read in the background is on its way
   std::size_t waiting = 0;        ///< callers that wait for room; the background lets them pass
   ExpertCounters counters;

@@ -31,29 +31,30 @@ struct ExpertId {
 /// The experts that a rank holds, and its part of each.
 struct ExpertShape {
   std::vector<ExpertId> experts;  ///< ascending; MTP layers included
-  std::size_t n_experts = 0;      ///< of a layer, over all ranks
+  std::size_t n_experts = 0;      ///< experts of a layer, over all ranks
   std::size_t hidden = 0, intermediate = 0;
-  bool has_gate = true;     ///< else experts are only up and down
-  Range inner;              ///< of the intermediate features those that the rank holds
-  bool has_biases = false;  ///< of down the rank with the first inner features has it
+  bool has_gate = true;  ///< experts have gate, up and down; else only up and down
+  Range inner;           ///< intermediate features that the rank holds
+  /// Biases of experts; the bias of down is only on the rank with the first inner features.
+  bool has_biases = false;
 
-  /// The same for the experts of only one layer.
+  /// Returns the shape for the experts of only one layer.
   [[nodiscard]] ExpertShape of_layer(std::uint32_t layer) const;
 };
 
 /// Counts of the store's work.
 struct ExpertCounters {
-  std::uint64_t hits = 0;        ///< get() found the expert in memory, or on its way there
-  std::uint64_t misses = 0;      ///< get() had to read it
-  std::uint64_t reads = 0;       ///< experts read, ahead or by get()
-  std::uint64_t bytes_read = 0;  ///< of experts, as they are held; those read again count again
+  std::uint64_t hits = 0;    ///< get() found the expert in memory, or on its way there
+  std::uint64_t misses = 0;  ///< get() had to read it
+  std::uint64_t reads = 0;   ///< experts read, ahead or by get()
+  /// Bytes of experts, as they are held; experts read again count again.
+  std::uint64_t bytes_read = 0;
 };
 
 /// Routed experts in memory, up to a budget: all of them, read at once, when they fit; else those
 /// used last (which go first: ExpertSlots), read when the router has chosen them. Held experts
-/// never go. Only when those that are held leave no room for one more that a caller asks for, the
-/// budget is exceeded, by as much as that one needs; as soon as something is released, by less or
-/// not at all. Safe from many threads.
+/// never go. The budget is exceeded only if held experts leave no room for one that a caller asks
+/// for, by the bytes of that one, and only until something is released. Safe from many threads.
 class ExpertStore {
  public:
   /// Bytes of all experts, and of the largest one.

@@ -35,18 +35,18 @@ class Linear {
   Linear() = default;
 
   [[nodiscard]] bool empty() const { return !state_; }
-  [[nodiscard]] std::size_t rows() const { return weight_.rows; }  ///< of the part: width of y
-  [[nodiscard]] std::size_t cols() const { return weight_.cols; }  ///< of the part: width of x
+  [[nodiscard]] std::size_t rows() const { return weight_.rows; }  ///< part's rows: width of y
+  [[nodiscard]] std::size_t cols() const { return weight_.cols; }  ///< part's columns: width of x
 
   /// y = x W^T as FP32 sums, which the caller rounds. In profile kNative rows of x are quantized
   /// first where the weight's scheme and activations ask for it, and a static quant_bias is added
   /// by the part that holds column 0.
   void apply(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
-  /// The same of a matrix of `n` runs of rows, each of which is applied to columns of its own:
-  /// x [rows, n x cols()]. Columns are shown for every run.
+  /// Applies a matrix of `n` runs of rows, each to columns of its own: x [rows, n x cols()].
+  /// Columns are shown for every run.
   void apply_in_runs(std::size_t n, MatrixView<const float> x, MatrixView<float> y,
                      std::size_t threads) const;
-  /// The same with weights decoded and activations as they are, whatever the profile.
+  /// Computes y = x W^T with decoded weights and unquantized activations, whatever the profile.
   void apply_unquantized(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
   /// The weight itself, for the absorbed form and embedding look-ups.
   [[nodiscard]] const WeightMatrix& weight() const { return weight_; }

@@ -30,7 +30,7 @@ Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part par
       .in_tensor(tensor.name);
 }
 
-// That of one matrix, where a stack has a number for each.
+// Reads the number of one matrix, where a stack has a number for each.
 float read_number(const TensorSource& source, std::uint32_t index, std::size_t matrix) {
   const StoredTensor& stored = source.stored()[index];
   const std::size_t width = formats::dtype_bits(stored.dtype) / 8;

@@ -13,12 +13,12 @@
 
 namespace ingot::inference {
 
-/// Which part of which weight.
+/// Part of a weight.
 struct LinearPart {
   std::string name;        ///< canonical
   formats::Shape whole;    ///< the required shape of the weight: [rows, cols], of a stack [E, rows,
                            ///< cols]
-  std::size_t matrix = 0;  ///< of a stack
+  std::size_t matrix = 0;  ///< number of the matrix in a stack
   Range rows, cols;
 };
 
@@ -30,9 +30,9 @@ struct PartLayout {
   };
 
   LinearPart range;
-  std::size_t matrix_rows = 0, matrix_cols = 0;  ///< of the whole matrix
+  std::size_t matrix_rows = 0, matrix_cols = 0;  ///< sizes of the whole matrix
   std::size_t code_bits = 0;
-  std::size_t row_bytes = 0;  ///< of the part
+  std::size_t row_bytes = 0;  ///< bytes of a row of the part
   /// Scale rows of the flattened weight and scale columns that the part needs, and the place of its
   /// first element in the first group of them.
   Range scale_rows, scale_cols;

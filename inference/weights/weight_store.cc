@@ -92,14 +92,14 @@ std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoi
 
 /// Behind Linear, filled by WeightStore.
 struct Linear::State {
-  std::shared_ptr<const HeldBytes> memory;  ///< of this part, and perhaps of others with it
-  std::uint64_t n_bytes = 0;                ///< of this part
+  std::shared_ptr<const HeldBytes> memory;  ///< memory of this part, and perhaps of others with it
+  std::uint64_t n_bytes = 0;                ///< bytes of this part
   ReadPart part;
   WeightRounding rounding = WeightRounding::kExact;
   /// How rows of x are quantized first; nullopt: not at all.
   std::optional<ActivationFormat> activations;
   InputObserver* observer = nullptr;  ///< called with the linear's input, as `name`, `matrix`
-  std::string_view name;              ///< of the source's logical tensor
+  std::string_view name;              ///< name of the source's logical tensor
   std::size_t matrix = 0;
 };
 

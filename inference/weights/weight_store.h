@@ -29,9 +29,9 @@ struct WeightRole {
   auto operator<=>(const WeightRole&) const = default;
 };
 
-/// Which weight is meant: of a layer, of an expert and of one of the blocks whose rows have the
-/// same roles (TensorRule::block) where it is theirs; `part` is a number below a key of
-/// config.json.
+/// Place of a weight in a model: `layer`, `expert` and, among blocks whose rows have the same
+/// roles, `block` (TensorRule::block), where the weight belongs to one; `part` is a number below a
+/// key of config.json.
 struct WeightPlace {
   WeightRole role;
   std::optional<std::uint32_t> layer = {}, expert = {};
@@ -66,11 +66,11 @@ class WeightStore {
   /// usual names of experts.
   [[nodiscard]] std::string name_of(const WeightPlace& place) const;
   [[nodiscard]] bool has(const WeightPlace& place) const;
-  /// Whether the tensor is there, or the family says that it must be: where tensors tell of what
-  /// kind a module is, one that was lost does not make it another.
+  /// True if the tensor is there, or the family says that it must be: where tensors tell the kind
+  /// of a module, a lost tensor must not make it another kind.
   [[nodiscard]] bool expects(const WeightPlace& place) const;
-  /// Whether a weight holds gate and up, their rows in turn: gate's first, up's first, gate's
-  /// second and so on. kMissingTensor.
+  /// True if a weight holds the rows of gate and up in turn: gate's first, up's first, gate's
+  /// second and so on. Throws kMissingTensor.
   [[nodiscard]] bool has_rows_in_turn(std::string_view name) const;
   /// The shape of a weight as the source holds it; kMissingTensor.
   [[nodiscard]] const formats::Shape& shape_of(std::string_view name) const {
@@ -87,7 +87,8 @@ class WeightStore {
   /// number below 0.
   [[nodiscard]] std::vector<std::uint64_t> whole_numbers(std::string_view name,
                                                          const formats::Shape& shape) const;
-  /// The same of a table of numbers below `limit`; kCorrupt for one beyond.
+  /// Reads whole numbers below `limit`, as whole_numbers() does; throws kCorrupt for a number that
+  /// is not below it.
   [[nodiscard]] std::vector<std::uint32_t> indices(std::string_view name,
                                                    const formats::Shape& shape,
                                                    std::size_t limit) const;
@@ -105,12 +106,12 @@ class WeightStore {
   [[nodiscard]] std::vector<Linear> linears(std::string_view name,
                                             std::span<const SectionRows> sections,
                                             std::size_t cols) const;
-  /// The same of any part, also of one matrix of a stack (`mlp.experts.gate_up_proj`), on at most
-  /// `threads` threads instead of the store's. Throws, naming the tensor, kMissingTensor;
+  /// Reads any part of a weight, also of one matrix of a stack (`mlp.experts.gate_up_proj`), on at
+  /// most `threads` threads instead of the store's. Throws, naming the tensor, kMissingTensor;
   /// kShapeMismatch; kUnsupported for numbers without arithmetic; kBadScale; in profile kNative for
   /// inputs that the activations need and lack.
   [[nodiscard]] Linear read(const LinearPart& part, std::size_t threads) const;
-  /// The same of several parts, which share one run of memory for as long as one of them lives.
+  /// Reads several parts, which share one run of memory for as long as one of them lives.
   [[nodiscard]] std::vector<Linear> read(std::span<const LinearPart> parts,
                                          std::size_t threads) const;
   /// Bytes that a part would hold. Throws kMissingTensor and kShapeMismatch, as read() does.

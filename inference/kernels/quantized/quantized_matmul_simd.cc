@@ -279,7 +279,7 @@ struct Unscaled {
   std::vector<std::uint8_t> zeros;
 };
 
-/// Whether segments begin where vectors do.
+/// True if segments begin where vectors do.
 bool is_aligned(const QuantizedTask& task) {
   return has_regular_groups(task.w) &&
          std::ranges::all_of(task.columns, [](const ScaledColumns& columns) {

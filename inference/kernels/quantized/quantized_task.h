@@ -14,7 +14,7 @@ namespace ingot::inference {
 /// Columns in which neither scale changes.
 struct ScaledColumns {
   std::size_t begin = 0, end = 0;
-  std::size_t x_group = 0;  ///< of the activations
+  std::size_t x_group = 0;  ///< group of the activations
   std::size_t w_group = 0;  ///< column of the weight's grid
 };
 
@@ -49,7 +49,7 @@ std::int32_t integer_sum(const QuantizedTask& task, std::size_t m, std::size_t r
 void run_quantized_matmul(const QuantizedTask& task, std::size_t begin, std::size_t end);
 }  // namespace scalar
 
-/// The same on this processor's vectors.
+/// Computes columns [begin, end) of y on this processor's vectors.
 void run_quantized_matmul(const QuantizedTask& task, std::size_t begin, std::size_t end);
 
 }  // namespace ingot::inference

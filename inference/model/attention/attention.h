@@ -50,7 +50,7 @@ class Indexer {
   RopeSpec rope_;
   Linear queries_, keys_, weights_, pool_logits_;
   std::vector<float> key_norm_, key_bias_, query_norm_;
-  std::vector<float> input_norm_, input_bias_;  ///< of x where queries are made of it
+  std::vector<float> input_norm_, input_bias_;  ///< norm of x, where queries are made of x
   HeadGrowth growth_;
   std::vector<float> place_logits_;  ///< [pool, head_dim]
 };
@@ -84,8 +84,8 @@ class MlaAttention final : public Mixer {
                 Matrix& out) const;
 
   Spec spec_;
-  RopeSpec rope_;          ///< nothing is rotated where it has no frequencies
-  std::size_t heads_ = 0;  ///< of this rank
+  RopeSpec rope_;          ///< rotation of queries and keys; none where it has no frequencies
+  std::size_t heads_ = 0;  ///< heads of this rank
   HeadGrowth growth_;
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
   std::vector<float> q_norm_, kv_norm_, sinks_;
@@ -111,7 +111,7 @@ std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::si
 /// two. In FP32, by halves: strides 1, 2, 4, ... Its own inverse.
 void hadamard(std::span<float> x);
 
-/// What all heads of a layer share.
+/// Numbers that all heads of a layer share.
 struct AttentionNumbers {
   Profile profile = Profile::kF32;
   float scale = 1.0F;

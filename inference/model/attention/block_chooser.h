@@ -12,10 +12,10 @@
 
 namespace ingot::inference {
 
-/// Which blocks of past tokens the heads of grouped-query attention read: per index head the blocks
-/// with the best token, by the product of an index query and the one index key of each token, and
-/// always the last ones. All ranks compute all index heads. Source: transformers 5.23,
-/// minimax_m3_vl.
+/// Choice of the blocks of past tokens that the heads of grouped-query attention read: per index
+/// head the blocks that contain the best tokens, by the product of an index query and the one index
+/// key of each token, and always the last blocks. All ranks compute all index heads. Source:
+/// transformers 5.23, minimax_m3_vl.
 class BlockChooser {
  public:
   /// Index heads have a norm and the layer's rope.

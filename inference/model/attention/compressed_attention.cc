@@ -62,7 +62,7 @@ class CompressedAttention final : public Mixer {
   static MixerMemory memory(const Spec& spec, std::size_t threads, std::uint64_t longest);
 
  private:
-  /// Entries a row sees, or nothing where it sees all of them.
+  /// Entries that each row sees; a row with an empty list sees all of them.
   using Chosen = std::vector<std::vector<std::uint32_t>>;
 
   Matrix queries(const StepContext& context, const Matrix& latent, const RopeAngles& angles) const;
@@ -77,7 +77,7 @@ class CompressedAttention final : public Mixer {
   [[nodiscard]] std::size_t seen_entries(std::size_t position) const;
 
   Spec spec_;
-  std::size_t heads_ = 0, groups_ = 0;  ///< of this rank
+  std::size_t heads_ = 0, groups_ = 0;  ///< heads and groups of this rank
   Linear q_a_, q_b_, kv_, o_a_, o_b_;
   std::vector<float> q_norm_, kv_norm_, sinks_;
   std::optional<Compressor> compressor_, index_compressor_;

@@ -20,7 +20,8 @@ namespace ingot::inference {
 /// the second halves of those of window w. The last values of an entry are rotated.
 class Compressor {
  public:
-  /// Those of the attention, or of its indexer; entries of `width` values.
+  /// Reads the weights of the attention's compressor, or of its indexer's; entries have `width`
+  /// values.
   Compressor(const BlockWeights& weights, const StepContext& context, bool is_of_indexer,
              const CompressorSpec& spec, std::size_t width);
 

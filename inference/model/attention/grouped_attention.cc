@@ -433,7 +433,7 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
   const StepContext& context = step.context;
   const std::size_t width = spec_.head_dim, value_width = spec_.value_dim;
   const std::size_t shared_by = heads_ / kv_heads_;
-  // What no row of the run sees is not read.
+  // Tokens that no row of the run sees are not read.
   const std::size_t low = spec_.first_seen(run.first_position);
   std::vector<std::uint32_t> positions;
   for (std::size_t t = low; t < run.total(); ++t)

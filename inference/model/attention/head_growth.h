@@ -20,7 +20,7 @@ class HeadGrowth {
   HeadGrowth() = default;
   HeadGrowth(std::vector<float> scale, std::vector<float> bias)
       : scale_(std::move(scale)), bias_(std::move(bias)) {}
-  /// Those of the heads `mine`, of so many in all.
+  /// Reads the numbers of the heads `mine`, of `heads` in all.
   HeadGrowth(const BlockWeights& weights, WeightRole scale, WeightRole bias, std::size_t heads,
              Range mine);
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr float kKeyNormEps = 1e-6F;
 
-// What FP8 codes of a head stand for: what the cache makes of keys.
+// Replaces a head by the values of its FP8 codes, as the cache does with keys.
 void through_fp8(std::span<float> head, bool power_of_two) {
   const QuantizedRows rows = quantize_activations(
       {head.data(), 1, head.size(), head.size()},

@@ -309,7 +309,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
   const Matrix latents = step.cached_keys(context.profile, run.sequence, kLatentStream, everything);
   const Matrix rope_keys =
       step.cached_keys(context.profile, run.sequence, kRopeKeyStream, everything);
-  // What a row sees grows with its position, so those that see everything come first.
+  // Later rows see more tokens, so the rows that see all of theirs come first.
   std::size_t n_dense = 0;
   while (n_dense < run.count && step.selection[run.first_row + n_dense].empty()) ++n_dense;
 

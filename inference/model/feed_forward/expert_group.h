@@ -15,8 +15,8 @@
 
 namespace ingot::inference {
 
-/// Which expert ranks hold the experts of one layer. Where the shared expert has a slot, its id is
-/// the number of routed ones.
+/// Places of one layer's experts: the expert ranks that hold each. Where the shared expert has a
+/// slot, its id is the number of routed ones.
 class ExpertPlaces {
  public:
   ExpertPlaces(const RankView& rank, const MixtureSpec& spec, std::uint32_t layer);
@@ -34,7 +34,7 @@ class ExpertPlaces {
     return static_cast<std::uint32_t>(n_routed_);
   }
   [[nodiscard]] bool is_routed(std::uint32_t expert) const { return expert < n_routed_; }
-  /// Whether a rank holds an expert.
+  /// True if a rank holds an expert.
   [[nodiscard]] bool holds(std::uint32_t ep_rank, std::uint32_t expert) const;
   /// The uses by some rows, in their order, of a row by ascending expert. A shared expert in a slot
   /// is used by every row, with weight 1. A use goes to the holder with the fewest so far, of equal

@@ -24,14 +24,15 @@ struct Mlp {
   Linear gate, up, down;
   GateForm form = {};
   std::span<const float> gate_bias = {}, up_bias = {}, down_bias = {};
-  float scale = 1.0F;  ///< of its output, which partial() leaves to whoever adds it up
-  std::shared_ptr<const std::vector<float>> own_biases = {};  ///< those that the spans are of
+  /// Factor of the output; partial() leaves it to the caller that adds up the parts.
+  float scale = 1.0F;
+  /// Values that the spans of biases view.
+  std::shared_ptr<const std::vector<float>> own_biases = {};
 
-  /// Those of a layer's tensors with these roles; `spec` of the whole, of which the inner values
-  /// `mine` are read.
+  /// Roles of the tensors of an MLP.
   struct Roles {
     formats::Role gate, up, down;
-    std::optional<formats::FineRole> gate_up;  ///< of a tensor with the rows of both
+    std::optional<formats::FineRole> gate_up;  ///< role of a tensor with the rows of gate and up
     /// Roles of biases, where it may have some.
     std::optional<formats::FineRole> gate_bias, up_bias, down_bias;
   };
@@ -42,13 +43,16 @@ struct Mlp {
       formats::FineRole::kDenseDownBias};
   static constexpr Roles kShared = {formats::Role::kSharedGate, formats::Role::kSharedUp,
                                     formats::Role::kSharedDown, formats::FineRole::kSharedGateUp};
-  /// Which of how many MLPs whose tensors are stacked.
+  /// Number of an MLP among `count` MLPs whose tensors are stacked.
   struct InStack {
     std::size_t matrix = 0, count = 0;
   };
+  /// Reads the tensors of these roles in a layer. `spec` is of the whole MLP, of which the inner
+  /// values `mine` are read.
   static Mlp load(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                   const MlpSpec& spec, Range mine, std::optional<InStack> stack = {});
-  /// Those that are there; that of down only on the first rank, whose share has it in the sum.
+  /// Reads the biases that are there; the bias of down only on the first rank, which adds it to the
+  /// sum of all ranks.
   void load_biases(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                    std::size_t width, Range mine);
 
@@ -85,16 +89,16 @@ class Mixture {
   MixtureSpec spec_;
   ExpertGroup group_;
   Linear router_;
-  float router_scale_ = 1.0F;  ///< of all weights
+  float router_scale_ = 1.0F;  ///< factor of all weights
   std::vector<float> bias_, logit_bias_;
   std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table
   std::vector<Mlp> shared_;  ///< this rank's part of them; one each where the router weighs them
   Linear shared_gate_;       ///< its output times sigmoid of this product; may be empty
-  std::vector<float> output_bias_;  ///< of the sum; may be empty
+  std::vector<float> output_bias_;  ///< bias of the sum; may be empty
   std::optional<Mlp> dense_;        ///< this rank's part; all that follows is empty without it
   HiddenNorm dense_norm_, dense_output_norm_, norm_, output_norm_;
-  HiddenNorm router_norm_;           ///< of the router's input
-  std::vector<float> expert_scale_;  ///< of the weights of each expert
+  HiddenNorm router_norm_;           ///< norm of the router's input
+  std::vector<float> expert_scale_;  ///< factor of the weights of each expert
 };
 
 }  // namespace ingot::inference

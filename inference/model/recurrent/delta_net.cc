@@ -39,7 +39,7 @@ struct DeltaNetSpec {
   Decay decay = Decay::kSoftplus;
   float decay_floor = 0;
   bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
-  bool silu_gate = false;      ///< of the normalized output; else sigmoid
+  bool silu_gate = false;      ///< SiLU for the gate of the normalized output; else sigmoid
   bool operator==(const DeltaNetSpec&) const = default;
 };
 
@@ -94,8 +94,8 @@ RecurrentState state_of(const DeltaNetSpec& spec) {
 class DeltaNet final : public Mixer {
  public:
   using Spec = DeltaNetSpec;
-  /// Which projections are fused, the rows of the layer tell. kUnsupported on more than one rank of
-  /// a tensor group.
+  /// Reads the weights; the rows of the layer tell which projections are fused. Throws kUnsupported
+  /// on more than one rank of a tensor group.
   DeltaNet(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
@@ -110,7 +110,7 @@ class DeltaNet final : public Mixer {
   }
 
  private:
-  /// Of every row, heads side by side.
+  /// Projections of every row, heads side by side.
   struct Projected {
     Matrix mixed;  ///< queries, keys, values
     Matrix gate, beta, decay;
@@ -133,7 +133,8 @@ class DeltaNet final : public Mixer {
 
   Spec spec_;
   Linear fused_, fused_small_;  ///< queries, keys, values and gates; beta and decay
-  std::vector<Linear> mixed_;   ///< in order, where they are not fused with the gates
+  /// Matrices of queries, keys and values, where they are not fused with the gates.
+  std::vector<Linear> mixed_;
   Projection gate_, beta_, decay_;
   std::vector<float> convolution_;  ///< [channels, kernel]
   std::vector<float> rate_, decay_bias_, norm_;

@@ -20,7 +20,7 @@ namespace {
 struct GatedConvolutionSpec {
   std::size_t channels = 0;
   std::size_t kernel = 0;  ///< tokens of the convolution
-  bool biases = false;     ///< of both projections and the convolution
+  bool biases = false;     ///< biases of both projections and of the convolution
   bool operator==(const GatedConvolutionSpec&) const = default;
 };
 
@@ -51,7 +51,7 @@ class GatedConvolution final : public Mixer {
  private:
   Spec spec_;
   Linear in_, out_;
-  std::vector<float> in_bias_, out_bias_, convolution_bias_;  ///< may be empty
+  std::vector<float> in_bias_, out_bias_, convolution_bias_;  ///< biases; may be empty
   std::vector<float> convolution_;                            ///< [channels, kernel]
 };
 

@@ -47,7 +47,7 @@ NgramLookup::NgramLookup(const BlockWeights& weights, const StepContext& context
   }
 }
 
-// Those of the checkpoint, where it has them.
+// Reads the constants of the checkpoint, where it has them.
 void NgramLookup::read_constants(const BlockWeights& weights) {
   const std::size_t n = spec_.sizes.size();
   const auto read = [&](FineRole role, std::vector<std::uint64_t>& numbers) {

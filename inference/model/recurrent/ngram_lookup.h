@@ -38,7 +38,7 @@ class NgramLookup {
 
   NgramSpec spec_;
   const WeightStore* store_;
-  std::vector<std::uint64_t> offsets_;  ///< of the rows of each head
+  std::vector<std::uint64_t> offsets_;  ///< offsets of the rows of each head
   std::vector<std::string> parts_;      ///< names of the tensors with the table's rows
   Linear keys_, values_;
   std::vector<float> key_norm_, state_norm_, output_norm_, convolution_;

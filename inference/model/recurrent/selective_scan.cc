@@ -26,7 +26,7 @@ namespace {
 struct SelectiveScanSpec {
   std::size_t channels = 0, state = 0, step_rank = 0;
   std::size_t kernel = 0;    ///< tokens of the convolution
-  bool inner_norms = false;  ///< of B, C and the values that steps are made of
+  bool inner_norms = false;  ///< norms of B, C and the values that steps are made of
   bool convolution_bias = false, projection_bias = false;
   bool operator==(const SelectiveScanSpec&) const = default;
 };
@@ -78,7 +78,7 @@ class SelectiveScan final : public Mixer {
 
   Spec spec_;
   Linear in_, choose_, step_, out_;
-  std::vector<float> in_bias_, out_bias_, convolution_bias_;  ///< may be empty
+  std::vector<float> in_bias_, out_bias_, convolution_bias_;  ///< biases; may be empty
   std::vector<float> convolution_;                            ///< [channels, kernel]
   std::vector<float> rate_;                                   ///< [channels, state]
   std::vector<float> skip_, step_bias_;

@@ -82,7 +82,7 @@ class StateSpace final : public Mixer {
 
   Spec spec_;
   Linear in_, out_;
-  std::vector<float> in_bias_, out_bias_;              ///< may be empty
+  std::vector<float> in_bias_, out_bias_;              ///< biases; may be empty
   std::vector<float> convolution_, convolution_bias_;  ///< [channels, kernel]; may be empty
   std::vector<float> rate_, skip_, step_bias_, norm_;
 };

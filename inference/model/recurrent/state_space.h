@@ -8,9 +8,10 @@ namespace ingot::inference {
 struct StateSpaceSpec {
   std::size_t heads = 0, head_dim = 0, groups = 1, state = 0;
   std::size_t kernel = 0;       ///< tokens of the convolution
-  std::size_t norm_groups = 0;  ///< of values that are normed together; 0: `groups`
+  std::size_t norm_groups = 0;  ///< groups of values that are normed together; 0: `groups`
   float least_step = 0;
-  bool convolution_bias = false, projection_bias = false;  ///< else where they are there
+  /// Biases that must be there; false: they are read where they are there.
+  bool convolution_bias = false, projection_bias = false;
   bool operator==(const StateSpaceSpec&) const = default;
 };
 

@@ -14,7 +14,7 @@ struct RopeSpec {
   std::size_t dim = 0;       ///< values that are rotated; frequencies per pair: dim / 2
   bool interleaved = false;  ///< pairs (2i, 2i + 1); else (i, i + dim / 2)
   std::vector<float> freqs;  ///< [dim / 2], YaRN applied
-  float magnitude = 1.0F;    ///< on cos and sin
+  float magnitude = 1.0F;    ///< factor of cos and sin
   bool is_learned = false;   ///< frequencies are multiplied by factors that the checkpoint has
   bool operator==(const RopeSpec&) const = default;
 };
@@ -32,9 +32,9 @@ struct GrowthSpec {
 /// RMS norms of queries and keys, with the model's epsilon.
 enum class HeadNorm : std::uint8_t {
   kNone,
-  kPerHead,   ///< of every head, with the weights of one
-  kAllHeads,  ///< of all heads at once
-  kPlain,     ///< of every head, without weights
+  kPerHead,   ///< norm of every head, with the weights of one head
+  kAllHeads,  ///< norm of all heads at once
+  kPlain,     ///< norm of every head, without weights
 };
 
 /// Rows read some blocks of tokens, chosen by index heads; each serves as many heads.
@@ -42,7 +42,7 @@ struct BlockIndexSpec {
   std::size_t heads = 0, head_dim = 0;
   std::size_t size = 0;   ///< tokens of a block
   std::size_t topk = 0;   ///< blocks that a row reads
-  std::size_t local = 0;  ///< of these, the last ones, which it always reads; at most topk
+  std::size_t local = 0;  ///< the last of these blocks, which a row always reads; at most topk
   bool operator==(const BlockIndexSpec&) const = default;
 };
 
@@ -67,9 +67,10 @@ struct IndexerSpec {
   /// Queries and keys are of one matrix, and each head has an RMS norm. The key of a pool is the
   /// mean of its tokens', normed and rotated as at the first of them, and all heads weigh the same.
   bool averages = false;
-  bool rotates_last = false;       ///< rope turns the last values of a head, not the first
-  float norm_eps = 1e-6F;          ///< of the norm of keys
-  bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
+  bool rotates_last = false;  ///< rope turns the last values of a head, not the first
+  float norm_eps = 1e-6F;     ///< epsilon of the norm of keys
+  /// Hadamard transform and FP8, as the reference code, in profile kNative.
+  bool hadamard_fp8 = false;
   bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
   bool operator==(const IndexerSpec&) const = default;
 };
@@ -77,7 +78,7 @@ struct IndexerSpec {
 /// Grouped-query attention of a layer. Its projections have the biases that are there.
 struct GroupedSpec {
   std::size_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::size_t value_dim = 0;  ///< of a head; head_dim in most models
+  std::size_t value_dim = 0;  ///< values of a head; head_dim in most models
   float softmax_scale = 1.0F;
   std::optional<float> score_cap;  ///< scaled scores are cap tanh(score / cap)
   std::optional<float> clip;       ///< most that a value of a query, key or value has, and minus it
@@ -85,9 +86,9 @@ struct GroupedSpec {
   bool norms_after_rope = false;
   bool biases = false;         ///< queries, keys and values must have theirs
   bool output_gate = false;    ///< q_proj gives a gate behind each head's query: times its sigmoid
-  bool head_gate = false;      ///< as LatentSpec::head_gate
-  bool value_gate = false;     ///< the same with a value of the product for each value of a head
-  bool softplus_gate = false;  ///< of the product, in place of sigmoid
+  bool head_gate = false;      ///< gate as LatentSpec::head_gate
+  bool value_gate = false;     ///< head_gate with a value of the product for each value of a head
+  bool softplus_gate = false;  ///< softplus of the product, in place of sigmoid
   bool sinks = false;          ///< a logit per head that takes its share of the softmax
   /// It turns the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;
@@ -115,20 +116,20 @@ struct GroupedSpec {
 /// Multi-head latent attention.
 struct LatentSpec {
   std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
-  RopeSpec rope;  ///< of the last rope_dim values of a head; without frequencies nothing is rotated
+  RopeSpec rope;  ///< rotation of the last rope_dim values of a head; none without frequencies
   float softmax_scale = 1.0F;
-  float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
+  float latent_norm_eps = 1e-6F;  ///< epsilon of q_a_layernorm and kv_a_layernorm
   bool head_gate = false;   ///< each head's output times sigmoid of one value of a product of x
-  bool value_gate = false;  ///< the same with a value of the product for each value of a head
-  bool sinks = false;       ///< as GroupedSpec::sinks
-  std::optional<GrowthSpec> growth;  ///< behind rope
+  bool value_gate = false;  ///< head_gate with a value of the product for each value of a head
+  bool sinks = false;       ///< sinks as in GroupedSpec
+  std::optional<GrowthSpec> growth;  ///< growth of queries behind rope
   bool heads_grow = false;  ///< queries behind rope grow with the position, in heads' own ways
   /// An earlier layer whose latents and rope keys it reads; else it has its own.
   std::optional<std::size_t> keys_of;
   /// Factors of the normalized latents, in the weights of their norms.
   float query_latent_scale = 1.0F, key_latent_scale = 1.0F;
-  std::optional<IndexerSpec> indexer;  ///< of its own
-  bool takes_earlier_choice = false;   ///< that of the last layer with an indexer
+  std::optional<IndexerSpec> indexer;  ///< own indexer; nullopt: none
+  bool takes_earlier_choice = false;   ///< the choice of the last layer with an indexer is taken
   bool operator==(const LatentSpec&) const = default;
 };
 

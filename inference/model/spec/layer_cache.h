@@ -16,7 +16,7 @@ namespace ingot::inference {
 /// Streams of a latent-attention layer in a KvCache, in this order.
 inline constexpr std::size_t kLatentStream = 0;
 inline constexpr std::size_t kRopeKeyStream = 1;
-inline constexpr std::size_t kIndexKeyStream = 2;  ///< of layers with an indexer, grouped ones too
+inline constexpr std::size_t kIndexKeyStream = 2;  ///< keys of the indexer, also of grouped layers
 /// Streams of a grouped-query layer.
 inline constexpr std::size_t kKeyStream = 0;
 inline constexpr std::size_t kValueStream = 1;
@@ -41,8 +41,8 @@ CacheStream state_stream(std::size_t values);
 /// scores with FP8 in this profile, else F32 or BF16.
 std::vector<CacheStream> block_streams(const BlockSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format);
-/// The same of a layer: the streams of its blocks one after the other, and the state of its short
-/// convolutions.
+/// Returns the streams of a layer: those of its blocks one after the other, and the state of its
+/// short convolutions.
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format, std::size_t layer);
 

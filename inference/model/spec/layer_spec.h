@@ -25,7 +25,7 @@ struct GateForm {
   std::optional<float> limit;
   bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
   float alpha = 1.0F;        ///< gate * sigmoid(alpha * gate) in place of silu
-  float up_offset = 0;       ///< is added to up
+  float up_offset = 0;       ///< number that is added to up
   bool operator==(const GateForm&) const = default;
 };
 
@@ -51,10 +51,13 @@ struct RouterSpec {
   bool bias_of_logits = false;  ///< the router's bias is added to its logits
   bool scales_input = false;    ///< weights are those of an expert's input, not of its output
   bool normalize = false;
-  bool by_length = false;            ///< weights are divided by the root of their squares' sum
-  float normalize_epsilon = 1e-20F;  ///< is added to the sum that weights are divided by
+  bool by_length = false;  ///< weights are divided by the root of their squares' sum
+  /// Number that is added to the sum that weights are divided by.
+  float normalize_epsilon = 1e-20F;
   float scale = 1.0F;
-  float near = 0;  ///< of kThresholds: as far below the best, of the greater of both, others are
+  /// kThresholds: greatest distance from the best logit that counts as near, relative to the
+  /// greater of both.
+  float near = 0;
   /// A table has the experts of each token; the router scores those.
   bool has_table = false;
   /// Experts behind the others that have no tensors: they give their input back.
@@ -88,17 +91,18 @@ using BodySpec = std::variant<MlpSpec, MixtureSpec, MixerSpec>;
 /// residual factor, or the same with streams in place of the sum.
 struct BlockSpec {
   BodySpec body;
-  std::uint8_t number = 0;  ///< of the blocks of a layer whose weights have the same roles
+  /// Number of the block among those of a layer whose weights have the same roles.
+  std::uint8_t number = 0;
   bool norms_input = true;
   bool norms_output = false;
   /// The sum is this times norm(x) + body(norm(x)), and x is left out.
   std::optional<float> normed_residual;
-  float output_factor = 1.0F;  ///< of what the body gives
+  float output_factor = 1.0F;  ///< factor of the body's output
   /// Takes the normed input of this block of the layer in place of an own one.
   std::optional<std::uint8_t> input_of;
   bool operator==(const BlockSpec&) const = default;
 
-  /// Whether it mixes tokens, not the values of each.
+  /// True if the body mixes tokens, rather than the values of each.
   [[nodiscard]] bool is_mixer() const { return std::holds_alternative<MixerSpec>(body); }
   /// The numbers of a kind of body; null where it is another one.
   template <typename Kind>
@@ -117,7 +121,7 @@ struct LayerSpec {
   /// Tokens of the short convolutions, the row's own too: over keys, values, what attention gives
   /// and what feed-forward gives. 0: there are none.
   std::size_t short_convolution = 0;
-  float residual_factor = 1.0F;     ///< of what a block adds
+  float residual_factor = 1.0F;     ///< factor of what a block adds
   std::optional<NgramSpec> ngrams;  ///< added before the first block
   bool operator==(const LayerSpec&) const = default;
 
@@ -134,8 +138,8 @@ struct LayerSpec {
 /// Hyper-connections (hyper_connection.h).
 struct HyperSpec {
   std::size_t streams = 1;  ///< n
-  std::size_t rank = 0;     ///< above 0: those of GatedStreams, which read no number below
-  std::size_t rounds = 1;   ///< of sinkhorn
+  std::size_t rank = 0;  ///< rank of GatedStreams, which read no number below; 0: full connections
+  std::size_t rounds = 1;  ///< rounds of sinkhorn
   float eps = 1e-6F;
   float norm_eps = 1e-6F;
   bool learned_head =
@@ -150,11 +154,11 @@ struct EndsSpec {
   bool tied_head = false;  ///< the embedding is the head, unless one is stored
   bool norms_embedding = false;
   float embedding_factor = 1.0F;
-  bool rounds_embedding_factor = false;  ///< to the type of the states
-  float logit_divisor = 1.0F;            ///< of normed states before the head
-  float logit_factor = 1.0F;             ///< of logits
+  bool rounds_embedding_factor = false;  ///< embedding_factor is rounded to the type of the states
+  float logit_divisor = 1.0F;            ///< divisor of normed states before the head
+  float logit_factor = 1.0F;             ///< factor of logits
   std::optional<float> logit_cap;        ///< logits are cap tanh(logits / cap)
-  std::optional<float> norm_eps;         ///< of the final norm, where it differs from the others'
+  std::optional<float> norm_eps;  ///< epsilon of the final norm, where it differs from the others'
   /// Tokens in place of images and sound, which are embedded as `padding`.
   std::vector<std::size_t> placeholders;
   std::size_t padding = 0;
@@ -166,9 +170,9 @@ struct EndsSpec {
 /// Norms of hidden states, queries and keys.
 struct NormSpec {
   float eps = 1e-6F;
-  float adds = 0;         ///< to the weights
-  bool is_layer = false;  ///< those of hidden states are layer norms, with the biases that are
-                          ///< there; else RMS norms
+  float adds = 0;  ///< number that is added to the weights
+  /// Layer norms for hidden states, with the biases that are there; else RMS norms.
+  bool is_layer = false;
   bool operator==(const NormSpec&) const = default;
 };
 
@@ -186,7 +190,7 @@ struct ModelSpec {
   bool leaves_out_mtp = false;
   EndsSpec ends;
 
-  /// Whether two configs mean the same forward pass.
+  /// True if two configs mean the same forward pass.
   bool operator==(const ModelSpec&) const = default;
 
   /// The first body of a kind in any layer; null without one.
@@ -211,7 +215,7 @@ struct ModelSpec {
   [[nodiscard]] std::size_t keys_of(std::size_t layer) const;
   /// The last main layer that reads the keys of a layer.
   [[nodiscard]] std::size_t last_reader(std::size_t layer) const;
-  /// Whether a sequence has more in the cache than what each of its tokens has.
+  /// True if a sequence has states in the cache, in addition to what each of its tokens has.
   [[nodiscard]] bool keeps_states() const;
   /// Values of a token between two layers.
   [[nodiscard]] std::size_t stream_width() const {

@@ -43,7 +43,7 @@ class Mixer {
 struct CacheForm {
   const RankView& rank;
   Profile profile = Profile::kF32;
-  KvFormat format = KvFormat::kF32;  ///< of keys and values
+  KvFormat format = KvFormat::kF32;  ///< format of keys and values
 };
 
 /// Values in F32 that are alive at once.
@@ -55,7 +55,7 @@ struct MixerMemory {
 
 /// A row of the table of kinds. `numbers` is a value of the kind's own type, as read() returns it.
 struct MixerKind {
-  std::string_view name;  ///< in families' files
+  std::string_view name;  ///< name in families' files
   /// The numbers of a layer. Throws as Parameters does, and for numbers that make no such mixer.
   std::any (*read)(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
   std::unique_ptr<Mixer> (*load)(const BlockWeights& weights, const StepContext& context,

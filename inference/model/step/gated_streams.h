@@ -25,7 +25,8 @@ class GatedStreams {
  public:
   struct Roles {
     formats::FineRole norm, down, up;
-    std::optional<formats::FineRole> inject = {};  ///< without: nothing goes back
+    /// Role of the weights of a block's output; nullopt: no output goes back.
+    std::optional<formats::FineRole> inject = {};
   };
 
   GatedStreams() = default;

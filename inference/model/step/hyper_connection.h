@@ -34,7 +34,7 @@ struct HyperWeights {
   std::vector<float> fn, base, scale;
 };
 
-/// What a block is given, and how its output goes back.
+/// Input of a block, and the factors with which its output goes back.
 struct HyperInput {
   Matrix collapsed;  ///< [rows, hidden]
   Matrix post;       ///< [rows, n]

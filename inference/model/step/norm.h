@@ -19,7 +19,8 @@ namespace ingot::inference {
 void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
               float eps, formats::MatrixView<float> out);
 
-/// The same of columns x of rows of `width` values in all, whose sums of squares are `squares`.
+/// Norms columns x of rows of `width` values in all, whose sums of squares are `squares`, as
+/// rms_norm() does.
 void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
                       std::span<const float> squares, std::size_t width,
                       std::span<const float> weight, float eps, formats::MatrixView<float> out);
@@ -31,7 +32,7 @@ std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& sp
 /// A norm of hidden states.
 struct HiddenNorm {
   std::vector<float> weight, bias;  ///< no bias: an RMS norm
-  std::optional<float> eps = {};    ///< without: the model's
+  std::optional<float> eps = {};    ///< epsilon of this norm; nullopt: the model's
   [[nodiscard]] bool empty() const { return weight.empty(); }
 };
 /// Its weights, with what the spec adds; `bias` is its role in layer norms that have one.
@@ -60,7 +61,7 @@ class RopeAngles {
   /// w sin, w cos + u sin). Results stay where their pair stood. Unless the profile is kF32 every
   /// product and the sum are rounded to BF16.
   void rotate(std::size_t i, std::span<float> values) const;
-  /// The same by the negative angle: undoes rotate(), but for rounding.
+  /// Rotates by the negative angle: undoes rotate(), but for rounding.
   void rotate_back(std::size_t i, std::span<float> values) const;
 
  private:

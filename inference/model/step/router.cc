@@ -53,7 +53,7 @@ class TokenRouter {
     return is_near_tie_;
   }
 
-  /// The same for experts that are given, ascending.
+  /// Weighs the experts that are `given`; `experts` has them ascending.
   void weigh_given(std::span<const float> logits, std::span<const std::uint32_t> given,
                    std::span<std::uint32_t> experts, std::span<float> weights,
                    std::span<float> shared_weights) {

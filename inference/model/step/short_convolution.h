@@ -12,7 +12,7 @@
 
 namespace ingot::inference {
 
-/// What the short convolutions of a layer are of, in the order of convolved_columns().
+/// Values that a layer's short convolutions work on, in the order of convolved_columns().
 enum class Convolved : std::uint8_t { kKeys, kValues, kAttention, kFeedForward };
 
 /// A causal convolution of each channel over its last K values, the token's own the last:
@@ -23,8 +23,8 @@ void convolve(formats::MatrixView<const float> weights, std::span<const float> b
               formats::MatrixView<const float> inputs, formats::MatrixView<float> out,
               std::size_t apart = 1);
 
-/// The same of a run's rows, whose sequence keeps the rows before them in `recent`, [(K - 1) apart,
-/// channels]; those of `inputs` are kept for the next. Rounded unless the profile is kF32.
+/// Convolves a run's rows, whose sequence keeps the rows before them in `recent`, [(K - 1) apart,
+/// channels]; the rows of `inputs` are kept for the next run. Rounded unless the profile is kF32.
 Matrix convolved(Profile profile, const SequenceRun& run, formats::MatrixView<const float> weights,
                  std::span<const float> bias, formats::MatrixView<const float> inputs,
                  std::span<float> recent, std::size_t apart = 1);

@@ -30,10 +30,11 @@ struct NearTies {
   bool operator==(const NearTies&) const = default;
 };
 bool is_near_tie(float chosen, float left_out);
-/// The same of the n values at `chosen` (ascending) among all; values of -infinity are no choice.
+/// True if the choice of the n values at `chosen` (ascending) among all is near a tie; values of
+/// -infinity are no choice.
 bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> chosen);
 
-/// What an onlooker is shown while a step runs. Layers are numbered as in the checkpoint, MTP
+/// Facts that an onlooker is shown while a step runs. Layers are numbered as in the checkpoint, MTP
 /// layers after the main ones.
 struct Taps {
   /// The residual stream, one row per row of the step: 0 is the embedding, l + 1 the output of
@@ -93,7 +94,7 @@ struct StepRows {
   explicit StepRows(std::span<const Row> rows);
 };
 
-/// What every part of a layer is told.
+/// Facts that every part of a layer is given.
 struct StepContext {
   const ModelSpec& spec;
   Profile profile = Profile::kF32;
@@ -107,19 +108,19 @@ struct StepContext {
 /// Kept between the layers of a step: some share the choice of an earlier one.
 using Selection = std::vector<std::vector<std::uint32_t>>;
 
-/// What the parts of one layer are told. The cache has room for the rows.
+/// Facts that the parts of one layer are given. The cache has room for the rows.
 struct LayerStep {
   const StepContext& context;
   const StepRows& rows;
-  std::size_t layer = 0, cache_layer = 0;  ///< of the checkpoint, of the cache
+  std::size_t layer = 0, cache_layer = 0;  ///< number in the checkpoint, and in the cache
   KvCache& cache;
   /// Where its latents and rope keys are: in another layer's cache where it reads that one's.
   KvCache& key_cache;
   std::size_t key_layer = 0;
   Selection& selection;
   const Taps& taps;
-  std::size_t first_stream = 0;  ///< of the cache layer: those of the block
-  /// What the short convolutions of the layer keep of each run's sequence; empty without any.
+  std::size_t first_stream = 0;  ///< first stream of the block in the cache layer
+  /// Rows that the layer's short convolutions keep of each run's sequence; empty without any.
   std::vector<std::span<float>> recent = {};
   /// The mixer's share of the layer's state, for each run; empty: all of it.
   std::vector<std::span<float>> mixer_states = {};
@@ -134,7 +135,7 @@ struct LayerStep {
   /// codes stand for is rounded to BF16.
   [[nodiscard]] Matrix cached(Profile profile, SequenceId sequence, std::size_t stream,
                               std::span<const std::uint32_t> positions) const;
-  /// The same of latents and rope keys, whichever layer has them.
+  /// Reads one stream of latents or rope keys as cached() does, from whichever layer has them.
   [[nodiscard]] Matrix cached_keys(Profile profile, SequenceId sequence, std::size_t stream,
                                    std::span<const std::uint32_t> positions) const;
 };
@@ -144,7 +145,7 @@ std::vector<std::uint32_t> first_positions(std::size_t n);
 
 /// x W^T as FP32 sums.
 Matrix product(const StepContext& context, const Linear& linear, const Matrix& x);
-/// The same with `bias` (empty: none) on every row, rounded as the profile rounds between
+/// x W^T with `bias` (empty: none) added to every row, rounded as the profile rounds between
 /// operations.
 Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x,
                        std::span<const float> bias = {});
@@ -157,10 +158,10 @@ void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
 /// kUnsupported, naming both, for a layer of `stage` that reads the keys of a layer before it.
 void require_keys_in_stage(const ModelSpec& spec, const Range& stage);
 
-/// What `compute` gives on the ranks of a pipeline's last stage, [rows, cols], on all ranks.
+/// Returns on all ranks what `compute` gives on the ranks of a pipeline's last stage, [rows, cols].
 Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,
                      std::size_t cols, const std::function<Matrix()>& compute);
-/// Whether the last stage has something that only its ranks can see, on all ranks.
+/// True on all ranks if the last stage has something that only its ranks can see.
 bool is_in_last_stage(const StepContext& context, bool is_here);
 
 /// Adds up what the ranks of the tensor group have, and rounds the sum.
