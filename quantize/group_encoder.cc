@@ -32,9 +32,9 @@ formats::MatrixView<const float> part_of(formats::MatrixView<const float> values
 
 /// A run of groups at work, and the room for their numbers.
 struct Part {
-  ScaledGroups groups;  ///< without scales
+  ScaledGroups groups;  ///< groups of the run, without scales
   std::size_t n = 0;
-  const float* weights = nullptr;  ///< of its columns
+  const float* weights = nullptr;  ///< weights of its columns
   std::array<float, kGroupsAtOnce> amaxes, scales;
 
   [[nodiscard]] ScaledGroups under(std::span<const float> some_scales) const {

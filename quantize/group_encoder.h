@@ -22,10 +22,10 @@ struct GroupEncoding {
   float (*code_value)(std::uint8_t code);
   /// The value of the code that a quotient becomes.
   float (*nearest)(float quotient) = nullptr;
-  bool twos_complement = false;  ///< else codes are sign and magnitude
-  /// A scale under which every value of a group is a code and the product the value, or 0 where
-  /// `scale` serves or there is none; for EncodeInput::keeps_values. `amax` is above zero. Null: no
-  /// other than `scale` is known.
+  bool twos_complement = false;  ///< two's complement codes; else sign and magnitude
+  /// Returns a scale that stores every value of the group exactly, or 0 if `scale` already does or
+  /// there is none; for EncodeInput::keeps_values. `amax` is above zero. Null: only `scale` is
+  /// known.
   float (*exact_scale)(formats::MatrixView<const float> group, float amax,
                        const EncodeOptions& options) = nullptr;
   std::size_t n_candidates = 1;
@@ -34,7 +34,7 @@ struct GroupEncoding {
   void (*errors)(const ScaledGroups& in, const float* weights, std::span<float> errors) = nullptr;
 };
 
-/// Whether every value of a group is a code times the scale; `nearest` as in GroupEncoding.
+/// True if every value of a group is a code times the scale; `nearest` as in GroupEncoding.
 bool holds(formats::MatrixView<const float> group, float scale, float (*nearest)(float));
 
 /// Encodes a run group by group. Unless the search is kAmax, a group gets the candidate with the
@@ -50,7 +50,7 @@ EncodeFaults encode_by_groups(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
-/// The same for one scale given from outside, which is not written.
+/// Encodes a run under one scale given from outside, which is not written.
 void encode_under_scale(const EncodeInput& in, const EncodeOutput& out,
                         const GroupEncoding& encoding, float scale);
 

@@ -23,7 +23,7 @@ constexpr std::size_t kGroup = 32;
 /// magnitudes need no care: whatever their exponent, the byte is clamped to 0.
 float scale_of(float amax, std::uint32_t largest_exponent, std::size_t candidate) {
   if (amax == 0) return 1.0F;
-  // Candidate 1 is not rounded up. The other way round there is nothing to try: up to the largest
+  // Candidate 1 is not rounded up. The other way round no candidate is needed: up to the largest
   // code, every code under the higher exponent is one under the lower.
   const std::uint32_t half_step = candidate == 0 ? 0x200000U : 0;
   const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(amax) + half_step) >> 23;
@@ -57,7 +57,7 @@ constexpr GroupEncoding kFp4{.scale = fp4_scale,
                              .nearest = nearest_e2m1,
                              .n_candidates = 2,
                              .errors = e2m1_errors};
-/// Codes of three mantissa bits err alike under either exponent: there is nothing to search.
+/// Codes of three mantissa bits err alike under either exponent, so there is only one candidate.
 constexpr GroupEncoding kFp8{.scale = fp8_scale,
                              .store = store_e8m0,
                              .stored_bytes = 1,

@@ -21,7 +21,7 @@ struct QualitySums {
   double error2 = 0;         ///< sum of (value - decoded)^2
   double reference2 = 0;     ///< sum of value^2
   double product = 0;        ///< sum of value x decoded
-  double max_error = 0;      ///< of the differences in FP32
+  double max_error = 0;      ///< largest magnitude of the differences in FP32
 
   /// Adds the sums of the next part.
   void add(const QualitySums& next);

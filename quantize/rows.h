@@ -22,7 +22,8 @@ std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> va
 /// scale group with its sign (0 in a group without finite values). A side of 0 means the whole run.
 void settle_nonfinite(formats::MatrixView<float> values, std::uint64_t block_rows,
                       std::uint64_t block_cols);
-/// The same where the run is a part of its scale group, whose largest finite magnitude is `amax`.
+/// Replaces accepted nonfinite values of a run that is a part of its scale group, whose largest
+/// finite magnitude is `amax`.
 void settle_nonfinite(formats::MatrixView<float> values, float amax);
 
 /// Rounds every value to BF16, to nearest even, in place.

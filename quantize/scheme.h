@@ -16,7 +16,7 @@ struct EncodedRows {
   std::size_t rows = 0;
   std::size_t cols = 0;         ///< columns of this run; even for 4-bit codes
   std::size_t stride = 0;       ///< codes from row to row; 0 means cols
-  std::uint64_t first_row = 0;  ///< of the flattened tensor
+  std::uint64_t first_row = 0;  ///< first row of the run in the flattened tensor
   std::uint64_t first_col = 0;  ///< a multiple of block_cols
   // Effective scales, the numbers that codes are multiplied by (empty for plain schemes):
   // row-major, from scale row `first_scale_row` of [matrices x scale_rows_per_matrix, scale_cols]
@@ -112,7 +112,7 @@ struct Scheme {
   /// Half the distance of the two largest codes: an error above it x scale means that the value was
   /// cut off at the largest code. 0 for plain schemes.
   float half_top_step = 0;
-  /// How it may choose its scales; empty: there is nothing to search.
+  /// Searches by which it may choose its scales; empty: it has none.
   std::span<const ScaleSearch> searches{};
   bool takes_scales = false;    ///< EncodeInput::given_scales
   bool takes_fp8_grid = false;  ///< kUe8m0 leaves nothing to search
@@ -121,7 +121,7 @@ struct Scheme {
 /// Null when the id has no arithmetic (kRaw).
 const Scheme* find_scheme(formats::SchemeId id);
 
-/// Whether there are scales to search for under these options, or to take by amax instead.
+/// True if these options leave scales to search for, or to take by amax instead.
 bool can_search(const Scheme& scheme, const EncodeOptions& options);
 
 /// The options as a scheme takes them: it searches by kMse where it does not have the search.
@@ -134,7 +134,7 @@ using Transcode = DecodeFaults (*)(const EncodedRows& in, std::span<std::byte> o
 /// The fused kernel for a pair, or null when there is none and values go through FP32 rows.
 Transcode find_transcode(formats::SchemeId from, formats::SchemeId to);
 
-/// Whether values of `from` can be encoded as `to`.
+/// True if values of `from` can be encoded as `to`.
 bool can_convert(formats::SchemeId from, formats::SchemeId to);
 
 }  // namespace ingot::quantize

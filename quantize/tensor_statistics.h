@@ -20,7 +20,7 @@ class TensorStatistics {
   void merge(const TensorStatistics& other);
 
   [[nodiscard]] std::uint64_t count() const { return count_; }
-  [[nodiscard]] std::uint64_t zeros() const { return zeros_; }  ///< of either sign
+  [[nodiscard]] std::uint64_t zeros() const { return zeros_; }  ///< zeros of either sign
   [[nodiscard]] std::uint64_t nans() const { return nans_; }
   [[nodiscard]] std::uint64_t infinities() const { return infinities_; }
   [[nodiscard]] std::uint64_t finite() const { return count_ - nans_ - infinities_; }

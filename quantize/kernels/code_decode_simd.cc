@@ -55,7 +55,8 @@ constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
 /// Values of kLanes codes over kFactor, and checks of them after a row.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-// As F16, whose bias is eight more; the processor reads its subnormal numbers, too.
+// Reads E4M3 codes as F16, whose bias is eight more; the processor reads its subnormal numbers,
+// too.
 struct E4m3Values {
   static constexpr hn::Rebind<std::int16_t, decltype(kFloats)> kHalves{};
   static constexpr float kFactor = 0x1p8F;

@@ -13,7 +13,7 @@ namespace ingot::quantize {
 struct ScaledGroups {
   formats::MatrixView<const float> values;
   std::uint64_t block_rows = 0, block_cols = 0;
-  std::span<const float> scales;  ///< not zero; row-major over the groups of the run
+  std::span<const float> scales;  ///< scales, not zero; row-major over the groups of the run
 };
 
 /// Codes of a run: each is value / scale (one FP32 division), rounded to the nearest code with ties

@@ -22,7 +22,7 @@ struct Int4Group {
   const float* values = nullptr;
   const float* weights = nullptr;  ///< null: all 1
   std::size_t n = 0;               ///< a multiple of kInt4Lanes, with zeros at the end
-  float amax = 0;                  ///< above zero, of the values as they are
+  float amax = 0;                  ///< largest magnitude of the values as they are, above zero
   float unit = 1;                  ///< a power of two, the factor of the values
   // Room for as many.
   std::int16_t* magnitudes = nullptr;

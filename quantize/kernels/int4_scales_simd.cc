@@ -1,4 +1,4 @@
-// Which scale of a group of INT4 codes leaves the least error.
+// Finds the scale of a group of INT4 codes that leaves the least error.
 //
 // Most candidates need no exact error. A sieve bounds the errors of all from below, a candidate per
 // lane: values that no candidate cuts off, nearly all, in 16-bit integers, y = |x| / s with twelve
@@ -166,7 +166,7 @@ struct Candidates {
   }
 
   std::array<float, kRoom> scales;
-  std::array<float, kRoom> bounds[2] = {};  ///< of the scales, and of their negatives
+  std::array<float, kRoom> bounds[2] = {};  ///< bounds of the scales, and of their negatives
 };
 
 #if HWY_TARGET != HWY_SCALAR

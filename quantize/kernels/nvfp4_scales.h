@@ -15,7 +15,7 @@ inline constexpr std::size_t kNvfp4Block = 16;
 struct Nvfp4Blocks {
   const float* values = nullptr;  ///< finite, n_blocks x kNvfp4Block
   std::size_t n_blocks = 0;
-  float global = 1;  ///< above zero
+  float global = 1;  ///< tensor-wide scale, or divisor if `divides`; above zero
   bool divides = false;
   /// Codes below this one are not used: 1, or more where the effective scale would be zero.
   std::uint8_t lowest_code = 1;

@@ -56,7 +56,7 @@ struct Lanes {
   HWY_INLINE Lanes() {
     for (Doubles& vector : vectors) vector = hn::Zero(kDoubles);
   }
-  /// As fold_lanes().
+  /// Folds the lanes as fold_lanes() does.
   [[nodiscard]] HWY_INLINE double folded() {
     for (std::size_t half = kVectors / 2; half > 0; half /= 2) {
       for (std::size_t k = 0; k < half; ++k) vectors[k] = hn::Add(vectors[k], vectors[k + half]);

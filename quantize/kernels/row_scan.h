@@ -14,7 +14,7 @@ namespace ingot::quantize {
 /// The largest magnitude of the finite values; 0 when there is none.
 float finite_amax(const float* values, std::size_t n);
 
-/// Whether any value is NaN or infinite.
+/// True if any value is NaN or infinite.
 bool has_nonfinite(const float* values, std::size_t n);
 
 /// The largest magnitude of the finite values of every group, row-major. The run starts at the
@@ -22,9 +22,9 @@ bool has_nonfinite(const float* values, std::size_t n);
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
                 std::uint64_t block_cols, std::span<float> out);
 
-/// The same of the values of E4M3 codes, except NaN. One product per piece of a row that lies in
-/// one group, since products grow with codes. False where such a product is not finite: then a
-/// smaller code might be the answer, and `largest` is not.
+/// Finds the largest magnitude of the values of E4M3 codes, except NaN, with one product per piece
+/// of a row that lies in one group, since products grow with codes. Returns false where such a
+/// product is not finite: then a smaller code might be the answer, and `largest` is not.
 bool e4m3_amax(const EncodedRows& in, float& largest);
 
 namespace scalar {
