@@ -8,7 +8,7 @@
 namespace ingot::inference {
 namespace {
 
-// In the order of Profile.
+// Names in the order of Profile.
 constexpr std::array<std::string_view, 3> kProfileNames = {"native", "bf16", "f32"};
 constexpr std::array kProfiles = {Profile::kNative, Profile::kBf16, Profile::kF32};
 

@@ -74,12 +74,12 @@ class KvCache {
   /// and in gather() positions of a stream count its vectors.
   void write(SequenceId sequence, std::size_t layer, std::size_t stream, std::size_t position,
              std::span<const float> values);
-  /// Decoded values of tokens [page * kPageTokens, + n) of a stream with a vector per token,
-  /// row-major: a pointer into the cache where
-  /// it holds FP32, else into `scratch` (n x width), which it fills.
+  /// Returns the decoded values of tokens [page * kPageTokens, + n) of a stream with a vector per
+  /// token, row-major: a pointer into the cache where it holds FP32, else into `scratch` (n x
+  /// width), which it fills.
   const float* page(SequenceId sequence, std::size_t layer, std::size_t stream, std::size_t page,
                     std::size_t n, std::span<float> scratch) const;
-  /// Decoded vectors at `positions`, row-major into `out`: the bits that page() gives.
+  /// Decodes the vectors at `positions` into `out`, row-major: the bits that page() gives.
   void gather(SequenceId sequence, std::size_t layer, std::size_t stream,
               std::span<const std::uint32_t> positions, std::span<float> out) const;
 
@@ -108,7 +108,7 @@ class KvCache {
   // A slab is the memory of kPageTokens tokens of one sequence: a page of every stream of every
   // layer.
   std::vector<std::vector<CacheStream>> layers_;
-  std::vector<std::vector<std::size_t>> offsets_;  // in a slab, per layer and stream
+  std::vector<std::vector<std::size_t>> offsets_;  // offsets in a slab, per layer and stream
   std::vector<std::size_t> state_offsets_;         // per layer, in values; one more: their end
   std::size_t slab_bytes_ = 0, max_slabs_ = 0;
   std::vector<HeldBytes> slabs_;  // taken so far, in use or free

@@ -109,9 +109,9 @@ struct TemplateRow {
   std::string_view name, text;
   bool has_calls = true;          // and the outputs of tools
   std::string_view no_tools;      // the text that refuses tools; empty: it declares them
-  bool takes_thinking = true;     // as a choice of the request
-  bool forgets_thoughts = false;  // of earlier answers
-  std::string_view prompt;        // where the template asks for it
+  bool takes_thinking = true;     // thinking is a choice of the request
+  bool forgets_thoughts = false;  // thoughts of earlier answers
+  std::string_view prompt;        // generation prompt, where the template asks for it
 };
 
 constexpr std::string_view kNoDeclarations =

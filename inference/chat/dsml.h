@@ -33,13 +33,13 @@ std::vector<Numbered> numbered(const formats::Json& messages);
 
 /// The request's tools become those of a system message; kInvalidArgument where it has its own.
 void declare_tools(const formats::Json& tools, Numbered& system);
-/// Two line ends and the tools of a message, each a line of JSON between head and foot; and
+/// Returns two line ends and the tools of a message, each a line of JSON between head and foot; and
 /// likewise the schema of `response_format`. Empty where it has neither. kInvalidArgument for a
 /// tool without "function".
 std::string declarations(const Numbered& at, std::string_view head, std::string_view foot);
 
-/// Two line ends and the block `<｜DSML｜NAME>` of an answer's calls. kInvalidArgument for
-/// arguments that are no JSON object.
+/// Returns two line ends and the block `<｜DSML｜NAME>` of an answer's calls. Throws
+/// kInvalidArgument for arguments that are no JSON object.
 std::string calls_text(const Numbered& at, const std::vector<ToolCall>& calls,
                        std::string_view block);
 

@@ -31,7 +31,7 @@ namespace ingot::inference {
 namespace {
 
 constexpr Collective kWhatComesNext = {.group = Group::kWorld, .name = "what comes next"};
-// So that a wish to stop is heard while nothing arrives.
+// A short sleep, so that a wish to stop is heard while no request arrives.
 constexpr std::chrono::duration<double> kLongestSleep(0.1);
 
 double seconds(std::chrono::nanoseconds time) {
@@ -152,7 +152,7 @@ Coordinator::Decision Coordinator::meet(std::uint64_t outstanding, const StepCou
 
   std::vector<std::uint64_t> loads(n_groups_);
   for (std::uint32_t rank = 0; rank < reports.size(); ++rank)
-    loads[group_of(rank)] = reports[rank].outstanding;  // the same on all ranks of a group
+    loads[group_of(rank)] = reports[rank].outstanding;  // equal on all ranks of a group
   while (owners_.size() < reports[0].arrived) {
     const std::size_t request = owners_.size();
     const auto least = static_cast<std::size_t>(std::ranges::min_element(loads) - loads.begin());

@@ -83,7 +83,7 @@ class Coordinator {
   std::span<const double> arrivals_;
   std::size_t n_groups_;
   Clock::time_point start_ = Clock::now();
-  std::vector<std::size_t> owners_;  // of the requests that have arrived
+  std::vector<std::size_t> owners_;  // groups of the requests that have arrived
   bool is_idle_ = false;             // no rank had work at the last meeting
   // Figures of the current step, and of those before.
   std::size_t n_steps_ = 0;

@@ -347,7 +347,7 @@ class Batch {
       held.next.push_back(token);
       if (is_pass) ++result_.drafts.tokens;
       if (position + 1 == end) break;
-      const std::size_t k = sequence.cached - known;  // of the proposal in the next row
+      const std::size_t k = sequence.cached - known;  // number of the proposal in the next row
       ++result_.drafts.proposed[k];
       if (token != drafts[k]) break;
       ++result_.drafts.held[k];
@@ -419,7 +419,7 @@ class Batch {
   ModelCache cache_;
   std::optional<Drafter> drafter_;
   std::vector<GroupSequence> sequences_;
-  StepCounts counts_;  // of the step under way
+  StepCounts counts_;  // counts of the step under way
   std::uint64_t n_expert_tokens_ = 0;
   GenerateResult result_;
 };

@@ -66,7 +66,7 @@ struct GenerateTimes {
 struct DraftCounts {
   std::uint64_t passes = 0;  ///< passes of a sequence through a step after its prompt
   std::uint64_t tokens = 0;  ///< tokens that these passes gave
-  /// By position: of so many first, second, ... tokens proposed, so many held.
+  /// Counts by position: tokens that were proposed first, second, ..., and those of them that held.
   std::vector<std::uint64_t> proposed, held;
 };
 
@@ -85,7 +85,8 @@ struct GenerateResult {
   std::vector<Answer> answers;
   GenerateTimes times;
   StepTotals steps;
-  /// Over all tokens, rejected proposals too; argmax: over those that were taken as the likeliest.
+  /// Near ties over all tokens, rejected proposals too; argmax: over tokens that were taken as the
+  /// likeliest.
   NearTies near_ties;
   DraftCounts drafts;
 };

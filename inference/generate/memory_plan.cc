@@ -55,7 +55,7 @@ MixerMemory most_of_blocks(const ModelSpec& spec, std::size_t threads, std::uint
 std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64_t longest,
                           std::size_t threads) {
   constexpr std::size_t kQueryBlock = 32;
-  // The residual and its norm, and what blocks keep for others.
+  // States per row: the residual and its norm, and the inputs that blocks keep for others.
   std::size_t states = 4;
   for (const LayerSpec& layer : spec.layers) {
     const bool keeps = std::ranges::any_of(

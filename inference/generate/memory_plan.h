@@ -23,16 +23,16 @@ struct RunMemory : WeightNeed {
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
 };
 
-/// For a model, or the rank whose directory `source` is, that generates up to `final_lengths`
-/// tokens per sequence, at most `batch_tokens` in a step, of which its MTP layer proposes `drafts`
-/// for a sequence (0: it stays out).
+/// Estimates the memory of a model, or of the rank whose directory `source` is, that generates up
+/// to `final_lengths` tokens per sequence, at most `batch_tokens` in a step, of which its MTP layer
+/// proposes `drafts` for a sequence (0: it stays out).
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads,
                      std::size_t drafts = 0, std::size_t batch_tokens = kPrefillRows);
 
-/// For a LayerStream, its MTP layer included, that runs whole sequences of these lengths through
-/// one layer after the other: `resident` and `experts` are the largest layer's. Hidden states that
-/// its caller keeps are not counted, nor logits.
+/// Estimates the memory of a LayerStream, its MTP layer included, that runs whole sequences of
+/// these lengths through one layer after the other: `resident` and `experts` are the largest
+/// layer's. Hidden states that its caller keeps are not counted, nor logits.
 RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
                         std::span<const std::size_t> lengths, std::size_t threads);
 

@@ -48,8 +48,8 @@ class Scheduler {
   /// The next step. The caller reports the result of each share (advance, finish).
   Step next();
 
-  /// After a step: `cached` tokens of a sequence are in the caches, `known` are known, and so many
-  /// more are proposed.
+  /// Reports a sequence after a step: `cached` tokens are in the caches, `known` are known, and so
+  /// many more are proposed.
   void advance(std::size_t id, std::size_t cached, std::size_t known, std::size_t proposed = 0);
   /// The sequence has come to its end.
   void finish(std::size_t id);

@@ -189,7 +189,8 @@ struct E4m3Decoder : ScaledRow<kRound, std::uint8_t> {
   }
 };
 
-/// For matrices whose groups no other decoder can walk: never works, so that the twin does.
+/// Decoder for matrices whose groups no other decoder can walk: it never works, so that the twin
+/// does.
 struct NoDecoder : PlainDecoder<NoDecoder, 4> {
   HWY_INLINE bool begin(std::size_t /*group*/) { return false; }
   HWY_INLINE Lanes value(std::size_t /*k*/) const { return zero_lanes(); }

@@ -127,7 +127,8 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
   return out;
 }
 
-// Adds them to the streams, and leaves the step the mixer's share of the states.
+// Adds embeddings of n-grams to the streams, and leaves the mixer's share of the states to the
+// step.
 void DecoderLayer::add_ngrams(LayerStep& step, Matrix& hidden) const {
   const NgramState own = state_of(*step.context.spec.layers[layer_].ngrams);
   std::vector<std::span<float>> of_ngrams, of_mixer;

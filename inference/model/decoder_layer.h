@@ -25,8 +25,8 @@ class DecoderLayer {
   DecoderLayer(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
                std::size_t cache_layer, ExpertStore* experts);
 
-  /// hidden <- this layer of hidden. The cache has room for the rows. `keys` holds those of the
-  /// layer whose keys this one reads, and nothing else; null: they are in the cache.
+  /// hidden <- this layer of hidden. The cache has room for the rows. `keys` holds only the keys of
+  /// the layer whose keys this one reads; null: they are in the cache.
   void forward(const StepContext& context, Matrix& hidden, const StepRows& rows, KvCache& cache,
                Selection& selection, const Taps& taps, KvCache* keys = nullptr) const;
 
@@ -62,7 +62,7 @@ class MtpLayer {
   /// purpose; a layer with some tensors must be whole.
   static bool is_in(const WeightStore& weights, const ModelSpec& spec);
 
-  /// Kept as layer 0 of its cache.
+  /// Reads the MTP layer, whose tokens are in layer 0 of its cache.
   MtpLayer(const WeightStore& weights, const StepContext& context, ExpertStore* experts);
 
   /// `embedded` is the embedding of the next tokens, `normed` what the final norm returned. Returns

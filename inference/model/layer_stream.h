@@ -27,11 +27,11 @@ struct LayerStreamOptions {
   Profile profile = Profile::kNative;
   AttentionForm form = AttentionForm::kNaive;
   std::size_t threads = 1;
-  /// Bytes for weights: what a layer leaves beside the experts that it needs. 0: no limit.
+  /// Bytes for weights; the rest that a layer's other weights leave holds its experts. 0: no limit.
   std::uint64_t weight_limit = 0;
   /// Shown the input of every linear; may be null, must outlive the stream.
   InputObserver* observer = nullptr;
-  /// Where the source is a rank's directory: its place, and where it meets the others (else null).
+  /// Place of the rank whose directory the source is, and its meetings with the others (else null).
   RankView rank = {};
   Comm* comm = nullptr;
 };
@@ -86,7 +86,7 @@ class LayerStream {
   std::uint64_t weight_limit_;
   WeightStore weights_;
   Selection selection_;
-  std::map<std::size_t, KvCache> keys_;  // of layers before, for those that still read them
+  std::map<std::size_t, KvCache> keys_;  // keys of earlier layers that later ones still read
   bool has_mtp_ = false;
   std::optional<OutputHead> head_;  // while nothing else is read
 };

@@ -24,7 +24,7 @@ struct ModelOptions {
   Profile profile = Profile::kNative;
   AttentionForm form = AttentionForm::kAuto;
   std::size_t threads = 1;
-  /// Bytes for weights; what is left beside everything else holds experts. 0: all that is needed.
+  /// Bytes for weights; the rest that other weights leave holds experts. 0: all that is needed.
   std::uint64_t weight_limit = 0;
   /// Leave the layers for multi-token prediction out.
   bool without_mtp = false;
@@ -39,7 +39,7 @@ struct ModelOptions {
 class Model {
  public:
   /// Reads every weight but the experts (those too when they fit). `source` is the whole model, of
-  /// which a rank's share is read, or the directory of that rank alone (`rank_view`). `source` and
+  /// which a rank's share is read, or the directory of only that rank (`rank_view`). `source` and
   /// `comm` must outlive the model. kUnsupported for an architecture that has no forward pass,
   /// kMissingTensor and kShapeMismatch naming the tensor, kLimit when `weight_limit` is too small,
   /// saying what would be enough.
@@ -51,7 +51,7 @@ class Model {
   [[nodiscard]] Comm& comm() const { return context_.comm; }
   /// True if the model has an MTP layer, on this rank or on the last stage.
   [[nodiscard]] bool has_mtp() const { return has_mtp_; }
-  /// For `capacity` tokens over all sequences, counted in whole pages per sequence.
+  /// Makes a cache for `capacity` tokens over all sequences, counted in whole pages per sequence.
   [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
 
   /// embed, every layer, head: the logits [wanted rows, vocab] of this step. `rows` may be empty.
@@ -64,7 +64,7 @@ class Model {
   /// hidden <- layer l of hidden, a main layer of this rank's stage. `cache` has room for the rows.
   void layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, ModelCache& cache,
              const Taps& taps = {}) const;
-  /// The final norm. On the last stage alone.
+  /// Computes the final norm, only on the last stage.
   [[nodiscard]] Matrix final_norm(const Matrix& hidden) const;
   /// Logits of rows that final_norm returned.
   [[nodiscard]] Matrix head(const Matrix& normed) const;
@@ -76,7 +76,7 @@ class Model {
   [[nodiscard]] ExpertCounters expert_counters() const {
     return experts_ ? experts_->counters() : ExpertCounters{};
   }
-  /// False when experts are read on demand.
+  /// True if all experts are in memory; false if they are read on demand.
   [[nodiscard]] bool all_experts_resident() const { return !experts_ || experts_->all_resident(); }
   /// Bytes of weights read from the source so far.
   [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
@@ -94,7 +94,7 @@ class Model {
   std::unique_ptr<ExpertStore> experts_;  // null without any
   std::optional<TokenEmbedding> embedding_;
   std::optional<OutputHead> head_;
-  std::vector<DecoderLayer> layers_;  // of the stage
+  std::vector<DecoderLayer> layers_;  // layers of the stage
   std::optional<MtpLayer> mtp_;       // on the last stage
   bool has_mtp_ = false;
 };

@@ -31,7 +31,7 @@ class TokenEmbedding {
  private:
   Range vocab_;  // rows of this rank
   Linear weight_;
-  HiddenNorm norm_;  // of an embedded row; empty: none
+  HiddenNorm norm_;  // norm of an embedded row; empty: none
 };
 
 /// The final norm and the head, or the rows of it that a rank holds. Logits are gathered over the

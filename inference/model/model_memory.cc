@@ -15,7 +15,8 @@ bool is_resident(const formats::LogicalTensor& tensor) {
   return !formats::is_routed_expert(role) && role != formats::Role::kLookupTable;
 }
 
-// Copies of embedding and head in the MTP layer are not read, except where they alone are here.
+// Copies of embedding and head in the MTP layer are not read, except an embedding that is the only
+// one here.
 bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool with_mtp,
              bool has_embedding) {
   using formats::Role;
@@ -97,7 +98,7 @@ std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit) {
 void reserve_rows(const StepRows& rows, KvCache& cache) {
   for (std::size_t i = 0; i < rows.runs.size(); ++i) {
     const SequenceRun& run = rows.runs[i];
-    if (i > 0 && rows.runs[i - 1].sequence == run.sequence) continue;  // which it follows
+    if (i > 0 && rows.runs[i - 1].sequence == run.sequence) continue;  // this run follows it
     if (run.first_position > cache.length(run.sequence)) {
       throw Error(ErrorCode::kInvalidArgument,
                   "a row at position {} of a sequence of which {} tokens are cached",
@@ -111,7 +112,7 @@ void reserve_rows(const StepRows& rows, KvCache& cache) {
   try {
     for (const SequenceRun& run : rows.runs) cache.reserve(run.sequence, run.total());
   } catch (...) {
-    truncate_all();  // what was reserved for the sequences before holds nothing
+    truncate_all();  // frees the rows reserved for earlier sequences
     throw;
   }
 }

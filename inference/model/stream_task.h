@@ -21,7 +21,7 @@ struct StreamTask {
   Matrix states;  ///< hidden states of the rows, or normed ones
 };
 
-/// Tells it to the other ranks; nothing where there are none, or on one of them.
+/// Tells a task to the other ranks; returns at once without others, or on one of them.
 void tell_task(Comm& comm, StreamTask::Kind kind, std::size_t layer = 0,
                std::span<const Row> rows = {}, const Matrix* states = nullptr);
 /// The next task that the first rank tells.

@@ -45,7 +45,7 @@ struct Traffic {
   std::uint64_t n_meetings = 0;
   std::uint64_t n_messages = 0;  ///< messages with at least one byte
   std::uint64_t n_bytes = 0;
-  /// Between start() and finish(), which work has hidden, and within finish().
+  /// Time between start() and finish(), which work has hidden, and time within finish().
   std::chrono::nanoseconds hidden{0}, waited{0};
 };
 using TrafficByCollective = std::map<Collective, Traffic>;
@@ -83,7 +83,7 @@ class Comm {
   /// The two halves. `what` is for messages, and to notice ranks in different collectives.
   virtual void begin_exchange(const Collective& what, std::vector<Bytes> send) = 0;
   virtual std::vector<Bytes> end_exchange(const Collective& what) = 0;
-  /// For collectives that are no exchange.
+  /// Counts a meeting, and returns the traffic to add to; for collectives that are no exchange.
   Traffic& count(const Collective& what);
 
  private:
@@ -124,7 +124,7 @@ Lists broadcast(Comm& comm, const Collective& what, std::size_t from, const List
 void broadcast(Comm& comm, const Collective& what, std::size_t from, std::span<float> values);
 
 /// Rank `from` of the group gives `bytes` to the next one, where they are returned. All ranks of
-/// the group meet; the others give and get nothing.
+/// the group meet; the others give and get no bytes.
 Bytes hand_over(Comm& comm, const Collective& what, std::size_t from, Bytes bytes);
 
 /// The bytes of some values, and values of bytes that are `to` in size (else kInternal).

@@ -13,7 +13,7 @@
 namespace ingot::inference {
 namespace {
 
-// So often a rank looks before it sleeps between looks.
+// Looks of a rank before it sleeps between looks.
 constexpr int kBusyLooks = 100;
 constexpr std::chrono::microseconds kPause{50};
 

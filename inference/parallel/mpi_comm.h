@@ -40,7 +40,7 @@ class MpiComm final : public Comm {
  private:
   struct Member {
     GroupPlace place;
-    std::uint32_t number = 0;  // of the module
+    std::uint32_t number = 0;  // number in the module
     std::vector<Bytes> sent;   // until they have left; the own bytes are kept for end_exchange
   };
 

@@ -115,7 +115,7 @@ void AddedTokens::add(AddedToken token, const Component& component, const Vocabu
 
 void AddedTokens::make_finders(const Normalizer& normalizer) {
   std::vector<std::string> raw(tokens_.size()), normalized(tokens_.size());
-  TextWork work;  // of all together
+  TextWork work;  // work of all tokens together
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
     if (token.content.empty()) continue;

@@ -35,8 +35,8 @@ class TextFinder {
  private:
   [[nodiscard]] std::optional<Found> longest_at(std::string_view text, std::size_t begin) const;
 
-  std::vector<std::pair<std::string, std::size_t>> sorted_;  // with their indices
-  std::array<bool, 256> starts_{};                           // by first byte
+  std::vector<std::pair<std::string, std::size_t>> sorted_;  // texts with their indices
+  std::array<bool, 256> starts_{};                           // true for each first byte of a text
 };
 
 /// A token that is found in the text before the model sees it, whether special or not.
@@ -63,7 +63,7 @@ class AddedTokens {
   static AddedTokens parse(const formats::Json* value, const Vocabulary& vocabulary,
                            const Normalizer& normalizer);
 
-  /// Null when no added token has this id or text.
+  /// Returns the added token with this id or text, or null.
   [[nodiscard]] const AddedToken* by_id(std::int32_t id) const;
   [[nodiscard]] const AddedToken* by_content(std::string_view content) const;
   /// The highest id + 1.
@@ -81,7 +81,7 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::int32_t, std::size_t> by_id_;
   std::unordered_map<std::string, std::size_t> by_content_;
-  TextFinder raw_, normalized_;  // by index in tokens_
+  TextFinder raw_, normalized_;  // finders of tokens, by index in tokens_
   std::size_t size_ = 0;
 };
 

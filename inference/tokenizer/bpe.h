@@ -22,7 +22,7 @@ class Vocabulary {
   static Vocabulary parse(const Component& model);
 
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view text) const;
-  /// Null for ids that no token has.
+  /// Returns the text of a token; null for ids that no token has.
   [[nodiscard]] const std::string* text(std::int32_t id) const;
   /// The highest id + 1.
   [[nodiscard]] std::size_t size() const { return texts_.size(); }
@@ -92,8 +92,8 @@ class Bpe {
   std::unordered_map<std::uint64_t, Merge> merges_;
   std::uint32_t n_ranks_ = 0;
   std::optional<std::string> unknown_token_;
-  std::string prefix_;  // of characters that do not start the piece
-  std::string suffix_;  // of the character that ends it
+  std::string prefix_;  // prefix of characters that do not start the piece
+  std::string suffix_;  // suffix of the character that ends the piece
   bool fuse_unknown_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;

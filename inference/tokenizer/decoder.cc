@@ -113,7 +113,7 @@ class StripStage final : public DecodeStage {
     std::string text;
     for (; !chunk.empty(); chunk.remove_prefix(code_point_at(chunk, 0).n_bytes)) {
       if (stop_ > 0 && chunk.starts_with(character_)) {
-        // With more of them than may go, the first is here to stay.
+        // Only the last `stop_` may go, so an earlier one stays.
         if (n_held_ == stop_) {
           text += character_;
         } else {
@@ -134,8 +134,8 @@ class StripStage final : public DecodeStage {
  private:
   std::string character_;
   std::uint64_t start_, stop_;
-  std::uint64_t n_left_;      // that may still be taken from the start of this token
-  std::uint64_t n_held_ = 0;  // that will be taken if the token ends here
+  std::uint64_t n_left_;      // characters that may still go from the start of this token
+  std::uint64_t n_held_ = 0;  // characters that will go if the token ends here
 };
 
 /// Every token becomes the result of a function.
@@ -150,7 +150,7 @@ class MapStage final : public WholeTokenStage {
   Map map_;
 };
 
-/// The suffix that ends words becomes a space, in the last token nothing.
+/// Turns the suffix that ends words into a space, and drops it in the last token.
 class WordEndStage final : public WholeTokenStage {
  public:
   explicit WordEndStage(std::string suffix) : suffix_(std::move(suffix)) {}
@@ -168,7 +168,7 @@ class WordEndStage final : public WholeTokenStage {
   std::optional<std::string> held_;
 };
 
-/// Without a decoder: a space between any two tokens.
+/// Puts a space between any two tokens, where the file has no decoder.
 class JoinStage final : public DecodeStage {
  public:
   void push(std::string_view chunk, bool ends_token) override {

@@ -17,10 +17,10 @@ namespace ingot::inference {
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
-  /// Where results go; set before the first push, and outlives this.
+  /// Sets the stage that gets the results, before the first push; it must outlive this.
   void set_next(DecodeStage* next) { next_ = next; }
   virtual void push(std::string_view chunk, bool ends_token) = 0;
-  /// No more comes: sends on the text that is held back.
+  /// Ends the tokens: sends on the text that is held back.
   virtual void finish() {}
 
  protected:

@@ -23,13 +23,13 @@ namespace {
 
 // Real ones stay below 2 KiB.
 constexpr std::size_t kMaxPatternBytes = 32'768;
-constexpr unsigned kMaxDepth = 256;  // of groups and classes
+constexpr unsigned kMaxDepth = 256;  // depth of groups and classes
 
 // Backtracks that one search may take. The patterns of tokenizers take a few per character of a
 // run, so this stops backtracking that is quadratic or worse.
 constexpr std::size_t kMaxStepsPerByte = 64;
 constexpr std::size_t kMaxStepsAtLeast = 100'000;
-constexpr unsigned long kMaxCalls = 1'000'000;          // of groups by \g<name>
+constexpr unsigned long kMaxCalls = 1'000'000;          // calls of groups by \g<name>
 constexpr unsigned kMaxStackEntries = 8 * 1024 * 1024;  // one per character of a run; 40 bytes each
 
 template <auto kFree>

@@ -23,14 +23,15 @@ class TextWork {
   TextWork() : TextWork(Limits()) {}
   explicit TextWork(const Limits& limits) : limits_(limits) { resume(); }
 
-  /// So much text was given. kLimit beyond kMaxTextBytes.
+  /// Counts given text. Throws kLimit beyond kMaxTextBytes.
   void give(std::size_t n_bytes);
   /// Throws kLimit for an intermediate text of such a length.
   void require_size(std::size_t n_bytes) const;
   /// Work between pause() and resume() does not count.
   void pause();
   void resume();
-  /// Called after whatever may take long. Also asks the scopes of formats/base/stop_scope.h.
+  /// Checks the limits and the scopes of formats/base/stop_scope.h; call it after work that may
+  /// take long.
   void look();
   /// Counts one small thing, and looks after every 64 of them.
   void count() {

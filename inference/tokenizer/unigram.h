@@ -31,7 +31,7 @@ class Unigram {
   void append(std::string_view token, std::vector<std::int32_t>& ids) const;
 
   const Vocabulary* vocabulary_;
-  std::vector<double> scores_;  // by id
+  std::vector<double> scores_;  // scores, by id
   std::size_t longest_ = 0;     // bytes
   double unknown_score_ = 0;
   std::optional<std::int32_t> unknown_;

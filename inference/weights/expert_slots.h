@@ -42,7 +42,7 @@ class ExpertSlots {
   /// A visit of a layer: a new list of experts to come; those of the two latest lists are wanted.
   void begin_list(std::uint32_t layer);
   void want(std::size_t i);
-  /// It has come to its use.
+  /// Takes the expert off the lists: it has come to its use.
   void forget(std::size_t i) { slots_[i].wanted_in = 0; }
   [[nodiscard]] bool is_wanted(std::size_t i) const;
 
@@ -55,7 +55,8 @@ class ExpertSlots {
   /// it is being read.
   void begin_read(std::size_t i, Claim claim);
   void finish_read(std::size_t i, std::shared_ptr<const Expert> expert);
-  /// Its room is free again. With a failure it is kFailed until take_failure(), else kAbsent.
+  /// Frees the expert's room again. With a failure the expert is kFailed until take_failure(), else
+  /// kAbsent.
   void fail_read(std::size_t i, std::exception_ptr failure);
   std::exception_ptr take_failure(std::size_t i);
 
@@ -87,7 +88,7 @@ class ExpertSlots {
 
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> layers_;  // ascending
-  std::vector<std::uint64_t> visits_;  // by number in layers_
+  std::vector<std::uint64_t> visits_;  // visits, by number in layers_
   std::size_t visited_ = 0;            // the latest
   std::uint64_t budget_;
   std::uint64_t used_ = 0;

@@ -146,7 +146,7 @@ std::optional<std::size_t> next_ahead(Shared& shared) {
   return ahead.front();
 }
 
-// One rank adds it to its share of the sum.
+// Only one rank adds the bias to its share of the sum.
 Range rows_of_down_bias(const ExpertShape& shape) {
   return {.first = 0, .count = shape.inner.first == 0 ? shape.hidden : 0};
 }

@@ -64,7 +64,7 @@ class Linear {
   explicit Linear(std::shared_ptr<const State> state);
   std::shared_ptr<const State> state_;
   WeightMatrix weight_;        // rows of the state's
-  std::size_t first_row_ = 0;  // in the state's
+  std::size_t first_row_ = 0;  // first row in the state's weight
 };
 
 }  // namespace ingot::inference

@@ -90,7 +90,7 @@ std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoi
   return formats::with_single_experts(seen);
 }
 
-/// Behind Linear, filled by WeightStore.
+/// State behind a Linear, filled by WeightStore.
 struct Linear::State {
   std::shared_ptr<const HeldBytes> memory;  ///< memory of this part, and perhaps of others with it
   std::uint64_t n_bytes = 0;                ///< bytes of this part

@@ -134,7 +134,7 @@ class WeightStore {
   std::size_t threads_;
   InputObserver* observer_;
   formats::SourceActivations activations_;
-  /// By the name that the family has for it, without the prefix of a nested text model.
+  /// Tensors by the family's name for each, without the prefix of a nested text model.
   std::map<std::string, const formats::LogicalTensor*, std::less<>> by_name_;
   std::map<WeightPlace, std::string> by_place_;
   mutable std::atomic<std::uint64_t> bytes_read_ = 0;

@@ -77,7 +77,7 @@ void update_mapping(Invocation& call, std::string_view callee, Mapping& mapping)
       call.state.unsupported("'{}' of a {}", callee, type_name(other));
     }
     call.state.charge(other.mapping().entries.size() * 2 * sizeof(Value));
-    const auto more = other.mapping().entries;  // which may be those of the mapping itself
+    const auto more = other.mapping().entries;  // a copy: it may be the mapping itself
     for (const auto& [key, value] : more) {
       set_entry(call.state, mapping, key, value);
     }
@@ -157,7 +157,7 @@ std::string_view character_at(std::string_view text, std::size_t i) {
   return text.substr(0, code_point_at(text, 0).n_bytes);
 }
 
-// The character or element at a place; nothing beyond the ends.
+// Returns the character or element at a place; nullopt beyond the ends.
 std::optional<Value> element(RenderState& state, const Value& object, std::int64_t at) {
   const bool is_text = object.is(Kind::kText);
   if (!is_text && !has_places(object)) return std::nullopt;

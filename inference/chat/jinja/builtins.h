@@ -66,7 +66,7 @@ std::span<const Builtin> text_methods();
 std::span<const Builtin> list_methods();
 std::span<const Builtin> mapping_methods();
 
-/// Null when there is none of that name.
+/// Returns the row of that name; null when there is none.
 const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name);
 const Builtin* find_filter(std::string_view name);
 

@@ -315,7 +315,7 @@ std::string TokenCursor::expect_name(std::string_view what) {
 }
 
 void TokenCursor::fail_expected(std::string_view what) const {
-  // In the order of TokenKind; words and operators show themselves.
+  // Names in the order of TokenKind; words and operators show themselves.
   static constexpr std::array<std::string_view, 6> kKinds = {
       "text", "", "", "a string", "a number", "the end of the template"};
   const std::string_view kind = kKinds.at(static_cast<std::size_t>(current().kind));

@@ -58,7 +58,7 @@ class Faults {
   [[nodiscard]] std::uint32_t at() const { return static_cast<const Derived*>(this)->line(); }
 };
 
-/// One level deeper for as long as this lives. Throws kLimit with the line beyond `max`.
+/// Counts one level more for as long as this lives. Throws kLimit with the line beyond `max`.
 class Nesting {
  public:
   Nesting(std::size_t& depth, std::size_t max, std::uint32_t line) : depth_(depth) {
@@ -83,7 +83,7 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  /// Here or further out; null when nowhere.
+  /// Finds a variable in this scope or one around it; null without it.
   [[nodiscard]] const Value* find(std::string_view name) const {
     for (const Scope* scope = this; scope != nullptr; scope = scope->outer_) {
       const auto found = scope->variables_.find(name);
@@ -173,7 +173,7 @@ class RenderState : public Faults<RenderState> {
   }
   /// Sets a variable. REQUIRES: the name outlives the scope.
   void set(Scope& scope, std::string_view name, Value value) {
-    constexpr std::size_t kLinks = 4 * sizeof(void*);  // of a tree's node
+    constexpr std::size_t kLinks = 4 * sizeof(void*);  // links of a tree's node
     const auto [place, is_new] = scope.variables_.try_emplace(name);
     if (is_new) charge(sizeof(*place) + kLinks + kAllocation);
     place->second = std::move(value);
@@ -187,7 +187,7 @@ class RenderState : public Faults<RenderState> {
     charge(value.size() + kText);
     return Value::text(std::string(value));
   }
-  /// One after the other. Gathering a conversation this way is common: no byte is charged twice.
+  /// Joins two texts. Gathering a conversation this way is common: no byte is charged twice.
   Value joined(std::string_view left, std::string_view right) {
     charge(left.size() + right.size() + kText);
     std::string text;
@@ -223,7 +223,7 @@ class RenderState : public Faults<RenderState> {
     return made;
   }
 
-  /// One level deeper for as long as the result lives.
+  /// Counts one level more for as long as the result lives.
   [[nodiscard]] Nesting deeper() { return {depth_, limits_.max_depth, line_}; }
 
  private:

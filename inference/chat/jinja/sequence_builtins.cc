@@ -142,7 +142,7 @@ struct Order {
 Value sorted(RenderState& state, const std::vector<Value>& all, const Path& path,
              const Order& order) {
   std::vector<std::pair<Value, Value>> keyed;
-  state.reserve(keyed, 2 * all.size());  // as much again for sorting
+  state.reserve(keyed, 2 * all.size());  // twice: sorting needs as much again
   for (const Value& item : all) {
     Value key = comparable(state, path.follow(item), order.case_sensitive);
     // Jinja compares attributes as lists of one, whose equality comes first: elements that are

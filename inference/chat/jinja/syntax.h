@@ -79,7 +79,7 @@ struct Expression {
   std::function<Value(RenderState&, Scope&)> run;
   std::uint32_t line = 1;
 
-  /// Its value, for one step and one level.
+  /// Computes the expression's value; counts one step and one level.
   Value evaluate(RenderState& state, Scope& scope) const;
 };
 /// Points into a list that the template holds. Trees of operators may be deep (a + b + c + ...), so
@@ -115,18 +115,19 @@ struct Parsing {
   std::deque<Expression>& expressions;
   std::size_t depth = 0;
 
-  /// One level deeper for as long as the result lives.
+  /// Counts one level more for as long as the result lives.
   [[nodiscard]] Nesting deeper() { return {depth, kMaxSyntaxDepth, in.line()}; }
 };
 
 bool is_one_of(const Token& token, std::initializer_list<std::string_view> words);
 bool is_constant(const Token& token);
 
-/// One expression, with `a if b else c` at its top. Throws kCorrupt for a syntax error,
+/// Parses one expression, with `a if b else c` at its top. Throws kCorrupt for a syntax error,
 /// kUnsupported for a construct outside the subset, by its name, and kLimit for too deep nesting,
 /// each with the line.
 ExpressionPtr parse_expression(Parsing& parsing);
-/// One expression, or several as a tuple without brackets; `conditionals`: each may be one.
+/// Parses one expression, or several as a tuple without brackets; `conditionals`: each may be a
+/// conditional.
 ExpressionPtr parse_tuple(Parsing& parsing, bool conditionals);
 /// The filters `| name(...)` of a text, which is found under `input`, a name.
 ExpressionPtr parse_filters(Parsing& parsing, std::string_view input);

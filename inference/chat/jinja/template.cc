@@ -74,7 +74,7 @@ struct For {
       if (flow == Flow::kBreak) break;
       if (flow == Flow::kNext) runs_else = false;
     }
-    // The condition refers to this call, and a variable may keep the loop.
+    // Clear the condition: it captures this call's locals, and a variable may keep the loop longer.
     loop.condition = nullptr;
     loop.n_asked = loop.candidates.size();
     Scope inner(&scope);
@@ -96,7 +96,8 @@ class Parser {
  private:
   using Run = std::function<Flow(RenderState&, Scope&)>;
 
-  // Up to a block tag that starts with one of the words, which is then current, or to the end.
+  // Parses statements up to a block tag that starts with one of the words, which is then current,
+  // or to the end.
   Block statements(std::initializer_list<std::string_view> ends) {
     const Nesting nesting = parsing_.deeper();
     Block block;
@@ -128,7 +129,7 @@ class Parser {
     return statements(ends);
   }
 
-  // The body of a statement with a scope of its own; the word that ends it is taken.
+  // Parses the body of a statement with a scope of its own; takes the word that ends it.
   Block inner_body(std::string_view end) {
     ++n_scopes_;
     Block block = body({end});
@@ -152,7 +153,7 @@ class Parser {
     };
   }
 
-  // From the word of a statement up to the end of its last tag, which is not taken.
+  // Parses from the word of a statement up to the end of its last tag, which is not taken.
   Run tag() {
     if (in_.current().kind != TokenKind::kName) in_.fail_expected("a statement");
     if (in_.skip("set")) return set();

@@ -12,7 +12,8 @@ namespace ingot::inference::jinja {
 
 /// Limits of a render, since a template is an untrusted program. Throws kLimit beyond them.
 struct RenderLimits {
-  /// One per statement, operation and element visited, and per 64 bytes of text looked at.
+  /// Counts one for each statement, operation and element visited, and for each 64 bytes of text
+  /// looked at.
   std::uint64_t max_steps = 20'000'000;
   /// Counts everything that a render makes, whether it keeps it or not.
   std::uint64_t max_made_bytes = std::uint64_t{1} << 30U;

@@ -45,7 +45,7 @@ struct Namespace;
 struct Loop;
 struct Callable;
 
-/// In the order of Value's alternatives.
+/// Kinds of values, in the order of Value's alternatives.
 enum class Kind : std::uint8_t {
   kUndefined,
   kNone,

@@ -71,7 +71,7 @@ void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const Stati
   check_matrix(w);
   QuantizedTask task{.w = w, .x = &x, .fixed = fixed, .y = y};
   task.columns = scaled_columns(x, w);
-  // Terms of one sum belong to a sum over all columns.
+  // A bias is added once, to the sum over all columns.
   INGOT_CHECK((fixed.quant_bias == nullptr && fixed.deq_scale == nullptr) ||
               task.columns.size() <= 1);
   lay_out(task);

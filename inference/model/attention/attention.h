@@ -26,15 +26,16 @@ namespace ingot::inference {
 class Indexer {
  public:
   Indexer(const BlockWeights& weights, const StepContext& context, const LatentSpec& latent);
-  /// One that averages (IndexerSpec).
+  /// Makes an indexer that averages (IndexerSpec::averages).
   Indexer(const BlockWeights& weights, const StepContext& context, const IndexerSpec& spec);
 
-  /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
-  /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
-  /// normalized query latent, which is not read where queries are made of x. Scores are sums over
-  /// ascending heads; of equal scores the lower position is taken. Where tokens share a key
-  /// (IndexerSpec::pool) it is their keys pooled by softmax over (gate x_t + ape[t % pool]) per
-  /// value (transformers 5.23, glm5_next), or their mean (transformers 5.24, qwen4_exp).
+  /// Writes the rows' index keys to the cache and fills `selection`, one entry per row, which is
+  /// empty for rows that see no more than topk tokens. `x` is the attention's input,
+  /// `latent_queries` the normalized query latent, which is not read where queries are made of x.
+  /// Scores are sums over ascending heads; of equal scores the lower position is taken. Where
+  /// tokens share a key (IndexerSpec::pool) it is their keys pooled by softmax over (gate x_t +
+  /// ape[t % pool]) per value (transformers 5.23, glm5_next), or their mean (transformers 5.24,
+  /// qwen4_exp).
   void select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const;
 
  private:
@@ -133,8 +134,8 @@ struct ScorePart {
 
 /// out[i] = sum over from(i) <= t < visible(i) of softmax_t(scale * sum over parts (q_i . k_t)) *
 /// values[t]. `parts` holds one or two. Scores take O(T) memory whatever Q: queries go in blocks. A
-/// query's result depends on itself and the keys it sees alone: scores are dot(), the softmax runs
-/// over t ascending, and values are added in ascending t. Unless the profile is kF32, scores,
+/// query's result depends only on itself and the keys that it sees: scores are dot(), the softmax
+/// runs over t ascending, and values are added in ascending t. Unless the profile is kF32, scores,
 /// scaled scores, probabilities and results are rounded to BF16. `visible` is 1 to T and may be
 /// asked for any query.
 void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,

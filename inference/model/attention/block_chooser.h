@@ -22,7 +22,7 @@ class BlockChooser {
   BlockChooser(const BlockWeights& weights, const StepContext& context, const BlockIndexSpec& spec,
                const RopeSpec& rope);
 
-  /// Positions that a row reads, ascending; nothing where it reads all that it sees.
+  /// Positions that a row reads, ascending; empty where it reads all that it sees.
   using Chosen = std::vector<std::vector<std::uint32_t>>;
   /// Writes the rows' index keys to the cache. Returns an entry per row and index head,
   /// [rows x heads]. Of blocks of the same score the first is taken.

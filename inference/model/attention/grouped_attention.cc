@@ -316,7 +316,7 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
     gate_ = weights.linear(Role::kAttentionGate, spec_.heads * per_head, hidden,
                            rows_of(heads, per_head), all);
   }
-  // One rank adds it to its share of the sum.
+  // Only one rank adds the bias to its share of the sum.
   if (context.rank.tp_rank() == 0 && weights.expects(FineRole::kOBias))
     o_bias_ = weights.vector(FineRole::kOBias, {hidden});
   if (spec_.sinks) sinks_ = weights.vector_part(Role::kAttentionSinks, spec_.heads, heads);

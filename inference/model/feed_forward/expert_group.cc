@@ -54,7 +54,7 @@ class ExpertExchange {
   Sums finish();
 
  private:
-  // Where a token waits for its expert, or an output for its token: rank of the group (of the
+  // Place where a token waits for its expert, or an output for its token: rank of the group (of the
   // first slice), and place among the uses in its letter.
   struct Place {
     std::size_t rank = 0, use = 0;
@@ -77,10 +77,10 @@ class ExpertExchange {
   std::size_t layer_;
   const ExpertPlaces& places_;
   const Matrix& x_;
-  Range rows_;  // of x, those that this rank sends
+  Range rows_;  // rows of x that this rank sends
   Collective tokens_, outputs_;
   std::vector<Use> uses_;
-  std::vector<Place> went_to_;  // by use
+  std::vector<Place> went_to_;  // places, by number of the use
   std::vector<Arrived> arrived_;
   std::vector<std::pair<std::uint32_t, std::vector<Place>>> by_expert_;  // ascending
 };
@@ -116,7 +116,7 @@ ExpertExchange::ExpertExchange(const StepContext& context, std::size_t layer,
   context.comm.start(tokens_, std::move(send));
 }
 
-// The number of uses, the uses, then the hidden rows of the tokens; nothing for no uses.
+// Packs the number of uses, the uses, then the hidden rows of the tokens; empty without uses.
 Bytes ExpertExchange::letter(std::span<const LetterUse> uses,
                              std::span<const std::size_t> tokens) const {
   if (uses.empty()) return {};

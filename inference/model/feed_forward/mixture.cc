@@ -63,7 +63,7 @@ void Mlp::load_biases(const BlockWeights& weights, const StepContext& context, c
       has(roles.gate_bias) ? add(weights.vector_part(*roles.gate_bias, width, mine)) : 0;
   const std::size_t n_up =
       has(roles.up_bias) ? add(weights.vector_part(*roles.up_bias, width, mine)) : 0;
-  // One rank adds it to its share of the sum.
+  // Only one rank adds the bias to its share of the sum.
   if (context.rank.tp_rank() == 0 && has(roles.down_bias))
     add(weights.vector(*roles.down_bias, {context.spec.hidden}));
   own_biases = std::make_shared<const std::vector<float>>(std::move(all));
@@ -267,7 +267,7 @@ Matrix Mixture::shared_output(const StepContext& context, const Matrix& x,
   return out;
 }
 
-// They stand behind the others, so that the order of the sum is that of ids.
+// Identity experts are behind the others, so that the sum is in the order of ids.
 void Mixture::add_identity_experts(const Matrix& x, const Routing& routing, Matrix& sums) const {
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
     if (routing.experts[i] < spec_.router.experts) continue;

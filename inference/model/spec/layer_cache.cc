@@ -35,7 +35,7 @@ std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& ra
     const NgramState state = state_of(*ngrams);
     auto own = std::ranges::find(streams, true, &CacheStream::is_state);
     if (own == streams.end()) own = streams.insert(own, state_stream(0));
-    own->width += state.inputs + state.tokens;  // behind those of the mixer
+    own->width += state.inputs + state.tokens;  // states behind the mixer's
   }
   const std::size_t kernel = spec.layers[layer].short_convolution;
   if (kernel == 0) return streams;

@@ -45,7 +45,7 @@ struct NgramSpec {
   bool operator==(const NgramSpec&) const = default;
 };
 
-/// Shares of a mixer's state, in F32 values and in the order in which they stand.
+/// Shares of a mixer's state, in F32 values and in their order.
 struct CompressedState {
   std::size_t keys = 0;     ///< keys of the last window - 1 tokens, at least one
   std::size_t windows = 0;  ///< unfinished ones of the compressor

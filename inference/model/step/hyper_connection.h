@@ -27,9 +27,9 @@
 
 namespace ingot::inference {
 
-/// The weights of one: fn [(2 + n) n, n x hidden] row-major, base [(2 + n) n], scale [3], or 2 n in
-/// place of (2 + n) n and scale [2] where streams are not mixed. Of the
-/// head, which has the part `pre` alone: fn [n, n x hidden], base [n], scale [1].
+/// The weights of one hyper-connection: fn [(2 + n) n, n x hidden] row-major, base [(2 + n) n],
+/// scale [3], or 2 n in place of (2 + n) n and scale [2] where streams are not mixed. For the head,
+/// which has only the part `pre`: fn [n, n x hidden], base [n], scale [1].
 struct HyperWeights {
   std::vector<float> fn, base, scale;
 };

@@ -46,8 +46,8 @@ class ShortConvolution {
 
  private:
   std::size_t kernel_ = 0;  // 0: nothing is convolved
-  std::size_t first_ = 0;   // in LayerStep::recent
-  Range columns_;           // of what is convolved
+  std::size_t first_ = 0;   // first value in LayerStep::recent
+  Range columns_;           // columns that are convolved
   bool is_shared_out_ = false;
   std::vector<float> weights_;  // [columns, K]
 };

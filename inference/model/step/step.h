@@ -19,9 +19,8 @@
 
 namespace ingot::inference {
 
-/// How many choices were near a tie: the first of what was left out stood within kNearTie,
-/// relative, of the last that was chosen. There sums that are added in another order may choose
-/// otherwise.
+/// Counts of choices near a tie: the best value that was left out was within kNearTie, relative, of
+/// the last that was chosen. There sums that are added in another order may choose otherwise.
 inline constexpr float kNearTie = 1e-5F;
 struct NearTies {
   std::uint64_t router = 0;   ///< tokens, over all layers
@@ -38,7 +37,7 @@ bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> c
 /// layers after the main ones.
 struct Taps {
   /// The residual stream, one row per row of the step: 0 is the embedding, l + 1 the output of
-  /// layer l. MTP layers give their output alone.
+  /// layer l. MTP layers show only their output.
   std::function<void(std::size_t index, const Matrix& hidden)> hidden;
   /// Chosen experts [rows x k] of a MoE layer, ascending per row, and their weights; those without
   /// tensors are behind the others.
@@ -54,15 +53,15 @@ struct Taps {
   std::uint64_t* expert_tokens = nullptr;
 };
 
-/// One token of a step. Rows of one sequence stand together, in ascending position without gaps,
-/// and follow on what the cache holds of it.
+/// One token of a step. Rows of one sequence are next to each other, in ascending position without
+/// gaps, and follow on what the cache holds of it.
 struct Row {
   SequenceId sequence = 0;
   std::uint32_t position = 0;
   std::int32_t token = 0;
   bool logits = false;  ///< wanted for this row
-  /// It stands in an answer, not in a prompt: latent attention is absorbed. The form follows from
-  /// the token's place alone, so that a row's bits do not depend on what else is in its step.
+  /// The token is in an answer, not in a prompt: latent attention is absorbed. The form follows
+  /// only from the token's place, so that a row's bits do not depend on what else is in its step.
   bool is_answer = false;
 };
 
@@ -90,7 +89,7 @@ struct StepRows {
   std::vector<std::uint32_t> positions;  ///< per row
   std::vector<std::int32_t> tokens;      ///< per row
 
-  /// kInvalidArgument for a sequence that stands in two places, or whose positions have gaps.
+  /// kInvalidArgument for a sequence that is in two places, or whose positions have gaps.
   explicit StepRows(std::span<const Row> rows);
 };
 
@@ -114,7 +113,7 @@ struct LayerStep {
   const StepRows& rows;
   std::size_t layer = 0, cache_layer = 0;  ///< number in the checkpoint, and in the cache
   KvCache& cache;
-  /// Where its latents and rope keys are: in another layer's cache where it reads that one's.
+  /// Cache of the latents and rope keys that the layer reads: its own, or another layer's.
   KvCache& key_cache;
   std::size_t key_layer = 0;
   Selection& selection;
