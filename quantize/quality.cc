@@ -73,7 +73,7 @@ class Panel {
 
   const QualityRun& run_;
   std::size_t step_;   // columns
-  std::size_t steps_;  // of a group
+  std::size_t steps_;  // steps of a group
   std::vector<float> thresholds_;
   std::vector<std::uint8_t> inexact_;
 };
@@ -138,7 +138,7 @@ double QualitySums::sqnr_db() const {
 }
 
 double QualitySums::cosine() const {
-  // From (v - d)^2 = v^2 - 2vd + d^2. Exactly 0 where only zeros were decoded.
+  // The sum of d^2, from (v - d)^2 = v^2 - 2vd + d^2. Exactly 0 where only zeros were decoded.
   const double decoded2 = error2 - reference2 + 2 * product;
   if (reference2 == 0 && decoded2 <= 0) return 1;
   if (reference2 == 0 || decoded2 <= 0) return 0;

@@ -19,10 +19,11 @@ bool is_nonfinite(float value) {
   return (std::bit_cast<std::uint32_t>(value) & kInfinityBits) == kInfinityBits;
 }
 
-/// Decoded at once by the general path.
+/// Values that the general path decodes at once.
 constexpr std::size_t kValuesAtOnce = 2048;
 
-/// By decoding: pieces of rows that begin where a group begins, as the schemes ask.
+/// Finds the largest magnitude by decoding pieces of rows that begin where a group begins, as the
+/// schemes ask.
 float decoded_amax(const Scheme& scheme, const EncodedRows& in) {
   const std::size_t step =
       in.block_cols == 0 || in.block_cols >= kValuesAtOnce

@@ -66,7 +66,7 @@ struct EncodeOptions {
 struct EncodeInput {
   formats::MatrixView<const float> values;
   std::uint64_t block_rows = 0, block_cols = 0;
-  /// For schemes with Scheme::global: its result.
+  /// Tensor-wide scale: the result of Scheme::global, for schemes with one.
   float global = 0;
   bool global_divides = false;
   /// Schemes with Scheme::takes_scales: scales to use instead of computed ones, row-major over the
@@ -82,7 +82,7 @@ struct EncodeInput {
   EncodeOptions options;
 };
 
-/// Where a run's bytes go.
+/// Places that a run's bytes go to.
 struct EncodeOutput {
   std::byte* weight = nullptr;
   std::size_t weight_stride = 0;  ///< bytes from row to row
@@ -118,7 +118,7 @@ struct Scheme {
   bool takes_fp8_grid = false;  ///< kUe8m0 leaves nothing to search
 };
 
-/// Null when the id has no arithmetic (kRaw).
+/// Returns the scheme; null when the id has no arithmetic (kRaw).
 const Scheme* find_scheme(formats::SchemeId id);
 
 /// True if these options leave scales to search for, or to take by amax instead.

@@ -24,7 +24,7 @@ class TensorStatistics {
   [[nodiscard]] std::uint64_t nans() const { return nans_; }
   [[nodiscard]] std::uint64_t infinities() const { return infinities_; }
   [[nodiscard]] std::uint64_t finite() const { return count_ - nans_ - infinities_; }
-  /// Over the finite values; 0 when there are none. A zero is reported as +0.
+  /// Smallest and largest of the finite values; 0 when there are none. A zero is reported as +0.
   [[nodiscard]] float min() const { return lowest_; }
   [[nodiscard]] float max() const { return highest_; }
   [[nodiscard]] float amax() const;

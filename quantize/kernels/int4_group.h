@@ -29,7 +29,7 @@ struct Int4Group {
   float* large = nullptr;
 };
 
-inline constexpr std::size_t kInt4Steps = 41;  // from 7 to 7 + 40 / 8
+inline constexpr std::size_t kInt4Steps = 41;  // steps from 7 to 7 + 40 / 8
 inline constexpr float kInt4Step = 0.125F;
 inline constexpr float kSmallestInt4Scale = 0x1p-133F;
 inline constexpr float kLargestInt4Scale = 0x1.FEp127F;

@@ -5,7 +5,7 @@
 
 namespace ingot::quantize {
 
-/// Between which types words are cast. Each rounds to nearest even; NaN stays NaN, made quiet where
+/// Types between which words are cast. Each rounds to nearest even; NaN stays NaN, made quiet where
 /// bits are lost.
 enum class WordCast : std::uint8_t {
   kF32ToBf16,

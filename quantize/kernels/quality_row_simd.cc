@@ -29,7 +29,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr hn::CappedTag<double, kQualityStep> kDoubles;
-constexpr hn::Rebind<float, decltype(kDoubles)> kHalves;  // as many floats as there are doubles
+constexpr hn::Rebind<float, decltype(kDoubles)> kHalves;  // one float for each double
 constexpr hn::CappedTag<float, kQualityStep> kFloats;
 constexpr hn::RebindToUnsigned<decltype(kDoubles)> kLongs;
 using Doubles = hn::Vec<decltype(kDoubles)>;
@@ -137,7 +137,7 @@ void measure_row(const float* values, const float* decoded, std::size_t n, std::
     for (std::size_t c = 0; c < cols; ++k) {
       const std::size_t end = std::min(c + step, cols);
       const Ints limit = hn::BitCast(kInts, hn::Set(kFloats, thresholds[k]));
-      Ints largest = hn::Zero(kInts);  // of the step
+      Ints largest = hn::Zero(kInts);  // largest difference of the step
       for (; c < end; c += kQualityStep)
         unit.add(unit_values + c, unit_decoded + c, limit, largest, totals);
       if (!hn::AllTrue(kInts, hn::Eq(largest, hn::Zero(kInts)))) inexact[k] = 1;
