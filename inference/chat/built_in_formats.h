@@ -19,9 +19,9 @@ struct BuiltInFormat {
 
 std::span<const BuiltInFormat> built_in_formats();
 
-/// kUnsupported: the format `name` has no such thing.
+/// Throws kUnsupported: the format `name` has no such thing.
 [[noreturn]] void refuse_in_format(std::string_view name, const std::string& what);
-/// kInvalidArgument unless the further variables are null, or an object without any.
+/// Throws kInvalidArgument unless the further variables are null, or an object without any.
 void refuse_extra(std::string_view name, const formats::Json* extra);
 
 /// The encoder that DeepSeek-V3.2 comes with in place of a template. Tools are part of the system
@@ -39,7 +39,7 @@ std::string render_deepseek_v32(const ChatRequest& request);
 /// of the user's turn, in the order of their calls. Thinking mode, tools and options as above,
 /// where tools go to the first system message; while tools are declared nothing is dropped. One
 /// more option, `reasoning_effort` (low, the default, high, max), puts its words in front in
-/// thinking mode. kUnsupported for messages with `task` or `wo_eos`.
+/// thinking mode. Throws kUnsupported for messages with `task` or `wo_eos`.
 std::string render_deepseek_v4(const ChatRequest& request);
 
 }  // namespace ingot::inference

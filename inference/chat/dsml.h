@@ -31,11 +31,12 @@ std::vector<Numbered> numbered(const formats::Json& messages);
 /// Throws kInvalidArgument: `messages[INDEX]` and then the fault.
 [[noreturn]] void refuse(const Numbered& at, std::string_view message);
 
-/// The request's tools become those of a system message; kInvalidArgument where it has its own.
+/// The request's tools become those of a system message; throws kInvalidArgument where it has its
+/// own.
 void declare_tools(const formats::Json& tools, Numbered& system);
 /// Returns two line ends and the tools of a message, each a line of JSON between head and foot; and
-/// likewise the schema of `response_format`. Empty where it has neither. kInvalidArgument for a
-/// tool without "function".
+/// likewise the schema of `response_format`. Empty where it has neither. Throws kInvalidArgument
+/// for a tool without "function".
 std::string declarations(const Numbered& at, std::string_view head, std::string_view foot);
 
 /// Returns two line ends and the block `<｜DSML｜NAME>` of an answer's calls. Throws
@@ -48,7 +49,7 @@ struct EncoderFlags {
   bool drop_thinking = true, add_bos = true;
 };
 /// `drop_thinking` and `add_default_bos_token`; those called `others` are left to the caller.
-/// kInvalidArgument for a value that is no boolean, and for other variables.
+/// Throws kInvalidArgument for a value that is no boolean, and for other variables.
 EncoderFlags read_flags(std::string_view format, const formats::Json* extra,
                         std::string_view others = {});
 

@@ -22,16 +22,17 @@ struct Conversation {
 /// the file in errors. Throws kCorrupt for a text that is no JSON, and as check_messages does.
 Conversation parse_messages(std::string_view json, std::string_view where);
 
-/// kInvalidArgument, naming message and key, unless there is at least one message, each with a
-/// known role (system, developer, user, assistant, tool, latest_reminder) and every key above of
+/// Throws kInvalidArgument, naming message and key, unless there is at least one message, each with
+/// a known role (system, developer, user, assistant, tool, latest_reminder) and every key above of
 /// its type. A user's and a tool's message must have content.
 void check_messages(const formats::Json& messages, std::string_view where);
 
-/// kInvalidArgument unless null or an array of objects with a name, in themselves or in "function".
+/// Throws kInvalidArgument unless null or an array of objects with a name, in themselves or in
+/// "function".
 void check_tools(const formats::Json& tools, std::string_view where);
 
 /// The text of a message that check_messages accepts: its content, the texts of its parts in order,
-/// or empty. kUnsupported for parts of another type; `index` names the message in the error.
+/// or empty. Throws kUnsupported for parts of another type; `index` names the message in the error.
 std::string message_text(const formats::Json& message, std::size_t index);
 
 /// The value of a key that is there and not null; else null.

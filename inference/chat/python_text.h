@@ -67,12 +67,13 @@ std::string python_float(double value);
 struct PythonJsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  /// Null: all on one line. Else every element on its own line, indented by this per level.
+  /// Indentation per level, with every element on its own line; nullopt: all on one line.
   std::optional<std::string> indent;
-  /// Empty means the default: ", " or, with an indent, ",".
+  /// Text between elements; empty: the default, ", " or, with an indent, ",".
   std::string item_separator;
   std::string key_separator = ": ";
-  /// kLimit beyond it: an indentation multiplies the text.
+  /// Greatest size of the text, since an indentation multiplies it; python_json throws kLimit
+  /// beyond.
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
 };
 

@@ -13,9 +13,9 @@
 
 namespace ingot::inference {
 
-/// The numbers of a checkpoint's forward pass. kUnsupported naming the family and those that have
-/// one; kCorrupt naming a key of config.json that is missing, 0, or that contradicts another (more
-/// experts per token than experts, groups that do not divide them).
+/// The numbers of a checkpoint's forward pass. Throws kUnsupported naming the family and those that
+/// have one; kCorrupt naming a key of config.json that is missing, 0, or that contradicts another
+/// (more experts per token than experts, groups that do not divide them).
 ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& config);
 /// Returns the numbers of a source's forward pass. Throws as for a config. A rank's widths are as
 /// it stores them, but the vocabulary is that of the unsliced model: padding is no token.
@@ -37,9 +37,9 @@ struct RopeBands {
 RopeBands rope_bands(const formats::ModelConfig& config, bool may_be_long = true);
 
 /// Frequencies of the pairs of a rotated slice of `dim` values, with the scaling that the config
-/// has (whatever the length of the context), computed in FP32 as transformers does. kUnsupported
-/// naming the type for any scaling but default, linear, yarn, llama3, longrope and proportional,
-/// kCorrupt for numbers that make no table.
+/// has (whatever the length of the context), computed in FP32 as transformers does. Throws
+/// kUnsupported naming the type for any scaling but default, linear, yarn, llama3, longrope and
+/// proportional, kCorrupt for numbers that make no table.
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
                    const RopeBands& bands = {});
 

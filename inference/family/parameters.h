@@ -15,7 +15,8 @@
 
 namespace ingot::inference {
 
-/// The value of a key, as config_value() has it; kCorrupt where an outer one is not an object.
+/// The value of a key, as config_value() has it; throws kCorrupt where an outer one is not an
+/// object.
 const formats::Json& value_of(const formats::ModelConfig& config, std::string_view key);
 
 /// A word of a file, and its meaning.
@@ -47,7 +48,7 @@ class Parameters {
              const formats::ForwardPart& part, std::optional<std::uint32_t> layer = std::nullopt)
       : family_(family), config_(config), part_(part), layer_(layer) {}
 
-  /// kInvalidArgument naming the family's file.
+  /// Throws kInvalidArgument naming the family's file.
   [[noreturn]] void refuse(int line, const std::string& fact) const;
   [[nodiscard]] bool has(std::string_view name) { return find(name) != nullptr; }
   /// The key or expression of a parameter, for messages.
@@ -84,7 +85,7 @@ class Parameters {
     for (const ParameterRow<Spec>& row : rows)
       std::visit([&](auto member) { set(spec.*member, row.name, row.limits); }, row.member);
   }
-  /// A number within limits; kCorrupt for another one.
+  /// A number within limits; throws kCorrupt for another one.
   [[nodiscard]] std::size_t count(std::string_view name, std::size_t usual, Limits limits = {});
   /// The kind that the part is of.
   [[nodiscard]] std::string kind();

@@ -26,7 +26,7 @@ inline constexpr Limits kFew = {1, kMaxCount};
 inline constexpr Limits kNoneOrFew = {0, kMaxCount};
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& message);
-/// kCorrupt.
+/// Throws kCorrupt.
 [[noreturn]] void refuse(const std::string& message);
 
 /// The value, which must not be 0.

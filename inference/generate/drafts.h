@@ -33,7 +33,8 @@ struct FedRows {
 class Drafter {
  public:
   /// Proposes at most `k` tokens a sequence; beyond the first the layer is applied to its own
-  /// output. kUnsupported for a model without an MTP layer. Model and options must outlive this.
+  /// output. Throws kUnsupported for a model without an MTP layer. Model and options must outlive
+  /// this.
   Drafter(const Model& model, std::size_t k, const SamplingOptions& sampling);
 
   /// Takes the states of all rows of a step (`normed`, as Model::step() gives them), and returns

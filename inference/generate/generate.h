@@ -91,9 +91,9 @@ struct GenerateResult {
   DraftCounts drafts;
 };
 
-/// Tokens that a batch may cache in the end, which the cache must hold. kInvalidArgument for an
-/// empty prompt or an id out of range, kLimit for a prompt that is longer than the model's context;
-/// both name the prompt.
+/// Tokens that a batch may cache in the end, which the cache must hold. Throws kInvalidArgument for
+/// an empty prompt or an id out of range, kLimit for a prompt that is longer than the model's
+/// context; both name the prompt.
 std::vector<std::size_t> final_lengths(const ModelSpec& spec,
                                        std::span<const std::vector<std::int32_t>> prompts,
                                        std::size_t max_new_tokens);

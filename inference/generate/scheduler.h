@@ -29,7 +29,7 @@ struct SchedulerLimits {
 /// end of the prompt.
 class Scheduler {
  public:
-  /// kInvalidArgument for a step without rows.
+  /// Throws kInvalidArgument for a step without rows.
   explicit Scheduler(const SchedulerLimits& limits);
 
   /// A sequence of `prompt` known tokens that may have `most` in the end. Throws kLimit when the

@@ -42,8 +42,8 @@ struct LayerStreamOptions {
 /// one's stream is used like any other, and tells the others, which follow(), what to compute.
 class LayerStream {
  public:
-  /// `source` must outlive this. Reads no weights. All ranks come. kUnsupported for an architecture
-  /// that has no forward pass.
+  /// `source` must outlive this. Reads no weights. All ranks come. Throws kUnsupported for an
+  /// architecture that has no forward pass.
   LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options);
 
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }

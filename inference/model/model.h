@@ -40,9 +40,9 @@ class Model {
  public:
   /// Reads every weight but the experts (those too when they fit). `source` is the whole model, of
   /// which a rank's share is read, or the directory of only that rank (`rank_view`). `source` and
-  /// `comm` must outlive the model. kUnsupported for an architecture that has no forward pass,
-  /// kMissingTensor and kShapeMismatch naming the tensor, kLimit when `weight_limit` is too small,
-  /// saying what would be enough.
+  /// `comm` must outlive the model. Throws kUnsupported for an architecture that has no forward
+  /// pass, kMissingTensor and kShapeMismatch naming the tensor, kLimit when `weight_limit` is too
+  /// small, saying what would be enough.
   Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
         const ModelOptions& options);
 
@@ -55,8 +55,8 @@ class Model {
   [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
 
   /// embed, every layer, head: the logits [wanted rows, vocab] of this step. `rows` may be empty.
-  /// The cache holds the new tokens afterwards. kInvalidArgument for ids out of range and positions
-  /// that do not follow; kNonFinite naming layer and operation.
+  /// The cache holds the new tokens afterwards. Throws kInvalidArgument for ids out of range and
+  /// positions that do not follow; kNonFinite naming layer and operation.
   Matrix step(std::span<const Row> rows, ModelCache& cache, const Taps& taps = {},
               Matrix* normed_hidden = nullptr) const;
 

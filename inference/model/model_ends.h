@@ -44,7 +44,7 @@ class OutputHead {
 
   /// The norm of a row, or of what its streams are collapsed to: [rows, hidden].
   [[nodiscard]] Matrix final_norm(const StepContext& context, const Matrix& hidden) const;
-  /// Logits [rows, vocab] of rows that final_norm (or an MTP layer) returned. kNonFinite.
+  /// Logits [rows, vocab] of rows that final_norm (or an MTP layer) returned. Throws kNonFinite.
   [[nodiscard]] Matrix logits(const StepContext& context, const Matrix& normed) const;
 
  private:

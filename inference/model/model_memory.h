@@ -24,12 +24,12 @@ WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& expert
 WeightNeed need_of_layer(const WeightStore& weights, const ExpertShape& experts,
                          std::uint32_t layer);
 
-/// Bytes for experts under a limit for all weights; 0: no limit. kLimit, saying what would be
-/// enough, when the limit does not hold what is always resident and two experts.
+/// Bytes for experts under a limit for all weights; 0: no limit. Throws kLimit, saying what would
+/// be enough, when the limit does not hold what is always resident and two experts.
 std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit);
 
-/// Makes room in the cache for rows that follow on what it holds. kInvalidArgument, naming the
-/// positions, for rows that leave a gap; kLimit when the capacity does not suffice. Then no
+/// Makes room in the cache for rows that follow on what it holds. Throws kInvalidArgument, naming
+/// the positions, for rows that leave a gap; kLimit when the capacity does not suffice. Then no
 /// sequence is longer than where its rows begin.
 void reserve_rows(const StepRows& rows, KvCache& cache);
 

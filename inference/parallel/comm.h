@@ -69,7 +69,7 @@ class Comm {
   /// under way; those of other groups may overlap with it.
   void start(const Collective& what, std::vector<Bytes> send);
   /// Waits for the exchange that start() began with the same `what`, and returns the bytes of each
-  /// rank of the group. kInterrupted on every rank that waits when another rank has failed.
+  /// rank of the group. Throws kInterrupted on every rank that waits when another rank has failed.
   std::vector<Bytes> finish(const Collective& what);
 
   /// Sums over the ranks of a group, added in rank order: the same bits on all of them, in every

@@ -47,8 +47,8 @@ struct GroupPlace {
 };
 GroupPlace group_place(const shard::Topology& topology, std::uint32_t rank, Group group);
 
-/// The run of `count` equal things that this rank of the tensor group holds. kUnsupported naming
-/// `what` when the ranks do not divide them.
+/// The run of `count` equal things that this rank of the tensor group holds. Throws kUnsupported
+/// naming `what` when the ranks do not divide them.
 Range tensor_part(const RankView& rank, std::size_t count, std::string_view what);
 
 /// The rank's key heads. There may be fewer than ranks: then neighbours share one.

@@ -42,7 +42,7 @@ class Vocabulary {
   std::vector<const std::string*> texts_;  // keys of ids_, which stay where they are
 };
 
-/// The id in a field of the file; kLimit when it is too large, kCorrupt when it is no id.
+/// The id in a field of the file; throws kLimit when it is too large, kCorrupt when it is no id.
 std::int32_t token_id(const formats::Json& value, const Component& component,
                       std::string_view token);
 

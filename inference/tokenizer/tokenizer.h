@@ -25,8 +25,8 @@ class Tokenizer {
   static Tokenizer parse(std::string_view json, std::string_view where);
 
   /// DIRECTORY/tokenizer.json, else tiktoken.model with its tokenizer_config.json
-  /// (tiktoken_document). kNotFound without either; kUnsupported when there is a tokenizer in
-  /// another format instead (SentencePiece).
+  /// (tiktoken_document). Throws kNotFound without either; kUnsupported when there is a tokenizer
+  /// in another format instead (SentencePiece).
   static Tokenizer open(const std::filesystem::path& directory);
   /// True if the directory has one of the two files.
   static bool is_in(const std::filesystem::path& directory);

@@ -22,8 +22,8 @@ class Unigram {
   static Unigram parse(const Component& model, const Vocabulary& vocabulary);
 
   /// Appends the ids of `piece`, which is valid UTF-8. A run of unknown characters becomes its
-  /// bytes
-  /// (`byte_fallback`, where all are tokens) or one unknown token; kCorrupt where there is none.
+  /// bytes (`byte_fallback`, where all are tokens) or one unknown token; throws kCorrupt where
+  /// there is none.
   void encode(std::string_view piece, TextWork& work, std::vector<std::int32_t>& ids) const;
 
  private:

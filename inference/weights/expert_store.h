@@ -63,8 +63,8 @@ class ExpertStore {
   };
   static Need need(const WeightStore& store, const ExpertShape& shape);
 
-  /// `budget` bytes; kLimit, with a budget that would be enough, when it is less than two of the
-  /// largest. `store` must outlive this. `threads` read at a time.
+  /// Keeps up to `budget` bytes; throws kLimit, with a budget that would be enough, when it is less
+  /// than two of the largest. `store` must outlive this. `threads` read at a time.
   ExpertStore(const WeightStore& store, ExpertShape shape, std::uint64_t budget,
               std::size_t threads);
   ~ExpertStore();

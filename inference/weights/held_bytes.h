@@ -18,7 +18,7 @@ class HeldBytes {
   static constexpr std::size_t kAlignment = 64;
 
   HeldBytes() = default;
-  /// kLimit when the system has no more.
+  /// Throws kLimit when the system has no more.
   explicit HeldBytes(std::size_t n_bytes) : size_(n_bytes) {
     constexpr std::size_t kHugePage = std::size_t{2} << 20;
     if (n_bytes >= kHugePage) {

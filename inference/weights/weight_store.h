@@ -60,10 +60,10 @@ class WeightStore {
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
   [[nodiscard]] Profile profile() const { return profile_; }
   [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
-  /// The name of the tensor at a place; the first of the source where there are several. Where
-  /// there is none, the name that the family has for it, so that whoever reads it says what is
-  /// missing; kMissingTensor naming the role where it has none. A source without a grammar has the
-  /// usual names of experts.
+  /// Returns the name of the tensor at a place; the first of the source where there are several.
+  /// Where there is none, the name that the family has for it, so that an error of reading it says
+  /// what is missing; throws kMissingTensor naming the role where it has none. A source without a
+  /// grammar has the usual names of experts.
   [[nodiscard]] std::string name_of(const WeightPlace& place) const;
   [[nodiscard]] bool has(const WeightPlace& place) const;
   /// True if the tensor is there, or the family says that it must be: where tensors tell the kind
@@ -72,7 +72,7 @@ class WeightStore {
   /// True if a weight holds the rows of gate and up in turn: gate's first, up's first, gate's
   /// second and so on. Throws kMissingTensor.
   [[nodiscard]] bool has_rows_in_turn(std::string_view name) const;
-  /// The shape of a weight as the source holds it; kMissingTensor.
+  /// The shape of a weight as the source holds it; throws kMissingTensor.
   [[nodiscard]] const formats::Shape& shape_of(std::string_view name) const {
     return find(name).shape;
   }
@@ -142,7 +142,7 @@ class WeightStore {
 
 /// The source with single experts where it has stacks of which no matrix can be read at once, as
 /// those with inputs before outputs; nullopt where it is readable as it is. `source` must outlive
-/// it. kUnsupported for such stacks of a rank.
+/// it. Throws kUnsupported for such stacks of a rank.
 std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoint& source);
 
 }  // namespace ingot::inference

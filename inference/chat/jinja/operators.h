@@ -82,11 +82,11 @@ struct SliceBounds {
 /// Takes a string (in code points), list, tuple or range; a fault for anything else.
 Value get_slice(RenderState& state, const Value& object, const SliceBounds& bounds);
 
-/// The output of `{{ value }}`: Python's str(); empty for undefined. kUnsupported for iterators,
-/// views, ranges and functions, whose text is that of Python's internals.
+/// The output of `{{ value }}`: Python's str(); empty for undefined. Throws kUnsupported for
+/// iterators, views, ranges and functions, whose text is that of Python's internals.
 std::string to_text(RenderState& state, const Value& value);
 
-/// JSON as a value of a template. kLimit for an integer beyond 64 bits with sign.
+/// JSON as a value of a template. Throws kLimit for an integer beyond 64 bits with sign.
 Value value_from_json(RenderState& state, const formats::Json& json);
 
 /// The output of json.dumps: tuples are arrays, keys become strings. A fault for values that it

@@ -31,23 +31,23 @@ template <typename... Arguments>
 template <class Derived>
 class Faults {
  public:
-  /// kInvalidArgument: the template does something that Python would refuse.
+  /// Throws kInvalidArgument: the template does something that Python would refuse.
   template <typename... Arguments>
   [[noreturn]] void fault(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
     fail_at(ErrorCode::kInvalidArgument, at(), format, std::forward<Arguments>(arguments)...);
   }
-  /// kCorrupt: it is no template.
+  /// Throws kCorrupt: it is no template.
   template <typename... Arguments>
   [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
     fail_at(ErrorCode::kCorrupt, at(), format, std::forward<Arguments>(arguments)...);
   }
-  /// kUnsupported: legal, but outside the subset.
+  /// Throws kUnsupported: legal, but outside the subset.
   template <typename... Arguments>
   [[noreturn]] void unsupported(fmt::format_string<Arguments...> format,
                                 Arguments&&... arguments) const {
     fail_at(ErrorCode::kUnsupported, at(), format, std::forward<Arguments>(arguments)...);
   }
-  /// kLimit.
+  /// Throws kLimit.
   template <typename... Arguments>
   [[noreturn]] void beyond(fmt::format_string<Arguments...> format,
                            Arguments&&... arguments) const {
@@ -112,7 +112,7 @@ class RenderState : public Faults<RenderState> {
   [[nodiscard]] std::string_view now() const { return now_; }
   [[nodiscard]] const RenderLimits& limits() const { return limits_; }
 
-  /// Appends to `out`; kLimit beyond its limit.
+  /// Appends to `out`; throws kLimit beyond its limit.
   void write(std::string_view text) {
     scan(text.size());
     if (text.size() > limits_.max_output_bytes - out.size()) {

@@ -17,7 +17,7 @@ namespace ingot::inference {
 /// chosen logits, and a bias is added.
 class ExpertProjections {
  public:
-  /// kUnsupported on more than one rank of a tensor group.
+  /// Throws kUnsupported on more than one rank of a tensor group.
   ExpertProjections(const BlockWeights& weights, const StepContext& context,
                     const GroupedSpec& spec);
 

@@ -62,7 +62,8 @@ class ExpertGroup {
     Matrix routed, shared;
   };
 
-  /// `experts` must outlive this. kUnsupported for a mixture that these ranks do not compute.
+  /// `experts` must outlive this. Throws kUnsupported for a mixture that these ranks do not
+  /// compute.
   ExpertGroup(const RankView& rank, std::uint32_t layer, const MixtureSpec& spec,
               ExpertStore& experts);
 

@@ -36,7 +36,7 @@ constexpr std::array kGatedConvolutionRows = {
 class GatedConvolution final : public Mixer {
  public:
   using Spec = GatedConvolutionSpec;
-  /// kUnsupported on more than one rank of a tensor group.
+  /// Throws kUnsupported on more than one rank of a tensor group.
   GatedConvolution(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;

@@ -69,7 +69,7 @@ RecurrentState state_of(const LightningSpec& spec) {
 class LightningAttention final : public Mixer {
  public:
   using Spec = LightningSpec;
-  /// kUnsupported on more than one rank of a tensor group.
+  /// Throws kUnsupported on more than one rank of a tensor group.
   LightningAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;

@@ -57,7 +57,7 @@ RecurrentState state_of(const SelectiveScanSpec& spec) {
 class SelectiveScan final : public Mixer {
  public:
   using Spec = SelectiveScanSpec;
-  /// kUnsupported on more than one rank of a tensor group.
+  /// Throws kUnsupported on more than one rank of a tensor group.
   SelectiveScan(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;

@@ -62,7 +62,7 @@ RecurrentState state_of(const StateSpaceSpec& spec) {
 class StateSpace final : public Mixer {
  public:
   using Spec = StateSpaceSpec;
-  /// kUnsupported on more than one rank of a tensor group.
+  /// Throws kUnsupported on more than one rank of a tensor group.
   StateSpace(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;

@@ -22,8 +22,8 @@ struct RecurrentState {
   [[nodiscard]] std::size_t values() const { return heads + inputs; }
 };
 
-/// kUnsupported, naming the layer, on more than one rank of a tensor group: a recurrent mixer is
-/// computed whole.
+/// Throws kUnsupported, naming the layer, on more than one rank of a tensor group: a recurrent
+/// mixer is computed whole.
 void require_one_tensor_rank(const RankView& rank, std::uint32_t layer);
 
 /// A vector of `n` values, whatever dimensions of one value the source gives it.

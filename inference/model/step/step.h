@@ -89,7 +89,7 @@ struct StepRows {
   std::vector<std::uint32_t> positions;  ///< per row
   std::vector<std::int32_t> tokens;      ///< per row
 
-  /// kInvalidArgument for a sequence that is in two places, or whose positions have gaps.
+  /// Throws kInvalidArgument for a sequence that is in two places, or whose positions have gaps.
   explicit StepRows(std::span<const Row> rows);
 };
 
@@ -154,7 +154,8 @@ void add_bias(std::span<const float> bias, Matrix& y);
 void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
                   std::span<const std::uint32_t> positions, Matrix& queries);
 
-/// kUnsupported, naming both, for a layer of `stage` that reads the keys of a layer before it.
+/// Throws kUnsupported, naming both, for a layer of `stage` that reads the keys of a layer before
+/// it.
 void require_keys_in_stage(const ModelSpec& spec, const Range& stage);
 
 /// Returns on all ranks what `compute` gives on the ranks of a pipeline's last stage, [rows, cols].
