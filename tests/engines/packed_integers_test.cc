@@ -34,7 +34,7 @@ EditableCheckpoint golden_with(const std::string& name, const Json& said) {
   return edited;
 }
 
-EngineView view_of(const EditableCheckpoint& edited, Engine engine, std::uint64_t ranks = 1) {
+EngineView packed_view(const EditableCheckpoint& edited, Engine engine, std::uint64_t ranks = 1) {
   const TempDir dir;
   edited.write(dir.path());
   return engine_view(formats::Checkpoint::open(dir.path()), newest(engine),
@@ -43,7 +43,7 @@ EngineView view_of(const EditableCheckpoint& edited, Engine engine, std::uint64_
 
 /// Empty where it loads, with every layer as it is stored; else the reason.
 std::string refusal(const EditableCheckpoint& edited, Engine engine, std::uint64_t ranks = 1) {
-  EngineView view = view_of(edited, engine, ranks);
+  EngineView view = packed_view(edited, engine, ranks);
   deny_by_beliefs(view.modules, view.verdict);
   EXPECT_EQ(view.verdict.loads, view.verdict.reason.empty());
   EXPECT_TRUE(view.verdict.is_known);
@@ -161,7 +161,7 @@ TEST(PackedIntegers, AreCutBetweenGroups) {
 TEST(PackedIntegers, SayOfOtherEnginesWhatIsKnown) {
   for (const Engine engine : {Engine::kTrtllm, Engine::kVllmAscend, Engine::kTransformers}) {
     expect_error(kUnsupported, {std::string(newest(engine).name), "not known here"},
-                 [&] { view_of(golden("families/qwen3_moe_gptq"), engine); });
+                 [&] { packed_view(golden("families/qwen3_moe_gptq"), engine); });
   }
 }
 
