@@ -46,7 +46,7 @@ void for_each_chunk(std::span<const std::uint64_t> run_bytes, std::size_t thread
       } catch (...) {
         const std::lock_guard lock(mutex);
         has_failed = true;
-        // Those before it were begun before it, so the first of all failures comes here.
+        // Chunks begin in their order, so the earliest chunk that fails always comes here.
         if (number < failed_at) {
           failed_at = number;
           failure = std::current_exception();

@@ -24,7 +24,7 @@ inline constexpr std::string_view kLfsPointerFact =
 /// A file or folder next to the weights that is no part of the checkpoint.
 struct LeftOut {
   std::string path;         ///< relative; of a folder with a `/` at its end
-  std::string_view reason;  ///< as in `left out: REASON`
+  std::string_view reason;  ///< text behind `left out: `
 };
 inline constexpr std::string_view kUnlistedWeights = "weights that the checkpoint does not use";
 
@@ -32,7 +32,7 @@ inline constexpr std::string_view kUnlistedWeights = "weights that the checkpoin
 /// config of an adapter; empty for one that belongs to the checkpoint.
 std::string_view left_out_reason(std::string_view path);
 
-/// Whether a file tells what may be done with the model: LICENSE, NOTICE, COPYING, USE_POLICY and
+/// True if a file tells what may be done with the model: LICENSE, NOTICE, COPYING, USE_POLICY and
 /// the like, in any case and folder. Such a file goes with every copy of the weights.
 bool is_licence(std::string_view path);
 

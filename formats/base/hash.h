@@ -32,7 +32,7 @@ inline constexpr std::size_t kHashChunkBytes = std::size_t{4} << 20;
 /// XXH3-128 (seed 0) of one run of bytes.
 Hash128 hash_bytes(std::span<const std::byte> bytes);
 
-/// The same of bytes that are given piece by piece, such as those of one chunk.
+/// XXH3-128 (seed 0) of bytes that are given piece by piece, such as those of one chunk.
 class ChunkHasher {
  public:
   ChunkHasher();

@@ -22,7 +22,7 @@ constexpr std::uint32_t kDepthLimit = 100'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kMaxExpressionBytes = 65'536;
 
-/// Whether no byte is of a longer character.
+/// True if every byte is a whole character.
 bool is_ascii(std::string_view text) {
   unsigned char bits = 0;
   for (const char c : text) bits |= static_cast<unsigned char>(c);

@@ -19,7 +19,7 @@ struct CodePoint {
 
 struct Utf8Length {
   std::uint8_t mask, lead;  ///< first byte & mask == lead
-  std::uint32_t smallest;   ///< below it the sequence is longer than it needs to be
+  std::uint32_t smallest;   ///< smallest code point of this length; smaller ones are overlong
 };
 constexpr std::array kLengths = {Utf8Length{0x80, 0x00, 0}, Utf8Length{0xE0, 0xC0, 0x80},
                                  Utf8Length{0xF0, 0xE0, 0x800}, Utf8Length{0xF8, 0xF0, 0x10000}};
@@ -69,7 +69,7 @@ void append_escaped(std::string_view bytes, std::string& out) {
   for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<std::uint8_t>(c));
 }
 
-/// Which white space stays as it is.
+/// The white space that stays as it is.
 enum class Keeps : std::uint8_t { kNone, kLists, kLines };
 
 std::string escaped(std::string_view text, Keeps keeps) {
@@ -96,7 +96,7 @@ std::string escaped(std::string_view text, Keeps keeps) {
     } else if (point.value < 0x20) {
       append_escaped(bytes, out);
     } else if (is_control(point.value) || moves_text(point.value)) {
-      // As JSON spells it, whose writer leaves these as they are.
+      // Spelled as JSON spells them, since the JSON writer leaves these characters as they are.
       out += fmt::format("\\u{:04x}", point.value);
     } else {
       out += bytes;

@@ -5,7 +5,7 @@
 
 namespace ingot {
 
-/// Whether text is valid UTF-8, as every JSON string must be.
+/// True if a text is valid UTF-8, as every JSON string must be.
 bool is_utf8(std::string_view text);
 
 /// Text from a stranger as it may be shown on a terminal: control characters, bytes that are no
@@ -13,11 +13,11 @@ bool is_utf8(std::string_view text);
 /// `\u202e`. All else stays, so that escaping a second time has no effect.
 std::string printable(std::string_view text);
 
-/// As printable(), but a line break before two spaces stays: messages show lists so.
+/// Returns printable() of the text, but keeps line breaks before two spaces, as lists have them.
 std::string printable_lines(std::string_view text);
 
-/// As printable(), but every line break and tab stays: for a program's whole output. JSON stays the
-/// same JSON.
+/// Returns printable() of the text, but keeps every line break and tab: for a program's whole
+/// output. JSON stays the same JSON.
 std::string printable_page(std::string_view text);
 
 /// The text as a document may hold it, lines and tabs included: other control characters, those

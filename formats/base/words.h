@@ -17,7 +17,7 @@ constexpr char lower_case(char c) {
 std::string lower_case(std::string_view text);
 std::string upper_case(std::string_view text);
 
-/// Whether a byte of UTF-8 is none that begins a character.
+/// True if a byte of UTF-8 does not begin a character.
 constexpr bool continues_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
 }

@@ -59,20 +59,20 @@ struct SideFile {
 /// A model whose `stored` tensors the caller has found: joined rank slices, or a conversion that is
 /// planned and not written yet.
 struct AssembledModel {
-  std::filesystem::path directory;  ///< where side files and manifest are
+  std::filesystem::path directory;  ///< directory of side files and manifest
   /// Bare names of the files next to the weights; nullopt: list `directory`.
   std::optional<std::vector<std::string>> file_names;
-  ModelConfig config;                ///< of slices that are joined: of the unsliced checkpoint
-  std::string config_text;           ///< of which `config` was made
+  ModelConfig config;                ///< config; of joined slices: that of the unsliced checkpoint
+  std::string config_text;           ///< text that `config` was read from
   JsonValue description;             ///< null without one
   const Dialect* dialect = nullptr;  ///< null: as the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
-  /// Whole where slices are joined; `file` and `offset` are for reports only then.
+  /// Whole tensors where slices are joined; then `file` and `offset` are only for reports.
   std::vector<StoredTensor> stored;
-  std::vector<std::string> remarks;  ///< as Checkpoint::remarks
+  std::vector<std::string> remarks;  ///< remarks for people, as in Checkpoint::remarks
   std::unique_ptr<StoredBytes> bytes;
-  IndexFrame index_frame;                    ///< where slices are joined, of a rank's
-  std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
+  IndexFrame index_frame;                    ///< frame of the index; of joined slices: one rank's
+  std::shared_ptr<const RankSlices> slices;  ///< slicing, for a rank's directory
   /// The logical tensors of `stored`, if known; nullopt: they are recognised.
   std::optional<std::vector<LogicalTensor>> tensors = std::nullopt;
   /// False where slices were joined by their names: one of an unknown name may be cut.
@@ -91,8 +91,8 @@ class Checkpoint final : public TensorSource {
   /// holds .ingot-partial. A rank's directory is opened as such: tensors are compared with its
   /// slices (rank_slices.h), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
-  /// The same over stored tensors that were found elsewhere: recognises encodings and matches the
-  /// family's grammar and the slices of a rank, with the same faults.
+  /// Makes a checkpoint of stored tensors that were found elsewhere: recognises encodings and
+  /// matches the family's grammar and the slices of a rank, with the faults of open().
   static Checkpoint assemble(AssembledModel model, const OpenOptions& options = {});
 
   [[nodiscard]] const ModelConfig& config() const override { return state_->config; }
@@ -115,7 +115,7 @@ class Checkpoint final : public TensorSource {
   /// Files of the directory that were left out, for people: weights that the index does not name,
   /// weights in other formats, pictures.
   [[nodiscard]] const std::vector<std::string>& remarks() const { return state_->remarks; }
-  /// Whether a tensor that is not here, or a part of it, may be in a weights file that could not be
+  /// True if a tensor that is not here, or a part of it, may be in a weights file that could not be
   /// read; only `check` opens such a checkpoint. `name` is a weight's, with or without `.weight`.
   [[nodiscard]] bool may_have_lost(std::string_view name) const;
   /// False where config.json or the way of quantizing that it names could not be read. Then family,
@@ -178,7 +178,7 @@ class Checkpoint final : public TensorSource {
     bool is_complete = true;  // every file could be read
     bool lacks_promised_mtp = false;
 
-    // Whether every weight is understood once config.json says nothing of quantization.
+    // True if every weight is understood from the headers, without the config's quantization.
     [[nodiscard]] bool headers_tell(const StoredNames& names, const OpenOptions& options) const;
     // From stored tensors to logical ones: names, encodings, the family's grammar.
     void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);

@@ -28,7 +28,7 @@ struct WeightsFile {
 struct WeightsHeader {
   std::vector<std::byte> bytes;
   std::uint64_t file_bytes = 0;
-  std::optional<FileStamp> stamp = {};  ///< of a saved header none
+  std::optional<FileStamp> stamp = {};  ///< stamp of the file; nullopt for a saved header
 };
 WeightsHeader read_weights_header(const WeightsFile& file);
 

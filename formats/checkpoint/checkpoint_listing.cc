@@ -217,7 +217,7 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
                  .in_file(shards.front()));
 }
 
-/// Those that are called as loaders expect, where there are such; else all.
+/// Lists the files that have names which loaders expect, if there are any; else all.
 void take_any(const std::vector<std::string>& present, WeightsListing& listing) {
   const auto is_usual = [](const std::string& file) {
     return file == kSingleFile || name_kind(file) == kShardKind;
@@ -282,7 +282,7 @@ void collect_side_files(const fs::path& directory, const std::string& prefix, Si
         }
         continue;
       }
-      // Those at the top have been listed as weights.
+      // Weights files at the top have been listed before.
       if (name.ends_with(kIndexSuffix) || (prefix.empty() && name.ends_with(kWeightsSuffix)))
         continue;
       if (const std::string_view reason = left_out_reason(prefix + name); !reason.empty()) {

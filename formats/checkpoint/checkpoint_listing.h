@@ -38,7 +38,7 @@ std::optional<std::string> read_config(const std::filesystem::path& directory, b
 Json read_description(const std::filesystem::path& directory, const Dialect& dialect,
                       bool bare = true);
 
-/// Which files hold the weights.
+/// The files that hold the weights.
 struct WeightsListing {
   bool has_index = false;
   CheckpointIndex index;
@@ -51,9 +51,11 @@ struct WeightsListing {
 
 /// Options that decide which files belong to a checkpoint.
 struct ListingOptions {
-  bool accept_any = false;     ///< without an index: any *.safetensors, where none is called
-                               ///< as loaders expect
-  bool ignores_index = false;  ///< any, as if there were none
+  /// True where, without an index, any *.safetensors is taken if none has a name that loaders
+  /// expect.
+  bool accept_any = false;
+  /// True where any *.safetensors is taken, as if there were no index.
+  bool ignores_index = false;
 };
 
 /// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or

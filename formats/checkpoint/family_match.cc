@@ -75,7 +75,7 @@ class OtherPrefixes {
     for (const LogicalTensor& tensor : tensors) present_.insert(tensor.name);
   }
 
-  /// Whether the name is explained; it is kept for report().
+  /// True if the name is explained; then it is kept for report().
   bool explain(std::string_view name) {
     for (std::size_t at = 0; at != std::string_view::npos;) {
       const std::string_view rest = name.substr(at);

@@ -23,7 +23,7 @@ struct FamilyMatch {
   std::span<const StoredTensor> stored;
   std::span<const SourceFile> files;
   const std::vector<Pattern>* allow_unknown = nullptr;  ///< these need no explanation
-  bool are_slices = false;  ///< of a rank: match_slices checks their shapes
+  bool are_slices = false;  ///< true for a rank's slices, whose shapes match_slices checks
 };
 
 /// Gives every logical tensor its row, layer and expert, or marks it as unknown, which is judged by

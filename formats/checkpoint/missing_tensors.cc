@@ -69,7 +69,7 @@ Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Presen
 }  // namespace
 
 MissingTensors::MissingTensors(const Checkpoint& checkpoint) {
-  // Without any weights there is nothing to compare the promises with.
+  // Without any weights the promises cannot be compared.
   if (checkpoint.stored().empty()) return;
   const ModelConfig& config = checkpoint.config();
   const Present present = list_present(checkpoint);

@@ -122,7 +122,7 @@ class Matcher {
     return text;
   }
 
-  /// Whether the slice begins where that of this rank does.
+  /// True if the slice begins where this rank's slice does; else reports the difference.
   bool is_own_share(const LogicalTensor& tensor, const StoredTensor& stored,
                     const SliceRecord& slice, std::uint64_t length) {
     const std::uint64_t whole =

@@ -15,7 +15,7 @@ namespace ingot::formats {
 
 /// Slicing of a rank's stored tensors: `slicing` of the manifest, `slice` of the records.
 struct RankSlices {
-  SlicingRecord slicing;  ///< with `rank`
+  SlicingRecord slicing;  ///< record of the slicing, with `rank`
   std::unordered_map<std::string, SliceRecord> by_name;
   bool has_records = false;  ///< false when they could not be read, which has been reported
 

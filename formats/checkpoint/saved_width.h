@@ -12,12 +12,12 @@ namespace ingot::formats {
 /// in more bits; else nullopt.
 std::optional<SchemeId> narrower_dtype(const TensorSource& source);
 
-/// Whether a tensor is plain and has more bits than `to`, and releases of its family do not
-/// (TensorRule::synth_dtype: routers and their biases often have). False for scales of caches, and
-/// for tensors that no row has.
+/// True if a tensor is plain and has more bits than `to`, and in releases of its family it has not
+/// (TensorRule::synth_dtype: routers and their biases often have more bits). False for scales of
+/// caches, and for tensors that no row has.
 bool is_saved_wider(const LogicalTensor& tensor, SchemeId to);
 
-/// Whether no tensor is quantized, whatever its codes are seen as.
+/// True if no tensor is quantized, in whatever form its codes are viewed.
 bool has_plain_only(const TensorSource& source);
 
 }  // namespace ingot::formats

@@ -6,7 +6,7 @@
 
 namespace ingot::formats {
 
-/// Whether `path` names one weights file (`*.safetensors`), not a directory.
+/// True if `path` names one weights file (`*.safetensors`), not a directory.
 bool is_weights_file(const std::filesystem::path& path);
 
 /// One weights file as a checkpoint; no other file of its folder is read. Its family is the one in

@@ -64,8 +64,8 @@ class SpareBiases {
     }
   }
 
-  /// Whether it is the bias of a linear layer that a row of the family has. GPTQ's tools have
-  /// written one for every layer; loaders leave out those that a model has no place for.
+  /// True if the tensor is the bias of a linear layer that a row of the family has. GPTQ's tools
+  /// have written one for every layer; loaders leave out those that a model has no place for.
   [[nodiscard]] bool is_bias(const LogicalTensor& tensor) const {
     constexpr std::string_view kBias = ".bias";
     const std::string_view name = tensor.name;
@@ -73,7 +73,7 @@ class SpareBiases {
            weights_.contains(std::string(name.substr(0, name.size() - kBias.size())) + ".weight");
   }
 
-  /// Whether all its numbers are zeros, of either sign, or cannot be read here.
+  /// True if all numbers of the tensor are zeros, of either sign, or cannot be read here.
   [[nodiscard]] bool is_zero(const LogicalTensor& tensor) const {
     const std::uint32_t index = tensor.encoding.stored.weight();
     const StoredTensor& stored = checkpoint_.stored()[index];
@@ -111,7 +111,7 @@ class Misspellings {
     }
   }
 
-  /// Whether a row has the name in another place.
+  /// True if a row has the name in another place.
   [[nodiscard]] bool is_misplaced(const std::string& name) const { return grammar_.knows(name); }
 
   /// The name that is meant and that is not here; empty where there is none. A tensor that is
@@ -136,7 +136,7 @@ class Misspellings {
   }
 
  private:
-  /// That of a scale or another part that a quantized weight may have.
+  /// The meant name of a scale or another part that a quantized weight may have; else empty.
   [[nodiscard]] std::string meant_part(const std::string& name) const {
     const std::size_t dot = name.rfind('.');
     if (dot == std::string::npos || !quantized_.contains(name.substr(0, dot) + ".weight"))
@@ -244,7 +244,7 @@ std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
   return remarks;
 }
 
-/// Those that may be misspelt weights, a line each; the others are added to `taken`.
+/// Returns a line for each tensor that may be a misspelt weight; adds the others to `taken`.
 std::vector<std::string> doubtful_lines(const Checkpoint& checkpoint,
                                         std::span<const LogicalTensor* const> unknown,
                                         bool all_are_doubtful,

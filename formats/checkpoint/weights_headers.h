@@ -17,7 +17,7 @@
 #include "formats/storage/stored_bytes.h"
 #include "formats/storage/stored_names.h"
 
-// Which stored tensors the files of a directory hold, and whether names and index agree with them.
+// The stored tensors of a directory's files, and how far names and index agree with them.
 
 namespace ingot::formats {
 
@@ -35,7 +35,7 @@ std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::siz
 struct CopyChoice {
   const CheckpointIndex* index = nullptr;  ///< null without one
   const StoredBytes* bytes = nullptr;      ///< null where they cannot be read yet
-  bool merges_equal = false;               ///< of copies with the same bytes one is left out
+  bool merges_equal = false;               ///< true: copies with the same bytes become one
   /// Names of which the file that the index names has the right copy.
   const std::vector<Pattern>* by_index = nullptr;
 };
@@ -70,9 +70,9 @@ struct StrayCheck {
   std::string_view index_name;  ///< empty without an index
 };
 
-/// Decides about weights files that belong to no file list. One that holds a tensor of this model
-/// which is nowhere else tells of an index that is out of date: kMissingTensor. Any other (the
-/// weights once more, under other names, of an adapter, or nothing that can be read) is left out.
+/// Judges weights files that belong to no file list. A file with a tensor of this model that no
+/// other file has means that the index is out of date: kMissingTensor. Any other file (the weights
+/// once more, other names, an adapter, or one that cannot be read) is left out.
 void settle_strays(const StrayCheck& check, const std::vector<std::string>& files,
                    std::vector<LeftOut>& left_out, ErrorList& faults);
 

@@ -10,7 +10,7 @@ namespace ingot::formats {
 
 /// One thing that config.json says.
 struct SaidValue {
-  JsonValue value;   ///< as every spelling of it is read: one end-of-text id is no list, ...
+  JsonValue value;   ///< value in one form for all spellings: one end-of-text id is no list, ...
   std::string path;  ///< its place in the file: `rope_scaling.factor`
 };
 
@@ -45,7 +45,7 @@ class ConfigMeaning {
 /// A value of config.json in a message: "absent", or its text, shortened.
 std::string config_text(const Json& value);
 
-/// Whether a value says no more than an absent one: null, false, 0, -1, an empty list or object.
+/// True if a value says no more than an absent one: null, false, 0, -1, an empty list or object.
 bool says_nothing(const Json& value);
 
 /// The words of a quantization_config or description file about a quantized cache of keys and

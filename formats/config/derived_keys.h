@@ -20,24 +20,24 @@ std::uint64_t mtp_layer_count(const ConfigKeys& keys, std::uint64_t main_layers)
 /// The width of a head that the config does not say: 0 without heads.
 std::uint64_t usual_head_dim(std::uint64_t hidden_size, std::uint64_t n_heads);
 
-/// Whether each layer is a mixture of experts, in the first of the ways that the config has. Where
-/// it has none, all are; without experts only `mlp_layer_types` counts.
+/// Tells for each layer if it is a mixture of experts, by the first of these keys that the config
+/// has. Without such a key all layers are mixtures; without experts only `mlp_layer_types` counts.
 std::vector<bool> mixture_layers(const ConfigKeys& keys, LayerCounts layers, bool has_experts);
 
-/// The same in one way.
+/// The mixtures of experts by one key.
 struct SaidMixtures {
   const char* key;
-  bool is_meaning = false;  ///< whether no family has a meaning of its own for the key
+  bool is_meaning = false;  ///< true: no family has a meaning of its own for the key
   std::vector<bool> layers = {};
-  std::string refusal = {};  ///< of readers that take this way; then `layers` is empty
+  std::string refusal = {};  ///< refusal by readers of the key; then `layers` is empty
 };
-/// In every way that the config has.
+/// Returns the mixtures by every key that the config has.
 std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys);
 
-/// Whether the attention of each main layer is linear; empty where nothing says that some are.
+/// Tells for each main layer if its attention is linear; empty where no key says that some are.
 std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers);
 
-/// The same by a step or a period, whatever a list says.
+/// The layers with linear attention by a step or a period, whatever a list says.
 struct SaidLayers {
   const char* key;
   std::vector<bool> layers;
@@ -45,7 +45,7 @@ struct SaidLayers {
 /// nullopt where the config has none, or one that readers refuse.
 std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys);
 
-/// Whether a main layer has a lightning indexer of its own, or takes the choice of an earlier one.
+/// The source of a main layer's choice: a lightning indexer of its own, or an earlier layer's.
 struct OwnIndexer {
   /// The key that says so: `indexer_types`, else `index_topk_pattern`, else `index_topk_freq`.
   std::string_view key = {};

@@ -20,7 +20,7 @@ using M = ModelConfig;
 
 // kModel has those that loaders read (vLLM, SGLang, transformers, and the families here).
 struct Line {
-  std::string_view spellings;  ///< with blanks between them
+  std::string_view spellings;  ///< spellings with blanks between them
   KeyType type = kAny;
   KeySense sense = kElsewhere;
   KeyField field = {};

@@ -22,8 +22,8 @@ enum class KeyType : std::uint8_t {
   kWord,   ///< a string
   kReal,   ///< a number from 0 on
   kWidth,  ///< a whole number up to 2^32, or a list with one for each layer
-  kCount,  ///< the same up to 2^20: experts
-  kOne     ///< the same up to 2^20, and alike in all layers
+  kCount,  ///< number as kWidth, up to 2^20: experts
+  kOne     ///< number as kCount, equal in all layers
 };
 
 /// How ConfigMeaning takes a key.
@@ -64,7 +64,7 @@ struct LayerCounts {
   std::uint64_t main = 0, mtp = 0;  ///< MTP layers are behind the main ones
 };
 
-/// Whether `value` is a list with an entry for each main layer; it may go on over the MTP layers.
+/// True if `value` is a list with an entry for each main layer; it may go on over the MTP layers.
 bool is_per_layer(const Json& value, LayerCounts layers);
 
 /// A number, which may be written once per layer.
@@ -104,7 +104,7 @@ class ConfigKeys {
   [[nodiscard]] const Json* list(std::string_view key) const {
     return fields_.optional_array(spelling(key));
   }
-  /// As the keys count them; 0 where they do not, or where the number is wrong.
+  /// The layers by the keys; 0 where a key is missing, or its number is wrong.
   [[nodiscard]] LayerCounts layers() const { return layers_; }
   [[nodiscard]] const JsonFields& fields() const { return fields_; }
   [[noreturn]] void refuse(std::string_view key, std::string_view fact) const {

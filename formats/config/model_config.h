@@ -34,23 +34,23 @@ struct RopeConfig {
 /// (nested_config.h).
 struct TextNesting {
   std::string key;         ///< `text_config` or its like; empty where the config is not nested
-  std::string model_type;  ///< of the text model
-  /// Whether the model has towers for images or sound: with a nested config, or an object for them
-  /// next to the text model's keys.
+  std::string model_type;  ///< type of the text model
+  /// True where the model has towers for images or sound: with a nested config, or an object for
+  /// them next to the text model's keys.
   bool has_towers = false;
-  /// Whether `quantization_config` belongs among the text model's keys, where the class of the whole
-  /// model looks; other loaders than vLLM ask the whole config only.
+  /// True where `quantization_config` belongs among the text model's keys, where the class of the
+  /// whole model looks; other loaders than vLLM ask the whole config only.
   bool holds_quantization = false;
   /// The prefix of the text model's names: `language_model.`, or `model.language_model.` in place
   /// of `model.`. Found in the names of a checkpoint (text_names.h), as are the next two.
   std::string prefix;
-  /// Whether the prefix is in place of `model.`, and not before it.
+  /// True where the prefix is in place of `model.`, and not before it.
   bool replaces_model = false;
   /// First words of the names behind `model.`, where a checkpoint has these without any prefix: a
   /// model that was saved without the class around it.
   std::vector<std::string> bare_words;
-  /// Those of the text model, and those of the whole that it lacks, in the words of the releases;
-  /// null where the file has just these.
+  /// Keys of the text model, and keys of the whole model that it lacks, in the words of the
+  /// releases; null where the file has just these.
   JsonValue keys;
 };
 
@@ -58,7 +58,7 @@ struct TextNesting {
 /// fields that it requires. A number may be written as a list with an entry per layer: where these
 /// differ, it is the largest, and `by_layer` has them.
 struct ModelConfig {
-  std::string model_type;    ///< of the whole model
+  std::string model_type;    ///< type of the whole model
   std::string architecture;  ///< architectures[0], or empty
   std::string dtype;         ///< `dtype` or `torch_dtype`
 
@@ -71,9 +71,9 @@ struct ModelConfig {
   std::uint64_t num_attention_heads = 0;
   std::uint64_t num_key_value_heads = 0;  ///< defaults to num_attention_heads
   std::uint64_t head_dim = 0;             ///< GQA families only; meaningless under MLA
-  std::uint64_t n_routed_experts = 0;     ///< also num_experts, num_local_experts
+  std::uint64_t n_routed_experts = 0;     ///< number also called num_experts, num_local_experts
   std::uint64_t n_shared_experts = 0;
-  std::uint64_t shared_intermediate_size = 0;  ///< of all shared experts together
+  std::uint64_t shared_intermediate_size = 0;  ///< width of all shared experts together
   std::uint64_t num_experts_per_tok = 0;
   std::uint64_t q_lora_rank = 0;  ///< 0: plain q_proj
   std::uint64_t kv_lora_rank = 0;
@@ -83,7 +83,7 @@ struct ModelConfig {
   std::uint64_t index_n_heads = 0;
   std::uint64_t index_head_dim = 0;
   std::uint64_t index_topk = 0;
-  std::uint64_t linear_num_key_heads = 0;  ///< of linear attention, as are the next three
+  std::uint64_t linear_num_key_heads = 0;  ///< number of linear attention, as are the next three
   std::uint64_t linear_num_value_heads = 0;
   std::uint64_t linear_key_head_dim = 0;
   std::uint64_t linear_value_head_dim = 0;
@@ -122,16 +122,16 @@ ModelConfig parse_model_config(std::string_view text, std::string_view where);
 
 /// The head that a class puts on the text model.
 enum class ModelHead : std::uint8_t {
-  kTokens,   ///< of logits: `lm_head`
-  kClasses,  ///< of classes or rewards: `score`, `classifier`
+  kTokens,   ///< head of logits: `lm_head`
+  kClasses,  ///< head of classes or rewards: `score`, `classifier`
   kNone,     ///< a bare model, or one of embeddings
 };
-/// By the class that `architectures` names, as transformers and vLLM call classes; kTokens where it
-/// names none, or one that says nothing of it.
+/// Returns the head by the class that `architectures` names, as transformers and vLLM call classes;
+/// kTokens where it names none, or one that says nothing of it.
 ModelHead head_of(const ModelConfig& config);
 
-/// The same for layers of a type (`full_attention`) where `rope_parameters` has an object for each
-/// type; else as given.
+/// Returns the config with the rope of layers of a type (`full_attention`), where `rope_parameters`
+/// has an object for each type; else the config as given.
 ModelConfig config_of_layers(const ModelConfig& config, std::string_view type);
 
 }  // namespace ingot::formats

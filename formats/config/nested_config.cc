@@ -45,7 +45,7 @@ Json& section_at(std::string_view key, Json& document) {
 bool is_block(std::string_view key, const Json& value) {
   if (!value.is_object()) return false;
   if (key == kQuantization) return true;
-  // The same words may be about something else, as a codec's quantization.
+  // These keys may be about something else, such as the quantization of a codec.
   return std::ranges::find(kOtherBlocks, key) != kOtherBlocks.end() &&
          std::ranges::any_of(std::array{"quant_method", "bits", "w_bit", "quant_algo",
                                         "config_groups", "group_size"},

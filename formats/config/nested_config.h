@@ -28,13 +28,14 @@ const Json& text_keys(const ModelConfig& config);
 /// The object of `document` that holds the text model's own keys; `document` is that of `config`,
 /// or a copy with other values.
 Json& text_section(const ModelConfig& config, Json& document);
-/// The same of a whole config.json; `document` itself where its model is not nested.
+/// The object of a whole config.json that holds the text model's own keys; `document` itself where
+/// its model is not nested.
 Json& text_section(Json& document);
 
 /// `quantization_config`, at any place, else `compression_config`, as engines look for it; null
 /// without one.
 const Json& quantization_block(const ModelConfig& config);
-/// The same for a document without a typed view.
+/// The quantization block of a document without a typed view; null without one.
 const Json& quantization_block(const Json& document);
 
 /// The places of all objects that describe a quantization, whoever reads them: paths of keys with

@@ -15,7 +15,7 @@ struct NgramTable {
   /// Rows of each head, those of shorter n-grams first: primes from `ngram_vocab_size_base` on, of
   /// which no two tables of a model have the same.
   std::vector<std::uint64_t> sizes;
-  std::uint64_t rows = 0;  ///< of all heads, and those that fill up
+  std::uint64_t rows = 0;  ///< rows of all heads, with those that fill up
   /// One for a token and one for each before it, odd; a token times its multiplier is below 2^63.
   std::vector<std::uint64_t> multipliers;
 };

@@ -36,7 +36,7 @@ Json types_by_step(std::uint64_t n_layers, std::uint64_t every) {
 struct Translation {
   /// Released keys (dots lead into objects), and what the saved words make of them.
   std::vector<std::pair<std::string, Json>> values;
-  std::vector<const char*> words;  ///< that said it
+  std::vector<const char*> words;  ///< saved words with this meaning
   bool is_rule = false;            ///< holds whatever the released keys say
   bool are_apart = false;          ///< one value holds without the others
   bool stay = false;               ///< the words have a meaning of their own, too

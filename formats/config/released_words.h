@@ -10,9 +10,9 @@ namespace ingot::formats {
 /// A released key that a config has, and words that transformers saved with another meaning.
 struct SaidTwice {
   std::string key;    ///< dots lead into objects
-  JsonValue value;    ///< its own
-  std::string words;  ///< with commas between them
-  JsonValue meaning;  ///< of the words, as that key would say it
+  JsonValue value;    ///< value of that key
+  std::string words;  ///< words with commas between them
+  JsonValue meaning;  ///< meaning of the words, as that key would say it
 };
 
 /// Translates the words that transformers 5 saves into those of the family's releases, which

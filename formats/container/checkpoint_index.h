@@ -22,7 +22,7 @@ struct IndexFrame {
 
 /// model.safetensors.index.json, or the index of another writer. Tensors in the order of the file.
 struct CheckpointIndex {
-  std::string name;                                             ///< of its file
+  std::string name;                                             ///< name of the index file
   std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor name to bare file name
   IndexFrame frame = {};
 };

@@ -68,7 +68,7 @@ inline constexpr std::array kDTypes = {
     DTypeFacts{DType::kU64, "U64", 64},
 };
 
-/// Whether a table has a row for every enumerator up to `last`, each in its place.
+/// True if a table has a row for every enumerator up to `last`, each in its place.
 template <typename Rows, typename Row, typename Enum>
 constexpr bool rows_match_enum(const Rows& rows, Enum Row::*id, Enum last) {
   for (std::size_t i = 0; i < rows.size(); ++i) {

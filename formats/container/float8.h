@@ -72,7 +72,7 @@ constexpr float float_from_e8m0(std::uint8_t code) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(code) << 23);
 }
 
-/// Whether an F32 scale has an E8M0 code, that is, whether it is 2^-127 ... 2^127.
+/// True if an F32 scale has an E8M0 code, that is, if it is one of 2^-127 ... 2^127.
 constexpr bool is_e8m0_value(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (bits == 0x00400000U) return true;

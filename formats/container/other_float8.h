@@ -15,8 +15,8 @@ struct Float8Kind {
   DType dtype{};
   std::uint32_t mantissa_bits = 0;
   std::uint32_t bias = 0;
-  /// As in IEEE: the largest exponent holds infinities and NaNs. Else (FNUZ) the code 0x80 is the
-  /// one NaN, and there is neither -0 nor an infinity.
+  /// True where, as in IEEE, the largest exponent holds infinities and NaNs. Else (FNUZ) the code
+  /// 0x80 is the one NaN, and there is neither -0 nor an infinity.
   bool has_infinity = false;
 };
 

@@ -58,7 +58,7 @@ bool writes_before(DType dtype_a, std::string_view name_a, DType dtype_b, std::s
 /// `__metadata__` {"format":"pt"}, padded with spaces so that N is a multiple of 8. Throws kLimit
 /// beyond 100 MB.
 std::string safetensors_header_text(std::span<const TensorSpec> tensors);
-/// The same with another `__metadata__`.
+/// The text of a header with another `__metadata__`.
 std::string safetensors_header_text(std::span<const TensorSpec> tensors,
                                     std::span<const std::pair<std::string, std::string>> metadata);
 

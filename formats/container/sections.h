@@ -29,7 +29,7 @@ class Sections {
 
   [[nodiscard]] std::size_t count() const { return shares_.empty() ? 1 : shares_.size(); }
   [[nodiscard]] bool is_equal() const { return total_ == count(); }
-  /// Whether a side of `length` elements has sections of whole elements that `n` slices divide, in
+  /// True if a side of `length` elements has sections of whole elements that `n` slices divide, in
   /// multiples of `unit`. `n` and `unit` are at least 1.
   [[nodiscard]] bool divide(std::uint64_t length, std::uint64_t n = 1,
                             std::uint64_t unit = 1) const;

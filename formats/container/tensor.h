@@ -33,7 +33,7 @@ struct MatrixView {
   std::size_t cols = 0;
   std::size_t stride = 0;
   [[nodiscard]] T* row(std::size_t r) const { return data + r * stride; }
-  /// The same matrix, read-only.
+  /// This matrix, read-only.
   operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<T>) {
     return {data, rows, cols, stride};

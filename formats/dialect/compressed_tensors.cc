@@ -216,7 +216,7 @@ bool is_unnameable(const WrittenTensor& tensor) {
          (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
 }
 
-/// Whether all tensors that are quantized are INT8.
+/// True if all tensors that are quantized are INT8.
 bool is_int8(const WrittenModel& model) {
   return std::ranges::all_of(model.tensors, [](const WrittenTensor& tensor) {
     return !is_quantized(tensor.scheme) || tensor.scheme == SchemeId::kInt8Channel;

@@ -11,7 +11,7 @@
 #include "formats/dialect/config_groups.h"
 #include "formats/modules/module_list.h"
 
-// Which group a module falls to.
+// The group that a module falls to.
 
 namespace ingot::formats {
 
@@ -58,11 +58,11 @@ struct ConfigGroups::Entries::Found {
   /// A module that was asked for, and its answers.
   struct Row {
     std::string name;
-    std::size_t place = kNone;              ///< of find()
-    std::optional<std::size_t> whole = {};  ///< of find_whole(), once that was asked for
+    std::size_t place = kNone;              ///< answer of find()
+    std::optional<std::size_t> whole = {};  ///< answer of find_whole(), once that was called
   };
   std::mutex mutex;
-  std::deque<Row> rows;  ///< in the order of their first questions
+  std::deque<Row> rows;  ///< modules in the order in which they were first asked for
   std::unordered_map<std::string_view, std::size_t> numbers;
   std::size_t last = 0;  ///< number of the row that was asked for last
 

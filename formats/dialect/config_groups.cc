@@ -31,11 +31,11 @@ struct GroupForm {
   std::uint32_t num_bits = 8;
   std::string_view strategy;
   std::string_view at_run_time;       ///< strategy of activations with kDynamic
-  std::string_view beforehand = "";   ///< of those with kStatic
+  std::string_view beforehand = "";   ///< strategy of activations with kStatic
   std::uint32_t group_size = 0;       ///< 0: the strategy has none, or a checkpoint chooses
-  std::string_view scale_dtype = "";  ///< of those whose scales are neither F32 nor BF16
-  /// Where columns are chosen: of whole rows. Of INT8: of whole matrices, whose scale is seen once
-  /// for each row (Encoding::rows_of_scales).
+  std::string_view scale_dtype = "";  ///< dtype of scales that are neither F32 nor BF16
+  /// Strategy of whole rows, where columns are chosen; for INT8 that of whole matrices, whose scale
+  /// is viewed once for each row (Encoding::rows_of_scales).
   std::string_view row_strategy = "";
   /// Type and bits of activations, where they are other numbers than the weights' codes.
   std::string_view input_type = "";
@@ -198,7 +198,7 @@ std::vector<Json> known_activations(const QuantizationGroup& group) {
   return known;
 }
 
-// As a word, with or without its module: torch.uint8.
+// True if `said` is the dtype of the form's scales, with or without its module: torch.uint8.
 bool is_scale_dtype(const Json& said, const GroupForm& form) {
   constexpr std::string_view kModule = "torch.";
   if (!said.is_string()) return false;

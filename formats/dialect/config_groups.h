@@ -33,7 +33,7 @@ struct ConfigGroup {
   std::string name, format;
   const Json* json = nullptr;      ///< its object in the block
   bool has_weights = false;        ///< `weights` is an object
-  std::optional<SchemeId> scheme;  ///< that the arguments of its weights describe, if one of ours
+  std::optional<SchemeId> scheme;  ///< scheme that `weights` describes, if one of ours
   /// Block of the weights; {0, 0} where none is said, {1, 0} for whole rows where columns are
   /// chosen.
   std::array<std::uint64_t, 2> block = {0, 0};
@@ -54,17 +54,17 @@ class ConfigGroups {
   explicit ConfigGroups(const Json& block, std::vector<std::string>* faults = nullptr);
 
   [[nodiscard]] const std::vector<ConfigGroup>& groups() const { return groups_; }
-  /// Whether a name or an expression of `ignore` matches this very name, as engines ask.
+  /// True if a name or an expression of `ignore` matches this very name, as engines ask.
   [[nodiscard]] bool ignore_matches(std::string_view module) const {
     return ignored_.find(module) != kNone;
   }
-  /// Whether `ignore` takes a stored module in, by its name or by that of a module of engines of
+  /// True if `ignore` takes a stored module in, by its name or by that of a module of engines of
   /// which it is a part (`qkv_proj`, `experts`): configs that were written for an engine say those.
   [[nodiscard]] bool is_ignored(std::string_view module) const {
     return ignored_.find_whole(module) != kNone;
   }
   [[nodiscard]] bool has_targets() const { return !targets_.texts.empty(); }
-  /// Whether `ignore` has this very name, not an expression that matches it.
+  /// True if `ignore` has this very name, not an expression that matches it.
   [[nodiscard]] bool ignores_name(std::string_view module) const {
     return ignored_.places.contains(std::string(module));
   }
@@ -85,13 +85,13 @@ class ConfigGroups {
   }
   /// The group of a module; nullopt when it is plain, or in a group that no scheme of ours fits.
   [[nodiscard]] std::optional<QuantizationGroup> group_of(std::string_view module) const;
-  /// Whether the block says one scale a row where the scheme has groups of a chosen length.
+  /// True if the block says one scale a row where the scheme has groups of a chosen length.
   [[nodiscard]] bool has_row_scales(std::string_view module) const {
     const std::optional<QuantizationGroup> group = group_of(module);
     return group && scheme_facts(group->scheme).chooses_cols && group->block[1] == 0;
   }
-  /// Some target may be the name of a class that we do not know, so no module is surely without a
-  /// group.
+  /// True if some target may be the name of a class that we do not know, so no module is surely
+  /// without a group.
   [[nodiscard]] bool has_unknown_classes() const { return has_unknown_classes_; }
 
  private:
@@ -114,8 +114,8 @@ class ConfigGroups {
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
     /// The place of the first entry that matches this name, or kNone. Safe from many threads.
     [[nodiscard]] std::size_t find(std::string_view module) const;
-    /// The same, and where none matches, of one that matches a module of engines of which this is a
-    /// part.
+    /// The place of find(); where it has none, that of the first entry that matches a module of
+    /// engines of which this one is a part.
     [[nodiscard]] std::size_t find_whole(std::string_view module) const;
     [[nodiscard]] std::size_t match(const std::string& module) const;
   };

@@ -70,7 +70,7 @@ bool is_native_scheme(SchemeId scheme) {
   return std::ranges::find(kNativeStorage, scheme, &StorageRow::scheme) != kNativeStorage.end();
 }
 
-/// Whether weights are written under DeepSeek's native names: so the family has them, or the parts
+/// True if weights are written under DeepSeek's native names: the family has these, or the parts
 /// say so.
 bool has_native_names(const WrittenModel& model) {
   const Family* family = family_of(model.source);

@@ -16,7 +16,7 @@ namespace ingot::formats {
 inline constexpr const char* kModulesToNotConvert = "modules_to_not_convert";
 inline constexpr const char* kIgnoredLayers = "ignored_layers";
 
-/// Whether such a list, sorted, exempts a weight or a module: by its name or that of one above it,
+/// True if such a list, sorted, exempts a weight or a module: by its name or that of one above it,
 /// in either spelling.
 bool is_exempt(const ModelConfig& config, std::string_view name,
                std::span<const std::string> modules);
@@ -31,7 +31,7 @@ inline constexpr std::array<std::string_view, 8> kExpertKeys = {
 inline constexpr const char* kExpertMethod = "routed_experts_quant_method";
 inline constexpr const char* kStoreDtype = "store_dtype";
 inline constexpr const char* kMxfp4Word = "mxfp4";
-/// Whether a config says that of the routed experts, in either way.
+/// True if a config says that its routed experts are MXFP4, by either key.
 bool says_mxfp4_experts(const ModelConfig& config);
 
 }  // namespace ingot::formats

@@ -19,7 +19,7 @@ inline constexpr std::string_view kWeightSuffix = ".weight";
 
 /// How an engine treats the activations of a quantized weight.
 enum class Activations : std::uint8_t {
-  kWeightOnly,  ///< they stay as they are
+  kWeightOnly,  ///< activations that stay as they are
   kDynamic,     ///< quantized with scales found at run time
   kStatic,      ///< quantized with scales stored with the weight
 };
@@ -49,7 +49,7 @@ enum class ExpertForm : std::uint8_t {
 /// How a dialect stores one part.
 struct PartRow {
   Part part{};
-  std::string_view suffix;  ///< in place of the `.weight` of `X.weight`
+  std::string_view suffix;  ///< ending in place of the `.weight` of `X.weight`
   DType dtype{};            ///< the dtype that we write
   PartShape shape{};
   /// Written where the source has it: nothing that we encode needs it.
@@ -67,7 +67,7 @@ struct StorageRow {
   Activations activations{};
   /// Its name in the JSON: quant_method, `format`, quant_algo, or the type of a description.
   std::string_view config_name;
-  std::span<const PartRow> parts;  ///< in the order of Part, codes first
+  std::span<const PartRow> parts;  ///< parts in the order of Part, codes first
   bool global_divides = false;
   /// Why a user must choose the kind of activations, and the kinds; empty: no choice is needed.
   std::string_view activations_choice = {};
@@ -86,7 +86,7 @@ enum class Heads : std::uint8_t {
 struct WrittenTensor {
   std::string_view name;  ///< canonical, `X.weight`
   SchemeId scheme{};
-  Activations activations{};         ///< of quantized tensors
+  Activations activations{};         ///< treatment, for quantized tensors
   const TensorRule* rule = nullptr;  ///< the family's row; null outside the grammar
   std::optional<std::uint32_t> layer, expert;
   std::size_t rank = 0;                         ///< dimensions of the weight
@@ -100,10 +100,10 @@ struct WrittenTensor {
 
 /// The contents of an output, from which a dialect derives the JSON around it.
 struct WrittenModel {
-  const ModelConfig& source;  ///< of the source, whose blocks are kept where they still hold
-  const Json* description = nullptr;  ///< of the source, when it is in the same dialect
+  const ModelConfig& source;  ///< config of the source, whose blocks are kept where they still hold
+  const Json* description = nullptr;  ///< description of a source in the same dialect
   std::span<const WrittenTensor> tensors;
-  bool power_of_two_scales = false;  ///< of every kFp8Block tensor
+  bool power_of_two_scales = false;  ///< true where every kFp8Block tensor has such scales
 };
 
 /// Names of the parts and the JSON around them. A row in a table.
@@ -113,7 +113,7 @@ struct Dialect {
   /// Schemes that it can hold. The first of several rows for a scheme has the default activations.
   std::span<const StorageRow> storage;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
-  bool is_read_only = false;    ///< never written, and dialects() leaves it out
+  bool is_read_only = false;    ///< dialect that is never written, nor in dialects()
   Heads heads = Heads::kPlain;
   /// The file next to config.json that says which tensors are quantized, or empty.
   std::string_view description_file;
@@ -126,7 +126,7 @@ struct Dialect {
   std::string_view scale_format_key = {};
 };
 
-/// Those that are written.
+/// The dialects that are written.
 std::span<const Dialect* const> dialects();
 const Dialect* find_dialect(std::string_view name);
 /// The dialect that the config's quant_method names, else that of a description file among `files`
@@ -138,7 +138,7 @@ const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string
 const Dialect& default_dialect(SchemeId scheme,
                                std::optional<Activations> activations = std::nullopt);
 
-/// Whether an engine of this dialect loads the weight of such a row quantized.
+/// True if an engine of this dialect loads the weight of such a row quantized.
 bool can_be_quantized(const Dialect& dialect, const TensorRule& rule);
 /// True if an engine of this dialect builds the module of such a row quantized when the config does
 /// not mention it.

@@ -23,34 +23,34 @@ extern const Dialect kMxfp4Dialect;
 extern const Dialect kAwqDialect;
 extern const Dialect kGptqDialect;
 
-/// As dialect_of(); null for a config that no dialect here reads.
+/// Returns dialect_of(), but null for a config that no dialect here reads.
 const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files = {});
-/// Whether config.json has a block of quantization as MLX writes it, which names no method.
+/// True if config.json has a block of quantization as MLX writes it, which names no method.
 bool is_mlx_form(const ModelConfig& config);
 /// The refusal (kUnsupported) of a way of quantizing that no dialect reads, with the tool whose
 /// form it is.
 Error unread_form(const ModelConfig& config);
-/// The same of types in a dialect's description file; nullopt where all may be read.
+/// The refusal of types in a dialect's description file; nullopt where all may be read.
 std::optional<Error> unread_description(const Dialect& dialect, const Json& description);
 
-/// The same of parts by which the form of weights is known whatever the config says.
+/// The refusal of parts that show such a form of weights, whatever the config says; nullopt: none.
 std::optional<Error> unread_parts(std::span<const StoredTensor> stored);
-/// By stored tensor, whether it is one of a weight in such a form.
+/// Tells for each stored tensor if it is part of a weight in such a form.
 std::vector<bool> in_unread_forms(std::span<const StoredTensor> stored);
 
 /// Rows of dialect deepseek for families whose own dialect it is (Family::dialect): their parts are
 /// called as in DeepSeek's own code, and their routed experts may have another scheme than the
 /// rest.
 std::span<const StorageRow> native_storage();
-/// Whether this is that dialect, and such a family.
+/// True if the dialect is deepseek, and the family's own.
 bool is_native(const Dialect& dialect, const Family& family);
 /// All rows for weights of a family, in the order in which they are looked at.
 std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
                                                         const Family& family);
-/// As find_storage() without a family, of storage_rows().
+/// Finds the row among storage_rows(), as find_storage() does without a family.
 const StorageRow* find_storage(const Dialect& dialect, const Family& family, SchemeId scheme,
                                std::optional<Activations> activations = std::nullopt);
-/// Whether a checkpoint of a family may hold several quantized schemes.
+/// True if a checkpoint of a family may hold several quantized schemes.
 bool holds_mixtures(const Dialect& dialect, const Family& family);
 
 /// All parts but the last, the scale of static activations.
@@ -68,7 +68,7 @@ struct QuantizationGroup {
   Activations activations{};
   /// The block of schemes whose blocks a checkpoint chooses, else {0, 0}.
   std::array<std::uint64_t, 2> block = {0, 0};
-  bool has_zero_points = false, has_group_order = false;  ///< of INT4
+  bool has_zero_points = false, has_group_order = false;  ///< parts of INT4
   friend auto operator<=>(const QuantizationGroup&, const QuantizationGroup&) = default;
 };
 

@@ -27,7 +27,7 @@ struct InputMajorForm {
   bool has_order = false;       ///< the config says that g_idx is no run of groups (desc_act)
   /// Columns of a group as the config has it, 0 for a whole row; nullopt: it does not say.
   std::optional<std::uint64_t> group_size;
-  std::uint64_t bits = 4;  ///< of a code, as the config has it; 2, 3, 4 and 8 are read
+  std::uint64_t bits = 4;  ///< bits of a code, as the config has it; 2, 3, 4 and 8 are read
 
   /// Codes that fill whole words.
   [[nodiscard]] std::uint64_t codes_per_unit() const { return bits == 3 ? 32 : 32 / bits; }
@@ -36,7 +36,7 @@ struct InputMajorForm {
 
 /// A config's entry for some modules only: GPTQModel's `dynamic`, AutoRound's `extra_config`.
 struct InputMajorOverride {
-  std::string key;        ///< as the config has it
+  std::string key;        ///< key as the config has it
   bool is_plain = false;  ///< modules are not quantized (GPTQModel's `-:`)
   Pattern modules;
   std::optional<std::uint64_t> bits, group_size;

@@ -68,8 +68,8 @@ ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
 /// modules that are left out.
 struct Derived {
   std::vector<const StorageRow*> algos;
-  std::map<std::string, std::size_t>
-      layers;  ///< of several algorithms: the number of each module's
+  /// Number of each module's algorithm, where there are several.
+  std::map<std::string, std::size_t> layers;
   std::vector<std::string> excluded;
 
   [[nodiscard]] bool is_mixed() const { return algos.size() > 1; }

@@ -69,9 +69,9 @@ struct ModeloptStatement {
 
   bool exists;
   const Json& object;               ///< empty where it does not exist
-  const char* file;                 ///< that has it
+  const char* file;                 ///< file that has it
   const char* list;                 ///< the key of modules that are left out
-  std::vector<std::string> faults;  ///< of a list that is none, as of ModeloptBlock
+  std::vector<std::string> faults;  ///< faults of lists that are none, as of ModeloptBlock
   ModeloptBlock block;
 
   [[nodiscard]] bool is_mixed() const { return block.algo_name() == kModeloptMixed; }

@@ -13,7 +13,7 @@ struct DescribedType {
   std::string_view name;
   /// The scheme of such a weight, kBf16 for every plain one; nullopt when this version reads none.
   std::optional<SchemeId> scheme;
-  Activations activations{};            ///< of quantized weights
+  Activations activations{};            ///< treatment, for quantized weights
   std::span<const PartRow> needs = {};  ///< parts without which loaders cannot compute
 };
 

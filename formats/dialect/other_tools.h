@@ -31,14 +31,14 @@ std::string unread_part(const ModelConfig& config);
 /// known.
 std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module);
 
-/// Whether Quark's config says that the integers of this weight have zero points.
+/// True if Quark's config says that the integers of this weight have zero points.
 bool has_zero_points(const ModelConfig& config, std::string_view weight);
 
-/// Whether Quark's config says that integers have no zero points: those that are stored are zeros.
+/// True if Quark's config says that integers have no zero points: those that are stored are zeros.
 bool has_zero_zero_points(const ModelConfig& config);
 
-/// Whether a file next to the weights has the settings of a tool that quantized them, as AutoGPTQ,
-/// AutoAWQ, AutoRound and msmodelslim write them: without the codes it speaks of nothing.
+/// True if a file next to the weights has the settings of a tool that quantized them, as AutoGPTQ,
+/// AutoAWQ, AutoRound and msmodelslim write them: without the codes they have no meaning.
 bool is_tool_description(std::string_view path);
 
 }  // namespace ingot::formats

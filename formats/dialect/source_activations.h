@@ -28,8 +28,8 @@ class SourceActivations {
     return groups_ && groups_->has_row_scales(module_name(name));
   }
 
-  /// The same in words, with the numbers that activations become ("dynamic in 8 bits of type
-  /// float"), alike in all dialects.
+  /// The activations of a weight in words, with the numbers that activations become ("dynamic in 8
+  /// bits of type float"), alike in all dialects.
   [[nodiscard]] std::string text(std::string_view name, const Encoding& encoding) const;
 
  private:

@@ -27,7 +27,7 @@ struct UnreadForm {
   std::string_view help;    ///< who can make of it something that is read; empty: the release
 };
 
-// As releases on the hub and the loaders of transformers, vLLM and SGLang name them.
+// Methods as releases on the hub and the loaders of transformers, vLLM and SGLang name them.
 constexpr std::array kUnreadForms = {
     UnreadForm{"aqlm", "AQLM's sums of codebook entries", ""},
     UnreadForm{"auto-round", "AutoRound's weights in a form of its own", ""},
