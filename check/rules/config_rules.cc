@@ -102,7 +102,10 @@ void one_block(const RuleInput& input) {
 // only. Classes of some models lift the block of their text model.
 void block_on_top(const RuleInput& input) {
   const formats::TextNesting& nesting = input.config().text;
-  if (nesting.key.empty() || nesting.holds_quantization) return;
+  // Without a block at the top SGLang reads ModelOpt's file.
+  if (nesting.key.empty() || nesting.holds_quantization ||
+      input.checkpoint.has_file(formats::kModeloptDialect.description_file))
+    return;
   const Json& raw = *input.config().raw;
   if (formats::json_member(raw, "quantization_config").is_null() &&
       formats::json_member(raw, "compression_config").is_null() &&
