@@ -4,7 +4,6 @@
 #include <charconv>
 #include <ctime>
 #include <filesystem>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -66,9 +65,13 @@ std::string text_of_input() {
 std::vector<std::string> token_lists(const std::string& value) {
   if (value != "-") return {value};
   std::vector<std::string> lists;
-  std::istringstream lines(read_text_input(kStandardInput, kMaxPromptBytes));
-  for (std::string line; std::getline(lines, line);) {
+  // Without a stream: one that gets no memory for a line ends there, and says nothing.
+  const std::string text = read_text_input(kStandardInput, kMaxPromptBytes);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
     if (line.find_first_not_of(" \t\r") != std::string::npos) lists.push_back(line);
+    at = end + 1;
   }
   if (lists.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "holds no token ids").in_file(kStandardInput);

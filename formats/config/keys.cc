@@ -1,10 +1,8 @@
 #include "formats/config/keys.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <map>
-#include <sstream>
 
 #include "formats/json/json.h"
 
@@ -130,9 +128,17 @@ constexpr Plain kPlain[] = {
 
 }  // namespace key_table
 
+// Without a stream: one that gets no memory for a word says nothing, and the table stays short for
+// as long as the process runs.
 std::vector<std::string> words_in(std::string_view text) {
-  std::istringstream in{std::string(text)};
-  return {std::istream_iterator<std::string>(in), {}};
+  std::vector<std::string> words;
+  for (std::size_t at = text.find_first_not_of(' '); at != std::string_view::npos;
+       at = text.find_first_not_of(' ', at)) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    words.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
 }
 
 }  // namespace
