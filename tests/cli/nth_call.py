@@ -9,7 +9,7 @@ killed at it, or this one call returns an error that it can return. Then
 * the source is as it was; of a source that is consumed, everything that is gone is in the output;
 * the same command with --resume, without a fault, ends in the bytes of an undisturbed run, and leaves nothing else.
 
-The commands of READERS get no memory at the nth request (with --all); the answer is the usual one, or one error.
+The commands of READERS get no memory at the nth request; the answer is the usual one, or one error.
 
 FAULTS is what tests/support/faults.c becomes, EXAMPLE a model with a tokenizer. Without --all a part of the points is tried, the same in every run.
 PATTERN, which may be repeated, chooses among JOB:CALL:WHAT:N, e.g. 'slice:rename' or 'cast:pwrite:EIO:7'; then every n is
@@ -57,8 +57,9 @@ FAULTS_OF = {
 UNSEEN = {"EINTR", "SHORT"}
 # But for ends inside a dependency: the standard library does not open a folder again that it lists, and says so.
 SEEN = {("open", "EINTR")}
-# Of these calls the default tests kill at one n and fail at another; of the others they do one of both.
-BOTH = {"pwrite", "rename", "remove"}
+# Of these calls the default tests kill at one n and fail at another; of most others they do one of both.
+BOTH = {"pwrite", "rename"}
+NONE = {"close"}
 REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left", FULL: "No space left", "EINTR": "Interrupted system call", "FLIP": "", "LOSE": "", "EMFILE": "Too many open files",
            "EPERM": "Operation not permitted", "ENOMEM": "cannot allocate|out of memory"}
 # Words of libraries, which say nothing to a user.
@@ -474,7 +475,7 @@ class Loop:
             return sorted(map(int, numbers))
         if self.options.all or self.only:
             return range(1, sys.maxsize)
-        if n == 0:
+        if n == 0 or call in NONE:
             return []
         draw = random.Random(f"{job.name} {call}")
         picked = {KILL: draw.randint(1, n), draw.choice(job.faults[call][1:]): draw.randint(1, n)}
@@ -510,7 +511,7 @@ class Loop:
                 for call, kinds in job.faults.items():
                     for what in kinds:
                         tasks.append(pool.submit(self.chain_of, job, call, what, counts, expected))
-            for name in READERS if self.options.all or self.only else []:
+            for name in READERS:
                 if self.is_asked(name):
                     tasks.append(pool.submit(self.reader, name))
             for task in tasks:

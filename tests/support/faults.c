@@ -75,7 +75,10 @@ __attribute__((noreturn)) static void end_here(int number) {
       dprintf(2, "abort: %s+%#lx %s\n", place.dli_fname, (unsigned long)((char*)frames[i] - (char*)place.dli_fbase),
               place.dli_sname != NULL ? place.dli_sname : "");
   }
+  sigset_t none;
+  sigemptyset(&none);
   signal(number, SIG_DFL);
+  sigprocmask(SIG_SETMASK, &none, NULL);
   raise(number);
   _exit(128 + number);
 }
