@@ -30,7 +30,7 @@ class Matrix {
   [[nodiscard]] MatrixView<const float> view() const {
     return {values_.data(), rows_, cols_, cols_};
   }
-  /// `n_rows` rows from `row` on, of each `n_cols` columns from `col` on.
+  /// Views `n_rows` rows from `row` on, and `n_cols` columns of each from `col` on.
   [[nodiscard]] MatrixView<float> block(std::size_t row, std::size_t n_rows, std::size_t col,
                                         std::size_t n_cols) {
     return {values_.data() + row * cols_ + col, n_rows, n_cols, cols_};
@@ -39,7 +39,7 @@ class Matrix {
                                               std::size_t n_cols) const {
     return {values_.data() + row * cols_ + col, n_rows, n_cols, cols_};
   }
-  /// Columns [first, first + n) of every row.
+  /// Views columns [first, first + n) of every row.
   [[nodiscard]] MatrixView<float> columns(std::size_t first, std::size_t n) {
     return block(0, rows_, first, n);
   }

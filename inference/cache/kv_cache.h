@@ -55,10 +55,11 @@ class KvCache {
   /// Bytes that a sequence takes in addition: its states.
   static std::uint64_t bytes_per_sequence(const std::vector<std::vector<CacheStream>>& layers);
 
-  /// A sequence without tokens. Numbers of freed sequences are given again, the last freed first.
+  /// Adds a sequence without tokens. Numbers of freed sequences are given again, the last freed
+  /// first.
   SequenceId add();
-  /// Room for tokens [0, n); never less than there was. Throws kLimit, with the figures and nothing
-  /// changed, when the capacity does not suffice.
+  /// Makes room for tokens [0, n); never less than there was. Throws kLimit with the figures, and
+  /// changes nothing, when the capacity does not suffice.
   void reserve(SequenceId sequence, std::size_t n);
   /// Forgets tokens from n on; their pages are free again.
   void truncate(SequenceId sequence, std::size_t n);
@@ -83,9 +84,9 @@ class KvCache {
   void gather(SequenceId sequence, std::size_t layer, std::size_t stream,
               std::span<const std::uint32_t> positions, std::span<float> out) const;
 
-  /// The state of a layer, which has seen tokens [0, from) of the sequence and is about to see
-  /// those up to `to`; zeros where from is 0. Throws kUnsupported where it has seen other tokens: a
-  /// state does not go back, the sequence begins again.
+  /// Returns the state of a layer, which has seen tokens [0, from) of the sequence and is about to
+  /// see those up to `to`; zeros where from is 0. Throws kUnsupported where it has seen other
+  /// tokens: a state does not go back, the sequence begins again.
   std::span<float> state(SequenceId sequence, std::size_t layer, std::size_t from, std::size_t to);
 
  private:

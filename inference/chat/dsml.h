@@ -31,7 +31,7 @@ std::vector<Numbered> numbered(const formats::Json& messages);
 /// Throws kInvalidArgument: `messages[INDEX]` and then the fault.
 [[noreturn]] void refuse(const Numbered& at, std::string_view message);
 
-/// The request's tools become those of a system message; throws kInvalidArgument where it has its
+/// Makes the request's tools those of a system message; throws kInvalidArgument where it has its
 /// own.
 void declare_tools(const formats::Json& tools, Numbered& system);
 /// Returns two line ends and the tools of a message, each a line of JSON between head and foot; and
@@ -48,8 +48,8 @@ std::string calls_text(const Numbered& at, const std::vector<ToolCall>& calls,
 struct EncoderFlags {
   bool drop_thinking = true, add_bos = true;
 };
-/// `drop_thinking` and `add_default_bos_token`; those called `others` are left to the caller.
-/// Throws kInvalidArgument for a value that is no boolean, and for other variables.
+/// Reads `drop_thinking` and `add_default_bos_token`; leaves the variables called `others` to the
+/// caller. Throws kInvalidArgument for a value that is no boolean, and for other variables.
 EncoderFlags read_flags(std::string_view format, const formats::Json* extra,
                         std::string_view others = {});
 

@@ -35,9 +35,9 @@ std::size_t required(std::uint64_t value, std::string_view key);
 /// are made before any tensor could contradict it.
 std::size_t of_heads(std::uint64_t value, std::string_view key);
 
-/// Keys of config.json that only the forward pass needs.
+/// Returns the keys of config.json that only the forward pass needs.
 formats::JsonFields spec_fields(const formats::ModelConfig& config);
-/// Parameters of rope, in either spelling; nullopt where there are none.
+/// Returns the parameters of rope, in either spelling; nullopt where there are none.
 std::optional<formats::JsonFields> rope_fields(const formats::ModelConfig& config);
 
 /// The common beginning of every family: widths, ends, norms, and the feed-forward parts of its
@@ -62,15 +62,15 @@ struct DecoderSpec {
   float residual_factor = 1.0F;       ///< value for each LayerSpec
   bool has_ngrams = false;            ///< LayerSpec::ngrams, of layers that the config lists
 
-  /// Shared experts as wide as this together; none where it is 0.
+  /// Sets shared experts that are `width` wide together; none where it is 0.
   void share(std::uint64_t width);
-  /// For families whose layers for prediction are not of the kind that MtpLayer computes.
+  /// Leaves out the MTP layers, for families whose MTP layers are of another kind than MtpLayer.
   void leave_out_mtp();
   /// The dense MLP or the mixture of a layer.
   [[nodiscard]] BodySpec feed_forward(std::size_t layer) const;
 };
 
-/// How queries grow with their positions: as rope's parameters say, or by numbers of the file.
+/// Returns how queries grow with their positions: by rope's parameters, or by numbers of the file.
 std::optional<GrowthSpec> growth_of(const formats::ModelConfig& config, Parameters& parameters);
 /// Returns true for each layer with rope: by `no_rope_layers`, which has 1 for layers with rope, or
 /// for all layers but every n-th.
@@ -79,7 +79,7 @@ std::vector<bool> rope_layers(const formats::JsonFields& fields, std::size_t n_l
 /// nullopt where the layer has none.
 std::optional<NgramSpec> ngram_spec(const formats::ModelConfig& config, std::uint32_t layer,
                                     std::size_t channels);
-/// Hyper-connections (`hc_*`), with the model's epsilon.
+/// Reads the hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const NormSpec& norm);
 
 }  // namespace ingot::inference

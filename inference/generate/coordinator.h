@@ -54,12 +54,13 @@ class Coordinator {
     std::vector<std::size_t> requests;   ///< requests that this rank's group gets
     std::optional<StepFigures> figures;  ///< figures of the step before; nullopt: there was none
   };
-  /// All ranks call it together. `outstanding`: tokens that the group has still to compute;
-  /// `counts`: of the step that was taken since the last call, null where there was none. kWait: no
-  /// group has work, but requests are still to arrive; come again. kStopped when a rank `stops`.
+  /// Decides what comes next; all ranks call it together. `outstanding`: tokens that the group has
+  /// still to compute; `counts`: counts of the step since the last call, null where there was none.
+  /// kWait: no group has work, but requests are still to arrive; come again. kStopped when a rank
+  /// `stops`.
   Decision meet(std::uint64_t outstanding, const StepCounts* counts, bool stops);
 
-  /// Data-parallel groups of a stage, and which of them this rank belongs to.
+  /// Data-parallel groups of a stage, and this rank's group among them.
   [[nodiscard]] std::size_t n_groups() const { return n_groups_; }
   [[nodiscard]] std::size_t group() const { return group_of(view_.rank); }
   /// Returns the group that has got a request; nullopt when none has.

@@ -41,11 +41,11 @@ struct MemoryShare {
   std::size_t cache_tokens = 0;  ///< GenerateOptions::cache_tokens
   std::uint64_t weights = 0;     ///< ModelOptions::weight_limit
 };
-/// For a run whose sequences may wait for room in the caches (Scheduler): as many tokens as the
-/// longest sequences have that a step can serve, where they fit with all weights; else the room
-/// that all weights leave, or a quarter of the room that the least of them leave, and never less
-/// than the longest sequence. States of all sequences that a step can serve always fit. Throws as
-/// weight_limit does.
+/// Divides a limit for a run whose sequences may wait for room in the caches (Scheduler): as many
+/// tokens as the longest sequences have that a step can serve, where they fit with all weights;
+/// else the room that all weights leave, or a quarter of the room that the least of them leave, and
+/// never less than the longest sequence. States of all sequences that a step can serve always fit.
+/// Throws as weight_limit does.
 MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> final_lengths,
                          std::size_t batch_tokens, std::uint64_t limit);
 

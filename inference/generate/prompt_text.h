@@ -17,12 +17,12 @@ namespace ingot::inference {
 std::optional<std::int32_t> bos_before_text(const std::filesystem::path& directory,
                                             const Tokenizer& tokenizer);
 
-/// Text without changes, with the tokens that the post-processor puts around it, and with `bos` in
-/// front unless it is there. Throws as Tokenizer::encode does.
+/// Encodes text without changes, with the tokens that the post-processor puts around it, and with
+/// `bos` in front unless it is there. Throws as Tokenizer::encode does.
 std::vector<std::int32_t> encode_raw_text(const Tokenizer& tokenizer,
                                           std::optional<std::int32_t> bos, std::string_view text);
 
-/// Texts between blank lines, without the line end after each.
+/// Returns the texts between blank lines, without the line end after each.
 std::vector<std::string> split_prompts(std::string_view text);
 
 /// A line of JSON lines: a text, or a conversation.
@@ -36,11 +36,11 @@ struct PromptLine {
   std::optional<double> seconds = {};
 };
 
-/// JSON lines: each is a string, or an object with one of "text", "prompt" (strings) and "messages"
-/// (with "tools" as parse_messages has them), and perhaps an "id"; other keys are passed over, and
-/// so are blank lines. `where` names the file in errors, which have the line: kCorrupt for a text
-/// that is no JSON, kInvalidArgument for any other value, an empty text, and messages that
-/// check_messages refuses.
+/// Parses JSON lines: each is a string, or an object with one of "text", "prompt" (strings) and
+/// "messages" (with "tools" as parse_messages has them), and perhaps an "id"; other keys are passed
+/// over, and so are blank lines. `where` names the file in errors, which have the line: kCorrupt
+/// for a text that is no JSON, kInvalidArgument for any other value, an empty text, and messages
+/// that check_messages refuses.
 std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where);
 /// Parses the lines of requests that arrive one after the other, as parse_prompt_lines does: each
 /// line has "seconds", not fewer than the line before. Throws kInvalidArgument naming file and

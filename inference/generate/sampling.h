@@ -47,7 +47,7 @@ struct GenerationConfig {
   std::optional<std::size_t> max_new_tokens;
 };
 
-/// generation_config.json of a directory, where there is one; the ids of the end also from
+/// Reads generation_config.json of a directory, where there is one; the ids of the end also from
 /// config.json. Throws kCorrupt naming file and key for a wrong type or a number out of range.
 GenerationConfig read_generation_config(const std::filesystem::path& directory,
                                         const formats::ModelConfig& config);

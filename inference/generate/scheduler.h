@@ -32,8 +32,8 @@ class Scheduler {
   /// Throws kInvalidArgument for a step without rows.
   explicit Scheduler(const SchedulerLimits& limits);
 
-  /// A sequence of `prompt` known tokens that may have `most` in the end. Throws kLimit when the
-  /// caches have no room even for it by itself.
+  /// Adds a sequence of `prompt` known tokens that may have `most` in the end. Throws kLimit when
+  /// the caches have no room even for it by itself.
   void add(std::size_t id, std::size_t prompt, std::size_t most);
 
   /// Tokens [first, first + count) of a sequence; beyond those known they are proposals.

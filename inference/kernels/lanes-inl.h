@@ -106,7 +106,8 @@ HWY_INLINE Lanes scaled_lanes(Lanes lanes, Floats factor) {
   return lanes;
 }
 
-/// To BF16 and back, as formats::bf16_from_float rounds; a NaN must not have all bits set.
+/// Rounds to BF16 and widens again, as formats::bf16_from_float rounds; a NaN must not have all
+/// bits set.
 HWY_INLINE Floats rounded_to_bf16(Floats value) {
   const Words bits = hn::BitCast(kWords, value);
   const Words odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kWords, 1));

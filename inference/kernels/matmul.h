@@ -29,7 +29,7 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
 void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
                        MatrixView<float> y, std::size_t threads);
 
-/// One row decoded to FP32 (embedding look-up).
+/// Decodes one row to FP32 (embedding look-up).
 void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out);
 
 /// The specifications: element by element, on one thread.

@@ -107,8 +107,8 @@ constexpr std::size_t tiled_place(std::size_t vectors, std::size_t m, std::size_
   return ((m / kTileM * vectors + k / kDotLanes) * kTileM + m % kTileM) * kDotLanes + k % kDotLanes;
 }
 
-/// 256 x 16 weights: of every scale code, of every E2M1 code. Empty where this processor's kernels
-/// use none for the matrix.
+/// Returns 256 x 16 weights: one for each scale code and each E2M1 code. Empty where this
+/// processor's kernels use none for the matrix.
 std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding);
 
 /// Computes columns [begin, end) of y, that is, rows of w.

@@ -62,7 +62,7 @@ HWY_NOINLINE void add_rest(const MatmulTask& task, const typename Decoder::Share
   }
 }
 
-/// Products of kN rows of w, from `row` on, with kM rows of x.
+/// Computes the products of kN rows of w, from `row` on, with kM rows of x.
 template <class Decoder, std::size_t kM, std::size_t kN>
 HWY_INLINE void dot_rows(const MatmulTask& task, const typename Decoder::Shared& shared,
                          std::size_t row) {
@@ -140,8 +140,8 @@ HWY_INLINE void dot_rows(const MatmulTask& task, const typename Decoder::Shared&
   }
 }
 
-/// For a row of w that is not one of four: one row of x after the other, for the sake of
-/// the compiler.
+/// Computes the products of a row of w that is not one of four: one row of x after the other, for
+/// the sake of the compiler.
 template <class Decoder>
 HWY_NOINLINE void dot_last_row(MatmulTask task, const typename Decoder::Shared& shared,
                                std::size_t row, std::size_t n_x) {

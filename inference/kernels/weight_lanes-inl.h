@@ -196,7 +196,7 @@ struct NoDecoder : PlainDecoder<NoDecoder, 4> {
   HWY_INLINE Lanes value(std::size_t /*k*/) const { return zero_lanes(); }
 };
 
-/// Up to sixteen weights from the twin, zeros after the `n`-th.
+/// Returns up to sixteen weights from the twin, zeros after the `n`-th.
 HWY_INLINE Lanes twin_lanes(const WeightMatrix& w, std::size_t row, std::size_t col, std::size_t n,
                             WeightRounding rounding) {
   alignas(64) std::array<float, kDotLanes> values{};

@@ -43,7 +43,7 @@ struct WeightMatrix {
   }
 };
 
-/// A plain FP32 matrix seen as one.
+/// Views a plain FP32 matrix as a WeightMatrix.
 inline WeightMatrix f32_matrix(const float* values, std::size_t rows, std::size_t cols,
                                std::size_t stride) {
   return {.scheme = formats::SchemeId::kF32,

@@ -21,7 +21,7 @@ namespace ingot::inference {
 /// hyper-connections in place of the sum (LayerSpec).
 class DecoderLayer {
  public:
-  /// Layer `layer` of the checkpoint, kept as layer `cache_layer` of its cache.
+  /// Reads layer `layer` of the checkpoint, whose tokens are in layer `cache_layer` of its cache.
   DecoderLayer(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
                std::size_t cache_layer, ExpertStore* experts);
 

@@ -54,9 +54,9 @@ class Model {
   /// Makes a cache for `capacity` tokens over all sequences, counted in whole pages per sequence.
   [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
 
-  /// embed, every layer, head: the logits [wanted rows, vocab] of this step. `rows` may be empty.
-  /// The cache holds the new tokens afterwards. Throws kInvalidArgument for ids out of range and
-  /// positions that do not follow; kNonFinite naming layer and operation.
+  /// Runs embed, every layer and head; returns the logits [wanted rows, vocab] of this step. `rows`
+  /// may be empty. The cache holds the new tokens afterwards. Throws kInvalidArgument for ids out
+  /// of range and positions that do not follow; kNonFinite naming layer and operation.
   Matrix step(std::span<const Row> rows, ModelCache& cache, const Taps& taps = {},
               Matrix* normed_hidden = nullptr) const;
 

@@ -22,8 +22,8 @@ class TokenEmbedding {
  public:
   TokenEmbedding(const WeightStore& weights, const StepContext& context);
 
-  /// One row per token, reduced over the tensor group, in every stream of a model that has some.
-  /// Throws as require_tokens().
+  /// Embeds one row per token, reduced over the tensor group, in every stream of a model that has
+  /// some. Throws as require_tokens().
   [[nodiscard]] Matrix embed(const StepContext& context, std::span<const Row> rows) const;
   /// Returns the weight, which a tied head shares.
   [[nodiscard]] const Linear& weight() const { return weight_; }
@@ -38,11 +38,11 @@ class TokenEmbedding {
 /// tensor group; rows that were only padded give none.
 class OutputHead {
  public:
-  /// `embedding` is what a tied head shares; null: it is read again.
+  /// Reads norm and head. `embedding` is what a tied head shares; null: it is read again.
   OutputHead(const WeightStore& weights, const StepContext& context,
              const TokenEmbedding* embedding);
 
-  /// The norm of a row, or of what its streams are collapsed to: [rows, hidden].
+  /// Norms each row, or what its streams are collapsed to: [rows, hidden].
   [[nodiscard]] Matrix final_norm(const StepContext& context, const Matrix& hidden) const;
   /// Logits [rows, vocab] of rows that final_norm (or an MTP layer) returned. Throws kNonFinite.
   [[nodiscard]] Matrix logits(const StepContext& context, const Matrix& normed) const;

@@ -72,9 +72,9 @@ class Comm {
   /// rank of the group. Throws kInterrupted on every rank that waits when another rank has failed.
   std::vector<Bytes> finish(const Collective& what);
 
-  /// Sums over the ranks of a group, added in rank order: the same bits on all of them, in every
-  /// run and over every transport. Each rank sends all its values to every other one. A transport
-  /// may offer a reduction of its own instead, which promises no order.
+  /// Sums `values` over the ranks of a group, added in rank order: the same bits on all of them, in
+  /// every run and over every transport. Each rank sends all its values to every other one. A
+  /// transport may offer a reduction of its own instead, which promises no order.
   virtual void all_reduce(const Collective& what, std::span<float> values);
 
   [[nodiscard]] const TrafficByCollective& traffic() const { return traffic_; }
@@ -109,7 +109,7 @@ class OneRank final : public Comm {
   std::array<std::vector<Bytes>, kGroups> kept_;
 };
 
-/// start() and finish() at once.
+/// Runs start() and finish() at once.
 std::vector<Bytes> exchange(Comm& comm, const Collective& what, std::vector<Bytes> send);
 
 /// The values of every rank of the group, in rank order. Ranks may give different amounts.
@@ -120,10 +120,10 @@ Bytes broadcast(Comm& comm, const Collective& what, std::size_t from, Bytes byte
 using Lists = std::vector<std::vector<std::int32_t>>;
 Lists broadcast(Comm& comm, const Collective& what, std::size_t from, const Lists& lists);
 
-/// `values` become those of rank `from` of the group; there are as many of them on every rank.
+/// Sets `values` to those of rank `from` of the group; every rank has the same number of them.
 void broadcast(Comm& comm, const Collective& what, std::size_t from, std::span<float> values);
 
-/// Rank `from` of the group gives `bytes` to the next one, where they are returned. All ranks of
+/// Sends `bytes` of rank `from` of the group to the next one, where they are returned. All ranks of
 /// the group meet; the others give and get no bytes.
 Bytes hand_over(Comm& comm, const Collective& what, std::size_t from, Bytes bytes);
 

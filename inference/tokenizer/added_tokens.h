@@ -59,7 +59,8 @@ struct Stretch {
 /// The list `added_tokens` of tokenizer.json.
 class AddedTokens {
  public:
-  /// Two tokens of one id or one text, among these or in the vocabulary, are kCorrupt.
+  /// Reads the added tokens. Throws kCorrupt for two tokens of one id or one text, among these or
+  /// in the vocabulary.
   static AddedTokens parse(const formats::Json* value, const Vocabulary& vocabulary,
                            const Normalizer& normalizer);
 

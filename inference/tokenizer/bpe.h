@@ -17,8 +17,9 @@ namespace ingot::inference {
 /// The model's tokens, without the added ones: text to id and back.
 class Vocabulary {
  public:
-  /// From `vocab` of the model: an object of ids by text, of Unigram a list of [text, score], whose
-  /// places are ids. An id that is no whole number, too large or given twice is kCorrupt or kLimit.
+  /// Reads `vocab` of the model: an object of ids by text, or for Unigram a list of [text, score],
+  /// whose places are ids. Throws kCorrupt or kLimit for an id that is no whole number, too large
+  /// or given twice.
   static Vocabulary parse(const Component& model);
 
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view text) const;
@@ -60,14 +61,14 @@ struct BpeScratch {
 /// is in the list of merges, merges the pair that comes first there (the leftmost of equals).
 class Bpe {
  public:
-  /// In place of a list of merges: any two tokens that together are one make it, the lowest id
+  /// Word in place of a list of merges: any two tokens that together are one make it, the lowest id
   /// first, as in tiktoken.
   static constexpr const char* kAllMerges = "all";
 
-  /// From the object `model` of tokenizer.json; `vocabulary` must outlive this. Merges are "a b" or
-  /// ["a", "b"]; of equal ones the last counts, as in Hugging Face's tokenizers. Merges whose parts
-  /// or whole are no tokens are kCorrupt; a model that is no BPE, or drops merges at random, is
-  /// kUnsupported.
+  /// Reads the object `model` of tokenizer.json; `vocabulary` must outlive this. Merges are "a b"
+  /// or ["a", "b"]; of equal ones the last counts, as in Hugging Face's tokenizers. Merges whose
+  /// parts or whole are no tokens are kCorrupt; a model that is no BPE, or drops merges at random,
+  /// is kUnsupported.
   static Bpe parse(const Component& model, const Vocabulary& vocabulary);
 
   /// Appends the ids of `piece`, which is valid UTF-8. A character that is no token becomes its

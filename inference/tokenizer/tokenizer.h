@@ -31,15 +31,15 @@ class Tokenizer {
   /// True if the directory has one of the two files.
   static bool is_in(const std::filesystem::path& directory);
 
-  /// The ids of a text. Added tokens are recognised at any place, special or not;
+  /// Encodes a text as ids. Added tokens are recognised at any place, special or not;
   /// `add_special_tokens` puts those around it that the file's post-processor has. Text that is not
   /// UTF-8 is kInvalidArgument with the byte where it starts, more than 64 MiB of it kLimit, and so
   /// is work beyond TextWork. kInterrupted in a StopScope that says so.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  bool add_special_tokens) const;
 
-  /// The text of ids, with U+FFFD where their bytes are not UTF-8. `skip_special` leaves special
-  /// tokens out. Ids outside the vocabulary decode to nothing.
+  /// Decodes ids as text, with U+FFFD where their bytes are not UTF-8. `skip_special` leaves
+  /// special tokens out. Ids outside the vocabulary decode to an empty text.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
   /// The id of a token of the vocabulary or an added one, spelled as in the file.
@@ -70,7 +70,7 @@ class StreamDecoder {
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
 
   std::string push(std::int32_t id);
-  /// The text that is still held back. Nothing may be pushed afterwards.
+  /// Returns the text that is still held back. No token may be pushed afterwards.
   std::string finish();
 
  private:

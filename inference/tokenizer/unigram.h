@@ -17,8 +17,8 @@ namespace ingot::inference {
 /// token counts as the unknown token, with the lowest score of the vocabulary less 10.
 class Unigram {
  public:
-  /// From the object `model` of tokenizer.json; `vocabulary` must outlive this. An `unk_id` that is
-  /// no token is kCorrupt, a token of more than 512 bytes kLimit.
+  /// Reads the object `model` of tokenizer.json; `vocabulary` must outlive this. An `unk_id` that
+  /// is no token is kCorrupt, a token of more than 512 bytes kLimit.
   static Unigram parse(const Component& model, const Vocabulary& vocabulary);
 
   /// Appends the ids of `piece`, which is valid UTF-8. A run of unknown characters becomes its

@@ -37,7 +37,7 @@ class BlockWeights {
   [[nodiscard]] Linear linear(WeightRole role, std::size_t rows, std::size_t cols) const {
     return store_.linear(name(role), rows, cols);
   }
-  /// A part of a weight of `rows_of_whole` x `cols_of_whole`.
+  /// Reads a part of a weight of `rows_of_whole` x `cols_of_whole`.
   [[nodiscard]] Linear linear(WeightRole role, std::size_t rows_of_whole, std::size_t cols_of_whole,
                               Range rows, Range cols) const {
     return store_.linear(name(role), rows_of_whole, cols_of_whole, rows, cols);
@@ -51,7 +51,7 @@ class BlockWeights {
   [[nodiscard]] std::vector<float> vector(WeightRole role, const formats::Shape& shape) const {
     return store_.vector(name(role), shape);
   }
-  /// Values `mine` of a vector of `n`.
+  /// Reads the values `mine` of a vector of `n`.
   [[nodiscard]] std::vector<float> vector_part(WeightRole role, std::size_t n, Range mine) const {
     return store_.vector_part(name(role), n, mine);
   }

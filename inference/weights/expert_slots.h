@@ -34,12 +34,13 @@ class ExpertSlots {
   [[nodiscard]] std::uint64_t bytes_used() const { return used_; }
   [[nodiscard]] std::uint64_t bytes_of(std::size_t i) const { return slots_[i].n_bytes; }
 
-  /// The expert is used, or waited for, until release().
+  /// Keeps the expert in memory, because it is used or waited for, until release().
   void hold(std::size_t i) { ++slots_[i].holders; }
-  /// An expert above the budget that is not held any more goes at once.
+  /// Ends one hold(). An expert above the budget that is not held any more goes at once.
   void release(std::size_t i);
 
-  /// A visit of a layer: a new list of experts to come; those of the two latest lists are wanted.
+  /// Begins a visit of a layer: a new list of experts to come; the experts of the two latest lists
+  /// are wanted.
   void begin_list(std::uint32_t layer);
   void want(std::size_t i);
   /// Takes the expert off the lists: it has come to its use.
@@ -60,7 +61,7 @@ class ExpertSlots {
   void fail_read(std::size_t i, std::exception_ptr failure);
   std::exception_ptr take_failure(std::size_t i);
 
-  /// The expert of a kReady slot, which counts as a use.
+  /// Returns the expert of a kReady slot, and counts a use.
   std::shared_ptr<const Expert> use(std::size_t i);
 
  private:

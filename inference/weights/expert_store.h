@@ -75,9 +75,9 @@ class ExpertStore {
   /// background, as far as the budget allows with the experts in use and those that this call and
   /// the one before it have announced.
   void prefetch(std::uint32_t layer, std::span<const std::uint32_t> experts);
-  /// The expert, read now if need be; a read on its way is waited for. It stays while the pointer
-  /// lives, beyond this store if need be. The error of a background read is thrown here, once; the
-  /// next call tries again.
+  /// Returns the expert, read now if need be; waits for a read that is on its way. It stays while
+  /// the pointer lives, beyond this store if need be. The error of a background read is thrown
+  /// here, once; the next call tries again.
   std::shared_ptr<const Expert> get(std::uint32_t layer, std::uint32_t expert);
   [[nodiscard]] ExpertCounters counters() const;
   /// Bytes of the experts in memory and of those being read.

@@ -21,9 +21,9 @@ struct Range {
 class InputObserver {
  public:
   virtual ~InputObserver() = default;
-  /// Rows [tokens, K] that a linear is about to be applied to. `weight` is its canonical name;
-  /// `matrix` says which one of a stack it is. A linear that is applied run of rows by run of rows
-  /// shows the input of the first run. Calls come one after the other.
+  /// Sees the rows [tokens, K] that a linear is about to be applied to. `weight` is its canonical
+  /// name; `matrix` says which one of a stack it is. A linear that is applied run of rows by run of
+  /// rows shows the input of the first run. Calls come one after the other.
   virtual void see(std::string_view weight, std::size_t matrix, MatrixView<const float> x) = 0;
 };
 
@@ -48,12 +48,12 @@ class Linear {
                      std::size_t threads) const;
   /// Computes y = x W^T with decoded weights and unquantized activations, whatever the profile.
   void apply_unquantized(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
-  /// The weight itself, for the absorbed form and embedding look-ups.
+  /// Returns the weight itself, for the absorbed form and embedding look-ups.
   [[nodiscard]] const WeightMatrix& weight() const { return weight_; }
-  /// How decoded weights round in this profile: kExact in kF32, else kBf16 (kExact for weight-only
-  /// schemes of kNative).
+  /// Returns how decoded weights round in this profile: kExact in kF32, else kBf16 (kExact for
+  /// weight-only schemes of kNative).
   [[nodiscard]] WeightRounding rounding() const;
-  /// Rows [first, first + n), sharing the bytes.
+  /// Returns rows [first, first + n), which share the bytes.
   [[nodiscard]] Linear row_range(std::size_t first, std::size_t n) const;
   /// Bytes held, of all rows that share them.
   [[nodiscard]] std::uint64_t n_bytes() const;

@@ -49,10 +49,10 @@ struct PartLayout {
   std::size_t n_bytes = 0;
 };
 
-/// `with_static`: with the parts that a native product of statically quantized INT8 needs. Throws
-/// kUnsupported for a scheme without numbers, and for columns that begin elsewhere than at a
-/// multiple of 16 and of the group that shares a scale where that is shorter than 128 and than a
-/// row. The range must lie within the weight.
+/// Returns the places of a part. `with_static`: with the parts that a native product of statically
+/// quantized INT8 needs. Throws kUnsupported for a scheme without numbers, and for columns that
+/// begin elsewhere than at a multiple of 16 and of the group that shares a scale where that is
+/// shorter than 128 and than a row. The range must lie within the weight.
 PartLayout part_layout(const formats::LogicalTensor& tensor, const LinearPart& range,
                        bool with_static);
 

@@ -77,14 +77,16 @@ class WeightStore {
     return find(name).shape;
   }
 
-  /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is the required one.
-  /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
+  /// Reads a norm, bias or other small tensor, decoded to FP32 and flattened; `shape` is the
+  /// required one. kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or
+  /// infinities.
   [[nodiscard]] std::vector<float> vector(std::string_view name, const formats::Shape& shape) const;
-  /// Values `mine` of a vector of `n`; in a rank's directory also of one that holds only these.
+  /// Reads the values `mine` of a vector of `n`; in a rank's directory also of a vector that holds
+  /// only these.
   [[nodiscard]] std::vector<float> vector_part(std::string_view name, std::size_t n,
                                                Range mine) const;
-  /// Whole numbers, stored as I64 or I32, flattened. Throws as vector() does, and kCorrupt for a
-  /// number below 0.
+  /// Reads whole numbers, stored as I64 or I32, flattened. Throws as vector() does, and kCorrupt
+  /// for a number below 0.
   [[nodiscard]] std::vector<std::uint64_t> whole_numbers(std::string_view name,
                                                          const formats::Shape& shape) const;
   /// Reads whole numbers below `limit`, as whole_numbers() does; throws kCorrupt for a number that
@@ -92,17 +94,18 @@ class WeightStore {
   [[nodiscard]] std::vector<std::uint32_t> indices(std::string_view name,
                                                    const formats::Shape& shape,
                                                    std::size_t limit) const;
-  /// A part of a weight of `rows_of_whole` x `cols_of_whole`. Columns of a part begin at a multiple
-  /// of 16, and of the group that shares a scale where that is shorter than 128 and than a row
-  /// (kUnsupported otherwise). Groups of quantized activations count from the part's first column.
+  /// Reads a part of a weight of `rows_of_whole` x `cols_of_whole`. Columns of a part begin at a
+  /// multiple of 16, and of the group that shares a scale where that is shorter than 128 and than a
+  /// row (kUnsupported otherwise). Groups of quantized activations count from the part's first
+  /// column.
   [[nodiscard]] Linear linear(std::string_view name, std::size_t rows_of_whole,
                               std::size_t cols_of_whole, Range rows, Range cols) const;
-  /// The whole weight.
+  /// Reads the whole weight.
   [[nodiscard]] Linear linear(std::string_view name, std::size_t rows, std::size_t cols) const {
     return linear(name, rows, cols, {0, rows}, {0, cols});
   }
-  /// Each of the weights of `cols` columns that a tensor has one behind the other. In a rank's
-  /// directory the tensor may hold only those rows of each.
+  /// Reads each of the weights of `cols` columns that a tensor has one behind the other. In a
+  /// rank's directory the tensor may hold only those rows of each.
   [[nodiscard]] std::vector<Linear> linears(std::string_view name,
                                             std::span<const SectionRows> sections,
                                             std::size_t cols) const;
@@ -114,7 +117,8 @@ class WeightStore {
   /// Reads several parts, which share one run of memory for as long as one of them lives.
   [[nodiscard]] std::vector<Linear> read(std::span<const LinearPart> parts,
                                          std::size_t threads) const;
-  /// Bytes that a part would hold. Throws kMissingTensor and kShapeMismatch, as read() does.
+  /// Returns the bytes that a part would hold. Throws kMissingTensor and kShapeMismatch, as read()
+  /// does.
   [[nodiscard]] std::uint64_t bytes_of(const LinearPart& part) const;
 
   /// Bytes read from the source so far.

@@ -70,8 +70,8 @@ std::span<const Builtin> mapping_methods();
 const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name);
 const Builtin* find_filter(std::string_view name);
 
-/// The method of a value, null when Python has none of that name. Throws kUnsupported for one that
-/// Python has and this does not: the template would go on with a wrong value.
+/// Returns the method of a value; null when Python has none of that name. Throws kUnsupported for a
+/// method that only Python has: the template would go on with a wrong value.
 const Builtin* find_method(const RenderState& state, const Value& self, std::string_view name);
 
 Value call_builtin(RenderState& state, const Builtin& builtin, const Value& self,

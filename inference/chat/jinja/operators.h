@@ -21,7 +21,7 @@ bool truth(const Value& value);
 /// The name of its type for messages: "string", "list", "mapping", ...
 std::string_view type_name(const Value& value);
 
-/// The value as an integer; a fault naming `what` for another kind.
+/// Returns the value as an integer; throws a fault naming `what` for another kind.
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what);
 const std::string& as_text(const RenderState& state, const Value& value, std::string_view what);
 
@@ -57,18 +57,18 @@ bool less(RenderState& state, const Value& left, const Value& right);
 /// `needle in haystack`
 bool contains(RenderState& state, const Value& haystack, const Value& needle);
 
-/// The entry of a mapping, null when it is not there. A fault when `key` is of a type that Python
-/// does not hash.
+/// Returns the entry of a mapping; null when it is not there. Throws a fault when `key` is of a
+/// type that Python does not hash.
 const Value* find_entry(RenderState& state, const Mapping& mapping, const Value& key);
 const Value* find_entry(RenderState& state, const Mapping& mapping, std::string_view key);
 void set_entry(RenderState& state, Mapping& mapping, const Value& key, const Value& value);
 
 /// The elements that a loop would see: keys of a mapping, characters of a string, none of
-/// undefined. An iterator is empty afterwards. A fault for a value that cannot be iterated.
+/// undefined. An iterator is empty afterwards. Throws a fault for a value that cannot be iterated.
 std::vector<Value> elements(RenderState& state, const Value& value);
 
 /// `object.name`: a method of Python first, then the key of a mapping; undefined where neither is.
-/// A fault for undefined, which has no attributes.
+/// Throws a fault for undefined, which has no attributes.
 Value get_attribute(RenderState& state, const Value& object, std::string_view name);
 
 /// `object[index]`: the element or key first, then for a string the attribute of that name;
@@ -89,8 +89,8 @@ std::string to_text(RenderState& state, const Value& value);
 /// JSON as a value of a template. Throws kLimit for an integer beyond 64 bits with sign.
 Value value_from_json(RenderState& state, const formats::Json& json);
 
-/// The output of json.dumps: tuples are arrays, keys become strings. A fault for values that it
-/// refuses: undefined, views, iterators, namespaces, functions. With style.sort_keys, keys other
+/// The output of json.dumps: tuples are arrays, keys become strings. Throws a fault for values that
+/// it refuses: undefined, views, iterators, namespaces, functions. With style.sort_keys, keys other
 /// than strings are kUnsupported: Python sorts them before it makes strings of them.
 std::string json_text(RenderState& state, const Value& value, const PythonJsonStyle& style);
 

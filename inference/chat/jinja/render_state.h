@@ -133,7 +133,7 @@ class RenderState : public Faults<RenderState> {
       beyond("the template takes more than {} steps", limits_.max_steps);
     }
   }
-  /// Text of this size is looked at.
+  /// Counts the steps of a look at text of this size.
   void scan(std::size_t n_bytes) { step(n_bytes / 64); }
   /// REQUIRES: the call comes before so much is allocated. The functions below charge their own
   /// allocations; other code that allocates calls this.
@@ -145,10 +145,10 @@ class RenderState : public Faults<RenderState> {
     step(n_bytes / 64);
   }
 
-  /// How much charge() still allows.
+  /// Returns the bytes that charge() still allows.
   [[nodiscard]] std::uint64_t left() const { return limits_.max_made_bytes - n_made_bytes_; }
 
-  /// Room for `n` items in all.
+  /// Makes room for `n` items in all.
   template <typename T>
   void reserve(std::vector<T>& items, std::size_t n) {
     if (n <= items.capacity()) return;
@@ -205,7 +205,7 @@ class RenderState : public Faults<RenderState> {
     made.items = std::move(items);
     return Value::sequence(made);
   }
-  /// A function or method; `self` is the value that a method belongs to.
+  /// Makes a function or method; `self` is the value that a method belongs to.
   Value callable(const Builtin& builtin, Value self = {}) {
     auto& made = make<Callable>();
     made.builtin = &builtin;
@@ -213,7 +213,7 @@ class RenderState : public Faults<RenderState> {
     return Value::callable(made);
   }
 
-  /// An object that lives as long as this does.
+  /// Makes an object that lives as long as this does.
   template <typename T>
   T& make() {
     charge(sizeof(T) + kAllocation);

@@ -40,7 +40,7 @@ struct Token {
   }
 };
 
-/// A template as tokens, the last of kind kEnd. White space as transformers sets Jinja up:
+/// Cuts a template into tokens, the last of kind kEnd. White space as transformers sets Jinja up:
 /// trim_blocks (the newline after a block tag or comment goes), lstrip_blocks (blanks before one
 /// that starts its line go), and the newline at the end of the template goes; `-` and `+` in tags
 /// as in Jinja. Line ends become "\n". Throws kCorrupt with the line for a text that is no
@@ -59,7 +59,7 @@ class TokenCursor : public Faults<TokenCursor> {
   }
   [[nodiscard]] std::uint32_t line() const { return current().line; }
   [[nodiscard]] bool at(std::string_view word) const { return current().is(word); }
-  /// The current token; the one behind it becomes current.
+  /// Takes the current token; the one behind it becomes current.
   const Token& next();
   bool skip(std::string_view word);
 
@@ -129,7 +129,7 @@ ExpressionPtr parse_expression(Parsing& parsing);
 /// Parses one expression, or several as a tuple without brackets; `conditionals`: each may be a
 /// conditional.
 ExpressionPtr parse_tuple(Parsing& parsing, bool conditionals);
-/// The filters `| name(...)` of a text, which is found under `input`, a name.
+/// Parses the filters `| name(...)` of a text, which is found under the name `input`.
 ExpressionPtr parse_filters(Parsing& parsing, std::string_view input);
 
 }  // namespace ingot::inference::jinja

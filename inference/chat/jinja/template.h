@@ -32,9 +32,10 @@ class Template {
   /// for a construct that is not there, kLimit for one too large or too deep; each with the line.
   static Template parse(std::string_view text, std::string_view where);
 
-  /// The text for these variables, an object; `now` is the answer of strftime_now, as `YYYY-MM-DD`
-  /// or `YYYY-MM-DDTHH:MM:SS`, or empty. Throws kInvalidArgument for raise_exception and for
-  /// operations that Python would refuse, kUnsupported and kLimit as above; each with the line.
+  /// Returns the text for these variables, an object; `now` is the answer of strftime_now, as
+  /// `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty. Throws kInvalidArgument for raise_exception
+  /// and for operations that Python would refuse, kUnsupported and kLimit as above; each with the
+  /// line.
   [[nodiscard]] std::string render(const formats::Json& variables, std::string_view now = {},
                                    const RenderLimits& limits = {}) const;
 

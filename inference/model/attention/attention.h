@@ -93,15 +93,16 @@ class MlaAttention final : public Mixer {
   std::optional<Indexer> indexer_;
 };
 
-/// Heads of `width` values of what attention gave, times the sigmoid (or softplus) of one value
-/// each of gate x.
+/// Multiplies heads of `width` values, which attention gave, by the sigmoid (or softplus) of one
+/// value each of gate x.
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
                 Matrix& attended, bool is_softplus = false);
 
-/// Some rows of a matrix.
+/// Copies some rows of a matrix.
 Matrix gathered(formats::MatrixView<const float> from, std::span<const std::uint32_t> which);
 
-/// Scores of the first `n` keys for one row: sum over ascending heads of weight x relu(head . key).
+/// Returns the scores of the first `n` keys for one row: sum over ascending heads of weight x
+/// relu(head . key).
 std::vector<float> index_scores(formats::MatrixView<const float> heads,
                                 std::span<const float> weights, const Matrix& keys, std::size_t n);
 

@@ -25,14 +25,15 @@ class Compressor {
   Compressor(const BlockWeights& weights, const StepContext& context, bool is_of_indexer,
              const CompressorSpec& spec, std::size_t width);
 
-  /// Values and logits of every row, side by side. Unless the profile is kF32 both products are
-  /// rounded to BF16; ape is added without rounding.
+  /// Computes values and logits of every row, side by side. Unless the profile is kF32 both
+  /// products are rounded to BF16; ape is added without rounding.
   [[nodiscard]] Matrix project(const StepContext& context, const StepRows& rows,
                                const Matrix& x) const;
 
-  /// Entries of the windows that the rows of a run complete, [n, width], the first of them number
-  /// first_position / ratio. `projected` is project()'s of the whole step; `state` is moved on.
-  /// Unless the profile is kF32 the pooled window is rounded to BF16 once, and norm and rope round.
+  /// Computes the entries of the windows that the rows of a run complete, [n, width], the first of
+  /// them number first_position / ratio. `projected` is project()'s of the whole step; `state` is
+  /// moved on. Unless the profile is kF32 the pooled window is rounded to BF16 once, and norm and
+  /// rope round.
   [[nodiscard]] Matrix entries(const StepContext& context, const RopeSpec& rope,
                                const SequenceRun& run, const Matrix& projected,
                                std::span<float> state) const;

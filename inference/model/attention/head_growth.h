@@ -24,8 +24,9 @@ class HeadGrowth {
   HeadGrowth(const BlockWeights& weights, WeightRole scale, WeightRole bias, std::size_t heads,
              Range mine);
 
-  /// `queries` [rows, heads x width]. In FP32; unless the profile is kF32 the logarithm, its
-  /// product, the sum and the queries are each rounded to BF16.
+  /// Multiplies `queries` [rows, heads x width] by the factors of their positions. In FP32; unless
+  /// the profile is kF32 the logarithm, its product, the sum and the queries are each rounded to
+  /// BF16.
   void apply(Profile profile, std::span<const std::uint32_t> positions, Matrix& queries) const;
 
  private:

@@ -26,10 +26,10 @@ struct RecurrentState {
 /// mixer is computed whole.
 void require_one_tensor_rank(const RankView& rank, std::uint32_t layer);
 
-/// A vector of `n` values, whatever dimensions of one value the source gives it.
+/// Reads a vector of `n` values, whatever dimensions of one value the source gives it.
 std::vector<float> any_shape(const BlockWeights& weights, WeightRole role, std::size_t n);
 
-/// A bias of `n` values; empty without one, unless it is promised.
+/// Reads a bias of `n` values; empty without one, unless it is promised.
 std::vector<float> bias_of(const BlockWeights& weights, bool is_promised, WeightRole role,
                            std::size_t n);
 

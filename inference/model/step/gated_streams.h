@@ -33,7 +33,7 @@ class GatedStreams {
   GatedStreams(const BlockWeights& weights, const StepContext& context, const Roles& roles);
 
   [[nodiscard]] bool empty() const { return norm_.empty(); }
-  /// `streams` is [rows, n x hidden]. Of the head `post` has no columns.
+  /// Collapses `streams`, [rows, n x hidden], for a block. For the head `post` has no columns.
   [[nodiscard]] HyperInput input(const StepContext& context, const Matrix& streams) const;
 
  private:

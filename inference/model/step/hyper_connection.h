@@ -41,8 +41,9 @@ struct HyperInput {
   Matrix mix;        ///< [rows, n x n], row i is of the stream that is read; without columns: 1
 };
 
-/// FP32 throughout; unless the profile is kF32 the collapsed row, post and mix are each rounded to
-/// BF16 once, as transformers does. `streams` is [rows, n x hidden].
+/// Collapses the streams for a block, in FP32 throughout; unless the profile is kF32 the collapsed
+/// row, post and mix are each rounded to BF16 once, as transformers does. `streams` is [rows, n x
+/// hidden].
 HyperInput hyper_input(Profile profile, const HyperSpec& spec, const HyperWeights& weights,
                        const Matrix& streams, std::size_t threads);
 
@@ -50,14 +51,15 @@ HyperInput hyper_input(Profile profile, const HyperSpec& spec, const HyperWeight
 /// go over ascending i.
 void hyper_output(Profile profile, const HyperInput& input, const Matrix& output, Matrix& streams);
 
-/// [rows, hidden]: what the final norm is given. Without a learned head `weights` is not read.
+/// Collapses the streams to [rows, hidden] for the final norm. Without a learned head `weights` is
+/// not read.
 Matrix hyper_head(Profile profile, const HyperSpec& spec, const HyperWeights& weights,
                   const Matrix& streams, std::size_t threads);
 
-/// n copies of every row: the streams of an embedding.
+/// Returns n copies of every row: the streams of an embedding.
 Matrix hyper_streams(const HyperSpec& spec, const Matrix& embedded);
 
-/// The step from logits to a mixing matrix, n x n in place.
+/// Turns logits into a mixing matrix, n x n in place.
 void sinkhorn(std::span<float> logits, std::size_t n, std::size_t rounds, float eps);
 
 }  // namespace ingot::inference

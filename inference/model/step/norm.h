@@ -35,7 +35,8 @@ struct HiddenNorm {
   std::optional<float> eps = {};    ///< epsilon of this norm; nullopt: the model's
   [[nodiscard]] bool empty() const { return weight.empty(); }
 };
-/// Its weights, with what the spec adds; `bias` is its role in layer norms that have one.
+/// Reads the weights of a norm, with what the spec adds; `bias` is the role of the bias in layer
+/// norms with one.
 HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
                        std::optional<formats::FineRole> bias = std::nullopt);
 /// The norm of each row.

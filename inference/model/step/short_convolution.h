@@ -15,10 +15,9 @@ namespace ingot::inference {
 /// Values that a layer's short convolutions work on, in the order of convolved_columns().
 enum class Convolved : std::uint8_t { kKeys, kValues, kAttention, kFeedForward };
 
-/// A causal convolution of each channel over its last K values, the token's own the last:
-/// out[t, c] = bias[c] + sum over k of weights[c, k] x inputs[t + k apart, c], k ascending.
-/// `weights` is [channels, K]; `inputs` the (K - 1) apart rows before those of `out`, and then
-/// theirs; `bias` may be empty.
+/// Convolves each channel over its last K values, the token's own the last: out[t, c] = bias[c] +
+/// sum over k of weights[c, k] x inputs[t + k apart, c], k ascending. `weights` is [channels, K];
+/// `inputs` the (K - 1) apart rows before those of `out`, and then theirs; `bias` may be empty.
 void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
               formats::MatrixView<const float> inputs, formats::MatrixView<float> out,
               std::size_t apart = 1);
@@ -40,8 +39,8 @@ class ShortConvolution {
   /// Weights are [channels, 1, K], of which a rank's directory may hold its own.
   ShortConvolution(const BlockWeights& weights, const StepContext& context, Convolved what);
 
-  /// rows <- y of them. Keys and values are this rank's; outputs are whole, on every rank of the
-  /// tensor group, which convolves its own columns and gets the others from the rest of it.
+  /// Replaces `rows` by their y. Keys and values are this rank's; outputs are whole, on every rank
+  /// of the tensor group, which convolves its own columns and gets the others from the rest of it.
   void apply(const LayerStep& step, Matrix& rows) const;
 
  private:

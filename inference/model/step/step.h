@@ -130,8 +130,8 @@ struct LayerStep {
   void show(const Selection& chosen) const;
   /// Caches one vector of every row.
   void write(std::size_t stream, MatrixView<const float> values) const;
-  /// One stream of the tokens at `positions`, [positions, width]; unless the profile is kF32 what
-  /// codes stand for is rounded to BF16.
+  /// Reads one stream of the tokens at `positions`, [positions, width]; unless the profile is kF32
+  /// the values of codes are rounded to BF16.
   [[nodiscard]] Matrix cached(Profile profile, SequenceId sequence, std::size_t stream,
                               std::span<const std::uint32_t> positions) const;
   /// Reads one stream of latents or rope keys as cached() does, from whichever layer has them.
