@@ -58,9 +58,9 @@ void encode_under_scale(const EncodeInput& in, const EncodeOutput& out,
 void settle_infinite_codes(const ScaledGroups& in, const GroupEncoding& encoding, std::byte* codes,
                            std::size_t stride);
 
-/// Weights of errors from the importance of columns: per group of so many divided by the largest,
-/// so that none overflows and equal ones are exactly 1, as without weights; 1 where a whole group
-/// is 0. Both spans have the same length, a multiple of `group`.
+/// Computes weights of errors from the importance of columns: per group of so many divided by the
+/// largest, so that none overflows and equal ones are exactly 1, as without weights; 1 where a
+/// whole group is 0. Both spans have the same length, a multiple of `group`.
 void group_weights(std::span<const float> importance, std::size_t group, std::span<float> weights);
 
 /// Stores a scale as F32.

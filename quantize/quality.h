@@ -41,8 +41,8 @@ struct QualityRun {
   float half_top_step = 0;                       ///< Scheme::half_top_step
 };
 
-/// The run starts at the first row and column of a group; block_cols is a multiple of 8, or the
-/// run's whole width.
+/// Measures a run that starts at the first row and column of a group; block_cols is a multiple of
+/// 8, or the run's whole width.
 QualitySums measure_quality(const QualityRun& run);
 
 namespace scalar {

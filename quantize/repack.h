@@ -12,8 +12,8 @@ namespace ingot::quantize {
 /// Largest scale among the blocks that hold a code other than zero; 0 when there is none.
 float largest_mxfp4_scale(const EncodedRows& in);
 
-/// The global scale for that: scale x 2^-8 as multiplier or its reciprocal as divisor, both exact;
-/// 1 for 0.
+/// Returns the global scale for `largest_scale`: scale x 2^-8 as multiplier or its reciprocal as
+/// divisor, both exact; 1 for 0.
 float repacked_global(float largest_scale, bool divides);
 
 /// Repacks a run of whole rows; returns how many blocks of 16 kept their codes.

@@ -15,7 +15,7 @@ float amax(formats::MatrixView<const float> values);
 /// codes do not count. E4M3 costs as much as reading: the largest byte of every group is enough.
 float encoded_amax(formats::SchemeId scheme, const EncodedRows& in);
 
-/// Position (row-major) of the first NaN or infinity.
+/// Returns the position (row-major) of the first NaN or infinity; nullopt: there is none.
 std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values);
 
 /// Replaces accepted nonfinite values: NaN by 0, an infinity by the largest finite magnitude of its

@@ -124,14 +124,15 @@ const Scheme* find_scheme(formats::SchemeId id);
 /// True if these options leave scales to search for, or to take by amax instead.
 bool can_search(const Scheme& scheme, const EncodeOptions& options);
 
-/// The options as a scheme takes them: it searches by kMse where it does not have the search.
+/// Returns the options as a scheme takes them: it searches by kMse where it does not have the
+/// search.
 EncodeOptions options_for(const Scheme& scheme, const EncodeOptions& options);
 
 /// A direct path from one scheme's rows to a plain scheme's words, equal bit for bit to decode
 /// followed by encode. `in` is contiguous.
 using Transcode = DecodeFaults (*)(const EncodedRows& in, std::span<std::byte> out);
 
-/// The fused kernel for a pair, or null when there is none and values go through FP32 rows.
+/// Returns the fused kernel for a pair, or null when there is none and values go through FP32 rows.
 Transcode find_transcode(formats::SchemeId from, formats::SchemeId to);
 
 /// True if values of `from` can be encoded as `to`.

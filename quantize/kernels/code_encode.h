@@ -20,15 +20,15 @@ struct ScaledGroups {
 /// to even, saturating. `stride` counts bytes from row to row. Pure; the bytes are those of the
 /// scalar twins on every SIMD target.
 
-/// E4M3: at most 448 in magnitude; values that round to zero, and -0, keep their sign.
+/// Encodes E4M3: at most 448 in magnitude; values that round to zero, and -0, keep their sign.
 void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-/// INT8: -127 to 127.
+/// Encodes INT8: -127 to 127.
 void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-/// E2M1: at most 6 in magnitude, two codes in a byte (columns are even). Negative values that round
-/// to zero become code 8, -0 becomes code 0.
+/// Encodes E2M1: at most 6 in magnitude, two codes in a byte (columns are even). Negative values
+/// that round to zero become code 8, -0 becomes code 0.
 void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-/// INT4: -8 to 7, stored with 8 added, two codes in a byte (columns are even). Scales may be
-/// negative.
+/// Encodes INT4: -8 to 7, stored with 8 added, two codes in a byte (columns are even). Scales may
+/// be negative.
 void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 
 namespace scalar {

@@ -24,7 +24,7 @@ constexpr std::uint8_t e2m1_from_magnitude(float a) {
   return static_cast<std::uint8_t>(code);
 }
 
-/// Two codes share a byte, the one of the even column in the low nibble.
+/// Returns one of the two codes of a byte; the code of the even column is the low nibble.
 constexpr std::uint8_t nibble_in_byte(std::byte byte, std::size_t column) {
   return static_cast<std::uint8_t>(column % 2 == 0 ? std::to_integer<unsigned>(byte) & 15U
                                                    : std::to_integer<unsigned>(byte) >> 4);

@@ -16,11 +16,11 @@ namespace ingot::quantize {
 /// folded by halves: 0 + 8, ..., then 0 + 4, ..., 0 + 2, 0 + 1. Pure; the bits are those of the
 /// scalar twins on every SIMD target.
 
-/// E4M3. No value is above 448 times the scale of its group, but for rounding.
+/// Computes errors of E4M3. No value is above 448 times the scale of its group, but for rounding.
 void e4m3_errors(const ScaledGroups& in, const float* weights, std::span<float> errors);
-/// INT8, -127 to 127.
+/// Computes errors of INT8, -127 to 127.
 void int8_errors(const ScaledGroups& in, const float* weights, std::span<float> errors);
-/// E2M1, at most 6 in magnitude.
+/// Computes errors of E2M1, at most 6 in magnitude.
 void e2m1_errors(const ScaledGroups& in, const float* weights, std::span<float> errors);
 
 namespace scalar {
