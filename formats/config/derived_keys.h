@@ -20,8 +20,9 @@ std::uint64_t mtp_layer_count(const ConfigKeys& keys, std::uint64_t main_layers)
 /// The width of a head that the config does not say: 0 without heads.
 std::uint64_t usual_head_dim(std::uint64_t hidden_size, std::uint64_t n_heads);
 
-/// Tells for each layer if it is a mixture of experts, by the first of these keys that the config
-/// has. Without such a key all layers are mixtures; without experts only `mlp_layer_types` counts.
+/// Tells for each layer if it is a mixture of experts, by the first key about mixtures that the
+/// config has. Without such a key all layers are mixtures; without experts only `mlp_layer_types`
+/// counts.
 std::vector<bool> mixture_layers(const ConfigKeys& keys, LayerCounts layers, bool has_experts);
 
 /// The mixtures of experts by one key.

@@ -16,9 +16,9 @@
 
 namespace ingot::formats {
 
-/// Whether some routed experts are stacked.
+/// True if some routed experts are stacked.
 bool holds_stacks(const TensorSource& source);
-/// Whether some routed expert has tensors of its own.
+/// True if some routed expert has tensors of its own.
 bool holds_single_experts(const TensorSource& source);
 
 /// Why the stacks cannot be seen one by one, naming the first; empty: they can. The family must
@@ -28,23 +28,23 @@ std::string separation_fault(const Checkpoint& source);
 /// scheme and shape, and their scales be rows, or blocks of rows, of the stack's.
 std::string stacking_fault(const Checkpoint& source);
 
-/// The same model with a tensor per expert and projection in place of each stack, under the names
-/// of the family's rows and of the dialect's parts (compressed-tensors' where the dialect knows
-/// only stacks). Throws kUnsupported with separation_fault().
+/// Returns the model with a tensor per expert and projection in place of each stack, under the
+/// names of the family's rows and of the dialect's parts (compressed-tensors' where the dialect
+/// knows only stacks). Throws kUnsupported with separation_fault().
 Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source);
-/// The same with stacks in place of single experts, output-major, gate and up in the order of the
-/// family. Throws kUnsupported with stacking_fault().
+/// Returns the model with stacks in place of single experts, output-major, gate and up in the order
+/// of the family. Throws kUnsupported with stacking_fault().
 Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source);
-/// The same with the matrices of these stacks, indices into tensors(), the other way round. Codes
-/// and scales are turned alike: a group of 1 x 32 becomes one of 32 x 1.
+/// Returns the model with the matrices of these stacks, indices into tensors(), the other way
+/// round. Codes and scales are turned alike: a group of 1 x 32 becomes one of 32 x 1.
 Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
                               std::span<const std::uint32_t> stacks);
 
 /// How a model that was made of another has its experts.
 struct ExpertsHeld {
   bool has_singles = false;
-  std::map<std::string, bool, std::less<>> stacks;  ///< by name: whether its scheme
-                                                    ///< turns_stacks()
+  /// Stacks by name; true where the scheme of one turns_stacks().
+  std::map<std::string, bool, std::less<>> stacks;
 };
 ExpertsHeld experts_held(const TensorSource& model);
 

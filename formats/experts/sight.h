@@ -30,7 +30,7 @@ inline constexpr std::array kStacks = {
 };
 
 bool is_stack(const LogicalTensor& tensor);
-/// Whether it is a weight or a bias of one routed expert.
+/// True if the tensor is a weight or a bias of one routed expert.
 bool is_single(const LogicalTensor& tensor);
 /// The dialect whose names parts of single experts have: compressed-tensors where that of the
 /// source knows only stacks.

@@ -150,7 +150,7 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
     Shape shape = {n_experts};
     if (has_rows && stack.shape.size() == 3) shape.push_back(rows * gathered.n_members);
     if (has_rows) shape.push_back(stack.shape.size() == 3 ? cols : stack.shape[1]);
-    // As the dialect has it; where that is one number, each matrix has its own.
+    // The shape follows the dialect; where the dialect has one number, each matrix has its own.
     if (row != nullptr && has_rows && row->shape != PartShape::kScalar &&
         row->shape != PartShape::kOne)
       shape =

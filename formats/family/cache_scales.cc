@@ -13,8 +13,8 @@ struct ScaleSpelling {
   CacheSide side;
 };
 
-// As llm-compressor, ModelOpt, Quark and older tools write them, and as vLLM and SGLang call them
-// at run time. The first that a name ends with is its spelling: longer ones come first.
+// Suffixes as llm-compressor, ModelOpt, Quark and older tools write them, and as vLLM and SGLang
+// call them at run time. The first that a name ends with is its spelling: longer ones come first.
 constexpr std::array kScaleSpellings = {
     ScaleSpelling{".k_proj.k_scale", kKeys},
     ScaleSpelling{".v_proj.v_scale", kValues},

@@ -16,7 +16,7 @@ enum class CacheSide : std::uint8_t {
   kKeys,
   kValues,
   kBoth,     ///< one scale for keys and values
-  kQueries,  ///< of attention itself
+  kQueries,  ///< queries of attention itself
   kProbabilities,
   kOffset,  ///< a bias or a zero point next to a scale
 };
@@ -34,7 +34,7 @@ std::optional<CacheScaleName> cache_scale_name(std::string_view name);
 /// The row of such tensors in every family: of any shape, whole on every rank.
 extern const TensorRule kCacheScaleRule;
 
-/// Whether a logical tensor's row is that one.
+/// True if a logical tensor's row is kCacheScaleRule.
 inline bool is_cache_scale(const TensorRule* rule) {
   return rule == &kCacheScaleRule;
 }

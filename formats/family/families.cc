@@ -212,7 +212,7 @@ bool has_own_type_or_architecture(const Family& family, const ModelConfig& confi
 
 /// A name in config.json that several models have.
 struct SharedName {
-  std::string_view family;  ///< of one of them
+  std::string_view family;  ///< family of one of these models
   bool (*is_meant)(const Family& family, const ModelConfig& config);
   std::string_view other;  ///< the family of the other models; empty: no family here has them
 };

@@ -16,7 +16,7 @@ namespace ingot::formats {
 struct FamilyEntry {
   std::string_view name;
   std::string_view summary;
-  std::string_view model_types;  ///< with ", " between them
+  std::string_view model_types;  ///< values of model_type with ", " between them
   bool can_be_synthesized = false;
 };
 /// The values of config.json's model_type.
@@ -24,19 +24,20 @@ std::vector<std::string_view> model_types_of(const FamilyEntry& family);
 /// Every family in the program, generic last.
 std::span<const FamilyEntry> family_entries();
 
-/// The same with their rows, which reads every table: for tests and lists of roles.
+/// Every family in the program with its rows, generic last; reads every table: for tests and lists
+/// of roles.
 std::span<const Family* const> families();
 
-/// By name, or by `file:PATH`: the family of that file, which is read and kept. Null for a name
-/// that no family has; throws as parse_family() does for the file.
+/// Finds a family by name, or by `file:PATH`: the family of that file, which is read and kept. Null
+/// for a name that no family has; throws as parse_family() does for the file.
 const Family* find_family(std::string_view spec);
 /// The family of a text, which is kept: its spec finds it in this run of the program.
 const Family& add_family(std::string_view yaml, std::string_view where);
-/// By model_type, else by that of the text model; or null.
+/// Finds a family by model_type, else by that of the text model; null: there is none.
 const Family* family_of(const ModelConfig& config);
 
-/// Whether the file of a family in the program, or one whose rows it takes, has a word: a key of
-/// config.json that it reads. True for other families.
+/// True if the file of a family in the program, or of one whose rows it takes, names `key`, a key
+/// of config.json. True for other families.
 bool names_key(const Family& family, std::string_view key);
 
 /// The beginning of a spec that names a file.

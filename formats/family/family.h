@@ -34,7 +34,7 @@ enum class Cut : std::uint8_t { kReplicated, kColumn, kRow, kVocab };
 /// Tensors that a loader fuses and that must share scheme and global scale.
 enum class Fuse : std::uint8_t { kNone, kQaKva, kGateUp, kIndexerK, kQkv };
 
-/// Whether a row is promised by the config.
+/// The promise of a row by the config.
 enum class Presence : std::uint8_t {
   kRequired,
   kOptional,   ///< accepted, never missed
@@ -52,10 +52,9 @@ enum class Presence : std::uint8_t {
 /// not mention it. Layers that a release quantizes are always kQuantized.
 enum class Silence : std::uint8_t {
   kPlain,      ///< every engine builds it plain
-  kHead,       ///< it is a head of the model: that depends on the dialect, Dialect::heads
+  kHead,       ///< head of the model, which depends on the dialect (Dialect::heads)
   kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
-  kListed,     ///< the same; yet releases leave it out of their lists, so only written ones are
-               ///< judged
+  kListed,     ///< layer as kQuantized, which releases do not list: judged only in our outputs
 };
 
 /// Orientation of the matrices of stacked experts while they are plain. Quantized stacks whose
@@ -68,13 +67,13 @@ enum class StackOrder : std::uint8_t {
 
 /// How the outputs of gate and up follow one another in a stack that has both.
 enum class GateUpOrder : std::uint8_t {
-  kHalves,       ///< those of gate, then those of up
-  kInterleaved,  ///< in turn, gate first
+  kHalves,       ///< outputs of gate, then outputs of up
+  kInterleaved,  ///< outputs in turn, gate first
 };
 
-/// Which layers a row is in, by a key of the text model's config.
+/// The layers that a row is in, by a key of the text model's config.
 struct LayerCondition {
-  std::string key;  ///< with dots before the keys of inner objects
+  std::string key;  ///< key with dots before the keys of inner objects
   /// Values of the layers meant, where the key holds a list, or a string, with an entry per main
   /// layer (`{layer}`: the layer's own number); empty where it holds a list of the layers' numbers.
   std::vector<std::string> values = {};
@@ -91,7 +90,7 @@ struct TensorRule {
   /// MTP layer counted from 0. An MTP row without a number belongs to the first MTP layer.
   std::string_view pattern;
   Role role{};
-  std::optional<FineRole> fine = {};  ///< where rows of a layer share the role
+  std::optional<FineRole> fine = {};  ///< finer role, where rows of a layer share the role
   Scope scope{};
   std::span<const LayerCondition> layers = {};           ///< all hold, in addition to the scope
   std::array<const Width*, kMaxRuleDimensions> shape{};  ///< null: no further dimension
@@ -110,18 +109,18 @@ struct TensorRule {
   const Width* heads = nullptr;
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;
-  const Width* condition = nullptr;  ///< of kWhen and kUnless
+  const Width* condition = nullptr;  ///< condition of kWhen and kUnless
   /// Where it is not 0, a tensor that is promised may be missing too: no model reads it there.
   const Width* spare = nullptr;
   /// Stored dtype in the released checkpoint when it is not FP8.
   DType synth_dtype = DType::kBf16;
   /// The config does not say which shape: none is checked, and `shape` is empty.
   bool any_shape = false;
-  StackOrder stack = StackOrder::kNone;  ///< of stacked experts; `shape` is that of a plain stack
+  StackOrder stack = StackOrder::kNone;  ///< order of stacked experts; `shape` is a plain stack's
   GateUpOrder gate_up = GateUpOrder::kHalves;
   /// Releases store the plain stack as one matrix: experts and the side behind them are its rows.
   bool is_flat = false;
-  /// Which of the modules of a layer whose rows have the same roles it is of.
+  /// Number of its module, where several modules of a layer have rows of the same roles.
   std::uint8_t block = 0;
 };
 /// The role of a tensor in such a row; kOther where it has none.
@@ -141,9 +140,9 @@ struct Family {
   std::string_view architecture;             ///< synth writes it to architectures[0]
   std::span<const TensorRule> rules;
   const NamedWidths* widths = nullptr;  ///< names that its shapes use
-  const Forward* forward = nullptr;     ///< what its file says of the forward pass (forward.h)
-  /// What MTP layers are called in place of `main_layers`, counted from 0; empty: they follow the
-  /// main layers.
+  const Forward* forward = nullptr;     ///< words of its file about the forward pass (forward.h)
+  /// Prefix of the number of an MTP layer, counted from 0, in place of `main_layers`; empty: MTP
+  /// layers follow the main layers.
   std::string_view mtp_layers = {};
   /// Prefix of the number of a layer; read only with mtp_layers.
   std::string_view main_layers = "model.layers.";
@@ -159,12 +158,12 @@ struct Family {
   std::string file_hash = {};
 };
 
-/// Whether such a row occurs in `layer`; `layer` is nothing outside the layers.
+/// True if such a row occurs in `layer`; `layer` is nullopt outside the layers.
 bool is_in_layer(const TensorRule& rule, const ModelConfig& config,
                  std::optional<std::uint32_t> layer);
 
 /// Shape of a row's tensor in `layer` under this config, as releases store it where it is plain; of
-/// no meaning for rows of `any_shape`. `layer` is nothing outside the layers.
+/// no meaning for rows of `any_shape`. `layer` is nullopt outside the layers.
 Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
                  std::optional<std::uint32_t> layer);
 /// The shape of the decoded weight of such a row; `is_turned`: of a scheme that turns_stacks().
@@ -232,8 +231,8 @@ class NameGrammar {
   /// The one row that `name` matches, honouring scope (a dense layer has no experts, layer numbers
   /// and expert numbers are within the config); nullopt when no row does.
   [[nodiscard]] std::optional<Match> match(std::string_view name) const;
-  /// Whether a row has names like this one: in another layer, of another expert, behind another
-  /// prefix or under another config, if match() finds none.
+  /// True if a row has names like this one, where match() finds none: in another layer, of another
+  /// expert, behind another prefix or under another config.
   [[nodiscard]] bool knows(std::string_view name) const;
   /// The name with marks in place of numbers, as rows have it.
   [[nodiscard]] std::string pattern_of(std::string_view name) const;

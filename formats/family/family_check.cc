@@ -43,7 +43,7 @@ bool is_number_word(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Whether the number of a layer is in the name.
+/// True if the number of a layer is in the name.
 bool is_numbered(std::string_view pattern) {
   return has_mark(pattern, kLayerMark) || has_mark(pattern, kMtpMark);
 }
@@ -81,7 +81,7 @@ bool shares_value(const LayerCondition& a, const LayerCondition& b) {
          std::ranges::any_of(a.values, [&](const std::string& value) { return has(b, value); });
 }
 
-/// Whether no layer can be in both. Two lists of layers are taken to have none in common.
+/// True if no layer can be in both. Two lists of layers are taken to have none in common.
 bool excludes(const LayerCondition& a, const LayerCondition& b) {
   if (a.values.empty() && b.values.empty()) {
     return a.key == b.key ? a.is_for_listed != b.is_for_listed : a.is_for_listed && b.is_for_listed;
@@ -89,7 +89,7 @@ bool excludes(const LayerCondition& a, const LayerCondition& b) {
   return a.key == b.key && !a.values.empty() && !b.values.empty() && !shares_value(a, b);
 }
 
-/// Whether two rows of one pattern can hold in one layer.
+/// True if two rows of one pattern can hold in one layer.
 bool may_meet(const TensorRule& a, const TensorRule& b) {
   // The name does not tell tensors outside the layers from those that all MTP layers share.
   if (!is_numbered(a.pattern)) return true;

@@ -32,7 +32,7 @@ struct FamilyRow {
   bool has_role = false, has_scope = false, has_presence = false;
 };
 
-/// Whether two rows are of the same names in the same layers.
+/// True if two rows have the same names in the same layers.
 bool is_same_place(const TensorRule& a, const TensorRule& b);
 
 /// A condition of `layers`: a key of config.json with values, or `listed_in` and `not_listed_in`.

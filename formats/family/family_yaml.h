@@ -35,7 +35,7 @@ std::unique_ptr<const FamilyTable> parse_family(std::string_view yaml, std::stri
 
 /// FamilyTable::aliases of a family that find_family() and its like return.
 std::span<const NameAlias> aliases_of(const Family& family);
-/// The same of FamilyTable::defaults.
+/// FamilyTable::defaults of such a family.
 JsonValue defaults_of(const Family& family);
 
 /// The config with what the family says of absent keys.

@@ -191,13 +191,13 @@ void replace(std::string& text, std::string_view mark, std::optional<std::uint32
   if (at != std::string::npos && number) text.replace(at, mark.size(), std::to_string(*number));
 }
 
-/// Whether MTP layers have names of their own.
+/// True if MTP layers have names of their own.
 bool names_mtp(const Family& family) {
   return std::ranges::any_of(
       family.rules, [](const TensorRule& rule) { return has_mark(rule.pattern, kMtpMark); });
 }
 
-/// Whether the row is in a layer, and its name can be that of a tensor there.
+/// True if the row is in a layer, and its name can be that of a tensor there.
 bool is_named_in(const TensorRule& rule, const ModelConfig& config,
                  std::optional<std::uint32_t> layer, bool names_mtp) {
   if (!is_in_layer(rule, config, layer)) return false;

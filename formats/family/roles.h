@@ -265,27 +265,27 @@ inline constexpr RoleSet kNormRoles = {
     Role::kKvaNorm,       Role::kIndexerKNorm, Role::kMtpEmbeddingNorm,
     Role::kMtpHiddenNorm, Role::kMtpHeadNorm};
 
-/// Whether it is that of a routed expert's weight, or of the stack of them all.
+/// True if a role is that of a routed expert's weight, or of the stack of them all.
 constexpr bool is_routed_expert(Role role) {
   return kExpertRoles.has(role);
 }
-/// Whether it is that of a routed expert's bias, or of the stack of them all.
+/// True if a role is that of a routed expert's bias, or of the stack of them all.
 constexpr bool is_expert_bias(Role role) {
   return kExpertBiasRoles.has(role);
 }
-/// Whether it is one or the other.
+/// True if a role is that of a routed expert's weight or bias, single or stacked.
 constexpr bool is_of_routed_expert(Role role) {
   return (kExpertRoles | kExpertBiasRoles).has(role);
 }
-/// Whether one tensor of this role has a matrix, or a bias, of each routed expert.
+/// True if one tensor of this role has a matrix, or a bias, of each routed expert.
 constexpr bool is_expert_stack(Role role) {
   return (kExpertStackRoles | kExpertBiasStackRoles).has(role);
 }
-/// Whether a role is that of a linear of an MLP or an expert, as opposed to attention.
+/// True if a role is that of a linear of an MLP or an expert, as opposed to attention.
 constexpr bool is_feed_forward(Role role) {
   return kMlpRoles.has(role);
 }
-/// Whether a role is that of a norm's weight or bias, of whatever kind.
+/// True if a role is that of a norm's weight or bias, of whatever kind.
 constexpr bool is_norm(Role role) {
   return kNormRoles.has(role);
 }

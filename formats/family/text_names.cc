@@ -89,7 +89,7 @@ std::vector<std::string> words_behind_model(const Family& family) {
 // The text before the number of an MTP layer in names.
 struct NumberedHead {
   std::string_view text;
-  bool counts_main = false;  ///< whether the number goes on behind those of the main layers
+  bool counts_main = false;  ///< true where the number goes on behind those of the main layers
 
   auto operator<=>(const NumberedHead&) const = default;
 };

@@ -17,10 +17,10 @@ struct UsualSpelling {
 };
 
 /// Judges a pattern, as families have it, by the words of role names and by their place (attention,
-/// experts, shared experts, outside the layers). Of `n_sides` dimensions: a stack of experts and
-/// one matrix may be called alike.
+/// experts, shared experts, outside the layers). `n_sides` is the number of dimensions, since a
+/// stack of experts and one matrix may be called alike.
 UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides = 2);
-/// Whether it is called as part of the experts of a layer, all in one tensor.
+/// True if a pattern is the name of a part of the experts of a layer, all in one tensor.
 bool is_called_stack(std::string_view pattern);
 
 /// The row that families of the program have for this place of a layer, one of several that agree
@@ -32,7 +32,7 @@ struct SingleExpert {
   std::string_view word;
   Role role{};
 };
-/// Those of which a stack of this name consists, in the order of its outputs.
+/// The matrices of single experts that a stack of this name joins, in the order of its outputs.
 std::span<const SingleExpert> usual_singles(std::string_view stack);
 
 /// The usual treatment of a role's rows in families.
@@ -43,7 +43,7 @@ struct UsualTreatment {
   std::string_view out = {}, in = {};  ///< likely widths, with ", " between them
 };
 UsualTreatment usual_treatment(Role role);
-/// The same of a name. Rows that are joined are not cut: their order is not known.
+/// The usual treatment of a name's rows. Joined rows are not cut, since their order is not known.
 UsualTreatment usual_treatment(const UsualSpelling& spelling);
 
 }  // namespace ingot::formats

@@ -32,19 +32,19 @@ class Width {
   /// number up to 2^32, and without a layer for a list.
   [[nodiscard]] std::uint64_t size(const ModelConfig& config,
                                    std::optional<std::uint32_t> layer = std::nullopt) const;
-  /// Whether the config has a list for something in it.
+  /// True if the config has a list for a name in the expression.
   [[nodiscard]] bool differs_by_layer(const ModelConfig& config) const;
-  /// The names in it that are 0 in this config and layer.
+  /// The names in the expression that are 0 in this config and layer.
   [[nodiscard]] std::vector<std::string> missing(
       const ModelConfig& config, std::optional<std::uint32_t> layer = std::nullopt) const;
-  /// Whether a name occurs in it.
+  /// True if a name occurs in the expression.
   [[nodiscard]] bool mentions(std::string_view name) const;
   /// N where it is `name` or `N * name`.
   [[nodiscard]] std::optional<std::uint64_t> times(std::string_view name) const;
-  /// As it was written.
+  /// The text of the expression as it was written.
   [[nodiscard]] const std::string& text() const { return text_; }
 
-  /// Whether both compute the same in the same way.
+  /// True if both compute the same in the same steps.
   friend bool operator==(const Width& a, const Width& b) { return a.steps_ == b.steps_; }
 
  private:

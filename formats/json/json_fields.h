@@ -65,7 +65,7 @@ class JsonFields {
   [[nodiscard]] Hash128 hash(const char* key) const;
   /// A name that this program may join to a directory: relative, and never out of it.
   [[nodiscard]] std::string inner_path(const char* key) const;
-  /// The same, empty when it is missing.
+  /// inner_path() of a key, empty when the key is missing.
   [[nodiscard]] std::string optional_inner_path(const char* key) const;
 
   /// Throws unless every key of the object was read. REQUIRES: none was read twice.

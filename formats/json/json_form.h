@@ -15,7 +15,7 @@ struct JsonForm {
   char indent_character = ' ';
   bool is_spaced = true;  ///< one line: a blank after ',' and ':'
   bool has_final_newline = true;
-  bool escapes_non_ascii = false;  ///< as hexadecimal digits, Python's default
+  bool escapes_non_ascii = false;  ///< true: escapes as hexadecimal digits, Python's default
   friend bool operator==(const JsonForm&, const JsonForm&) = default;
 };
 

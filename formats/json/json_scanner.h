@@ -139,7 +139,7 @@ class JsonScanner {
     while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
   }
 
-  /// Whether the next sign is this one, which is then behind us.
+  /// True if the next sign is this one; then reading goes on behind it.
   bool takes(char sign) {
     skip_space();
     if (at_ == end_ || *at_ != sign) return false;

@@ -16,7 +16,7 @@ class ModuleList {
   /// Throws kInvalidArgument for an expression that does not compile.
   ModuleList(std::span<const std::string> entries, PatternSyntax syntax);
 
-  /// Whether every engine finds the module: by name, glob or expression.
+  /// True if every engine finds the module: by name, glob or expression.
   [[nodiscard]] bool covers_for_all(std::string_view module) const;
   /// True if some engine does: vLLM also takes a ModelOpt entry that is inside of the name.
   [[nodiscard]] bool covers_for_any(std::string_view module) const;
@@ -30,7 +30,7 @@ class ModuleList {
 /// `X.experts` of a routed expert `X.experts.0.up_proj`, or empty.
 std::string_view experts_of(std::string_view module);
 
-/// Whether `sorted` has the name of a module, or of one above it.
+/// True if `sorted` has the name of a module, or of one above it.
 bool names_or_holds(std::span<const std::string> sorted, std::string_view module);
 
 }  // namespace ingot::formats

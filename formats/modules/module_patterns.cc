@@ -33,7 +33,7 @@ std::string pattern_escaped(std::string_view path) {
 /// Names as a tree of their components.
 struct NameTree {
   std::map<std::string, NameTree, std::less<>> below;
-  std::set<std::uint32_t> classes;  ///< of all modules at and below this component
+  std::set<std::uint32_t> classes;  ///< classes of all modules at and below this component
 
   void add(std::string_view name, std::uint32_t cls) {
     classes.insert(cls);
@@ -59,7 +59,7 @@ struct NameTree {
     }
   }
 
-  /// The same of a layer, which is never taken whole.
+  /// Paths of the modules of `cls` in a layer, which is never taken whole.
   [[nodiscard]] std::vector<std::string> paths_in_layer(std::uint32_t cls) const {
     std::vector<std::string> paths;
     append("", cls, paths);
@@ -67,7 +67,7 @@ struct NameTree {
   }
 
  private:
-  /// Whether a name next to `word` goes on behind it in another class, as `shared_expert_gate`.
+  /// True if a longer name of another class begins with `word`, as `shared_expert_gate` does.
   [[nodiscard]] bool is_longer_in_another(std::string_view word, std::uint32_t cls) const {
     for (auto at = below.upper_bound(word); at != below.end() && at->first.starts_with(word);
          ++at) {
@@ -98,7 +98,7 @@ class Expressions {
   }
 
  private:
-  /// Whether an expression without a prefix takes in a module with this tail.
+  /// True if an expression without a prefix takes in a module with this tail.
   static bool takes_in(std::string_view path, std::string_view tail) {
     const bool is_parent = path.ends_with('*');
     if (is_parent) path.remove_suffix(1);

@@ -23,7 +23,7 @@
 namespace ingot::formats {
 namespace {
 
-/// As much is gathered in one go.
+/// Bytes that are gathered at once.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 /// Runs are read with the gaps between them where those are no more than the runs, or this short
 /// and the slab stays below four blocks.

@@ -14,7 +14,7 @@ struct Covered {
   Window units;               ///< elements of the part
   std::uint64_t skipped = 0;  ///< rows of the first that come before those of the window
   std::uint64_t unit = 1;     ///< rows of the window that share an element
-  bool is_apart = true;       ///< it can be a weight by itself: it begins a unit, or lies in one
+  bool is_apart = true;       ///< true: can be a weight by itself (begins a unit, or lies in one)
 };
 
 /// With an element for each `unit` (at least 1) rows, or one for all of the side, whose rows are

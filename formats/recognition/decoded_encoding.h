@@ -15,9 +15,9 @@ namespace ingot::formats {
 
 /// The stored tensors of a weight in codes that are read and not written.
 struct DecodedParts {
-  std::span<const StoredTensor> stored;  ///< of the checkpoint
+  std::span<const StoredTensor> stored;  ///< tensors of the checkpoint
   StoredParts parts;
-  std::span<const Block> blocks;  ///< in the order in which they are tried
+  std::span<const Block> blocks;  ///< blocks in the order in which they are tried
 };
 
 /// Their encoding, which is_decoded(): plain F32, with the rows and columns that share a scale, as

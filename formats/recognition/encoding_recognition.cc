@@ -133,7 +133,7 @@ class Recogniser {
     return tensor;
   }
 
-  /// Whether these are integers, which might have zero points, and no tensor of the checkpoint has
+  /// True if codes are integers, which might have zero points, and no tensor of the checkpoint has
   /// them.
   [[nodiscard]] bool lacks_zero_points(std::uint32_t i) const {
     const StoredParts& parts = found_[i].stored;
@@ -278,7 +278,7 @@ class Recogniser {
            !is_number;
   }
 
-  /// Whether codes of two dimensions have a scale or a deq_scale.
+  /// True if codes have two dimensions, and a scale or a deq_scale; reports faults.
   bool has_scale(std::uint32_t i) {
     const StoredTensor& weight = input_.stored[i];
     const StoredParts& parts = found_[i].stored;
@@ -417,7 +417,7 @@ class Recogniser {
     return fits;
   }
 
-  /// Whether a number has been stored for each of the weights that are fused in one, as its scale.
+  /// True if a part has a number for each of the weights that are fused in one, as the scale has.
   [[nodiscard]] bool is_as_long_as_scale(std::uint32_t i, const Shape& shape,
                                          const Shape& weight) const {
     const SchemeFacts& channel = scheme_facts(SchemeId::kFp8Channel);

@@ -15,7 +15,7 @@ namespace ingot::formats {
 
 /// Stored tensors of a checkpoint, and its config's words about them.
 struct RecognitionInput {
-  std::span<const StoredTensor> stored;  ///< in source order
+  std::span<const StoredTensor> stored;  ///< tensors in source order
   const StoredNames& names;
   std::span<const SourceFile> files;
   /// Rows, columns that share a block's scale, as the config claims; headers overrule it.

@@ -12,7 +12,7 @@
 namespace ingot::formats {
 namespace {
 
-/// Whether a group of compressed-tensors has integers with zero points.
+/// True if a group of compressed-tensors has integers with zero points.
 bool is_asymmetric(const ConfigGroup& group) {
   const Json& weights = json_member(*group.json, "weights");
   const Json& type = json_member(weights, "type");

@@ -20,7 +20,7 @@ namespace {
 constexpr DTypeSet kCodes =
     kOtherFloat8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
 
-/// Whether the config says that the outputs of weights are quantized. Otherwise an output scale is
+/// True if the config says that the outputs of weights are quantized. Otherwise an output scale is
 /// that of a cache: compressed-tensors and Quark store those of keys and values so, too.
 bool quantizes_outputs(const ModelConfig& config) {
   const Json& block = quantization_block(config);

@@ -19,7 +19,7 @@ struct FoundParts {
 
 /// Parts and weights of a checkpoint, brought together by their names. By stored tensor.
 struct PairedParts {
-  std::vector<FoundParts> found;  ///< of weights; `stored` has the weight itself
+  std::vector<FoundParts> found;  ///< parts of weights; `stored` has the weight itself
   std::vector<bool> is_part;      ///< belongs to a weight, or should
 };
 

@@ -23,7 +23,7 @@ struct PartNaming {
   /// Names of this form mean parts and nothing else, so one without a weight is a fault.
   bool is_distinct = true;
   ScaleReach reach = ScaleReach::kAny;
-  bool global_divides = false;  ///< of Part::kGlobal
+  bool global_divides = false;  ///< true: Part::kGlobal divides the scales
 };
 
 /// Every naming of a part other than the codes, the longest suffix first, so that the first match
@@ -34,7 +34,7 @@ std::span<const PartNaming> part_namings();
 /// experts.
 struct PackedNaming {
   std::string suffix;       ///< `.weight_packed`, `_blocks`
-  bool is_stacked = false;  ///< of stacks [experts, rows, blocks of a row, bytes of a block]
+  bool is_stacked = false;  ///< true: stacks [experts, rows, blocks of a row, bytes of a block]
 };
 std::span<const PackedNaming> packed_namings();
 /// By which of them a stored tensor is called; null for any other tensor.
@@ -43,7 +43,7 @@ const PackedNaming* find_packed(const StoredTensor& stored);
 /// The shape of stored codes as rows: [..., rows, elements], blocks put together.
 Shape rows_of_codes(const StoredTensor& stored);
 
-/// Whether some dialect stores weights of this scheme with such a part.
+/// True if some dialect stores weights of this scheme with such a part.
 bool is_part_of(SchemeId scheme, Part part);
 
 /// `X.weight` for the codes `X.weight_packed`, `X` for those in `X_blocks`; any other name as it

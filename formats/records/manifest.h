@@ -45,7 +45,7 @@ struct Manifest {
   std::vector<ManifestFile> files;       ///< weights
   std::vector<ManifestFile> side_files;  ///< copied and derived files, the manifest itself excepted
   std::uint64_t n_tensors = 0;
-  Hash128 records_hash;  ///< of the uncompressed text of the per-tensor records
+  Hash128 records_hash;  ///< hash of the uncompressed text of the per-tensor records
   /// Sliced layouts: how the model was cut.
   std::optional<SlicingRecord> slicing = {};
   /// The verification that was asked for and then left out (--no-verify), in words; empty: none.
@@ -58,7 +58,7 @@ struct Manifest {
   /// tensors of ones that it creates itself. Null for others.
   JsonValue engine = {};
 
-  /// Whether the layers for multi-token prediction were left out on request (`--mtp drop`).
+  /// True if the layers for multi-token prediction were left out on request (`--mtp drop`).
   [[nodiscard]] bool drops_mtp() const;
   /// The patterns of `--allow KIND=PATTERN` that it was made with.
   [[nodiscard]] std::vector<std::string> allowed(std::string_view kind) const;
@@ -74,7 +74,7 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& directory);
 /// The place of a stored tensor of the hub, if it is a stretch of a stored tensor of a file.
 struct PieceRecord {
   std::string of;            ///< the tensor of the file
-  std::uint64_t offset = 0;  ///< in bytes, within it
+  std::uint64_t offset = 0;  ///< offset in bytes, within that tensor
 };
 
 /// One stored tensor on either side of a conversion, with the hash of its bytes.
@@ -83,9 +83,9 @@ struct TensorHash {
   std::string dtype;
   std::vector<std::uint64_t> shape;
   Hash128 hash;
-  std::optional<SliceRecord> slice = {};  ///< of a rank's tensor that is not whole
-  std::string home_file = {};             ///< where that is not the record's
-  std::optional<PieceRecord> piece = {};  ///< of a tensor that is no stored tensor of its file
+  std::optional<SliceRecord> slice = {};  ///< slice, for a rank's tensor that is not whole
+  std::string home_file = {};             ///< home file; empty: that of the record
+  std::optional<PieceRecord> piece = {};  ///< place, for a stretch of a stored tensor of its file
 };
 
 /// The error of encoding a tensor, against the values that were encoded.

@@ -8,20 +8,21 @@
 
 namespace ingot::formats {
 
-/// Whether a rank has a tensor of the model, whole or a slice of it.
+/// The claim of a rank on a tensor of the model, whole or a slice of it.
 enum class Holding : std::uint8_t {
-  kPromised,  ///< it must be here
+  kPromised,  ///< tensor that must be here
   kOptional,  ///< the facts known about this rank do not decide it
-  kElsewhere  ///< it belongs to other ranks
+  kElsewhere  ///< tensor that belongs to other ranks
 };
 
-/// Which of the model's tensors belong to one rank.
+/// The tensors of a model that belong to one rank.
 class RankHoldings {
  public:
   /// `slicing.rank` must be there; both must outlive this.
   RankHoldings(const SlicingRecord& slicing, const ModelConfig& config);
 
-  /// Whether the rank holds a row's tensor; `expert` is nullopt for stacked and for shared experts.
+  /// Tells if the rank holds a row's tensor; `expert` is nullopt for stacked and for shared
+  /// experts.
   [[nodiscard]] Holding of(const TensorRule& rule, std::optional<std::uint32_t> layer,
                            std::optional<std::uint32_t> expert) const;
   /// True if shared experts have slots in the expert map, and are placed and cut like routed ones.

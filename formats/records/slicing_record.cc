@@ -28,7 +28,7 @@ std::uint64_t dimension_at(const Shape& shape, std::size_t from_the_end) {
   return shape.size() < from_the_end ? 1 : shape[shape.size() - from_the_end];
 }
 
-/// Whether element n-1 of the original, at every `repeat`th place, is one of the whole's.
+/// True if the last of `original` elements, at every `repeat`th place, is within the whole.
 bool reaches_within(std::uint64_t original, std::uint64_t repeat, std::uint64_t whole) {
   if (original > whole) return false;
   if (original == 0) return true;

@@ -14,13 +14,13 @@
 
 namespace ingot::formats {
 
-/// Which part of a whole stored tensor a stored tensor of a rank is; `slice` of an output in the
+/// The part of a whole stored tensor that a stored tensor of a rank is; `slice` of an output in the
 /// per-tensor records. Absent: the whole.
 struct SliceRecord {
   int axis = -1;             ///< dimension that is cut, from the front; -1: none is
-  std::uint64_t offset = 0;  ///< along it, in elements, within its first section
-  Shape whole;               ///< of the whole as it was cut (retiled, padded)
-  Sections sections;         ///< of the axis
+  std::uint64_t offset = 0;  ///< first element along the axis, within its first section
+  Shape whole;               ///< shape of the whole as it was cut (retiled, padded)
+  Sections sections;         ///< sections of the axis
   /// Stacks under expert parallelism: the experts (indices into the first dimension of the whole)
   /// that the slice holds, ascending. Empty: all.
   std::vector<std::uint32_t> experts;
@@ -75,7 +75,7 @@ struct SlicingRecord {
   std::string tp_fit;                       ///< "refuse", "retile", "pad" or "bf16"
   std::vector<std::uint32_t> stage_layers;  ///< first layer of each stage, then their number
   JsonValue expert_map;                     ///< null: contiguous blocks
-  Hash128 job;  ///< the same in all directories of one conversion, and in no other
+  Hash128 job;  ///< hash that the directories of one conversion share, and no others
   std::optional<RankRecord> rank;
   std::vector<RankEntry> ranks;
 };

@@ -35,7 +35,7 @@ struct CodedWeight {
   std::uint64_t block_rows = 0, block_cols = 0;
 
   [[nodiscard]] std::uint64_t scale_cols() const { return ceil_div(cols, block_cols); }
-  /// As INT8 has them, and no FP8.
+  /// True if scales may be negative, as those of INT8 and not those of FP8.
   [[nodiscard]] bool has_signed_scales() const { return codes.tensor.dtype == DType::kI8; }
   /// The row of scales of a row of the flattened weight.
   [[nodiscard]] std::uint64_t scale_row(std::uint64_t row) const {

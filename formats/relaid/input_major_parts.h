@@ -34,13 +34,13 @@ struct InputMajorWeight {
 /// `X` of `X.PART`.
 std::string_view module_stem(std::string_view name);
 
-/// Which stored tensors are parts of such weights, found by their names: `X.qweight`, `X.scales`,
-/// `X.qzeros` and `X.g_idx`.
+/// The stored tensors that are parts of such weights, found by their names: `X.qweight`,
+/// `X.scales`, `X.qzeros` and `X.g_idx`.
 class InputMajorParts {
  public:
   struct Input {
-    std::span<const StoredTensor> stored;  ///< must outlive this
-    std::span<const SourceFile> files;     ///< for reports
+    std::span<const StoredTensor> stored;  ///< tensors, which must outlive this
+    std::span<const SourceFile> files;     ///< files for reports
     bool is_complete = true;               ///< false: a part that is not here is no fault
     ErrorList& faults;
   };
@@ -50,9 +50,9 @@ class InputMajorParts {
 
   InputMajorParts(const InputMajorLayout& layout, const Input& input);
 
-  /// Those of the weight that a stored tensor is a part of; null when it is of none.
+  /// The parts of the weight that a stored tensor is a part of; null when it is of none.
   [[nodiscard]] const OfWeight* find(const StoredTensor& tensor) const;
-  /// Whether every part that the layout needs is here.
+  /// True if every part that the layout needs is here.
   [[nodiscard]] bool is_whole(const OfWeight& parts) const { return lacking(parts) == kKinds; }
   /// The weight of these parts; nullopt, and reported, where they make none: one is missing
   /// (kMissingTensor), has another shape, group or number of bits than the config says

@@ -33,12 +33,12 @@ std::uint64_t bits_of(const ConfigGroup& group) {
   return bits.is_number_unsigned() ? bits.get<std::uint64_t>() : 8;
 }
 
-/// Whether zero points that are stored are all 128.
+/// True if, by the config, all stored zero points are 128.
 bool is_symmetric(const ConfigGroup& group) {
   return json_member(json_member(*group.json, "weights"), "symmetric") != false;
 }
 
-/// Whether groups of so many columns are those of a scheme: rows, or a run that INT8 blocks have.
+/// True if a scheme has such groups of columns: whole rows, or a run that INT8 blocks have.
 bool is_known_group(std::uint64_t cols, std::uint64_t groups) {
   const std::uint64_t size = cols / groups;
   return groups == 1 || size == 32 || size == 64 || size == 128;

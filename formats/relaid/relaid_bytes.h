@@ -14,8 +14,8 @@ namespace ingot::formats {
 enum class RelaidAs : std::uint8_t { kAsStored, kCodes, kBytes, kScales, kZeros, kDimensions };
 struct RelaidView {
   RelaidAs made = RelaidAs::kAsStored;
-  std::uint32_t source = 0;  ///< index into the sources; not of kAsStored
-  StoredTensor original;     ///< of kAsStored
+  std::uint32_t source = 0;  ///< index into the sources; not for kAsStored
+  StoredTensor original;     ///< stored tensor, for kAsStored
 };
 
 /// A tensor of the view, in the place of a stored one of the same module.

@@ -36,8 +36,8 @@ void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, Error
 /// True if INT8 codes only appear so, and are packed in the files, four to a word.
 bool is_packed_int8(const Encoding& encoding);
 
-/// The same of weights that compressed-tensors packs in 8 bits (`num_bits` 8, four to a word): they
-/// become INT8 as above. False where there are none. Reports packed weights of other than 4 and 8
+/// Changes weights that compressed-tensors packs in 8 bits (`num_bits` 8, four to a word) to INT8,
+/// as relay_codes() does. False where there are none. Reports packed weights of other than 4 and 8
 /// bits (kUnsupported, once for each group of the config) and groups of columns that no scheme has.
 bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, ErrorList& faults);
 

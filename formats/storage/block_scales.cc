@@ -76,8 +76,8 @@ bool is_good(float scale, const ScalePolicy& policy, bool may_be_negative = fals
          (scale > 0 || (scale == 0 && policy.allow_zero) || (scale < 0 && may_be_negative));
 }
 
-// Whether a scale, which is good, and a second one make a number that codes can be multiplied with:
-// under an infinite one 0 decodes to NaN, under zero all codes to 0.
+// True if a good scale and a second one make a number that codes can be multiplied with: with
+// infinity 0 decodes to NaN, with zero all codes decode to 0.
 bool is_effective(float scale, float effective, const ScalePolicy& policy) {
   return std::isfinite(effective) && (effective != 0 || scale == 0 || policy.allow_zero);
 }

@@ -39,7 +39,7 @@ class ScaleReader {
 
   /// False for plain schemes, which have no rows to read.
   [[nodiscard]] bool has_scales() const { return rows_ != 0; }
-  [[nodiscard]] std::uint64_t rows() const { return rows_; }  ///< over all stacked matrices
+  [[nodiscard]] std::uint64_t rows() const { return rows_; }  ///< rows of all stacked matrices
   [[nodiscard]] std::uint64_t cols() const { return cols_; }  ///< ceil(K / block_cols)
   /// Rows of at most so many scales, and at least one. A weight may have rows and no columns.
   [[nodiscard]] std::uint64_t rows_within(std::uint64_t n_scales) const {
@@ -101,10 +101,10 @@ void require_good_input_scales(const TensorSource& source, const LogicalTensor& 
 /// The numbers of a stored tensor that is plain and of at most 1 MiB; of others none.
 std::vector<float> read_small_numbers(const TensorSource& source, std::uint32_t stored);
 
-/// Whether some scale of a kFp8Block weight is finite, and neither zero nor a power of two.
+/// True if some scale of a kFp8Block weight is finite, and neither zero nor a power of two.
 bool has_scale_beyond_powers_of_two(const TensorSource& source);
 
-/// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that
+/// True if all scales of kFp8Block weights are powers of two, not all the same, in a dtype that
 /// could hold other numbers: they were made so, and `scale_fmt` says that. Reads them, to the first
 /// that is none.
 bool all_scales_are_powers_of_two(const TensorSource& source);

@@ -225,7 +225,7 @@ std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
   if (!facts.quantized) return {0, 0};
   INGOT_CHECK(weight.size() >= 2);
   if (facts.group_rows > 1) return block;
-  // A side of 0 still needs a block of at least 1, or nothing could be divided by it.
+  // A side of 0 still needs a block of at least 1, since sides are divided by it.
   const std::uint64_t rows = std::max<std::uint64_t>(weight[weight.size() - 2], 1);
   const std::uint64_t cols = std::max<std::uint64_t>(weight.back(), 1);
   const std::uint64_t group_cols = facts.chooses_cols ? block[1] : facts.group_cols;

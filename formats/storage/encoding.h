@@ -43,15 +43,14 @@ enum class Part : std::uint8_t {
   kScale,        ///< one scale per group of codes
   kGlobal,       ///< NVFP4: one number over all scales
   kOffset,       ///< weight_offset of Ascend, all zero for symmetric codes
-  kInputScale,   ///< of statically quantized activations
+  kInputScale,   ///< scale of statically quantized activations
   kInputOffset,  ///< Ascend, static
   kQuantBias,    ///< Ascend, static
   kDeqScale,     ///< Ascend, static: input scale x weight scale
   kZeroPoint,    ///< INT4: the code that means zero, per group
   kGroupOrder,   ///< INT4: the group of each column, where groups are no runs of columns
   kDimensions,   ///< INT4: rows and columns of the weight
-  kOutputScale,  ///< of statically quantized outputs: kept with the codes or left out, never
-                 ///< written
+  kOutputScale,  ///< scale of static outputs: kept with the codes or left out, never written
 };
 inline constexpr std::size_t kMaxParts = 12;
 
@@ -60,8 +59,8 @@ enum class PartExtent : std::uint8_t {
   kOne,
   kPerRow,
   kPerColumn,
-  kPerGroup,    ///< in words of kZerosPerWord, packed along the rows
-  kDimensions,  ///< two: of the whole weight, of a slice those of the slice
+  kPerGroup,    ///< numbers in words of kZerosPerWord, packed along the rows
+  kDimensions,  ///< two: rows and columns of the weight, or of the slice
 };
 /// Zero points of so many rows share an I32, the first in the lowest four bits.
 inline constexpr std::uint64_t kZerosPerWord = 8;
@@ -69,29 +68,29 @@ inline constexpr std::uint64_t kZerosPerWord = 8;
 /// How a part other than the weight may be stored, whatever the scheme.
 struct PartFacts {
   Part part;
-  std::string_view meaning;  ///< for messages: "a scale"
+  std::string_view meaning;  ///< name in messages: "a scale"
   DTypeSet reads;            ///< empty: the scheme decides
-  PartExtent extent;         ///< not of kWeight and kScale
+  PartExtent extent;         ///< extent of parts other than kWeight and kScale
 };
 const PartFacts& part_facts(Part part);
 
 /// The facts about a scheme that formats needs; one row per SchemeId.
 struct SchemeFacts {
   SchemeId id;
-  std::string_view name;     ///< as in recipes and reports
+  std::string_view name;     ///< name in recipes and reports
   std::string_view to_word;  ///< word accepted by --to, or empty
   std::string_view summary;  ///< one line for `ingot list schemes`
   CodeKind code = CodeKind::kPlain;
-  std::uint32_t code_bits = 0;  ///< of one code; 0 for raw
+  std::uint32_t code_bits = 0;  ///< bits of one code; 0 for raw
   bool quantized = false;       ///< false for plain floating point and raw
   /// Rows and columns that share a scale, 0 for all of them; of released models where a checkpoint
   /// may choose. Both 0 for schemes without scales as well.
   std::uint64_t group_rows = 0, group_cols = 0;
   /// A checkpoint chooses how many columns share a scale, tensor by tensor: the scale's shape says.
   bool chooses_cols = false;
-  DType scale_dtype = DType::kF32;  ///< in which this scheme's scales are computed and written
-  DTypeSet codes = {};              ///< in which codes are read, packed if wider than a code
-  DTypeSet scales = {};             ///< in which scales are read
+  DType scale_dtype = DType::kF32;  ///< dtype of scales that are computed and written
+  DTypeSet codes = {};              ///< dtypes of codes that are read, packed if wider than a code
+  DTypeSet scales = {};             ///< dtypes of scales that are read
   bool has_global = false;          ///< Part::kGlobal is needed
   bool has_dimensions = false;      ///< Part::kDimensions is needed
   bool has_signed_scales = false;   ///< a scale may be negative; else it is above zero

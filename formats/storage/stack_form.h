@@ -4,8 +4,8 @@
 
 namespace ingot::formats {
 
-/// Whether stacks of experts are output-major under a scheme, whatever their family's plain ones
-/// are: its groups run along the inputs. Square blocks do not.
+/// True if stacks of experts are output-major under a scheme, whatever their family's plain ones
+/// are: if its groups run along the inputs, as square blocks do not.
 inline bool turns_stacks(SchemeId scheme) {
   const SchemeFacts& facts = scheme_facts(scheme);
   return facts.quantized && facts.group_rows <= 1;

@@ -30,7 +30,7 @@ class StoredBytes {
                          std::span<std::byte> out) const = 0;
   /// Closes a file, so that deleting it frees its blocks. It is opened again if it is read again.
   virtual void close_file(std::uint32_t file) const = 0;
-  /// Whether each tensor is one range of one file: such files may be consumed.
+  /// True if each tensor is one range of one file: such files may be consumed.
   [[nodiscard]] virtual bool is_whole() const { return true; }
   /// The weights file that held a tensor before it was cut, as in the unsliced checkpoint; empty
   /// where it is unknown, and for whole tensors.

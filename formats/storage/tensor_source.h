@@ -16,7 +16,7 @@ namespace ingot::formats {
 /// One weight of the model, whatever its dialect or layout.
 struct LogicalTensor {
   std::string name;  ///< canonical Hugging Face name of the weight, e.g. `...q_a_proj.weight`
-  Shape shape;       ///< of the decoded weight
+  Shape shape;       ///< shape of the decoded weight
   Encoding encoding;
   const TensorRule* rule = nullptr;  ///< the family's row; null for tensors outside the grammar
   std::optional<std::uint32_t> layer;

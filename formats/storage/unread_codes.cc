@@ -8,7 +8,7 @@ namespace {
 
 constexpr DTypeSet kNoCodes = {DType::kBool, DType::kC64, DType::kF64, DType::kI64, DType::kU64};
 
-// As MLX writes it, with or without quantization_config.
+// True if config.json describes quantization as MLX does, with or without quantization_config.
 bool says_quantized(const ModelConfig& config) {
   if (config.quantization && !config.quantization->quant_method.empty()) return false;
   const auto says = [](const Json& block) { return block.is_object() && !block.empty(); };

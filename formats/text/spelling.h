@@ -12,7 +12,7 @@
 
 namespace ingot {
 
-/// Whether a word is one of these.
+/// True if a word is one of these.
 inline bool is_in(std::span<const std::string_view> words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
@@ -37,7 +37,7 @@ std::vector<std::string_view> row_names(const Rows& rows, const Name& name) {
 
 /// `; did you mean WORD?`, or empty: for the end of a message.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices);
-/// The same over the rows of a table, by the name of each.
+/// `; did you mean WORD?` for the rows of a table, by the name of each; or empty.
 template <typename Rows, typename Name>
 std::string did_you_mean(std::string_view word, const Rows& rows, const Name& name) {
   return did_you_mean(word, row_names(rows, name));

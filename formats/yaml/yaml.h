@@ -84,7 +84,7 @@ class Yaml {
 
 struct Yaml::Member {
   std::string key;
-  int line = 0;  ///< of the key
+  int line = 0;  ///< line of the key
   Yaml value;
 };
 

@@ -25,10 +25,10 @@ class ConfigWidths {
   /// `config` must outlive this.
   explicit ConfigWidths(const ModelConfig& config);
 
-  /// Whether a size is that of one of these.
+  /// True if an expression in `likely` has this size.
   [[nodiscard]] bool is_one_of(std::uint64_t size, std::string_view likely) const;
-  /// An expression of this size; the number itself where the config has none. Adds to `guesses`
-  /// how far it is one.
+  /// An expression of this size; the number itself where the config has none. Adds to `guesses` the
+  /// reasons why it may be wrong.
   [[nodiscard]] std::string side(std::uint64_t size, std::string_view likely,
                                  std::string& guesses) const;
   /// An expression of the size that dimension `at` has in each layer; empty where there is none.

@@ -226,7 +226,7 @@ class Proposal {
            (role == Role::kExpertsGateUp || role == Role::kExpertsDown);
   }
 
-  /// Whether gate and up are both here, and one matrix each.
+  /// True if gate and up are both here, and one matrix each.
   bool has_gate_and_up(const std::string& pattern, Role role) const {
     const auto has = [&](Role wanted) {
       return std::ranges::any_of(kinds_, [&](const auto& entry) {
@@ -330,7 +330,7 @@ class Proposal {
     return rows;
   }
 
-  /// Whether its outputs are those of several matrices together.
+  /// True if the outputs of a kind are those of several matrices together.
   bool is_joined(const Kind& kind, const UsualTreatment& usual) const {
     const Shape& shape = *kind.first->shape;
     return kind.has_one_shape && !shape.empty() && widths_.is_one_of(shape[0], usual.out);

@@ -15,10 +15,10 @@ namespace ingot::formats {
 struct UnknownWeight {
   std::string_view name;
   const Shape* shape = nullptr;  ///< decoded
-  DType dtype{};                 ///< as stored
+  DType dtype{};                 ///< dtype as stored
   bool is_quantized = false;
   std::array<std::uint64_t, 2> block = {0, 0};  ///< rows and columns that share a scale
-  std::uint64_t n_bytes = 0;                    ///< as stored, with all parts
+  std::uint64_t n_bytes = 0;                    ///< bytes as stored, with all parts
 };
 
 /// The rows of a proposal that only copy, where the largest tensors are among them: a line that

@@ -10,7 +10,7 @@
 
 #include "formats/config/model_config.h"
 
-// Which numbers in the names of an unknown model are those of its layers.
+// The numbers in the names of an unknown model that are those of its layers.
 
 namespace ingot::formats {
 
@@ -20,7 +20,7 @@ std::vector<std::string> split(std::string_view list, std::string_view between);
 /// A name in its words, with the number that may be that of a layer.
 struct NumberedWords {
   std::vector<std::string> words;
-  std::size_t at = 0;  ///< of the number, where is_numbered
+  std::size_t at = 0;  ///< place of the number, where is_numbered
   bool is_numbered = false, is_mtp = false;
 
   /// The text before the number.
@@ -39,7 +39,7 @@ class NamedLayers {
   [[nodiscard]] std::optional<NumberedWords> words_of(std::string_view name) const;
   /// Prefix of the names of the text model's layers.
   [[nodiscard]] const std::string& main() const { return main_; }
-  /// Whether it belongs to a module with layers of its own.
+  /// True if the name belongs to a module with layers of its own.
   [[nodiscard]] bool is_of_tower(const NumberedWords& name) const;
 
  private:

@@ -33,8 +33,8 @@ bool is_key(std::string_view key) {
       key, [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); });
 }
 
-/// Whether a key with so many entries is by layer: by its name, or since entries recur, as kinds
-/// of layers do. A text has a letter per layer only where its key says so: `silu` is a word.
+/// True if a key with so many entries is by layer: by its name, or since entries recur, as kinds of
+/// layers do. A text has a letter per layer only where its key says so: `silu` is a word.
 bool is_by_layer(std::string_view key, std::span<const std::string> entries, bool is_text) {
   for (const std::string_view word : {"layer", "pattern", "_types"}) {
     if (key.find(word) != std::string_view::npos) return true;

@@ -6,7 +6,7 @@
 
 #include "formats/config/model_config.h"
 
-// Which layers a row of a proposal is in.
+// The layers that a row of a proposal is in.
 
 namespace ingot::formats {
 
