@@ -111,7 +111,7 @@ void refuse_shared_outputs(const FlagTable& table) {
   }
   for (const Written& inner : outputs) {
     for (const Written& outer : outputs) {
-      if (&inner == &outer) continue;
+      if (&inner == &outer || inner.flag->rule.kind == ValueKind::kFolder) continue;
       const bool is_folder = outer.flag->rule.kind == ValueKind::kFolder;
       const auto end =
           std::mismatch(outer.path.begin(), outer.path.end(), inner.path.begin(), inner.path.end());
