@@ -18,7 +18,7 @@ namespace ingot::engines {
 /// first. Rows of BF16 are about every plain weight, since loaders cast these.
 std::vector<const EngineLimit*> limits_of(const EngineRow& engine, const Dialect& dialect,
                                           const EngineWeight& weight);
-/// The same of the newest versions of all engines.
+/// The limits of the newest versions of all engines that a weight of this dialect meets.
 std::vector<std::pair<const EngineRow*, const EngineLimit*>> limits_of_all(
     const Dialect& dialect, const EngineWeight& weight);
 /// The first refusal, else the first that needs an option; null: none.
@@ -32,7 +32,7 @@ struct EngineSupport {
   std::string_view dialect;                 ///< empty: any
   std::optional<SchemeId> scheme;           ///< nullopt: any
   std::optional<Activations> activations;   ///< nullopt: of any kind, and of plain schemes
-  Evidence evidence = Evidence::kNotTried;  ///< how it is known that the engine reads them
+  Evidence evidence = Evidence::kNotTried;  ///< evidence that the engine reads them
   /// Limit by which it refuses them, or wants an option; null: none.
   const EngineLimit* limit = nullptr;
   std::string_view source = {};  ///< EngineLoad::source

@@ -29,7 +29,7 @@ std::vector<EngineWeight> engine_weights(const formats::Checkpoint& checkpoint,
 struct EngineVerdict {
   const EngineRow* engine = nullptr;
   bool loads = false;
-  bool is_known = true;    ///< else it may load it, but that is not known
+  bool is_known = true;    ///< false: it may load it, but that is not known
   bool is_silent = false;  ///< no error tells that it does not load it: it computes garbage
   /// How that is known: the weakest of all weights, and of what is known of their family.
   Evidence evidence = Evidence::kOnGpu;
@@ -45,7 +45,7 @@ std::string_view failure_text(const EngineVerdict& verdict);
 /// A verdict of one version, by its rows; `input` is the checkpoint's.
 EngineVerdict engine_verdict(const formats::Checkpoint& checkpoint, const EngineInput& input,
                              const EngineRow& engine, const Serving& serving);
-/// The same of several, in their order: the weights are read once.
+/// Returns the verdicts of several versions, in their order; reads the weights once.
 std::vector<EngineVerdict> engine_verdicts(const formats::Checkpoint& checkpoint,
                                            const EngineInput& input,
                                            std::span<const EngineRow* const> engines,

@@ -24,7 +24,7 @@ struct BelievedModules {
 
 struct EngineView {
   EngineVerdict verdict;
-  std::vector<BelievedModules> modules;  ///< in the order of the checkpoint
+  std::vector<BelievedModules> modules;  ///< modules in the order of the checkpoint
 };
 
 /// The belief of the engine about every linear layer, from config.json and the dialect's files.

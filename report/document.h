@@ -14,7 +14,7 @@ namespace ingot {
 enum class Style : std::uint8_t {
   kPlain,
   kCode,
-  kLabel,  ///< of a row
+  kLabel,  ///< label of a row
   kFault,  ///< a number that should be 0
   kGood,
   kBad,
@@ -51,8 +51,8 @@ inline Column name(std::string title) {
 struct Table {
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;  ///< the most important first
-  std::size_t least_rows = 1;           ///< that stay, however short a text is to be
-  std::string summary = {};             ///< of a table that a page folds away
+  std::size_t least_rows = 1;           ///< rows that stay, however short a text is to be
+  std::string summary = {};             ///< summary of a table that a page folds away
   bool wraps = false;                   ///< a page breaks its words rather than be scrolled
   bool is_ruled = false;                ///< a text has a line below the titles
 };
@@ -67,7 +67,7 @@ Remarks remarks_of(std::string_view kind, const std::vector<std::string>& texts)
 
 struct Paragraph {
   std::string text;
-  bool is_note = false;  ///< in small print
+  bool is_note = false;  ///< true: small print
 };
 
 /// A drawing that only a page can show, in HTML.

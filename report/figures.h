@@ -17,7 +17,7 @@ std::string seconds_text(double seconds);
 std::string cosine_text(double value);
 /// Three significant digits, without trailing zeros; from a thousand on a whole number.
 std::string short_text(double value);
-/// The same with six digits, and whole from a million on.
+/// Six significant digits, without trailing zeros; from a million on a whole number.
 std::string exact_text(double value);
 /// Two digits after the point; "exact" for infinity.
 std::string decibel_text(double value);

@@ -11,7 +11,7 @@ namespace ingot {
 struct HeatCell {
   std::uint32_t layer = 0;
   std::string role;
-  std::string style;  ///< of the page's style sheet: its colour
+  std::string style;  ///< name in the page's style sheet: the cell's colour
   std::string title;  ///< shown on hovering
   bool has_fault = false;
 };

@@ -34,7 +34,7 @@ formats::Json or_null(const std::optional<Value>& value) {
 
 /// A member as a table shows it: yes or no, a count, a text, or the entries of a list.
 Cell shown(const formats::Json& member);
-/// The same in a style.
+/// A member as a table shows it, in a style.
 template <Style style>
 Cell in_style(const formats::Json& member) {
   return {shown(member).text, style};
@@ -50,7 +50,7 @@ using Print = std::variant<std::monostate, std::function<Cell(const formats::Jso
 /// to the right.
 struct Field {
   Column column;
-  std::string path = column.title;  ///< of the members
+  std::string path = column.title;  ///< path of the members
   Print print = {};
   bool is_shown = true;  ///< false: the table is without it
 };

@@ -9,7 +9,7 @@
 
 namespace ingot::formats {
 
-/// Which widths a synthetic checkpoint has.
+/// The widths of a synthetic checkpoint.
 enum class SynthSize : std::uint8_t {
   kTiny,     ///< two megabytes, ragged widths: for tests
   kLayer,    ///< the family's real widths with few layers and experts: the load for benchmarks
@@ -39,7 +39,7 @@ struct SynthOptions {
 
 /// Counts of the written checkpoint.
 struct SynthReport {
-  std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0;  ///< of weights files; holes count
+  std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0;  ///< totals of weights files; holes count
 };
 
 /// Writes a valid checkpoint (weights, index when there are several files, config.json,

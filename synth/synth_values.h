@@ -11,14 +11,14 @@ namespace ingot::formats {
 enum class SynthKind : std::uint8_t {
   kE4m3,           ///< codes of a normal distribution whose largest draw is 448; never a NaN code
   kBf16Weight,     ///< normal, deviation 1/64
-  kF32Weight,      ///< as kBf16Weight
+  kF32Weight,      ///< values as kBf16Weight
   kBf16Norm,       ///< normal around 1, deviation 1/8
-  kF32Norm,        ///< as kBf16Norm
+  kF32Norm,        ///< values as kBf16Norm
   kF32Scale,       ///< any F32 in [2^-13, 2^-11)
   kF32PowerScale,  ///< 2^-13, 2^-12 or 2^-11
   kF32TinyScale,   ///< subnormal F32
   kI64Zero,        ///< 0: a number of an expert, a token or a layer that all models have
-  kI32Zero,        ///< as kI64Zero
+  kI32Zero,        ///< 0, as kI64Zero
   kF32TinyPowerScale  ///< 2^-127: the only power of two that is subnormal and still has an E8M0
                       ///< code
 };

@@ -25,14 +25,15 @@ Listed members_listed(const BuiltModule& module, const std::function<bool(std::s
 
 /// DeepSeek's lists as vLLM reads them: by whole names (utils/quant_utils.py:617).
 Listed listed_in_vllm(const BuiltModule& module, std::span<const std::string> entries);
-/// The same in SGLang: by whole components of names (quantization/utils.py:48, 71).
+/// DeepSeek's lists as SGLang reads them: by whole components of names (quantization/utils.py:48,
+/// 71).
 Listed listed_in_sglang(const BuiltModule& module, std::span<const std::string> entries);
 
 /// ModelOpt's list of modules that are left out.
 class ExcludedModules {
  public:
   /// Expressions that do not compile match nothing. vLLM's models that rename entries (all but
-  /// DeepSeek's) take a star at the end for a dot and a star, or nothing: modelopt.py:266.
+  /// DeepSeek's) read `X*` as `X` and as `X.*`: modelopt.py:266.
   ExcludedModules(std::vector<std::string> entries, Engine engine, bool renames);
   [[nodiscard]] Listed find(const BuiltModule& module) const;
 

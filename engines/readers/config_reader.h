@@ -52,7 +52,7 @@ class ConfigReader {
       std::optional<Pattern> pattern;
       const formats::ConfigGroup* group;
     };
-    std::vector<Target> targets;  ///< in the order in which they are tried
+    std::vector<Target> targets;  ///< targets in the order in which they are tried
     const formats::ConfigGroup* of_experts = nullptr;
     const char* list = nullptr;  ///< key of FP8: modules that are left out, if there
     bool has_blocks = true;
@@ -122,14 +122,14 @@ class ConfigReader {
   BuiltModules built_;
   std::vector<std::size_t> shared_downs_;  ///< numbers of the modules with that role
   std::string refusal_;
-  std::string silence_;  ///< why it takes every layer for plain, or empty
+  std::string silence_;  ///< reason why it takes every layer for plain, or empty
   bool fp4_experts_ = false;
-  const char* list_ = nullptr;             ///< key of DeepSeek's list
-  SchemeId method_scheme_{};               ///< scheme by quant_method and block
-  std::string because_;                    ///< reason of a scheme that quant_method gives
-  std::vector<std::string> exempt_;        ///< DeepSeek's list; sorted for other engines
-  std::vector<Listed> listed_;             ///< in it, by the number of the built module
-  std::vector<Belief> grouped_;            ///< beliefs by config_groups, by the same number
+  const char* list_ = nullptr;       ///< key of DeepSeek's list
+  SchemeId method_scheme_{};         ///< scheme by quant_method and block
+  std::string because_;              ///< reason of a scheme that quant_method gives
+  std::vector<std::string> exempt_;  ///< DeepSeek's list; sorted for other engines
+  std::vector<Listed> listed_;       ///< answers of that list, by the number of the built module
+  std::vector<Belief> grouped_;      ///< beliefs by config_groups, by the same number
   std::optional<ModeloptFacts> modelopt_;  ///< facts of vLLM and SGLang
   std::optional<TransformersFacts> transformers_;
   std::optional<PackedFacts> packed_;

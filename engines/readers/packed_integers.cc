@@ -144,8 +144,8 @@ ConfigReader::PackedModule ConfigReader::packed_module(
   return said;
 }
 
-// Whether a module is quantized by a list. Where vLLM has none, it takes for quantized whatever has
-// integers in the files (gptq_utils.py:126), but for experts.
+// Tells if a module is quantized by a list. Without a list vLLM takes modules with integers in the
+// files for quantized (gptq_utils.py:126), except experts.
 Listed ConfigReader::listed_in_packed(const BuiltModule& module,
                                       std::span<const LinearModule* const> parts) const {
   const bool is_of_experts = module.kind == BuiltModule::Kind::kExperts;

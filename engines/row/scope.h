@@ -18,7 +18,7 @@ enum class EngineScope : std::uint8_t {
   kExperts,  ///< routed experts, which engines load as one module
   kLinears,  ///< all other linear layers
   // Some weights that have a further property, whatever their widths.
-  kOrdered,            ///< whose columns have an order of groups
+  kOrdered,            ///< weights whose columns have an order of groups
   kAsymmetricExperts,  ///< routed experts that have zero points
   kRowScaledExperts,   ///< routed experts that have one scale a row, and no groups
   kJoinedLatents,      ///< q_a_proj and kv_a_proj_with_mqa, which engines load as one module
@@ -26,8 +26,8 @@ enum class EngineScope : std::uint8_t {
   kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
   kExpertsButK3,       ///< routed experts, but of family kimi_k3, whose loader renames them
   kFreeScaledLinears,  ///< all other linear layers, where scales need not be powers of two
-  kInverseNames,       ///< whose scale is called weight_scale_inv, but of family ministral3
-  kPlainNames,         ///< whose scale is called weight_scale
+  kInverseNames,       ///< weights with a weight_scale_inv, but not of family ministral3
+  kPlainNames,         ///< weights whose scale is called weight_scale
   kPlainNameExperts,   ///< routed experts whose scale is called weight_scale
   kSharedExperts,      ///< shared experts
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
@@ -40,7 +40,7 @@ enum class EngineScope : std::uint8_t {
   kOddGroups,          ///< groups of other than 32, 64 or 128 columns, or rows, but in experts
   kOddGroupExperts,    ///< routed experts with such groups
   // Weights of some widths, on so many ranks.
-  kCutBlocks,      ///< in front of others in a module, with rows that end inside a block
+  kCutBlocks,      ///< weights in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
   kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
   kCutGroups,      ///< linears of which a group of columns would be on two ranks

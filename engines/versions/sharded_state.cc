@@ -124,7 +124,7 @@ constexpr std::string_view kBias = "e_score_correction_bias";
 struct ConstantRow {
   std::uint8_t models;
   std::string_view dialect;  ///< one whose quantization_config brings it; empty: always there
-  std::string_view key;      ///< before `of` and `end`
+  std::string_view key;      ///< text before `of` and `end`
   std::array<std::string_view, 4> of;
   std::string_view end;
   DType dtype;

@@ -20,9 +20,9 @@ inline constexpr std::string_view kStateVersion = "0.32 or later";
 
 /// How vLLM holds a module, whatever the config says of its quantization.
 enum class StateForm : std::uint8_t {
-  kAsStored,  ///< in the scheme of the checkpoint
-  kPlain,     ///< never quantized
-  kDecoded,   ///< never quantized; where a checkpoint has codes, vLLM decodes them as it loads
+  kAsStored,  ///< module in the scheme of the checkpoint
+  kPlain,     ///< module that is never quantized
+  kDecoded,   ///< module that is never quantized: vLLM decodes a checkpoint's codes as it loads
 };
 
 /// The place of a stored tensor of the hub in the state dict. The tensors of one key follow one
@@ -37,7 +37,7 @@ struct StatePlace {
   bool is_draft = false;  ///< part of the model for multi-token prediction, which vLLM loads apart
 };
 
-/// The place of a stored tensor (`model.layers.1.mlp.gate_proj.weight_scale`) of a family. Nothing
+/// The place of a stored tensor (`model.layers.1.mlp.gate_proj.weight_scale`) of a family. nullopt
 /// for names that vLLM's models do not have.
 std::optional<StatePlace> state_place(std::string_view stored_name, std::string_view family,
                                       const formats::ModelConfig& config);

@@ -28,12 +28,12 @@ namespace {
 enum class PaddableWidth : std::uint8_t { kVocab, kIntermediate, kMoeIntermediate };
 constexpr std::size_t kPaddableWidths = 3;
 
-/// Where a weight has such a width.
+/// The side of a weight that has such a width.
 struct PaddableSide {
   PaddableWidth width{};
   bool is_rows = false;
   std::uint64_t times = 1;     ///< the side is so many times the width: several shared experts
-  std::uint64_t sections = 1;  ///< of the rows: 2 for stacked gate and up
+  std::uint64_t sections = 1;  ///< sections of the rows: 2 for stacked gate and up
 };
 std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
                                           const formats::ModelConfig& config) {
@@ -66,7 +66,7 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   return std::nullopt;
 }
 
-/// Whether the tensor's shape follows from such a width.
+/// True if the tensor's shape follows from such a width.
 bool has_width(const TensorToAlign& tensor, PaddableWidth width) {
   constexpr std::array<std::array<std::string_view, 2>, kPaddableWidths> kNames = {
       {{"vocab_size"},
@@ -81,8 +81,8 @@ bool has_width(const TensorToAlign& tensor, PaddableWidth width) {
   return false;
 }
 
-/// Whether a block reaches from one section of the rows into the next: the sections then cannot be
-/// moved apart.
+/// True if a block reaches from one section of the rows into the next, so that the sections cannot
+/// be moved apart.
 bool block_joins_sections(const TensorToAlign& tensor, const PaddableSide& side) {
   if (side.sections == 1) return false;
   const formats::Shape& shape = tensor.tensor->shape;

@@ -14,7 +14,7 @@ namespace ingot::shard {
 /// One tensor of the output, as it is to be cut.
 struct TensorToAlign {
   const formats::LogicalTensor* tensor = nullptr;
-  formats::SchemeId scheme{};  ///< in the output
+  formats::SchemeId scheme{};  ///< scheme in the output
   /// Rows and columns that share a scale there; no columns: all of them.
   std::array<std::uint64_t, 2> group = {0, 0};
   bool has_zero_points = false, has_group_order = false;  ///< Part::kZeroPoint, kGroupOrder
@@ -37,7 +37,7 @@ struct PaddedWidths {
 
 struct Alignments {
   std::vector<Alignment> tensors;               ///< parallel to the input
-  std::array<std::uint64_t, 2> block = {0, 0};  ///< of all retiled tensors; {0, 0}: none
+  std::array<std::uint64_t, 2> block = {0, 0};  ///< block of all retiled tensors; {0, 0}: none
   PaddedWidths widths;
 };
 

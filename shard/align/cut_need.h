@@ -13,7 +13,7 @@ namespace ingot::shard {
 /// cut may fall anywhere (also where all of a side share one, which every slice then repeats).
 std::array<std::uint64_t, 2> indivisible(const TensorToAlign& tensor);
 
-/// Whether gate and up rows of experts are stored in turn.
+/// True if gate and up rows of experts are stored in turn.
 bool is_interleaved(const TensorToAlign& tensor);
 
 /// A cut's demand on the side that it cuts.

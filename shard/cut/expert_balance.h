@@ -8,17 +8,17 @@ namespace ingot::shard {
 
 /// The ranks and slots for the experts of a layer.
 struct BalanceShape {
-  std::uint32_t slots = 0;   ///< of all ranks together, at least one per expert
+  std::uint32_t slots = 0;   ///< slots of all ranks together, at least one per expert
   std::uint32_t ep = 1;      ///< ranks; they have the same number of slots
-  std::uint32_t nodes = 1;   ///< of the cluster; they have the same number of ranks
-  std::uint32_t groups = 1;  ///< of experts, as the router has them
+  std::uint32_t nodes = 1;   ///< nodes of the cluster; they have the same number of ranks
+  std::uint32_t groups = 1;  ///< groups of experts, as the router has them
 };
 
 /// Throws kInvalidArgument, with the remedy, where ranks do not share the slots of so many experts
 /// evenly, or nodes the ranks.
 void require_even(const BalanceShape& shape, std::uint32_t n_experts);
 
-/// Whether groups of experts can stay within nodes, as a router that limits its choice to some
+/// True if groups of experts can stay within nodes, as a router that limits its choice to some
 /// groups wants it.
 bool keeps_groups(const BalanceShape& shape);
 

@@ -29,7 +29,7 @@ using ByRank = std::vector<std::vector<std::uint32_t>>;
 
 /// A map as its file says it.
 struct MapText {
-  const formats::Json* slots = nullptr;   ///< of every layer
+  const formats::Json* slots = nullptr;   ///< list for every layer
   const formats::Json* layers = nullptr;  ///< object of lists
   const formats::Json* slots_per_rank = nullptr;
 };

@@ -18,8 +18,8 @@ std::set<std::uint32_t> layers_with_experts(const formats::TensorSource& model);
 
 /// Facts that a map is checked against, and the user's allowances.
 struct ExpertMapLimits {
-  std::uint32_t n_experts = 0;  ///< routed
-  bool has_shared = false;      ///< then id n_experts is the shared expert
+  std::uint32_t n_experts = 0;  ///< number of routed experts
+  bool has_shared = false;      ///< true: id n_experts is the shared expert
   std::uint32_t ep = 1;
   /// Layers that may have a list of their own, and must where one has; nullopt: as the map says,
   /// which was checked when it was made.
@@ -28,8 +28,8 @@ struct ExpertMapLimits {
   bool allow_uneven = false;     ///< ranks with different numbers of slots
 };
 
-/// Which experts each EP rank holds: physical slots to logical experts. A logical expert is stored
-/// once per rank, however many of the rank's slots hold it.
+/// The experts that each EP rank holds: physical slots to logical experts. A logical expert is
+/// stored once per rank, however many of the rank's slots hold it.
 class ExpertMap {
  public:
   /// Experts in contiguous blocks of n_experts / ep. Throws kInvalidArgument, with the remedy
@@ -47,7 +47,7 @@ class ExpertMap {
                          const ExpertMapLimits& limits);
 
   [[nodiscard]] std::uint32_t ep() const { return ep_; }
-  /// Whether every layer has the same slots.
+  /// True if every layer has the same slots.
   [[nodiscard]] bool is_uniform() const { return layers_.empty(); }
   /// True if the shared expert has a slot, so it is placed like a routed one.
   [[nodiscard]] bool places_shared() const { return places_shared_; }
@@ -61,13 +61,13 @@ class ExpertMap {
   /// Logical experts by physical slot of one rank.
   [[nodiscard]] std::span<const std::uint32_t> slots_of(std::uint32_t layer,
                                                         std::uint32_t ep_rank) const;
-  /// As parse() reads it; null for contiguous blocks.
+  /// The map as parse() reads it; null for contiguous blocks.
   [[nodiscard]] formats::JsonValue to_json() const;
 
  private:
   struct Slots {
     std::vector<std::vector<std::uint32_t>> by_rank;  ///< slots of each rank
-    std::vector<std::vector<std::uint32_t>> experts;  ///< of each rank, ascending, unique
+    std::vector<std::vector<std::uint32_t>> experts;  ///< experts of each rank, ascending, unique
   };
   /// Null for a layer without a list, where others have one.
   [[nodiscard]] const Slots* of(std::uint32_t layer) const;

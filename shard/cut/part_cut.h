@@ -44,9 +44,10 @@ class PartCut {
   PartCut(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
           const formats::Sections& sections);
 
-  /// The same part for a holder of some of the matrices of a stack (at least one, ascending indices
-  /// into the part's first dimension). A part of fewer than two dimensions has one number for the
-  /// whole stack, and stays whole, unless it is said to have a number per matrix.
+  /// Returns the cut of this part for a holder of some of the matrices of a stack (at least one,
+  /// ascending indices into the part's first dimension). A part of fewer than two dimensions has
+  /// one number for the whole stack, and stays whole, unless it is said to have a number per
+  /// matrix.
   [[nodiscard]] PartCut of_matrices(std::vector<std::uint32_t> matrices) const;
 
   [[nodiscard]] Kind kind() const { return kind_; }

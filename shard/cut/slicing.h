@@ -31,7 +31,7 @@ struct Slicing {
   ExpertMap experts = ExpertMap::contiguous(0, 1);
   SharedExperts shared = SharedExperts::kTp;
   TpFit fit = TpFit::kRefuse;
-  Stages stages;  ///< of the pipeline
+  Stages stages;  ///< stages of the pipeline
   /// Says which options cut it, and which blocks and widths stay.
   const formats::Layout* layout = formats::find_layout("ranks");
 };
@@ -43,7 +43,7 @@ enum class Axis : std::uint8_t {
   kCols,  ///< input features (row-parallel)
 };
 
-/// Which coordinate of a rank selects its slice.
+/// The coordinate of a rank that selects its slice.
 enum class Owner : std::uint8_t {
   kAll,      ///< every rank of the stage
   kTp,       ///< tp_rank
@@ -56,7 +56,7 @@ struct TensorCut {
   Axis axis = Axis::kNone;
   Owner owner = Owner::kAll;
   std::uint32_t n = 1;         ///< slices along the axis
-  formats::Sections sections;  ///< of the side that is cut: stacked gate and up in halves have two
+  formats::Sections sections;  ///< sections of the cut side: stacked gate and up in halves have two
 
   /// The slice of a rank, 0 .. n-1.
   [[nodiscard]] std::uint32_t slice_of(const RankPosition& rank, const Topology& topology) const;

@@ -9,8 +9,8 @@
 
 namespace ingot::shard {
 
-/// Which layers each pipeline stage has: contiguous ranges over the main layers; MTP layers belong
-/// to the last stage.
+/// The layers of each pipeline stage: contiguous ranges over the main layers; MTP layers belong to
+/// the last stage.
 struct Stages {
   /// First layer of each stage, then the number of main layers: stage s has [first[s],
   /// first[s+1]). {0, n} for one stage.

@@ -9,8 +9,8 @@ namespace ingot::shard {
 
 /// The position of a rank.
 struct RankPosition {
-  std::uint32_t rank = 0;      ///< global
-  std::uint32_t stage = 0;     ///< of the pipeline
+  std::uint32_t rank = 0;      ///< number among all ranks
+  std::uint32_t stage = 0;     ///< stage of the pipeline
   std::uint32_t tp_rank = 0;   ///< its slice of attention, dense layers, vocabulary
   std::uint32_t ep_rank = 0;   ///< its experts
   std::uint32_t etp_rank = 0;  ///< its slice of each of them

@@ -7,7 +7,7 @@
 
 namespace ingot::shard {
 
-/// Whether a directory holds model{i}-mp{N}.safetensors, as DeepSeek's inference code loads.
+/// True if a directory holds model{i}-mp{N}.safetensors, as DeepSeek's inference code loads.
 bool holds_deepseek_shards(const std::filesystem::path& directory);
 
 /// The model that such shards hold together, under the names of the hub. `manifest`: of ours, whose

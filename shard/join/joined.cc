@@ -188,7 +188,7 @@ class JoinedBytes::Reading {
 
 namespace {
 
-// As I32 or I64, little-endian.
+// Reads dimensions as I32 or I64, little-endian.
 void read_dimensions(const formats::Shape& shape, formats::DType dtype, std::uint64_t offset,
                      std::span<std::byte> out) {
   const std::size_t width = formats::dtype_bits(dtype) / 8;

@@ -23,7 +23,7 @@ struct JoinedPiece {
 
 /// A whole: pieces that make it up, replicas included.
 struct JoinedTensor {
-  std::uint32_t first_piece = 0;  ///< of `n_pieces`: zeroed ones last, then by slice and file
+  std::uint32_t first_piece = 0;  ///< first of `n_pieces`: zeroed ones last, then by slice and file
   std::uint32_t n_pieces = 0;
   bool is_stack = false;  ///< pieces may hold some experts of the first dimension
 };

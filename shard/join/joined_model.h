@@ -16,7 +16,7 @@ struct WholeConfig {
   std::string text;
 };
 
-/// That of a file.
+/// Reads the config of a file.
 WholeConfig read_whole_config(const std::filesystem::path& path);
 
 /// The config that a rank's manifest remembers where its own says something else (`slicing`, may be

@@ -15,8 +15,8 @@ struct PlacedSlice {
   formats::DType dtype{};
   /// A tensor without a record is all of `whole`. `original` is empty where nothing was changed.
   formats::SliceRecord record;
-  PartCut cut;              ///< of the whole along the axis
-  std::uint32_t slice = 0;  ///< of those of the cut
+  PartCut cut;              ///< cut of the whole along the axis
+  std::uint32_t slice = 0;  ///< number among the slices of the cut
   /// The tensor as it was before it was padded or retiled, as one piece of the whole; nullopt where
   /// it was neither.
   std::optional<formats::Nest> original;
@@ -25,7 +25,7 @@ struct PlacedSlice {
   [[nodiscard]] const formats::Shape& shape() const {
     return record.original.empty() ? record.whole : record.original;
   }
-  /// Whether the other can be a slice of the same whole.
+  /// True if the other can be a slice of the same whole.
   [[nodiscard]] bool is_cut_like(const PlacedSlice& other) const;
 };
 

@@ -94,7 +94,8 @@ std::string topology_text(const SlicingRecord& slicing) {
                      slicing.pp);
 }
 
-// That the manifest's own numbers fit its topology was seen when it was parsed.
+// Checks that a rank is in its place. Parsing has checked that the manifest's own numbers fit its
+// topology.
 void check_place(const RankDirectory& rank, std::uint32_t number, ErrorList& faults) {
   if (rank.manifest.slicing->rank->rank == number) return;
   faults.add(Error(ErrorCode::kMismatch,

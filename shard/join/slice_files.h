@@ -18,7 +18,7 @@ namespace ingot::shard {
 /// A stored tensor of a sliced output, as far as its record tells of its place. Views of the line
 /// that is being read.
 struct RecordedSlice {
-  std::string_view name, file;  ///< as in the record's `output`
+  std::string_view name, file;  ///< name and file in the record's `output`
   /// Null for a tensor that is whole. Records that say the same share one, which lasts until all
   /// are read.
   const formats::SliceRecord* slice = nullptr;
@@ -39,7 +39,7 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
 
 /// A weights file of a directory.
 struct SliceFile {
-  std::uint32_t index = 0;  ///< in the join
+  std::uint32_t index = 0;  ///< index in the join
   std::string name;         ///< relative to its directory, as records name it
 };
 

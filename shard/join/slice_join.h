@@ -18,11 +18,11 @@ namespace ingot::shard {
 
 /// A stored tensor of a file, and which part of which whole it is.
 struct FoundSlice {
-  std::string name;        ///< of the whole
+  std::string name;        ///< name of the whole
   std::uint32_t kind = 0;  ///< SliceJoin::kind
   std::uint32_t file = 0;
   std::uint64_t offset = 0;  ///< absolute, in that file
-  std::string home_file;     ///< where the unsliced checkpoint has it; may be empty
+  std::string home_file;     ///< file that has it in the unsliced checkpoint; may be empty
 };
 
 /// The joined slices of a model.

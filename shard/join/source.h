@@ -36,7 +36,7 @@ formats::Checkpoint open_source(const std::filesystem::path& directory,
 /// whole model, as computing with it does.
 void require_all_ranks(const formats::Checkpoint& source);
 
-/// Whether open_source would join slices.
+/// True if open_source would join slices.
 bool is_sliced(const std::filesystem::path& directory);
 
 }  // namespace ingot::shard
