@@ -36,7 +36,7 @@ bool is_inside_expert_entry(std::string_view name, std::span<const std::string> 
   });
 }
 
-/// True if `entry` is some of the components of `name`, one behind the other.
+/// True if `entry` is a run of components of `name`.
 bool has_components(std::string_view name, std::string_view entry) {
   while (entry.ends_with('.')) entry.remove_suffix(1);
   for (std::size_t at = name.find(entry); at != std::string_view::npos;

@@ -17,7 +17,7 @@ enum class EngineScope : std::uint8_t {
   kAny,
   kExperts,  ///< routed experts, which engines load as one module
   kLinears,  ///< all other linear layers
-  // Some weights that have a further property, whatever their widths.
+  // Weights that have a further property, whatever their widths.
   kOrdered,            ///< weights whose columns have an order of groups
   kAsymmetricExperts,  ///< routed experts that have zero points
   kRowScaledExperts,   ///< routed experts that have one scale a row, and no groups

@@ -49,7 +49,7 @@ bool has_state_of(std::string_view family);
 /// or the last one.
 bool has_ends_on_every_stage(std::string_view family);
 
-/// True if vLLM builds an indexer in a layer of such a family; nothing for families whose model has
+/// True if vLLM builds an indexer in a layer of such a family; nullopt for families whose model has
 /// none. Layers without one share that of an earlier layer. vLLM looks at `index_topk_pattern`,
 /// else at `index_topk_freq` and `index_skip_topk_offset`, never at `indexer_types`; layers for
 /// multi-token prediction have one always. Source: models/deepseek_v32/attention.py:167, 0.32.

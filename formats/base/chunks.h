@@ -20,7 +20,7 @@ struct Chunk {
   std::size_t run = 0;
   std::uint64_t offset = 0;  ///< within the run
   std::uint64_t n_bytes = 0;
-  /// Its number among those of the run.
+  /// Number of the chunk among those of its run.
   [[nodiscard]] std::size_t index() const {
     return static_cast<std::size_t>(offset / kHashChunkBytes);
   }

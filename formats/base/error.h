@@ -42,7 +42,7 @@ std::string_view error_code_name(ErrorCode code);
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
-  /// With the message that fmt makes of `format` and at least one argument.
+  /// Makes an error with the message that fmt makes of `format` and at least one argument.
   template <typename First, typename... Rest>
   Error(ErrorCode code, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
       : Error(code, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
@@ -89,7 +89,7 @@ class ErrorList {
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);
 
-/// For our own bugs, never for input; on in release builds too.
+/// Checks for our own bugs, never for input; on in release builds too.
 #define INGOT_CHECK(expression) \
   ((expression) ? static_cast<void>(0) : ::ingot::check_failed(#expression, __FILE__, __LINE__))
 

@@ -87,7 +87,7 @@ std::string line_of(const Entry& entry) {
 }  // namespace
 
 std::vector<std::string> fault_lines(std::span<const ListedFault> faults) {
-  // In the order in which causes, and entries of each, are first met.
+  // Causes and their entries, in the order in which they are first met.
   std::vector<std::vector<Entry>> causes;
   std::map<std::string, std::size_t> cause_of;
   std::map<std::tuple<std::string, std::string, std::string, std::string>, std::size_t> entry_of;

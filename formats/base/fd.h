@@ -100,7 +100,8 @@ class Fd {
 /// The whole file as text, refused with kLimit beyond `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// When written bytes are on disk: at once, or when the caller syncs, many files at a time.
+/// The time when written bytes are on disk: at once, or when the caller syncs, many files at a
+/// time.
 enum class Durable : std::uint8_t { kNow, kLater };
 
 /// Writes `text` to `path` (create or replace, write, and fsync unless that is left to the caller).

@@ -7,7 +7,7 @@
 #define OPENSSL_API_COMPAT 0x10100000L
 #include <openssl/sha.h>
 #ifdef INGOT_XXHASH_DISPATCHES
-// Its macros put the run-time dispatch in place of the plain functions.
+// Macros of this header put the run-time dispatch in place of the plain functions.
 #include <xxh_x86dispatch.h>
 #else
 #include <xxhash.h>

@@ -137,12 +137,12 @@ class Checkpoint final : public TensorSource {
 
   /// The bytes of the stored tensors.
   [[nodiscard]] const StoredBytes& bytes() const { return *state_->bytes; }
-  /// For fingerprints and for --consume-source.
+  /// The raw bytes of a file's header, for fingerprints and for --consume-source.
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const {
     return bytes().header_bytes(file);
   }
   [[nodiscard]] bool has_data(std::uint32_t file) const { return bytes().has_data(file); }
-  /// For fingerprints. Needs has_data().
+  /// Reads raw bytes of a file, for fingerprints. Needs has_data().
   void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const {
     bytes().read_file(file, offset, out);
   }
@@ -180,7 +180,7 @@ class Checkpoint final : public TensorSource {
 
     // True if every weight is understood from the headers, without the config's quantization.
     [[nodiscard]] bool headers_tell(const StoredNames& names, const OpenOptions& options) const;
-    // From stored tensors to logical ones: names, encodings, the family's grammar.
+    // Makes logical tensors of stored ones: names, encodings, the family's grammar.
     void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
     void look_for_mtp();  // sets lacks_promised_mtp
   };

@@ -13,7 +13,7 @@
 
 namespace ingot::formats {
 
-/// Where a weights file is read from.
+/// The place that a weights file is read from.
 struct WeightsFile {
   SourceFile facts;
   std::filesystem::path path;
@@ -52,7 +52,7 @@ class CheckpointFiles final : public StoredBytes {
   [[nodiscard]] const std::optional<FileStamp>& stamp(std::uint32_t file) const {
     return slots_.at(file).file.stamp;
   }
-  /// It must not be read meanwhile.
+  /// Closes a file, which must not be read meanwhile.
   void close_file(std::uint32_t file) const override;
 
  private:

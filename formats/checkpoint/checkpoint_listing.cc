@@ -255,7 +255,7 @@ bool is_ours_or_derived(std::string_view name) {
          is_description_file(name);
 }
 
-// For a folder that is left out.
+// Adds the licences in a folder that is left out.
 void add_licences(const fs::path& directory, const std::string& prefix, SideListing& listing) {
   for (const fs::directory_entry& entry : entries_of(directory)) {
     const std::string name = entry.path().filename().string();

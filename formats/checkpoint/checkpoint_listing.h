@@ -30,7 +30,7 @@ void require_links(const std::filesystem::path& directory);
 /// The most that config.json and other small JSON files of a checkpoint may have.
 inline constexpr std::uint64_t kMaxConfigBytes = 32'000'000;
 
-/// The text of config.json. Without one: nothing where it may be missing, else kNotFound.
+/// The text of config.json. Without one: nullopt where it may be missing, else kNotFound.
 std::optional<std::string> read_config(const std::filesystem::path& directory, bool may_be_missing);
 
 /// The dialect's description file, an object; null when the dialect has none or it is not here:

@@ -20,9 +20,9 @@ struct TiedHead {
   const LogicalTensor* embedding = nullptr;
 };
 
-/// Both, of a source whose config.json says `tie_word_embeddings`, of the text model or of the
-/// whole; nullopt where it does not, or where one of them is not stored. Tensors outside of a
-/// grammar are known by the usual names.
+/// The head and embedding of a source whose config.json says `tie_word_embeddings`, of the text
+/// model or of the whole; nullopt where it does not, or where one of them is not stored. Tensors
+/// outside of a grammar are known by the usual names.
 std::optional<TiedHead> tied_head(const TensorSource& source);
 
 /// True if the head is another matrix than the embedding: in another encoding, or with other bytes

@@ -21,7 +21,8 @@
 
 namespace ingot::formats {
 
-/// Where files of a directory are read from: itself, or the saved headers of those that are gone.
+/// The places that files of a directory are read from: itself, or saved headers of files that are
+/// gone.
 std::vector<WeightsFile> locate_files(const std::vector<std::string>& names,
                                       const std::filesystem::path& directory,
                                       const std::filesystem::path& consumed_headers);

@@ -281,7 +281,7 @@ class ConfigMeaning::Reader {
     if (!at(key).is_null() && at(key) != absent) say(std::string(key), said(key));
   }
 
-  // Said in no way it means that all are, where there are experts.
+  // Without any such key all layers are mixtures, where there are experts.
   void read_mlp_layers() {
     if (layers() == 0) return;
     const bool has_experts = meaning_.known_.contains(path("n_routed_experts"));

@@ -94,7 +94,7 @@ Flags mixtures_by_number(const ConfigKeys& keys, LayerCounts n) {
   return flags;
 }
 
-/// ERNIE: from one layer to another, every n-th counted from 1.
+/// ERNIE: every n-th layer, counted from 1, between two layer numbers.
 Flags mixtures_by_range(const ConfigKeys& keys, LayerCounts n) {
   constexpr const char* kLast = "moe_layer_end_index";
   const std::uint64_t begin = keys.one("moe_layer_start_index");

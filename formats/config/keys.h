@@ -35,7 +35,7 @@ enum class KeySense : std::uint8_t {
   kFamily      ///< its meaning is known to its families: compared as it is written
 };
 
-/// Where ModelConfig has the value.
+/// The field of ModelConfig that has the value.
 using KeyField = std::variant<std::monostate, std::uint64_t ModelConfig::*, double ModelConfig::*,
                               bool ModelConfig::*, std::string ModelConfig::*>;
 
@@ -81,7 +81,7 @@ class ConfigKeys {
   static constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;
   static constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 32;
 
-  /// Both must outlive this.
+  /// `keys` and `where` must outlive this.
   ConfigKeys(const Json& keys, std::string_view where);
 
   /// The first spelling that is there, else the usual one.

@@ -108,7 +108,7 @@ RopeConfig read_rope(const ConfigKeys& keys) {
     return fields.optional_real(key, 0, std::numeric_limits<double>::infinity());
   };
   RopeConfig rope;
-  // Where layers differ, it is that of the first.
+  // Where layers differ, theta is that of the first.
   const Json* list = keys.find("rope_theta");
   const bool is_first = list != nullptr && is_per_layer(*list, keys.layers()) && !list->empty() &&
                         list->front().is_number();

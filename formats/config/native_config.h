@@ -7,8 +7,8 @@
 
 namespace ingot::formats {
 
-/// Its name next to shards of layout deepseek-mp; config.json stays that of the hub. Never a side
-/// file: derived again where it is wanted.
+/// Name of the native config next to shards of layout deepseek-mp, where config.json stays that of
+/// the hub. The file is never a side file: it is derived again where it is wanted.
 inline constexpr std::string_view kNativeConfigName = "inference_config.json";
 
 /// The config that DeepSeek's inference code reads (`ModelArgs` of its model.py), computed from the

@@ -113,7 +113,7 @@ Translated two_ropes(const Json& keys) {
   if (!is_plain_value(compress)) said.values.emplace_back("rope_scaling", scaling_of(compress));
   const Json& whole = json_member(keys, "head_dim");
   const Json& part = json_member(keys, "qk_rope_head_dim");
-  // It says again how much of a head is rotated.
+  // This key says again how much of a head is rotated.
   if (whole.is_number() && part.is_number() &&
       json_member(keys, kPart) == part.get<double>() / whole.get<double>())
     said.words.push_back(kPart);
@@ -343,7 +343,7 @@ Translated linear_words(const Json& keys) {
     said.values.emplace_back(released, value);
     said.words.push_back(word);
   }
-  // Without a bound the gate is the other one.
+  // Without a bound the gate is not the safe one.
   const auto bound = keys.find("linear_lower_bound");
   if (is_of(keys, "glm5_next") && bound != keys.end())
     said.values.emplace_back("linear_attn_config.safe_gate", !bound->is_null());

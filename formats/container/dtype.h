@@ -93,7 +93,7 @@ constexpr std::optional<DType> find_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-/// Some element types, e.g. those in which a part of a weight is read.
+/// A set of element types, e.g. those in which a part of a weight is read.
 class DTypeSet {
  public:
   constexpr DTypeSet(std::initializer_list<DType> members) {
@@ -105,7 +105,7 @@ class DTypeSet {
     a.bits_ |= b.bits_;
     return a;
   }
-  /// For messages, in the order of kDTypes: "F8_E8M0, BF16 or F32".
+  /// The names for messages, in the order of kDTypes: "F8_E8M0, BF16 or F32".
   [[nodiscard]] std::string text() const {
     std::string text;
     std::uint32_t left = bits_;

@@ -20,7 +20,7 @@ std::string shape_text(const Shape& shape);
 /// Product of the dimensions, or nullopt when it does not fit 64 bits.
 std::optional<std::uint64_t> element_count(const Shape& shape);
 
-/// Bytes of a tensor in safetensors: elements x bits / 8. Nothing on overflow or when the bits do
+/// Bytes of a tensor in safetensors: elements x bits / 8. nullopt on overflow or when the bits do
 /// not fill bytes.
 std::optional<std::uint64_t> byte_count(DType dtype, const Shape& shape);
 

@@ -16,8 +16,8 @@
 
 namespace ingot::formats {
 
-/// An entry of `config_groups`. Keys without a fact are left out: older readers refuse a key that
-/// they do not know, even a null.
+/// An entry of `config_groups`. Keys that would say no more than their absence are left out, since
+/// older readers refuse a key that they do not know, even a null.
 Json config_group(const QuantizationGroup& group, const std::vector<std::string>& targets);
 
 /// [rows, columns] of the block structure that the groups of `block` give to weights; nullopt when

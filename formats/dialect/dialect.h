@@ -39,8 +39,8 @@ enum class PartShape : std::uint8_t {
   kTwo,     ///< [2]
   kBlocks,  ///< [..., N, K / block_cols, bytes of a block]: codes, a block's bytes by themselves
 };
-/// In which form the loaders of a dialect read routed experts of a scheme. The families' own forms
-/// are those of plain weights.
+/// The form in which the loaders of a dialect read routed experts of a scheme. The families' own
+/// forms are those of plain weights.
 enum class ExpertForm : std::uint8_t {
   kSeparate,  ///< a tensor per expert and projection
   kStacked,   ///< nothing else: the names of the parts are those of stacks
@@ -52,9 +52,10 @@ struct PartRow {
   std::string_view suffix;  ///< ending in place of the `.weight` of `X.weight`
   DType dtype{};            ///< the dtype that we write
   PartShape shape{};
-  /// Written where the source has it: nothing that we encode needs it.
+  /// True: written only where the source has it, since no scheme that we encode needs it.
   bool is_optional = false;
-  /// In the source's dtype where codes are kept: loaders read any that the part may have.
+  /// True: keeps the source's dtype where codes are kept, since loaders read any that the part may
+  /// have.
   bool keeps_dtype = false;
 };
 /// The shape of the part of a weight of shape `weight`, of which a `group` shares a scale.
@@ -65,7 +66,7 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
 struct StorageRow {
   SchemeId scheme{};
   Activations activations{};
-  /// Its name in the JSON: quant_method, `format`, quant_algo, or the type of a description.
+  /// Name of the row in the JSON: quant_method, `format`, quant_algo, or the type of a description.
   std::string_view config_name;
   std::span<const PartRow> parts;  ///< parts in the order of Part, codes first
   bool global_divides = false;
@@ -147,7 +148,7 @@ bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule);
 /// The row of this part in a scheme's storage; null: it has none.
 const PartRow* find_part_row(const StorageRow& storage, Part part);
 
-/// The row for a scheme; with nothing for the activations, the first. Null: the dialect cannot hold
+/// The row for a scheme; with nullopt for the activations, the first. Null: the dialect cannot hold
 /// it.
 const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
                                std::optional<Activations> activations = std::nullopt);

@@ -53,7 +53,7 @@ const Dialect* known_dialect(const ModelConfig& config, std::span<const std::str
   for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
     if (method == dialect->name) return dialect;
   }
-  // Its variants also name the kernels: modelopt_fp4.
+  // Variants of the method also name the kernels: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return &kModeloptDialect;
   if (const Dialect* dialect = input_major_dialect(config)) return dialect;
   if (const Dialect* dialect = other_tool_dialect(config)) return dialect;

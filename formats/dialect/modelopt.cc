@@ -38,7 +38,7 @@ constexpr std::array kModeloptStorage = {
     kept_only({SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kReleasedFp8Parts}),
 };
 
-// Its makers wrote `fp8_pb_wo` at first.
+// Returns the algorithm in capitals, since ModelOpt wrote `fp8_pb_wo` at first.
 std::string algo_name_in(const Json& owner) {
   return upper_case(text_at(owner, "quant_algo"));
 }

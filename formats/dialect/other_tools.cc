@@ -35,7 +35,7 @@ std::string unread_quark(const Json& layer) {
   const Json& weight = json_member(layer, "weight");
   if (!weight.is_object()) return {};
   std::string dtype = text_at(weight, "dtype");
-  // Its older word for all MX forms.
+  // Older versions have one word for all MX forms.
   if (dtype == "mx") dtype = text_at(weight, "mx_element_dtype");
   const std::string qscheme = text_at(weight, "qscheme");
   const bool has_exponents =

@@ -9,7 +9,7 @@
 
 namespace ingot::formats {
 
-/// Engines' activations for a source's weights, by its files: a weight that is kept keeps them.
+/// The treatment of activations for each weight of a source, by its files; kept weights keep it.
 class SourceActivations {
  public:
   /// `description` is the dialect's file, or null; `config` and it must outlive this. Throws

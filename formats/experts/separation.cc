@@ -43,7 +43,7 @@ class Separation {
   Separation(const Checkpoint& source, Sight& sight)
       : source_(source), dialect_(dialect_of_singles(source)), sight_(sight) {}
 
-  // Its fault is empty.
+  // Adds a stack that has no fault.
   void add(const LogicalTensor& stack) {
     const auto members = members_of(source_, stack);
     const std::uint64_t n_outputs = stack.shape[outputs_axis(stack)];

@@ -16,7 +16,7 @@
 
 namespace ingot::formats {
 
-/// In which layers a row applies.
+/// The layers in which a row applies.
 enum class Scope : std::uint8_t {
   kModel,                 ///< once, outside the layers
   kLayer,                 ///< every layer, MTP layers included
@@ -110,7 +110,7 @@ struct TensorRule {
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;
   const Width* condition = nullptr;  ///< condition of kWhen and kUnless
-  /// Where it is not 0, a tensor that is promised may be missing too: no model reads it there.
+  /// A width that, where it is not 0, lets a promised tensor be missing: no model reads it there.
   const Width* spare = nullptr;
   /// Stored dtype in the released checkpoint when it is not FP8.
   DType synth_dtype = DType::kBf16;

@@ -153,7 +153,7 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
       std::lower_bound(by_pattern_.begin(), by_pattern_.end(), numbered.pattern,
                        [](const auto& entry, const std::string& key) { return entry.first < key; });
   if (found == by_pattern_.end() || found->first != numbered.pattern) return std::nullopt;
-  // Its layers are none of the text model's.
+  // Layers of a tower are none of the text model's.
   if (found->second.front()->role == Role::kOtherModality)
     return Match{.rule = found->second.front()};
   if (numbered.expert && *numbered.expert >= config_->n_routed_experts) return std::nullopt;

@@ -292,7 +292,7 @@ const Spelling* spelling_at(std::string_view word, Place place) {
   return found == kSpellings.end() ? nullptr : &*found;
 }
 
-/// Where else a word of this place may have its meaning, in this order.
+/// Other places in which a word of this place may have its meaning, in this order.
 std::vector<Place> places_like(Place place, std::size_t n_sides) {
   using enum Place;
   switch (place) {

@@ -31,7 +31,7 @@ constexpr std::string_view kNgramName = "ngram_rows";
 
 using Number = std::uint64_t ModelConfig::*;
 
-/// Where ModelConfig has the number of a key; null where it has none, or for another spelling.
+/// The field of ModelConfig with the number of a key; null without one, or for another spelling.
 Number number_in(std::string_view name) {
   const KeyRow* row = find_key(name);
   if (row == nullptr || row->key() != name) return nullptr;

@@ -26,10 +26,10 @@ class Width {
   /// more than 16 parentheses inside each other, or more than 64 steps once `names` are put in.
   static Width parse(std::string_view text, const NamedWidths* names = nullptr);
 
-  /// Its value in `layer`; MTP layers, which a list may lack, have 0 then. 0 when the config lacks
-  /// a key that it needs. Without a layer a number of ModelConfig is the largest of all layers.
-  /// Throws kLimit when it does not fit 64 bits, kCorrupt, naming the key, for one that is no
-  /// number up to 2^32, and without a layer for a list.
+  /// The value of the expression in `layer`; MTP layers, which a list may lack, have 0 then. 0 when
+  /// the config lacks a key that it needs. Without a layer a number of ModelConfig is the largest
+  /// of all layers. Throws kLimit when it does not fit 64 bits, kCorrupt, naming the key, for one
+  /// that is no number up to 2^32, and without a layer for a list.
   [[nodiscard]] std::uint64_t size(const ModelConfig& config,
                                    std::optional<std::uint32_t> layer = std::nullopt) const;
   /// True if the config has a list for a name in the expression.

@@ -9,7 +9,7 @@
 
 namespace ingot {
 
-/// With links resolved as far as it exists, without a trailing separator.
+/// The path without a trailing separator, with links resolved as far as it exists.
 std::filesystem::path resolved_path(const std::filesystem::path& path);
 
 /// A folder, by its descriptor. Names are relative to it, and never lead over a symbolic link or

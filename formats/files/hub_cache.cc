@@ -27,7 +27,7 @@ bool is_word(std::string_view text, std::string_view more) {
   });
 }
 
-// By the rules of the hub's own programs.
+// True if the text can be half of a model's name, by the rules of the hub's own programs.
 bool is_half_of_name(std::string_view text) {
   return is_word(text, "._-") && text.size() <= kMaxNameBytes && text.find_first_of(".-") != 0 &&
          text.find_last_of(".-") != text.size() - 1 && text.find("..") == std::string_view::npos &&

@@ -34,7 +34,7 @@ struct HubSnapshot {
   std::string model;  ///< ORG/NAME
   std::string commit;
 };
-/// The snapshot that a directory is, links resolved, or nullopt. Its path tells.
+/// Returns the snapshot if a directory is one, by its path with links resolved; else nullopt.
 std::optional<HubSnapshot> hub_snapshot_at(const std::filesystem::path& directory);
 
 /// The remedy for files that a snapshot lacks: a command that fetches them. Nullopt for any other

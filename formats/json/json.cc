@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::size_t kMaxQuotedBytes = 200;
 
-/// Where a text stops being JSON: `position` bytes were read. A terminal may be shown the sign.
+/// The place where a text stops being JSON: `position` bytes were read. A terminal may be shown the
+/// sign.
 std::string place_of_fault(std::string_view text, std::size_t position) {
   if (position == 0 || position > text.size())
     return "it ends in the middle (was it cut? fetch it again)";

@@ -21,7 +21,7 @@ class JsonValue {
   const Json& operator*() const { return *value_; }
   const Json* operator->() const { return value_.get(); }
   [[nodiscard]] bool is_null() const;
-  /// Without it GCC 13 takes no conversion for the left side.
+  /// GCC 13 takes no conversion for the left side without this.
   friend bool operator==(const JsonValue& a, const Json& b);
 
  private:

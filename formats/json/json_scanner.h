@@ -18,8 +18,8 @@ namespace ingot::formats {
 template <typename Sax>
 class JsonScanner {
  public:
-  /// Both must outlive this. The receiver bounds the depth: its start_object() and start_array()
-  /// throw.
+  /// `text` and `sax` must outlive this. The receiver bounds the depth: its start_object() and
+  /// start_array() throw.
   JsonScanner(std::string_view text, Sax& sax)
       : at_(text.data()), end_(text.data() + text.size()), sax_(sax) {}
 

@@ -33,7 +33,7 @@ bool is_key_text(std::string_view rest) {
   return next != std::string_view::npos && rest[next] == ':';
 }
 
-// Some bytes of a text, and those in their place.
+// Bytes of a text, and other bytes in their place.
 struct Change {
   std::size_t n_bytes = 0;  // 0: none here
   std::string text = {};

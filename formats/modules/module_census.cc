@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kLayersWord = "layers.";
 constexpr std::string_view kExpertsWord = "experts.";
 
-/// Where a component that begins with `word` starts, or npos.
+/// The place of a component that begins with `word`, or npos.
 std::size_t find_component(std::string_view name, std::string_view word) {
   for (std::size_t at = name.find(word); at != std::string_view::npos;
        at = name.find(word, at + 1)) {

@@ -219,7 +219,7 @@ class Gathering {
       const std::uint64_t turns = i == level ? n : steps_[i].n;
       if (turns > 1) loops.push_back({turns, steps_[i].stride, sizes_[i], steps_[i].pieces});
     }
-    // In the order of the pieces.
+    // Sorted in the order of the pieces.
     std::ranges::stable_sort(loops, std::greater<>(), [](const Loop& loop) {
       return std::pair(loop.pieces != 0, loop.from);
     });

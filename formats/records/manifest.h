@@ -115,7 +115,7 @@ struct TensorRecord {
   std::vector<TensorHash> output;
   std::optional<RecordedError> error;
   std::optional<RecordedGlobal> original_global;
-  /// For a rank's tensors: the weights file in which layout `hf` would have it.
+  /// Weights file in which layout `hf` would have the tensor; only for a rank's tensors.
   std::string home_file = {};
 };
 

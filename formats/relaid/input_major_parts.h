@@ -45,7 +45,7 @@ class InputMajorParts {
     ErrorList& faults;
   };
   enum Kind : std::size_t { kCodes, kScales, kZeros, kOrder, kKinds };
-  /// By kind; null: there is none.
+  /// Parts of a weight by kind; null: there is none.
   using OfWeight = std::array<const StoredTensor*, kKinds>;
 
   InputMajorParts(const InputMajorLayout& layout, const Input& input);
@@ -78,7 +78,7 @@ class InputMajorParts {
   std::set<std::pair<const InputMajorOverride*, std::uint64_t>> told_bits_;
 };
 
-/// By stored tensor: whether it is a part of such a weight that lacks another one.
+/// Tells for each stored tensor if it is a part of such a weight that lacks another part.
 std::vector<bool> parts_of_torn_weights(const InputMajorLayout& layout,
                                         std::span<const StoredTensor> stored);
 

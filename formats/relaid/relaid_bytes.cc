@@ -30,7 +30,7 @@ std::uint32_t field_of(std::span<const std::uint32_t> words, std::uint64_t bits,
   return static_cast<std::uint32_t>(pair >> shift) & ((1U << bits) - 1);
 }
 
-/// Where AWQ puts the nibble of each of eight rows.
+/// Places of the nibbles of eight rows in a word of AWQ.
 constexpr std::array<unsigned, kCodesPerWord> kInterleaved = {0, 4, 1, 5, 2, 6, 3, 7};
 
 class RelaidBytes final : public ForwardedBytes {
@@ -107,8 +107,8 @@ class RelaidBytes final : public ForwardedBytes {
     return {4, std::move(steps)};
   }
 
-  /// Words of INT4 from number `first` on, of codes of fewer bits; `nest` has the words that hold
-  /// these, row after row.
+  /// Widens codes of 2 and 3 bits to words of INT4, from word `first` on; `nest` has the words that
+  /// hold the codes, row after row.
   void widen_codes(const InputMajorWeight& source, const Nest& nest, std::uint64_t first,
                    std::span<std::uint32_t> out) const {
     const InputMajorForm& form = source.form;

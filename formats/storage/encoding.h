@@ -104,7 +104,7 @@ inline std::string_view scheme_name(SchemeId id) {
 inline bool is_quantized(SchemeId id) {
   return scheme_facts(id).quantized;
 }
-/// By name or --to word.
+/// Finds a scheme by its name or --to word.
 std::optional<SchemeId> find_scheme(std::string_view name);
 /// The scheme of a plain tensor of this dtype.
 SchemeId plain_scheme(DType dtype);
@@ -154,7 +154,7 @@ struct Encoding {
   std::uint64_t block_cols = 0;
   /// kNvfp4: Part::kGlobal divides (compressed-tensors) instead of multiplying (ModelOpt).
   bool global_divides = false;
-  /// For schemes with a scale per row: rows that share each scale of the files, where there are
+  /// Rows that share each scale of the files, for schemes with a scale per row, where there are
   /// fewer than rows. One number: all rows; several: one for each weight that is fused in this one.
   /// The stored scale is seen once for each row (formats/relaid/decoded_values.h).
   std::vector<std::uint64_t> rows_of_scales = {};

@@ -10,7 +10,7 @@
 
 namespace ingot::formats {
 
-/// Where the bytes of stored tensors come from: the files of one directory, or slices of several
+/// The source of the bytes of stored tensors: the files of one directory, or slices of several
 /// joined (shard/join/joined.h). Safe from many threads.
 class StoredBytes {
  public:

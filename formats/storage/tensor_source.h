@@ -47,7 +47,7 @@ class TensorSource {
   virtual ~TensorSource() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
   [[nodiscard]] virtual const Family& family() const = 0;
-  /// In source order: by file, then by offset of the weight.
+  /// The tensors in source order: by file, then by offset of the weight.
   [[nodiscard]] virtual std::span<const LogicalTensor> tensors() const = 0;
   [[nodiscard]] virtual std::span<const StoredTensor> stored() const = 0;
   [[nodiscard]] virtual std::span<const SourceFile> files() const = 0;

@@ -20,9 +20,9 @@ inline bool is_in(std::span<const std::string_view> words, std::string_view word
 /// The choice that a mistyped word most likely meant, or empty when none is near: fewest edits,
 /// neighbouring letters swapped counting as one, at most a third of the word and at most
 /// kMostEdits; where several are as near, the one with the longest common beginning, and the first.
-/// Else the only choice that begins with the word, which has at least kShortestBeginning bytes
-/// then. Empty for a word that is a choice, which is refused for another reason, and for words of
-/// more than kLongestSpelling bytes.
+/// If none is near: the only choice that begins with the word, if the word has at least
+/// kShortestBeginning bytes. Empty for a word that is a choice, which is refused for another
+/// reason, and for words of more than kLongestSpelling bytes.
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
 inline constexpr std::size_t kMostEdits = 6;
 inline constexpr std::size_t kShortestBeginning = 4;

@@ -30,7 +30,7 @@ class Yaml {
   struct Member;
 
   Yaml(Kind kind, int line);
-  // Where a member is complete.
+  // Defined where Member is complete.
   Yaml(const Yaml&);
   Yaml(Yaml&&) noexcept;
   Yaml& operator=(const Yaml&);

@@ -39,8 +39,8 @@ class PartCut {
           formats::SchemeId scheme, const formats::Shape& weight,
           std::array<std::uint64_t, 2> group, const TensorCut& cut);
 
-  /// From a record: a part of `whole` shape cut into `n` along its dimension `axis` from the front
-  /// (-1: not cut), which place_slice has compared with a slice; INGOT_CHECKed.
+  /// Makes the cut of a record: a part of `whole` shape cut into `n` along its dimension `axis`
+  /// from the front (-1: not cut), which place_slice has compared with a slice; INGOT_CHECKed.
   PartCut(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
           const formats::Sections& sections);
 

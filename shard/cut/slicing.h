@@ -20,7 +20,7 @@ std::string_view tp_fit_name(TpFit fit);
 /// Throws kInvalidArgument, naming the choices.
 TpFit parse_tp_fit(std::string_view word);
 
-/// Where shared experts are: cut like a dense layer, or whole on every rank.
+/// The place of shared experts: cut like a dense layer, or whole on every rank.
 enum class SharedExperts : std::uint8_t { kTp, kReplicated };
 std::string_view shared_experts_name(SharedExperts shared);
 SharedExperts parse_shared_experts(std::string_view word);

@@ -35,7 +35,7 @@ struct JoinedSlices {
   std::vector<JoinedPiece> pieces;
   std::vector<JoinedTensor> tensors;
   std::vector<std::string> homes;  ///< weights files of the unsliced checkpoint; the first is empty
-  /// By index into `tensors`: the shapes of weights whose slices have their own.
+  /// Shapes of weights whose slices have their own, by index into `tensors`.
   std::unordered_map<std::uint32_t, formats::Shape> dimensions;
 };
 

@@ -23,8 +23,8 @@ struct RecordedSlice {
   /// are read.
   const formats::SliceRecord* slice = nullptr;
   std::string_view home_file;  ///< its own, or that of its logical tensor; may be empty
-  /// Where this is a stretch of a stored tensor: its name (else empty), where the stretch begins in
-  /// bytes, and its shape.
+  /// Name of the stored tensor that this is a stretch of (else empty), first byte of the stretch in
+  /// it, and shape of the stretch.
   std::string piece_of;
   std::uint64_t piece_offset = 0;
   formats::Shape piece_shape;

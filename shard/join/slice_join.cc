@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kFetchAll =
     "fetch every rank's directory, all of one conversion, and run ingot check on each";
 
-// Equal bytes for equal numbers.
+// Appends numbers to a key of a map, so that equal numbers have equal keys.
 template <typename Numbers>
 void append_key(std::string& key, const Numbers& numbers) {
   const std::uint64_t n = numbers.size();

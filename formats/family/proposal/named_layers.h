@@ -27,15 +27,15 @@ struct NumberedWords {
   [[nodiscard]] std::string prefix() const;
 };
 
-/// Where the layers of the text model are among these names. Where encoders have layers of their
-/// own too, the text model's are as many as the config says, and of several the ones with most
-/// tensors; the modules that hold the others are towers.
+/// The places of the text model's layers among these names. Where encoders have layers of their own
+/// too, the text model's are as many as the config says, and of several the ones with most tensors;
+/// the modules that hold the others are towers.
 class NamedLayers {
  public:
   /// `config` must outlive this.
   NamedLayers(const ModelConfig& config, std::span<const std::string_view> names);
 
-  /// Nullopt for names that no family can have, and for those of towers that are known.
+  /// The words of a name; nullopt for names that no family can have, and for those of known towers.
   [[nodiscard]] std::optional<NumberedWords> words_of(std::string_view name) const;
   /// Prefix of the names of the text model's layers.
   [[nodiscard]] const std::string& main() const { return main_; }
