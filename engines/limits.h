@@ -33,7 +33,7 @@ struct EngineSupport {
   std::optional<SchemeId> scheme;           ///< nullopt: any
   std::optional<Activations> activations;   ///< nullopt: of any kind, and of plain schemes
   Evidence evidence = Evidence::kNotTried;  ///< evidence that the engine reads them
-  /// Limit by which it refuses them, or wants an option; null: none.
+  /// Limit by which the engine refuses the weights, or needs an option; null: none.
   const EngineLimit* limit = nullptr;
   std::string_view source = {};  ///< EngineLoad::source
 };

@@ -12,15 +12,15 @@ namespace ingot::engines {
 
 /// An entry of `auto_map`: the class that takes the place of one of transformers.
 struct OwnClass {
-  std::string where;  ///< JSON file that names it
+  std::string where;  ///< JSON file that names the class
   std::string role;   ///< `AutoConfig`, `AutoTokenizer`, ...
   /// The file of the checkpoint that has it, relative: `modeling_deepseek.py`. Empty: the entry
   /// names another repository (`ORG/NAME--modeling_deepseek.DeepseekV3ForCausalLM`).
   std::string module;
 };
 
-/// Returns those of config.json, of the tokenizer's config and of those of processors, in this
-/// order. A file that cannot be read has none.
+/// Returns the classes of config.json, of the tokenizer's config and of the configs of processors,
+/// in this order. A file that cannot be read has none.
 std::vector<OwnClass> own_classes(const formats::Checkpoint& checkpoint);
 
 }  // namespace ingot::engines

@@ -30,16 +30,16 @@ struct EngineVerdict {
   const EngineRow* engine = nullptr;
   bool loads = false;
   bool is_known = true;    ///< false: it may load it, but that is not known
-  bool is_silent = false;  ///< no error tells that it does not load it: it computes garbage
+  bool is_silent = false;  ///< true: no error is shown, and the engine computes garbage
   /// How that is known: the weakest of all weights, and of what is known of their family.
   Evidence evidence = Evidence::kOnGpu;
   std::vector<std::string> options;  ///< options that it must be started with
-  /// The first weight that it does not load, and why; empty when it loads all.
+  /// The first weight that the engine does not load, and the reason; empty when it loads all.
   std::string tensor, reason;
   /// Notes on its treatment of the weights that it loads, a sentence each.
   std::vector<std::string> notes;
 };
-/// "does not load it", or what it does in silence.
+/// "does not load it", or the words for what an engine does in silence.
 std::string_view failure_text(const EngineVerdict& verdict);
 
 /// A verdict of one version, by its rows; `input` is the checkpoint's.

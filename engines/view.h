@@ -18,7 +18,7 @@ struct BelievedModules {
   std::string stored;    ///< scheme, or `plain`
   std::string believed;  ///< scheme that the engine reads
   std::string because;   ///< `ignore`, `config_groups.group_0`, ...
-  std::string joined;    ///< module that it builds of this and others; empty: none
+  std::string joined;    ///< module that the engine builds of this one and others; empty: none
   [[nodiscard]] bool agrees() const { return stored == believed; }
 };
 
@@ -32,8 +32,8 @@ struct EngineView {
 EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& engine,
                        const Serving& serving = {});
 
-/// Denies that the engine loads the checkpoint where it believes of a linear layer another scheme
-/// than is stored; leaves a verdict that denies it already as it is.
+/// Makes a verdict say that the engine does not load the checkpoint, where the engine takes a
+/// linear layer for another scheme than the stored one; leaves a verdict that says so already.
 void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& verdict);
 
 /// A verdict of the newest version of each engine, in the order of Engine: engine_verdict(), where

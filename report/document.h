@@ -89,7 +89,7 @@ struct Section {
 /// A report for people. Texts in it are as they were found; each writer escapes them for its form.
 struct Document {
   std::string title = {};
-  std::string verdict = {};  ///< "PASS"; a document without one begins with its findings
+  std::string verdict = {};  ///< "PASS"; empty: the document begins with its findings
   bool is_good = true;
   std::string finding = {}, subject = {};  ///< a sentence each, without full stop
   Remarks remarks = {};

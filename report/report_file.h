@@ -22,7 +22,8 @@ enum class ReportForm : std::uint8_t {
 /// no file.
 void require_report_place(const std::filesystem::path& file, ReportForm form);
 
-/// Writes it in place of an earlier one, as replace_file() does, after the same look.
+/// Writes a report in place of an earlier one, as replace_file() does, after
+/// require_report_place().
 void write_report_file(const std::filesystem::path& file, std::string_view text, ReportForm form);
 
 }  // namespace ingot

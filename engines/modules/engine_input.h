@@ -29,18 +29,19 @@ struct LinearModule {
   const LogicalTensor* tensor = nullptr;
   bool is_quantized = false;
   SchemeId scheme{};  ///< held_scheme() of the tensor
-  /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
-  /// head, eh_proj) they build plain.
+  /// True if engines of the dialect build the module quantized when the config does not mention it.
+  /// They build other modules (router, head, eh_proj) plain.
   bool is_quantizable = false;
   bool is_class_head = false;  ///< head of classes or rewards: formats::class_head_rule()
-  /// vLLM builds it with an empty name, by which no list has it (models/qwen2_rm.py:53).
+  /// True if vLLM builds the module with an empty name, which no list has (models/qwen2_rm.py:53).
   bool is_nameless = false;
   /// Name in engines, where that is another: in the class around a model that was saved without
   /// one, or of a tower that transformers has below `model.`; else empty.
   std::string built_name;
   /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
   std::string mtp_name;
-  /// The name under which SGLang builds it in the first of these (MtpNames::draft), or empty.
+  /// The name under which SGLang builds the module in the first MTP layer (MtpNames::draft), or
+  /// empty.
   std::string draft_name;
 };
 

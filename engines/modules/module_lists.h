@@ -59,7 +59,8 @@ class ListableNames {
   std::set<std::string> names_;
 };
 
-/// The key of the list that engines but transformers read, vLLM one only where it is not empty.
+/// The key of the list that all engines but transformers read; vLLM reads only a list that is not
+/// empty.
 const char* exemption_key(const Json& block, Engine engine);
 
 }  // namespace ingot::engines

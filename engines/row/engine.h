@@ -28,9 +28,9 @@ enum class Evidence : std::uint8_t {
   kOnGpu,        ///< run on a GPU with its own kernels: right text or probabilities
   kGenerated,    ///< run on a CPU: loaded an output, and gave the right text
   kLoaded,       ///< load of every weight of an output
-  kReplaced,     ///< load with replaced kernels, which might refuse it or be wrong
+  kReplaced,     ///< load with replaced kernels; the real ones might refuse it or be wrong
   kRead,         ///< words of its source or documentation
-  kNotOfFamily,  ///< known of other families, and not tried with this one
+  kNotOfFamily,  ///< run or source of other families, not tried with this one
   kNotTried,     ///< words of its makers on such checkpoints; not looked at here
 };
 std::string_view evidence_text(Evidence evidence);  ///< "generated text on a GPU"
@@ -45,7 +45,7 @@ struct EngineLoad {
   SchemeId scheme{};
   std::optional<Activations> activations;  ///< nullopt for plain schemes
   Evidence evidence{};
-  std::string_view option = {};  ///< option without which it does not; empty: none is needed
+  std::string_view option = {};  ///< option that the engine needs to load them; empty: none
   /// Place that kRead is about: a file, with the line of a release or with function and commit.
   std::string_view source = {};
 };
@@ -56,7 +56,7 @@ enum class EngineEffect : std::uint8_t {
   kGarbage,         ///< no error, and other numbers than the weights say
   kGarbageWithout,  ///< garbage, on some cards at least, where `option` is not given
   kRefusedOption,   ///< error where `option` is given
-  kCoarser,         ///< rounding of its own, within which it is right
+  kCoarser,         ///< rounding of the engine's own, within which its numbers are right
 };
 
 /// A weight that an engine does not load as a dialect says it, or loads and computes otherwise.
@@ -66,21 +66,22 @@ struct EngineLimit {
   std::optional<Activations> activations;  ///< nullopt: of any kind
   EngineScope scope{};
   std::string_view reason;   ///< reason in its code
-  std::string_view instead;  ///< form that it loads
-  /// Option with which the engine loads it all the same, and rightly; empty: none.
-  /// kRefusedOption: one with which it does not.
+  std::string_view instead;  ///< form that the engine loads
+  /// Option with which the engine loads the weight all the same, and rightly; empty: none.
+  /// kRefusedOption: option with which the engine does not load it.
   std::string_view option = {};
-  /// The family whose loader it is; empty: that of every family.
+  /// The family whose loader has the limit; empty: the loader of every family.
   std::string_view family = {};
-  /// The dialect is that of another engine: reported only to who asks for this one.
+  /// True if the dialect is that of another engine: the limit is reported only to users who ask for
+  /// this engine.
   bool is_foreign = false;
   EngineEffect effect = EngineEffect::kRefused;
-  /// True if the engine does not load it, whatever the option, or loads it and is always wrong.
+  /// True if the engine does not load the weight with any option, or loads it and is always wrong.
   [[nodiscard]] bool is_refusal() const {
     return effect == EngineEffect::kGarbage || (effect == EngineEffect::kRefused && option.empty());
   }
-  /// The option without which the engine does not load it, or not on every card, or wrongly; empty:
-  /// it needs none, or none helps.
+  /// The option without which the engine does not load the weight, or not on every card, or
+  /// wrongly; empty: no option is needed, or none helps.
   [[nodiscard]] std::string_view needed_option() const {
     return effect == EngineEffect::kRefused || effect == EngineEffect::kGarbageWithout
                ? option
@@ -123,25 +124,26 @@ struct EngineFamily {
 struct EngineRow {
   Engine engine{};
   std::string_view word;     ///< word of --for
-  std::string_view version;  ///< version that was looked at; empty: none in particular
-  std::string_view name;     ///< "vLLM 0.32": with the version, where there is one
-  /// True if its refusals are known (`limits`): plans and `check` judge by them.
+  std::string_view version;  ///< version that was looked at; empty: any
+  std::string_view name;     ///< name with the version, where there is one: "vLLM 0.32"
+  /// True if the engine's refusals are known (`limits`): plans and `check` judge by them.
   bool is_judged = false;
   std::string_view command;       ///< command that serves a checkpoint: before the directory
-  std::string_view ranks_option;  ///< option for the number of devices; empty: it finds out itself
+  std::string_view ranks_option;  ///< option for the number of devices; empty: none is needed
   std::string_view code_option;   ///< option to run Python code of the checkpoint; empty: none
-  /// Option with which it starts without a tokenizer, and takes and gives ids; empty: it needs one.
+  /// Option with which the engine starts without a tokenizer, and takes and gives ids; empty: it
+  /// needs a tokenizer.
   std::string_view ids_option;
-  /// Classes without a head of tokens (formats::head_of) that it has; empty: it is not known.
+  /// Classes without a head of tokens (formats::head_of) that the engine has; empty: not known.
   std::span<const std::string_view> pooling_classes = {};
-  /// Option with which it takes any other model without a head, as one of embeddings.
+  /// Option with which the engine takes any other model without a head, as a model of embeddings.
   std::string_view pooling_option = {};
   /// Rows of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;
   /// docs/engines.md says how families were tried; of those without a row nothing is known.
   std::span<const EngineFamily> families;
-  /// Families, where it is a program for these only; empty: for any.
+  /// Families of an engine that is written for some families only; empty: any.
   std::span<const std::string_view> written_for = {};
 
   [[nodiscard]] bool is_written_for(std::string_view family) const;

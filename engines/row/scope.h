@@ -50,12 +50,12 @@ std::string_view engine_scope_name(EngineScope scope);
 constexpr bool is_special(EngineScope scope) {
   return scope >= EngineScope::kOrdered;
 }
-/// True if it is about widths, so that models differ in it.
+/// True if the scope is about widths, which differ among models.
 constexpr bool is_of_widths(EngineScope scope) {
   return scope >= EngineScope::kCutBlocks;
 }
 
-/// True if it is about some models only: other programs read such weights.
+/// True if the scope is about some models only: other programs read such weights.
 constexpr bool is_of_models(EngineScope scope) {
   return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise ||
          scope == EngineScope::kFusedInDraft;
@@ -78,8 +78,8 @@ struct EngineWeight {
   std::uint64_t rows = 0;        ///< outputs of a matrix
   std::uint64_t cols = 0;        ///< inputs of a matrix
   std::uint64_t block_rows = 0;  ///< rows that share a scale, where there are blocks; else 0
-  std::uint64_t block_cols = 0;  ///< columns, in the same way
-  bool has_row_scales = false;   ///< config says one scale a row where others have groups
+  std::uint64_t block_cols = 0;  ///< columns that share a scale, where there are blocks; else 0
+  bool has_row_scales = false;   ///< true: the config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
   bool has_inverse_name = false;  ///< scale is called weight_scale_inv
   /// Bits of a code as GPTQ, AWQ or AutoRound packs it, and the columns of a group as its config
@@ -90,7 +90,7 @@ struct EngineWeight {
   bool is_tied = false;     ///< embedding is the head too
   std::uint64_t ranks = 1;  ///< ranks of tensor parallelism, which cut it; not 0
 };
-/// True if it is one of the routed experts.
+/// True if the weight is one of the routed experts, or a stack of them.
 bool is_expert(const EngineWeight& weight);
 bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight);
 

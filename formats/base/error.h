@@ -20,16 +20,16 @@ enum class ErrorCode : std::uint8_t {
   kIo,               ///< any other failure of a read or write
   kCorrupt,          ///< bytes that violate their format
   kLimit,            ///< a number beyond the format or the memory budget
-  kDuplicate,        ///< two things of one name
+  kDuplicate,        ///< several things with one name
   kUnknownTensor,    ///< a name that the family's grammar does not have
   kMissingTensor,    ///< a tensor that the family, index or config promises
   kShapeMismatch,    ///< a shape that contradicts config, scale or partner
   kDtypeMismatch,    ///< a dtype that the encoding cannot have
   kBadScale,         ///< a scale that is zero, negative, infinite or NaN
   kNonFinite,        ///< a NaN or infinite value where none may be
-  kUnsupported,      ///< legal, but not something this version can do
+  kUnsupported,      ///< legal input that this version cannot handle
   kExists,           ///< the target is in the way
-  kMismatch,         ///< resume or check: contents differ from those that were promised
+  kMismatch,         ///< contents that differ from the promised ones (resume, check)
   kInterrupted,      ///< the user asked to stop
   kInternal,         ///< a bug of ours
 };
@@ -51,7 +51,8 @@ class Error : public std::exception {
   Error& in_file(std::string_view file);
   Error& in_tensor(std::string_view tensor);
   Error& at_byte(std::uint64_t offset);
-  /// Puts the directory before the file, or in its place, unless the file says it already.
+  /// Puts the directory before the file, or in place of a missing one, unless the file has it
+  /// already.
   Error& in_directory(std::string_view directory);
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }

@@ -131,8 +131,7 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] const IndexFrame& index_frame() const { return state_->index_frame; }
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.
   [[nodiscard]] bool lacks_promised_mtp() const { return state_->lacks_promised_mtp; }
-  /// How this directory was cut out of a model, when its manifest says that it is a rank's; null
-  /// otherwise, and for joined slices.
+  /// The slicing of a rank's directory, from its manifest; null for others, and for joined slices.
   [[nodiscard]] const SlicingRecord* slicing() const;
 
   /// The bytes of the stored tensors.
@@ -190,7 +189,7 @@ class Checkpoint final : public TensorSource {
                            bool cuts_are_known, Stage& stage);
   explicit Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-  // Apart, so that references to its members outlive a move.
+  // The state is on the heap, so that references to its members outlive a move.
   std::unique_ptr<State> state_;
 };
 

@@ -19,8 +19,8 @@ struct WeightsFile {
   std::filesystem::path path;
   /// The saved header of a file that was consumed. Empty when the file is here.
   std::filesystem::path saved_header;
-  /// Stamp of the file when its header was read; the offsets of tensors are right while it has
-  /// this.
+  /// Stamp of the file when its header was read; the offsets of tensors are right while the file
+  /// has this stamp.
   std::optional<FileStamp> stamp = {};
 };
 

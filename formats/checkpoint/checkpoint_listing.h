@@ -42,7 +42,7 @@ Json read_description(const std::filesystem::path& directory, const Dialect& dia
 struct WeightsListing {
   bool has_index = false;
   CheckpointIndex index;
-  std::vector<std::string> files;  ///< bare names of those that are here or were consumed, sorted
+  std::vector<std::string> files;  ///< bare names of files that are here or were consumed, sorted
   bool is_complete = true;         ///< false when the index names a file that is neither
   /// Bare names, sorted, of weights files that the index does not name, or that are next to
   /// model.safetensors, and whose names do not make them part of the checkpoint.

@@ -22,7 +22,7 @@ struct FamilyMatch {
   const ModelConfig& config;
   std::span<const StoredTensor> stored;
   std::span<const SourceFile> files;
-  const std::vector<Pattern>* allow_unknown = nullptr;  ///< these need no explanation
+  const std::vector<Pattern>* allow_unknown = nullptr;  ///< names that need no explanation
   bool are_slices = false;  ///< true for a rank's slices, whose shapes match_slices checks
 };
 

@@ -9,7 +9,7 @@
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint.h"
 
-// Tensors of a known family that no row of it knows. All commands ask here.
+// Tensors of a model of a known family that no row of the family has. All commands ask here.
 
 namespace ingot::formats {
 

@@ -34,7 +34,7 @@ std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::siz
 
 /// Facts that decide which file's copy of a tensor is used.
 struct CopyChoice {
-  const CheckpointIndex* index = nullptr;  ///< null without one
+  const CheckpointIndex* index = nullptr;  ///< null without an index
   const StoredBytes* bytes = nullptr;      ///< null where they cannot be read yet
   bool merges_equal = false;               ///< true: copies with the same bytes become one
   /// Names of which the file that the index names has the right copy.

@@ -43,14 +43,14 @@ struct SaidLayers {
   const char* key;
   std::vector<bool> layers;
 };
-/// nullopt where the config has none, or one that readers refuse.
+/// The layers by a step or a period; nullopt where the config has none, or one that readers refuse.
 std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys);
 
 /// The source of a main layer's choice: a lightning indexer of its own, or an earlier layer's.
 struct OwnIndexer {
   /// The key that says so: `indexer_types`, else `index_topk_pattern`, else `index_topk_freq`.
   std::string_view key = {};
-  std::optional<bool> is_own = true;  ///< nullopt: the key has no such word or number for the layer
+  std::optional<bool> is_own = true;  ///< nullopt: the key has no word or number for the layer
 };
 /// `knows_types`: whether the reader knows `indexer_types`, as vLLM does not.
 OwnIndexer own_indexer(const Json& keys, std::uint64_t layer, bool knows_types = true);

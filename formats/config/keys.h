@@ -17,7 +17,7 @@ namespace ingot::formats {
 
 /// A value that a key may have; ConfigKeys refuses others.
 enum class KeyType : std::uint8_t {
-  kAny,    ///< its readers judge it
+  kAny,    ///< any value, which its readers judge
   kFlag,   ///< true or false
   kWord,   ///< a string
   kReal,   ///< a number from 0 on
@@ -32,7 +32,7 @@ enum class KeySense : std::uint8_t {
   kDerived,    ///< a meaning is computed from it and from others
   kElsewhere,  ///< no parameter of the model as it is loaded: who saved the file, training, or
                ///< compared elsewhere (quantization, dtypes, the number of MTP layers)
-  kFamily      ///< its meaning is known to its families: compared as it is written
+  kFamily      ///< parameter that families give a meaning: compared as it is written
 };
 
 /// The field of ModelConfig that has the value.
@@ -40,13 +40,13 @@ using KeyField = std::variant<std::monostate, std::uint64_t ModelConfig::*, doub
                               bool ModelConfig::*, std::string ModelConfig::*>;
 
 struct KeyRow {
-  /// The usual one, under which readers ask for it (a parameter of rope behind `rope.`), then
-  /// others, of which the first that a config has counts.
+  /// The usual spelling, under which readers ask for the key (a parameter of rope behind `rope.`),
+  /// then others, of which the first that a config has counts.
   std::vector<std::string> spellings;
   KeyType type = KeyType::kAny;
   KeySense sense = KeySense::kElsewhere;
   KeyField field = {};
-  std::string_view absent = {};  ///< JSON that its absence means to every reader; empty: no such
+  std::string_view absent = {};  ///< JSON that the key's absence means to every reader; empty: none
 
   [[nodiscard]] const std::string& key() const { return spellings.front(); }
 };
@@ -61,7 +61,7 @@ const std::string& spelling_in(const Json& keys, std::string_view key);
 
 /// The layers of a model.
 struct LayerCounts {
-  std::uint64_t main = 0, mtp = 0;  ///< MTP layers are behind the main ones
+  std::uint64_t main = 0, mtp = 0;  ///< numbers of layers; MTP layers come after main ones
 };
 
 /// True if `value` is a list with an entry for each main layer; it may go on over the MTP layers.

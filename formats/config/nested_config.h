@@ -11,7 +11,7 @@
 
 namespace ingot::formats {
 
-/// Keys under which a config may hold that of its text model.
+/// Keys under which a config may hold the config of its text model.
 std::span<const std::string_view> text_config_keys();
 /// The object of one of these keys, whose dots lead into objects; null where there is none.
 const Json& text_object(const Json& document, std::string_view key);

@@ -16,7 +16,8 @@ struct NgramTable {
   /// which no two tables of a model have the same.
   std::vector<std::uint64_t> sizes;
   std::uint64_t rows = 0;  ///< rows of all heads, with those that fill up
-  /// One for a token and one for each before it, odd; a token times its multiplier is below 2^63.
+  /// An odd multiplier for a token and one for each token before it; a token times its multiplier
+  /// is below 2^63.
   std::vector<std::uint64_t> multipliers;
 };
 

@@ -31,7 +31,7 @@ std::optional<SchemeId> scheme_of_arguments(const Json& weights);
 /// A group as it was read.
 struct ConfigGroup {
   std::string name, format;
-  const Json* json = nullptr;      ///< its object in the block
+  const Json* json = nullptr;      ///< object of the group in the block
   bool has_weights = false;        ///< `weights` is an object
   std::optional<SchemeId> scheme;  ///< scheme that `weights` describes, if one of ours
   /// Block of the weights; {0, 0} where none is said, {1, 0} for whole rows where columns are
@@ -74,7 +74,7 @@ class ConfigGroups {
   /// The group of the first target that is a part of the name of a class, in any case of letters;
   /// null: none.
   [[nodiscard]] const ConfigGroup* class_target(std::string_view name) const;
-  /// The group of the target that is exactly this; null: none.
+  /// The group of the target that is exactly `text`; null: none.
   [[nodiscard]] const ConfigGroup* exact_target(std::string_view text) const;
   /// The group that a stored linear layer falls to, were it not ignored, by its name or by that of
   /// a module of engines as for is_ignored(); null: none.

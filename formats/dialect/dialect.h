@@ -72,7 +72,7 @@ struct StorageRow {
   bool global_divides = false;
   /// Why a user must choose the kind of activations, and the kinds; empty: no choice is needed.
   std::string_view activations_choice = {};
-  bool is_kept_only = false;  ///< read and kept as it is; never newly written
+  bool is_kept_only = false;  ///< true: read and kept as it is, never newly written
   ExpertForm experts = ExpertForm::kSeparate;
 };
 

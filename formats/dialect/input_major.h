@@ -17,8 +17,8 @@ namespace ingot::formats {
 /// zero points of neighbouring rows in an I32, and `g_idx` [K] with the group of each column. Codes
 /// of 3 bits are one stream, 32 of them in three words.
 struct InputMajorForm {
-  /// Words of qweight hold rows of one column ([K, N / 8], AWQ) instead of columns of one row ([K /
-  /// 8, N], GPTQ).
+  /// True if words of qweight hold rows of one column ([K, N / 8], AWQ) instead of columns of one
+  /// row ([K / 8, N], GPTQ).
   bool packs_rows = false;
   /// True if the nibbles of a word of eight rows are in AWQ's order 0 2 4 6 1 3 5 7.
   bool is_interleaved = false;

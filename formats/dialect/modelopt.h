@@ -82,7 +82,7 @@ struct ModeloptStatement {
   ModeloptStatement(const Json& json, const char* its_file, const char* its_list);
 };
 
-/// Numbers that share a scale in a row of such weights; 0: no group of them.
+/// Numbers that share a scale in a row of such weights; 0: there are no groups.
 std::uint64_t modelopt_group_size(const StorageRow& algo);
 
 /// The arguments of an entry of `config_groups` that contradict the algorithm, a sentence each;

@@ -12,8 +12,8 @@ namespace ingot::formats {
 /// The treatment of activations for each weight of a source, by its files; kept weights keep it.
 class SourceActivations {
  public:
-  /// `description` is the dialect's file, or null; `config` and it must outlive this. Throws
-  /// kCorrupt when the config's lists are none.
+  /// `description` is the dialect's file, or null; `config` and `description` must outlive this.
+  /// Throws kCorrupt when the config's lists are none.
   SourceActivations(const ModelConfig& config, const Dialect& dialect, const Json& description);
 
   /// The block's activations for the module; where it has none, static if scales of activations are

@@ -48,8 +48,8 @@ struct ExpertsHeld {
 };
 ExpertsHeld experts_held(const TensorSource& model);
 
-/// The source with experts in the form of an output of it: one by one or stacked, where that view
-/// is possible, and each stack in the output's order.
+/// Returns the source with experts in the form of an output of the source: one by one or stacked,
+/// where that view is possible, and each stack in the output's order.
 Checkpoint with_experts_as_in(Checkpoint source, const ExpertsHeld& held);
 
 }  // namespace ingot::formats

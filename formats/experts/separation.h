@@ -10,8 +10,8 @@ namespace ingot::formats {
 
 /// Why the experts of this stack cannot be seen one by one; empty: they can.
 std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack);
-/// Adds its experts, one by one. Its fault must be empty, and its matrices output-major where they
-/// are quantized.
+/// Adds the experts of a stack, one by one. The stack's separation_fault() must be empty, and its
+/// matrices output-major where they are quantized.
 void add_separated(const Checkpoint& source, const LogicalTensor& stack, Sight& sight);
 
 }  // namespace ingot::formats

@@ -49,7 +49,7 @@ class Sight {
   std::uint32_t add(std::string name, Shape shape, View view);
   /// A stored tensor as it is.
   std::uint32_t keep(std::uint32_t stored);
-  /// A weight as it is, with its parts.
+  /// Adds a weight as it is, with its parts.
   void keep(LogicalTensor tensor);
   /// A weight whose parts are indices that add() and keep() gave.
   void add(LogicalTensor tensor) { tensors_.push_back(std::move(tensor)); }

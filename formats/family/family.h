@@ -45,7 +45,7 @@ enum class Presence : std::uint8_t {
   /// Required in layers with an indexer of their own (own_indexer()), else accepted.
   kOwnIndexer,
   kWhen,    ///< required if TensorRule::condition is not 0, else forbidden
-  kUnless,  ///< required if it is 0, else forbidden
+  kUnless,  ///< required if the condition is 0, else forbidden
 };
 
 /// How engines build a linear layer that releases leave plain, where the quantization config does
@@ -94,11 +94,11 @@ struct TensorRule {
   Scope scope{};
   std::span<const LayerCondition> layers = {};           ///< all hold, in addition to the scope
   std::array<const Width*, kMaxRuleDimensions> shape{};  ///< null: no further dimension
-  /// Quantized in an FP8 release of this family: a loader builds it as an FP8 linear unless the
-  /// config says otherwise.
+  /// True for a weight that is quantized in an FP8 release of this family: a loader builds it as an
+  /// FP8 linear unless the config says otherwise.
   bool fp8_by_default = false;
   Silence silence = Silence::kPlain;
-  /// A head that engines load quantized too: a release of this family has it so.
+  /// True for a head that engines load quantized too, as a release of this family has it.
   bool may_be_quantized = false;
   Cut cut = Cut::kReplicated;
   /// Lengths of the parts of the cut side, where it has several that are cut each by itself. Empty:
@@ -118,7 +118,8 @@ struct TensorRule {
   bool any_shape = false;
   StackOrder stack = StackOrder::kNone;  ///< order of stacked experts; `shape` is a plain stack's
   GateUpOrder gate_up = GateUpOrder::kHalves;
-  /// Releases store the plain stack as one matrix: experts and the side behind them are its rows.
+  /// True where releases store the plain stack as one matrix, whose rows are the experts and the
+  /// side behind them.
   bool is_flat = false;
   /// Number of its module, where several modules of a layer have rows of the same roles.
   std::uint8_t block = 0;

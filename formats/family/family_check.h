@@ -28,7 +28,7 @@ Width count_of(std::string_view mark, const Family& family);
 /// A row, and its values in the file.
 struct FamilyRow {
   TensorRule rule = {};
-  int line = 0;  ///< 0: of the family that this one is like
+  int line = 0;  ///< line of the row; 0: a row of the family that this one is like
   bool has_role = false, has_scope = false, has_presence = false;
 };
 

@@ -9,8 +9,8 @@
 #include "formats/family/family.h"
 #include "formats/yaml/yaml.h"
 
-// The forward pass as a family's file says it. Here it is syntax: which kinds and parameters
-// there are, and what they mean, whoever computes knows.
+// The forward pass as a family's file says it. Here it is only syntax: the code that computes knows
+// which kinds and parameters there are, and what they mean.
 
 namespace ingot::formats {
 
@@ -30,7 +30,7 @@ std::vector<std::string> keys_of(const Width& expression);
 
 /// A kind of block, or a part of the model, and the layers that have it.
 struct ForwardPart {
-  TensorRule where;  ///< its scope and layers
+  TensorRule where;  ///< scope and layers of the part
   ForwardParameters parameters;
   int line = 0;
 };

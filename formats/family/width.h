@@ -76,7 +76,7 @@ class Width {
 
 class NamedWidths {
  public:
-  /// Throws kInvalidArgument for a name that is none, or is there.
+  /// Adds a width. Throws kInvalidArgument for a text that is no name, or is a name already.
   void add(std::string_view name, Width width);
   [[nodiscard]] const Width* find(std::string_view name) const;
   [[nodiscard]] bool empty() const { return rows_.empty(); }

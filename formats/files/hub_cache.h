@@ -26,7 +26,7 @@ std::optional<std::filesystem::path> find_hub_snapshot(const std::filesystem::pa
 
 /// The directory that holds the checkpoint: for a model's folder in the hub's cache
 /// (`models--ORG--NAME`) the snapshot that its refs/main names, else `directory` itself. Throws
-/// kNotFound, with the snapshots that are here, when it names none of them.
+/// kNotFound, with the snapshots that are here, when refs/main names none of them.
 std::filesystem::path checkpoint_directory(const std::filesystem::path& directory);
 
 /// A directory of the cache that holds a checkpoint.

@@ -13,7 +13,7 @@ struct JsonForm {
   static constexpr int kOneLine = -1;
   int indent = 2;  ///< characters per level
   char indent_character = ' ';
-  bool is_spaced = true;  ///< one line: a blank after ',' and ':'
+  bool is_spaced = true;  ///< true: one line has a blank after ',' and ':'
   bool has_final_newline = true;
   bool escapes_non_ascii = false;  ///< true: escapes as hexadecimal digits, Python's default
   friend bool operator==(const JsonForm&, const JsonForm&) = default;

@@ -18,7 +18,7 @@ Json parse_python_json(std::string_view text, std::string_view where);
 /// 70,000 experts has 630,000; a tree takes up to 100 times the bytes of its text.
 inline constexpr std::size_t kMaxConfigValues = std::size_t{1} << 20;
 
-/// Most members of an object there: a map of the modules of such a mixture has 70,000.
+/// Most members of an object of a config: a map of the modules of such a mixture has 70,000.
 inline constexpr std::size_t kMaxConfigMembers = std::size_t{1} << 17;
 
 /// Most memory of its tree, of which there are several copies at a time; that one of AutoRound

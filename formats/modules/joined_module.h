@@ -6,7 +6,7 @@
 
 #include "formats/family/family.h"
 
-// The weights that loaders fuse into one module: those of one name here. All code that needs this
+// The weights that loaders fuse into one module: they have one name here. All code that needs this
 // asks it here; engines' own names of such modules are in engines/modules/.
 
 namespace ingot::formats {

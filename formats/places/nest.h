@@ -14,7 +14,7 @@ struct Step {
   std::uint32_t pieces = 0;
 };
 
-/// Fills the span with bytes of a piece, from this byte of it on.
+/// Fills the span with bytes of a piece, from the given byte of the piece on.
 using ReadPiece =
     std::function<void(std::uint32_t piece, std::uint64_t offset, std::span<std::byte> out)>;
 

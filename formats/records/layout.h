@@ -16,7 +16,7 @@ struct Layout {
   std::string_view summary;
   bool is_sliced = false;             ///< several ranks
   bool has_rank_directories = false;  ///< each rank has a directory that is complete in itself
-  bool takes_mp = false;              ///< one number, --mp, says how it is cut
+  bool takes_mp = false;              ///< true: one number, --mp, says how the model is cut
   bool keeps_blocks = false;          ///< FP8 blocks stay as released
   bool keeps_widths = false;          ///< no width is padded
   bool cuts_experts_by_tp = false;    ///< --tp cuts experts as well as the rest

@@ -18,7 +18,7 @@ enum class Holding : std::uint8_t {
 /// The tensors of a model that belong to one rank.
 class RankHoldings {
  public:
-  /// `slicing.rank` must be there; both must outlive this.
+  /// `slicing.rank` must be there; `slicing` and `config` must outlive this.
   RankHoldings(const SlicingRecord& slicing, const ModelConfig& config);
 
   /// Tells if the rank holds a row's tensor; `expert` is nullopt for stacked and for shared

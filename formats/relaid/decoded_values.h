@@ -8,9 +8,9 @@
 
 namespace ingot::formats {
 
-/// True if a plain F32 weight only appears so: the files hold codes with a scale that no scheme
-/// here writes (FP8 of other kinds than E4M3, codes of 8 bits with zero points or an order of
-/// columns). Its parts are those of the files.
+/// True if a weight only appears to be plain F32, and the files hold codes with a scale that no
+/// scheme here writes (FP8 of other kinds than E4M3, codes of 8 bits with zero points or an order
+/// of columns). Its parts are those of the files.
 bool is_decoded(const Encoding& encoding);
 
 /// True of those that are FP8: all that have neither zero points nor an order of columns.

@@ -33,7 +33,7 @@ struct RelaidModel {
 /// promise of the config does not hold, and kUnsupported for a zero point that codes do not reach.
 void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, ErrorList& faults);
 
-/// True if INT8 codes only appear so, and are packed in the files, four to a word.
+/// True if codes only appear to be INT8, and are packed in the files, four to a word.
 bool is_packed_int8(const Encoding& encoding);
 
 /// Changes weights that compressed-tensors packs in 8 bits (`num_bits` 8, four to a word) to INT8,

@@ -33,7 +33,7 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
 /// order of groups name groups that there are (kCorrupt).
 class ScaleReader {
  public:
-  /// `source` and `tensor` must outlive this. Reads the parts that there is one of per tensor.
+  /// `source` and `tensor` must outlive this. Reads the parts with one number for the whole tensor.
   ScaleReader(const TensorSource& source, const LogicalTensor& tensor,
               const ScalePolicy& policy = {});
 
@@ -45,7 +45,8 @@ class ScaleReader {
   [[nodiscard]] std::uint64_t rows_within(std::uint64_t n_scales) const {
     return std::max<std::uint64_t>(n_scales / std::max<std::uint64_t>(cols_, 1), 1);
   }
-  /// kUnsupported of a stack that has a number for each expert: there is none over all scales.
+  /// The global scale. Throws kUnsupported for a stack with a number for each expert, since no one
+  /// number is over all scales.
   [[nodiscard]] const std::optional<GlobalScale>& global() const;
 
   /// The first scale row and the number of them that rows [first, first + n) of the flattened
@@ -105,8 +106,8 @@ std::vector<float> read_small_numbers(const TensorSource& source, std::uint32_t 
 bool has_scale_beyond_powers_of_two(const TensorSource& source);
 
 /// True if all scales of kFp8Block weights are powers of two, not all the same, in a dtype that
-/// could hold other numbers: they were made so, and `scale_fmt` says that. Reads them, to the first
-/// that is none.
+/// could hold other numbers: such scales were rounded to powers of two, as `scale_fmt` says. Reads
+/// scales up to the first that is none.
 bool all_scales_are_powers_of_two(const TensorSource& source);
 
 }  // namespace ingot::formats

@@ -24,7 +24,7 @@ struct LogicalTensor {
   /// Orientation of the matrices of stacked experts here: by the family's row, unless a view turns
   /// them (formats/experts/expert_views.h).
   StackOrder stack = StackOrder::kNone;
-  bool is_unknown = false;  ///< its family has rows, and none of them has this name
+  bool is_unknown = false;  ///< true: the family has rows, and no row has this name
 };
 inline Role role_of(const LogicalTensor& tensor) {
   return tensor.is_unknown ? Role::kUnknown : role_of(tensor.rule);

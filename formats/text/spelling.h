@@ -12,7 +12,7 @@
 
 namespace ingot {
 
-/// True if a word is one of these.
+/// True if `words` has the word.
 inline bool is_in(std::span<const std::string_view> words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }

@@ -57,7 +57,7 @@ class Yaml {
 
   /// The member of a map, or null. Anything else than a map has none.
   [[nodiscard]] const Yaml* find(std::string_view key) const;
-  /// Refuses a map with a key that is none of these, with the one that was meant.
+  /// Refuses a map with a key that is not in `known`, and names the key that was meant.
   void require_keys(std::span<const std::string_view> known) const;
 
   /// Throws kInvalidArgument: `line N: FACT`.

@@ -15,7 +15,7 @@ namespace ingot::shard {
 struct TensorToAlign {
   const formats::LogicalTensor* tensor = nullptr;
   formats::SchemeId scheme{};  ///< scheme in the output
-  /// Rows and columns that share a scale there; no columns: all of them.
+  /// Rows and columns that share a scale in the output; no columns: all columns.
   std::array<std::uint64_t, 2> group = {0, 0};
   bool has_zero_points = false, has_group_order = false;  ///< Part::kZeroPoint, kGroupOrder
   TensorCut cut;

@@ -16,8 +16,8 @@ namespace ingot::shard {
 struct AlignedPart {
   formats::Shape shape;                          ///< shape of the whole, as it is cut
   formats::Shape weight;                         ///< shape of the tensor, padded
-  std::array<std::uint64_t, 2> repeat = {1, 1};  ///< rows and columns of it per original element
-  std::uint32_t sections = 1;  ///< sections of its rows; each is padded at its own end
+  std::array<std::uint64_t, 2> repeat = {1, 1};  ///< rows, columns per original element
+  std::uint32_t sections = 1;  ///< sections of the rows; each is padded at its own end
 };
 
 /// The aligned part for a part of `shape`. `weight` and `group` are those of the unaligned tensor;

@@ -32,7 +32,7 @@ struct Slicing {
   SharedExperts shared = SharedExperts::kTp;
   TpFit fit = TpFit::kRefuse;
   Stages stages;  ///< stages of the pipeline
-  /// Says which options cut it, and which blocks and widths stay.
+  /// The layout, which says which options cut the model, and which blocks and widths stay.
   const formats::Layout* layout = formats::find_layout("ranks");
 };
 

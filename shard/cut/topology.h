@@ -11,9 +11,9 @@ namespace ingot::shard {
 struct RankPosition {
   std::uint32_t rank = 0;      ///< number among all ranks
   std::uint32_t stage = 0;     ///< stage of the pipeline
-  std::uint32_t tp_rank = 0;   ///< its slice of attention, dense layers, vocabulary
-  std::uint32_t ep_rank = 0;   ///< its experts
-  std::uint32_t etp_rank = 0;  ///< its slice of each of them
+  std::uint32_t tp_rank = 0;   ///< number of the slice of attention, dense layers, vocabulary
+  std::uint32_t ep_rank = 0;   ///< number of the group of experts
+  std::uint32_t etp_rank = 0;  ///< number of the slice of each expert
 };
 
 /// Tensor, expert and pipeline parallelism. Data parallelism replicates and has no number here: it

@@ -30,7 +30,7 @@ struct JoinedTensor {
 
 /// Slices that have been found to make up wholes (SliceJoin).
 struct JoinedSlices {
-  std::vector<formats::WeightsFile> files;  ///< hard links to one file are one
+  std::vector<formats::WeightsFile> files;  ///< files; hard links to one file are one entry
   std::vector<PlacedSlice> kinds;           ///< a few hundred, which all pieces share
   std::vector<JoinedPiece> pieces;
   std::vector<JoinedTensor> tensors;

@@ -22,7 +22,7 @@ struct RecordedSlice {
   /// Null for a tensor that is whole. Records that say the same share one, which lasts until all
   /// are read.
   const formats::SliceRecord* slice = nullptr;
-  std::string_view home_file;  ///< its own, or that of its logical tensor; may be empty
+  std::string_view home_file;  ///< home file of the tensor, or of its logical tensor; may be empty
   /// Name of the stored tensor that this is a stretch of (else empty), first byte of the stretch in
   /// it, and shape of the stretch.
   std::string piece_of;

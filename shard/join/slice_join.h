@@ -22,7 +22,7 @@ struct FoundSlice {
   std::uint32_t kind = 0;  ///< SliceJoin::kind
   std::uint32_t file = 0;
   std::uint64_t offset = 0;  ///< absolute, in that file
-  std::string home_file;     ///< file that has it in the unsliced checkpoint; may be empty
+  std::string home_file;     ///< weights file in the unsliced checkpoint; may be empty
 };
 
 /// The joined slices of a model.
@@ -50,7 +50,7 @@ class SliceJoin {
   [[nodiscard]] const formats::WeightsFile& file(std::uint32_t index) const {
     return slices_.files[index];
   }
-  /// The number of such slices; equal ones share it. Safe from several threads, as add() is.
+  /// The number of a kind of slices; equal slices share it. Safe from several threads, as add() is.
   std::uint32_t kind(const PlacedSlice& placed);
   void add(std::span<const FoundSlice> found);
 

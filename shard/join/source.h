@@ -32,8 +32,8 @@ struct SourceOptions {
 formats::Checkpoint open_source(const std::filesystem::path& directory,
                                 const SourceOptions& options = {});
 
-/// Throws kUnsupported, naming the directory above, for one rank's directory: whatever needs the
-/// whole model, as computing with it does.
+/// Throws kUnsupported, naming the directory above, for one rank's directory; for all that needs
+/// the whole model, as computing with it does.
 void require_all_ranks(const formats::Checkpoint& source);
 
 /// True if open_source would join slices.
