@@ -91,7 +91,8 @@ class FusedShared {
         routed_.try_emplace(*tensor.layer, form_of(tensor));
     }
   }
-  /// Answers whether it is one that is stored otherwise than those of its layer.
+  /// Tells if a tensor is a fused shared expert, stored in another form than its layer's routed
+  /// ones.
   [[nodiscard]] FusedOtherwise find(const LogicalTensor& tensor) const {
     if (routed_.empty() || !tensor.layer || tensor.rule == nullptr ||
         !formats::kSharedExpertRoles.has(tensor.rule->role))

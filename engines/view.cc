@@ -16,7 +16,7 @@ namespace ingot::engines {
 
 namespace {
 
-/// A name without its numbers, and these.
+/// A name without its numbers, and the numbers.
 struct NumberedName {
   std::vector<std::string> words;  // between numbers: one more
   std::vector<std::uint64_t> numbers;

@@ -31,7 +31,7 @@ constexpr FusedLayers kInDraft = {.in_model = false, .in_draft = true};
 constexpr FusedLayers kInBoth = {.in_model = true, .in_draft = true};
 
 struct FusingClass {
-  std::string_view architecture;  ///< first one of config.json
+  std::string_view architecture;  ///< first architecture of config.json
   FusedLayers layers;
   std::uint64_t n_routed = 0;  ///< 0: any number
   Spared spared = Spared::kNone;

@@ -98,7 +98,7 @@ Listed listed_in_sglang(const BuiltModule& module, std::span<const std::string> 
     return std::ranges::any_of(
         entries, [&](const std::string& entry) { return has_components(name, entry); });
   };
-  // Whatever the model says, it knows what gate_up_proj and qkv_proj are made of.
+  // The engine knows the members of gate_up_proj and qkv_proj, whatever the model says.
   if (module.kind == BuiltModule::Kind::kLinear && !module.members.empty())
     return members_listed(module, has);
   const bool is_listed = has(module.name) || (contains(module.name, kExpertWord) &&
@@ -201,7 +201,7 @@ bool ListableNames::has_any(const std::string& entry) const {
 }
 
 const char* exemption_key(const Json& block, Engine engine) {
-  // SGLang takes the first that is there, whatever it holds: quantization/base_config.py:257.
+  // SGLang takes the first list that is there, whatever it holds: quantization/base_config.py:257.
   if (!block.contains(formats::kIgnoredLayers)) return formats::kModulesToNotConvert;
   return is_vllm(engine) && formats::json_member(block, formats::kIgnoredLayers).empty()
              ? formats::kModulesToNotConvert

@@ -396,7 +396,7 @@ SchemeId ConfigReader::scheme_of_fp4_experts(const LinearModule& module) const {
 }
 
 Listed ConfigReader::exempted(const BuiltModule& module) const {
-  // A text model inside of another may be listed as the other one calls it.
+  // A text model inside of another model may be listed by the other model's names.
   const formats::TextNesting& nesting = checkpoint_.config().text;
   const std::size_t n_names = formats::module_aliases(module.name, nesting).size();
   for (std::size_t i = 0; i < n_names; ++i) {

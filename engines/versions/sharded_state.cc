@@ -123,12 +123,12 @@ constexpr std::string_view kBias = "e_score_correction_bias";
 
 struct ConstantRow {
   std::uint8_t models;
-  std::string_view dialect;  ///< one whose quantization_config brings it; empty: always there
+  std::string_view dialect;  ///< dialect whose config brings it; empty: always there
   std::string_view key;      ///< text before `of` and `end`
   std::array<std::string_view, 4> of;
   std::string_view end;
   DType dtype;
-  std::uint8_t rank;  ///< 0: a number, 1: one element
+  std::uint8_t rank;  ///< rank of the tensor; 0: a number, 1: one element
   float value;
 };
 // vLLM's own values: ones for scales that are used as they are, -1 for scales that it takes for

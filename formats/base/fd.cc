@@ -50,7 +50,7 @@ struct stat stat_or_throw(int fd, const std::string& path) {
   return info;
 }
 
-// 0, or the file system's error when it has no such writes.
+// Returns 0, or the error of a file system without such writes.
 int write_all(int fd, const std::string& path, std::span<const std::byte> bytes,
               std::uint64_t offset) {
   while (!bytes.empty()) {

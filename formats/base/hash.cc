@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-// The functions of this version: those that replace them bring the whole library into a program.
+// Asks OpenSSL for the functions of 1.1.0, since newer ones bring the whole library into a program.
 #define OPENSSL_API_COMPAT 0x10100000L
 #include <openssl/sha.h>
 #ifdef INGOT_XXHASH_DISPATCHES

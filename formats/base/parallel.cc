@@ -113,7 +113,7 @@ void run_workers(std::size_t workers, const std::function<void(std::size_t)>& bo
   FirstFailure failure;
   const StopScope::Handover stop;
   {
-    // None begins before all are there: a job that cannot have them fails at once.
+    // No thread begins before all are there: a job that cannot have all its threads fails at once.
     std::promise<bool> all_there;
     const std::shared_future<bool> may_begin = all_there.get_future().share();
     std::vector<std::jthread> pool;

@@ -130,7 +130,8 @@ struct Pattern::Regex {
     pcre2_set_match_limit(limits, kMatchLimit);
     pcre2_set_depth_limit(limits, kDepthLimit);
     pcre2_set_heap_limit(limits, kHeapLimitKib);
-    // Ten times faster where the system allows it; without it pcre2_match interprets.
+    // Compiled expressions are ten times faster, where the system allows them; others are
+    // interpreted.
     static_cast<void>(pcre2_jit_compile(code, PCRE2_JIT_COMPLETE));
   }
   ~Regex() {
@@ -141,7 +142,7 @@ struct Pattern::Regex {
   Regex& operator=(const Regex&) = delete;
 
   [[nodiscard]] int match(std::string_view name) const {
-    // One per thread, so that threads may share a pattern.
+    // Each thread has its own match data, so that threads may share a pattern.
     thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
         pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
     INGOT_CHECK(data != nullptr);

@@ -235,7 +235,7 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
   const StoredNames& names = relaid_names ? *relaid_names : stored_names;
   const bool names_are_known = !family->rules.empty();
   const NameGrammar grammar(*family, config);
-  // Other families refuse these forms before.
+  // Checkpoints of other families in unread forms were refused before.
   const bool may_be_unread = family == find_family("generic");
   tensors = recognise_encodings(
       {.stored = stored,

@@ -220,7 +220,8 @@ class UnevenLayers {
   std::map<std::uint64_t, Own> grammars_;           // by number of experts
 };
 
-/// The name that an alias makes of a name; nullopt of those that do not begin with it, or are it.
+/// The name that an alias makes of a name; nullopt for names that do not begin with the alias, or
+/// are the alias.
 std::optional<std::string> name_under(const NameAlias& alias, const std::string& name) {
   std::string stored = alias.stored, meant = alias.meant;
   if (const std::size_t at = stored.find(kLayerMark); at != std::string::npos) {

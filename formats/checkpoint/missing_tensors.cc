@@ -30,7 +30,8 @@ Present list_present(const Checkpoint& checkpoint) {
   Present present;
   const auto stored = checkpoint.stored();
   present.names.reserve(stored.size());
-  // The names by which rows know weights that were understood, and the other parts of these.
+  // Names by which rows know the weights that were understood, and the other parts of these
+  // weights.
   std::vector<std::string_view> known(stored.size());
   std::vector<bool> is_part(stored.size());
   for (const LogicalTensor& tensor : checkpoint.tensors()) {

@@ -158,7 +158,7 @@ class Matcher {
     return slice != nullptr ? slice->whole : stored.shape;
   }
 
-  /// The wholes of scales and other parts against that of the weight.
+  /// Compares the wholes of scales and other parts with the whole of the weight.
   void wholes(const LogicalTensor& tensor) {
     const Encoding& encoding = tensor.encoding;
     const StoredTensor& codes = with_.stored[encoding.stored.weight()];

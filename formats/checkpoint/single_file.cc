@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::string_view kAnyFamily = "generic";
 
-// By stored tensor: whether it is a part of a weight whose other parts are elsewhere. That is a
-// fault of a whole checkpoint, and none of one file of it.
+// Tells for each stored tensor if it is a part of a weight whose other parts are elsewhere. Such a
+// part is a fault in a whole checkpoint, and no fault in one file of it.
 std::vector<bool> parts_of_others(const RecognitionInput& file) {
   if (const auto layout = input_major_layout(file.config))
     return parts_of_torn_weights(*layout, file.stored);
@@ -51,7 +51,7 @@ std::vector<bool> parts_of_others(const RecognitionInput& file) {
   return found;
 }
 
-// Takes them out, and says so.
+// Takes the parts of others out, with a remark.
 void leave_out_parts_of_others(const RecognitionInput& file, std::vector<StoredTensor>& stored,
                                std::vector<std::string>& remarks) {
   constexpr std::size_t kShown = 3;
@@ -85,7 +85,7 @@ bool is_weights_file(const fs::path& path) {
 Checkpoint open_weights_file(const fs::path& path, const fs::path& config, OpenOptions options) {
   AssembledModel model;
   model.directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  // To loader rules it is a checkpoint in one file, whatever it is called.
+  // For loader rules the file is a checkpoint in one file, whatever its name.
   model.file_names = {"model.safetensors"};
   if (!config.empty()) {
     model.file_names->emplace_back(kConfigName);

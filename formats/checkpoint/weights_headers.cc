@@ -226,7 +226,7 @@ void check_index(const CheckpointIndex& index, std::span<const StoredTensor> sto
     unnamed.push_back(stored[i].name);
   }
   if (misplaced.empty() && unnamed.empty()) return;
-  // One cause: the index is not of these files.
+  // All have one cause: the index is not of these files.
   const std::vector<std::string_view>& told = misplaced.empty() ? unnamed : misplaced;
   const std::string also =
       misplaced.empty() || unnamed.empty()
@@ -263,7 +263,7 @@ std::vector<std::string> lost_names(const CheckpointIndex& index,
 
 namespace {
 
-/// None where the header cannot be read: such a file is no part of anything.
+/// Tensors of a file; none where the header cannot be read, as such a file is no part of a model.
 std::vector<StoredTensor> tensors_of(const std::filesystem::path& directory,
                                      const std::string& file) {
   std::vector<WeightsFile> located = locate_files({file}, directory, {});

@@ -39,7 +39,8 @@ Flags mixtures_by_word(const ConfigKeys& keys, LayerCounts n) {
   });
 }
 
-/// Llama 4 as transformers saves it: their numbers, from 0, whatever a step says.
+/// Llama 4 as transformers saves it: a list of the numbers of mixtures, from 0, whatever a step
+/// says.
 Flags mixtures_by_list(const ConfigKeys& keys, LayerCounts n) {
   constexpr const char* kKey = "moe_layers";
   Flags flags(static_cast<std::size_t>(n.main), false);
@@ -80,7 +81,8 @@ Flags mixtures_by_letter(const ConfigKeys& keys, LayerCounts n) {
   return layers_where(n.main, [&](std::uint64_t layer) { return letters[layer] == 'E'; });
 }
 
-/// Step: their numbers, in one text. MTP layers are dense unless they are among them.
+/// Step: the numbers of mixtures, in one text. MTP layers are dense unless the text has their
+/// numbers.
 Flags mixtures_by_number(const ConfigKeys& keys, LayerCounts n) {
   constexpr const char* kKey = "moe_layers_enum";
   Flags flags(static_cast<std::size_t>(n.main + n.mtp), false);
@@ -123,7 +125,7 @@ Flags mixtures_behind_dense(const ConfigKeys& keys, LayerCounts n) {
   });
 }
 
-/// Jamba: one of each period, unless there is only one expert.
+/// Jamba: one mixture in each period, unless there is only one expert.
 Flags mixtures_by_period(const ConfigKeys& keys, LayerCounts n) {
   const std::uint64_t every = keys.step("expert_layer_period"),
                       place = keys.one("expert_layer_offset");
@@ -134,7 +136,7 @@ Flags mixtures_by_period(const ConfigKeys& keys, LayerCounts n) {
 
 /// A way in which configs say which layers are mixtures.
 struct MixtureWay {
-  std::array<const char*, 3> keys;  ///< any of them says it; some are null
+  std::array<const char*, 3> keys;  ///< keys that each say it; some are null
   Flags (*read)(const ConfigKeys& keys, LayerCounts layers);
 };
 constexpr std::array kMixtureWays = {

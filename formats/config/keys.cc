@@ -16,7 +16,7 @@ using enum KeyType;
 using enum KeySense;
 using M = ModelConfig;
 
-// kModel has those that loaders read (vLLM, SGLang, transformers, and the families here).
+// Rows of kModel have the keys that loaders read (vLLM, SGLang, transformers, and families here).
 struct Line {
   std::string_view spellings;  ///< spellings with blanks between them
   KeyType type = kAny;

@@ -31,8 +31,8 @@ LayerNumber product(const LayerNumber& a, const LayerNumber& b) {
   return all;
 }
 
-/// The number of shared experts that a config means which does not say it, as the configuration
-/// class of its model type has it; 0 for all others.
+/// The number of shared experts where a config does not say it, as the configuration class of the
+/// model type has it; 0 for all others.
 std::uint64_t unsaid_shared_experts(std::string_view model_type) {
   if (model_type == "ernie4_5_moe") return 2;
   return model_type == "glm4_moe" || model_type == "solar_open" ? 1 : 0;

@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 4> kOtherBlocks = {kCompression, "quantiz
 // Whole models whose releases have the block among the text model's keys. Engines look at the top
 // first, then there.
 constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
-// Others whose classes in SGLang 0.5.23 take it from there.
+// Other models, whose classes in SGLang 0.5.23 take the block from the text model's keys.
 constexpr std::array<std::string_view, 2> kLiftedFromText = {"glm5_next", "kimi_k3"};
 
 // Objects of towers in configs that are not nested: Qwen2-VL, Qwen2.5-VL.
@@ -108,7 +108,7 @@ TextNesting text_nesting(const Json& document) {
   nesting.holds_quantization =
       !is_on_top && (is_one_of(kQuantizedInText) || (is_in_text && is_one_of(kLiftedFromText)));
   for (const auto& [name, value] : document.items()) {
-    // transformers 5 ties by the outer one, and saves the inner one's default.
+    // transformers 5 ties the head by the outer key, and saves the default of the inner one.
     const bool is_tie =
         name == "tie_word_embeddings" && (value == true || (is_of_5 && value.is_boolean()));
     const bool is_outer = (name == kQuantization && is_on_top) || is_tie;

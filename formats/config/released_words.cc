@@ -37,8 +37,8 @@ struct Translation {
   /// Released keys (dots lead into objects), and what the saved words make of them.
   std::vector<std::pair<std::string, Json>> values;
   std::vector<const char*> words;  ///< saved words with this meaning
-  bool is_rule = false;            ///< holds whatever the released keys say
-  bool are_apart = false;          ///< one value holds without the others
+  bool is_rule = false;            ///< true: holds whatever the released keys say
+  bool are_apart = false;          ///< true: one value holds without the others
   bool stay = false;               ///< the words have a meaning of their own, too
 };
 using Translated = std::optional<Translation>;
@@ -148,7 +148,7 @@ Translated sparse_blocks(const Json& keys) {
   return said;
 }
 
-// MiniMax-M3: its gate has always been the clamped one.
+// MiniMax-M3: the gate has always been the clamped one.
 Translated clamped_gate(const Json& keys) {
   constexpr const char* kGate = "hidden_act";
   if (!is_of(keys, "minimax_m3_vl") || json_member(keys, kGate) != "silu") return std::nullopt;
@@ -223,8 +223,8 @@ Translated full_heads(const Json& keys) {
   return said;
 }
 
-// Gemma 4: its class gives every sixth layer full attention where no list says otherwise, and the
-// last one whatever the list says.
+// Gemma 4: the model's class gives every sixth layer full attention where no list says otherwise,
+// and the last one whatever the list says.
 Translated full_last_layer(const Json& keys) {
   constexpr std::uint64_t kEvery = 6;
   if (!is_of(keys, "gemma4")) return std::nullopt;
@@ -350,7 +350,8 @@ Translated linear_words(const Json& keys) {
   return said.values.empty() ? std::nullopt : Translated(std::move(said));
 }
 
-// Ling 3: its class puts the rotated part of a head where releases have the width of a linear one.
+// Ling 3: the model's class puts the rotated part of a head where releases have the width of a
+// linear one.
 Translated linear_head_of_ling(const Json& keys) {
   constexpr const char *kWidth = "linear_head_dim", *kHead = "head_dim";
   const Json& width = json_member(keys, kWidth);

@@ -325,7 +325,7 @@ class HeaderReader final : public JsonEvents {
     claimed_bytes_ += *n_bytes;
   }
 
-  /// No name twice, and from the first to the last tensor each begins where the one before it ends.
+  /// Checks that no name is there twice, and that each tensor begins where the one before it ends.
   void check_layout() {
     auto& tensors = header_.tensors;
     if (const auto name =

@@ -84,7 +84,7 @@ Json modelslim_description(const WrittenModel& model) {
     if (scheme_facts(tensor.scheme).quantized) {
       const bool is_static = tensor.activations == Activations::kStatic;
       const DescribedType* type = is_static ? kStaticType : kDynamicType;
-      // The source's own word for it, if it still holds.
+      // The source's own word for the tensor, if that word still holds.
       if (const auto found = told.find(tensor.name);
           found != told.end() && found->second->activations == type->activations)
         type = found->second;

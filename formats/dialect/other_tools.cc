@@ -30,7 +30,7 @@ constexpr std::array kQuarkForms = {
     QuarkForm{"int8", "per_channel"},         QuarkForm{"fp4", "per_group", true},
 };
 
-/// Empty where the form is read, or where there is none.
+/// Returns the name of an unread form of Quark; empty where the form is read, or there is none.
 std::string unread_quark(const Json& layer) {
   const Json& weight = json_member(layer, "weight");
   if (!weight.is_object()) return {};

@@ -24,7 +24,7 @@ constexpr std::string_view kOfMlx = "mlx_lm.convert --dequantize makes a plain c
 struct UnreadForm {
   std::string_view method;  ///< quant_method
   std::string_view holds;   ///< the stored form
-  std::string_view help;    ///< who can make of it something that is read; empty: the release
+  std::string_view help;    ///< tools that make a readable form of it; empty: fetch the release
 };
 
 // Methods as releases on the hub and the loaders of transformers, vLLM and SGLang name them.
@@ -90,7 +90,7 @@ constexpr std::array kUnreadParts = {
     UnreadParts{".Qidxs", ".SU", "QuIP#'s lattice codes", ""},
 };
 
-/// A quant_algo of ModelOpt whose tensors are called as those of one that is read.
+/// A quant_algo of ModelOpt whose tensors have the names of another quant_algo that is read.
 struct UnreadAlgo {
   std::string_view algo, holds;
 };

@@ -14,7 +14,7 @@
 namespace ingot::formats {
 namespace {
 
-/// One stack with its matrices the other way round.
+/// Adds one stack with its matrices the other way round.
 void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
   std::swap(stack.shape[1], stack.shape[2]);
   Encoding& encoding = stack.encoding;

@@ -37,7 +37,7 @@ Window rows_of_member(const LogicalTensor& stack, std::uint64_t n_members, std::
   return {.first = m * own, .n = own};
 }
 
-/// Stacks seen one by one.
+/// Builds a view of stacks in which each expert has tensors of its own.
 class Separation {
  public:
   Separation(const Checkpoint& source, Sight& sight)
@@ -92,7 +92,7 @@ class Separation {
     const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
     single.encoding = whole;
     single.encoding.block_rows = cover(rows, whole.block_rows, n_rows).unit;
-    // One for all of a matrix is one for all of this one.
+    // One scale for all of a matrix is one scale for all of this expert's matrix.
     if (scheme_facts(whole.scheme).group_rows == 0)
       single.encoding.block_rows = single.shape.front();
     StoredParts parts;
@@ -107,7 +107,7 @@ class Separation {
       const std::uint64_t block = part == Part::kWeight ? 1 : whole.block_rows;
       const Window own = has_rows ? cover(rows, block, n_rows).units : Window{.n = 1};
       const std::uint64_t n_whole = has_rows ? ceil_div(n_rows, std::min(block, n_rows)) : 1;
-      // One for all experts is that of each.
+      // One number for all experts is the number of each.
       const std::uint64_t expert_bytes = count > 1 ? stored.n_bytes / n_experts : 0;
       const std::uint64_t row_bytes = count > 1 ? expert_bytes / n_whole : stored.n_bytes;
       if (part == Part::kWeight) shape = {own.n, row_bytes * 8 / bits};

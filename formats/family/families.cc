@@ -283,7 +283,7 @@ std::string family_file_in(const std::filesystem::path& directory) {
 
 std::string family_spec_of(const std::filesystem::path& directory, std::string_view recorded) {
   if (std::string file = family_file_in(directory); !file.empty()) return file;
-  // A manifest comes with the checkpoint: a path in it is no file of this host.
+  // A manifest comes with the checkpoint, so a path in it is no file of this host.
   const bool is_file = recorded.starts_with(kFamilyFileMark);
   return !is_file && find_family(recorded) != nullptr ? std::string(recorded) : std::string();
 }

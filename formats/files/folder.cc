@@ -129,7 +129,7 @@ Folder Folder::make(const fs::path& name) const {
     if (::mkdirat(at.fd_.get(), part.c_str(), kFolderMode) != 0 && errno != EEXIST)
       throw system_error(errno, "create the folder", at.path_of(part));
     std::optional<Folder> below = at.step(part.string());
-    // Another run removed it at this moment.
+    // Another run has removed the folder at this moment.
     if (!below) throw system_error(ENOENT, "open the folder", at.path_of(part));
     at = *std::move(below);
   }

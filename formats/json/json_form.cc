@@ -71,7 +71,7 @@ std::string json_text(const Json& value, const JsonForm& form) {
     if (form.has_final_newline) text += '\n';
     return text;
   } catch (const Json::exception&) {
-    // It throws too, in its words.
+    // json_text() throws too, in its own words.
     return json_text(value);
   }
 }

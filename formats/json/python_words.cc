@@ -39,7 +39,7 @@ struct Change {
   std::string text = {};
 };
 
-// A copy with the changes that find(rest) makes outside of strings; empty where there are none.
+// A copy with the changes that find(rest) makes outside of strings; empty without changes.
 template <typename Find>
 std::string changed_outside_strings(std::string_view text, const Find& find) {
   std::string copy;

@@ -175,7 +175,8 @@ void append_globs(std::span<const ClassedModule> modules, std::uint32_t cls,
   }
 }
 
-/// One module of each kind: an expert's number makes no difference where all are of one class.
+/// One module of each kind, since an expert's number makes no difference where all experts are of
+/// one class.
 std::vector<ClassedModule> kinds_of(std::span<const ClassedModule> modules,
                                     const ModuleCensus& census) {
   std::vector<ClassedModule> kinds(census.outside().begin(), census.outside().end());

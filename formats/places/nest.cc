@@ -301,7 +301,7 @@ Nest::Nest(std::uint32_t unit_bits, std::vector<Step> steps) : per_byte_(unit_bi
     }
   }
   if (steps_.empty()) steps_.push_back({.n = 1, .stride = 1});
-  // Nibbles by whole words, where there are such.
+  // Nibbles are moved by whole words, where there are any.
   for (std::size_t i = per_byte_ == 1 ? 0 : steps_.size(); i-- > 0;) {
     const Step step = steps_[i];
     const bool is_side = i + 1 == steps_.size() || step.stride == 1;

@@ -21,7 +21,7 @@
 namespace ingot::formats {
 namespace {
 
-/// A stored part of the source, by its number there.
+/// A stored part, with its number in the source.
 struct Part8 {
   std::uint32_t index = 0;
   StoredTensor tensor;
@@ -65,7 +65,8 @@ const std::array<float, 256>& values_of(DType dtype) {
 /// Numbers that are seen otherwise than they are stored.
 struct SeenNumbers {
   StoredTensor stored;
-  /// How often each is seen, one behind the other; empty: only the greatest is seen.
+  /// Times that each stored number is viewed, one after the other; empty: only the greatest is
+  /// viewed.
   std::vector<std::uint64_t> counts;
 };
 

@@ -145,7 +145,7 @@ class RelaidBytes final : public ForwardedBytes {
     const std::uint64_t end_row = ((first + out.size() - 1) / source.groups + 1) * rows_per_word;
     const std::uint64_t n_units = ceil_div(end_row, form.codes_per_unit()) - first_unit;
     const std::uint64_t n_words = n_units * form.words_per_unit();
-    // The words of these rows of one group after the other.
+    // Words of these rows, group after group.
     const std::uint64_t width = source.zeros->shape.back();
     std::vector<std::uint32_t> words(source.groups * n_words);
     for (std::uint64_t group = 0; group < source.groups; ++group) {

@@ -219,7 +219,7 @@ std::vector<float> ScaleReader::read(Range range) const {
   require_good(scales, range.first);
   if (!input_scale_ && globals_.empty()) return scales;
   const std::vector<float> own = scales;
-  // One for all, or one for each matrix of a stack.
+  // One number for all rows, or one for each matrix of a stack.
   const std::uint64_t rows_of_each = rows_ / std::max<std::uint64_t>(globals_.size(), 1);
   for (std::uint64_t row = 0; row < range.n; ++row) {
     const GlobalScale second = input_scale_ ? GlobalScale{.value = *input_scale_, .divides = true}

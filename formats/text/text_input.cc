@@ -17,7 +17,7 @@ namespace {
 class Input {
  public:
   explicit Input(const std::filesystem::path& path) : path_(path.string()) {
-    // Not opened by its name: where it is a socket, as under sshd, that fails.
+    // Standard input is not opened by its name: that fails where it is a socket, as under sshd.
     if (path == kStandardInput) return;
     do {
       fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

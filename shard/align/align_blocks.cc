@@ -125,7 +125,7 @@ class AlignmentRefusals {
   enum class Why : std::uint8_t {
     kTorn,      ///< the cut does not fall between elements and blocks
     kJoined,    ///< a stack to be padded, of which a block reaches from gate to up
-    kUnpadded,  ///< its width is padded in other tensors, and cannot be in this one
+    kUnpadded,  ///< width that is padded in other tensors, and cannot be in this one
   };
 
   AlignmentRefusals(const formats::ModelConfig& config, const Slicing& slicing)

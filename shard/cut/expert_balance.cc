@@ -101,7 +101,7 @@ void improve(std::span<const double> share, Placement& placement) {
   placement.most = *std::ranges::max_element(sums);
 }
 
-/// The experts of a node on its ranks. `experts` are theirs, `loads` those of all experts.
+/// The experts of a node on its ranks. `experts` are the node's, `loads` those of all experts.
 Placement placed(const Numbers& experts, std::span<const std::uint64_t> loads, std::uint32_t slots,
                  std::uint32_t ranks) {
   std::vector<double> share(loads.size(), 0);

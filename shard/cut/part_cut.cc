@@ -46,7 +46,7 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   set_whole(dtype);
   const bool is_of_numbers = part != Part::kWeight && part != Part::kScale &&
                              formats::part_facts(part).extent == formats::PartExtent::kOne;
-  // Shapes tell of a scale: one per matrix has none of the matrix's own sides.
+  // The shape tells: a scale with one number per matrix has none of the matrix's own sides.
   has_number_per_matrix_ = weight.size() > 2 && part_shape == Shape{weight.front()} &&
                            (is_of_numbers || part == Part::kScale);
   if (cut.axis == Axis::kNone || cut.n == 1) return;
@@ -66,7 +66,7 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   if (part == Part::kScale && !along_rows && whole_.size() > weight.size()) ++axis;
   INGOT_CHECK(axis < whole_.size() && sections_.divide(side, n_, unit));
   const bool is_packed = part == Part::kWeight && !along_rows;
-  // Codes in blocks are cut between those: a dimension of the part is that of blocks.
+  // Codes in blocks are cut between blocks: a dimension of the part counts blocks.
   const bool is_in_blocks = is_packed && whole_.size() > weight.size() && whole_[axis] != 0;
   const std::uint64_t codes = is_in_blocks ? side / whole_[axis]
                               : is_packed  ? formats::codes_per_element(scheme, dtype)

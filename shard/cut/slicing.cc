@@ -36,7 +36,7 @@ void add_once(ErrorList& faults, Error fault) {
 
 enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, kShared, kWidth };
 
-/// The number of ranks that cut it, by kind, if its row says that it is cut.
+/// The kind of tensor, which decides how many ranks cut it, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
   if (formats::is_of_routed_expert(rule.role)) return Kind::kRoutedExpert;
   // Ranks may have the same keys, but what several put into a sum counts twice.

@@ -86,8 +86,8 @@ class JoinedBytes::Reading {
     }
   }
 
-  // How many experts of a stack, from this one on, are adjacent in every piece that has it, and in
-  // no other piece; a large number where every piece has all of them.
+  // Number of experts of a stack, from `expert` on, that are adjacent in every piece that has
+  // `expert`, and in no other piece; a large number where every piece has all experts.
   [[nodiscard]] std::uint64_t experts_held_alike(std::uint32_t expert) const {
     std::uint64_t n = std::numeric_limits<std::uint32_t>::max();
     for (const JoinedPiece& piece : pieces_) {

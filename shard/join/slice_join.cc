@@ -301,7 +301,7 @@ JoinedModel SliceJoin::finish(bool gives_dimensions) {
   if (gives_dimensions) {
     const auto& [codes, told] = int4_parts();
     for (const std::uint32_t index : without_dimensions(model.stored)) {
-      // It is never read; its place is that of its codes.
+      // The dimensions are never read; their place is that of the codes.
       StoredTensor dimensions = model.stored[index];
       dimensions.name.replace(dimensions.name.size() - codes.suffix.size(), std::string::npos,
                               told.suffix);
