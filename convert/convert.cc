@@ -170,7 +170,10 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   checked.identity = require_resumable(
       plan, output, checked, {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
   if (checked.is_finished) {
-    if (claim && !plan.options.part) clear_partial(paths);
+    if (claim && !plan.options.part) {
+      clear_partial(paths);
+      claim->give_back();
+    }
     ExecuteReport report;
     report.already_done = true;
     return report;
@@ -229,8 +232,9 @@ bool is_done_without_source(const std::filesystem::path& source,
 void remove_leftovers(const std::filesystem::path& output, const RunName& run) {
   const OutputPaths paths(output);
   if (!std::filesystem::exists(paths.swept) && !std::filesystem::exists(paths.partial)) return;
-  const Claim claim = Claim::take(paths, run);
+  Claim claim = Claim::take(paths, run);
   clear_partial(paths);
+  claim.give_back();
 }
 
 }  // namespace ingot::convert

@@ -439,19 +439,32 @@ void Claim::hold(Fd file, LockState state, const RunName& run, const Renewal& re
 }
 
 Claim::~Claim() {
-  if (paths_.output.empty()) return;  // moved from
-  std::error_code ignored;
-  renewing_ = {};
+  if (paths_.output.empty()) return;  // moved from, or given back
   try {
-    // Before the lock ends: who waits for it finds that the file has gone, and makes another.
-    if (file_.valid() && is_file(file_, path_)) fs::remove(path_, ignored);
-  } catch (const Error&) {
+    give_back();
+  } catch (const std::exception&) {
     // It stays, as after a kill.
   }
-  // All remain when they hold anything.
-  fs::remove(paths_.parts, ignored);
-  fs::remove(paths_.partial, ignored);
-  if (made_output_) fs::remove(paths_.output, ignored);
+}
+
+void Claim::give_back() {
+  renewing_ = {};
+  const fs::path output = std::exchange(paths_.output, {});
+  // All of them, and then the first failure. Folders remain when they hold anything.
+  std::optional<Error> fault;
+  const auto remove = [&](const fs::path& path) {
+    std::error_code failure;
+    fs::remove(path, failure);
+    if (failure && failure != std::errc::directory_not_empty && failure != std::errc::file_exists &&
+        !fault)
+      fault = system_error(failure.value(), "remove", path.string());
+  };
+  // Before the lock ends: who waits for it finds that the file has gone, and makes another.
+  if (file_.valid() && is_file(file_, path_)) remove(path_);
+  remove(paths_.parts);
+  remove(paths_.partial);
+  if (made_output_) remove(output);
+  if (fault) throw *fault;
 }
 
 void Claim::require_held() const {

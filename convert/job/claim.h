@@ -59,9 +59,12 @@ class Claim {
   /// to be dead; without it such a claim is refused.
   static Claim take_part(const OutputPaths& paths, const RunName& run, const JobPart& part,
                          bool resume, const Renewal& renewal = {});
-  /// Gives the claim back, and removes the folders if they are empty: `.ingot-partial`, and the
-  /// output if it was made here.
+  /// Gives the claim back, and passes over what cannot be removed.
   ~Claim();
+  /// Removes the claim, and the folders if they are empty: `.ingot-partial`, and the output if it
+  /// was made here. For a finished output, which no command reads while that folder is there.
+  /// Throws when one of them cannot be removed. Nothing else may be called afterwards.
+  void give_back();
   Claim(Claim&& other) noexcept;
   Claim& operator=(Claim&&) = delete;
   Claim(const Claim&) = delete;
