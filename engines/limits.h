@@ -63,7 +63,7 @@ class EngineLimitsMet {
 
  private:
   const Dialect* dialect_;
-  std::vector<Met> met_;                    // in the order in which they were met
+  std::vector<Met> met_;                    // limits in the order in which they were met
   std::vector<const EngineRow*> may_load_;  // versions that refuse no weight so far
 };
 

@@ -14,7 +14,8 @@ namespace ingot {
 namespace {
 
 constexpr double kRow = 20, kHead = 24;
-constexpr double kWidest = 44, kNarrowest = 13, kPreferred = 940;  // of a column; of all of them
+constexpr double kWidest = 44, kNarrowest = 13,
+                 kPreferred = 940;  // widths of a column; of all columns
 
 struct HeatGrid {
   explicit HeatGrid(std::span<const HeatCell> all) : cells(all) {
@@ -33,7 +34,7 @@ struct HeatGrid {
   std::span<const HeatCell> cells;
   std::map<std::uint32_t, std::size_t> layers;  // to columns
   std::vector<std::string_view> roles;
-  double side = 0;  // of a cell
+  double side = 0;  // side of a cell
 };
 
 std::string role_labels(const HeatGrid& grid) {

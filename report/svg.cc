@@ -9,7 +9,7 @@
 namespace ingot {
 namespace {
 
-constexpr double kShrink = 0.8;  // at which 12 px are still legible
+constexpr double kShrink = 0.8;  // factor at which 12 px are still legible
 
 }  // namespace
 

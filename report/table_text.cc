@@ -11,7 +11,7 @@ namespace ingot {
 namespace {
 
 constexpr std::size_t kLeastCell = 10;
-constexpr std::string_view kGap = "  ";  // before every column
+constexpr std::string_view kGap = "  ";  // gap before every column
 
 // Characters, not bytes.
 std::size_t columns_of(std::string_view text) {

@@ -47,8 +47,8 @@ struct SynthTensor {
 struct SynthFile {
   std::string name;
   std::string header;
-  std::vector<const SynthTensor*> tensors;  // in data order
-  std::vector<std::uint64_t> offsets;       // of each, absolute
+  std::vector<const SynthTensor*> tensors;  // tensors in data order
+  std::vector<std::uint64_t> offsets;       // offset of each tensor, absolute
   std::uint64_t n_bytes = 0;
 };
 

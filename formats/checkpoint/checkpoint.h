@@ -168,8 +168,8 @@ class Checkpoint final : public TensorSource {
     std::vector<std::string>
         lost;  // names that the index gives to files that were not read, sorted
     std::array<std::uint64_t, 2> block = {128, 128};
-    std::vector<std::string> file_names;       // of the directory, sorted
-    std::shared_ptr<const RankSlices> slices;  // of a rank's directory
+    std::vector<std::string> file_names;       // names in the directory, sorted
+    std::shared_ptr<const RankSlices> slices;  // slicing, for a rank's directory
     std::string table_called_head;
     bool has_index = false;
     IndexFrame index_frame;

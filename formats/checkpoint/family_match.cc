@@ -120,15 +120,15 @@ class OtherPrefixes {
   struct Found {
     std::size_t count = 0;
     std::string first;
-    std::set<std::string> words;  // behind the prefix, with a dot
+    std::set<std::string> words;  // words behind the prefix, with a dot
   };
   static constexpr std::string_view kNone = "";
 
   const FamilyMatch& with_;
   const NameGrammar& grammar_;
-  std::vector<std::string> heads_;  // of names as the family has them in this checkpoint
+  std::vector<std::string> heads_;  // beginnings of the family's names in this checkpoint
   std::set<std::string_view> present_;
-  std::map<std::pair<std::string, std::string>, Found> found_;  // by prefix there and here
+  std::map<std::pair<std::string, std::string>, Found> found_;  // names by prefix there and here
 };
 
 bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
@@ -216,8 +216,8 @@ class UnevenLayers {
   };
 
   const FamilyMatch& with_;
-  std::map<std::uint32_t, std::uint64_t> numbers_;  // by layer
-  std::map<std::uint64_t, Own> grammars_;           // by number of experts
+  std::map<std::uint32_t, std::uint64_t> numbers_;  // numbers of experts by layer
+  std::map<std::uint64_t, Own> grammars_;           // grammars by number of experts
 };
 
 /// The name that an alias makes of a name; nullopt for names that do not begin with the alias, or

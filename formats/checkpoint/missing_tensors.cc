@@ -20,10 +20,10 @@ constexpr RoleSet kIndexerOnly = {Role::kIndexerQ, Role::kIndexerK, Role::kIndex
 
 // The tensors that are here, by name and by layer.
 struct Present {
-  std::unordered_set<std::string_view> names;  // of weights, whatever their codes are called
+  std::unordered_set<std::string_view> names;  // names of weights, whatever their codes are called
   std::deque<std::string> spelled;             // those of weights that were not understood
-  std::set<std::uint32_t> layers;              // with at least one tensor
-  std::set<std::uint32_t> stacked_layers;      // with experts in one tensor
+  std::set<std::uint32_t> layers;              // layers with at least one tensor
+  std::set<std::uint32_t> stacked_layers;      // layers with experts in one tensor
 };
 
 Present list_present(const Checkpoint& checkpoint) {

@@ -95,7 +95,7 @@ class Matcher {
     }
     Shape needed = slice->whole;
     const auto axis = static_cast<std::size_t>(slice->axis);
-    std::uint64_t length = 0;  // of the slice in each section
+    std::uint64_t length = 0;  // length of the slice in each section
     if (slice->axis >= 0 && stored.shape.size() == slice->whole.size()) {
       needed[axis] = stored.shape[axis];
       length = slice->sections.length_of(0, stored.shape[axis]);

@@ -127,7 +127,7 @@ void settle_copies(const CopyChoice& choice, std::span<const SourceFile> files,
                    std::vector<StoredTensor>& stored, StoredNames& names,
                    std::vector<std::string>& remarks, ErrorList& faults) {
   CopyComparison comparison(choice, stored);
-  std::map<std::string_view, std::string_view> homes;  // by the index, of tensors with copies
+  std::map<std::string_view, std::string_view> homes;  // files of tensors with copies, by the index
   std::vector<Copies> all;
   for (Copies left = names.sorted(); !left.empty();) {
     const std::string& name = stored[left.front()].name;

@@ -19,7 +19,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::size_t kShownBytes = 200;
-constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are listed
+constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // layers whose kinds are listed
 
 // Two names of one fact, which readers here take by one name for each family.
 using Twins = std::pair<std::string_view, std::string_view>;

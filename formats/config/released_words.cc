@@ -21,7 +21,7 @@ constexpr const char* kLayerTypes = "layer_types";
 constexpr const char* kMlpTypes = "mlp_layer_types";
 constexpr const char* kRope = "rope_parameters";
 constexpr const char* kByLayer = "per_layer_config";
-constexpr std::uint64_t kMostLayers = std::uint64_t{1} << 16;  // that get a list
+constexpr std::uint64_t kMostLayers = std::uint64_t{1} << 16;  // layers that get a list
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention",
                      *kLinearType = "linear_attention";
 

@@ -14,7 +14,7 @@ constexpr std::string_view kWeightMap = "weight_map";
 constexpr std::string_view kMetadataName = "metadata";
 constexpr const char* kTotalSize = "total_size";
 constexpr std::string_view kSuffix = ".safetensors";
-constexpr std::size_t kMaxFileNameBytes = 255;  // as in every file system of Linux
+constexpr std::size_t kMaxFileNameBytes = 255;  // limit of every file system of Linux
 
 Error corrupt_index(std::string message) {
   return Error(ErrorCode::kCorrupt, std::move(message));

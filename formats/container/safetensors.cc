@@ -354,7 +354,7 @@ class HeaderReader final : public JsonEvents {
 
   SafetensorsHeader header_;
   std::uint64_t data_bytes_;
-  std::uint64_t claimed_bytes_ = 0;  // of all tensors so far, at most data_bytes_
+  std::uint64_t claimed_bytes_ = 0;  // bytes of all tensors so far, at most data_bytes_
   Field field_ = Field::kNone;
   std::size_t depth_ = 0;
   bool has_metadata_ = false;

@@ -106,9 +106,9 @@ class ConfigGroups {
 
     std::unordered_map<std::string, std::size_t> places;
     std::vector<std::pair<Pattern, std::size_t>> patterns;
-    std::vector<std::string> texts;   // by place
-    std::vector<std::size_t> groups;  // by place: the group that an entry means
-    std::shared_ptr<Found> found;     // of these entries, so copies share it
+    std::vector<std::string> texts;   // texts by place
+    std::vector<std::size_t> groups;  // groups that entries mean, by place
+    std::shared_ptr<Found> found;     // places that were found; copies share them
 
     Entries();
     void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);

@@ -34,7 +34,7 @@ class Stacking {
   void add(const Gathered& gathered, Sight& sight) const;
 
   const Checkpoint& source_;
-  std::map<std::pair<std::uint32_t, Role>, Gathered> stacks_;  // by layer
+  std::map<std::pair<std::uint32_t, Role>, Gathered> stacks_;  // stacks by layer
 };
 
 }  // namespace ingot::formats

@@ -36,7 +36,7 @@ class Nest {
  private:
   std::uint64_t per_byte_ = 1;
   std::uint64_t n_units_ = 1;
-  std::vector<Step> steps_;  // in bytes or nibbles; n >= 2, none is one with the next
+  std::vector<Step> steps_;  // steps in bytes or nibbles; n >= 2, none is one with the next
 };
 
 }  // namespace ingot::formats

@@ -453,8 +453,8 @@ class Recogniser {
   bool is_fp8_, is_quark_;
   LostZeroPoints lost_zero_points_;
   const PairedParts paired_;
-  const std::vector<FoundParts>& found_;  // in it
-  std::vector<Block> blocks_;             // in the order in which they are tried
+  const std::vector<FoundParts>& found_;  // parts in paired_
+  std::vector<Block> blocks_;             // blocks in the order in which they are tried
 };
 
 }  // namespace

@@ -32,8 +32,8 @@ class LostZeroPoints {
   };
 
   const ModelConfig& config_;
-  std::unique_ptr<ConfigGroups> groups_;  // of compressed-tensors, if one is asymmetric
-  std::map<std::string, Lost> lost_;      // by the group's place in the config
+  std::unique_ptr<ConfigGroups> groups_;  // groups of compressed-tensors, if one is asymmetric
+  std::map<std::string, Lost> lost_;      // losses by the group's place in the config
 };
 
 }  // namespace ingot::formats

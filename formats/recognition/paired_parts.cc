@@ -88,7 +88,7 @@ class Pairing {
       if (weight && kCodes.has(input_.stored[*weight].dtype)) {
         assign(i, *weight, naming);
       } else if (naming.is_stacked && !naming.is_distinct && !weight) {
-        continue;  // by a shorter suffix it may be another's
+        continue;  // a shorter suffix may make it another weight's part
       } else if (naming.is_distinct || (is_native && is_surely_scale(tensor, weight.has_value()))) {
         paired_.is_part[i] = true;
         report_orphan(i, stem, naming, weight);
@@ -142,7 +142,7 @@ class Pairing {
   const RecognitionInput& input_;
   ErrorList& faults_;
   bool has_zero_zero_points_;  // those that integers have are zeros
-  bool quantizes_outputs_;     // else output scales are those of a cache
+  bool quantizes_outputs_;     // false: output scales are those of a cache
   PairedParts paired_;
 };
 

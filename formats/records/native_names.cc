@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kNativeLayers = "layers.";
 
 struct ModuleName {
-  std::string_view hub, native;  // of a layer's: behind `layers.{n}.`
+  std::string_view hub, native;  // names; a layer's: behind `layers.{n}.`
   Scope scope{};
   std::string_view parameters;  // w: weight, s: its scales, b: bias, c: the router's correction
 };
@@ -101,7 +101,7 @@ std::optional<std::uint32_t> take_index(std::string_view& text) {
 
 struct NameParts {
   std::optional<std::uint32_t> layer, expert;
-  std::string module;  // as in the table
+  std::string module;  // module as in the table
   std::string_view parameter;
 };
 

@@ -115,7 +115,7 @@ class DecodedBytes final : public ForwardedBytes {
                   out.size());
       return;
     }
-    std::uint64_t end = 0;  // of the rows that have a number
+    std::uint64_t end = 0;  // end of the rows that have a number
     std::size_t number = 0;
     for (std::size_t i = 0; i < out.size(); ++i) {
       const std::uint64_t row = (offset + i) / width;
@@ -226,8 +226,8 @@ class DecodedBytes final : public ForwardedBytes {
     }
   }
 
-  const std::map<std::uint32_t, CodedWeight> weights_;  // by the number of the codes
-  const std::map<std::uint32_t, SeenNumbers> numbers_;  // by their own
+  const std::map<std::uint32_t, CodedWeight> weights_;  // weights by the number of the codes
+  const std::map<std::uint32_t, SeenNumbers> numbers_;  // numbers by their own number
 };
 
 }  // namespace

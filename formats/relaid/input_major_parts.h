@@ -72,7 +72,7 @@ class InputMajorParts {
 
   const InputMajorLayout& layout_;
   const Input in_;
-  std::unordered_map<std::string_view, OfWeight> parts_;  // by stem
+  std::unordered_map<std::string_view, OfWeight> parts_;  // parts by stem
   std::unordered_map<std::string_view, const StoredTensor*> names_;
   /// Bits that have been reported, by the config's entry.
   std::set<std::pair<const InputMajorOverride*, std::uint64_t>> told_bits_;

@@ -66,7 +66,7 @@ bool relay_packed_bytes(const ModelConfig& config, const RelaidModel& model, Err
   };
   std::set<const ConfigGroup*> unread;
   std::vector<InputMajorWeight> sources;
-  std::unordered_map<const StoredTensor*, std::uint32_t> source_of;  // by part
+  std::unordered_map<const StoredTensor*, std::uint32_t> source_of;  // sources by part
   const auto fault = [&](const StoredTensor& tensor, ErrorCode code, std::string message) {
     faults.add(Error(code, std::move(message))
                    .in_file(model.bytes->files()[tensor.file].name)

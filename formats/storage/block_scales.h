@@ -80,7 +80,7 @@ class ScaleReader {
   std::uint64_t rows_ = 0, cols_ = 0;
   std::uint64_t rows_per_matrix_ = 0, scale_rows_per_matrix_ = 0;
   std::optional<GlobalScale> global_;
-  std::vector<GlobalScale> globals_;  // of a stack, by matrix
+  std::vector<GlobalScale> globals_;  // global scales of a stack, by matrix
   std::optional<float> input_scale_;  // Ascend static: the scale is deq_scale / input_scale
   std::vector<std::uint32_t> group_order_;
 };

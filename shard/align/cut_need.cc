@@ -7,7 +7,7 @@
 namespace ingot::shard {
 namespace {
 
-constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
+constexpr std::uint64_t kCodesPerWord = 8;  // codes of INT4
 
 }  // namespace
 

@@ -178,7 +178,7 @@ class MapReader {
   std::string where_;
   const ExpertMapLimits& limits_;
   std::vector<std::uint32_t> slots_per_rank_;
-  std::optional<std::uint32_t> layer_;  // of the list that is being read
+  std::optional<std::uint32_t> layer_;  // layer of the list that is being read
   ErrorList faults_;
 };
 

@@ -93,7 +93,7 @@ void PartCut::set_whole(DType dtype) {
 
 void PartCut::cut_along(DType dtype, std::size_t axis) {
   INGOT_CHECK(axis < whole_.size() && n_ > 0 && sections_.divide(whole_[axis], n_));
-  std::uint64_t bits = formats::dtype_bits(dtype);  // of an element with all inner dimensions
+  std::uint64_t bits = formats::dtype_bits(dtype);  // bits of an element with all inner dimensions
   for (std::size_t d = axis + 1; d < whole_.size(); ++d) bits *= whole_[d];
   // Every section is a multiple of the step.
   INGOT_CHECK(bits * (sections_.step(whole_[axis]) / n_) % 8 == 0);

@@ -118,8 +118,8 @@ class PartCut {
     std::uint64_t piece = 0;  // bytes of it
     std::uint64_t row = 0;    // offset in every slice of the bytes that this stretch of pieces
                               // gives it
-    std::uint64_t end = 0;    // in the whole, of the stretch with pieces of this length, or of one
-                              // that no slice holds
+    std::uint64_t end = 0;    // end in the whole of the stretch with pieces of this length, or
+                              // of a stretch that no slice holds
     bool is_held = true;
   };
   [[nodiscard]] Place locate(std::uint64_t offset) const;
@@ -136,9 +136,9 @@ class PartCut {
   // Each matrix as stretches of `stride` bytes, each cut into pieces of `piece` bytes. Where
   // sections have lengths of their own, a stretch is all of them, and each has pieces of its own
   // length.
-  std::uint64_t matrix_bytes_ = 0;  // of the whole; all of it when no matrix is left out
+  std::uint64_t matrix_bytes_ = 0;  // bytes of a matrix; of the whole when no matrix is left out
   std::uint64_t stride_ = 0, piece_ = 0;
-  std::vector<std::uint64_t> section_ends_;  // in a stretch, in bytes; empty: equal sections
+  std::vector<std::uint64_t> section_ends_;  // ends in a stretch, in bytes; empty: equal sections
   std::vector<std::uint32_t> matrices_;      // held ones; empty: all
   bool has_number_per_matrix_ = false;
 };

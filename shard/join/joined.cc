@@ -180,9 +180,9 @@ class JoinedBytes::Reading {
   const JoinedBytes& source_;
   const bool is_stack_;
   const std::span<const JoinedPiece> pieces_;
-  const PlacedSlice& kind_;           // of the first piece, which is cut as all are
-  const std::uint64_t expert_bytes_;  // of one expert in a slice, where the whole is a stack
-  const std::string_view tensor_;     // for errors
+  const PlacedSlice& kind_;           // kind of the first piece, which is cut as all are
+  const std::uint64_t expert_bytes_;  // bytes of one expert in a slice, where the whole is a stack
+  const std::string_view tensor_;     // name for errors
   Scratch other_;
 };
 

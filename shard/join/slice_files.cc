@@ -164,8 +164,8 @@ class RecordReader {
   std::size_t n_entries_ = 0, depth_ = 0;
   bool is_record_ = true;  // an object whose kept members have the right kinds
   Field field_ = Field::kOther;
-  std::string* text_ = nullptr;       // of the key at hand; null: it is not kept
-  std::string_view* tree_ = nullptr;  // the same
+  std::string* text_ = nullptr;       // text of the key at hand; null: not kept
+  std::string_view* tree_ = nullptr;  // tree of the key at hand; null: not kept
   const char* tree_begin_ = nullptr;
   formats::JsonScanner<RecordReader>* scanner_ = nullptr;  // while it reads
 };
@@ -328,7 +328,7 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
                           const std::function<void(const RecordedSlice&)>& take) {
   const std::string path = records.string();
   // A model has hundreds of thousands of records, which tell of a few hundred kinds of slices.
-  std::unordered_map<std::string, SliceRecord, TextHash, std::equal_to<>> slices;  // by text
+  std::unordered_map<std::string, SliceRecord, TextHash, std::equal_to<>> slices;  // slices by text
   const auto parsed = [&](std::string_view slice, std::string_view where) -> const SliceRecord* {
     if (slice.empty()) return nullptr;
     auto known = slices.find(slice);

@@ -76,7 +76,7 @@ class SliceJoin {
 
   std::mutex mutex_;
   JoinedSlices slices_;
-  std::vector<std::uint32_t> holders_;  // of each file
+  std::vector<std::uint32_t> holders_;  // holder of each file
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> by_inode_;
   std::vector<Whole> wholes_;
   std::unordered_map<std::string, std::uint32_t> by_name_, by_home_, by_kind_;
