@@ -14,8 +14,8 @@ namespace ingot {
 namespace {
 
 constexpr double kRow = 20, kHead = 24;
-constexpr double kWidest = 44, kNarrowest = 13,
-                 kPreferred = 940;  // widths of a column; of all columns
+// Widths of a column, and of all columns.
+constexpr double kWidest = 44, kNarrowest = 13, kPreferred = 940;
 
 struct HeatGrid {
   explicit HeatGrid(std::span<const HeatCell> all) : cells(all) {
