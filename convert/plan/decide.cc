@@ -50,7 +50,7 @@ bool has_mx_tensors(const Checkpoint& source) {
 // The row by which `check` tells the same.
 std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId scheme) {
   for (const check::LoaderRule& rule : check::loader_rules()) {
-    if (rule.is_allowable && rule.dialect == dialect.name &&
+    if (rule.name.ends_with(".plain-module") && rule.dialect == dialect.name &&
         (rule.schemes == nullptr || rule.schemes(formats::scheme_facts(scheme))))
       return rule.name;
   }
@@ -393,6 +393,10 @@ class Decider {
     if (tensor.shape.size() < 2)
       return refuse(
           fmt::format("{} needs a matrix (rule them out with --rule 'PATTERN=keep')", facts.name));
+    if (std::ranges::find(tensor.shape, std::uint64_t{0}) != tensor.shape.end())
+      return refuse(fmt::format(
+          "{} needs values, and there are none (rule them out with --rule 'PATTERN=keep')",
+          facts.name));
     if (const std::string fault = expert_form_fault(plan_, planned); !fault.empty())
       return refuse(fault);
     const bool is_group_along_row = facts.group_rows == 1 && facts.group_cols > 1;

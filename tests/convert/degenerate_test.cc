@@ -253,6 +253,15 @@ TEST_P(DegenerateOnce, AVectorIsNoMatrix) {
   expect_error(ErrorCode::kUnsupported, {kWeight, "needs a matrix"}, [&] { refused.run(); });
 }
 
+TEST_P(DegenerateOnce, AMatrixWithoutValuesIsNotQuantized) {
+  TinyCheckpoint checkpoint;
+  checkpoint.config = "{}";
+  checkpoint.files["model.safetensors"] = {{kWeight, "BF16", {64, 0}}};
+  Conversion refused = conversion(Matrix(128, 128));
+  checkpoint.write(refused.input);
+  expect_error(ErrorCode::kUnsupported, {kWeight, "needs values"}, [&] { refused.run(); });
+}
+
 class F16Overflow : public Degenerate {};
 INSTANTIATE_TEST_SUITE_P(Plain, F16Overflow, ::testing::Values(scheme_targets().front()));
 
