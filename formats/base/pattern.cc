@@ -4,6 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <cstddef>
 #include <cstdint>
+#include <new>
 
 #include <pcre2.h>
 
@@ -100,6 +101,7 @@ void check_utf8(std::string_view text) {
   PCRE2_SIZE at = 0;
   pcre2_code* literal =
       pcre2_compile(code_units(text), text.size(), PCRE2_LITERAL | PCRE2_UTF, &error, &at, nullptr);
+  if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (literal == nullptr) {
     throw Error(ErrorCode::kInvalidArgument, "pattern cannot be used: it is not UTF-8 (at byte {})",
                 at);
@@ -119,6 +121,7 @@ struct Pattern::Regex {
     code =
         pcre2_compile(code_units(expression), expression.size(),
                       PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
+    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
     if (code == nullptr) {
       throw Error(ErrorCode::kInvalidArgument,
                   "pattern 're:{}' is not a regular expression from byte {} on (is a bracket or a "
@@ -126,7 +129,10 @@ struct Pattern::Regex {
                   expression, at);
     }
     limits = pcre2_match_context_create(nullptr);
-    INGOT_CHECK(limits != nullptr);
+    if (limits == nullptr) {
+      pcre2_code_free(code);
+      throw std::bad_alloc();
+    }
     pcre2_set_match_limit(limits, kMatchLimit);
     pcre2_set_depth_limit(limits, kDepthLimit);
     pcre2_set_heap_limit(limits, kHeapLimitKib);
@@ -143,9 +149,10 @@ struct Pattern::Regex {
 
   [[nodiscard]] int match(std::string_view name) const {
     // Each thread has its own match data, so that threads may share a pattern.
-    thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
-        pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
-    INGOT_CHECK(data != nullptr);
+    thread_local std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+        nullptr, pcre2_match_data_free);
+    if (data == nullptr) data.reset(pcre2_match_data_create(1, nullptr));
+    if (data == nullptr) throw std::bad_alloc();
     // PCRE2 reads a name byte by byte to see that it is UTF-8, which takes as long as the match.
     const std::uint32_t options = is_ascii(name) ? PCRE2_NO_UTF_CHECK : 0;
     return pcre2_match(code, code_units(name), name.size(), 0, options, data.get(), limits);
@@ -174,6 +181,8 @@ bool Pattern::matches(std::string_view name) const {
   switch (result) {
     case PCRE2_ERROR_NOMATCH:
       return false;
+    case PCRE2_ERROR_NOMEMORY:
+      throw std::bad_alloc();
     case PCRE2_ERROR_MATCHLIMIT:
     case PCRE2_ERROR_DEPTHLIMIT:
     case PCRE2_ERROR_HEAPLIMIT:

@@ -69,7 +69,7 @@ REASONS = {
     "EMFILE": "Too many open files",
     "EPERM": "Operation not permitted",
     "EINTR": "Interrupted system call",
-    "ENOMEM": "cannot allocate|out of memory",
+    "ENOMEM": "[Cc]annot allocate|out of memory",
     **dict.fromkeys(DAMAGE, ""),
 }
 # Words of libraries, which say nothing to a user.
