@@ -46,7 +46,8 @@ json convert "$example" "$work/none" --to int8-block --dry-run
 holds "[e['engine'] for e in d['engines'] if e['loads']] == ['sglang'] and 'blockwise_int8' in d['engines'][0]['reason']"
 # The table of the README says what the rows of `list engines` say, of every form that a dialect writes.
 "$ingot" list engines --json >"$work/engines" || fail "list"
-python3 - "$work/engines" "$(dirname "$0")/../../README.md" <<'P' || fail "the README has another table of engines"
+"$ingot" list dialects --json >"$work/dialects" || fail "list"
+python3 - "$work/engines" "$work/dialects" "$(dirname "$0")/../../README.md" <<'P' || fail "the README has another table of engines"
 import json, re, sys
 rows = json.load(open(sys.argv[1]))["engines"]
 names = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
@@ -67,7 +68,7 @@ def word(engine, wanted):
         if row["result"].startswith("with "):
             return f"with `{row['option']}`"
     return known[of_form[0]["result"]]
-table = open(sys.argv[2]).read().split("\n| `--to` | `--dialect` |")[1].split("\n\n")[0]
+table = open(sys.argv[3]).read().split("\n| `--to` | `--dialect` |")[1].split("\n\n")[0]
 seen, schemes, dialect = set(), [], None
 for row in table.splitlines()[2:]:
     cells = [c.strip() for c in row.strip("|").split("|")]
@@ -81,7 +82,8 @@ for row in table.splitlines()[2:]:
             for engine, cell in zip(["vLLM 0.32", "SGLang 0.5.23"], cells[3:5]):
                 said = cell.replace(" (`--quantize-attention`)", "")
                 assert said == word(engine, wanted), (engine, wanted, cell, word(engine, wanted))
-written = {form(r) for r in rows if "any" not in (r["scheme"], r["activations"])}
+dialects = {d["name"] for d in json.load(open(sys.argv[2]))["dialects"]} | {"any"}
+written = {form(r) for r in rows if "any" not in (r["scheme"], r["activations"]) and r["dialect"] in dialects}
 assert seen == written, seen ^ written
 P
 "$ingot" synth "$work/large" --family deepseek_v3 --like tiny >/dev/null 2>&1 || fail "synth"

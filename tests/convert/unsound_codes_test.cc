@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/storage/block_scales.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/support/expect_error.h"
@@ -134,19 +136,21 @@ TEST_P(UnsoundScales, OfInputsMakeAFiniteNumber) {
   expect_error(ErrorCode::kBadScale, {kWeight, "0 divided by"}, [&] { int8(1e-30F, 1e30F).run(); });
 }
 
-// Kept as they are, in the scheme that the source has.
+// Codes that are kept keep them.
 TEST_P(UnsoundScales, OffsetsOfInputsAreNumbers) {
-  const auto int8 = [&](float offset) {
-    return of({{kWeight, "I8", {kRows, kCols}, std::string(kRows * kCols, '\x21')},
-               {"layer.proj.deq_scale", "F32", {kRows}, bytes_of(std::vector<float>(kRows, 0.5F))},
-               {"layer.proj.input_scale", "F32", {1}, bytes_of<float>({0.25F})},
-               {"layer.proj.input_offset", "F32", {1}, bytes_of<float>({offset})}},
-              SchemeId::kInt8Channel);
+  const auto look = [&](float offset) {
+    const Conversion made =
+        of({{kWeight, "I8", {kRows, kCols}, std::string(kRows * kCols, '\x21')},
+            {"layer.proj.deq_scale", "F32", {kRows}, bytes_of(std::vector<float>(kRows, 0.5F))},
+            {"layer.proj.input_scale", "F32", {1}, bytes_of<float>({0.25F})},
+            {"layer.proj.input_offset", "F32", {1}, bytes_of<float>({offset})}},
+           SchemeId::kInt8Channel);
+    const auto source = formats::Checkpoint::open(made.input, {.family = "generic"});
+    formats::require_good_input_scales(source, source.tensors().front(), {});
   };
-  EXPECT_NO_THROW(int8(3).run());
+  EXPECT_NO_THROW(look(3));
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()})
-    expect_error(ErrorCode::kBadScale, {"input_offset", "must be finite"},
-                 [&] { int8(bad).run(); });
+    expect_error(ErrorCode::kBadScale, {"input_offset", "must be finite"}, [&] { look(bad); });
 }
 
 // Integers have no sign bit to be masked: -128 is no zero.

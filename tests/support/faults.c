@@ -213,7 +213,10 @@ FILE* fopen(const char* path, const char* mode) {
 FILE* fopen64(const char* path, const char* mode) {
   return fails(kOpen) ? NULL : REAL(FILE*, "fopen64", const char*, const char*)(path, mode);
 }
-DIR* opendir(const char* path) { return fails(kOpen) ? NULL : REAL(DIR*, "opendir", const char*)(path); }
+/* No file system interrupts it, and the C++ library would not try again. */
+DIR* opendir(const char* path) {
+  return fails(kOpen) && errno != EINTR ? NULL : REAL(DIR*, "opendir", const char*)(path);
+}
 int close(int fd) {
   const int result = REAL(int, "close", int)(fd);
   return fails(kClose) ? -1 : result;
