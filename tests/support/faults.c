@@ -13,7 +13,7 @@
  * INGOT_DISK=1: a file system in memory says that it is one on a disk, and is used as one.
  * A program that ends itself (abort), or reads where nothing is, says on stderr where: a line `abort: FILE+OFFSET NAME` for each function.
  * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
- * CALL: open (of a folder, too), pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate,
+ * CALL: open, opendir (of a folder that is listed or synced), pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate,
  * link, rename, remove (of a file or a folder), mkdir, close, mmap, flock; malloc (each call that asks for memory). */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,11 +38,12 @@
 
 enum {
   kOpen, kPread, kPwrite, kFsync, kFsyncdir, kFdatasync, kSyncfs, kFallocate, kFtruncate, kLink, kRename, kRemove, kMkdir,
-  kClose, kMmap, kFlock, kMalloc, kCalls
+  kClose, kMmap, kFlock, kMalloc, kOpendir, kCalls
 };
 static const char* const call_names[kCalls] = {"open",   "pread",     "pwrite",    "fsync", "fsyncdir", "fdatasync",
                                                "syncfs", "fallocate", "ftruncate", "link",  "rename",   "remove",
-                                               "mkdir",  "close",     "mmap",      "flock", "malloc"};
+                                               "mkdir",  "close",     "mmap",      "flock", "malloc",
+                                               "opendir"};
 
 enum { kNothing = 0, kFlip = -1, kLose = -2, kStop = -3, kKill = -4, kShort = -5 };
 static const struct {
@@ -187,13 +188,14 @@ ssize_t pread64(int fd, void* data, size_t size, off_t offset) { return read_at(
 static mode_t mode_of(int flags, va_list arguments) {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
 }
+static int call_of_open(int flags) { return (flags & O_DIRECTORY) != 0 && (flags & O_PATH) == 0 ? kOpendir : kOpen; }
 #define OPENS(name)                                                                            \
   int name(const char* path, int flags, ...) {                                                 \
     va_list arguments;                                                                         \
     va_start(arguments, flags);                                                                \
     const mode_t mode = mode_of(flags, arguments);                                             \
     va_end(arguments);                                                                         \
-    return fails(kOpen) ? -1 : REAL(int, #name, const char*, int, ...)(path, flags, mode);     \
+    return fails(call_of_open(flags)) ? -1 : REAL(int, #name, const char*, int, ...)(path, flags, mode); \
   }
 #define OPENS_IN(name)                                                                         \
   int name(int folder, const char* path, int flags, ...) {                                     \
@@ -201,7 +203,7 @@ static mode_t mode_of(int flags, va_list arguments) {
     va_start(arguments, flags);                                                                \
     const mode_t mode = mode_of(flags, arguments);                                             \
     va_end(arguments);                                                                         \
-    return fails(kOpen) ? -1 : REAL(int, #name, int, const char*, int, ...)(folder, path, flags, mode); \
+    return fails(call_of_open(flags)) ? -1 : REAL(int, #name, int, const char*, int, ...)(folder, path, flags, mode); \
   }
 OPENS(open)
 OPENS(open64)
@@ -213,10 +215,7 @@ FILE* fopen(const char* path, const char* mode) {
 FILE* fopen64(const char* path, const char* mode) {
   return fails(kOpen) ? NULL : REAL(FILE*, "fopen64", const char*, const char*)(path, mode);
 }
-/* No file system interrupts it, and the C++ library would not try again. */
-DIR* opendir(const char* path) {
-  return fails(kOpen) && errno != EINTR ? NULL : REAL(DIR*, "opendir", const char*)(path);
-}
+DIR* opendir(const char* path) { return fails(kOpendir) ? NULL : REAL(DIR*, "opendir", const char*)(path); }
 int close(int fd) {
   const int result = REAL(int, "close", int)(fd);
   return fails(kClose) ? -1 : result;
