@@ -25,7 +25,7 @@ formats::Json part_json(const Report& report, const VerificationOptions& options
 /// Reports of all parts.
 struct JoinedParts {
   PartLedger ledger;
-  CommandWords command;  ///< of the first of them
+  CommandWords command;  ///< command of the first part
   std::string subject;   ///< the parts of the model that were compared, and how
 
   /// Throws kMismatch unless the parts are of the same verification as this report.

@@ -21,7 +21,7 @@
 namespace ingot::verify {
 namespace {
 
-// Whether an error while the output was read or run is a fact about the output.
+// True if an error while the output was read or run is a fact about the output.
 bool is_fault(ErrorCode code) {
   switch (code) {
     case ErrorCode::kCorrupt:

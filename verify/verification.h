@@ -24,9 +24,9 @@ struct PartLedger {
 /// The parts that are compared, and how they are judged.
 struct VerificationOptions {
   std::vector<Level> levels = {Level::kStructure, Level::kWeights};
-  std::string family = {};  ///< of both sides, as formats::OpenOptions::family
+  std::string family = {};  ///< family of both sides, as formats::OpenOptions::family
   std::filesystem::path source_config = {},
-                        output_config = {};  ///< as shard::SourceOptions::config
+                        output_config = {};  ///< config.json, as shard::SourceOptions::config
   /// Name of the output in the report, where that is not its directory's.
   std::string output_name = {};
   std::filesystem::path prompts = {};     ///< texts between blank lines; empty: the built-in ones
@@ -36,7 +36,7 @@ struct VerificationOptions {
   std::vector<std::string> requirements = {};    ///< "metric>=limit"
   std::filesystem::path activation_scales = {};  ///< statistics, as StructureOptions has them
   double sample = 1;
-  PartLedger* ledger = nullptr;  ///< of work that is shared with other runs; null: it is not
+  PartLedger* ledger = nullptr;  ///< ledger of work shared with other runs; null: it is not shared
   bool hashes = true;
   std::size_t greedy_tokens = 20;
   inference::Profile source_profile = inference::Profile::kF32;
@@ -72,7 +72,7 @@ Report verify_single(const std::filesystem::path& directory, const VerificationO
 /// The inputs of compare_outputs().
 struct ComparedDirectories {
   std::filesystem::path a, b, reference = {};  ///< the last may be empty
-  /// As shard::SourceOptions::config.
+  /// Files config.json, as shard::SourceOptions::config.
   std::filesystem::path a_config = {}, b_config = {}, reference_config = {};
 };
 

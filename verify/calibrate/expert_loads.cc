@@ -36,14 +36,14 @@ inference::Taps counting(std::vector<std::uint64_t>& tokens) {
       .hidden = {},
       .router =
           [&tokens](std::size_t, std::span<const std::uint32_t> experts, std::span<const float>) {
-            // Those behind the others have no tensors.
+            // Experts with higher ids have no tensors.
             for (const std::uint32_t expert : experts)
               if (expert < tokens.size()) ++tokens[expert];
           },
       .indexer = {}};
 }
 
-/// The number in `model.layers.3`, or in `3`.
+/// Returns the number in `model.layers.3`, or in `3`.
 std::optional<std::uint32_t> layer_in(std::string_view text) {
   constexpr std::string_view kLayers = "layers.";
   const std::size_t at = text.rfind(kLayers);

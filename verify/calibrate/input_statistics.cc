@@ -155,7 +155,7 @@ InputSummary InputStatistics::summary() const {
 
 std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
                                                  const inference::ModelSpec& spec) {
-  // As the forward pass reads it.
+  // The source as the forward pass reads it.
   const std::optional<formats::Checkpoint> view = inference::with_readable_experts(source);
   const formats::Checkpoint& read = view ? *view : source;
   const StackModules stacks(read);
@@ -207,7 +207,7 @@ inference::Taps LayerStatistics::taps() {
   return {.hidden = {},
           .router =
               [this](std::size_t, std::span<const std::uint32_t> experts, std::span<const float>) {
-                // Those behind the others have no tensors.
+                // Experts with higher ids have no tensors.
                 for (const std::uint32_t expert : experts)
                   if (expert < expert_tokens_.size()) ++expert_tokens_[expert];
               },

@@ -49,11 +49,11 @@ class InputStatistics {
 struct CalibratedModule {
   std::string name;        ///< `model.layers.3.mlp.experts.17.gate_proj`
   std::string weight;      ///< canonical name of its weight
-  std::size_t matrix = 0;  ///< within a stack
+  std::size_t matrix = 0;  ///< index of the matrix within a stack
   std::size_t width = 0;   ///< K
   formats::Role role{};
   std::optional<std::uint32_t> layer;   ///< nullopt: the head
-  std::optional<std::uint32_t> expert;  ///< of routed ones
+  std::optional<std::uint32_t> expert;  ///< id of a routed expert; else nullopt
 };
 
 /// Every linear that the forward pass applies, in the order of the source's tensors: projections

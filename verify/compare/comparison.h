@@ -19,11 +19,11 @@ struct Comparison {
   Report b;                 ///< B against the reference; without one, B against A
 };
 
-/// Whether two errors differ by more than 0.01 dB, which is 0.115%, and by more than 1e-8, which is
-/// the rounding of what computes them. NaN is farther than every number.
+/// True if two errors differ by more than 0.01 dB, which is 0.115%, and by more than 1e-8, which is
+/// the rounding of their computation. NaN is farther than every number.
 bool are_apart(double a, double b);
 
-/// Which of two outputs is closer to the reference in a figure.
+/// The output, of two, that is closer to the reference in a figure.
 enum class Closer : std::uint8_t {
   kA,
   kB,
@@ -34,12 +34,14 @@ enum class Closer : std::uint8_t {
 
 /// A metric of both outputs (gate.h), or a likelihood that both give.
 struct PairedFigure {
-  std::string name;  ///< of the metric; "outputs.nll" of the prompts, "text.nll" of --text
+  std::string name;  ///< name of the metric; "outputs.nll" of the prompts, "text.nll" of --text
   std::string_view summary;
-  std::optional<Bound> good = {};  ///< which side is closer to the reference; nullopt: neither
-  std::uint64_t pairs = 0;         ///< values that both have: of tensors, layers, tokens
-  double a = 0, b = 0;             ///< means over the pairs of which both are finite
-  double difference = 0;           ///< b - a
+  /// kAtLeast where the larger value is closer to the reference, kAtMost where the smaller one is;
+  /// nullopt: neither.
+  std::optional<Bound> good = {};
+  std::uint64_t pairs = 0;  ///< values that both have: of tensors, layers, tokens
+  double a = 0, b = 0;      ///< means over the pairs of which both are finite
+  double difference = 0;    ///< b - a
   /// The 95% interval of the difference, where the values are a sample: so many tokens of so many
   /// `drawn`, prompts or documents.
   std::optional<Interval> interval = {};
@@ -73,10 +75,11 @@ std::vector<PairedTensor> paired_tensors(const Report& a, const Report& b);
 
 /// Tensors of both with their common properties.
 struct PairedGroup {
-  std::string role;                                       ///< empty where the grouping is not by it
-  std::optional<std::uint32_t> layer;                     ///< likewise
-  std::vector<std::string> a_schemes, b_schemes;          ///< in order of appearance
-  std::uint64_t tensors = 0, a_closer = 0, b_closer = 0;  ///< by relative error
+  std::string role;                               ///< empty where the grouping is not by it
+  std::optional<std::uint32_t> layer;             ///< nullopt where the grouping is not by layer
+  std::vector<std::string> a_schemes, b_schemes;  ///< schemes in order of appearance
+  /// Counts of all tensors, and of those where A or B has the smaller relative error.
+  std::uint64_t tensors = 0, a_closer = 0, b_closer = 0;
   ElementSums a, b;
   /// SQNR in dB, B's less A's; 0 where the errors are not apart, infinite where one is exact.
   [[nodiscard]] double difference_db() const;
@@ -94,8 +97,8 @@ struct PairedLayer {
 };
 std::vector<PairedLayer> paired_layers(const Report& a, const Report& b);
 
-/// Which output is closer to the reference, by how much and where; without one, how far apart they
-/// are. One sentence.
+/// Says in one sentence which output is closer to the reference, by how much and where; without a
+/// reference, how far apart the outputs are.
 std::string comparison_sentence(const Comparison& comparison);
 
 /// The forms of report.h.

@@ -19,7 +19,7 @@ enum class Bound : std::uint8_t { kAtLeast, kAtMost };
 /// A quantity that can be gated; a row in a table.
 struct Metric {
   std::string_view name;  ///< "weights.cosine"
-  Bound bound;            ///< which side is good
+  Bound bound;            ///< good side of a limit
   std::string_view summary;
   /// Calls `see(value, class, subject)` for every value that the report holds: class is the scheme
   /// ("nvfp4") or kind ("nvfp4-experts"), empty where there is one for all; subject names tensor,
@@ -50,8 +50,8 @@ struct GateResult {
   bool passed = true;
   std::uint64_t checked = 0, failed = 0;
   double worst = 0;          ///< the value that is farthest beyond its limit, or nearest to it
-  std::string subject = {};  ///< of the worst
-  double limit = 0;          ///< of the worst: the gate's, or that of a tensor with few groups
+  std::string subject = {};  ///< subject of the worst value
+  double limit = 0;  ///< limit of the worst value: the gate's, or that of a tensor with few groups
 };
 
 /// The gates that a report is evaluated with.
@@ -82,8 +82,9 @@ std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds
 /// For Report::warnings: the text when more than a third of the greedy prompts are inconclusive.
 std::optional<std::string> inconclusive_warning(const Report& report);
 
-/// Whether the word is a group of the metric's values, or of several: schemes and their beginnings
-/// for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the model.
+/// True if the word names a group of the metric's values, or several groups: schemes and their
+/// beginnings for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the
+/// model.
 bool is_group(std::string_view metric, std::string_view group);
 
 }  // namespace ingot::verify

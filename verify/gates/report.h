@@ -25,8 +25,8 @@ struct Report {
   std::string tool_version;
   std::optional<CheckpointFacts> source;  ///< nullopt when a single checkpoint was looked at
   CheckpointFacts output;
-  std::vector<SchemeChange> changes;  ///< from the source's schemes to the output's
-  std::vector<Level> levels;          ///< that were asked for
+  std::vector<SchemeChange> changes;  ///< changes from the source's schemes to the output's
+  std::vector<Level> levels;          ///< levels that were asked for
   std::optional<StructureReport> structure;
   std::optional<WeightsReport> weights;
   std::optional<LayersReport> layers;
@@ -59,9 +59,9 @@ std::string gate_text(const GateResult& result);
 
 /// Parts of the output, by their judgement: "weights of 361 tensors".
 struct Coverage {
-  std::vector<std::string> judged;      ///< some gate was held against it
-  std::vector<std::string> measured;    ///< no gate applied
-  std::vector<std::string> not_judged;  ///< in the output, but seen by none of the levels
+  std::vector<std::string> judged;      ///< parts that a gate was held against
+  std::vector<std::string> measured;    ///< parts that no gate applied to
+  std::vector<std::string> not_judged;  ///< parts of the output that none of the levels saw
 };
 Coverage coverage_of(const Report& report);
 

@@ -15,7 +15,7 @@ namespace ingot::verify {
 /// How alike the hidden states of tokens are: cosines in double between rows [D].
 struct Similarity {
   double mean = 1, median = 1, worst = 1;
-  double mean_without_first = 1;  ///< without token 0 of each prompt, whose norm is often huge
+  double mean_without_first = 1;  ///< mean without token 0 of each prompt, whose norm is often huge
   double worst_without_first = 1;
   std::size_t worst_prompt = 0, worst_token = 0;
   double relative_error = 0;  ///< Frobenius over all tokens

@@ -222,7 +222,8 @@ std::vector<Prompt> prompts_of(const RecordedActivations& recorded) {
   return prompts;
 }
 
-// As in compare_layers two sets of sequences pass at once, the isolated one first.
+// Layers of a model beside the recorded activations. Two sets of sequences pass at once, as in
+// compare_layers, the isolated one first.
 class LayersBeside {
  public:
   LayersBeside(const Checkpoint& model, const ModelSpec& spec, const RecordedActivations& recorded,

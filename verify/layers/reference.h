@@ -13,7 +13,7 @@ namespace ingot::verify {
 
 /// A model compared with recorded activations of it.
 struct ReferenceReport {
-  std::string recorded_by;  ///< as the file says
+  std::string recorded_by;  ///< program that recorded them, as the file says
   /// Source profile "recorded". Only layers whose output was recorded for some prompt are there;
   /// where the state before a layer was not, `isolated` continues the model's own. Routers and
   /// indexers are not compared.

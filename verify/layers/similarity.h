@@ -37,7 +37,8 @@ class LayerChoices {
   /// Mean over rows of the part of this side's experts that the other chose too; nullopt for a
   /// layer without experts.
   [[nodiscard]] std::optional<double> router_overlap(const LayerChoices& other) const;
-  /// The same of positions, over rows for which both had to choose; nullopt without any.
+  /// Mean of the part of this side's positions that the other chose too, over rows for which both
+  /// had to choose; nullopt without such rows.
   [[nodiscard]] std::optional<double> indexer_overlap(const LayerChoices& other) const;
 
  private:

@@ -25,7 +25,7 @@ double largest_difference(std::span<const float> a, std::span<const float> b);
 struct TokenDivergence {
   std::size_t prompt = 0, token = 0;
   double kl = 0;         ///< KL(source || output), natural logarithm; not below 0
-  bool same_top = true;  ///< of equal logits the lower id counts
+  bool same_top = true;  ///< largest logits have one id; the lower id counts among equal ones
   double top5 = 1;       ///< overlap of the five largest (of all, where there are fewer)
   double max_error = 0;
   /// The likelihood of the next token, where there is one.

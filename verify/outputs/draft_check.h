@@ -44,7 +44,7 @@ DraftOutcomes measure_drafts(const formats::Checkpoint& model, std::span<const D
 struct DraftReport {
   std::uint64_t tokens = 0;  ///< drafts of each side
   std::uint64_t source_held = 0, output_held = 0;
-  bool of_given_text = false;  ///< else of the source's answers
+  bool of_given_text = false;  ///< tokens are of the given text; false: of the source's answers
   /// The 95% interval of the loss, over runs of kDraftRun tokens; nullopt for fewer than two.
   std::optional<Interval> interval = {};
 

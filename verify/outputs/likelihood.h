@@ -23,7 +23,7 @@ struct Likelihood {
   std::size_t documents = 0;  ///< sequences: documents, or windows of longer ones
   std::uint64_t tokens = 0;   ///< predicted ones: all but the first of each sequence
   double nll = 0;             ///< sum over them, natural logarithm
-  std::vector<SequenceLikelihood> sequences = {};  ///< in order
+  std::vector<SequenceLikelihood> sequences = {};  ///< results of the sequences, in order
   [[nodiscard]] double perplexity() const;
 };
 
@@ -35,7 +35,7 @@ Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const 
 struct TextReport {
   std::optional<Likelihood> source;
   Likelihood output;
-  std::size_t documents = 0;  ///< of the text; longer ones were read in windows of the context
+  std::size_t documents = 0;  ///< documents of the text; windows of the context split longer ones
 };
 
 }  // namespace ingot::verify

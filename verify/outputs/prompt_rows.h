@@ -13,17 +13,17 @@ namespace ingot::verify {
 
 /// The tokens of one prompt among the rows of a pass over several.
 struct PromptSpan {
-  std::size_t prompt = 0;             ///< which of the prompts that were given
+  std::size_t prompt = 0;             ///< index of the prompt among those that were given
   std::size_t first = 0;              ///< row of its first token
-  std::span<const std::int32_t> ids;  ///< of its rows
+  std::span<const std::int32_t> ids;  ///< token ids of its rows
   [[nodiscard]] std::size_t end() const { return first + ids.size(); }
 };
 
-/// Prompts one after the other. kInvalidArgument for none, an empty one, or an id outside of the
-/// vocabulary; kLimit for one that is longer than the model's context.
+/// Returns spans of prompts, one after the other. Throws kInvalidArgument for none, an empty one,
+/// or an id outside of the vocabulary; kLimit for one that is longer than the model's context.
 std::vector<PromptSpan> spans_of(std::span<const Prompt> prompts, const inference::ModelSpec& spec);
-/// The same without every prompt's first token, as the MTP layer takes them: entry i goes with the
-/// hidden state i of its prompt. Prompts of one token have no span.
+/// Returns spans without every prompt's first token, as the MTP layer takes tokens: entry i goes
+/// with the hidden state i of its prompt. Prompts of one token have no span.
 std::vector<PromptSpan> next_token_spans(std::span<const PromptSpan> spans);
 
 /// The rows for the entries of next_token_spans(): rows of `states`, which are those of `spans`.

@@ -25,7 +25,7 @@ struct Prompt {
 /// How models are run over prompts, and with how much of the machine. Each level reads the members
 /// that it needs.
 struct RunOptions {
-  std::size_t tokens = 20;  ///< that an answer may have
+  std::size_t tokens = 20;  ///< tokens that an answer may have
   double gap = 1.0;  ///< `greedy.gap`: a source's top-2 gap above which a difference is a fault
   inference::Profile source_profile = inference::Profile::kF32;
   inference::Profile output_profile = inference::Profile::kNative;
@@ -33,7 +33,8 @@ struct RunOptions {
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers or tokens: done, all
   std::function<bool()> stop_requested = {};
-  /// Over which the output runs, of which this process has a rank's directory; null: all of it.
+  /// Ranks that run the output together, where this process has the directory of one of them; null:
+  /// this process runs all of it.
   inference::Comm* ranks = nullptr;
 
   /// Throws kInterrupted when a stop was asked for: `stopped while {what}`.

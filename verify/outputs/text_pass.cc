@@ -23,7 +23,7 @@ struct Batch {
   std::uint64_t weight_limit = 0;
 };
 
-// As many documents at a time as fit, at least one.
+// Divides documents into batches of as many as fit into memory, at least one each.
 std::vector<Batch> divide(const formats::Checkpoint& model, const inference::ModelSpec& spec,
                           std::span<const std::size_t> lengths, const RunOptions& options,
                           std::size_t states) {

@@ -24,7 +24,7 @@ std::string signed_decibels(double value);
 Section paired_layers_section(const Comparison& comparison,
                               const std::vector<PairedTensor>& tensors, Form form,
                               std::size_t n_worst);
-/// Which side is closer by layer and role, in colours.
+/// Shows in colours which side is closer, by layer and role.
 Section difference_map_section(const std::vector<PairedTensor>& tensors);
 
 }  // namespace ingot::verify

@@ -16,7 +16,8 @@ namespace ingot::verify {
 struct Curve {
   std::string_view name, line, mark;  ///< styles of the last two
   double radius = 0;
-  std::function<std::optional<double>(std::size_t)> value = {};  ///< of the layer at this index
+  /// Value of the layer at this index.
+  std::function<std::optional<double>(std::size_t)> value = {};
   std::function<double(double)> part = {};  ///< the place of a value: 0 at the bottom, 1 at the top
   std::function<std::string(double)> text = {};
 };

@@ -73,7 +73,7 @@ std::string answers_text(const Report& report) {
   return text;
 }
 
-// That of --text, else that of the prompts.
+// Returns the source's perplexity of --text, else that of the prompts.
 std::optional<double> source_perplexity(const Report& report) {
   if (report.text) {
     return report.text->source ? std::optional(report.text->source->perplexity()) : std::nullopt;

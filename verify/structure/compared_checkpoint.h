@@ -51,10 +51,10 @@ struct CheckpointFacts {
   std::string fingerprint;
   std::uint64_t tensors = 0, files = 0, bytes = 0;
   std::uint64_t static_inputs = 0;   ///< weights with a stored scale of their activations
-  std::vector<SchemeShare> schemes;  ///< by bytes, descending
-  /// What is expected of its layers, by its coarsest linears: "plain", "int8", "int8-static" (one
-  /// scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 in MLPs and experts alone,
-  /// activations not quantized) or "4-bit".
+  std::vector<SchemeShare> schemes;  ///< shares of schemes, by bytes, descending
+  /// Kind of its coarsest linears, which decides what is expected of its layers: "plain", "int8",
+  /// "int8-static" (one scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 only in
+  /// MLPs and experts, activations not quantized) or "4-bit".
   std::string kind;
   friend bool operator==(const CheckpointFacts&, const CheckpointFacts&) = default;
 };
@@ -63,7 +63,7 @@ CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side);
 /// Weights that one scheme holds in the source and one in the output.
 struct SchemeChange {
   std::string from, to;            ///< schemes; the same where none changed
-  std::vector<std::string> roles;  ///< by bytes in the source, descending
+  std::vector<std::string> roles;  ///< roles of the weights, by bytes in the source, descending
   std::uint64_t tensors = 0, source_bytes = 0, output_bytes = 0;  ///< bytes of all parts
   friend bool operator==(const SchemeChange&, const SchemeChange&) = default;
 };

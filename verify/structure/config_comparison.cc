@@ -69,8 +69,8 @@ std::optional<std::size_t> layers_without_mtp(const Json& config) {
   return layers.get<std::size_t>();
 }
 
-// Whether a list of the source goes on over MTP layers where that of the output, or the one value
-// that it has for all layers, ends.
+// True if a list of the source goes on over MTP layers behind the first `n_layers`, and the output
+// has only the values of these, as a list or as one value for all.
 bool is_cut(const Json& source, const Json& output, std::size_t n_layers) {
   if (!source.is_array() || source.size() <= n_layers) return false;
   if (output.is_array() && output.size() != n_layers) return false;
@@ -174,7 +174,7 @@ const Json& dtype_of(const Json& config) {
   return dtype.is_null() ? json_member(config, "torch_dtype") : dtype;
 }
 
-// As config.json calls it.
+// Returns the word of config.json for BF16, F16 or F32; empty for other schemes.
 std::string_view dtype_word(SchemeId scheme) {
   switch (scheme) {
     case SchemeId::kBf16:

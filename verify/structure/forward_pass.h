@@ -20,10 +20,10 @@ class ForwardPass {
   ForwardPass(const formats::Family* family, const formats::Json& source,
               const formats::Json& output);
 
-  /// Whether the runtime has a forward pass for the source; all else is false without one.
+  /// True if the runtime has a forward pass for the source; without one, all else is false.
   [[nodiscard]] bool is_known() const { return source_.has_value(); }
   [[nodiscard]] bool is_same() const { return is_known() && source_ == output_; }
-  /// Why the output has none, where the source has one; else empty.
+  /// The reason why the output has no forward pass, where the source has one; else empty.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
   /// True if the forward pass of that side would be another one, or none, without the value at
   /// `path` (`rope_parameters.factor`) of its config.

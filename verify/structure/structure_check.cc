@@ -264,7 +264,7 @@ class StructureCheck {
     }
   }
 
-  // Whether it is about tensors that are missing, and the same ones are missing in the source.
+  // True if the finding is about missing tensors, and the same ones are missing in the source.
   bool lacks_too(const Finding& finding) const {
     if (!finding.rule.ends_with(".complete")) return false;
     check::LoaderRules rules(source_.model, {.threads = options_.threads, .most_bytes = 0});

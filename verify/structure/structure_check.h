@@ -15,12 +15,13 @@
 namespace ingot::verify {
 
 struct StructureOptions {
-  bool hashes = true;  ///< where there is a manifest next to the weights, hash every tensor
-  std::filesystem::path config = {};  ///< of the output, as shard::SourceOptions::config
+  bool hashes = true;  ///< every tensor is hashed where there is a manifest next to the weights
+  /// File config.json of the output, as shard::SourceOptions::config.
+  std::filesystem::path config = {};
   std::string family = {};
   /// File of activation statistics that static scales are compared with; may be empty.
   std::filesystem::path activation_scales = {};
-  check::HashLedger* ledger = nullptr;  ///< as check::CheckOptions::ledger
+  check::HashLedger* ledger = nullptr;  ///< ledger of hashes, as check::CheckOptions::ledger
   std::size_t threads = 1;
   std::function<bool()> stop_requested = {};
 };
@@ -32,7 +33,7 @@ struct StructureReport {
   std::vector<check::Finding> findings;
   std::uint64_t tensors = 0;       ///< logical tensors of the source that were looked for
   std::uint64_t hashed = 0;        ///< tensors compared with the manifest's hashes
-  std::uint64_t input_scales = 0;  ///< compared with activation statistics
+  std::uint64_t input_scales = 0;  ///< scales compared with activation statistics
   bool has_manifest = false;
   /// Under a family of a user's file: what the values of the source's stacks say of their order.
   std::vector<std::string> stacks = {};
@@ -49,7 +50,7 @@ struct StructureReport {
 /// that cannot be read at all throws.
 StructureReport check_structure(const ComparedCheckpoint& source, const check::Opened& output,
                                 const StructureOptions& options);
-/// The same of an output that is not open yet.
+/// Opens the output, and checks its structure as the function above does.
 StructureReport check_structure(const ComparedCheckpoint& source,
                                 const std::filesystem::path& output,
                                 const StructureOptions& options);

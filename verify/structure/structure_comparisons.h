@@ -58,7 +58,7 @@ std::uint64_t compare_tensors(const formats::Checkpoint& source, const formats::
 /// A config.json of the output, which must describe the same model.
 struct OutputConfig {
   const formats::Json& config;
-  std::string file;  ///< for findings, e.g. `rank-00001-of-00004/config.json`
+  std::string file;  ///< file name for findings, e.g. `rank-00001-of-00004/config.json`
   /// Sides that cuts pad (vocabulary, widths of MLPs) may be wider than in the source.
   bool may_be_padded = false;
   /// False for DeepSeek's own config, of which every key counts.

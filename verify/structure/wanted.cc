@@ -17,7 +17,7 @@ using formats::text_at;
 
 namespace {
 
-// Whether a term of a selector is the whole name, or has the role.
+// True if a term of a selector is the whole name of the tensor, or has its role.
 bool names(std::string_view term, const formats::LogicalTensor& tensor) {
   constexpr std::string_view kRole = "role:";
   if (!term.starts_with(kRole)) return term == tensor.name;

@@ -17,21 +17,21 @@ inline constexpr std::string_view kWeightedSearch = "weighted";
 /// output is; how near the output comes to it, and whether that is enough, is never taken from
 /// there.
 struct Wanted {
-  bool is_recorded = false;  ///< else all that follows is assumed
+  bool is_recorded = false;  ///< requests are in a manifest; false: all that follows is assumed
   /// "amax", "4over6", "mse", "signed", or "weighted" by --importance; empty: unknown.
   std::string search = {};
   std::string fp8_grid = {};      ///< "amax" or "ue8m0"; empty: the source's
   std::string activations = {};   ///< "weight-only", "dynamic" or "static"; empty: the source's
   bool is_repair = false;         ///< false statements about the source are mended
   bool via_bf16 = false;          ///< values are cast to BF16 before they are encoded
-  bool has_given_scales = false;  ///< of FP8 blocks and INT4 groups, taken from a release
+  bool has_given_scales = false;  ///< scales of FP8 blocks and INT4 groups are from a release
   /// The dtype that the source's config says, where weights were saved in more bits than that; not
   /// by the manifest.
   std::optional<formats::SchemeId> narrower = {};
   /// Rules that the user gave, of plain schemes: selectors and schemes.
   std::vector<std::pair<std::string, std::string>> plain_rules = {};
 
-  /// Whether a rule names the tensor or its role, and asks for this plain scheme, or the source's
+  /// True if a rule names the tensor or its role and asks for this plain scheme, or if the source's
   /// config says that the tensor has it.
   [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
   /// For a report: the options that weights are judged by, or that none was known, and the

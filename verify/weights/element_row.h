@@ -11,18 +11,18 @@ namespace ingot::verify {
 /// neighbours is a power of two that follows from the smaller of them, x: 2^max(floor(log2 |x|),
 /// log2 floor) x step_factor.
 struct StepGrid {
-  float floor = 1;        ///< below this power of two the step no longer shrinks
+  float floor = 1;        ///< power of two below which the step no longer shrinks
   float step_factor = 1;  ///< 2^-(bits of the mantissa)
-  /// Farther than this many steps from the source is misrounded: half, and 1e-4 for the rounding of
-  /// scale and product. 0 for F32, which has no reason to differ at all.
+  /// Number of steps: a value farther from the source is misrounded. It is half a step, and 1e-4
+  /// for the rounding of scale and product. 0 for F32, which has no reason to differ at all.
   float limit = 0;
-  float largest = 0;  ///< code; infinite for F32
+  float largest = 0;  ///< largest code; infinite for F32
   /// A factor of a decoded value divided by its scale, before its exponent is taken, as it may lie
   /// an FP32 rounding below a power of two.
   float slack = 1;
   bool has_signed_scales = false;  ///< a scale may be negative; its magnitude is the step
 
-  /// Whether all steps are the same: no code reaches the power of two from which on they grow.
+  /// True if all steps are the same: no code reaches the power of two from which on steps grow.
   [[nodiscard]] bool is_even() const { return floor > largest; }
 };
 
@@ -64,8 +64,8 @@ struct RowSums {
 /// SIMD targets agree with the scalar twin where all sums are finite.
 void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums);
 
-/// Whether a piece of `n` BF16 words, at most kRowPiece, is the same on both sides; if so, its
-/// RowSums::source2.
+/// True if a piece of `n` BF16 words, at most kRowPiece, is the same on both sides; then sets
+/// `source2` to its RowSums::source2.
 bool sum_same_words(const std::byte* source, const std::byte* output, std::size_t n,
                     double& source2);
 

@@ -72,7 +72,7 @@ class PieceScales {
     into_group_ = (stored.first_col + first) % group_;
   }
 
-  /// Looks up those of row `r` of the run.
+  /// Looks up the scales of row `r` of the run.
   void move_to(std::size_t r) {
     if (!grid_) return;
     const float* scales = grid_->scales_of_row(r) + grid_->block_of_col(first_);
@@ -80,11 +80,11 @@ class PieceScales {
     scales_ = scales;
     is_ordinary_ = invert();
   }
-  /// Whether every sixteen columns share a scale that is neither tiny nor huge.
+  /// True if every sixteen columns share a scale that is neither tiny nor huge.
   [[nodiscard]] bool is_ordinary() const { return is_ordinary_; }
   [[nodiscard]] const float* inverse() const { return inverse_.data(); }
   [[nodiscard]] const float* limit() const { return limit_.data(); }
-  /// That of a column of the piece.
+  /// Returns the magnitude of the scale of a column of the piece; 1 without scales.
   [[nodiscard]] float of_column(std::size_t c) const {
     return scales_ == nullptr ? 1 : magnitude(scales_[(into_group_ + c) / group_]);
   }
@@ -158,7 +158,7 @@ bool is_far(const Element& element, const StepGrid& grid, double step) {
   return element.distance() > limit;
 }
 
-/// Whether a value that is far from its source is the largest code's, and the source lies beyond.
+/// True if a value that is far from its source is the largest code's, and the source lies beyond.
 bool is_beyond(const Element& element, const StepGrid& grid, double step) {
   const double top = static_cast<double>(grid.largest * (1 - 0x1p-12F)) * element.scale;
   return step > 0 && std::fabs(element.output) >= top &&
@@ -242,7 +242,7 @@ void count_steps(const RowPiece& piece, const StepGrid& grid, ElementSums& sums)
   for (std::size_t c = 0; c < piece.n; ++c) ++sums.step_histogram[bins[c]];
 }
 
-/// Whether FP32 was enough for these sums. False of NaN.
+/// True if FP32 was enough for these sums. False for NaN.
 bool hold(const RowSums& row) {
   return row.source2 >= 0x1p-60 && row.source2 <= 0x1p120 && row.error2 <= row.source2 / 4;
 }
@@ -261,7 +261,7 @@ void take(const RowSums& row, ElementSums& sums) {
   sums.max_relative = std::max(sums.max_relative, static_cast<double>(row.max_relative));
 }
 
-/// Whether row `r` of a run is in the histogram.
+/// True if row `r` of a run is in the histogram.
 bool is_counted(const quantize::EncodedRows& run, std::size_t r) {
   return (run.first_row + r) % kHistogramRows == 0;
 }

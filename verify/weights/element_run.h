@@ -12,7 +12,7 @@ struct ElementRun {
   formats::MatrixView<const float> source, output;  ///< decoded
   /// The run that `output` was decoded from: compare_elements() reads its scales and where it lies.
   quantize::EncodedRows stored;
-  const StepGrid& grid;  ///< of the output's scheme
+  const StepGrid& grid;  ///< grid of the output's scheme
 };
 
 /// Compares value by value and adds to `sums`. A value is misrounded when it is farther from the
@@ -35,8 +35,8 @@ void compare_elements(const ElementRun& run, ElementSums& sums);
 /// themselves than a search leaves of any.
 void sum_cut_off(const ElementRun& run, ElementSums& sums);
 
-/// As compare_elements() of contiguous BF16 words on both sides; only those are decoded that
-/// differ. Returns whether none does.
+/// Compares contiguous BF16 words of both sides as compare_elements() does; decodes only pieces
+/// that differ or that FP32 cannot sum. Returns true if all words are the same.
 bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedRows& output,
                    ElementSums& sums);
 

@@ -20,7 +20,7 @@ struct ElementSums {
   std::uint64_t elements = 0;
   std::uint64_t exact = 0;       ///< equal values (0 and -0 are)
   std::uint64_t misrounded = 0;  ///< farther than (0.5 + 1e-4) grid steps from the source
-  std::uint64_t saturated = 0;   ///< that far, but at the largest code with a larger source
+  std::uint64_t saturated = 0;   ///< values that far, but at the largest code with a larger source
   std::uint64_t zeroed = 0;      ///< nonzero became zero
   std::uint64_t nonfinite =
       0;  ///< NaN or infinite in the output where the source is not; in no sum
@@ -34,7 +34,7 @@ struct ElementSums {
   double cut_source2 = 0, cut_product = 0;
   double max_error = 0;     ///< largest |output - source|
   double max_relative = 0;  ///< largest |output - source| / |source| over sources from 2^-100 on
-  std::array<std::uint64_t, kStepBins> step_histogram{};  ///< of one row in 64
+  std::array<std::uint64_t, kStepBins> step_histogram{};  ///< distances in steps, of one row in 64
 
   void add(const ElementSums& next);
 

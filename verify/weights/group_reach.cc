@@ -68,8 +68,8 @@ float amax_of(std::span<const float> values) {
   return quantize::finite_amax(values.data(), values.size());
 }
 
-/// Whether one of the E2M1 codes reaches the bound, 4 or 3: their magnitudes are counted 0, 0.5, 1,
-/// 1.5, 2, 3, 4, 6. `n` is a multiple of 16, the codes of 8 bytes.
+/// True if one of the E2M1 codes reaches the bound, 4 or 3, in magnitude. The codes count 0, 0.5,
+/// 1, 1.5, 2, 3, 4, 6. `n`, the number of codes, is a multiple of 16, which take 8 bytes.
 bool reach_bound(const std::byte* codes, std::size_t n, float bound) {
   std::uint64_t found = 0;
   for (std::size_t i = 0; i < n; i += 16) {

@@ -17,10 +17,10 @@ namespace ingot::verify {
 /// How far the codes of groups that share a scale reach. Half a step grows with the scale, so
 /// values on a needlessly coarse grid are not misrounded: their largest code tells.
 struct GroupReach {
-  std::uint64_t groups = 0;  ///< that lost something to rounding; others do well with any scale
-  std::uint64_t coarse = 0;  ///< of them, those whose largest code is below the reach of rules
+  std::uint64_t groups = 0;  ///< groups that rounding changed; others do well with any scale
+  std::uint64_t coarse = 0;  ///< groups, of these, whose largest code is below the reach of rules
   double least = 1;          ///< their least reach: the largest code over the one that rules reach
-  float scale = 0;           ///< of a tensor with one scale
+  float scale = 0;           ///< scale of a tensor that has only one; else 0
   bool fills = false;        ///< the codes of such a tensor reach as far as rules do
 
   void add(const GroupReach& next);
@@ -48,7 +48,7 @@ class GroupCodes {
  private:
   void see_within(const ElementRun& tile, float global, GroupReach& found) const;
   void see_shared(const ElementRun& tile);
-  /// Whether these groups were found to be rounded and to reach as far as rules do: more of their
+  /// True if these groups were found to be rounded and to reach as far as rules do: more of their
   /// values cannot change that.
   [[nodiscard]] bool are_settled(std::size_t first, std::size_t n) const;
 
@@ -57,7 +57,7 @@ class GroupCodes {
   bool is_within_tiles_ = false;
   // By scale, of groups that several tiles hold: the largest code over the reach of rules, and
   // whether any value was rounded. Atomic, since the largest is the same in any order.
-  std::size_t shared_ = 0;  ///< how many
+  std::size_t shared_ = 0;  ///< number of these groups
   std::once_flag begun_;
   std::unique_ptr<std::atomic<float>[]> reach_;
   std::unique_ptr<std::atomic<std::uint8_t>[]> is_rounded_;

@@ -25,7 +25,7 @@ MatrixView<float> view_of(std::vector<float>& values, const EncodedRows& run) {
 /// A band of one side, decoded.
 struct Decoded {
   std::vector<std::byte> codes;
-  std::vector<float> scales;  ///< of the whole tensor
+  std::vector<float> scales;  ///< scales of the whole tensor
   std::vector<std::uint8_t> zeros;
   std::vector<std::uint32_t> group_order;
   EncodedRows run;
@@ -162,7 +162,7 @@ class Experiments {
     return scales;
   }
 
-  // As if the other weight's one scale were this one's.
+  // Returns the scales as if `other`, the one scale of another weight, were this weight's.
   [[nodiscard]] std::vector<float> under(float other) const {
     const float own = global_ ? global_->value : output_.scales.front();
     return times(global_ && global_->divides ? own / other : other / own);

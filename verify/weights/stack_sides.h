@@ -17,7 +17,7 @@ namespace ingot::verify {
 /// says how sure the difference of both sides is.
 struct StackSides {
   std::string tensor;    ///< one of its kind
-  bool is_told = false;  ///< at three standard deviations
+  bool is_told = false;  ///< values tell the orientation, at three standard deviations
   bool is_as_row_says = true;
   double sure = 0.5;  ///< probability that the side with more agreement is the hidden one
   double hidden = 0, inner = 0;  ///< agreement on the sides that are so by the row

@@ -29,8 +29,8 @@ class WeightBands {
   [[nodiscard]] WeightBand band(std::uint64_t index) const;
   [[nodiscard]] std::uint64_t rows() const { return rows_; }
   [[nodiscard]] std::uint64_t cols() const { return cols_; }
-  [[nodiscard]] std::uint64_t elements() const;       ///< of all bands
-  [[nodiscard]] std::uint64_t band_elements() const;  ///< of the largest
+  [[nodiscard]] std::uint64_t elements() const;       ///< elements of all bands
+  [[nodiscard]] std::uint64_t band_elements() const;  ///< elements of the largest band
   /// Columns to decode at a time: whole groups, few enough for the nearest cache.
   [[nodiscard]] std::uint64_t tile_cols() const { return tile_cols_; }
 

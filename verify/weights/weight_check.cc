@@ -76,9 +76,9 @@ double shift_of_scales(const ComparedTensor& output, std::uint64_t groups) {
 /// A pair at work.
 struct Pending {
   std::unique_ptr<WeightPair> pair;
-  bool is_ours = true;  ///< of the share of this run
+  bool is_ours = true;  ///< pair is of the share of this run
   std::uint64_t first_job = 0, jobs = 0;
-  std::vector<BandSums> found;  ///< of every job, while any is left
+  std::vector<BandSums> found;  ///< sums of every job, while any job is left
   std::uint64_t left = 0;
 };
 
@@ -145,7 +145,7 @@ class WeightCheck {
     pending_.push_back({.pair = std::move(pair)});
   }
 
-  // Which of the pairs are compared here.
+  // Decides which of the pairs this run compares.
   void deal() {
     WeightLedger own;
     const WeightLedger& ledger = options_.ledger != nullptr ? *options_.ledger : own;
@@ -296,7 +296,7 @@ class WeightCheck {
       TensorWeights& tensor = report_.tensors[i];
       const double factor = tensor.relation == Relation::kQuantized ? lone_factor(tensor) : 0;
       if (factor == 0) continue;
-      // That value was rounded too, if all were cast first.
+      // The largest value was rounded too, if all values were cast first.
       const double within = factor / 16 + (options_.wanted.via_bf16 ? 0x1p-8 : 0);
       const auto scale = pending_[i].pair->one_scale();
       const std::string module = pending_[i].pair->fused_module();

@@ -32,12 +32,12 @@ std::string_view relation_name(Relation relation);
 struct ComparedValues {
   Relation relation = Relation::kIdentical;
   ElementSums sums;
-  GroupReach reach;  ///< of tensors whose codes were computed again
+  GroupReach reach;  ///< reach of groups, where codes were computed again
   friend bool operator==(const ComparedValues&, const ComparedValues&) = default;
 };
 
-/// Results of several runs, of the tensors of WeightsReport::tensors. Those that are there are
-/// taken over, and those of the share are added.
+/// Results of several runs, in the order of WeightsReport::tensors. Results that are there are
+/// taken over, and results for tensors of the share are added.
 struct WeightLedger {
   check::WorkShare share;
   std::vector<std::optional<ComparedValues>> tensors;
@@ -49,8 +49,8 @@ struct WeightsOptions {
   /// Part of every tensor's rows that is looked at, in (0, 1], spread evenly; at least one row of
   /// scale groups per tensor. Identity of bytes is then judged on those rows.
   double sample = 1;
-  Wanted wanted = {};              ///< of the conversion to the output
-  WeightLedger* ledger = nullptr;  ///< of a comparison that is shared with other runs, or null
+  Wanted wanted = {};              ///< requests to the conversion that made the output
+  WeightLedger* ledger = nullptr;  ///< ledger of a comparison shared with other runs, or null
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
   std::function<bool()> stop_requested = {};
 };
@@ -62,7 +62,7 @@ struct TensorWeights {
   std::string from, to;  ///< schemes
   Relation relation = Relation::kIdentical;
   ElementSums sums;
-  GroupReach reach;  ///< of tensors whose codes were computed again
+  GroupReach reach;  ///< reach of groups, where codes were computed again
   /// Groups of the output that share a scale, and numbers in one; 0 without scales.
   std::uint64_t groups = 0, group_elements = 0;
   /// How far from 1 the factor that fits the output to the source may be because all values were
@@ -83,8 +83,8 @@ double lone_factor(const TensorWeights& tensor);
 /// Level `weights`. Tensors that only one side has are the structure level's affair, and are
 /// counted here.
 struct WeightsReport {
-  std::vector<TensorWeights> tensors;  ///< in source order
-  std::uint64_t unmatched = 0;         ///< without a partner, or of another shape
+  std::vector<TensorWeights> tensors;  ///< tensors in the order of the source
+  std::uint64_t unmatched = 0;         ///< tensors without a partner, or with one of another shape
   double sample = 1;
 };
 
@@ -97,9 +97,9 @@ WeightsReport compare_weights(const formats::Checkpoint& source, const formats::
 /// Sums of several tensors with their common properties.
 struct WeightGroup {
   std::string from, to, role;          ///< empty where the grouping is not by it
-  std::optional<std::uint32_t> layer;  ///< likewise
+  std::optional<std::uint32_t> layer;  ///< nullopt where the grouping is not by layer
   std::uint64_t tensors = 0, identical = 0;
-  double least_cosine = 1, worst_scale = 1;  ///< over its tensors; the scale farthest from 1
+  double least_cosine = 1, worst_scale = 1;  ///< values over its tensors; the scale farthest from 1
   std::string worst;                         ///< name of the tensor with the least cosine
   ElementSums sums;
 };

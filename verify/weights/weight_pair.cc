@@ -70,8 +70,8 @@ quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bi
   return tile;
 }
 
-// As compare_elements(), but codes are held against the values that they were to be made of: the
-// source's in BF16, which the run then has as its source.
+// Compares as compare_elements() does, but holds codes against the values that they were to be made
+// of: the source's in BF16, which the run then has as its source.
 void compare_cast_first(ElementRun& run, formats::MatrixView<float> meant, ElementSums& found) {
   ElementSums sums, of_codes;
   compare_elements(run, sums);

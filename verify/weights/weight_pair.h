@@ -26,17 +26,18 @@ struct WeightScratch {
 /// Sums over a band.
 struct BandSums {
   ElementSums sums;
-  GroupReach reach;     ///< of groups that the band holds
-  bool is_same = true;  ///< codes and scales, of one coding on both sides
-  /// The same codes under another global scale, block scales the nearest to the old ones.
+  GroupReach reach;     ///< reach of groups that the band holds
+  bool is_same = true;  ///< codes and scales are equal, of one coding on both sides
+  /// True where codes are equal under another global scale, and block scales are the nearest to the
+  /// old ones.
   bool is_rescaled = true;
-  bool has_powers_of_two = true;  ///< all scales of the output are
+  bool has_powers_of_two = true;  ///< all scales of the output are powers of two
   void add(const BandSums& next);
 };
 
 /// Another weight's scale, which codes may have been made under.
 struct OtherScale {
-  std::string name;  ///< of the weight
+  std::string name;  ///< name of the weight
   float value = 0;   ///< global scale of NVFP4, or the one scale of a tensor
 };
 
@@ -59,7 +60,7 @@ class WeightPair {
   [[nodiscard]] std::string fused_module() const;
   /// The number over all scales of the output, or its one scale; nullopt when there are many.
   [[nodiscard]] std::optional<float> one_scale() const;
-  /// Whether the largest value of the output is that of the source, to such a part of it.
+  /// True if the largest value of the output is that of the source, up to `within` of it.
   [[nodiscard]] bool keeps_largest(double within) const;
   /// Why values are misrounded, by the first band that has some.
   [[nodiscard]] std::string cause(std::span<const OtherScale> others) const;
