@@ -113,8 +113,8 @@ std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source, const IsTurn
   return stacks;
 }
 
-/// Whether each tensor of the output has a scheme that turns stacks, with every stack output-major:
-/// shapes decide whether a tensor can be quantized.
+/// Returns true for each tensor of the output that has a scheme which turns stacks. The output is
+/// planned with every stack output-major, because shapes decide whether a tensor can be quantized.
 std::vector<bool> turned_in_output(const Seen& source, Recipe recipe, const PlanOptions& options) {
   const auto always = [](std::uint32_t) { return true; };
   const Checkpoint seen = formats::with_turned_stacks(source, stacks_to_turn(*source, always));

@@ -77,7 +77,8 @@ std::optional<RunName> read_claim(const fs::path& path) {
   }
 }
 
-// Whether the run that wrote it has a lock on it; false for one that is not written yet.
+// True if the claim at `path` says that its run holds a lock on it; false for a claim that is not
+// written yet.
 bool says_locked(const fs::path& path) {
   try {
     return formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string())
@@ -226,7 +227,7 @@ bool is_alive(const fs::path& claim, const RunName& run, const Renewal& renewal)
       .in_file(paths.output.string());
 }
 
-// That of the last run of a part that has one.
+// Returns the claim of the last run of a part that has one; nullopt: the part has no claim.
 std::optional<PartFile> last_claim(const OutputPaths& paths, const JobPart& part) {
   std::optional<PartFile> last;
   for (PartFile& claim : part_files(paths, kClaimSuffix)) {

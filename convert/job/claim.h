@@ -25,9 +25,9 @@ struct RunName {
   std::string host;
   std::string boot;  ///< the kernel's boot id: the same for all processes that see our locks
   std::uint64_t pid = 0;
-  std::string started;    ///< when, for people
-  std::string command;    ///< its first words
-  CommandLine line = {};  ///< all of them, for who joins parts; empty where there is none
+  std::string started;    ///< time when the run started, for people
+  std::string command;    ///< first words of the command line
+  CommandLine line = {};  ///< whole command line, for who joins parts; empty where there is none
 };
 
 /// How a claim shows that its run is alive where locks cannot: the file is touched all the time.
@@ -55,8 +55,8 @@ class Claim {
   /// run, when it has the claim or may have it, or a part is at work. Waits until it is known
   /// whether a run of another host is dead.
   static Claim take(const OutputPaths& paths, const RunName& run, const Renewal& renewal = {});
-  /// The same for a part. `resume`: takes over the claim of a dead run, and waits until it is known
-  /// to be dead; without it such a claim is refused.
+  /// Claims a part of the output, as take() claims the whole. `resume`: takes over the claim of a
+  /// dead run, and waits until it is known to be dead; without `resume` such a claim is refused.
   static Claim take_part(const OutputPaths& paths, const RunName& run, const JobPart& part,
                          bool resume, const Renewal& renewal = {});
   /// Gives the claim back, and passes over what cannot be removed.

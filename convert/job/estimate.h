@@ -10,8 +10,8 @@ namespace ingot::convert {
 
 /// One of the things that a conversion does all the time, at the rate that was measured.
 struct WorkEstimate {
-  std::uint64_t n_bytes = 0;  ///< that it is about; of computing: values
-  double per_second = 0;      ///< of them; 0: not measured
+  std::uint64_t n_bytes = 0;  ///< bytes of the work; for computing: values
+  double per_second = 0;      ///< bytes (or values) per second; 0: not measured
   bool is_past_cache = true;  ///< the disk was measured, not memory
   [[nodiscard]] double seconds() const {
     return per_second > 0 ? static_cast<double>(n_bytes) / per_second : 0;

@@ -43,7 +43,7 @@ struct ExecuteOptions {
   bool sha256 = false;
   bool direct_io = true;
   bool read_back = false;     ///< read the staged files again, past the page cache
-  bool follow_links = false;  ///< of side files, to outside the source
+  bool follow_links = false;  ///< links of side files to outside the source are followed
   /// Stops at the first tensor of which the output would not hold every value (ValueLost).
   bool lossless_only = false;
   std::size_t n_worst = 20;  ///< tensors in QualityReport::worst
@@ -76,17 +76,17 @@ struct ExecuteOptions {
 struct ExecuteReport {
   bool already_done = false;    ///< the output was finished before; nothing was written
   bool only_published = false;  ///< an earlier run had made it all but the final names
-  bool refused = false;         ///< by ExecuteOptions::inspect; nothing was published by this run,
+  bool refused = false;         ///< ExecuteOptions::inspect refused: this run published no file,
                                 ///< unless one of the two above is true
   std::uint32_t n_joined = 0;   ///< parts, by ExecuteOptions::join
   std::uint64_t tensors_resumed = 0;  ///< taken over from an earlier run
-  std::uint64_t tensors_redone = 0;   ///< in the journal, but their bytes had not survived
+  std::uint64_t tensors_redone = 0;   ///< tensors in the journal whose bytes had not survived
   double elapsed_seconds = 0;
-  TensorRunReport tensors;  ///< of the tensors that this run converted
+  TensorRunReport tensors;  ///< figures of the tensors that this run converted
   MemoryPlan memory;
   QualityReport quality;
-  std::vector<check::Finding> warnings;         ///< of the loader rules, and of the file system
-  std::vector<engines::EngineVerdict> engines;  ///< as Loadable has them
+  std::vector<check::Finding> warnings;  ///< findings of the loader rules, and of the file system
+  std::vector<engines::EngineVerdict> engines;  ///< verdicts of Loadable::engines
 };
 
 }  // namespace ingot::convert

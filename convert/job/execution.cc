@@ -342,7 +342,7 @@ void Execution::link_source_files() {
   }
 }
 
-// Whether files that several ranks load can be links, or have to be copies, which need room.
+// Warns if files that several ranks load cannot be links; throws kNoSpace if copies have no room.
 void Execution::require_links() {
   // Links a file of its own: a run that is killed in between leaves both names, and no file of a
   // job may have two.

@@ -23,7 +23,7 @@ class Execution {
  public:
   Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options, Preflight checked);
 
-  /// Whether an earlier run had made it all but the final names.
+  /// True if an earlier run had made the whole output, except for the final names of its files.
   [[nodiscard]] bool is_complete() const { return earlier_ && earlier_->publishing; }
   /// Goes on with the publication of such a run.
   ExecuteReport publish_again();

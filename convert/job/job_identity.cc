@@ -92,7 +92,8 @@ bool names_content(const std::string& option) {
          option == "--scales-from";
 }
 
-// Whether values that the options of a command leave open are known.
+// Knowledge of the present options: the whole recipe (kWhole), or only the options that the command
+// gives, while the source decides the others (kAsGiven).
 enum class Now : std::uint8_t { kWhole, kAsGiven };
 
 // `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`, in
@@ -129,7 +130,7 @@ std::string differing_options(const Json& earlier, const Json& now, Now what = N
   return list;
 }
 
-// Whether everything that was allowed is allowed still.
+// True if everything that was allowed is still allowed.
 bool allows_as_much(const Json& earlier, const Json& now) {
   return std::all_of(earlier.items().begin(), earlier.items().end(), [&](const auto& kind) {
     const auto found = now.find(kind.key());

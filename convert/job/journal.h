@@ -17,25 +17,25 @@ namespace ingot::convert {
 
 /// How a run went about the job, apart from the job's identity.
 struct RunRecord {
-  bool replacing = false;  ///< over an older checkpoint (--force)
+  bool replacing = false;  ///< true: the run replaces an older checkpoint (--force)
   /// The files that were there when it began, and may be replaced and removed (OldFiles::known).
   std::vector<std::string> replaced = {};
   /// The verification that was asked for, as words of the command line; empty: none.
   std::vector<std::string> gate;
   formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
   formats::JsonValue sources;  ///< stamps of the source's files (SourceStamps)
-  CommandLine command = {};    ///< of the run; empty in a library's
+  CommandLine command = {};    ///< command line of the run; empty where a library runs it
 };
 
 /// The contents of a journal. Source: docs/records.md, "Journal".
 struct JournalContents {
   /// The job's identity: version, recipe with the last run's `allow`, source, plan.
   formats::JsonValue identity;
-  std::vector<RunRecord> runs;                  ///< that worked on it, the first one first
+  std::vector<RunRecord> runs;  ///< runs that worked on the job, the first one first
   std::map<std::uint32_t, TensorResult> items;  ///< durable items
   std::set<std::string> consumed;               ///< source files that were deleted
   bool complete = false;                        ///< a part has written all its files
-  bool doubtful = false;    ///< of joined parts: some other run may have begun their files again
+  bool doubtful = false;    ///< joined parts only: another run may have begun their files again
   bool publishing = false;  ///< renaming had begun
   bool replacing = false;   ///< ... over an older checkpoint (--force)
   std::vector<std::string> published = {};  ///< ... of files of these names
@@ -43,7 +43,7 @@ struct JournalContents {
   bool consuming = false;  ///< ... and source files that are left are deleted (--consume-source)
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
 
-  /// Whether any run replaces an older checkpoint.
+  /// True if any run replaces an older checkpoint.
   [[nodiscard]] bool was_forced() const;
   /// Files that were there before any of the runs, or that a publication which was cut put here.
   [[nodiscard]] std::set<std::string> found_files() const;

@@ -38,7 +38,7 @@ void require_one_job(const JournalContents& one, const JournalContents& other,
       .in_file(paths.partial.string());
 }
 
-// Whether two runs made the same of a tensor.
+// True if two runs read and wrote the same bytes of a tensor.
 bool agree(const TensorResult& a, const TensorResult& b) {
   return a.source == b.source && a.output == b.output;
 }

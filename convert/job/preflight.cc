@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether a path is another one, or below it, as both are spelled.
+// True if a path is another one, or below it, as both are spelled.
 bool is_inside(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
@@ -127,8 +127,8 @@ bool may_be_consumed(const Plan& plan) {
   }
 }
 
-// As the weights files lie on the disk: those of several ranks once, or once per rank without
-// links.
+// Returns the bytes of the weights files on the disk: a file of several ranks counts once, or once
+// per rank without links.
 std::uint64_t bytes_on_disk(const Plan& plan) {
   return plan.has_rank_directories() && !plan.options.links ? copied_bytes(plan)
                                                             : plan.sizes.bytes_out;

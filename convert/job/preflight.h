@@ -18,11 +18,10 @@ namespace ingot::convert {
 
 /// Disk that a job needs, and has.
 struct DiskNeed {
-  std::uint64_t peak_bytes = 0;  ///< of the whole output, at the peak
-  std::uint64_t side_bytes = 0;  ///< of these, at most so many next to the weights
-  std::uint64_t held_bytes = 0;  ///< of these, the bytes of the run that is resumed, or has
-                                 ///< finished
-  std::uint64_t free_bytes = 0;  ///< for us, with the bytes that --force will remove
+  std::uint64_t peak_bytes = 0;  ///< bytes of the whole output, at the peak
+  std::uint64_t side_bytes = 0;  ///< bytes of the peak in files next to the weights, at most
+  std::uint64_t held_bytes = 0;  ///< bytes of the peak that an earlier run has on the disk
+  std::uint64_t free_bytes = 0;  ///< free bytes for us, with the bytes that --force will remove
   /// Peak with --consume-source; nullopt where that is on already, or refused.
   std::optional<std::uint64_t> consuming_bytes;
 
@@ -38,11 +37,11 @@ struct Preflight {
   OutputState state = OutputState::kEmpty;
   MemoryPlan memory;
   DiskNeed disk;
-  std::optional<JournalContents> earlier;  ///< of the run that is resumed
+  std::optional<JournalContents> earlier;  ///< journal of the run that is resumed
   std::vector<std::string> replaced;       ///< files there that --force replaces and removes
   bool is_finished = false;                ///< --resume of an output that is complete
   Loadable loadable;
-  formats::JsonValue identity;  ///< of the job, once require_resumable() has told it
+  formats::JsonValue identity;  ///< identity of the job; set by require_resumable()
 };
 
 /// Throws kUnsupported, collected, for side files that are links to something outside the source: a

@@ -36,7 +36,7 @@ bool has_same_source(const Plan& plan, const PlannedTensor& planned, const Tenso
   return true;
 }
 
-// Whether `test` holds for an item, or another one of its fused set.
+// True if `test` holds for an item, or another one of its fused set.
 template <typename Test>
 bool any_of_set(const Plan& plan, std::uint32_t item, const Test& test) {
   const std::uint32_t set = plan.tensors[item].fused_set;

@@ -102,8 +102,8 @@ std::string same_text(const fs::path& one, const fs::path& other) {
                       : fmt::format(" ({} and {} are one folder)", one.string(), other.string());
 }
 
-// Whether the process whose number a probe has is none of this host: it was killed, or works
-// elsewhere, and makes another.
+// True if no process of this host has the number in the name of a probe: the process was killed, or
+// works on another host and makes another probe.
 bool is_abandoned(const std::string& probe) {
   pid_t pid = 0;
   const char* const begin = probe.data() + kProbe.size();

@@ -30,7 +30,7 @@ inline constexpr std::array<const char*, 4> kOwnKeys = {"slicing", "align", "lin
 /// The facts about the job for the files next to the weights, and how these are written.
 struct StagingOptions {
   formats::JsonValue identity;
-  std::vector<engines::EngineVerdict> engines = {};  ///< as Loadable has them
+  std::vector<engines::EngineVerdict> engines = {};  ///< verdicts of Loadable::engines
   std::vector<std::string> gate = {};                ///< the verification that has to pass
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
   bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output

@@ -9,7 +9,7 @@
 
 namespace ingot::convert {
 
-/// Whether README.md of the output is a model card of its own: tensors are stored in another form
+/// True if README.md of the output is a model card of its own: tensors are stored in another form
 /// than in the source. Copies, whole or cut, merged slices and repaired checkpoints keep the
 /// source's file.
 bool has_model_card(const Plan& plan);

@@ -18,7 +18,7 @@ enum class OutputState : std::uint8_t {
 };
 
 OutputState output_state(const std::filesystem::path& output);
-/// The same if there were no .ingot-partial.
+/// Returns the state that the output would have without .ingot-partial.
 OutputState state_beneath(const std::filesystem::path& output);
 
 /// Paths of an output in the making.

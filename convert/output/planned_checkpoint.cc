@@ -111,7 +111,8 @@ std::vector<StoredTensor> whole_tensors(const Plan& plan) {
   return stored;
 }
 
-// As read_headers() gives those of files: by file, then by offset.
+// Returns the stored tensors of planned files in the order of read_headers(): by file, then by
+// offset.
 std::vector<StoredTensor> stored_tensors(const Plan& plan, std::span<const RankFile> files) {
   std::vector<StoredTensor> stored;
   for (std::uint32_t f = 0; f < files.size(); ++f) {
@@ -236,8 +237,8 @@ class SourceFindings {
     return found;
   }
 
-  /// Whether the source has this finding of its output. A rule names the first of several tensors,
-  /// which a copy has too.
+  /// True if the source has this finding of its output too. A rule names the first of several
+  /// tensors, which a copy has too.
   bool has(const Finding& finding) {
     const auto [row, is_new] = tensors_.try_emplace(finding.rule);
     if (is_new) {

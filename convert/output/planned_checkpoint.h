@@ -23,7 +23,7 @@ formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint
 
 /// How loaders read an output.
 struct Loadable {
-  std::vector<check::Finding> warnings;  ///< of the loader rules
+  std::vector<check::Finding> warnings;  ///< findings of the loader rules
   /// About the whole: slices as they are put together. Where a rule finds an error for an engine,
   /// allowed or of the source as it may be, that engine does not load the output.
   std::vector<engines::EngineVerdict> engines;

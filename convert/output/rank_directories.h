@@ -14,7 +14,7 @@ namespace ingot::convert {
 struct RankFile {
   std::string name;
   std::uint32_t file = 0;    ///< index into Plan::files
-  std::uint32_t member = 0;  ///< of it
+  std::uint32_t member = 0;  ///< index into the members of `file`
 };
 std::vector<RankFile> files_of_rank(const Plan& plan, std::uint32_t rank);
 
@@ -24,7 +24,7 @@ std::string rank_index_text(const Plan& plan, std::uint32_t rank);
 /// How the model was cut, as every manifest of the output says it; `job` identifies the conversion.
 formats::SlicingRecord slicing_record(const Plan& plan, Hash128 job);
 
-/// The same for one rank: its place and its contents.
+/// Returns the slicing record of one rank: `slicing` with the rank's place and contents.
 formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::SlicingRecord& slicing,
                                            std::uint32_t rank);
 

@@ -85,7 +85,7 @@ class ReadBack {
     run_tasks();
   }
 
-  // Those that parts of the job have read back themselves.
+  // Marks the weights files as read: parts of the job have read them back themselves.
   void pass_over_weights() {
     for (std::uint32_t f = 0; f < plan_.files.size(); ++f) {
       for (std::uint32_t m = 0; m < plan_.files[f].members.size(); ++m) is_new(member_path(f, m));

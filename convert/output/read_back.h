@@ -15,11 +15,12 @@ namespace ingot::convert {
 void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
                const Hash128& manifest, const JobThreads& threads);
 
-/// The same of the weights files of a part of a job.
+/// Reads back the weights files of a part of a job, as read_back() does.
 void read_back_part(const Plan& plan, const OutputPaths& paths,
                     const std::vector<TensorResult>& hashes, const JobThreads& threads);
 
-/// The same for the files next to the weights files that parts have read back.
+/// Reads back, as read_back() does, only the files next to the weights files, which parts have read
+/// back themselves.
 void read_back_joined(const Plan& plan, const OutputPaths& paths,
                       const std::vector<TensorResult>& hashes, const Hash128& manifest,
                       const JobThreads& threads);

@@ -14,7 +14,7 @@ namespace ingot::convert {
 
 /// The results for one finished tensor: for its record, and for the others of its fused set.
 struct TensorResult {
-  std::vector<Hash128> source;  ///< of its stored parts, in their order
+  std::vector<Hash128> source;  ///< hashes of its stored parts, in their order
   /// Hashes of the written bytes, by part, and by slice where parts are cut (PartWriter::finish).
   std::vector<std::vector<Hash128>> output;
   /// The amax over the whole fused set.
@@ -47,7 +47,7 @@ struct QualityReport {
     std::uint64_t n_tensors = 0;
     quantize::QualitySums sums;
   };
-  std::vector<Row> rows;  ///< by scheme and role
+  std::vector<Row> rows;  ///< rows, one per scheme and role
   struct Worst {
     std::string tensor;
     formats::SchemeId scheme{};

@@ -10,7 +10,7 @@ namespace ingot::convert {
 /// A run of a tensor that is read, converted and written at once: whole rows of one matrix, or a
 /// stretch of one row.
 struct Band {
-  std::uint64_t first_row = 0, rows = 0;  ///< of the flattened tensor
+  std::uint64_t first_row = 0, rows = 0;  ///< rows of the flattened tensor
   std::uint64_t first_col = 0, cols = 0;
   std::uint64_t source_offset = 0, source_bytes = 0;  ///< within the stored values
   std::uint64_t output_bytes = 0;
@@ -21,8 +21,8 @@ struct Band {
 struct BandPlan {
   std::uint64_t matrices = 1, rows = 1, cols = 0;  ///< [matrices, rows, cols]; 1-D is one row
   std::uint64_t band_rows = 1, band_cols = 0;      ///< the longest band
-  std::uint64_t tile_rows = 1, tile_cols = 1;      ///< of to_encode(): encoded while in cache
-  std::uint32_t source_bits = 8, output_bits = 8;  ///< of a value
+  std::uint64_t tile_rows = 1, tile_cols = 1;      ///< tiles of to_encode(), encoded while in cache
+  std::uint32_t source_bits = 8, output_bits = 8;  ///< bits of a value
 
   /// Bytes without a meaning, `band_bytes` at a time.
   static BandPlan of_bytes(std::uint64_t n_bytes, std::uint64_t band_bytes);

@@ -46,7 +46,7 @@ struct Range {
   }
 };
 
-// Whether the family says that a tensor is a parameter.
+// True if the family says that a tensor is a parameter.
 bool is_parameter(const LogicalTensor& tensor) {
   const formats::Role role = formats::role_of(tensor);
   const bool is_known = role != formats::Role::kOther && role != formats::Role::kUnknown &&

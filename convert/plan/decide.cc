@@ -33,8 +33,8 @@ constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
 // A band of one row of scale groups must fit in memory many times over.
 constexpr std::uint64_t kMaxBandBytes = std::uint64_t{256} << 20;
 
-// Whether the FP8 scales that the source has, or had before it was cast, are powers of two: its
-// config says, or its manifest.
+// True if the source's config or manifest says that its FP8 scales, which it has or had before it
+// was cast, are powers of two.
 bool source_says_ue8m0(const Plan& plan) {
   const formats::Json& block = plan.source_facts.quantization;
   return block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0";
@@ -282,7 +282,7 @@ class Decider {
                                              wanted) != nullptr;
   }
 
-  // Whether scales of activations are stored that the source's files say are not quantized.
+  // True if scales are stored for activations that, as the source's files say, are not quantized.
   bool has_unused_inputs(const LogicalTensor& tensor) {
     return tensor.encoding.stored.has(Part::kInputScale) &&
            said().of(tensor.name, tensor.encoding) == Activations::kWeightOnly;

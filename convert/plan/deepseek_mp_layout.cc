@@ -18,7 +18,7 @@ using formats::SchemeId;
 
 namespace {
 
-// Whether every part of a tensor, as it is stored without this layout, has a name in it.
+// True if every part of a tensor, as it is stored without this layout, has a name in this layout.
 bool has_deepseek_names(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto is_known = [&](const std::string& name) {

@@ -180,8 +180,8 @@ formats::ModelConfig without_block(formats::ModelConfig config) {
   return config;
 }
 
-// Whether a head that the config takes for the embedding is another one in the output: as it was in
-// the source, or since they are not written alike.
+// True if the config ties the head to the embedding, but the two differ in the output: they
+// differed in the source, or they are not written alike.
 bool has_head_apart(const Plan& plan) {
   const auto tied = formats::tied_head(plan.source);
   if (!tied) return false;
@@ -274,7 +274,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   return formats::json_text(config, formats::json_form_of(source.config_text()));
 }
 
-// Whether ranks have other blocks or widths than the whole.
+// True if ranks have other blocks or widths than the whole.
 bool is_realigned(const Plan& plan) {
   const shard::PaddedWidths& widths = plan.alignments.widths;
   return widths.vocab != 0 || widths.intermediate != 0 || widths.moe_intermediate != 0 ||

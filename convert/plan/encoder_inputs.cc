@@ -50,7 +50,7 @@ void refuse_biases(const Plan& plan, Refusals& refusals) {
   }
 }
 
-// Whether the file knows a tensor's columns; another number of them is refused.
+// True if the file has the importance of a tensor's columns; another number of columns is refused.
 bool knows(const Importance& importance, const formats::LogicalTensor& tensor, Refusals& refusals) {
   const std::string_view module = formats::module_name(tensor.name);
   const auto place = importance.find(module);
@@ -123,7 +123,7 @@ void set_input_scales(Plan& plan, Refusals& refusals) {
 
 namespace {
 
-// Whether scales mean the same under codes that we encode.
+// True if scales mean the same under codes that we encode.
 bool can_be_taken(const formats::Checkpoint& release, const LogicalTensor& tensor) {
   const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
   const formats::StoredParts& stored = tensor.encoding.stored;

@@ -10,9 +10,9 @@
 
 namespace ingot::convert {
 
-/// Whether the output holds every value of a tensor that is not dropped, whatever its codes and
+/// True if the output holds every value of a tensor that is not dropped, whatever its codes and
 /// scales are. A value of a quantized source is what its codes and scales decode to, in F32. False:
-/// not known before the tensor is converted.
+/// this is not known before the tensor is converted.
 bool is_exact_by_rule(const Plan& plan, const PlannedTensor& planned);
 
 /// The names of the roles, by whether their tensors are exact by rule and by the schemes of source

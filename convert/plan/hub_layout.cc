@@ -79,7 +79,7 @@ SizedFiles deal_by_size(const Plan& plan, std::uint64_t max_bytes) {
   if (plan.options.shards.align == 0) return dealt;
   std::uint64_t all = 0;
   for (const PlannedTensor& planned : plan.tensors) all += bytes_of(planned);
-  // As few files as are even: their readers end at the same time.
+  // Deals to the fewest files of even size: readers of even files end at the same time.
   std::uint64_t n = dealt.n_files;
   do {
     dealt = deal(plan, max_bytes, ceil_div(all, n));

@@ -32,8 +32,8 @@ bool is_changed(const PlannedTensor& planned, const LogicalTensor&) {
   return planned.action != Action::kCopy;
 }
 
-/// Whether some weight is in the scheme of --to, made or kept. A plain one that changes nothing is
-/// that of the linear layers, not of norms only.
+/// True if some weight is in the scheme of --to, made or kept. A plain scheme that changes no
+/// tensor must be that of the linear layers, not only of norms.
 bool takes_scheme(const Plan& plan) {
   const SchemeId to = *plan.recipe.to;
   const bool is_idle =
@@ -92,7 +92,7 @@ bool has_attention_on_request(const Plan& plan) {
   });
 }
 
-/// Whether the test holds for a tensor of the output.
+/// True if the test holds for a tensor of the output.
 template <auto test>
 bool for_some(const Plan& plan) {
   return any(plan, test);

@@ -12,7 +12,7 @@ struct Plan;
 
 /// One of several runs, maybe on several hosts, that make an output together, each its own files.
 struct JobPart {
-  std::uint32_t index = 0;  ///< from 0
+  std::uint32_t index = 0;  ///< index of the part, from 0
   std::uint32_t n = 1;      ///< parts in all
   friend auto operator<=>(const JobPart&, const JobPart&) = default;
 };

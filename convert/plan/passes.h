@@ -65,8 +65,8 @@ std::vector<formats::TensorSpec> header_tensors(const Plan& plan, const PlannedF
 /// where it is not fused.
 std::string fused_module(const formats::LogicalTensor& tensor);
 
-/// Whether a row of static activations has just the parts for them that a stored weight has, each
-/// scale one number.
+/// True if a row of static activations has exactly the parts for activations that a stored weight
+/// has, each scale one number.
 bool keeps_inputs(const formats::StorageRow& row, const formats::Checkpoint& source,
                   const formats::LogicalTensor& tensor);
 
@@ -99,7 +99,8 @@ struct LayoutFunctions {
   void (*make_plain)(Plan& plan) = nullptr;
   /// Throws, collected, for tensors that the layout cannot hold; null: it holds all.
   void (*require_holdable)(const Plan& plan) = nullptr;
-  /// The same for tensors that --tp-fit changed.
+  /// Throws, collected, for tensors that --tp-fit changed and the layout cannot hold; null: it
+  /// holds all.
   void (*require_fits)(const Plan& plan) = nullptr;
   /// Rows to which a tensor is padded, whatever --tp-fit says; 0: it is not; null: none is.
   std::uint64_t (*padded_rows)(const Plan& plan, const PlannedTensor& planned) = nullptr;
@@ -219,7 +220,7 @@ void join_fused_tensors(Plan& plan, Refusals& refusals);
 /// scale of their joint range. Modules without a range are refused, with the list.
 void set_input_scales(Plan& plan, Refusals& refusals);
 
-/// Whether a tensor's scales are chosen by --search.
+/// True if --search chooses a tensor's scales.
 bool searches_scales(const Plan& plan, const PlannedTensor& planned);
 
 /// Marks the tensors whose scales are searched with weights (PlannedTensor::is_weighted) and counts

@@ -30,7 +30,7 @@ enum class Action : std::uint8_t {
   kRewrap,    ///< codes kept, parts under the names and conventions of the target dialect
   kCast,      ///< decoded and written in a plain scheme
   kQuantize,  ///< decoded and encoded in a quantized scheme
-  kDrop,      ///< not in the output
+  kDrop,      ///< left out of the output
 };
 std::string_view action_name(Action action);
 
@@ -42,7 +42,7 @@ struct PlannedPlace {
   std::uint32_t first_slice = 0;
   /// The EP rank whose experts are here, if they are stacked.
   std::uint32_t ep_rank = kAllExperts;
-  std::uint32_t first_hash = 0;  ///< of slice 0 here, among those that PartWriter::finish() gives
+  std::uint32_t first_hash = 0;  ///< index of the hash of slice 0 here, in PartWriter::finish()
   std::uint64_t offset = 0;      ///< absolute, the same in every member
   /// Index into PlannedFile::joined, where the part is a piece of a stored tensor.
   std::uint32_t joined = kOwn;
@@ -54,7 +54,7 @@ struct PlannedPart {
   formats::Part part{};
   formats::DType dtype{};
   std::uint32_t first_place = 0, n_places = 0;  ///< range of Plan::places
-  std::uint64_t n_bytes = 0;                    ///< of the whole, before it is retiled or padded
+  std::uint64_t n_bytes = 0;  ///< bytes of the whole part, before it is retiled or padded
 };
 
 /// One logical tensor: its action and the places of its parts. Its position in Plan::tensors is its
@@ -74,10 +74,10 @@ struct PlannedTensor {
   std::uint8_t n_parts = 0;
   std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
   std::uint32_t scales = kNone;     ///< --scales-from: index into that checkpoint's tensors()
-  const formats::StorageRow* storage = nullptr;  ///< of kRewrap and kQuantize
+  const formats::StorageRow* storage = nullptr;  ///< row of the parts of kRewrap and kQuantize
   std::array<std::uint64_t, 2> block = {0, 0};   ///< rows and columns that share a scale
-  InputScale input;                              ///< of static activations
-  bool keeps_input = false;  ///< of a kRewrap: stored scales of static activations are kept
+  InputScale input;                              ///< input scale of static activations
+  bool keeps_input = false;  ///< kRewrap only: stored scales of static activations are kept
   shard::TensorCut cut;
   shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};
@@ -107,14 +107,14 @@ struct PartRef {
 /// same offsets. The header is derived, not stored: Plan::header().
 struct PlannedFile {
   struct Member {
-    std::string path;                  ///< relative to the output
-    std::vector<std::uint32_t> ranks;  ///< that load it, ascending; `path` is in the first's folder
+    std::string path;                  ///< path in the output, in the folder of the first rank
+    std::vector<std::uint32_t> ranks;  ///< ranks that load the file, ascending
   };
   /// A stored tensor that several parts make up, one behind the other, or none.
   struct Joined {
     formats::TensorSpec spec;
     std::uint32_t n_parts = 0;  ///< the next ones of `parts`; 0: a constant
-    std::string bytes;          ///< of a constant
+    std::string bytes;          ///< contents of a constant
     std::uint64_t offset = 0;   ///< absolute
     [[nodiscard]] bool is_constant() const { return n_parts == 0; }
   };
@@ -122,11 +122,11 @@ struct PlannedFile {
   std::vector<Member> members;
   std::uint32_t first_member = 0;  ///< number of the first among all members of all files
   std::uint64_t header_bytes = 0;  ///< 8 + N
-  std::uint64_t n_bytes = 0;       ///< of each member
-  std::vector<Joined> joined;  ///< in data order; empty: each part is a stored tensor of its own
-  std::vector<PartRef> parts;  ///< in data order
-  bool is_here = true;         ///< false: another part of the job writes it, or it is linked
-  bool is_linked = false;      ///< byte for byte that of the source: a hard link, or a copy
+  std::uint64_t n_bytes = 0;       ///< bytes of each member
+  std::vector<Joined> joined;      ///< tensors in data order; empty: each part is a stored tensor
+  std::vector<PartRef> parts;      ///< parts in data order
+  bool is_here = true;             ///< false: another part of the job writes it, or it is linked
+  bool is_linked = false;          ///< byte for byte that of the source: a hard link, or a copy
 };
 
 /// How logical tensors are assigned to files.
@@ -141,7 +141,7 @@ struct ShardPolicy {
 
 /// Tensors dealt to files of a size.
 struct SizedFiles {
-  std::vector<std::uint32_t> file_of;  ///< by index into TensorSource::tensors()
+  std::vector<std::uint32_t> file_of;  ///< files, by index into TensorSource::tensors()
   std::uint32_t n_files = 1;
   [[nodiscard]] std::string name_of(std::uint32_t file) const;
 };
@@ -160,7 +160,7 @@ struct SlicingOptions {
 struct PlanOptions {
   ShardPolicy shards;
   const formats::Layout* layout = formats::find_layout("hf");
-  SlicingOptions slicing;            ///< of sliced layouts
+  SlicingOptions slicing;            ///< options of sliced layouts
   bool links = true;                 ///< files that several ranks load are hard links to one
   std::optional<JobPart> part = {};  ///< nullopt: this run writes every file
 };
@@ -179,13 +179,13 @@ struct Target {
 /// The JSON around the weights; empty texts are not written.
 struct PlannedJson {
   std::string config;
-  std::string quant_method;                 ///< there
-  std::vector<std::string> config_folders;  ///< that have a copy of it
+  std::string quant_method;                 ///< the method that `config` names
+  std::vector<std::string> config_folders;  ///< folders that have a copy of `config`
   /// config.json of the same output unsliced, where that says something else.
   std::string whole_config;
-  std::string index;          ///< of an output in several files that is not sliced
-  std::string native_config;  ///< of layout deepseek-mp: its inference config
-  std::string description;    ///< of Dialect::description_file
+  std::string index;          ///< index of an output in several files that is not sliced
+  std::string native_config;  ///< inference config of layout deepseek-mp
+  std::string description;    ///< text of Dialect::description_file
   /// The engine of the files of layout vllm-sharded, in the manifest; null: no engine's.
   formats::JsonValue engine;
 };
@@ -193,16 +193,17 @@ struct PlannedJson {
 /// Tensors by action, for people; of a part of a job, those in its files.
 struct PlanCounts {
   std::uint64_t copied = 0, rewrapped = 0, cast = 0, quantized = 0, dropped = 0;
-  std::uint64_t demoted = 0;                 ///< of the cast ones
-  std::uint64_t rescaled = 0;                ///< of the copied ones, with a joint global scale
-  std::uint64_t searched = 0, weighted = 0;  ///< with --importance: with searched scales; weighted
-  std::uint64_t fitted_to_bf16 = 0;          ///< that --tp-fit bf16 left in, or made, BF16
+  std::uint64_t demoted = 0;   ///< cast tensors that no rule selects (PlannedTensor::is_demoted)
+  std::uint64_t rescaled = 0;  ///< copied tensors with a joint global scale
+  /// Tensors with searched scales, and those with weights too; both only with --importance.
+  std::uint64_t searched = 0, weighted = 0;
+  std::uint64_t fitted_to_bf16 = 0;  ///< tensors that --tp-fit bf16 left in, or made, BF16
 };
 
 /// The bytes that executing the plan moves, and holds in memory; of a part of a job, in that run.
 struct PlanSizes {
   std::uint64_t bytes_in = 0;      ///< stored bytes that will be read, each counted once
-  std::uint64_t bytes_out = 0;     ///< of all weights files with headers, each written once: exact
+  std::uint64_t bytes_out = 0;     ///< exact bytes of all weights files, each once, with headers
   std::uint64_t table_bytes = 0;   ///< estimate of source tables and plan
   std::uint64_t band_bytes = 0;    ///< the largest buffers that a tensor needs for a band
   std::uint64_t open_targets = 1;  ///< the most places of the parts of one tensor
@@ -220,15 +221,15 @@ struct SourceFacts {
 /// The whole output, decided only from headers: a pure function of the facts read of the source,
 /// recipe and options. Names, order, offsets and sizes are fixed before any byte is written.
 struct Plan {
-  const formats::Checkpoint& source;  ///< must outlive the plan
-  Recipe recipe;                      ///< with the default rules for this source
+  const formats::Checkpoint& source;  ///< source checkpoint, which must outlive the plan
+  Recipe recipe;                      ///< recipe with the default rules for this source
   PlanOptions options;
   SourceFacts source_facts;
   /// Something in the source cannot be read (formats::unread_codes): it is copied, and so is the
   /// JSON, which tells of it.
   bool is_whole_copy = false;
   Target target;
-  std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
+  std::vector<PlannedTensor> tensors;  ///< tensors in the order of execution; dropped ones last
   /// Tensors that are quantized together, because a number over all of them must be known first:
   /// fused weights that share a global scale, or one weight with a scale of its own. Consecutive
   /// indices into `tensors`.
@@ -236,8 +237,8 @@ struct Plan {
   std::vector<PlannedPlace> places;
   std::vector<PlannedFile> files;
   std::uint32_t n_members = 0;            ///< files on disk
-  std::optional<shard::Slicing> slicing;  ///< of sliced layouts
-  shard::Alignments alignments;           ///< of those: the retiled or padded widths; tensors empty
+  std::optional<shard::Slicing> slicing;  ///< slicing of sliced layouts
+  shard::Alignments alignments;  ///< sliced layouts: retiled or padded widths; tensors empty
   /// For sliced layouts with a limit for files: the files of layout `hf` with the same limit.
   std::optional<SizedFiles> unsliced_files;
   PlannedJson json;
@@ -255,7 +256,7 @@ struct Plan {
   [[nodiscard]] std::set<std::uint32_t> source_files_of(const PlannedTensor& planned) const;
   /// Name of a part's stored tensor in the output.
   [[nodiscard]] std::string part_name(const PlannedTensor& tensor, std::size_t part) const;
-  /// The same as the hub has it, whatever the layout calls it.
+  /// Name of a part's stored tensor on the hub, whatever the layout calls it.
   [[nodiscard]] std::string hub_name(const PlannedTensor& tensor, std::size_t part) const;
   /// The shape of the whole part, before it is retiled, padded and cut.
   [[nodiscard]] formats::Shape part_shape(const PlannedTensor& tensor, std::size_t part) const;
@@ -275,14 +276,15 @@ struct Plan {
                                         std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
   /// A part as it is after retiling and padding.
   [[nodiscard]] shard::AlignedPart aligned(const PlannedTensor& tensor, std::size_t part) const;
-  /// Whether this run writes bytes of a tensor. Tensors that are dropped are those of part 0.
+  /// True if this run writes bytes of a tensor. Tensors that are dropped are those of part 0.
   [[nodiscard]] bool is_here(const PlannedTensor& tensor) const;
-  /// Whether it reads the tensor: to write it, or for the number that it shares with one.
+  /// True if this run reads the tensor: to write it, or for the number that it shares with a tensor
+  /// that this run writes.
   [[nodiscard]] bool is_read(const PlannedTensor& tensor) const;
   /// Weights files on disk that this run writes.
   [[nodiscard]] std::uint32_t n_members_here() const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
-  /// Whether every tensor is as it is in the source, though maybe in other files.
+  /// True if every tensor is the same as in the source, though maybe in other files.
   [[nodiscard]] bool is_copy() const;
   /// Layout `ranks`: each rank has a directory that is complete in itself.
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }
@@ -329,7 +331,7 @@ std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& plann
 /// the source, or of its weight. Empty where it is unknown.
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
 
-/// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
+/// True if a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);
 
 /// Hash over everything that decides the output's bytes: file names, headers, config, description

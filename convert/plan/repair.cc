@@ -28,7 +28,7 @@ float as_factor(const formats::GlobalScale& global) {
   return global.divides ? 1 / global.value : global.value;
 }
 
-// Whether a part has the shape of the parameter that loaders copy it into. One number may have a
+// True if a part has the shape of the parameter that loaders copy it into. One number may have a
 // dimension or none; the matrices of a stack have a number each.
 bool has_shape(const formats::PartRow& at, const LogicalTensor& tensor,
                const formats::StoredTensor& stored) {
@@ -76,7 +76,7 @@ bool has_native_scale(const Checkpoint& source, const LogicalTensor& tensor) {
   return stored.has(Part::kScale) && is_native_name(source.stored()[stored[Part::kScale]].name);
 }
 
-// Whether the dialect has a row for each weight, with scales of activations where there are any.
+// True if the dialect has a row for each weight, with scales of activations where there are any.
 bool holds_all(const formats::Dialect& dialect, const Checkpoint& source) {
   return std::ranges::all_of(source.tensors(), [&](const LogicalTensor& tensor) {
     if (!is_quantized(tensor)) return true;

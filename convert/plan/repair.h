@@ -19,9 +19,9 @@ struct RepairFacts {
   /// and that scale as their dialect stores it. The largest of a set, as it multiplies, so that no
   /// block scale grows.
   std::map<std::string, float> joint_globals;
-  std::vector<Hash128> headers;  ///< of the bytes before the data, by file of the source
-  /// Whether `scale_fmt` is to say that FP8 scales are powers of two: they are, and it says so, or
-  /// they would hardly be so by chance.
+  std::vector<Hash128> headers;  ///< hashes of the bytes before the data, by file of the source
+  /// True where `scale_fmt` is to say that FP8 scales are powers of two: they are, and the source
+  /// says so, or they would hardly be so by chance.
   bool power_of_two_scales = false;
 };
 
@@ -42,7 +42,8 @@ inline constexpr float kFarthestGlobals = 4096;
 const formats::Dialect& repaired_dialect(const formats::Checkpoint& source);
 
 /// How engines treat the activations of a weight: static where it has a scale for them that its
-/// block does not call unused (SourceActivations::leaves_inputs), and only there; else as the source says, if the dialect has that, or as the dialect has it.
+/// block does not call unused (SourceActivations::leaves_inputs), and only there; else as the
+/// source says, if the dialect has that, or as the dialect has it.
 formats::Activations repaired_activations(const formats::SourceActivations& said,
                                           const formats::Dialect& dialect,
                                           const formats::LogicalTensor& tensor);

@@ -142,7 +142,7 @@ void add_dimensions(const Plan& plan, const Joined& joined, std::span<const Piec
   constants.push_back(std::move(constant));
 }
 
-// Those of layers of which the file holds something. Some are there only with a
+// Adds the constants of layers of which the file holds a tensor. Some constants exist only with a
 // quantization_config.
 void add_layer_constants(const Plan& plan, const std::set<std::uint32_t>& layers,
                          std::vector<Joined>& constants) {

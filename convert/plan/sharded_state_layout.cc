@@ -163,7 +163,8 @@ void make_plain(Plan& plan) {
   refusals.throw_if_any();
 }
 
-// Those of the model for multi-token prediction, which vLLM calls the draft model.
+// True if a tensor belongs to the model for multi-token prediction, which vLLM calls the draft
+// model.
 bool is_draft(const Plan& plan, const PlannedTensor& planned) {
   const auto& layer = plan.tensor_of(planned).layer;
   return layer && *layer >= plan.source.config().num_hidden_layers;
@@ -206,7 +207,7 @@ void require_draft(const Plan& plan) {
 // The first tensor of each key that several tensors make up decides how the others are held.
 using Held = std::map<std::string, std::pair<SchemeId, std::string_view>>;
 
-// Whether the layout holds its scheme.
+// Returns false, and adds a refusal, if the layout does not hold the tensor's scheme.
 bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
                     Refusals& refusals) {
   const LogicalTensor& tensor = plan.tensor_of(planned);

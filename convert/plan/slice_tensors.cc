@@ -48,7 +48,7 @@ bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::P
   return is_kept && tensor.encoding.stored.has(part);
 }
 
-// Whether the output has scales with more dimensions than their weight.
+// True if the output has scales with more dimensions than their weight.
 bool has_spread_scales(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   if (planned.storage != nullptr) {

@@ -139,7 +139,7 @@ RoleGroup role_group_of(Role role) {
   return row == kGroups.end() ? kNever : row->group;
 }
 
-// That of a model's tensors of a role.
+// Finds the line of a default recipe for a model's tensors of a role; null: there is none.
 const DefaultRecipeLine* find_line(SchemeId to, std::string_view dialect, Role role,
                                    const formats::ModelConfig& config) {
   const bool is_dense_model = config.n_routed_experts == 0 && kDenseModelRoles.has(role);

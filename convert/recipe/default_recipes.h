@@ -24,7 +24,7 @@ std::string_view role_group_name(RoleGroup group);
 /// The action of a default recipe on a group.
 enum class Treatment : std::uint8_t {
   kQuantize,
-  kOnRequest,  ///< only with --quantize-attention
+  kOnRequest,  ///< quantized only with --quantize-attention
   kBf16,       ///< quantized tensors of the source become BF16
   kLeave,      ///< stays as it is where the target dialect can hold it, else becomes BF16
 };

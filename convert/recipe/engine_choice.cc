@@ -38,7 +38,7 @@ std::vector<SchemeId> wanted_schemes(const Recipe& recipe, const Checkpoint& sou
   return schemes;
 }
 
-/// Which rows of an engine a model can use.
+/// The rows of an engine that a model can use.
 class Loads {
  public:
   Loads(const EngineRow& engine, const Checkpoint& source)
@@ -148,7 +148,7 @@ void require_loaded(const EngineRow& engine, const std::vector<SchemeId>& scheme
   }
 }
 
-// Whether the dialect of a row may hold all of some schemes for the engine.
+// True if the dialect of a row may hold all of some schemes for the engine.
 bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, const Loads& loads) {
   if (schemes.size() > 1 && !loads.holds_mixtures(row)) return false;
   return std::ranges::all_of(schemes, [&](SchemeId scheme) {

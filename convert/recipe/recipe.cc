@@ -93,7 +93,7 @@ std::string_view origin_name(RuleOrigin origin) {
   return kNames.at(static_cast<std::size_t>(origin));
 }
 
-// Whether the files hold a weight quantized, whatever it is seen as.
+// True if the files hold a weight quantized, in whatever scheme the recipe sees it.
 bool holds_codes(const LogicalTensor& tensor) {
   return is_quantized(tensor.encoding.scheme) || formats::is_decoded(tensor.encoding);
 }

@@ -37,14 +37,15 @@ struct Rule {
   /// And those that it holds in more bits than it says and releases have (formats::is_saved_wider).
   bool narrows_saved = false;
   std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
-  std::string file = {};                     ///< of the recipe that has it
-  int line = 0;                              ///< there, from 1
+  std::string file = {};                     ///< recipe file that has the rule
+  int line = 0;                              ///< line in `file`, from 1
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
-  /// Whether a tensor that it matches stays as it is all the same: a plain one of more bits than
+  /// True if a tensor stays as it is although the rule matches it: a plain tensor of more bits than
   /// the rule's scheme is narrowed only by a rule that gives its whole name, or its role.
   [[nodiscard]] bool spares(const formats::LogicalTensor& tensor) const;
-  /// Whether it is one that `narrows_saved` is about.
+  /// True if `narrows_saved` is set, and the source holds the tensor in more bits than releases do
+  /// (formats::is_saved_wider).
   [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor) const;
   /// True if the rule gives its whole name, or its role. Towers of other modalities and lookup
   /// tables stay as their makers left them unless a rule does.
@@ -53,7 +54,7 @@ struct Rule {
 
 /// The action on MTP layers.
 enum class MtpPolicy : std::uint8_t {
-  kConvert,  ///< as any other layer
+  kConvert,  ///< converted like any other layer
   kBf16,     ///< quantized tensors become BF16
   kKeep,     ///< left in the source's scheme, where the target dialect can hold it
   kDrop,
@@ -69,7 +70,7 @@ struct Allowances {
   static std::vector<std::string_view> kinds();
 };
 
-/// Whether one of the patterns matches.
+/// True if one of the patterns matches.
 bool any_matches(const std::vector<Pattern>& patterns, const std::string& name);
 
 /// The type of values between decoding and encoding.

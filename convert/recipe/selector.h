@@ -16,10 +16,11 @@ namespace ingot::convert {
 /// Words behind `role:`: the groups, and the roles.
 std::vector<std::string_view> role_words();
 
-/// Which tensors a rule is for: one or more terms with `&` between them, all of which must match. A
-/// term is a pattern over names (a glob, or `re:EXPR`), `role:NAME` with the name of a role or of a
-/// group of roles, or `layers:LIST`: numbers and ranges with commas between them, where `last`
-/// means the last layer before the MTP layers, and `mtp` for these. No pattern has an `&`.
+/// The tensors that a rule is for: one or more terms with `&` between them, all of which must
+/// match. A term is a pattern over names (a glob, or `re:EXPR`), `role:NAME` with the name of a
+/// role or of a group of roles, or `layers:LIST`: numbers and ranges with commas between them,
+/// where `last` means the last layer before the MTP layers, and `mtp` for these. No pattern has an
+/// `&`.
 class Selector {
  public:
   /// Throws kInvalidArgument for an empty term, an unknown role, with the groups that there are, or
@@ -30,13 +31,13 @@ class Selector {
   void set_layers(std::uint64_t num_hidden_layers) { n_layers_ = num_hidden_layers; }
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
-  /// Whether it gives the whole name of a tensor that it matches, or its role.
+  /// True if the selector gives the whole name of a tensor that it matches, or its role.
   [[nodiscard]] bool names(const formats::LogicalTensor& tensor) const;
-  /// Whether a term is about roles or layers, which `ingot list roles` shows.
+  /// True if a term is about roles or layers, which `ingot list roles` shows.
   [[nodiscard]] bool knows_family() const;
   /// `gives layers up to 99, and the last one is 5`; empty where these layers are all there.
   [[nodiscard]] std::string excess(std::span<const formats::LogicalTensor> tensors) const;
-  /// As given.
+  /// Returns the text of the selector, as it was given.
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:

@@ -28,10 +28,10 @@ struct SourceCard {
   /// How the output comes of them, in the hub's word; empty: the hub finds out itself.
   std::string relation;
   bool is_named = false;     ///< base_models is the source itself
-  std::string commit;        ///< of the source on the hub; empty: not known
-  std::string text;          ///< behind the front matter; with it where that is not understood
-  std::string fault;         ///< why it is not understood; empty: it is, or there is none
-  bool is_too_long = false;  ///< README.md is, and stays as it is
+  std::string commit;        ///< commit of the source on the hub; empty: not known
+  std::string text;          ///< text behind the front matter; with it where that is not understood
+  std::string fault;         ///< reason why the front matter is not understood; else empty
+  bool is_too_long = false;  ///< README.md is too long, and stays as it is
 };
 
 /// Reads README.md, if it is one of the source's side files. Its front matter may be hostile.

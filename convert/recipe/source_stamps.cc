@@ -27,7 +27,8 @@ std::string difference(const FileStamp& before, const FileStamp& now) {
   return "it was written to";
 }
 
-// The same from any working directory, and for paths of which one is relative.
+// Returns a path relative to a directory: the same name from any working directory, also where one
+// of the two paths is relative.
 std::string name_from(const fs::path& directory, const fs::path& path) {
   const auto plain = [](const fs::path& any) { return fs::absolute(any).lexically_normal(); };
   return plain(path).lexically_relative(plain(directory)).generic_string();

@@ -36,7 +36,7 @@ class SourceStamps {
 
   /// Throws kMismatch, naming the file, for one that was written to, replaced or removed.
   void require_unchanged() const;
-  /// The same for one file.
+  /// Throws kMismatch, as above, for one file.
   void require_unchanged(const std::filesystem::path& path) const;
   /// This file may go: it was consumed.
   void forget(const std::filesystem::path& path) { files_.erase(path); }

@@ -24,7 +24,7 @@ using FilledExperts = std::map<std::string, std::vector<std::uint64_t>, std::les
 /// The place of a tensor's values in such a file.
 struct StatisticPlace {
   std::uint64_t offset = 0;  ///< absolute
-  std::uint64_t count = 0;   ///< of F32 values
+  std::uint64_t count = 0;   ///< number of F32 values
 };
 
 /// Statistics in such a file about the input of one module.

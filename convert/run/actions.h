@@ -41,8 +41,8 @@ struct TensorTask : PlannedValues {
       const std::map<formats::Part, Hash128>& known) const;
 };
 
-// What becomes of a tensor, by action. All throw kBadScale or kNonFinite for values that no
-// allowance covers, and ValueLost for those that change although the job is to be lossless.
+// The functions that convert a tensor, by action. All throw kBadScale or kNonFinite for values that
+// no allowance covers, and ValueLost for those that change although the job is to be lossless.
 
 /// kCopy and kRewrap: codes byte for byte, and scales where the dialects agree on their dtype;
 /// else widened exactly. A global scale becomes its reciprocal where one dialect multiplies and the
@@ -85,8 +85,8 @@ std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& pl
 /// "W8A8 static".
 struct ModelslimInputs {
   InputScale input;
-  std::span<const float> row_scales;       ///< of the weight, [N]
-  std::span<const std::int64_t> row_sums;  ///< of the codes of each row, [N]
+  std::span<const float> row_scales;       ///< scales of the weight's rows, [N]
+  std::span<const std::int64_t> row_sums;  ///< sums of the codes of each row, [N]
 };
 
 /// Bytes of one of Part::kInputScale, kInputOffset (F32 [1]), kDeqScale (F32 [N], input scale x row

@@ -65,7 +65,8 @@ struct TileBuffers {
   std::vector<float> values, decoded;
 };
 
-/// Whether a scheme holds any value of a tensor: values below its range become zero.
+/// The check that a scheme holds any value of a tensor: values below the scheme's range become
+/// zero.
 class HeldValues {
  public:
   /// Nothing that was seen is held yet. Few tensors are open behind their first value.
@@ -102,7 +103,8 @@ class BandEncoder {
 
   /// Encodes a band. The error is taken from the codes as they are written.
   void encode(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out);
-  /// Of the band that was encoded last, row-major, as written; empty where one is over all.
+  /// Scales of the band that was encoded last, row-major, as written; empty where one scale is over
+  /// the whole tensor.
   [[nodiscard]] std::span<const std::byte> scales() const { return band_scales_; }
   /// The scale over all of the tensor; 1 without one.
   [[nodiscard]] const float& global() const { return global_; }

@@ -21,8 +21,8 @@ struct TensorRun {
   JobThreads threads;
   bool direct_io = true;
   bool lossless_only = false;          ///< throws ValueLost for the first value that is not held
-  const std::vector<char>& done;       ///< by tensor: an earlier run has written it
-  std::vector<TensorResult>& results;  ///< by tensor: of those that are done, and to be filled
+  const std::vector<char>& done;       ///< flag per tensor: an earlier run has written it
+  std::vector<TensorResult>& results;  ///< result per tensor: given where `done`, else filled
   /// (bytes done, bytes in all) of the output; called from several threads.
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   /// Tensors whose bytes are on disk now, ascending. Called by one thread at a time.
@@ -31,13 +31,13 @@ struct TensorRun {
 };
 
 struct StageReport {
-  double seconds = 0;  ///< of all threads together
+  double seconds = 0;  ///< seconds of all threads together
   std::uint64_t n_bytes = 0;
 };
 
 struct TensorRunReport {
   StageReport read, compute, write, hash;
-  double thread_seconds = 0;  ///< of the threads that read and compute, from begin to end
+  double thread_seconds = 0;  ///< seconds of the threads that read and compute, from begin to end
   bool direct_io = false;
   bool has_reserved = true;  ///< false: the file system cannot reserve the bytes of a file
 };

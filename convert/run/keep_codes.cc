@@ -13,14 +13,14 @@ using formats::Part;
 
 namespace {
 
-// As FP32, half a megabyte.
+// Number of scales that are converted at once: half a megabyte as FP32.
 constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 17;
 
 bool is_e4m3_nan(std::byte code) {
   return (std::to_integer<unsigned>(code) & 0x7FU) == 0x7FU;
 }
 
-// The same bytes under either name.
+// True if two dtypes have the same bytes: U8 and F8_E8M0 are two names of exponents.
 bool is_same_kind(DType a, DType b) {
   const auto is_exponent = [](DType dtype) {
     return dtype == DType::kU8 || dtype == DType::kF8E8M0;
@@ -52,7 +52,7 @@ void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
   }
 }
 
-// Whether a global scale of weights, and one of activations, is turned over.
+// True if global scales, of weights and of activations, become their reciprocals.
 bool is_turned(const TensorTask& task) {
   return task.tensor.encoding.global_divides != task.planned.storage->global_divides;
 }
@@ -62,7 +62,7 @@ bool is_of_inputs(Part part) {
          part == Part::kDeqScale;
 }
 
-// Whether a part is the stored one, byte for byte.
+// True if a part is the stored one, byte for byte.
 bool is_kept(const TensorTask& task, const PlannedPart& part) {
   if (task.planned.action == Action::kCopy || part.part == Part::kWeight) return true;
   if (part.part == Part::kZeroPoint || part.part == Part::kGroupOrder) return true;

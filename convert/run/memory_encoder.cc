@@ -75,7 +75,7 @@ class MemorySink final : public ByteSink {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::byte>> parts_;
 };
 
-// Which of some numbers belong together.
+// Groups of numbers that belong together; the smallest number of a group names it.
 class Joins {
  public:
   explicit Joins(std::size_t n) : of_(n) { std::iota(of_.begin(), of_.end(), 0U); }
@@ -143,7 +143,7 @@ MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTe
 
 namespace {
 
-// Whether words of this dtype have the bits of a tensor, whatever they mean.
+// True if words of this dtype have as many bits as a tensor's dtype, whatever the bits mean.
 bool are_words(formats::DType words, formats::DType dtype) {
   using enum formats::DType;
   constexpr formats::DTypeSet kWords = {kU8, kU16, kU32, kU64};

@@ -64,9 +64,9 @@ class OutputFiles {
   [[nodiscard]] const std::string& name(std::uint32_t file) const { return slots_[file].name; }
   [[nodiscard]] std::uint64_t n_bytes(std::uint32_t file) const { return slots_[file].n_bytes; }
   [[nodiscard]] std::size_t count() const { return slots_.size(); }
-  /// Whether any file has been opened for direct I/O.
+  /// True if any file has been opened for direct I/O.
   [[nodiscard]] bool uses_direct() const { return direct_used_; }
-  /// Whether the bytes of every file that was opened are reserved on the disk.
+  /// True if the bytes of every file that was opened are reserved on the disk.
   [[nodiscard]] bool has_reserved() const { return has_reserved_; }
 
  private:

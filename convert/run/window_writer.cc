@@ -50,7 +50,7 @@ WindowWriter::WindowWriter(StagedFiles& staged, std::vector<File> files, const O
     for (std::size_t i = 0; i < options_.writer_threads; ++i)
       threads_.emplace_back([this] { run_writer(); });
   } catch (...) {
-    // Those that are there wait for windows, and are waited for.
+    // Threads that were started wait for windows: they are stopped and joined.
     stop_threads();
     throw;
   }

@@ -64,7 +64,7 @@ class WindowWriter final : public ByteSink {
   using File = OutputFiles::File;
   struct Options {
     std::size_t window_bytes = std::size_t{8} << 20;  ///< a multiple of 4096
-    std::size_t max_windows = 16;                     ///< at least two per producing thread
+    std::size_t max_windows = 16;  ///< windows in all, at least two per producing thread
     std::size_t writer_threads = 2;
     /// In complete windows, before a thread writes one itself rather than take memory that was
     /// never touched: more of them do not keep a disk busier.
