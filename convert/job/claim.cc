@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -429,12 +430,17 @@ void Claim::hold(Fd file, LockState state, const RunName& run, const Renewal& re
   const std::string text = text_of(run, is_locked_);
   file.write_exact(std::as_bytes(std::span(text)), 0);
   file_ = std::move(file);
-  renewing_ = std::jthread([fd = file_.get(), every = renewal.every](const std::stop_token& stop) {
+  // Made here: without memory for it the thread would end the program.
+  struct Waiting {
     std::mutex mutex;
     std::condition_variable_any ended;
-    std::unique_lock lock(mutex);
+  };
+  renewing_ = std::jthread([fd = file_.get(), every = renewal.every,
+                            waiting = std::make_shared<Waiting>()](const std::stop_token& stop) {
+    std::unique_lock lock(waiting->mutex);
     // One that cannot be renewed is taken over, or not: require_held() finds out.
-    while (!ended.wait_for(lock, stop, every, [] { return false; }) && !stop.stop_requested())
+    while (!waiting->ended.wait_for(lock, stop, every, [] { return false; }) &&
+           !stop.stop_requested())
       ::futimens(fd, nullptr);
   });
 }
