@@ -65,7 +65,7 @@ void add_directory(const std::string& name, const std::filesystem::path& path, C
 /// is not repeated. `config`: as SourceOptions has it.
 CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
                             const std::filesystem::path& config);
-/// The same of one that is open already, under the family of `options`.
+/// Checks one that is open already, under the family of `options`.
 CheckResult check_directory(const Opened& opened, const CheckOptions& options);
 
 }  // namespace ingot::check

@@ -139,7 +139,7 @@ void head_of_tied(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
   const auto check_stop = [&] { input.stop_if_asked(); };
   if (!tied) return;
-  // Of tables that are too large to be read, the beginnings: a head that was trained differs there.
+  // Tables too large to be read are compared where they begin: a trained head differs there.
   if (formats::is_apart(input.checkpoint, *tied, check_stop, input.options.most_bytes))
     input.report(violation(
         kMismatch, "config.json", tied->head->name,

@@ -278,8 +278,8 @@ struct Plan {
   [[nodiscard]] shard::AlignedPart aligned(const PlannedTensor& tensor, std::size_t part) const;
   /// True if this run writes bytes of a tensor. Tensors that are dropped are those of part 0.
   [[nodiscard]] bool is_here(const PlannedTensor& tensor) const;
-  /// True if this run reads the tensor: to write it, or for the number that it shares with a tensor
-  /// that this run writes.
+  /// True if this run reads the tensor: to write it, or for a number shared with one that it
+  /// writes.
   [[nodiscard]] bool is_read(const PlannedTensor& tensor) const;
   /// Weights files on disk that this run writes.
   [[nodiscard]] std::uint32_t n_members_here() const;

@@ -45,8 +45,8 @@ struct LinearModule {
   std::string draft_name;
 };
 
-/// The scheme of the codes in the files: INT8 by row or block where GPTQ's codes of 8 bits are seen
-/// as their values, else that of the encoding.
+/// Returns the scheme of the codes in the files: INT8 by row or block for GPTQ's codes of 8 bits
+/// (whose encoding shows their values), else the encoding's scheme.
 SchemeId held_scheme(const Checkpoint& checkpoint, const LogicalTensor& tensor);
 
 struct EngineInput {

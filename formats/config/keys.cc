@@ -128,8 +128,8 @@ constexpr Plain kPlain[] = {
 
 }  // namespace key_table
 
-// Without a stream: one that gets no memory for a word says nothing, and the table stays short for
-// as long as the process runs.
+// Splits without a stream: a stream without memory for a word reports no error, and the table would
+// stay short until the process ends.
 std::vector<std::string> words_in(std::string_view text) {
   std::vector<std::string> words;
   for (std::size_t at = text.find_first_not_of(' '); at != std::string_view::npos;

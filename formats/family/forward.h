@@ -9,8 +9,8 @@
 #include "formats/family/family.h"
 #include "formats/yaml/yaml.h"
 
-// The forward pass as a family's file says it. Here it is only syntax: the code that computes knows
-// which kinds and parameters there are, and what they mean.
+// The forward pass as a family's file says it. Here it is only syntax: kinds, parameters and their
+// meaning are known to the code that computes.
 
 namespace ingot::formats {
 

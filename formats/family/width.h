@@ -28,8 +28,8 @@ class Width {
 
   /// The value of the expression in `layer`; MTP layers, which a list may lack, have 0 then. 0 when
   /// the config lacks a key that it needs. Without a layer a number of ModelConfig is the largest
-  /// of all layers. Throws kLimit when it does not fit 64 bits, kCorrupt, naming the key, for one
-  /// that is no number up to 2^32, and without a layer for a list.
+  /// of all layers. Throws kLimit when it does not fit 64 bits; kCorrupt, naming the key, for a key
+  /// without a number up to 2^32, and for a list without a layer.
   [[nodiscard]] std::uint64_t size(const ModelConfig& config,
                                    std::optional<std::uint32_t> layer = std::nullopt) const;
   /// True if the config has a list for a name in the expression.

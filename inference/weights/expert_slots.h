@@ -11,10 +11,10 @@
 namespace ingot::inference {
 
 /// Slots of the experts in memory, and the order in which experts go when another needs the room.
-/// Of the experts that are not held, the one goes that was unused for most visits of its layer; of
-/// equal ones the one whose layer comes again last, as steps go through the layers in order; then
-/// the one used longest ago. Announced experts go after all of these, the one needed last first.
-/// Experts that are held or being read stay, and count. Not synchronised.
+/// The expert that goes is not held, and was unused for most visits of its layer; between equal
+/// ones it is the one whose layer comes again last, since steps go through the layers in order;
+/// then the one used longest ago. Announced experts go after all of these, the one needed last
+/// first. Experts that are held or being read stay, and count. Not synchronised.
 ///
 /// With one token at a time, the expert used longest ago goes. A large batch uses most experts in
 /// every step: then the experts of the layers to come stay. If only age counted, each would go just
