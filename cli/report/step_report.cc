@@ -17,8 +17,10 @@ namespace {
 using formats::Json;
 using Seconds = std::chrono::duration<double>;
 
-Json seconds_json(double compute, double exchange, double waiting) {
-  return {{"compute", compute}, {"exchange", exchange}, {"waiting", waiting}};
+Json seconds_json(const inference::StepFigures& of) {
+  return {{"compute", of.compute_seconds},
+          {"exchange", of.exchange_seconds},
+          {"waiting", of.waiting_seconds}};
 }
 
 // Collectives of a layer first, by layer, then those of the whole step.
@@ -57,7 +59,7 @@ std::string traffic_summary(const inference::TrafficByCollective& traffic) {
 
 std::string steps_text(const inference::StepTotals& steps) {
   std::string text =
-      fmt::format("{} steps, at most {} answered at once", steps.steps, steps.most_sequences);
+      fmt::format("{} steps, at most {} answered at once", steps.number, steps.most_sequences);
   if (steps.put_back > 0) {
     text += fmt::format(", {} put back and {} tokens computed again", steps.put_back,
                         steps.tokens_anew);
@@ -69,16 +71,11 @@ std::string steps_text(const inference::StepTotals& steps) {
 }
 
 Json steps_json(const inference::StepTotals& steps) {
-  return {{"count", steps.steps},
-          {"most_sequences", steps.most_sequences},
-          {"put_back", steps.put_back},
-          {"tokens_anew", steps.tokens_anew},
-          {"dummy", steps.dummy},
-          {"expert_imbalance", steps.imbalance},
-          {"messages", steps.messages},
-          {"bytes", steps.bytes},
-          {"seconds",
-           seconds_json(steps.compute_seconds, steps.exchange_seconds, steps.waiting_seconds)}};
+  return {{"count", steps.number},         {"most_sequences", steps.most_sequences},
+          {"put_back", steps.put_back},    {"tokens_anew", steps.tokens_anew},
+          {"dummy", steps.dummy},          {"expert_imbalance", steps.imbalance},
+          {"messages", steps.messages},    {"bytes", steps.bytes},
+          {"seconds", seconds_json(steps)}};
 }
 
 StepLog::StepLog(std::filesystem::path path) : path_(std::move(path)) {
@@ -113,8 +110,7 @@ void StepLog::write(const inference::StepFigures& figures,
                {"expert_bytes_read", figures.expert_bytes_read},
                {"messages", figures.messages},
                {"bytes", figures.bytes},
-               {"seconds", seconds_json(figures.compute_seconds, figures.exchange_seconds,
-                                        figures.waiting_seconds)}};
+               {"seconds", seconds_json(figures)}};
   if (!traffic.empty()) line["collectives"] = collectives_json(traffic, before_);
   before_ = traffic;
   write_line(line);

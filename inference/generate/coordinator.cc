@@ -43,7 +43,6 @@ double seconds(std::chrono::nanoseconds time) {
 // The message of a rank to each other one.
 struct Coordinator::Report {
   std::uint64_t stops = 0, arrived = 0, outstanding = 0;
-  std::uint64_t messages = 0, bytes = 0;
   StepCounts counts;
 };
 
@@ -102,23 +101,15 @@ StepFigures Coordinator::figures_of(std::span<const Report> reports) const {
   figures.waiting_seconds = waiting_seconds_;
   std::vector<std::uint64_t> by_expert_rank(view_.topology.ep);
   for (std::uint32_t rank = 0; rank < reports.size(); ++rank) {
-    const StepCounts& counts = reports[rank].counts;
+    StepCounts counts = reports[rank].counts;
     const shard::RankPosition position = view_.topology.position(rank);
     by_expert_rank.at(position.ep_rank) += counts.expert_tokens;
-    figures.expert_tokens += counts.expert_tokens;
-    figures.expert_bytes_read += counts.expert_bytes_read;
-    figures.messages += reports[rank].messages;
-    figures.bytes += reports[rank].bytes;
-    if (position.stage != 0 || position.tp_rank != 0) continue;
-    figures.prompt_tokens += counts.prompt_tokens;
-    figures.answer_tokens += counts.answer_tokens;
-    figures.tokens_anew += counts.tokens_anew;
-    figures.put_back += counts.put_back;
-    figures.sequences += counts.sequences;
-    figures.waiting += counts.waiting;
-    figures.cached_tokens += counts.cached_tokens;
-    figures.cache_capacity += counts.cache_capacity;
-    if (counts.prompt_tokens + counts.answer_tokens + counts.tokens_anew == 0) ++figures.dummy;
+    if (position.stage == 0 && position.tp_rank == 0) {
+      if (counts.prompt_tokens + counts.answer_tokens + counts.tokens_anew == 0) counts.dummy = 1;
+      add_counts<StepCounts>(figures, counts);
+    } else {
+      add_counts<RankCounts>(figures, counts);
+    }
   }
   if (figures.expert_tokens > 0) {
     figures.imbalance = static_cast<double>(std::ranges::max(by_expert_rank)) *
@@ -134,13 +125,13 @@ Coordinator::Decision Coordinator::meet(std::uint64_t outstanding, const StepCou
   const Clock::time_point came = Clock::now();
   const Traffic until_now = total(comm_.traffic());
   if (is_idle_ && view_.rank == 0 && !stops) await_arrival();
-  const std::vector<Report> reports =
-      all_reports({.stops = stops ? 1U : 0U,
-                   .arrived = view_.rank == 0 ? arrived() : 0,
-                   .outstanding = outstanding,
-                   .messages = until_now.n_messages - sent_.n_messages,
-                   .bytes = until_now.n_bytes - sent_.n_bytes,
-                   .counts = counts != nullptr ? *counts : StepCounts{}});
+  Report mine = {.stops = stops ? 1U : 0U,
+                 .arrived = view_.rank == 0 ? arrived() : 0,
+                 .outstanding = outstanding,
+                 .counts = counts != nullptr ? *counts : StepCounts{}};
+  mine.counts.messages = until_now.n_messages - sent_.n_messages;
+  mine.counts.bytes = until_now.n_bytes - sent_.n_bytes;
+  const std::vector<Report> reports = all_reports(mine);
   if (counts != nullptr) {
     sent_ = until_now;
     StepFigures& figures = decision.figures.emplace(figures_of(reports));

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,8 +16,16 @@
 
 namespace ingot::inference {
 
-/// Counts of one step: of a group of ranks that hold the same tokens, and of a single rank.
-struct StepCounts {
+/// Counts of one step that every rank has of its own.
+struct RankCounts {
+  std::uint64_t expert_tokens = 0;      ///< tokens given to the experts of this rank
+  std::uint64_t expert_bytes_read = 0;  ///< bytes of experts that this rank has read
+  /// Messages to other ranks and their bytes, since the step before.
+  std::uint64_t messages = 0, bytes = 0;
+};
+
+/// Counts of one step that all ranks of a group have alike: they hold the same tokens.
+struct StepCounts : RankCounts {
   std::uint64_t prompt_tokens = 0;  ///< tokens of prompts, computed for the first time
   /// Tokens of answers, computed for the first time; proposals that do not hold left out.
   std::uint64_t answer_tokens = 0;
@@ -21,17 +34,22 @@ struct StepCounts {
   std::uint64_t sequences = 0;    ///< sequences that have tokens in the caches or in this step
   std::uint64_t waiting = 0;      ///< sequences that have arrived, but have no tokens there
   std::uint64_t cached_tokens = 0, cache_capacity = 0;
-  std::uint64_t expert_tokens = 0;      ///< tokens given to the experts of this rank
-  std::uint64_t expert_bytes_read = 0;  ///< bytes of experts that this rank has read
+  std::uint64_t dummy = 0;  ///< groups that took the step without tokens
 };
+
+/// Adds counts to others of their kind, number by number.
+template <typename Counts>
+void add_counts(Counts& sums, const Counts& counts) {
+  using Numbers = std::array<std::uint64_t, sizeof(Counts) / sizeof(std::uint64_t)>;
+  auto numbers = std::bit_cast<Numbers>(sums);
+  std::ranges::transform(numbers, std::bit_cast<Numbers>(counts), numbers.begin(), std::plus());
+  sums = std::bit_cast<Counts>(numbers);
+}
 
 /// Figures of all ranks in a step. Times are those of this rank.
 struct StepFigures : StepCounts {
   std::size_t number = 0;  ///< number of the step, from 0
-  std::size_t dummy = 0;   ///< groups that took the step without tokens
   double imbalance = 1;    ///< most expert_tokens of an expert rank over the mean
-  /// Messages between ranks and their bytes, since the step before.
-  std::uint64_t messages = 0, bytes = 0;
   double compute_seconds = 0;
   double exchange_seconds = 0;  ///< time in collectives of the step
   double waiting_seconds = 0;  ///< time of waiting for other ranks and for requests before the step

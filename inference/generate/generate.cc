@@ -150,33 +150,27 @@ class Batch {
 
   void note(const StepFigures& figures) {
     StepTotals& totals = result_.steps;
-    const auto n_before = static_cast<double>(n_expert_tokens_);
-    n_expert_tokens_ += figures.expert_tokens;
+    ++totals.number;
+    add_counts<StepCounts>(totals, figures);
+    totals.most_sequences = std::max(totals.most_sequences, figures.sequences);
     if (figures.expert_tokens > 0) {
       totals.imbalance += (figures.imbalance - totals.imbalance) *
-                          (1 - n_before / static_cast<double>(n_expert_tokens_));
+                          static_cast<double>(figures.expert_tokens) /
+                          static_cast<double>(totals.expert_tokens);
     }
-    ++totals.steps;
-    totals.dummy += figures.dummy;
-    totals.put_back += figures.put_back;
-    totals.tokens_anew += figures.tokens_anew;
-    totals.most_sequences = std::max(totals.most_sequences, figures.sequences);
-    totals.messages += figures.messages;
-    totals.bytes += figures.bytes;
     totals.compute_seconds += figures.compute_seconds;
     totals.exchange_seconds += figures.exchange_seconds;
     totals.waiting_seconds += figures.waiting_seconds;
     if (options_.on_step) options_.on_step(figures);
   }
 
-  // Counters of the answers: of layers, and of tokens, which the first stage counts for all stages.
-  std::vector<std::uint64_t*> layer_counters() {
-    return {&result_.near_ties.router, &result_.near_ties.indexer};
-  }
-  std::vector<std::uint64_t*> token_counters() {
+  // Counters of the answers: two of layers, then those of tokens, which the first stage counts for
+  // all stages.
+  std::vector<std::uint64_t*> counters() {
     std::vector<std::uint64_t*> counters = {
-        &result_.near_ties.argmax, &result_.times.prefill_tokens, &result_.times.decode_tokens,
-        &result_.drafts.passes, &result_.drafts.tokens};
+        &result_.near_ties.router,     &result_.near_ties.indexer,   &result_.near_ties.argmax,
+        &result_.times.prefill_tokens, &result_.times.decode_tokens, &result_.drafts.passes,
+        &result_.drafts.tokens};
     for (std::vector<std::uint64_t>* by_place : {&result_.drafts.proposed, &result_.drafts.held})
       for (std::uint64_t& count : *by_place) counters.push_back(&count);
     return counters;
@@ -188,9 +182,9 @@ class Batch {
     if (comm.size(Group::kWorld) == 1) return;
     Numbers mine;
     const bool first = model_.rank().stage() == 0;
+    const std::vector<std::uint64_t*> sums = counters();
     if (model_.rank().tp_rank() == 0) {
-      for (const std::uint64_t* counter : layer_counters()) mine.put(*counter);
-      for (const std::uint64_t* counter : token_counters()) mine.put(first ? *counter : 0);
+      for (std::size_t c = 0; c < sums.size(); ++c) mine.put(c < 2 || first ? *sums[c] : 0);
       for (std::size_t i = 0; first && i < sequences_.size(); ++i) {
         if (!is_ours(i)) continue;
         const Answer& answer = result_.answers[i];
@@ -205,16 +199,14 @@ class Batch {
     const std::vector<Bytes> all =
         exchange(comm, {.group = Group::kWorld, .name = "answers"},
                  std::vector<Bytes>(comm.size(Group::kWorld), mine.bytes()));
-    for (std::uint64_t* counter : layer_counters()) *counter = 0;
-    for (std::uint64_t* counter : token_counters()) *counter = 0;
+    for (std::uint64_t* sum : sums) *sum = 0;
     for (const Bytes& bytes : all) {
       if (!bytes.empty()) take_answers(Numbers(bytes));
     }
   }
 
   void take_answers(Numbers from) {
-    for (std::uint64_t* counter : layer_counters()) *counter += from.take();
-    for (std::uint64_t* counter : token_counters()) *counter += from.take();
+    for (std::uint64_t* sum : counters()) *sum += from.take();
     while (!from.is_at_end()) {
       const std::size_t i = from.take();
       INGOT_CHECK(i < result_.answers.size());
@@ -263,7 +255,8 @@ class Batch {
   void step() {
     const Clock::time_point start = Clock::now();
     const std::uint64_t bytes_before = model_.expert_counters().bytes_read;
-    counts_ = {.cache_capacity = cache_tokens_};
+    counts_ = {};
+    counts_.cache_capacity = cache_tokens_;
     const std::vector<Scheduler::Share> shares = next_shares();
     std::vector<Row> rows;
     std::vector<FedRows> held;
@@ -420,7 +413,6 @@ class Batch {
   std::optional<Drafter> drafter_;
   std::vector<GroupSequence> sequences_;
   StepCounts counts_;  // counts of the step under way
-  std::uint64_t n_expert_tokens_ = 0;
   GenerateResult result_;
 };
 

@@ -70,15 +70,10 @@ struct DraftCounts {
   std::vector<std::uint64_t> proposed, held;
 };
 
-/// All steps of a run. Times are those of this rank.
-struct StepTotals {
-  std::uint64_t steps = 0, dummy = 0;  ///< dummy: groups without tokens, over all steps
-  std::uint64_t put_back = 0, tokens_anew = 0;
+/// All steps of a run: their number, and sums; of `imbalance` the mean, weighted by tokens.
+struct StepTotals : StepFigures {
   /// Most sequences that were in the caches of all groups at once.
   std::uint64_t most_sequences = 0;
-  std::uint64_t messages = 0, bytes = 0;
-  double imbalance = 1;  ///< StepFigures::imbalance; mean of the steps, weighted by tokens
-  double compute_seconds = 0, exchange_seconds = 0, waiting_seconds = 0;
 };
 
 struct GenerateResult {

@@ -81,8 +81,13 @@ TEST(Coordinator, AddsUpWhatEveryRankDid) {
     coordinator.meet(1, nullptr, false);
     comm.start({.group = Group::kTensor, .name = "test"}, {Bytes(10), Bytes(10)});
     comm.finish({.group = Group::kTensor, .name = "test"});
-    StepCounts counts{.prompt_tokens = 5, .answer_tokens = 2, .sequences = 3, .cached_tokens = 7};
-    if (rank >= 2) counts = {};
+    StepCounts counts;
+    if (rank < 2) {
+      counts.prompt_tokens = 5;
+      counts.answer_tokens = 2;
+      counts.sequences = 3;
+      counts.cached_tokens = 7;
+    }
     counts.expert_tokens = 10 * rank;
     counts.expert_bytes_read = 100;
     const auto decision = coordinator.meet(1, &counts, false);
