@@ -20,6 +20,7 @@
 #include "formats/files/hub_cache.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
+#include "formats/storage/stack_form.h"
 #include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
 
@@ -237,7 +238,7 @@ Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records
     const auto scheme = formats::find_scheme(record.to);
     if (!role || !scheme || !formats::is_of_routed_expert(*role) || record.output.empty()) continue;
     if (formats::is_expert_stack(*role)) {
-      held.stacks.emplace(record.name, formats::scheme_facts(*scheme).quantized);
+      held.stacks.emplace(record.name, formats::turns_stacks(*scheme));
     } else {
       held.has_singles = true;
     }

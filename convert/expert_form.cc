@@ -137,7 +137,8 @@ std::vector<bool> turned_in_output(const Seen& source, Recipe recipe, const Plan
 Seen with_experts_as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
   source = in_form(std::move(source), recipe, options);
   const bool may_turn = std::ranges::any_of(source->tensors(), [](const LogicalTensor& tensor) {
-    return tensor.rule != nullptr && tensor.rule->stack == StackOrder::kInputMajor;
+    return tensor.stack == StackOrder::kInputMajor ||
+           (tensor.stack != StackOrder::kNone && tensor.rule->stack == StackOrder::kInputMajor);
   });
   if (!may_turn) return source;
   const std::vector<bool> is_turned = turned_in_output(source, recipe, options);

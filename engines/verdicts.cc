@@ -15,6 +15,7 @@
 #include "formats/dialect/other_tools.h"
 #include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
+#include "formats/storage/stack_form.h"
 #include "formats/storage/unread_codes.h"
 
 namespace ingot::engines {
@@ -47,6 +48,7 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
           .has_zero_points = stored.has(formats::Part::kZeroPoint),
           .family = checkpoint.family().name,
           .is_stacked = tensor.stack != formats::StackOrder::kNone,
+          .is_turned_stack = !is_quantized(tensor) && !formats::is_usual_stack(tensor),
           .rows = n < 2 ? 0 : tensor.shape[n - 2 + turned],
           .cols = n < 2 ? 0 : tensor.shape[n - 1 - turned],
           .block_rows = tensor.encoding.block_rows,

@@ -14,7 +14,7 @@ sliding_window_pattern, first_k_dense_replace, dbrx's ropes), counts of experts 
 go with, lists by layer that the class makes where releases always have them, and bailing_hybrid without
 layer_group_size: layers behind the last whole group have full attention in releases, and not in the class.
 --models: also makes a model of random weights of each small config, by the class that `own` names, saves it, and compares
-logits and greedy tokens (`verify --reference`).
+logits and greedy tokens (`verify --reference`). If transformers cannot compute it, it is opened and planned as BF16.
 --write DIR: writes NAME.saved.json and NAME.own.json.
 --only TEXT: only configs whose name has TEXT.
 
@@ -246,6 +246,7 @@ def model_rows(ingot, name, config, own):
     import transformers
     from safetensors.torch import save_file
 
+    torch.set_num_threads(1)
     torch.manual_seed(7)
     folder, recorded = ingot.folder(), ingot.folder().with_suffix(".safetensors")
     try:
@@ -269,7 +270,12 @@ def model_rows(ingot, name, config, own):
             with torch.no_grad():
                 logits = model(input_ids=ids, use_cache=False).logits[0]
         except Exception as failure:
-            return [f"no model by transformers: {type(failure).__name__} {short(failure)}"]
+            why = f"no model by transformers: {type(failure).__name__} {short(failure)}"
+            if not any(folder.glob("*.safetensors")):
+                return [why]
+            codes = [ingot.run(*words, "--json")[0::2] for words in
+                     (("check", folder, "--no-hashes"), ("convert", folder, folder.with_suffix(".out"), "--to", "bf16", "--dry-run"))]
+            return [why] + [f"model: exits {code}: {short(error)}" for code, error in codes if code]
         save_file({"prompt0.input_ids": ids[0], "prompt0.logits_last": logits[-1].float().contiguous()}, str(recorded),
                   metadata={"source": f"transformers {transformers.__version__}"})
         code, document, error = ingot.run("verify", folder, "--reference", recorded, "--profile", "f32",
@@ -303,13 +309,14 @@ def rows_of(given, name, path, work):
             (given.write / f"{name}.{kind}.json").write_text(json.dumps(text, indent=2) + "\n")
     ingot = Ingot(given.ingot, work)
     rows = [(kind, text) for kind, other in (("saved", saved), ("own", own)) for text in compared(ingot, document, other)]
-    if name in given.absent_names and is_small(ingot, document):
+    is_tried = (given.models or name in given.absent_names) and is_small(ingot, document)
+    if is_tried and name in given.absent_names:
         known = {text for _, text in rows}
         for key, without, filled in absent(document, config):
             found = compared(ingot, without, filled)
             # A config that lacks a key may be refused.
             rows += [(f"without {key}", text) for text in found if not text.startswith("released refused") and text not in known]
-    if given.models:
+    if is_tried and given.models:
         rows += [("model", text) for text in model_rows(ingot, name, config, own)]
     return True, rows
 

@@ -140,6 +140,8 @@ constexpr std::array kScopes = {
              [](const Weight& w, const Dialect&) {
                return w.fused_otherwise == FusedOtherwise::kInDraft;
              }},
+    ScopeRow{kTurnedStacks, "stacks of experts in another order than releases have them",
+             [](const Weight& w, const Dialect&) { return w.is_turned_stack; }},
     ScopeRow{kEmbeddings, "embeddings",
              [](const Weight& w, const Dialect&) { return role_of(w.rule) == Role::kEmbedding; }},
     ScopeRow{kTiedEmbeddings, "embeddings that are tied",

@@ -32,6 +32,7 @@ enum class EngineScope : std::uint8_t {
   kSharedExperts,      ///< shared experts
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
   kFusedInDraft,       ///< shared experts of MTP layers, where the draft model does so
+  kTurnedStacks,       ///< plain stacks of experts in another order than releases have them
   kEmbeddings,         ///< embedding of the model
   kTiedEmbeddings,     ///< embedding of the model, where it is the head too
   kAsymmetric,         ///< weights with zero points
@@ -58,7 +59,7 @@ constexpr bool is_of_widths(EngineScope scope) {
 /// True if the scope is about some models only: other programs read such weights.
 constexpr bool is_of_models(EngineScope scope) {
   return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise ||
-         scope == EngineScope::kFusedInDraft;
+         scope == EngineScope::kFusedInDraft || scope == EngineScope::kTurnedStacks;
 }
 
 /// Answer whether a shared expert is one that SGLang loads as a routed one (fused_layers()), and
@@ -75,6 +76,7 @@ struct EngineWeight {
   bool has_group_order = false, has_zero_points = false;
   std::string_view family = {};  ///< Family::name
   bool is_stacked = false;       ///< one tensor has a matrix of each expert
+  bool is_turned_stack = false;  ///< plain stack in another order than releases have it
   std::uint64_t rows = 0;        ///< outputs of a matrix
   std::uint64_t cols = 0;        ///< inputs of a matrix
   std::uint64_t block_rows = 0;  ///< rows that share a scale, where there are blocks; else 0

@@ -175,6 +175,8 @@ constexpr std::array kLimits = {
                 .instead = "shared experts in the scheme of the routed ones",
                 .option = kUnfused,
                 .effect = kGarbageWithout},
+    // Read in models/qwen3_vl_moe.py:320 and models/mllama4.py:920.
+    EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kTurnedStacks, kOneOrder, kUsualOrder},
     // The option is for model and draft.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = std::nullopt,

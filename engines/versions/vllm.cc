@@ -154,6 +154,8 @@ constexpr std::array kLimits = {
                 .instead = "--fp8-grid ue8m0 stores what it computes with; "
                            "VLLM_USE_DEEP_GEMM_E8M0=0 keeps the scales",
                 .effect = kCoarser},
+    // Read in fused_moe/routed_experts.py, _orient_fused_weight, and models/llama4.py:436.
+    EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kTurnedStacks, kOneOrder, kUsualOrder},
     // Loaders of families.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = kBf16,

@@ -45,6 +45,9 @@ inline constexpr std::string_view kMarlinGroups =
 inline constexpr std::string_view kGroupOnRanks =
     "a group of columns, which has one scale, would be on two ranks";
 inline constexpr std::string_view kFewerRanks = "fewer ranks of tensor parallelism";
+inline constexpr std::string_view kOneOrder =
+    "its loaders take stacks in the order of the family's releases";
+inline constexpr std::string_view kUsualOrder = "ingot convert, which writes that order";
 inline constexpr std::string_view kPlainEmbedding = "--rule role:embedding=bf16";
 inline constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 

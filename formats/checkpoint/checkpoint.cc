@@ -29,6 +29,7 @@
 #include "formats/records/manifest.h"
 #include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
+#include "formats/storage/stack_form.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
 #include "formats/text/list_text.h"
@@ -153,6 +154,20 @@ std::string remark_on_decoded(std::span<const LogicalTensor> tensors,
                      fmt::join(kinds, ", "));
 }
 
+/// Says which plain stacks are in another order than those of releases; empty where none are.
+std::string remark_on_stacks(std::span<const LogicalTensor> tensors, const Family& family) {
+  const auto is_other = [](const LogicalTensor& tensor) {
+    return !is_quantized(tensor) && !is_usual_stack(tensor);
+  };
+  const auto first = std::ranges::find_if(tensors, is_other);
+  if (first == tensors.end()) return {};
+  return fmt::format(
+      "{} plain stacks of experts, as '{}', have another order of rows and columns than releases "
+      "of "
+      "family {}, by their shapes: read so, and written in the order of releases",
+      std::ranges::count_if(tensors, is_other), first->name, family.name);
+}
+
 /// The fault of weights that have no value at all.
 std::optional<Error> empty_weights(std::span<const StoredTensor> stored) {
   const auto is_empty = [](const StoredTensor& tensor) {
@@ -260,6 +275,8 @@ void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOp
                           .allow_unknown = options.allow_unknown,
                           .are_slices = slices != nullptr};
   is_understood = match_family(match, tensors, stage.faults());
+  if (std::string remark = remark_on_stacks(tensors, *family); !remark.empty())
+    remarks.push_back(std::move(remark));
   if (slices) {
     const SliceMatch slice_match{.slices = *slices,
                                  .family = *family,

@@ -55,12 +55,8 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
   if (tensor.rule->any_shape || with.are_slices) return;
   const Shape expected = promised_shape(tensor, with.config);
   if (tensor.shape == expected) return;
-  Shape turned = tensor.shape;
-  if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);
-  fault(ErrorCode::kShapeMismatch,
-        fmt::format("has shape {}, by config.json it should have {}{}", shape_text(tensor.shape),
-                    shape_text(expected),
-                    turned == expected ? " (its matrices are transposed)" : ""));
+  fault(ErrorCode::kShapeMismatch, fmt::format("has shape {}, by config.json it should have {}",
+                                               shape_text(tensor.shape), shape_text(expected)));
 }
 
 /// Tensors that the family does not have as they are called, and has under another beginning.
@@ -141,10 +137,9 @@ bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
   return true;
 }
 
-/// Stacks of quantized matrices whose row is input-major are found in either order, whatever the
-/// scheme's own is (turns_stacks()): by their shape, or, where both orders have the same, by that
-/// of another stack of the layer.
-void orient_quantized_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors) {
+/// Stacks are found in either order, whatever their row and scheme say: by their shape, or, where
+/// both orders have the same, by that of another stack of the layer.
+void orient_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors) {
   if (with.are_slices) return;
   const auto turn = [](LogicalTensor& tensor) {
     tensor.stack = tensor.stack == StackOrder::kInputMajor ? StackOrder::kOutputMajor
@@ -153,13 +148,12 @@ void orient_quantized_stacks(const FamilyMatch& with, std::vector<LogicalTensor>
   std::vector<LogicalTensor*> untold;
   std::set<std::optional<std::uint32_t>> turned;  // layers
   for (LogicalTensor& tensor : tensors) {
-    const bool may_be = tensor.rule != nullptr && is_quantized(tensor) &&
-                        tensor.rule->stack == StackOrder::kInputMajor && !tensor.rule->any_shape;
-    if (!may_be) continue;
+    if (tensor.stack == StackOrder::kNone || tensor.rule->any_shape || tensor.shape.size() != 3)
+      continue;
     const Shape usual = promised_shape(tensor, with.config);
     if (usual.at(1) == usual.at(2)) {
       untold.push_back(&tensor);
-    } else if (tensor.shape == Shape{usual.at(0), usual.at(2), usual.at(1)}) {
+    } else if (tensor.shape[1] == usual.at(2) && tensor.shape[2] == usual.at(1)) {
       turn(tensor);
       turned.insert(tensor.layer);
     }
@@ -181,7 +175,9 @@ class UnevenLayers {
   /// The layer whose own number of experts is the only reason why this tensor is a fault.
   [[nodiscard]] std::optional<std::uint32_t> layer_of(LogicalTensor tensor) const {
     for (const auto& [n_experts, own] : grammars_) {
+      const StackOrder order = tensor.stack;
       if (!has_row(own.grammar, tensor) || !tensor.layer) continue;
+      if (order != StackOrder::kNone) tensor.stack = order;
       const auto layer = numbers_.find(*tensor.layer);
       if (layer == numbers_.end() || layer->second != n_experts) continue;
       FamilyMatch as_own{.family = with_.family,
@@ -239,9 +235,9 @@ std::optional<std::string> name_under(const NameAlias& alias, const std::string&
 }  // namespace
 
 Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config) {
-  const bool is_as_row = tensor.stack == tensor.rule->stack;
-  return is_as_row ? rule_shape(*tensor.rule, config, tensor.layer)
-                   : weight_shape(*tensor.rule, config, tensor.layer, /*is_turned=*/true);
+  Shape shape = rule_shape(*tensor.rule, config, tensor.layer);
+  if (tensor.stack != tensor.rule->stack) std::swap(shape.at(1), shape.at(2));
+  return shape;
 }
 
 std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
@@ -292,7 +288,7 @@ bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
   const NameGrammar grammar(with.family, with.config);
   std::vector<LogicalTensor*> odd;
   for (LogicalTensor& tensor : tensors) has_row(grammar, tensor);
-  orient_quantized_stacks(with, tensors);
+  orient_stacks(with, tensors);
   for (LogicalTensor& tensor : tensors) {
     if (tensor.rule != nullptr) {
       ErrorList own;

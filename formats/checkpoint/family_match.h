@@ -28,11 +28,11 @@ struct FamilyMatch {
 
 /// Gives every logical tensor its row, layer and expert, or marks it as unknown, which is judged by
 /// judge_unknown(). Reports a shape that contradicts the config (kShapeMismatch), numbers that are
-/// no floating point (kDtypeMismatch). A family without rows knows only the names
-/// of shared_rule() and finds no fault. An MTP layer with experts of its own number may be left out
-/// of an output: those tensors get their layer and no row, and loader rules tell of them. Returns
-/// false where names have another prefix than the family's, which is one fault: all others would
-/// follow from it.
+/// no floating point (kDtypeMismatch). A stack is taken in the order that its shape has. A family
+/// without rows knows only the names of shared_rule() and finds no fault. An MTP layer with experts
+/// of its own number may be left out of an output: those tensors get their layer and no row, and
+/// loader rules tell of them. Returns false where names have another prefix than the family's,
+/// which is one fault: all others would follow from it.
 bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
 
 /// The shape that the config promises for a tensor with a row, in the order of its stack.

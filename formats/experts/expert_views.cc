@@ -121,7 +121,9 @@ Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
 ExpertsHeld experts_held(const TensorSource& model) {
   ExpertsHeld held{.has_singles = holds_single_experts(model), .stacks = {}};
   for (const LogicalTensor& tensor : model.tensors()) {
-    if (is_stack(tensor)) held.stacks.emplace(tensor.name, turns_stacks(tensor.encoding.scheme));
+    if (!is_stack(tensor)) continue;
+    std::optional<bool>& is_turned = held.stacks[tensor.name];
+    if (is_usual_stack(tensor)) is_turned = turns_stacks(tensor.encoding.scheme);
   }
   return held;
 }
@@ -137,8 +139,8 @@ Checkpoint with_experts_as_in(Checkpoint source, const ExpertsHeld& held) {
   for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
     const LogicalTensor& tensor = source.tensors()[i];
     const auto made = held.stacks.find(tensor.name);
-    if (tensor.stack != StackOrder::kNone && made != held.stacks.end() &&
-        stack_order(*tensor.rule, made->second) != tensor.stack)
+    if (tensor.stack != StackOrder::kNone && made != held.stacks.end() && made->second &&
+        stack_order(*tensor.rule, *made->second) != tensor.stack)
       turned.push_back(i);
   }
   if (turned.empty()) return source;

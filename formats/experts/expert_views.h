@@ -4,15 +4,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "formats/checkpoint/checkpoint.h"
 
 // Routed experts in another form than they are stored in: one by one, stacked, or with the matrices
-// of a stack turned. The family's rows define a form, never a shape: StackOrder, GateUpOrder, and
-// the roles of a stack and of its members. No value changes: bytes are gathered as they are read,
-// and scales and biases go with their rows.
+// of a stack turned. The family's rows define a form: GateUpOrder, StackOrder where a shape does
+// not tell it, and the roles of a stack and of its members. No value changes: bytes are gathered as
+// they are read, and scales and biases go with their rows.
 
 namespace ingot::formats {
 
@@ -43,8 +44,9 @@ Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
 /// How a model that was made of another has its experts.
 struct ExpertsHeld {
   bool has_singles = false;
-  /// Stacks by name; true where the scheme of one turns_stacks().
-  std::map<std::string, bool, std::less<>> stacks;
+  /// Stacks by name; true where the scheme of one turns_stacks(), nullopt where it is no
+  /// is_usual_stack(): then the source is compared as it is.
+  std::map<std::string, std::optional<bool>, std::less<>> stacks;
 };
 ExpertsHeld experts_held(const TensorSource& model);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "formats/storage/encoding.h"
+#include "formats/storage/tensor_source.h"
 
 namespace ingot::formats {
 
@@ -9,6 +10,13 @@ namespace ingot::formats {
 inline bool turns_stacks(SchemeId scheme) {
   const SchemeFacts& facts = scheme_facts(scheme);
   return facts.quantized && facts.group_rows <= 1;
+}
+
+/// True if the tensor is no stack, or one in the order that its row and scheme say. Others are read
+/// too, and written in that order.
+inline bool is_usual_stack(const LogicalTensor& tensor) {
+  return tensor.stack == StackOrder::kNone ||
+         tensor.stack == stack_order(*tensor.rule, turns_stacks(tensor.encoding.scheme));
 }
 
 }  // namespace ingot::formats

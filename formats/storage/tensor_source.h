@@ -21,8 +21,8 @@ struct LogicalTensor {
   const TensorRule* rule = nullptr;  ///< the family's row; null for tensors outside the grammar
   std::optional<std::uint32_t> layer;
   std::optional<std::uint32_t> expert;
-  /// Orientation of the matrices of stacked experts here: by the family's row, unless a view turns
-  /// them (formats/experts/expert_views.h).
+  /// Orientation of the matrices of stacked experts here: by their shape, or by the family's row if
+  /// the shape does not tell it, unless a view turns them (formats/experts/expert_views.h).
   StackOrder stack = StackOrder::kNone;
   bool is_unknown = false;  ///< true: the family has rows, and no row has this name
 };

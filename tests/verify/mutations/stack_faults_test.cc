@@ -1,9 +1,14 @@
 #include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "check/check.h"
 #include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/good_conversions.h"
@@ -16,6 +21,7 @@ namespace ingot::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 std::filesystem::path family_fixture(const std::string& name) {
   return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
@@ -79,18 +85,79 @@ INSTANTIATE_TEST_SUITE_P(
         Stack{"gpt_oss_bf16", "model.layers.0.mlp.experts.gate_up_proj"}),
     [](const auto& row) { return row.param.fixture + std::to_string(row.index); });
 
+/// Copies a model with every matrix of its stacks, and their shapes, the other way round.
+void copy_turned(const std::filesystem::path& model, const std::filesystem::path& turned) {
+  std::filesystem::copy(model, turned);
+  EditedWeights weights(turned);
+  for (const std::string& name : weights.names()) {
+    if (weights.read(name).shape.size() == 3 && name.find(".experts.") != std::string::npos)
+      transpose(weights.at(name), true);
+  }
+  weights.save();
+}
+
+OutputTensors made_of(const std::filesystem::path& input, const std::filesystem::path& output,
+                      std::optional<formats::SchemeId> to) {
+  Conversion conversion(input, output);
+  conversion.recipe.to = to;
+  conversion.run();
+  return read_output(output);
+}
+
+bool passes(const std::filesystem::path& source, const std::filesystem::path& output) {
+  const verify::Report report = verify::verify_pair(
+      source, output,
+      {.levels = {verify::Level::kStructure, verify::Level::kWeights, verify::Level::kLayers}});
+  return report.passed();
+}
+
+class TurnedStacks : public ::testing::TestWithParam<const char*> {};
+
+// transformers 5 saves those of Qwen3-VL so.
+TEST_P(TurnedStacks, AreTheModelOfTheRelease) {
+  const TempDir directory;
+  const std::filesystem::path release =
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden" / GetParam();
+  const std::filesystem::path turned = directory / "turned";
+  copy_turned(release, turned);
+  ASSERT_NE(read_output(turned), read_output(release));
+  EXPECT_EQ(made_of(turned, directory / "copy", std::nullopt),
+            made_of(release, directory / "same", std::nullopt));
+  EXPECT_EQ(made_of(turned, directory / "int8", formats::SchemeId::kInt8Channel),
+            made_of(release, directory / "int8-of-release", formats::SchemeId::kInt8Channel));
+  std::filesystem::copy(turned, directory / "again");
+  for (const char* output : {"copy", "int8", "again"})
+    EXPECT_TRUE(passes(turned, directory / output)) << output;
+  EXPECT_TRUE(passes(release, directory / "copy"));
+  EXPECT_TRUE(check::check_is_source_of(turned, directory / "int8", {}).findings.empty());
+  std::set<std::string> rules;
+  for (const check::Finding& finding : check::check_checkpoint(turned, {}).findings) {
+    EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
+    rules.emplace(finding.rule);
+  }
+  EXPECT_THAT(rules, IsSupersetOf({"engine.refused-by-vllm", "engine.refused-by-sglang"}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TurnedStacks,
+                         ::testing::Values("families/llama4", "families/qwen3_5_moe",
+                                           "families/gpt_oss_bf16",
+                                           "forward/qwen3_vl_moe/checkpoint"));
+
 constexpr std::uint64_t kWidth = 64;
 
-/// Every expert's down projection is square, so that no shape tells.
-TEST(TransposedSquareStack, IsSeen) {
-  const TempDir directory;
-  std::filesystem::copy(family_fixture("gpt_oss_bf16"), directory / "input");
+/// Writes a model in which every expert's down projection is square, so that no shape tells.
+void write_square(const std::filesystem::path& model) {
+  std::filesystem::copy(family_fixture("gpt_oss_bf16"), model);
   // Down is [6, 64, 96] in the fixture: its first 64 of 96 outputs make it square.
-  edit_json(directory / "input/config.json",
-            [](formats::Json& config) { config["hidden_size"] = kWidth; });
-  EditedWeights weights(directory / "input");
+  edit_json(model / "config.json", [](formats::Json& config) { config["hidden_size"] = kWidth; });
+  EditedWeights weights(model);
   for (const std::string& name : weights.names()) narrow(weights.at(name), 96, kWidth);
   weights.save();
+}
+
+TEST(TransposedSquareStack, IsSeen) {
+  const TempDir directory;
+  write_square(directory / "input");
   Conversion conversion(directory / "input", directory / "output");
   conversion.recipe.to = std::nullopt;
   conversion.run();
@@ -106,8 +173,16 @@ TEST(TransposedSquareStack, IsSeen) {
   EXPECT_THAT(verdict.text, HasSubstr(name));
 }
 
+TEST(TurnedSquareStack, IsAsTheOtherOfItsLayer) {
+  const TempDir directory;
+  write_square(directory / "input");
+  copy_turned(directory / "input", directory / "turned");
+  EXPECT_EQ(made_of(directory / "turned", directory / "copy", std::nullopt),
+            made_of(directory / "input", directory / "same", std::nullopt));
+}
+
 /// The output of single experts, made from stacks, judged as `ingot verify` judges it.
-bool passes(const std::filesystem::path& output) {
+bool passes_as_single(const std::filesystem::path& output) {
   return verify::verify_pair(family_fixture("qwen3_5_moe"), output, {}).passed();
 }
 
@@ -117,13 +192,13 @@ TEST(SingleExperts, AreComparedWithTheirStack) {
   Conversion conversion(family_fixture("qwen3_5_moe"), output);
   conversion.recipe.to = formats::SchemeId::kInt8Channel;
   conversion.run();
-  EXPECT_TRUE(passes(output));
+  EXPECT_TRUE(passes_as_single(output));
   forget_the_conversion(output);
   EditedWeights weights(output);
   const std::string layer = "model.language_model.layers.1.mlp.experts.";
   weights.exchange(layer + "2.gate_proj.weight", layer + "2.up_proj.weight");
   weights.save();
-  EXPECT_FALSE(passes(output));
+  EXPECT_FALSE(passes_as_single(output));
 }
 
 }  // namespace
