@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string_view>
@@ -18,78 +17,73 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/json/json.h"
 #include "formats/text/spelling.h"
-#include "formats/text/text_input.h"
 #include "library/options/flag_table.h"
-#include "library/options/hub_names.h"
+#include "library/options/settings.h"
 #include "report/table_text.h"
 
 namespace ingot::cli {
+
+using formats::Json;
+
 namespace {
 
+// The type as which CLI11 reads the words of a variable.
 template <typename T>
-CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
+struct Said {
+  using Type = T;
+};
+template <typename T>
+struct Said<std::optional<T>> {
+  using Type = T;
+};
+template <>
+struct Said<std::filesystem::path> {
+  using Type = std::string;
+};
+
+// Adds a flag whose value is put into the settings.
+template <typename T>
+CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json& settings) {
+  const std::string key(key_of(flag));
+  const auto put = [&settings, key](const auto& said) { settings[key] = said; };
   if constexpr (std::is_same_v<T, bool>) {
     const std::string& letter = flag.rule.letter;
-    return app.add_flag(letter.empty() ? flag.name : letter + "," + flag.name, *target, flag.help);
+    const auto read = [put](const CLI::results_t& words) {
+      bool said = false;
+      const bool is_read = CLI::detail::lexical_cast(words[0], said);
+      put(said);
+      return is_read;
+    };
+    return app.add_option(letter.empty() ? flag.name : letter + "," + flag.name, read, flag.help)
+        ->type_size(0)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   } else if constexpr (std::is_same_v<T, std::optional<bool>>) {
-    // Not bound to the optional: CLI11 would set it where the flag is not given.
     return app.add_flag_function(
         fmt::format("{},!--no-{}", flag.name, flag.name.substr(2)),
-        [target](std::int64_t times) { *target = times > 0; }, flag.help);
-  } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
-    return app.add_option_function<std::string>(
-        flag.name, [target](const std::string& path) { *target = path; }, flag.help);
+        [put](std::int64_t times) { put(times > 0); }, flag.help);
   } else {
-    CLI::Option* option = app.add_option(flag.name, *target, flag.help);
+    CLI::Option* option =
+        app.add_option_function<typename Said<T>::Type>(flag.name, put, flag.help);
     // An option is repeated; words without one are all taken.
     if constexpr (std::is_same_v<T, std::vector<std::string>>)
       option->allow_extra_args(!flag.name.starts_with('-'));
     if constexpr (std::is_same_v<T, std::string> || std::is_arithmetic_v<T>) {
-      if (*target != T()) option->capture_default_str();
+      if (*target != T()) option->default_str(fmt::format("{}", *target));
     }
     return option;
   }
 }
 
-// As CLI::IsMember, with the choice that was meant.
-void demand_choice(const FlagRule& rule, CLI::Option& option) {
-  if (rule.choices.empty()) return;
-  const std::string shown = fmt::format("{{{}}}", fmt::join(rule.choices, ","));
-  const auto refusal = [rule, shown](const std::string& value) -> std::string {
-    const std::string word = rule.ignores_case ? lower_case(value) : value;
-    if (std::find(rule.choices.begin(), rule.choices.end(), word) != rule.choices.end()) return {};
-    const std::vector<std::string_view> choices(rule.choices.begin(), rule.choices.end());
-    return fmt::format("{} not in {}{}", value, shown, did_you_mean(word, choices));
-  };
-  option.check(refusal, shown);
-}
-
-// As CLI::Range and CLI::PositiveNumber, in our words.
-void demand_number(const FlagRule& rule, CLI::Option& option) {
-  const auto add = [&](double least, double most, bool is_above, const std::string& shown) {
-    option.check(
-        [=](const std::string& text) -> std::string {
-          double value = 0;
-          const bool is_number = CLI::detail::lexical_cast(text, value);
-          const bool is_in = value <= most && (is_above ? value > least : value >= least);
-          return is_number && is_in ? std::string() : fmt::format("{} is not {}", text, shown);
-        },
-        shown);
-  };
-  if (rule.is_positive) add(0, HUGE_VAL, true, "above 0");
-  if (rule.range) {
-    add(rule.range->least, rule.range->most, false,
-        fmt::format("from {} to {}", rule.range->least, rule.range->most));
-  }
-}
-
-void demand(const FlagRule& rule, CLI::Option& option) {
-  option.required(rule.is_required);
-  demand_number(rule, option);
-  demand_choice(rule, option);
-  if (rule.kind != ValueKind::kText) option.type_name(std::string(value_kind_name(rule.kind)));
-  if (!rule.value_name.empty()) option.type_name(rule.value_name);
+// What --help says of a value: its type, and the rules that take_settings() holds it to.
+std::string type_of(const FlagRule& rule, std::string type) {
+  if (rule.kind != ValueKind::kText) type = value_kind_name(rule.kind);
+  if (!rule.value_name.empty()) type = rule.value_name;
+  if (rule.is_positive) type += ":above 0";
+  if (rule.range) type += fmt::format(":from {} to {}", rule.range->least, rule.range->most);
+  if (!rule.choices.empty()) type += fmt::format(":{{{}}}", fmt::join(rule.choices, ","));
+  return type;
 }
 
 // On a terminal help is filled to its width, behind the column of names, which is CLI11's own.
@@ -101,7 +95,8 @@ std::string help_text(std::string_view help, int names = kNames) {
   return fmt::format("{}", fmt::join(filled_lines(help, static_cast<std::size_t>(width)), "\n"));
 }
 
-void declare(const FlagTable& table, CLI::App& app) {
+// The words of a call are put into the settings as they are parsed.
+void declare(const FlagTable& table, CLI::App& app, Json& settings) {
   // CLI11 shows headings in the order in which their first flags were added.
   std::vector<const FlagTable::Row*> rows;
   for (const FlagTable::Row& row : table.rows) rows.push_back(&row);
@@ -111,10 +106,11 @@ void declare(const FlagTable& table, CLI::App& app) {
   std::map<std::string_view, CLI::Option*> options;
   for (const FlagTable::Row* row : rows) {
     const Flag& flag = row->flag;
-    CLI::Option* option =
-        std::visit([&](auto* target) { return add_flag_to(app, flag, target); }, flag.target);
+    CLI::Option* option = std::visit(
+        [&](auto* target) { return add_flag_to(app, flag, target, settings); }, flag.target);
     options[flag.name] = option;
-    demand(flag.rule, *option);
+    option->required(flag.rule.is_required);
+    option->type_name(type_of(flag.rule, option->get_type_name()));
     option->description(help_text(flag.help));
     option->group(std::string(heading_of(row->group)));
   }
@@ -124,37 +120,6 @@ void declare(const FlagTable& table, CLI::App& app) {
     for (const std::string& other : row->flag.rule.excludes) option->excludes(options.at(other));
   }
   app.footer(table.footer);
-}
-
-void note_given(const CLI::App& app, FlagTable& table) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->count() > 0)
-      table.given.insert((option->get_positional() ? "" : "--") + option->get_single_name());
-  }
-}
-
-// Flags that name a file get the path of the standard input for "-".
-void take_stdin(const FlagTable& table) {
-  std::string reader;
-  for (const FlagTable::Row& row : table.rows) {
-    const Flag& flag = row.flag;
-    if (!flag.rule.takes_stdin || !table.is_given(flag.name)) continue;
-    auto* const* path = std::get_if<std::filesystem::path*>(&flag.target);
-    std::string* text = text_of(flag);
-    const bool is_dash = path != nullptr ? **path == "-" : text != nullptr && *text == "-";
-    if (!is_dash) continue;
-    if (!reader.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "{} and {} both read the standard input (give one of them a file)", reader,
-                  flag.name);
-    }
-    reader = flag.name;
-    if (path != nullptr) {
-      **path = kStandardInput;
-    } else if (flag.rule.kind == ValueKind::kFile) {
-      *text = kStandardInput;
-    }
-  }
 }
 
 // The numbers that an option of a type of CLI11 takes.
@@ -246,6 +211,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
   describe_program(app);
   app.require_subcommand(0, 1);
   std::function<int()> body;
+  Json settings = Json::object();
   const Command* asked = command_of_help(argc, argv);
   const std::string_view called = asked != nullptr ? asked->name : std::string_view(command);
   for (const Command& row : commands()) {
@@ -253,14 +219,9 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
     if (row.name != called) continue;  // only its name and summary are shown
     sub->set_help_flag("-h,--help", "print this help and exit");
     const DeclaredCommand declared = declare_command(row);
-    declare(*declared.table, *sub);
-    sub->final_callback([&body, sub, declared] {
-      note_given(*sub, *declared.table);
-      take_stdin(*declared.table);
-      mark_values(*declared.table);
-      open_hub_names(*declared.table);
-      refuse_idle_flags(*declared.table);
-      refuse_shared_outputs(*declared.table);
+    declare(*declared.table, *sub, settings);
+    sub->final_callback([&, declared] {
+      take_settings(settings, *declared.table);
       body = declared.run;
     });
   }

@@ -13,7 +13,7 @@
 #include "library/decoded_bands.h"
 #include "library/handles.h"
 #include "library/options/flag_table.h"
-#include "library/options/json_options.h"
+#include "library/options/settings.h"
 #include "shard/join/source.h"
 
 namespace ingot::library {
@@ -77,7 +77,7 @@ int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpo
     std::string family, config;
     ingot::FlagTable table;
     ingot::declare_source(table, family, config, ingot::kFamilyHelp);
-    ingot::read_json_options(text_or_empty(options), table);
+    ingot::take_settings(ingot::settings_of_json(text_or_empty(options)), table);
     auto source = std::make_shared<const Checkpoint>(ingot::shard::open_source(
         path, {.open = {.family = family, .threads = ingot::available_processors()},
                .may_be_file = true,

@@ -15,7 +15,6 @@
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "library/answer.h"
-#include "library/options/json_options.h"
 #include "library/options/memory_budget.h"
 #include "shard/join/source.h"
 #include "verify/gates/report.h"
@@ -94,46 +93,7 @@ void require_valid(const GateOptions& gate, const JobOptions& job) {
   verify::make_thresholds({}, gate.thresholds, gate.requirements);
 }
 
-// The members of a recipe that are no flags, as the flags that say the same.
-std::string recipe_as_flags(std::string_view json) {
-  if (json.empty()) return {};
-  formats::Json options = formats::parse_json(json, "options");
-  if (!options.is_object()) return std::string(json);
-  if (const auto found = options.find("rules"); found != options.end()) {
-    const formats::Json rules = *found;
-    options.erase("rules");
-    formats::Json& flags = options["rule"];
-    if (!flags.is_array()) flags = flags.is_null() ? formats::Json::array() : formats::Json{flags};
-    for (const formats::Json& rule : rules) {
-      const std::string match = formats::text_at(rule, "match"),
-                        scheme = formats::text_at(rule, "scheme");
-      if (rule.size() != 2 || match.empty() || scheme.empty()) {
-        throw Error(ErrorCode::kInvalidArgument, "rules: {} is no map of match and scheme",
-                    rule.dump());
-      }
-      flags.push_back(fmt::format("{}={}", match, scheme));
-    }
-  }
-  if (const auto allow = options.find("allow"); allow != options.end() && allow->is_object()) {
-    formats::Json flags = formats::Json::array();
-    for (const auto& [kind, patterns] : allow->items()) {
-      if (formats::strings_at(*allow, kind).size() != patterns.size() || !patterns.is_array()) {
-        throw Error(ErrorCode::kInvalidArgument, "allow: {} of {} is no list of patterns",
-                    patterns.dump(), kind);
-      }
-      for (const std::string& pattern : formats::strings_at(*allow, kind))
-        flags.push_back(fmt::format("{}={}", kind, pattern));
-    }
-    *allow = flags;
-  }
-  return options.dump();
-}
-
 }  // namespace
-
-void read_options(std::string_view json, FlagTable& table) {
-  read_json_options(recipe_as_flags(json), table);
-}
 
 void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& source,
               std::function<bool()> stop_requested,

@@ -45,10 +45,6 @@ void declare_target(FlagTable& table, ConvertOptions& options);
 /// Declares the others; `job` has those of declare_job_options().
 void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job);
 
-/// read_json_options() of a table that has these. The object may be a recipe, whose `rules` and
-/// `allow` mean the flags --rule and --allow.
-void read_options(std::string_view json, FlagTable& table);
-
 /// The meaning of the options, before the source is opened.
 struct ConversionRequest {
   convert::Recipe recipe;

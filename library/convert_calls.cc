@@ -7,7 +7,7 @@
 #include "formats/json/json.h"
 #include "library/call.h"
 #include "library/handles.h"
-#include "library/options/json_options.h"
+#include "library/options/settings.h"
 #include "library/plan_json.h"
 
 using namespace ingot;
@@ -24,7 +24,7 @@ int ingot_plan_conversion(const char* source, const char* output, const char* op
     declare_target(table, made->options);
     declare_rest(table, made->options, made->job);
     declare_job_options(table, made->job);
-    read_options(text_or_empty(options), table);
+    take_settings(settings_of_json(text_or_empty(options)), table);
     made->options.input = source;
     made->job.output = output;
     ConversionRequest request = read_conversion(made->options, made->job);

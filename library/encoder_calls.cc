@@ -14,6 +14,7 @@
 #include "library/call.h"
 #include "library/handles.h"
 #include "library/options/memory_budget.h"
+#include "library/options/settings.h"
 #include "library/plan_json.h"
 
 namespace ingot::library {
@@ -64,7 +65,7 @@ int ingot_plan_shapes(const char* config, const char* shapes, const char* option
     FlagTable table;
     declare_target(table, made->options);
     table.add(FlagGroup::kJob, {mem_limit_flag(&made->job.mem_limit)});
-    read_options(text_or_empty(options), table);
+    take_settings(settings_of_json(text_or_empty(options)), table);
     ConversionRequest request = read_target(made->options);
 
     formats::AssembledModel model;

@@ -11,8 +11,8 @@
 #include "library/checking.h"
 #include "library/handles.h"
 #include "library/inspection.h"
-#include "library/options/json_options.h"
 #include "library/options/measurement_options.h"
+#include "library/options/settings.h"
 #include "verify/verification.h"
 
 using namespace ingot;
@@ -36,7 +36,7 @@ int ingot_inspect(const ingot_checkpoint* checkpoint, const char* options, char*
     FlagTable table;
     table.add(FlagGroup::kCommon, {{"pattern", &pattern, "tensors, as a rule selects them"},
                                    {"--tensors", &lists, "list tensors"}});
-    read_json_options(text_or_empty(options), table);
+    take_settings(settings_of_json(text_or_empty(options)), table);
     const formats::Checkpoint& source = *checkpoint->source;
     const std::string directory = source.directory().string();
     Answer answer;
@@ -54,7 +54,7 @@ int ingot_check(const char* path, const char* options, const ingot_run* run, cha
     CheckOptions asked;
     FlagTable table;
     declare_check_options(table, asked);
-    read_json_options(text_or_empty(options), table);
+    take_settings(settings_of_json(text_or_empty(options)), table);
     asked.directory = path;
     const Receivers receivers(run);
     const Checked checked = run_check(asked, receivers.stop_requested());
@@ -72,7 +72,7 @@ int ingot_verify(const char* source, const char* output, const char* options, co
     MeasurementOptions asked;
     FlagTable table;
     declare_verification(table, asked, [&] { return output != nullptr; });
-    read_json_options(text_or_empty(options), table);
+    take_settings(settings_of_json(text_or_empty(options)), table);
     verify::VerificationOptions measured = measurement_options(asked);
     Receivers receivers(run);
     measured.progress = [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {

@@ -1,0 +1,199 @@
+#include "library/options/settings.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/error.h"
+#include "formats/base/words.h"
+#include "formats/json/json.h"
+#include "formats/json/json_fields.h"
+#include "formats/text/spelling.h"
+#include "formats/text/text_input.h"
+#include "library/options/hub_names.h"
+
+namespace ingot {
+namespace {
+
+using formats::Json;
+
+// A value in a message: a number without the point that JSON gives it.
+std::string shown(const Json& value) {
+  return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
+}
+
+[[noreturn]] void refuse(const Flag& flag, const Json& value, std::string_view wanted) {
+  throw Error(ErrorCode::kInvalidArgument, "{}: {} is no {}", flag.name, shown(value), wanted);
+}
+
+std::string text_from(const Flag& flag, const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_number()) refuse(flag, value, "text");
+  return value.dump();
+}
+
+double real_from(const Flag& flag, const Json& value) {
+  if (!value.is_number()) refuse(flag, value, "number");
+  return value.get<double>();
+}
+
+// Sets the variable of a flag; one function for each type.
+struct Setter {
+  const Flag& flag;
+  const Json& value;
+
+  void operator()(std::string* to) const { *to = text_from(flag, value); }
+  void operator()(std::filesystem::path* to) const { *to = text_from(flag, value); }
+  void operator()(std::optional<std::string>* to) const { *to = text_from(flag, value); }
+  void operator()(std::vector<std::string>* to) const {
+    if (!value.is_array()) return to->push_back(text_from(flag, value));
+    for (const Json& one : value) to->push_back(text_from(flag, one));
+  }
+  void operator()(bool* to) const { *to = truth(); }
+  void operator()(std::optional<bool>* to) const { *to = truth(); }
+  void operator()(std::uint64_t* to) const { *to = whole<std::uint64_t>(); }
+  void operator()(std::optional<std::uint64_t>* to) const { *to = whole<std::uint64_t>(); }
+  void operator()(std::optional<std::uint32_t>* to) const { *to = whole<std::uint32_t>(); }
+  void operator()(double* to) const { *to = real_from(flag, value); }
+  void operator()(std::optional<double>* to) const { *to = real_from(flag, value); }
+
+ private:
+  [[nodiscard]] bool truth() const {
+    if (!value.is_boolean()) refuse(flag, value, "true or false");
+    return value.get<bool>();
+  }
+  template <typename Number>
+  [[nodiscard]] Number whole() const {
+    const auto number = formats::whole_number(value, std::numeric_limits<Number>::max());
+    if (!number) refuse(flag, value, "whole number from 0 on, or too large");
+    return static_cast<Number>(*number);
+  }
+};
+
+void require_allowed(const Flag& flag, const Json& value) {
+  const FlagRule& rule = flag.rule;
+  const auto require = [&](bool is_allowed, const std::string& text, const std::string& wanted) {
+    if (!is_allowed) throw Error(ErrorCode::kInvalidArgument, "{}: {} {}", flag.name, text, wanted);
+  };
+  if (!rule.choices.empty()) {
+    const std::string text = text_from(flag, value);
+    const std::string word = rule.ignores_case ? lower_case(text) : text;
+    const std::vector<std::string_view> choices(rule.choices.begin(), rule.choices.end());
+    require(std::ranges::find(choices, word) != choices.end(), text,
+            fmt::format("not in {{{}}}{}", fmt::join(choices, ","), did_you_mean(word, choices)));
+  }
+  if (rule.is_positive) require(real_from(flag, value) > 0, shown(value), "is not above 0");
+  if (!rule.range) return;
+  const double number = real_from(flag, value);
+  require(number >= rule.range->least && number <= rule.range->most, shown(value),
+          fmt::format("is not from {} to {}", rule.range->least, rule.range->most));
+}
+
+void require_together(const FlagTable& table) {
+  for (const FlagTable::Row& row : table.rows) {
+    const Flag& flag = row.flag;
+    if (!table.is_given(flag.name)) continue;
+    if (!flag.rule.needs.empty() && !table.is_given(flag.rule.needs))
+      throw Error(ErrorCode::kInvalidArgument, "{} requires {}", flag.name, flag.rule.needs);
+    for (const std::string& other : flag.rule.excludes) {
+      if (table.is_given(other))
+        throw Error(ErrorCode::kInvalidArgument, "{} excludes {}", flag.name, other);
+    }
+  }
+}
+
+// Flags that name a file get the path of the standard input for "-".
+void take_stdin(const FlagTable& table) {
+  std::string reader;
+  for (const FlagTable::Row& row : table.rows) {
+    const Flag& flag = row.flag;
+    if (!flag.rule.takes_stdin || !table.is_given(flag.name)) continue;
+    auto* const* path = std::get_if<std::filesystem::path*>(&flag.target);
+    std::string* text = text_of(flag);
+    const bool is_dash = path != nullptr ? **path == "-" : text != nullptr && *text == "-";
+    if (!is_dash) continue;
+    if (!reader.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "{} and {} both read the standard input (give one of them a file)", reader,
+                  flag.name);
+    }
+    reader = flag.name;
+    if (path != nullptr) {
+      **path = kStandardInput;
+    } else if (flag.rule.kind == ValueKind::kFile) {
+      *text = kStandardInput;
+    }
+  }
+}
+
+// The members of a recipe that are no flags, as the flags that say the same.
+void put_as_flags(Json& settings) {
+  if (const auto found = settings.find("rules"); found != settings.end()) {
+    const Json rules = *found;
+    settings.erase("rules");
+    Json& flags = settings["rule"];
+    if (!flags.is_array()) flags = flags.is_null() ? Json::array() : Json{flags};
+    for (const Json& rule : rules) {
+      const std::string match = formats::text_at(rule, "match"),
+                        scheme = formats::text_at(rule, "scheme");
+      if (rule.size() != 2 || match.empty() || scheme.empty()) {
+        throw Error(ErrorCode::kInvalidArgument, "rules: {} is no map of match and scheme",
+                    rule.dump());
+      }
+      flags.push_back(fmt::format("{}={}", match, scheme));
+    }
+  }
+  if (const auto allow = settings.find("allow"); allow != settings.end() && allow->is_object()) {
+    Json flags = Json::array();
+    for (const auto& [kind, patterns] : allow->items()) {
+      if (formats::strings_at(*allow, kind).size() != patterns.size() || !patterns.is_array()) {
+        throw Error(ErrorCode::kInvalidArgument, "allow: {} of {} is no list of patterns",
+                    patterns.dump(), kind);
+      }
+      for (const std::string& pattern : formats::strings_at(*allow, kind))
+        flags.push_back(fmt::format("{}={}", kind, pattern));
+    }
+    *allow = flags;
+  }
+}
+
+}  // namespace
+
+std::string_view key_of(const Flag& flag) {
+  const std::string_view name = flag.name;
+  return name.starts_with("--") ? name.substr(2) : name;
+}
+
+Json settings_of_json(std::string_view json) {
+  if (json.empty()) return Json::object();
+  Json settings = formats::parse_json(json, "options");
+  if (!settings.is_object())
+    throw Error(ErrorCode::kInvalidArgument, "options are no JSON object").in_file("options");
+  put_as_flags(settings);
+  return settings;
+}
+
+void take_settings(const Json& settings, FlagTable& table) {
+  const auto key = [](const FlagTable::Row& row) { return key_of(row.flag); };
+  for (const auto& [name, value] : settings.items()) {
+    const auto row = std::ranges::find(table.rows, name, key);
+    if (row == table.rows.end()) refuse_word("option", name, table.rows, key);
+    if (value.is_null()) continue;
+    const Flag& flag = row->flag;
+    std::visit([&](auto* target) { Setter{flag, value}(target); }, flag.target);
+    require_allowed(flag, value);
+    if (!std::holds_alternative<bool*>(flag.target) || value.get<bool>())
+      table.given.insert(flag.name);
+  }
+  require_together(table);
+  take_stdin(table);
+  mark_values(table);
+  open_hub_names(table);
+  refuse_idle_flags(table);
+  refuse_shared_outputs(table);
+}
+
+}  // namespace ingot
