@@ -180,7 +180,7 @@ std::function<int()> declare_verify(FlagTable& table) {
         &flags->output,
         "the checkpoint made of it, in any format, dialect and slicing",
         {.kind = ValueKind::kCheckpointOrFile}},
-       {"reports",
+       {"more",
         &flags->others,
         "with --join: more reports of parts",
         {.kind = ValueKind::kFile}}});
