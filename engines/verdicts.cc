@@ -12,7 +12,9 @@
 
 #include "engines/modules/fused_shared.h"
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/other_tools.h"
+#include "formats/json/json.h"
 #include "formats/relaid/decoded_values.h"
 #include "formats/relaid/relaid_codes.h"
 #include "formats/storage/stack_form.h"
@@ -25,6 +27,14 @@ using formats::LogicalTensor;
 using formats::SchemeId;
 
 namespace {
+
+bool says_no_zero_points(const Checkpoint& checkpoint, const formats::InputMajorForm& form) {
+  if (form.bits == 0 || !form.packs_rows) return false;
+  const formats::Json& block = formats::quantization_block(checkpoint.config());
+  return formats::is_auto_round(formats::method_of(checkpoint.config()))
+             ? formats::json_member(block, "sym") != false
+             : formats::json_member(block, "zero_point") == false;
+}
 
 EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
                        const LogicalTensor& tensor, Activations activations,
@@ -57,6 +67,8 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
           .packed_bits = form.bits,
           .packed_group = form.group_size.value_or(tensor.encoding.block_cols),
           .is_auto_round = formats::is_auto_round(formats::method_of(checkpoint.config())),
+          .says_no_zero_points = says_no_zero_points(checkpoint, form),
+          .is_in_half = checkpoint.config().dtype == "float16",
           .is_tied = checkpoint.config().tie_word_embeddings,
           .ranks = serving.tensor_parallel};
 }
@@ -196,7 +208,7 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
     verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
     add_once(load->option, verdict.options);
     for (const EngineLimit* met : limits_of(engine, dialect, weight)) {
-      if (met->effect == EngineEffect::kCoarser)
+      if (met->effect == EngineEffect::kCoarser || met->effect == EngineEffect::kRefusedOnCards)
         add_once(fmt::format("{} ({})", met->reason, met->instead), verdict.notes);
     }
     if (limit == nullptr || limit->needed_option().empty()) continue;
@@ -282,7 +294,8 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
     if (formats::is_packed_int8(tensor.encoding) && !input.packed) continue;
     EngineWeight& weight = weights.emplace_back(weight_of(
         checkpoint, input, tensor, activations->of(tensor.name, tensor.encoding), serving));
-    weight.has_row_scales = activations->has_row_scales(tensor.name);
+    weight.has_row_scales = activations->has_row_scales(tensor.name) ||
+                            (weight.packed_bits != 0 && weight.packed_group == 0);
     weight.fused_otherwise = fused.find(tensor);
     weight.has_power_of_two_scales =
         serving.has_power_of_two_scales || says_powers_of_two(checkpoint, tensor);

@@ -29,6 +29,8 @@ std::string engine_effect_text(const EngineLimit& limit) {
       return fmt::format("refused with {}", limit.option);
     case EngineEffect::kCoarser:
       return "rounded";
+    case EngineEffect::kRefusedOnCards:
+      return "refused on some cards";
   }
   return {};
 }

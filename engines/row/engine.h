@@ -57,6 +57,7 @@ enum class EngineEffect : std::uint8_t {
   kGarbageWithout,  ///< garbage, on some cards at least, where `option` is not given
   kRefusedOption,   ///< error where `option` is given
   kCoarser,         ///< rounding of the engine's own, within which its numbers are right
+  kRefusedOnCards,  ///< error on the cards that the reason names
 };
 
 /// A weight that an engine does not load as a dialect says it, or loads and computes otherwise.
@@ -92,7 +93,7 @@ struct EngineLimit {
   [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_models(scope); }
 };
 /// "refused", "with OPTION", "garbage without an error", "garbage without OPTION", "refused with
-/// OPTION", "rounded".
+/// OPTION", "rounded", "refused on some cards".
 std::string engine_effect_text(const EngineLimit& limit);
 
 /// A set of schemes.

@@ -85,6 +85,21 @@ bool has_odd_groups(const Weight& weight) {
   return weight.packed_bits != 0 && size != 0 && size != 32 && size != 64 && size != 128;
 }
 
+/// True if it is a matrix of down_proj in groups, of which each rank has some.
+bool has_groups_on_ranks(const Weight& weight) {
+  return matrix_of(weight) == ExpertMatrix::kDown && weight.ranks > 1 && weight.packed_group != 0 &&
+         weight.packed_group < weight.cols;
+}
+
+/// True if engines find no smaller group for experts that ranks cut: they halve it down to 32.
+bool has_thin_groups(const Weight& weight) {
+  std::uint64_t size = weight.packed_group;
+  const std::uint64_t width = expert_width(weight);
+  if (size == 0 || width == 0 || width % size == 0) return false;
+  while (width % size != 0) size /= 2;
+  return size < 32;
+}
+
 /// True if ranks cut its columns inside a group. An order of groups goes to every rank whole.
 bool is_cut_in_group(const Weight& weight) {
   return !is_expert(weight) && !weight.has_group_order && weight.rule != nullptr &&
@@ -158,6 +173,25 @@ constexpr std::array kScopes = {
              [](const Weight& w, const Dialect&) { return has_odd_groups(w) && !is_expert(w); }},
     ScopeRow{kOddGroupExperts, "routed experts in groups of other than 32, 64, 128 columns or rows",
              [](const Weight& w, const Dialect&) { return has_odd_groups(w) && is_expert(w); }},
+    ScopeRow{kUnevenGroups, "other layers in groups of no multiple of 32 columns",
+             [](const Weight& w, const Dialect&) {
+               return has_odd_groups(w) && !is_expert(w) && w.packed_group % 32 != 0;
+             }},
+    ScopeRow{kNoZeroPoints, "other layers without zero points, but of models in F16",
+             [](const Weight& w, const Dialect&) {
+               return w.says_no_zero_points && !is_expert(w) && !w.is_in_half;
+             }},
+    ScopeRow{kNoZeroPointsOfAwq,
+             "other layers without zero points, but of AutoRound and of models in F16",
+             [](const Weight& w, const Dialect&) {
+               return w.says_no_zero_points && !is_expert(w) && !w.is_in_half && !w.is_auto_round;
+             }},
+    ScopeRow{kNoZeroPointExperts, "routed experts without zero points, but of AutoRound",
+             [](const Weight& w, const Dialect&) {
+               return w.says_no_zero_points && is_expert(w) && !w.is_auto_round;
+             }},
+    ScopeRow{kNotHalfExperts, "routed experts, but of models in F16",
+             [](const Weight& w, const Dialect&) { return is_expert(w) && !w.is_in_half; }},
     ScopeRow{kCutBlocks, "joined weights that end inside a block",
              [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
     ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",
@@ -166,8 +200,23 @@ constexpr std::array kScopes = {
              [](const Weight& w, const Dialect&) { return expert_width(w) % 64 != 0; }},
     ScopeRow{kCutGroups, "other layers whose groups of columns ranks would cut",
              [](const Weight& w, const Dialect&) { return is_cut_in_group(w); }},
+    ScopeRow{kRankGroups,
+             "down_proj of experts in groups, on several ranks, but with an order of groups or of "
+             "AutoRound",
+             [](const Weight& w, const Dialect&) {
+               return has_groups_on_ranks(w) && !w.has_group_order && !w.is_auto_round;
+             }},
+    ScopeRow{kOwnRankGroups,
+             "down_proj of experts in groups, on several ranks, with an order of groups or of "
+             "AutoRound",
+             [](const Weight& w, const Dialect&) {
+               return has_groups_on_ranks(w) && (w.has_group_order || w.is_auto_round);
+             }},
+    ScopeRow{kThinExperts,
+             "experts whose width on a rank has no whole groups of 32 columns or more",
+             [](const Weight& w, const Dialect&) { return has_thin_groups(w); }},
 };
-static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kCutGroups));
+static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kThinExperts));
 
 }  // namespace
 

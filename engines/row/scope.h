@@ -40,11 +40,19 @@ enum class EngineScope : std::uint8_t {
   kAutoRoundFewBits,   ///< AutoRound's codes of 2 or 3 bits
   kOddGroups,          ///< groups of other than 32, 64 or 128 columns, or rows, but in experts
   kOddGroupExperts,    ///< routed experts with such groups
+  kUnevenGroups,       ///< AWQ's groups of no multiple of 32 columns, but in experts
+  kNoZeroPoints,       ///< AWQ of a config without zero points, but experts; not of models in F16
+  kNoZeroPointsOfAwq,  ///< such weights, but those of AutoRound
+  kNoZeroPointExperts,  ///< routed experts in AWQ without zero points, but of AutoRound
+  kNotHalfExperts,      ///< routed experts, but of models in F16
   // Weights of some widths, on so many ranks.
   kCutBlocks,      ///< weights in front of others in a module, with rows that end inside a block
   kWideGroups,     ///< gate and up of experts: width on a rank <= group of columns < columns
   kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
   kCutGroups,      ///< linears of which a group of columns would be on two ranks
+  kRankGroups,  ///< experts' down_proj in groups on several ranks: neither ordered nor AutoRound's
+  kOwnRankGroups,  ///< such down_proj that has an order of groups, or is of AutoRound
+  kThinExperts,    ///< experts whose width on a rank has no group of 32, 64 or more columns
 };
 std::string_view engine_scope_name(EngineScope scope);
 /// True if the scope is about a further property of some weights of a scheme.
@@ -81,13 +89,15 @@ struct EngineWeight {
   std::uint64_t cols = 0;        ///< inputs of a matrix
   std::uint64_t block_rows = 0;  ///< rows that share a scale, where there are blocks; else 0
   std::uint64_t block_cols = 0;  ///< columns that share a scale, where there are blocks; else 0
-  bool has_row_scales = false;   ///< true: the config says one scale a row where others have groups
+  bool has_row_scales = false;   ///< the config says one scale a row where others have groups
   bool has_power_of_two_scales = false;
   bool has_inverse_name = false;  ///< scale is called weight_scale_inv
   /// Bits of a code as GPTQ, AWQ or AutoRound packs it, and the columns of a group as its config
   /// has them, 0 for rows; 0 bits: packed by none of these.
   std::uint64_t packed_bits = 0, packed_group = 0;
   bool is_auto_round = false;
+  bool says_no_zero_points = false;  ///< AWQ whose config says that codes have none
+  bool is_in_half = false;           ///< the model computes in F16, by its config
   FusedOtherwise fused_otherwise = FusedOtherwise::kNo;
   bool is_tied = false;     ///< embedding is the head too
   std::uint64_t ranks = 1;  ///< ranks of tensor parallelism, which cut it; not 0

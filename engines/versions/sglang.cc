@@ -77,6 +77,25 @@ constexpr EngineLimit shared_weight(std::string_view family, SchemeId scheme) {
           .effect = kRefusedOption};
 }
 
+constexpr std::string_view kWna16 = "--quantization moe_wna16";
+constexpr std::string_view kScalesOfAllRanks =
+    "on each rank it has room for the scales of all ranks, and its kernel takes their number for "
+    "that of its own groups";
+constexpr std::string_view kWholeExperts = "one rank, or whole experts on ranks (--ep-size)";
+
+// Code of gptq_kernels.py:286 and awq_kernels.py:201 permutes scales of groups as those of rows
+// there; that for compressed-tensors does not.
+constexpr EngineLimit mixed_scales(std::string_view dialect) {
+  return {.dialect = dialect,
+          .scheme = kInt4Group,
+          .scope = kWideGroups,
+          .reason = "its Marlin mixes up the scales of such groups",
+          .instead = kPackedInstead,
+          .option = kWna16,
+          .is_foreign = true,
+          .effect = kGarbageWithout};
+}
+
 constexpr std::array kLimits = {
     EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
                 "it has no scheme for FP8 linears in blocks, and none for FP8 experts, without "
@@ -139,6 +158,58 @@ constexpr std::array kLimits = {
                 "its Marlin takes groups of 32, 64 or 128 columns, or rows, and AWQ's own kernel "
                 "no experts",
                 kOddGroupsInstead, "", "", true},
+    // Read in awq.py:353: without zero points it is not Marlin's, and AWQ's own config is for F16
+    // (:109) and builds experts plain (:163).
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kNoZeroPointsOfAwq,
+                "its config for AWQ without zero points takes only F16", kPackedInstead,
+                "--dtype float16", "", true},
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kNoZeroPointExperts,
+                "it builds experts plain for AWQ without zero points", kPackedInstead, kWna16, "",
+                true},
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kRowScaledExperts, kRowsOfAwq, kOddGroupsInstead,
+                "", "", true},
+    // Read in gptq_moe.py:190 to :230 and fused_marlin_moe.py:232.
+    EngineLimit{.dialect = kGptq,
+                .scheme = std::nullopt,
+                .scope = kOwnRankGroups,
+                .reason = kScalesOfAllRanks,
+                .instead = kWholeExperts,
+                .is_foreign = true,
+                .effect = kGarbage},
+    EngineLimit{.dialect = kGptq,
+                .scheme = std::nullopt,
+                .scope = kRankGroups,
+                .reason = kScalesOfAllRanks,
+                .instead = kWholeExperts,
+                .option = kWna16,
+                .is_foreign = true,
+                .effect = kGarbageWithout},
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kNotHalfExperts,
+                "it keeps scales of GPTQ's experts in F16, and asserts that activations are in F16 "
+                "too",
+                kPackedInstead, "--dtype float16", "", true},
+    mixed_scales(kGptq),
+    mixed_scales(kAwq),
+    // Read in moe_wna16.py:256.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
+                "", true},
+    EngineLimit{kAwq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
+                "", true},
+    // Read in marlin_utils.py:79, gptq_linear.py:31 and awq.py:163.
+    EngineLimit{.dialect = kGptq,
+                .scheme = std::nullopt,
+                .scope = kAny,
+                .reason = "on cards below compute capability 8.0 it has no kernel for GPTQ",
+                .instead = "vLLM there",
+                .is_foreign = true,
+                .effect = kRefusedOnCards},
+    EngineLimit{.dialect = kAwq,
+                .scheme = std::nullopt,
+                .scope = kExperts,
+                .reason = "on cards below compute capability 8.0 it builds experts of AWQ plain",
+                .instead = "vLLM there",
+                .is_foreign = true,
+                .effect = kRefusedOnCards},
     EngineLimit{kGptq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
                 true},
     EngineLimit{kAwq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",

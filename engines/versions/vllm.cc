@@ -129,11 +129,30 @@ constexpr std::array kLimits = {
                 kPackedInstead, "", "", true},
     EngineLimit{kGptq, std::nullopt, std::nullopt, kOddGroups, kMarlinGroups, kOddGroupsInstead, "",
                 "", true},
+    // Read in auto_awq.py:304 and _custom_ops.py:594: Marlin takes neither, and the other kernel
+    // (csrc/libtorch_stable/quantization/awq/gemm_kernels.cu) is for F16.
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kUnevenGroups,
+                "its Marlin takes groups of 32, 64 or 128 columns, or rows, and its other kernel "
+                "for AWQ multiples of 32",
+                kOddGroupsInstead, "", "", true},
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kOddGroups,
+                "its kernel for AWQ in such groups is for F16", kOddGroupsInstead,
+                "--dtype float16", "", true},
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kNoZeroPoints,
+                "its kernel for AWQ without zero points is for F16", kPackedInstead,
+                "--dtype float16", "", true},
+    EngineLimit{kAwq, kInt4Group, std::nullopt, kRowScaledExperts, kRowsOfAwq, kOddGroupsInstead,
+                "", "", true},
     // Widths.
     EngineLimit{kGptq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
                 true},
     EngineLimit{kAwq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
                 true},
+    // Read in moe_wna16.py:278.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
+                "", true},
+    EngineLimit{kAwq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
+                "", true},
     EngineLimit{kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks},
     wide_groups(kCt, false),
     wide_groups(kGptq, true),

@@ -48,6 +48,10 @@ inline constexpr std::string_view kFewerRanks = "fewer ranks of tensor paralleli
 inline constexpr std::string_view kOneOrder =
     "its loaders take stacks in the order of the family's releases";
 inline constexpr std::string_view kUsualOrder = "ingot convert, which writes that order";
+inline constexpr std::string_view kNoSmallerGroups =
+    "it makes smaller groups of those that ranks cut, but none of less than 32 columns";
+inline constexpr std::string_view kRowsOfAwq =
+    "it divides by a group_size of -1 there (negative dimension)";
 inline constexpr std::string_view kPlainEmbedding = "--rule role:embedding=bf16";
 inline constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 

@@ -1,11 +1,14 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/limits.h"
 #include "engines/view.h"
+#include "formats/dialect/dialect_table.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -16,7 +19,12 @@ namespace ingot::engines {
 
 using formats::Json;
 using namespace ingot::testing;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 using enum ErrorCode;
 
 namespace {
@@ -156,6 +164,85 @@ TEST(PackedIntegers, AreCutBetweenGroups) {
       EXPECT_THAT(refusal(golden(name), engine, 4), HasSubstr("on two ranks")) << name;
     }
   }
+}
+
+/// The options without which an engine does not load it, or is wrong.
+std::vector<std::string> options(const EditableCheckpoint& edited, Engine engine,
+                                 std::uint64_t ranks = 1) {
+  const EngineView view = packed_view(edited, engine, ranks);
+  EXPECT_TRUE(view.verdict.loads) << view.verdict.reason;
+  return view.verdict.options;
+}
+
+TEST(PackedIntegers, OfAwqWithoutZeroPointsAreForHalf) {
+  EditableCheckpoint moe = golden_with("families/qwen3_moe_awq", {{"zero_point", false}});
+  EXPECT_THAT(options(moe, Engine::kSglang), ElementsAre("--quantization moe_wna16"));
+  EXPECT_THAT(options(moe, Engine::kVllm), Not(Contains("--dtype float16")));
+  moe.config["dtype"] = "bfloat16";
+  EXPECT_THAT(options(moe, Engine::kSglang),
+              UnorderedElementsAre("--quantization moe_wna16", "--dtype float16"));
+  EXPECT_THAT(options(moe, Engine::kVllm), Contains("--dtype float16"));
+  EditableCheckpoint dense = golden_with("other_tools/auto_round_awq", {{"sym", true}});
+  dense.config["dtype"] = "bfloat16";
+  EXPECT_THAT(options(dense, Engine::kVllm), ElementsAre("--dtype float16"));
+  EXPECT_THAT(options(dense, Engine::kSglang), IsEmpty()) << "its config of AutoRound takes BF16";
+}
+
+TEST(PackedIntegers, OfGptqExpertsAreForHalfInSglang) {
+  EditableCheckpoint moe = golden("families/qwen3_moe_gptq");
+  EXPECT_THAT(options(moe, Engine::kSglang), Not(Contains("--dtype float16")));
+  moe.config["dtype"] = "bfloat16";
+  EXPECT_THAT(options(moe, Engine::kSglang), Contains("--dtype float16"));
+  EXPECT_THAT(options(moe, Engine::kVllm), Not(Contains("--dtype float16")));
+}
+
+TEST(PackedIntegers, SayWhichCardsHaveNoKernel) {
+  for (const char* name : {"families/qwen3_moe_gptq", "families/qwen3_moe_awq"}) {
+    EXPECT_THAT(packed_view(golden(name), Engine::kSglang).verdict.notes,
+                Contains(HasSubstr("compute capability 8.0")));
+    EXPECT_THAT(packed_view(golden(name), Engine::kVllm).verdict.notes, IsEmpty());
+  }
+}
+
+EngineWeight down_of_experts(std::uint64_t cols, std::uint64_t ranks) {
+  static const formats::TensorRule kDown{.role = formats::Role::kExpertDown};
+  return {.name = "model.layers.0.mlp.experts.0.down_proj.weight",
+          .rule = &kDown,
+          .scheme = formats::SchemeId::kInt4Group,
+          .activations = formats::Activations::kWeightOnly,
+          .rows = 512,
+          .cols = cols,
+          .block_cols = 128,
+          .packed_bits = 4,
+          .packed_group = 128,
+          .is_in_half = true,
+          .ranks = ranks};
+}
+
+TEST(PackedIntegers, OfAwqInRowsAreNotForExperts) {
+  EngineWeight weight = down_of_experts(1024, 1);
+  weight.has_row_scales = true;
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    EXPECT_THAT(std::string(limit_of(newest(engine), formats::kAwqDialect, weight)->reason),
+                HasSubstr("negative dimension"));
+  }
+}
+
+TEST(PackedIntegers, OfExpertsInGroupsOnRanksAreGarbageInSglang) {
+  const Dialect& gptq = formats::kGptqDialect;
+  const auto limit = [&](const EngineWeight& weight, const Dialect& dialect, Engine engine) {
+    return limit_of(newest(engine), dialect, weight);
+  };
+  EngineWeight weight = down_of_experts(1024, 2);
+  EXPECT_EQ(limit(weight, gptq, Engine::kSglang)->option, "--quantization moe_wna16");
+  EXPECT_EQ(limit(weight, gptq, Engine::kVllm), nullptr);
+  EXPECT_EQ(limit(down_of_experts(1024, 1), gptq, Engine::kSglang), nullptr);
+  weight.is_auto_round = true;
+  EXPECT_EQ(limit(weight, gptq, Engine::kSglang)->effect, EngineEffect::kGarbage);
+  // 640 columns are cut into groups of 64 for two ranks, and of 16, which no engine has, for eight.
+  EXPECT_EQ(limit(down_of_experts(640, 2), gptq, Engine::kVllm), nullptr);
+  EXPECT_THAT(std::string(limit(down_of_experts(640, 8), gptq, Engine::kVllm)->reason),
+              HasSubstr("less than 32"));
 }
 
 TEST(PackedIntegers, SayOfOtherEnginesWhatIsKnown) {
