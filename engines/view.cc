@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "engines/readers/config_reader.h"
+#include "engines/readers/reader.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
 #include "formats/text/list_text.h"
@@ -91,21 +91,21 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
   }
   const EngineInput facts(checkpoint);
   EngineView view{.verdict = engine_verdict(checkpoint, facts, engine, serving), .modules = {}};
-  const ConfigReader reader(checkpoint, facts, engine);
+  const Reader reader = reader_of(checkpoint, facts, engine);
   std::vector<Kind> kinds;
   std::map<std::tuple<std::vector<std::string>, std::string, std::string, std::string>, std::size_t>
       number_of;
   for (std::size_t i = 0; i < facts.modules.size(); ++i) {
     const LinearModule& module = facts.modules[i];
-    const Belief belief = reader.belief(i);
+    const Reading reading = reader.of(i);
     const std::string stored = stored_scheme(module);
     NumberedName split = split_numbers(module.name);
     const auto [place, is_new] =
-        number_of.try_emplace({split.words, stored, belief.scheme, belief.because}, kinds.size());
+        number_of.try_emplace({split.words, stored, reading.scheme, reading.because}, kinds.size());
     if (is_new) {
       kinds.push_back({.row = {.stored = stored,
-                               .believed = belief.scheme,
-                               .because = belief.because,
+                               .believed = reading.scheme,
+                               .because = reading.because,
                                .joined = std::string(joined_name(*module.tensor, engine.engine))},
                        .words = split.words});
     }
@@ -130,12 +130,12 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
 
 namespace {
 
-void deny_by_belief(std::string tensor, const std::string& stored, const Belief& belief,
+void deny_by_belief(std::string tensor, const std::string& stored, const Reading& reading,
                     EngineVerdict& verdict) {
   verdict.loads = false;
   verdict.tensor = std::move(tensor);
   verdict.reason =
-      fmt::format("it is {}, and believed {} by {}", stored, belief.scheme, belief.because);
+      fmt::format("it is {}, and believed {} by {}", stored, reading.scheme, reading.because);
 }
 
 }  // namespace
@@ -153,15 +153,15 @@ std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const
   const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
   for (EngineVerdict& verdict : verdicts) {
     if (!verdict.loads || !reads_config(checkpoint.dialect(), verdict.engine->engine)) continue;
-    const ConfigReader reader(checkpoint, facts, *verdict.engine);
+    const Reader reader = reader_of(checkpoint, facts, *verdict.engine);
     for (std::size_t i = 0; i < facts.modules.size() && verdict.loads; ++i) {
       // Draft models are the user's choice.
       const auto& layer = facts.modules[i].tensor->layer;
       if (layer && n_layers != 0 && *layer >= n_layers) continue;
-      const Belief belief = reader.belief(i);
+      const Reading reading = reader.of(i);
       const std::string stored = stored_scheme(facts.modules[i]);
-      if (belief.scheme == stored) continue;
-      deny_by_belief(facts.modules[i].tensor->name, stored, belief, verdict);
+      if (reading.scheme == stored) continue;
+      deny_by_belief(facts.modules[i].tensor->name, stored, reading, verdict);
     }
   }
   return verdicts;

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "check/rules/rule_input.h"
-#include "engines/readers/config_reader.h"
+#include "engines/readers/reader.h"
 #include "formats/dialect/deepseek.h"
 
 // Lists of a config as the readers of engines understand them, against what is stored. The rows are
@@ -10,33 +10,34 @@
 
 namespace ingot::check {
 
-using engines::Belief;
-using engines::ConfigReader;
 using engines::Engine;
+using engines::Reader;
+using engines::Reading;
 
 namespace {
 
-ConfigReader reader_of(const RuleInput& input, Engine engine, bool has_draft_names = true) {
-  return {input.checkpoint, input.facts, engines::newest(engine), has_draft_names};
+Reader reader_of(const RuleInput& input, Engine engine, bool has_draft_names = true) {
+  return engines::reader_of(input.checkpoint, input.facts, engines::newest(engine),
+                            has_draft_names);
 }
 
-/// The belief of a module; nullopt where it is what is stored.
-std::optional<Belief> misread(const RuleInput& input, const ConfigReader& reader, std::size_t i) {
-  Belief belief = reader.belief(i);
-  if (belief.scheme == engines::stored_scheme(input.facts.modules[i])) return std::nullopt;
-  return belief;
+/// The reading of a module; nullopt where it is what is stored.
+std::optional<Reading> misread(const RuleInput& input, const Reader& reader, std::size_t i) {
+  Reading reading = reader.of(i);
+  if (reading.scheme == engines::stored_scheme(input.facts.modules[i])) return std::nullopt;
+  return reading;
 }
 
-/// Calls visit(module, belief) for the modules, of those that `is_about`, of which the engine
-/// believes something else than is stored.
+/// Calls visit(module, reading) for the modules, of those that `is_about`, that the engine reads as
+/// something else than is stored.
 template <typename IsAbout, typename Visit>
 void for_each_misread(const RuleInput& input, Engine engine, const IsAbout& is_about,
                       const Visit& visit) {
-  const ConfigReader reader = reader_of(input, engine);
+  const Reader reader = reader_of(input, engine);
   for (std::size_t i = 0; i < input.facts.modules.size(); ++i) {
     const LinearModule& module = input.facts.modules[i];
     if (!is_about(module)) continue;
-    if (const auto belief = misread(input, reader, i)) visit(module, *belief);
+    if (const auto reading = misread(input, reader, i)) visit(module, *reading);
   }
 }
 
@@ -44,8 +45,10 @@ void for_each_misread(const RuleInput& input, Engine engine, const IsAbout& is_a
 
 template <Engine engine>
 void draft_names(const RuleInput& input) {
-  if (input.dialect().is_read_only || input.checkpoint.slicing() != nullptr) return;
-  const ConfigReader by_stored_name = reader_of(input, engine, false);
+  if (input.dialect().is_read_only || !engines::reads_config(input.dialect(), engine) ||
+      input.checkpoint.slicing() != nullptr)
+    return;
+  const Reader by_stored_name = reader_of(input, engine, false);
   const auto name_of = [](const LinearModule& module) {
     return engine == Engine::kVllm ? module.mtp_name : module.draft_name;
   };
@@ -54,13 +57,14 @@ void draft_names(const RuleInput& input) {
     // A fault under the stored name has been reported.
     return !name_of(module).empty() && !misread(input, by_stored_name, i);
   };
-  for_each_misread(input, engine, has_name, [&](const LinearModule& module, const Belief& belief) {
-    input.report_kind(*module.tensor, kMismatch,
-                      "is {}, and {}, which calls it '{}' for speculative decoding, takes it "
-                      "for {} ({}; list both names)",
-                      engines::stored_scheme(module), engines::newest(engine).name, name_of(module),
-                      belief.scheme, belief.because);
-  });
+  for_each_misread(
+      input, engine, has_name, [&](const LinearModule& module, const Reading& reading) {
+        input.report_kind(*module.tensor, kMismatch,
+                          "is {}, and {}, which calls it '{}' for speculative decoding, takes it "
+                          "for {} ({}; list both names)",
+                          engines::stored_scheme(module), engines::newest(engine).name,
+                          name_of(module), reading.scheme, reading.because);
+      });
 }
 
 template void draft_names<Engine::kVllm>(const RuleInput& input);
@@ -73,8 +77,8 @@ void silent_module(const RuleInput& input) {
     return rule != nullptr && !rule->fp8_by_default && !module.is_quantized && !module.is_nameless;
   };
   for_each_misread(
-      input, Engine::kVllm, is_plain, [&](const LinearModule& module, const Belief& belief) {
-        if (belief.scheme != "refused")
+      input, Engine::kVllm, is_plain, [&](const LinearModule& module, const Reading& reading) {
+        if (!reading.is_refused())
           input.report_kind(*module.tensor, kMismatch,
                             "is plain, but vLLM builds it with the quantization config: it would "
                             "become FP8 under a scale that is not loaded (list its module in "
@@ -85,11 +89,11 @@ void silent_module(const RuleInput& input) {
 void block_target(const RuleInput& input) {
   if (input.checkpoint.slicing() != nullptr) return;
   for_each_misread(input, Engine::kSglang, std::mem_fn(&LinearModule::is_quantized),
-                   [&](const LinearModule& module, const Belief& belief) {
-                     if (belief.because.find("target \"Linear\"") != std::string::npos)
+                   [&](const LinearModule& module, const Reading& reading) {
+                     if (reading.because.find("target \"Linear\"") != std::string::npos)
                        input.report_kind(*module.tensor, kMismatch, "is {}, and {} refuses it: {}",
                                          facts_of(*module.tensor).name,
-                                         engines::newest(Engine::kSglang).name, belief.because);
+                                         engines::newest(Engine::kSglang).name, reading.because);
                    });
 }
 
@@ -99,7 +103,7 @@ void head_listed(const RuleInput& input) {
     return role_of(*module.tensor) == Role::kHead && !module.is_quantized;
   };
   for_each_misread(input, Engine::kTransformers, is_plain_head,
-                   [&](const LinearModule& module, const Belief&) {
+                   [&](const LinearModule& module, const Reading&) {
                      input.report_at(input.codes_of(*module.tensor), kMismatch,
                                      "is not in {}, and transformers leaves it plain by itself "
                                      "only where there is no list (list {})",
@@ -119,15 +123,15 @@ void ignored_quantized(const RuleInput& input) {
   for (const Engine engine : {Engine::kVllm, Engine::kSglang, Engine::kTransformers}) {
     for_each_misread(
         input, engine, std::mem_fn(&LinearModule::is_quantized),
-        [&](const LinearModule& module, const Belief& belief) {
+        [&](const LinearModule& module, const Reading& reading) {
           // Other reasons have rules of their own.
-          const bool is_listed = belief.because.starts_with(formats::kIgnoredLayers) ||
-                                 belief.because.starts_with(formats::kModulesToNotConvert);
-          if (is_listed && (belief.scheme == "plain" || !torn.contains(name_of(module))))
+          const bool is_listed = reading.because.starts_with(formats::kIgnoredLayers) ||
+                                 reading.because.starts_with(formats::kModulesToNotConvert);
+          if (is_listed && (reading.is_plain() || !torn.contains(name_of(module))))
             input.report_kind(*module.tensor, kMismatch,
                               "is {}, but {} finds it in {} and takes the codes for numbers",
                               facts_of(*module.tensor).name, engines::newest(engine).name,
-                              belief.because);
+                              reading.because);
         });
   }
 }

@@ -1,5 +1,5 @@
 #include "check/rules/rule_input.h"
-#include "engines/readers/config_reader.h"
+#include "engines/readers/reader.h"
 #include "formats/dialect/modelopt.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
@@ -136,11 +136,11 @@ void quant_algo(const RuleInput& input) {
 void algo_of_sglang(const RuleInput& input) {
   const Statement statement = statement_of(input);
   const engines::EngineRow& sglang = engines::newest(engines::Engine::kSglang);
-  const engines::ConfigReader reader(input.checkpoint, input.facts, sglang);
+  const engines::Reader reader = engines::reader_of(input.checkpoint, input.facts, sglang);
   const bool is_told = !is_known_algo(input, statement.block.algo_name());
-  if (!is_told && reader.refusal().starts_with("quant_algo"))
+  if (!is_told && reader.of_all && reader.of_all->because.starts_with("quant_algo"))
     input.report_file(statement.file, kUnsupported, "says {}, which {} does not know",
-                      reader.refusal(), sglang.name);
+                      reader.of_all->because, sglang.name);
 }
 
 void input_scale(const RuleInput& input) {

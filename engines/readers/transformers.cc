@@ -5,10 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "engines/readers/config_reader.h"
+#include "engines/readers/reader.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
-#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 
 // Configs of FP8 and of compressed-tensors as transformers 5.19 reads them. It asks for each linear
@@ -61,130 +60,73 @@ class LeftOut {
   std::optional<Pattern> pattern_;
 };
 
-}  // namespace
-
-// FineGrainedFP8Config of utils/quantization_config.py:1690, and quantizers/auto.py:286.
-void ConfigReader::read_fp8_in_transformers() {
-  const Json& block = *facts_.quantization;
-  const auto refuse = [&](std::string why) { refusal_ = std::move(why); };
-  const std::string method = text_at(block, "quant_method");
-  if (json_member(block, "quant_method").is_null()) return refuse("no quant_method");
-  if (method != "fp8") {
-    silence_ = "skips quant_method " + method;
-    return;
-  }
-  transformers_ = TransformersFacts();
-  if (block.contains("activation_scheme")) {
-    const std::string scheme = lower_case(text_at(block, "activation_scheme"));
-    if (scheme != "dynamic" && scheme != "static") return refuse("activation_scheme " + scheme);
-  }
-  transformers_->has_blocks =
-      !block.contains("weight_block_size") || !json_member(block, "weight_block_size").is_null();
-  const char* key =
-      json_member(block, "modules_to_not_convert").is_null() && block.contains("ignored_layers")
-          ? "ignored_layers"
-          : "modules_to_not_convert";
-  const Json& list = json_member(block, key);
-  if (list.is_null()) return;
-  transformers_->list = key;
-  std::vector<std::string> entries = strings_at(block, key);
-  if (list.is_string()) {  // Python takes each letter of it for an entry
-    for (const char letter : list.get<std::string>()) entries.emplace_back(1, letter);
-  } else if (!list.is_array()) {
-    return refuse(fmt::format("{} is no list", key));
-  }
-  std::vector<LeftOut> left;
-  for (const std::string& entry : entries) {
-    try {
-      left.emplace_back(entry);
-    } catch (const Error&) {
-      return refuse(fmt::format("{} has '{}', which is no expression", key, entry));
-    }
-  }
-  for (const BuiltModule& module : built_.modules()) {
-    const auto names = formats::module_aliases(module.name, checkpoint_.config().text);
-    const bool is_left = std::ranges::any_of(left, [&](const LeftOut& entry) {
-      return std::ranges::any_of(names, [&](const std::string& name) { return entry.has(name); });
-    });
-    listed_.push_back(is_left ? Listed::kYes : Listed::kNo);
-  }
+// Whatever the config says: models of transformers build such a layer plain, or not at all.
+std::optional<Reading> without_config(const ReaderInput& in, std::size_t module) {
+  const LinearModule& layer = in.layer(module);
+  const LogicalTensor& tensor = *layer.tensor;
+  const std::uint64_t n_layers = in.checkpoint.config().num_hidden_layers;
+  if (tensor.layer && n_layers != 0 && *tensor.layer >= n_layers)
+    return Reading{stored_scheme(layer), "not built"};
+  const bool is_own_router = role_of(tensor) == Role::kRouter && layer.name.ends_with(".gate");
+  if (is_own_router || !(layer.is_quantizable || is_other_linear(layer)))
+    return read_plain("always plain");
+  return std::nullopt;
 }
 
-// apply_quantization_config of compressed-tensors, quantization/lifecycle/apply.py:97.
-void ConfigReader::read_groups_in_transformers() {
-  transformers_ = TransformersFacts();
-  const std::vector<ConfigGroup>& groups = facts_.groups->groups();
-  if (groups.empty()) {
-    refusal_ = "no config_groups";
-    return;
-  }
-  // A target that is repeated means the last group that has it.
-  std::map<std::string, const ConfigGroup*> of_target;
-  for (const ConfigGroup& group : groups) {
-    if (!group.has_weights) refusal_ = fmt::format("config_groups.{} has no weights", group.name);
-    for (const std::string& target : strings_at(*group.json, "targets")) of_target[target] = &group;
-  }
-  for (const auto& [target, group] : of_target) {
-    TransformersFacts::Target found{.text = target, .group = group};
-    if (target.starts_with(kExpression)) {
-      try {
-        found.pattern.emplace(target);
-      } catch (const Error&) {
-        refusal_ = fmt::format("target '{}' is no expression", target);
-        return;
-      }
-    }
-    transformers_->targets.push_back(std::move(found));
-  }
-  // utils/match.py:141: names, then expressions, each in order of their text.
-  std::ranges::stable_sort(transformers_->targets, {}, [](const TransformersFacts::Target& target) {
-    return target.text.find(kExpression) != std::string::npos;
+/// A target of compressed-tensors: a name, an expression, or a class.
+struct Target {
+  std::string text;
+  std::optional<Pattern> pattern;
+  const ConfigGroup* group = nullptr;
+};
+using Targets = std::vector<Target>;
+
+bool ignores(const ReaderInput& in, std::string_view module) {
+  const auto names = in.aliases(module);
+  return std::ranges::any_of(
+      names, [&](const std::string& name) { return in.facts.groups->ignore_matches(name); });
+}
+
+const Target* named_target(const Targets& targets, std::string_view module) {
+  const auto target = std::ranges::find_if(targets, [&](const Target& at) {
+    return at.pattern ? at.pattern->matches(module) : at.text == module;
   });
-  // integrations/compressed_tensors.py:27.
-  const auto group_with = [&](auto&& is_wanted) -> const ConfigGroup* {
-    for (const ConfigGroup& group : groups)
-      if (std::ranges::any_of(strings_at(*group.json, "targets"), is_wanted)) return &group;
-    return nullptr;
+  return target == targets.end() ? nullptr : &*target;
+}
+
+bool is_expression(const std::string& target) {
+  return target.starts_with(kExpression);
+}
+
+/// The group of routed experts: integrations/compressed_tensors.py:27.
+const ConfigGroup& group_of_experts(const std::vector<ConfigGroup>& groups) {
+  const auto has = [](const auto& is_wanted) {
+    return [&is_wanted](const ConfigGroup& group) {
+      return std::ranges::any_of(strings_at(*group.json, "targets"), is_wanted);
+    };
   };
-  const auto is_expression = [](const std::string& target) {
-    return target.starts_with(kExpression);
-  };
-  transformers_->of_experts = group_with([&](const std::string& target) {
+  const auto names_experts = [](const std::string& target) {
     return is_expression(target) && target.find("experts") != std::string::npos;
-  });
-  if (transformers_->of_experts == nullptr)
-    transformers_->of_experts =
-        group_with([&](const std::string& target) { return !is_expression(target); });
-  if (transformers_->of_experts == nullptr) transformers_->of_experts = &groups.front();
-  refuse_other_modules();
+  };
+  const auto is_name = [](const std::string& target) { return !is_expression(target); };
+  auto group = std::ranges::find_if(groups, has(names_experts));
+  if (group == groups.end()) group = std::ranges::find_if(groups, has(is_name));
+  return group == groups.end() ? groups.front() : *group;
 }
 
-bool ConfigReader::ignores_in_transformers(std::string_view module) const {
-  const formats::ConfigGroups& groups = *facts_.groups;
-  const auto names = formats::module_aliases(module, checkpoint_.config().text);
-  return std::ranges::any_of(names,
-                             [&](const std::string& name) { return groups.ignore_matches(name); });
-}
-
-const ConfigReader::TransformersFacts::Target* ConfigReader::named_in_transformers(
-    std::string_view module) const {
-  for (const TransformersFacts::Target& target : transformers_->targets)
-    if (target.pattern ? target.pattern->matches(module) : target.text == module) return &target;
-  return nullptr;
-}
-
-// A target that takes in a module which is neither linear nor an embedding ends the loading.
-void ConfigReader::refuse_other_modules() {
+/// The refusal of a target that takes in a module which is neither linear nor an embedding, or
+/// empty.
+std::string refusal_of_others(const ReaderInput& in, const Targets& targets) {
   std::set<std::string> linear, others = {""};
-  for (std::size_t i = 0; i < facts_.modules.size(); ++i) {
-    const BuiltModule& module = built_.modules()[built_.module_of(i)];
-    const LinearModule& layer = facts_.modules[i];
+  for (std::size_t i = 0; i < in.facts.modules.size(); ++i) {
+    const BuiltModule& module = in.built_of(i);
+    const LinearModule& layer = in.layer(i);
     if (module.kind != BuiltModule::Kind::kExperts &&
         (layer.is_quantizable || is_other_linear(layer)))
       linear.insert(module.name);
   }
-  for (const LogicalTensor& tensor : checkpoint_.tensors()) {
-    const bool is_built = !tensor.layer || *tensor.layer < checkpoint_.config().num_hidden_layers;
+  for (const LogicalTensor& tensor : in.checkpoint.tensors()) {
+    const bool is_built = !tensor.layer || *tensor.layer < in.checkpoint.config().num_hidden_layers;
     if (!is_built || tensor.name.find("embed") != std::string::npos) continue;
     std::string_view name = tensor.name;
     const std::size_t experts = name.find(std::string(kExpertsEnd) + ".");
@@ -195,53 +137,126 @@ void ConfigReader::refuse_other_modules() {
     }
   }
   for (const std::string& module : others) {
-    const TransformersFacts::Target* target = named_in_transformers(module);
-    if (target == nullptr || ignores_in_transformers(module)) continue;
-    refusal_ = fmt::format("target '{}' takes in {}, which is no linear layer", target->text,
-                           module.empty() ? "the whole model" : "'" + module + "'");
-    return;
+    const Target* target = named_target(targets, module);
+    if (target == nullptr || ignores(in, module)) continue;
+    return fmt::format("target '{}' takes in {}, which is no linear layer", target->text,
+                       module.empty() ? "the whole model" : "'" + module + "'");
   }
+  return {};
 }
 
-Belief ConfigReader::by_transformers(std::size_t number) const {
-  const LinearModule& layer = facts_.modules[number];
-  const BuiltModule& built = built_.modules()[built_.module_of(number)];
-  const bool is_of_experts = built.kind == BuiltModule::Kind::kExperts;
-  const auto plain = [](std::string because) { return Belief{"plain", std::move(because)}; };
-  const auto of_group = [&](const ConfigGroup& group) {
-    const std::string scheme =
-        group.scheme ? std::string(scheme_facts(*group.scheme).name) : "unknown scheme";
-    return Belief{scheme, "config_groups." + group.name};
+}  // namespace
+
+// FineGrainedFP8Config of utils/quantization_config.py:1690, and quantizers/auto.py:286.
+Reader read_fp8_in_transformers(const ReaderInput& in) {
+  if (in.facts.quantization == nullptr) return {};
+  const Json& block = in.block();
+  const auto refuse = [](std::string why) -> Reader {
+    return {.of_all = read_refused(std::move(why))};
   };
-  const LogicalTensor& tensor = *layer.tensor;
-  const std::uint64_t n_layers = checkpoint_.config().num_hidden_layers;
-  if (tensor.layer && n_layers != 0 && *tensor.layer >= n_layers)
-    return {stored_scheme(layer), "not built"};
-  const Role role = role_of(tensor);
-  const bool is_own_router = role == Role::kRouter && layer.name.ends_with(".gate");
-  if (is_own_router || !(layer.is_quantizable || is_other_linear(layer)))
-    return plain("always plain");
-  if (facts_.groups && is_of_experts) {
-    // Whatever `ignore` says; experts without scales stay as they are where the group is FP8.
-    const ConfigGroup& group = *transformers_->of_experts;
-    const Belief belief = of_group(group);
-    return !layer.is_quantized && belief.scheme.starts_with("fp8") ? plain("no scales") : belief;
+  const std::string method = text_at(block, "quant_method");
+  if (json_member(block, "quant_method").is_null()) return refuse("no quant_method");
+  if (method != "fp8") return {.of_all = read_plain("skips quant_method " + method)};
+  if (block.contains("activation_scheme")) {
+    const std::string scheme = lower_case(text_at(block, "activation_scheme"));
+    if (scheme != "dynamic" && scheme != "static") return refuse("activation_scheme " + scheme);
   }
-  if (facts_.groups) {
-    if (ignores_in_transformers(built.name) || facts_.groups->ignores_name(kLinear))
-      return plain("ignore");
-    if (const auto* named = named_in_transformers(built.name)) return of_group(*named->group);
-    for (const TransformersFacts::Target& target : transformers_->targets)
-      if (target.text == kLinear || target.text == "Module") return of_group(*target.group);
-    return plain("no target matches");
+  const bool has_blocks =
+      !block.contains("weight_block_size") || !json_member(block, "weight_block_size").is_null();
+  const char* key =
+      json_member(block, "modules_to_not_convert").is_null() && block.contains("ignored_layers")
+          ? "ignored_layers"
+          : "modules_to_not_convert";
+  const Json& list = json_member(block, key);
+  std::vector<std::string> entries = strings_at(block, key);
+  if (list.is_string()) {  // Python takes each letter of it for an entry
+    for (const char letter : list.get<std::string>()) entries.emplace_back(1, letter);
+  } else if (!list.is_array() && !list.is_null()) {
+    return refuse(fmt::format("{} is no list", key));
   }
-  // Models of transformers keep weights_proj of indexers in F32.
-  if (role == Role::kIndexerWeights) return plain("always plain");
-  if (transformers_->list == nullptr && role == Role::kHead) return plain("no list");
-  if (transformers_->list != nullptr && listed_[built_.module_of(number)] == Listed::kYes)
-    return plain(transformers_->list);
-  if (is_of_experts && fp4_experts_) return {"mxfp4", "expert_dtype"};
-  return {transformers_->has_blocks ? "fp8-block" : "fp8-tensor", "quant_method fp8"};
+  std::vector<LeftOut> left;
+  for (const std::string& entry : entries) {
+    try {
+      left.emplace_back(entry);
+    } catch (const Error&) {
+      return refuse(fmt::format("{} has '{}', which is no expression", key, entry));
+    }
+  }
+  std::vector<bool> is_left_out;  // by the number of the built module
+  for (const BuiltModule& module : in.built.modules()) {
+    const auto names = in.aliases(module.name);
+    const bool is_left = std::ranges::any_of(left, [&](const LeftOut& entry) {
+      return std::ranges::any_of(names, [&](const std::string& name) { return entry.has(name); });
+    });
+    is_left_out.push_back(is_left);
+  }
+  return {.of = [=, &in, has_list = !list.is_null(),
+                 has_fp4 = has_fp4_experts(in)](std::size_t module) -> Reading {
+            if (std::optional<Reading> plain = without_config(in, module)) return *plain;
+            const Role role = role_of(*in.layer(module).tensor);
+            // Models of transformers keep weights_proj of indexers in F32.
+            if (role == Role::kIndexerWeights) return read_plain("always plain");
+            if (!has_list && role == Role::kHead) return read_plain("no list");
+            if (is_left_out[in.built.module_of(module)]) return read_plain(key);
+            if (has_fp4 && in.built_of(module).kind == BuiltModule::Kind::kExperts)
+              return read_as(SchemeId::kMxfp4, "expert_dtype");
+            return read_as(has_blocks ? SchemeId::kFp8Block : SchemeId::kFp8Tensor,
+                           "quant_method fp8");
+          },
+          .asks = Reader::Asks::kAll};
+}
+
+// apply_quantization_config of compressed-tensors, quantization/lifecycle/apply.py:97.
+Reader read_groups_in_transformers(const ReaderInput& in) {
+  const std::vector<ConfigGroup>& groups = in.facts.groups->groups();
+  if (groups.empty()) return {.of_all = read_refused("no config_groups")};
+  std::string refusal;
+  // A target that is repeated means the last group that has it.
+  std::map<std::string, const ConfigGroup*> of_target;
+  for (const ConfigGroup& group : groups) {
+    if (!group.has_weights) refusal = fmt::format("config_groups.{} has no weights", group.name);
+    for (const std::string& target : strings_at(*group.json, "targets")) of_target[target] = &group;
+  }
+  Targets targets;
+  for (const auto& [text, group] : of_target) {
+    Target& target = targets.emplace_back(Target{.text = text, .pattern = {}, .group = group});
+    try {
+      if (is_expression(text)) target.pattern.emplace(text);
+    } catch (const Error&) {
+      return {.of_all = read_refused(fmt::format("target '{}' is no expression", text))};
+    }
+  }
+  // utils/match.py:141: names, then expressions, each in order of their text.
+  std::ranges::stable_sort(targets, {}, [](const Target& target) {
+    return target.text.find(kExpression) != std::string::npos;
+  });
+  if (std::string of_others = refusal_of_others(in, targets); !of_others.empty())
+    refusal = std::move(of_others);
+  if (!refusal.empty()) return {.of_all = read_refused(std::move(refusal))};
+  return {.of = [&in, targets = std::move(targets),
+                 &of_experts = group_of_experts(groups)](std::size_t module) -> Reading {
+            if (std::optional<Reading> plain = without_config(in, module)) return *plain;
+            const auto of_group = [](const ConfigGroup& group) {
+              return read_as(group.scheme, "config_groups." + group.name);
+            };
+            const BuiltModule& built = in.built_of(module);
+            if (built.kind == BuiltModule::Kind::kExperts) {
+              // Whatever `ignore` says; experts without scales stay as they are where the group is
+              // FP8.
+              Reading reading = of_group(of_experts);
+              return !in.layer(module).is_quantized && reading.scheme.starts_with("fp8")
+                         ? read_plain("no scales")
+                         : reading;
+            }
+            if (ignores(in, built.name) || in.facts.groups->ignores_name(kLinear))
+              return read_plain("ignore");
+            if (const Target* named = named_target(targets, built.name))
+              return of_group(*named->group);
+            for (const Target& target : targets)
+              if (target.text == kLinear || target.text == "Module") return of_group(*target.group);
+            return read_plain("no target matches");
+          },
+          .asks = Reader::Asks::kAll};
 }
 
 }  // namespace ingot::engines
