@@ -5,7 +5,7 @@ Makes a synthetic FP8 checkpoint with real widths in DIR (hot), then alternates 
 ingot has threads, direct writes and reads of the disk, conversions into memory and onto the disk, the same conversions of a tiny checkpoint
 with as many tensors and files, `ingot verify` of the outputs, dry runs of the 671B headers, and the start of a program. Stops when the time is
 over, and says what it left out. Every output is deleted before the next. Needs Python's standard library and an ingot program, no network.
---model compares with docs/performance.md.
+--model compares with docs/jobs.md.
 """
 
 import argparse
@@ -444,7 +444,7 @@ def parsed():
     parser.add_argument("--threads", type=lambda text: [int(n) for n in text.split(",")], help="e.g. 1,4,16 (default: 1, 4 and every processor)")
     parser.add_argument("--jobs", nargs="+", choices=list(CONVERSIONS), default=DEFAULT)
     parser.add_argument("--like", choices=["layer", "tiny"], default="layer", help="widths of the source; tiny only tries the script")
-    parser.add_argument("--model", action="store_true", help="compare with docs/performance.md, and say what 671B would take here")
+    parser.add_argument("--model", action="store_true", help="compare with docs/jobs.md, and say what 671B would take here")
     parser.add_argument("--json", metavar="FILE", help="write everything to FILE too")
     options = parser.parse_args()
     options.processors = processors()

@@ -1,4 +1,4 @@
-"""The formulas of docs/performance.md, with the rates that bench/host.py measured."""
+"""The formulas of docs/jobs.md, with the rates that bench/host.py measured."""
 
 
 class Rates:
@@ -47,7 +47,7 @@ def ratio(n_bytes, rate):
 
 
 def seconds_of(rates, row, source_bytes):
-    """By the table of docs/performance.md."""
+    """By the table of docs/jobs.md."""
     n, base = row.threads, rates.base(row.name)
     computing = base.work() * (rates.slower(n) if n != base.threads else 1) / n
     reading = ratio(source_bytes, rates.read(n))

@@ -9,7 +9,7 @@
 #include "engines/versions/versions.h"
 
 // The forms that engines refuse or compute wrongly: a plan refuses a form that all
-// refuse, `check` reports it, and docs/engine-limits.md prints it. A fact is a row of a version,
+// refuse, `check` reports it, and `ingot list engines` prints it. A fact is a row of a version,
 // and a function of row/scope.h says which weights it is about.
 
 namespace ingot::engines {

@@ -50,7 +50,7 @@ using RuleTest = std::variant<void (*)(const RuleInput&),
                               void (*)(const RuleInput&, const formats::LogicalTensor&),
                               void (*)(const RuleInput&, const engines::LinearModule&)>;
 
-/// One test that a loader makes, as a row. Source: docs/rules.md.
+/// One test that a loader makes, as a row.
 struct LoaderRule {
   std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
   std::string_view dialect;  ///< of the checkpoints that it is about; empty: of any

@@ -44,12 +44,16 @@ holds "{'family': 'qwen3', 'engine': 'SGLang 0.5.23'}.items() <= next(r for r in
 holds "not any(r['family'] == 'dbrx' for r in d['trials'])"
 json convert "$example" "$work/none" --to int8-block --dry-run
 holds "[e['engine'] for e in d['engines'] if e['loads']] == ['sglang'] and 'blockwise_int8' in d['engines'][0]['reason']"
-# The table of the README says what the rows of `list engines` say, of every form that a dialect writes.
+# The table of docs/engines.md says what the rows of `list engines` say, of every form that a dialect writes.
 "$ingot" list engines --json >"$work/engines" || fail "list"
 "$ingot" list dialects --json >"$work/dialects" || fail "list"
-python3 - "$work/engines" "$work/dialects" "$(dirname "$0")/../../README.md" <<'P' || fail "the README has another table of engines"
+python3 - "$work/engines" "$work/dialects" "$(dirname "$0")/../../docs/engines.md" <<'P' || fail "docs/engines.md has another table of engines"
 import json, re, sys
 rows = json.load(open(sys.argv[1]))["engines"]
+# Each refusal has its reason and a form that loads: no page repeats them.
+for row in rows:
+    if row["result"].startswith(("refused", "garbage", "rounded", "with ")):
+        assert row["reason"] and row["loads"], row
 names = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
 known = {"generated text on a GPU": "yes", "generated text": "yes", "loaded": "yes", "loaded, kernels replaced": "loads", "read in its source": "yes (read in its source)",
          "not tried": "not tried"}

@@ -1,11 +1,8 @@
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,15 +19,6 @@ using enum ErrorCode;
 
 namespace {
 
-/// The result, with an option as Markdown has it.
-std::string with_option_as_code(const EngineLimit& limit) {
-  std::string text = engine_effect_text(limit);
-  const std::size_t at = limit.option.empty() ? std::string::npos : text.find(limit.option);
-  if (at != std::string::npos)
-    text.replace(at, limit.option.size(), fmt::format("`{}`", limit.option));
-  return text;
-}
-
 /// Whether a run of a family without experts gave text in the scheme of a row.
 bool has_generated_dense(const EngineRow& engine, const EngineLoad& load) {
   return std::ranges::any_of(engine.families, [&](const EngineFamily& row) {
@@ -40,26 +28,6 @@ bool has_generated_dense(const EngineRow& engine, const EngineLoad& load) {
     return !has_experts && row.evidence <= Evidence::kGenerated &&
            row.schemes.contains(load.scheme);
   });
-}
-
-TEST(EngineLimits, StandInTheDocumentation) {
-  std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/engine-limits.md");
-  std::set<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.insert(line);
-  const auto word = [](std::string_view text) {
-    return text.empty() ? std::string("any") : fmt::format("`{}`", text);
-  };
-  for (const EngineRow* engine : engine_versions()) {
-    for (const EngineLimit& limit : engine->limits) {
-      const std::string line = fmt::format(
-          "| {} |{} {} | {} | {} | {} | {} | {} | {} |", engine->name,
-          limit.is_of_form() ? "" : fmt::format(" {} |", word(limit.family)), word(limit.dialect),
-          word(limit.scheme ? formats::scheme_facts(*limit.scheme).name : ""),
-          limit.activations ? activations_name(*limit.activations) : "any",
-          engine_scope_name(limit.scope), with_option_as_code(limit), limit.reason, limit.instead);
-      EXPECT_TRUE(lines.contains(line)) << line;
-    }
-  }
 }
 
 TEST(EngineSupport, HasEveryLoadOnceAndEveryLimit) {
