@@ -56,6 +56,8 @@ constexpr std::array kReaders = {
     ReaderRow{kGptq, Engine::kSglang, read_packed_integers},
     ReaderRow{kAwq, Engine::kVllm, read_packed_integers},
     ReaderRow{kAwq, Engine::kSglang, read_packed_integers},
+    ReaderRow{kQuark, Engine::kVllm, read_quark},
+    ReaderRow{kQuark, Engine::kSglang, read_quark},
 };
 
 const ReaderRow* find_reader(const Dialect& dialect, Engine engine) {

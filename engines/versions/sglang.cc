@@ -12,6 +12,8 @@ constexpr std::string_view kV4Fp4OfSglang =
 constexpr std::string_view kV4OfSglang =
     "python/sglang/srt/layers/quantization/modelopt_quant.py: HybridFp8NvFp4Config";
 constexpr std::string_view kGptqOfSglang = "python/sglang/srt/layers/quantization/gptq/gptq.py:468";
+constexpr std::string_view kQuarkOfSglang =
+    "python/sglang/srt/layers/quantization/quark/quark.py:998";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
 constexpr SchemeSet kSeven = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
@@ -49,6 +51,12 @@ constexpr std::array kLoads = {
     EngineLoad{kAwq, kInt4Group, kWeightOnly, kRead, "",
                "python/sglang/srt/layers/quantization/awq/awq.py:245"},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kRead, "", "python/sglang/srt/models/kimi_k3.py:3207"},
+    EngineLoad{kQuark, kFp8Tensor, kStatic, kRead, "", kQuarkOfSglang},
+    EngineLoad{kQuark, kFp8Tensor, kDynamic, kRead, "", kQuarkOfSglang},
+    EngineLoad{kQuark, kFp8Channel, kStatic, kRead, "", kQuarkOfSglang},
+    EngineLoad{kQuark, kFp8Channel, kDynamic, kRead, "", kQuarkOfSglang},
+    EngineLoad{kQuark, kFp8Block, kDynamic, kRead, "", kQuarkOfSglang},
+    EngineLoad{kQuark, kMxfp4, kDynamic, kRead, "", kQuarkOfSglang},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
 };
@@ -195,6 +203,24 @@ constexpr std::array kLimits = {
                 "", true},
     EngineLimit{kAwq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
                 "", true},
+    EngineLimit{kQuark, kFp8Tensor, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
+    EngineLimit{kQuark, kFp8Channel, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "",
+                true},
+    EngineLimit{kQuark, kFp8Block, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
+    EngineLimit{kQuark, kMxfp4, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
+    EngineLimit{kQuark, kInt8Channel, std::nullopt, kAny, "it has no scheme for Quark's INT8",
+                kQuarkInstead, "", "", true},
+    EngineLimit{kQuark, kMxfp8, std::nullopt, kAny, "it has no scheme for Quark's MXFP8",
+                kQuarkInstead, "", "", true},
+    // Read in quark_w4a4_mxfp4.py:162.
+    EngineLimit{.dialect = kQuark,
+                .scheme = kMxfp4,
+                .activations = kDynamic,
+                .scope = kAny,
+                .reason = "its kernels for Quark's MXFP4 are for AMD's cards only",
+                .instead = "vLLM, or nvfp4, on others",
+                .is_foreign = true,
+                .effect = kRefusedOnCards},
     // Read in marlin_utils.py:79, gptq_linear.py:31 and awq.py:163.
     EngineLimit{.dialect = kGptq,
                 .scheme = std::nullopt,

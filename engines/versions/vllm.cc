@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::string_view kV4OfVllm = "vllm/models/deepseek_v4/quant_config.py";
 constexpr std::string_view kGptqOfVllm = "vllm/model_executor/layers/quantization/auto_gptq.py:100";
+constexpr std::string_view kQuarkOfVllm =
+    "vllm/model_executor/layers/quantization/quark/quark.py: _get_scheme_cls_from_config";
 constexpr SchemeSet kNine = {kBf16,  kFp8Block, kFp8Channel, kFp8Tensor, kInt8Channel,
                              kNvfp4, kMxfp4,    kMxfp8,      kInt4Group};
 constexpr SchemeSet kNineButMxfp8 = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
@@ -52,6 +54,17 @@ constexpr std::array kLoads = {
     EngineLoad{kGptq, kInt8Block, kWeightOnly, kRead, "", kGptqOfVllm},
     EngineLoad{kAwq, kInt4Group, kWeightOnly, kRead, "",
                "vllm/model_executor/layers/quantization/auto_awq.py:284"},
+    EngineLoad{kQuark, kFp8Tensor, kStatic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kFp8Tensor, kDynamic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kFp8Channel, kStatic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kFp8Channel, kDynamic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kFp8Block, kDynamic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kInt8Channel, kStatic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kInt8Channel, kDynamic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kMxfp4, kDynamic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kMxfp4, kWeightOnly, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kMxfp8, kDynamic, kRead, "", kQuarkOfVllm},
+    EngineLoad{kQuark, kMxfp8, kWeightOnly, kRead, "", kQuarkOfVllm},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4OfVllm},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfVllm},
     EngineLoad{kCt, kMxfp8, kWeightOnly, kOnGpu},
@@ -143,6 +156,15 @@ constexpr std::array kLimits = {
                 "--dtype float16", "", true},
     EngineLimit{kAwq, kInt4Group, std::nullopt, kRowScaledExperts, kRowsOfAwq, kOddGroupsInstead,
                 "", "", true},
+    EngineLimit{kQuark, kFp8Tensor, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
+    EngineLimit{kQuark, kFp8Channel, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "",
+                true},
+    EngineLimit{kQuark, kFp8Block, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
+    EngineLimit{kQuark, kInt8Channel, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "",
+                true},
+    // Read in quark_moe.py:1686.
+    EngineLimit{kQuark, kMxfp8, std::nullopt, kExperts, "its experts of Quark have no MXFP8",
+                kQuarkInstead, "", "", true},
     // Widths.
     EngineLimit{kGptq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
                 true},

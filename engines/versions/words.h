@@ -22,6 +22,7 @@ inline constexpr std::string_view kDeepseek = "deepseek";
 inline constexpr std::string_view kMxfp4Stacks = "mxfp4";
 inline constexpr std::string_view kGptq = "gptq";
 inline constexpr std::string_view kAwq = "awq";
+inline constexpr std::string_view kQuark = "quark";
 
 // Limits that vLLM and SGLang share.
 inline constexpr std::string_view kDynamicInstead = "--activations dynamic";
@@ -35,6 +36,9 @@ inline constexpr std::string_view kNamesOfOthers =
 inline constexpr std::string_view kWholeBlocks =
     "it joins weights, and the rows of all but the last must be a multiple of the block's";
 inline constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
+inline constexpr std::string_view kInputsOfQuark =
+    "it has no scheme of Quark's for such weights without quantized activations";
+inline constexpr std::string_view kQuarkInstead = "ingot convert --dialect compressed-tensors";
 inline constexpr std::string_view kPackedInstead = "--to int4 in dialect compressed-tensors";
 inline constexpr std::string_view kOrderedInstead =
     "INT4 of another --group-size, which is encoded again";

@@ -20,31 +20,45 @@ constexpr std::string_view kFbgemm = "fbgemm_fp8", kQuark = "quark", kAutoRound 
 /// A form of Quark's weights that some scheme reads.
 struct QuarkForm {
   std::string_view dtype, qscheme;
+  SchemeId scheme{};           ///< kRaw: codes are read as their values
   bool has_exponents = false;  ///< groups of 32 columns with a power of two each
 };
 constexpr std::array kQuarkForms = {
-    QuarkForm{"fp8_e4m3", "per_tensor"},      QuarkForm{"fp8_e4m3", "per_channel"},
-    QuarkForm{"fp8_e4m3", "per_block"},       QuarkForm{"fp8_e4m3", "per_group", true},
-    QuarkForm{"fp8_e5m2", "per_tensor"},      QuarkForm{"fp8_e5m2", "per_channel"},
-    QuarkForm{"fp8_e5m2", "per_group", true}, QuarkForm{"int8", "per_tensor"},
-    QuarkForm{"int8", "per_channel"},         QuarkForm{"fp4", "per_group", true},
+    QuarkForm{"fp8_e4m3", "per_tensor", SchemeId::kFp8Tensor},
+    QuarkForm{"fp8_e4m3", "per_channel", SchemeId::kFp8Channel},
+    QuarkForm{"fp8_e4m3", "per_block", SchemeId::kFp8Block},
+    QuarkForm{"fp8_e4m3", "per_group", SchemeId::kMxfp8, true},
+    QuarkForm{"fp8_e5m2", "per_tensor", SchemeId::kRaw},
+    QuarkForm{"fp8_e5m2", "per_channel", SchemeId::kRaw},
+    QuarkForm{"fp8_e5m2", "per_group", SchemeId::kRaw, true},
+    QuarkForm{"int8", "per_tensor", SchemeId::kInt8Channel},
+    QuarkForm{"int8", "per_channel", SchemeId::kInt8Channel},
+    QuarkForm{"fp4", "per_group", SchemeId::kMxfp4, true},
 };
+
+/// Older versions have one word for all MX forms.
+std::string quark_dtype(const Json& weight) {
+  const std::string dtype = text_at(weight, "dtype");
+  return dtype == "mx" ? text_at(weight, "mx_element_dtype") : dtype;
+}
+
+const QuarkForm* quark_form(const Json& weight) {
+  const std::string dtype = quark_dtype(weight), qscheme = text_at(weight, "qscheme");
+  const bool has_exponents =
+      json_member(weight, "group_size") == 32 && text_at(weight, "scale_format") == "e8m0";
+  const auto form = std::ranges::find_if(kQuarkForms, [&](const QuarkForm& row) {
+    return dtype == row.dtype && qscheme == row.qscheme && row.has_exponents <= has_exponents;
+  });
+  return form == kQuarkForms.end() ? nullptr : &*form;
+}
 
 /// Returns the name of an unread form of Quark; empty where the form is read, or there is none.
 std::string unread_quark(const Json& layer) {
   const Json& weight = json_member(layer, "weight");
   if (!weight.is_object()) return {};
-  std::string dtype = text_at(weight, "dtype");
-  // Older versions have one word for all MX forms.
-  if (dtype == "mx") dtype = text_at(weight, "mx_element_dtype");
-  const std::string qscheme = text_at(weight, "qscheme");
-  const bool has_exponents =
-      json_member(weight, "group_size") == 32 && text_at(weight, "scale_format") == "e8m0";
-  const bool is_read = std::ranges::any_of(kQuarkForms, [&](const QuarkForm& form) {
-    return dtype == form.dtype && qscheme == form.qscheme && form.has_exponents <= has_exponents;
-  });
+  const std::string dtype = quark_dtype(weight), qscheme = text_at(weight, "qscheme");
   const bool is_plain = dtype == "bfloat16" || dtype == "float16" || dtype == "float32";
-  if (is_read || is_plain) return {};
+  if (is_plain || quark_form(weight) != nullptr) return {};
   return fmt::format("{} {}", dtype.empty() ? "weights of no dtype" : dtype,
                      qscheme.empty() ? "of no qscheme" : qscheme);
 }
@@ -159,6 +173,12 @@ std::optional<Activations> said_activations(const ModelConfig& config, std::stri
   const Json& bits = json_member(block, "act_bits");
   if (!bits.is_number_unsigned() || bits > 8) return Activations::kWeightOnly;
   return json_member(block, "act_dynamic") == false ? Activations::kStatic : Activations::kDynamic;
+}
+
+std::optional<SchemeId> quark_scheme(const Json& weight) {
+  const QuarkForm* form = weight.is_object() ? quark_form(weight) : nullptr;
+  return form == nullptr || form->scheme == SchemeId::kRaw ? std::nullopt
+                                                           : std::optional(form->scheme);
 }
 
 bool has_zero_points(const ModelConfig& config, std::string_view weight) {

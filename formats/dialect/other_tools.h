@@ -31,6 +31,10 @@ std::string unread_part(const ModelConfig& config);
 /// known.
 std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module);
 
+/// The scheme of Quark's config of weights; nullopt for plain ones, and for codes that no scheme
+/// has.
+std::optional<SchemeId> quark_scheme(const Json& weight);
+
 /// True if Quark's config says that the integers of this weight have zero points.
 bool has_zero_points(const ModelConfig& config, std::string_view weight);
 
