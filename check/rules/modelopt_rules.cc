@@ -119,8 +119,8 @@ void quant_algo(const RuleInput& input) {
   if (!statement.object.contains("quant_algo")) return;
   const std::string& name = statement.block.algo_name();
   if (!is_known_algo(input, name))
-    return input.report_file(statement.file, kUnsupported,
-                             "says quant_algo '{}', which no loader knows", name);
+    return input.report_file(statement.file, kUnsupported, "says {}",
+                             formats::unknown_algo(statement.object));
   if (statement.is_mixed()) return algos_of_mixture(input, statement);
   const StorageRow* algo = find_storage(input.dialect(), name);
   for (const LogicalTensor& tensor : input.weights()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "formats/base/fd.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/modelopt.h"
 #include "formats/experts/sight.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
@@ -108,6 +110,24 @@ const formats::Dialect* dialect_of_keys(const formats::Json& block) {
   return nullptr;
 }
 
+// An algorithm that is misspelt or not known: codes that look like those of another may mean other
+// values. One of two statements is enough.
+void refuse_unknown_algo(const Checkpoint& source) {
+  using formats::ModeloptStatement;
+  std::optional<Error> unknown;
+  for (const ModeloptStatement& statement :
+       {ModeloptStatement::of_file(source.description()),
+        ModeloptStatement::of_config(formats::quantization_block(source.config()))}) {
+    if (!statement.object.contains("quant_algo")) continue;
+    const std::string fault = formats::unknown_algo(statement.object);
+    if (fault.empty()) return;
+    unknown =
+        Error(ErrorCode::kUnsupported, "says {} (correct it: repair makes up no algorithm)", fault)
+            .in_file(statement.file);
+  }
+  if (unknown) throw Error(*unknown);
+}
+
 // Native names with schemes that the rows of no written dialect put under them.
 void refuse_native_names(const Checkpoint& source, const formats::Dialect& dialect) {
   const bool is_said =
@@ -200,6 +220,7 @@ void join_globals(const Checkpoint& source, const std::vector<const LogicalTenso
 }  // namespace
 
 RepairFacts read_repair_facts(const Checkpoint& source) {
+  refuse_unknown_algo(source);
   RepairFacts facts;
   for (const formats::SourceFile& at : source.files()) {
     const Fd file = Fd::open_for_reading(source.directory() / at.name);

@@ -12,6 +12,7 @@
 #include "formats/dialect/part_rows.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_patterns.h"
+#include "formats/text/spelling.h"
 
 // Exports of NVIDIA's Model Optimizer: docs/formats.md, "Dialects".
 
@@ -294,6 +295,24 @@ ModeloptStatement ModeloptStatement::of_config(const Json& block) {
 
 bool ModeloptStatement::lacks_list() const {
   return is_mixed() && !json_member(object, "quantized_layers").is_object();
+}
+
+std::string unknown_algo(const Json& body) {
+  const auto fault_of = [](const std::string& name) -> std::string {
+    if (name.empty() || name == kModeloptMixed || find_storage(kModeloptDialect, name) != nullptr)
+      return {};
+    std::vector<std::string_view> known = row_names(kModeloptStorage, &StorageRow::config_name);
+    known.push_back(kModeloptMixed);
+    return fmt::format("quant_algo '{}', which no loader knows{}", name, did_you_mean(name, known));
+  };
+  std::string fault = fault_of(algo_name_in(body));
+  const Json& layers = json_member(body, "quantized_layers");
+  if (!layers.is_object()) return fault;
+  for (const auto& [module, layer] : layers.items()) {
+    if (!fault.empty()) break;
+    fault = fault_of(algo_name_in(layer));
+  }
+  return fault;
 }
 
 std::uint64_t modelopt_group_size(const StorageRow& algo) {

@@ -84,6 +84,16 @@ expect 0 "config_groups.group_0.input_activations.num_bits: 3 -> 8" "$ingot" rep
 expect 0 "input_activations dynamic in 8 bits of type float, in the source dynamic in 3" \
   "$ingot" verify "$work/int4" "$work/w4a3" --levels structure
 
+# An algorithm that no loader knows is named with the one that may be meant, and none is made up. One of the two files
+# that say it is enough.
+convert algo --to nvfp4 --dialect modelopt --activations weight-only
+sed -i 's/"W4A16_NVFP4"/"W4A16_NVPF4"/' "$work/algo/config.json"
+expect 0 "quant_algo: \"W4A16_NVPF4\" -> \"W4A16_NVFP4\"" "$ingot" repair "$work/algo" "$work/algo-mended"
+sed -i 's/"W4A16_NVFP4"/"W4A16_NVPF4"/' "$work/algo/hf_quant_config.json"
+expect 1 "quant_algo 'W4A16_NVPF4', which no loader knows; did you mean W4A16_NVFP4?" "$ingot" check "$work/algo"
+expect 2 "hf_quant_config.json: says quant_algo 'W4A16_NVPF4', which no loader knows; did you mean W4A16_NVFP4?" \
+  "$ingot" repair "$work/algo" "$work/out" --dry-run
+
 # Nothing is said at all: the dialect that holds such weights.
 cp -r "$work/lists" "$work/silent"
 python3 - "$work/silent/config.json" <<'P'
