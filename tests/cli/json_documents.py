@@ -4,7 +4,8 @@
     json_documents.py INGOT EXAMPLE SCHEMAS
 
 Runs all commands with good and bad outcomes. Standard output has to be one JSON document that its schema accepts, without
-a key that the schema does not know, and `error`, `errors` and `passed` have to agree with the exit code."""
+a key that the schema does not know, and `error`, `errors` and `passed` have to agree with the exit code. Every key of
+the table has to be in some document, wherever the table has it."""
 import functools
 import glob
 import json
@@ -19,28 +20,39 @@ import time
 import jsonschema
 
 ingot, example, folder = sys.argv[1:4]
+sys.path.insert(0, folder)
+sys.dont_write_bytecode = True
+import make  # noqa: E402
+
 failures = []
-schemas = {os.path.basename(path)[:-len(".json")]: json.load(open(path)) for path in glob.glob(folder + "/*.json")}
-# For a call whose first word is no command.
-schemas["document"] = {"$id": "document.json", "$ref": "definitions.json#/$defs/document", "unevaluatedProperties": False}
-commands = sorted(schemas.keys() - {"definitions", "generate-line", "document"})
+schemas = make.schemas()
+commands = sorted(schemas.keys() - {"generate-line", "document"})
 seen = set()
+validator_of = functools.cache(lambda name: jsonschema.Draft202012Validator(schemas[name]))
 
 
-def in_one_file(schema):
-    """The schema with those that it refers to: how others are found differs between versions of jsonschema."""
-    text = json.dumps(schema).replace('"definitions.json#', '"#').replace('"verify.json"', '"#/$defs/verify"')
-    return {key: value for key, value in json.loads(text).items() if key != "$id"}
+def keys_of(schema, place):
+    """The place of every key of a schema, by its name and its type, which documents share with the part that they have."""
+    for key, kind in schema.get("properties", {}).items():
+        yield (key, id(kind)), f"{place}.{key}"
+        yield from keys_of(kind, f"{place}.{key}")
+    for kind in [schema[word] for word in ("items", "additionalProperties") if schema.get(word)] + schema.get("anyOf", []):
+        yield from keys_of(kind, place)
 
 
-definitions = in_one_file(schemas["definitions"])["$defs"] | {"verify": in_one_file(schemas["verify"])}
-
-
-@functools.cache
-def validator_of(name):
-    schema = in_one_file(schemas[name])
-    schema["$defs"] = definitions | schema.get("$defs", {})
-    return jsonschema.Draft202012Validator(schema)
+def note(value, schema, parts):
+    """Notes the keys of a schema that a value has."""
+    if "$ref" in schema:
+        note(value, parts[schema["$ref"].split("/")[-1]], parts)
+    for kind in schema.get("anyOf", []):
+        note(value, kind, parts)
+    if isinstance(value, list):
+        for part in value:
+            note(part, schema.get("items", {}), parts)
+    elif isinstance(value, dict):
+        for key in value.keys() & schema.get("properties", {}).keys():
+            seen.add((key, id(schema["properties"][key])))
+            note(value[key], schema["properties"][key], parts)
 
 
 def kind_of(value):
@@ -64,8 +76,10 @@ def one_of_a_kind(value):
 
 
 def faults_of(document, name):
-    return [f"{name}.json: {'/'.join(map(str, fault.absolute_path))}: {fault.message[:300]}"
-            for fault in validator_of(name).iter_errors(one_of_a_kind(document))]
+    document = one_of_a_kind(document)
+    note(document, schemas[name], schemas[name]["$defs"])
+    return [f"{name}: {'/'.join(map(str, fault.absolute_path))}: {fault.message[:300]}"
+            for fault in validator_of(name).iter_errors(document)]
 
 
 def judge(words, status, code, text):
@@ -92,7 +106,6 @@ def judge(words, status, code, text):
         fail(f"exit code 1 with passed {passed}")
     if code not in (0, 1) and not errors:
         fail("exit code 2 without an error")
-    seen.update((document["command"], key) for key in document)
     return document
 
 
@@ -163,8 +176,9 @@ def try_all(work):
     run(0, "inspect", example, "lm_head.weight")
     run(2, "inspect", example, "no.such.weight")
     run(0, "inspect", example, "--gpu-memory", "80GB", "--to", "bf16", "--tp", "2", "--context", "4k")
+    run(0, "inspect", example, "--gpu", "h100")
     expect("yaml" in run(0, "inspect", example, "--family", "auto")["proposal"], "no proposal")
-    for table in sorted(schemas["list"]["properties"].keys() - {"command"}):
+    for table in sorted(schemas["list"]["properties"].keys() - schemas["document"]["properties"].keys()):
         expect(run(0, "list", table)[table], f"list {table}")
     run(0, "list", "roles", example)
     run(2, "list", "nonsense")
@@ -175,6 +189,8 @@ def try_all(work):
     run(2, "synth", at("synth"), "--family", "deepseek_v3", "--like", "tiny")
     run(0, "calibrate", example, "--text", text, "--out", loads, *quiet)
     run(2, "calibrate", example, "--text", text, "--out", loads, *quiet)
+    open(at("word.txt"), "w").write("fox")
+    expect(run(0, "calibrate", example, "--text", at("word.txt"), "--out", at("few"), *quiet)["unvisited"], "a word visits all")
     run(0, "balance", example, "--loads", loads, "--ep", "2", "--out", at("map.json"))
     run(2, "balance", example, "--loads", loads, "--ep", "2", "--out", at("map.json"))
 
@@ -185,6 +201,9 @@ def try_all(work):
     expect(refused["error"]["code"] == "no-space" and refused["files"], "a plan that the disk cannot hold")
     run(0, "convert", example, at("none"), "--to", "int8", "--explain", "lm_head.weight")
     run(0, "convert", example, at("none"), "--to", "int8", "--tp", "2", "--explain", "model.layers.0.mlp.up_proj.weight")
+    run(0, "convert", at("synth"), at("none"), "--to", "bf16", "--layout", "vllm-sharded", "--tp", "2", "--mtp", "drop",
+        "--explain", "model.layers.0.mlp.up_proj.weight")
+    run(0, "convert", example, at("none"), "--to", "nvfp4", "--importance", loads, "--dry-run", *quiet)
     run(2, "convert", example, at("none"), "--explain", "no.such.weight")
     several = run(2, "convert", example, at("none"), "--rule", "*.experts.*.up_proj.weight=nvfp4", "--dialect", "deepseek")
     expect(len(several["errors"]) > 1 and several["errors"][0]["tensor"], "faults of several tensors in one")
@@ -241,11 +260,14 @@ def try_all(work):
 
     run(0, "generate", example, "--prompt", "What is 2 + 2?", "--greedy", "--draft", "1")
     run(0, "generate", at("ranks"), "--prompt", "2", "--max-new-tokens", "2", "--ranks", "threads")
-    lines = subprocess.run([ingot, "generate", example, "--prompt", "2", "--max-new-tokens", "2", "--jsonl"],
+    messages = [{"role": "user", "content": "2"}]
+    json_lines = [{"seconds": 0, "id": 7, "prompt": "2"}, {"seconds": 0, "messages": messages, "tools": []}]
+    open(at("prompts.jsonl"), "w").write("\n".join(map(json.dumps, json_lines)))
+    lines = subprocess.run([ingot, "generate", example, "--arrivals", at("prompts.jsonl"), "--max-new-tokens", "2", "--jsonl"],
                            capture_output=True, check=True).stdout.decode().splitlines()
     for line in lines:
         failures.extend(faults_of(json.loads(line), "generate-line"))
-    expect(len(lines) == 1, f"{len(lines)} lines of one answer")
+    expect(len(lines) == 2, f"{len(lines)} lines of two answers")
 
     open(text, "w").write("There was once a small fox, and his name was Sam. " * 4000)
     stopped(signal.SIGTERM, "calibrate", example, "--text", text, "--out", at("never"), *quiet)
@@ -254,10 +276,12 @@ def try_all(work):
 
 with tempfile.TemporaryDirectory(prefix="ingot-json-") as work:
     try_all(work)
-# A key of a schema that no document has would be a promise that is not kept.
-for command in commands:
-    for key in schemas[command].get("properties", {}).keys() - {"command"}:
-        expect((command, key) in seen, f"{command}.json: no document has {key}")
+# A key of the table that no document has would be a promise that is not kept.
+promised = {}
+for name, schema in schemas.items():
+    for place, part in [(name, schema), *schema["$defs"].items()]:
+        promised.update(keys_of(part, place))
+failures.extend(f"docs/schema/documents.keys: no document has {promised[key]}" for key in promised.keys() - seen)
 for failure in failures:
     print("FAILED:", failure, file=sys.stderr)
 sys.exit(1 if failures else 0)

@@ -108,6 +108,7 @@ install python3-minimal libpython3-stdlib
 inside python3 -c 'import ingot; print(len(ingot.open("/packages/tiny-v32")), ingot.__file__)'
 [ -e "$root/usr/share/man/man1/ingot-convert.1.gz" ] || fail "no manual page"
 [ -e "$root/usr/share/bash-completion/completions/ingot" ] || fail "no completion"
+[ -e "$root/usr/share/doc/ingot/schema/verify.json" ] || fail "no schema"
 gcc -I"$root/usr/include" "$source/examples/c/convert.c" -o "$root/packages/c_example" \
   -L"$root/usr/lib/$(gcc -dumpmachine)" -lingot -Wl,--allow-shlib-undefined
 quietly inside /packages/c_example /packages/tiny-v32 /packages/by-c bf16
