@@ -97,18 +97,18 @@ class Encoded {
   }
 
   /// The matrix with its codes elsewhere.
-  [[nodiscard]] WeightMatrix at(const std::byte* codes) const {
-    WeightMatrix w{.scheme = scheme_,
-                   .rows = kRows,
-                   .cols = kCols,
-                   .codes = codes,
-                   .row_bytes = codes_.size() / kRows,
-                   .block_rows = block_rows_,
-                   .block_cols = block_cols_,
-                   .scale_cols = scale_cols_};
+  [[nodiscard]] CodedMatrix at(const std::byte* codes) const {
+    CodedMatrix w{.scheme = scheme_,
+                  .codes = codes,
+                  .rows = kRows,
+                  .cols = kCols,
+                  .row_bytes = codes_.size() / kRows,
+                  .scale_cols = scale_cols_,
+                  .block_rows = block_rows_,
+                  .block_cols = block_cols_};
     if (scales_.empty()) return w;
     if (!widened_.empty()) {
-      w.scales = widened_.data();
+      w.scales = widened_;
     } else {
       w.scale_codes = reinterpret_cast<const std::uint8_t*>(scales_.data());
       w.scale_values = table_.data();
@@ -139,7 +139,7 @@ struct Contest {
   std::string name;
   const Encoded* weights;
   /// One product of `rows` rows.
-  std::function<void(const WeightMatrix& w, std::size_t rows, std::size_t threads)> multiply;
+  std::function<void(const CodedMatrix& w, std::size_t rows, std::size_t threads)> multiply;
   double asked;  ///< of the bandwidth; 0: no demand
 };
 
@@ -164,13 +164,13 @@ std::vector<Contest> contests(const std::vector<Encoded>& all, Operands& operand
     const std::string name(formats::scheme_facts(weights.scheme()).name);
     const bool four_bits = formats::scheme_facts(weights.scheme()).code_bits == 4;
     const bool plain = weights.scheme() == SchemeId::kF32;
-    const auto exact = [&operands](const WeightMatrix& w, std::size_t m, std::size_t threads) {
+    const auto exact = [&operands](const CodedMatrix& w, std::size_t m, std::size_t threads) {
       matmul(operands.rows(m), w, WeightRounding::kExact, operands.results(m), threads);
     };
     out.push_back({name + ", f32", &weights, exact, plain ? 0 : four_bits ? 0.5 : 0.7});
     if (weights.scheme() == SchemeId::kFp8Block || weights.scheme() == SchemeId::kInt8Channel) {
       out.push_back({name + ", weights rounded to bf16", &weights,
-                     [&operands](const WeightMatrix& w, std::size_t m, std::size_t threads) {
+                     [&operands](const CodedMatrix& w, std::size_t m, std::size_t threads) {
                        matmul(operands.rows(m), w, WeightRounding::kBf16, operands.results(m),
                               threads);
                      },
@@ -180,13 +180,12 @@ std::vector<Contest> contests(const std::vector<Encoded>& all, Operands& operand
         format.code = formats::CodeKind::kE4m3;
         format.group = 128;
       }
-      out.push_back(
-          {name + ", native", &weights,
-           [&operands, format](const WeightMatrix& w, std::size_t m, std::size_t threads) {
-             quantized_matmul(quantize_activations(operands.rows(m), format), w, {},
-                              operands.results(m), threads);
-           },
-           0.7});
+      out.push_back({name + ", native", &weights,
+                     [&operands, format](const CodedMatrix& w, std::size_t m, std::size_t threads) {
+                       quantized_matmul(quantize_activations(operands.rows(m), format), w, {},
+                                        operands.results(m), threads);
+                     },
+                     0.7});
     }
   }
   return out;
@@ -263,7 +262,7 @@ void run_many_rows(const std::vector<Contest>& all, Operands& operands, const Al
   std::vector<std::vector<double>> speeds(all.size()), ratios(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i].weights->fill(memory);
-    const WeightMatrix w = all[i].weights->at(memory.data());
+    const CodedMatrix w = all[i].weights->at(memory.data());
     for (int round = 0; round < rounds; ++round) {
       const double of_reference = reference.flops_per_second(operands, m, threads);
       references.push_back(of_reference);

@@ -115,9 +115,11 @@ void run_fp8(benchmark::State& state, Extent extent, std::uint64_t block_rows, S
     const std::uint32_t fraction = kind == Scales::kGeneral ? random() & 0x7FFFFF : 0;
     scale = std::bit_cast<float>(exponent << 23 | fraction);
   }
-  const EncodedRows in{.weight = codes.data(),
+  const CodedMatrix in{.scheme = SchemeId::kFp8Block,
+                       .codes = codes.data(),
                        .rows = extent.rows,
                        .cols = extent.cols,
+                       .row_bytes = extent.cols,
                        .scales = scales,
                        .rows_per_matrix = extent.rows,
                        .scale_cols = extent.cols / 128,
@@ -181,11 +183,13 @@ struct Coded {
     rows.block_cols = group[1];
   }
 
-  [[nodiscard]] EncodedRows encoded() const {
-    EncodedRows run = rows;
-    run.weight = codes.data();
+  [[nodiscard]] CodedMatrix encoded() const {
+    CodedMatrix run = rows;
+    run.scheme = scheme.id;
+    run.codes = codes.data();
     run.rows = extent.rows;
     run.cols = extent.cols;
+    run.row_bytes = extent.cols * code_bits / 8;
     return run;
   }
   [[nodiscard]] std::size_t elements() const { return extent.rows * extent.cols; }
@@ -198,7 +202,7 @@ struct Coded {
   std::vector<float> effective;
   EncodeInput in;
   EncodeOutput out;
-  EncodedRows rows;
+  CodedMatrix rows;
 };
 
 void run_encode(benchmark::State& state, Extent extent, SchemeId id, const EncodeOptions& options) {
@@ -217,10 +221,10 @@ void run_decode(benchmark::State& state, Extent extent, SchemeId id) {
   std::memset(floats.data(), 1, floats.size());
   for (auto _ : state) {
     benchmark::DoNotOptimize(
-        coded.scheme.decode(coded.encoded(), {.data = reinterpret_cast<float*>(floats.data()),
-                                              .rows = extent.rows,
-                                              .cols = extent.cols,
-                                              .stride = extent.cols}));
+        decode(coded.encoded(), {.data = reinterpret_cast<float*>(floats.data()),
+                                 .rows = extent.rows,
+                                 .cols = extent.cols,
+                                 .stride = extent.cols}));
     benchmark::ClobberMemory();
   }
   report(state, coded.elements(), coded.codes.size(), coded.values.size());
@@ -235,7 +239,7 @@ void run_amax(benchmark::State& state, Extent extent) {
 void run_encoded_amax(benchmark::State& state, Extent extent, SchemeId id) {
   Coded coded(extent, id, {});
   coded.scheme.encode(coded.in, coded.out);
-  for (auto _ : state) benchmark::DoNotOptimize(encoded_amax(id, coded.encoded()));
+  for (auto _ : state) benchmark::DoNotOptimize(encoded_amax(coded.encoded()));
   report(state, coded.elements(), coded.codes.size(), 0);
 }
 
@@ -253,7 +257,7 @@ void run_quality(benchmark::State& state, Extent extent, SchemeId id) {
                        .scales = coded.effective,
                        .block_rows = coded.in.block_rows,
                        .block_cols = coded.in.block_cols,
-                       .half_top_step = coded.scheme.half_top_step};
+                       .half_top_step = half_top_step(id)};
   for (auto _ : state) benchmark::DoNotOptimize(measure_quality(run));
   report(state, coded.elements(), 2 * coded.values.size(), 0);
 }
@@ -285,14 +289,7 @@ void run_conversion(benchmark::State& state, Extent extent, SchemeId from, Schem
   for (auto _ : state) {
     for (std::size_t row = 0; row + rows <= extent.rows; row += rows) {
       for (std::size_t col = 0; col < extent.cols; col += cols) {
-        EncodedRows tile = source.encoded();
-        tile.weight += (row * extent.cols + col) * source.code_bits / 8;
-        tile.rows = rows;
-        tile.cols = cols;
-        tile.stride = extent.cols;
-        tile.first_row = row;
-        tile.first_col = col;
-        source.scheme.decode(tile, values);
+        decode(source.encoded().part(row, rows, col, cols), values);
         if (!in.keeps_values) benchmark::DoNotOptimize(first_nonfinite(in.values));
         EncodeOutput out = target.out;
         out.weight += row * out.weight_stride + col * target.code_bits / 8;
@@ -300,23 +297,24 @@ void run_conversion(benchmark::State& state, Extent extent, SchemeId from, Schem
                       col / group_cols * (out.scale_stride * target.in.block_cols / extent.cols);
         benchmark::DoNotOptimize(target.scheme.encode(in, out));
         const std::span<const float> scales(target.effective.data(), rows / group_rows * across);
-        target.scheme.decode({.weight = out.weight,
-                              .rows = rows,
-                              .cols = cols,
-                              .stride = extent.cols,
-                              .scales = scales,
-                              .rows_per_matrix = rows,
-                              .scale_cols = across,
-                              .block_rows = group_rows,
-                              .block_cols = group_cols},
-                             decoded);
+        decode({.scheme = target.scheme.id,
+                .codes = out.weight,
+                .rows = rows,
+                .cols = cols,
+                .row_bytes = out.weight_stride,
+                .scales = scales,
+                .rows_per_matrix = rows,
+                .scale_cols = across,
+                .block_rows = group_rows,
+                .block_cols = group_cols},
+               decoded);
         sums.add(measure_quality(
             {.values = in.values,
              .decoded = {.data = decoded.data, .rows = rows, .cols = cols, .stride = cols},
              .scales = scales,
              .block_rows = group_rows,
              .block_cols = group_cols,
-             .half_top_step = target.scheme.half_top_step}));
+             .half_top_step = half_top_step(target.scheme.id)}));
       }
     }
     benchmark::ClobberMemory();

@@ -13,8 +13,7 @@ bool decode_bands(
     const formats::TensorSource& source, const formats::LogicalTensor& tensor, std::size_t threads,
     const std::function<void(const verify::WeightBand&, std::span<const float>)>& visit) {
   const formats::Encoding& encoding = tensor.encoding;
-  const quantize::Scheme* scheme = quantize::find_scheme(encoding.scheme);
-  if (scheme == nullptr || scheme->decode == nullptr) return false;
+  if (quantize::find_scheme(encoding.scheme) == nullptr) return false;
   const formats::ScaleReader scale_reader(source, tensor, {.allow_zero = true});
   const std::array<std::uint64_t, 2> group = {encoding.block_rows, encoding.block_cols};
   const verify::WeightBands bands(tensor.shape, group, group, 1);
@@ -24,7 +23,7 @@ bool decode_bands(
     const verify::EncodedBand read = verify::read_band(
         {source, tensor}, band, encoding.block_cols > 0 ? &scale_reader : nullptr, codes);
     std::vector<float> values(band.rows * band.cols);
-    scheme->decode(
+    quantize::decode(
         read.run,
         {.data = values.data(), .rows = band.rows, .cols = band.cols, .stride = band.cols});
     visit(band, values);

@@ -6,9 +6,7 @@
 #include <bit>
 
 #include "formats/base/error.h"
-#include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
@@ -49,25 +47,18 @@ float tensor_scale(float amax, const EncodeOptions& options, bool /*divides*/) {
   return channel_scale(amax, 0, options);
 }
 
-float nearest(float quotient) {
-  return formats::kE4m3Values[formats::e4m3_from_float(quotient)];
-}
-
 /// Small groups that a quantized source held exactly: the floor would cut them off.
 float scale_below_floor(formats::MatrixView<const float> group, float amax,
                         const EncodeOptions& options) {
   if (options.fp8_grid != Fp8Grid::kUe8m0 || amax >= kBlockFloor) return 0;
   const float scale = up_to_power_of_two(amax / kLargest);
-  return holds(group, scale, nearest) ? scale : 0;
+  return holds(group, scale, formats::CodeKind::kE4m3) ? scale : 0;
 }
 
 constexpr GroupEncoding kChannels{.scale = channel_scale,
                                   .store = store_f32_scale,
                                   .stored_bytes = sizeof(float),
-                                  .encode = encode_e4m3,
-                                  .code_bits = 8,
-                                  .code_value = formats::float_from_e4m3,
-                                  .nearest = nearest,
+                                  .code = formats::CodeKind::kE4m3,
                                   .exact_scale = scale_below_floor,
                                   .n_candidates = kTops.size(),
                                   .errors = e4m3_errors};
@@ -91,29 +82,21 @@ EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
-constexpr float kHalfTopStep = 16;  // 448 - 416, halved
-
 constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kFp8Block,
-           .decode = decode_e4m3,
            .encode = encode<kBlocks>,
-           .half_top_step = kHalfTopStep,
            .searches = kSearches,
            .takes_scales = true,
            .takes_fp8_grid = true},
     Scheme{.id = formats::SchemeId::kFp8Channel,
-           .decode = decode_e4m3,
            .encode = encode<kChannels>,
-           .half_top_step = kHalfTopStep,
            .searches = kSearches,
            .takes_fp8_grid = true},
     Scheme{.id = formats::SchemeId::kFp8Tensor,
-           .decode = decode_e4m3,
            .encode = encode_tensor,
            .global = tensor_scale,
-           .half_top_step = kHalfTopStep,
            .takes_fp8_grid = true},
 };
 

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "formats/base/error.h"
-#include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/row_scan.h"
 
 namespace ingot::quantize {
@@ -65,7 +64,7 @@ void search_scales(Part& part, const GroupEncoding& encoding, const EncodeOption
   for (std::size_t k = 0; k < part.n; ++k) {
     const auto group = part.group(k);
     const auto n_values = static_cast<float>(group.rows * group.cols);
-    if (least[k] <= kRoundings * n_values && holds(group, first[k], encoding.nearest)) least[k] = 0;
+    if (least[k] <= kRoundings * n_values && holds(group, first[k], encoding.code)) least[k] = 0;
   }
   for (std::size_t candidate = 1; candidate < encoding.n_candidates; ++candidate) {
     for (std::size_t k = 0; k < part.n; ++k)
@@ -97,14 +96,16 @@ void choose_scales(const EncodeInput& in, const GroupEncoding& encoding, Part& p
 
 }  // namespace
 
-bool holds(formats::MatrixView<const float> group, float scale, float (*nearest)(float)) {
-  for (std::size_t r = 0; r < group.rows; ++r) {
-    for (std::size_t c = 0; c < group.cols; ++c) {
-      const float value = group.row(r)[c];
-      if (nearest(value / scale) * scale != value) return false;
+bool holds(formats::MatrixView<const float> group, float scale, formats::CodeKind kind) {
+  bool are_held = true;
+  with_code(kind, [&](auto code) {
+    for (std::size_t r = 0; r < group.rows && are_held; ++r) {
+      are_held = std::all_of(group.row(r), group.row(r) + group.cols, [&](float value) {
+        return code.value(code.nearest(value, value / scale)) * scale == value;
+      });
     }
-  }
-  return true;
+  });
+  return are_held;
 }
 
 void store_f32_scale(float scale, std::byte* out) {
@@ -123,28 +124,23 @@ void group_weights(std::span<const float> importance, std::size_t group, std::sp
   }
 }
 
-void settle_infinite_codes(const ScaledGroups& in, const GroupEncoding& encoding, std::byte* codes,
+void settle_infinite_codes(const ScaledGroups& in, formats::CodeKind kind, std::byte* codes,
                            std::size_t stride) {
-  const std::size_t per_byte = 8 / encoding.code_bits;
-  const auto mask = static_cast<std::uint8_t>((1U << encoding.code_bits) - 1);
-  for_each_group_piece(
-      in.values, in.block_rows, in.block_cols, in.scales.size(),
-      [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
-        for (std::size_t c = begin; c < end; ++c) {
-          std::byte& byte = codes[r * stride + c / per_byte];
-          const auto shift = static_cast<unsigned>(c % per_byte * encoding.code_bits);
-          const auto code =
-              static_cast<std::uint8_t>(std::to_integer<unsigned>(byte) >> shift & mask);
-          const float value = encoding.code_value(code);
-          if (!std::isinf(value * in.scales[group])) continue;
-          // One step towards zero. The code is not the last of its sign, so that neither the sign
-          // nor the neighbour in the byte is touched.
-          const unsigned old = std::to_integer<unsigned>(byte);
-          const unsigned step = 1U << shift;
-          byte = static_cast<std::byte>(encoding.twos_complement && value < 0 ? old + step
-                                                                              : old - step);
-        }
-      });
+  const bool is_integer = code_facts(kind).is_even();
+  with_code(kind, [&](auto code) {
+    for_each_group_piece(in.values, in.block_rows, in.block_cols, in.scales.size(),
+                         [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+                           for (std::size_t c = begin; c < end; ++c) {
+                             const std::uint8_t old = code_at<code.kBits>(codes + r * stride, c);
+                             const float value = code.value(old);
+                             if (!std::isinf(value * in.scales[group])) continue;
+                             // One step towards zero. The code is not the last of its sign.
+                             const int step = is_integer && value < 0 ? 1 : -1;
+                             put_code<code.kBits>(codes + r * stride, c,
+                                                  static_cast<std::uint8_t>(old + step));
+                           }
+                         });
+  });
 }
 
 void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEncoding& encoding) {
@@ -189,10 +185,11 @@ void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEn
       for (std::size_t k = 0; k < part.n; ++k)
         encoding.store(scales[k],
                        out.scales + i * out.scale_stride + (j + k) * encoding.stored_bytes);
-      std::byte* codes = out.weight + row * out.weight_stride + col * encoding.code_bits / 8;
-      encoding.encode(part.under(scales), codes, out.weight_stride);
+      std::byte* codes =
+          out.weight + row * out.weight_stride + col * code_facts(encoding.code).bits / 8;
+      encode_codes(encoding.code, part.under(scales), codes, out.weight_stride);
       if (*std::ranges::max_element(amaxes) >= kNearlyInfinite)
-        settle_infinite_codes(part.under(scales), encoding, codes, out.weight_stride);
+        settle_infinite_codes(part.under(scales), encoding.code, codes, out.weight_stride);
     }
   }
 }
@@ -204,10 +201,9 @@ void encode_under_scale(const EncodeInput& in, const EncodeOutput& out,
                          .block_rows = in.values.rows,
                          .block_cols = in.values.cols,
                          .scales = {&scale, 1}};
-  encoding.encode(all, out.weight, out.weight_stride);
-  if (std::isinf(scale * encoding.code_value(formats::kE4m3Largest))) {
-    settle_infinite_codes(all, encoding, out.weight, out.weight_stride);
-  }
+  encode_codes(encoding.code, all, out.weight, out.weight_stride);
+  if (std::isinf(scale * code_facts(encoding.code).largest))
+    settle_infinite_codes(all, encoding.code, out.weight, out.weight_stride);
 }
 
 }  // namespace ingot::quantize

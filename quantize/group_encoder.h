@@ -17,12 +17,7 @@ struct GroupEncoding {
   /// Writes the stored form of one scale.
   void (*store)(float scale, std::byte* out);
   std::size_t stored_bytes;
-  void (*encode)(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-  std::uint32_t code_bits;
-  float (*code_value)(std::uint8_t code);
-  /// The value of the code that a quotient becomes.
-  float (*nearest)(float quotient) = nullptr;
-  bool twos_complement = false;  ///< two's complement codes; else sign and magnitude
+  formats::CodeKind code;
   /// Returns a scale that stores every value of the group exactly, or 0 if `scale` already does or
   /// there is none; for EncodeInput::keeps_values. `amax` is above zero. Null: only `scale` is
   /// known.
@@ -34,8 +29,8 @@ struct GroupEncoding {
   void (*errors)(const ScaledGroups& in, const float* weights, std::span<float> errors) = nullptr;
 };
 
-/// True if every value of a group is a code times the scale; `nearest` as in GroupEncoding.
-bool holds(formats::MatrixView<const float> group, float scale, float (*nearest)(float));
+/// True if every value of a group is a code times the scale.
+bool holds(formats::MatrixView<const float> group, float scale, formats::CodeKind kind);
 
 /// Encodes a run group by group. Unless the search is kAmax, a group gets the candidate with the
 /// least squared error, the first on a tie, and the scale by amax if that holds every value. Where
@@ -55,7 +50,7 @@ void encode_under_scale(const EncodeInput& in, const EncodeOutput& out,
                         const GroupEncoding& encoding, float scale);
 
 /// Steps down every code that, under the scale of its group, decodes to an infinity.
-void settle_infinite_codes(const ScaledGroups& in, const GroupEncoding& encoding, std::byte* codes,
+void settle_infinite_codes(const ScaledGroups& in, formats::CodeKind kind, std::byte* codes,
                            std::size_t stride);
 
 /// Computes weights of errors from the importance of columns: per group of so many divided by the

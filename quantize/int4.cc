@@ -9,10 +9,9 @@
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/code_encode.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/int4_scales.h"
-#include "quantize/kernels/scaled_code.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
@@ -20,17 +19,7 @@ namespace {
 
 constexpr std::size_t kGroupsAtOnce = 512;
 
-float value_of(std::uint8_t code) {
-  return static_cast<float>(int{code} - int{kInt4Zero});
-}
-
-constexpr GroupEncoding kCodes{.scale = nullptr,
-                               .store = nullptr,
-                               .stored_bytes = 2,
-                               .encode = encode_int4,
-                               .code_bits = 4,
-                               .code_value = value_of,
-                               .twos_complement = true};
+constexpr std::size_t kScaleBytes = 2;
 
 void store_scales(std::span<const float> scales, std::byte* out) {
   for (const float scale : scales) {
@@ -69,7 +58,7 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
       } else {
         std::ranges::copy(in.given_scales.subspan(r * across + g, n), scales.begin());
       }
-      store_scales(scales, out.scales + r * out.scale_stride + g * kCodes.stored_bytes);
+      store_scales(scales, out.scales + r * out.scale_stride + g * kScaleBytes);
       const ScaledGroups part{.values = {.data = values.row(r) + col,
                                          .rows = 1,
                                          .cols = n * group_cols,
@@ -78,10 +67,11 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
                               .block_cols = group_cols,
                               .scales = scales};
       std::byte* codes = out.weight + r * out.weight_stride + col / 2;
-      encode_int4(part, codes, out.weight_stride);
-      const bool may_overflow =
-          std::ranges::any_of(scales, [](float scale) { return std::isinf(scale * value_of(0)); });
-      if (may_overflow) settle_infinite_codes(part, kCodes, codes, out.weight_stride);
+      encode_codes(formats::CodeKind::kInt4, part, codes, out.weight_stride);
+      const bool may_overflow = std::ranges::any_of(
+          scales, [](float scale) { return std::isinf(scale * Int4::value(0)); });
+      if (may_overflow)
+        settle_infinite_codes(part, formats::CodeKind::kInt4, codes, out.weight_stride);
     }
   }
   return {};
@@ -91,9 +81,7 @@ constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSe
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt4Group,
-           .decode = decode_int4,
            .encode = encode,
-           .half_top_step = 0.5F,
            .searches = kSearches,
            .takes_scales = true},
 };

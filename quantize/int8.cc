@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
@@ -55,22 +54,10 @@ float common_step(formats::MatrixView<const float> group, float amax,
   return step;
 }
 
-float value_of(std::uint8_t code) {
-  return static_cast<float>(static_cast<std::int8_t>(code));
-}
-
-float nearest(float quotient) {
-  return std::nearbyint(std::clamp(quotient, -127.0F, 127.0F));
-}
-
 constexpr GroupEncoding kGroups{.scale = scale_of,
                                 .store = store_f32_scale,
                                 .stored_bytes = sizeof(float),
-                                .encode = encode_int8,
-                                .code_bits = 8,
-                                .code_value = value_of,
-                                .nearest = nearest,
-                                .twos_complement = true,
+                                .code = formats::CodeKind::kInt8,
                                 .exact_scale = common_step,
                                 .n_candidates = kTops.size(),
                                 .errors = int8_errors};
@@ -79,14 +66,10 @@ constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt8Channel,
-           .decode = decode_int8,
            .encode = encode_by_groups<kGroups>,
-           .half_top_step = 0.5F,
            .searches = kSearches},
     Scheme{.id = formats::SchemeId::kInt8Block,
-           .decode = decode_int8,
            .encode = encode_by_groups<kGroups>,
-           .half_top_step = 0.5F,
            .searches = kSearches},
 };
 

@@ -8,8 +8,6 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/code_decode.h"
-#include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
@@ -44,26 +42,15 @@ void store_e8m0(float scale, std::byte* out) {
   *out = static_cast<std::byte>(std::bit_cast<std::uint32_t>(scale) >> 23);
 }
 
-float nearest_e2m1(float quotient) {
-  return std::copysign(kE2m1Magnitudes[e2m1_from_magnitude(std::fabs(quotient))], quotient);
-}
-
 constexpr GroupEncoding kFp4{.scale = fp4_scale,
                              .store = store_e8m0,
                              .stored_bytes = 1,
-                             .encode = encode_e2m1,
-                             .code_bits = 4,
-                             .code_value = float_from_e2m1,
-                             .nearest = nearest_e2m1,
+                             .code = formats::CodeKind::kE2m1,
                              .n_candidates = 2,
                              .errors = e2m1_errors};
 /// Codes of three mantissa bits err alike under either exponent, so there is only one candidate.
-constexpr GroupEncoding kFp8{.scale = fp8_scale,
-                             .store = store_e8m0,
-                             .stored_bytes = 1,
-                             .encode = encode_e4m3,
-                             .code_bits = 8,
-                             .code_value = formats::float_from_e4m3};
+constexpr GroupEncoding kFp8{
+    .scale = fp8_scale, .store = store_e8m0, .stored_bytes = 1, .code = formats::CodeKind::kE4m3};
 
 template <const GroupEncoding& Encoding>
 EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
@@ -76,15 +63,8 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
 constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
 
 constexpr std::array kRows = {
-    Scheme{.id = formats::SchemeId::kMxfp4,
-           .decode = decode_e2m1,
-           .encode = encode<kFp4>,
-           .half_top_step = 1,
-           .searches = kSearches},
-    Scheme{.id = formats::SchemeId::kMxfp8,
-           .decode = decode_e4m3,
-           .encode = encode<kFp8>,
-           .half_top_step = 16},
+    Scheme{.id = formats::SchemeId::kMxfp4, .encode = encode<kFp4>, .searches = kSearches},
+    Scheme{.id = formats::SchemeId::kMxfp8, .encode = encode<kFp8>},
 };
 
 }  // namespace

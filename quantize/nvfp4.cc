@@ -8,8 +8,7 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/code_decode.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/nvfp4_scales.h"
 #include "quantize/schemes.h"
 
@@ -29,13 +28,6 @@ float global_scale(float amax, const EncodeOptions& options, bool divides) {
 
 /// Blocks encoded together: 16 KiB of values.
 constexpr std::size_t kBlocksAtOnce = 256;
-
-constexpr GroupEncoding kCodes{.scale = nullptr,
-                               .store = nullptr,
-                               .stored_bytes = 1,
-                               .encode = encode_e2m1,
-                               .code_bits = 4,
-                               .code_value = float_from_e2m1};
 
 EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   const formats::MatrixView<const float> values = in.values;
@@ -70,10 +62,10 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
                               .block_cols = kNvfp4Block,
                               .scales = std::span(scales).first(blocks.n_blocks)};
       std::byte* weight = out.weight + r * out.weight_stride + c / 2;
-      encode_e2m1(part, weight, out.weight_stride);
+      encode_codes(formats::CodeKind::kE2m1, part, weight, out.weight_stride);
       const float largest = *std::max_element(part.scales.begin(), part.scales.end());
       if (std::isinf(6.0F * largest))
-        settle_infinite_codes(part, kCodes, weight, out.weight_stride);
+        settle_infinite_codes(part, formats::CodeKind::kE2m1, weight, out.weight_stride);
     }
   }
   return {};
@@ -83,10 +75,8 @@ constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kFourOverSix,
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kNvfp4,
-           .decode = decode_e2m1,
            .encode = encode,
            .global = global_scale,
-           .half_top_step = 1,
            .searches = kSearches},
 };
 

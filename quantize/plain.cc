@@ -3,28 +3,12 @@
 #include <array>
 #include <cmath>
 
-#include "formats/base/error.h"
-#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/plain_cast.h"
 #include "quantize/kernels/row_scan.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
 namespace {
-
-template <std::size_t WordBytes, WordCast ToFloat>
-DecodeFaults decode_words(const EncodedRows& in, formats::MatrixView<float> out) {
-  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  const std::size_t n_bytes = in.cols * WordBytes, stride = code_stride(in) * WordBytes;
-  for (std::size_t r = 0; r < in.rows && in.cols > 0; ++r) {
-    const std::byte* row = in.weight + r * stride;
-    // The next tile's part of this row, which is in a page of its own, as all rows are.
-    for (std::size_t at = n_bytes; stride > n_bytes && at < 2 * n_bytes; at += 64)
-      __builtin_prefetch(row + at);
-    cast_words(ToFloat, row, in.cols, reinterpret_cast<std::byte*>(out.row(r)));
-  }
-  return {};
-}
 
 template <WordCast FromFloat>
 EncodeFaults encode_words(const EncodeInput& in, const EncodeOutput& out) {
@@ -52,15 +36,9 @@ EncodeFaults encode_f16(const EncodeInput& in, const EncodeOutput& out) {
 }
 
 constexpr std::array kRows = {
-    Scheme{.id = formats::SchemeId::kBf16,
-           .decode = decode_words<2, WordCast::kBf16ToF32>,
-           .encode = encode_words<WordCast::kF32ToBf16>},
-    Scheme{.id = formats::SchemeId::kF16,
-           .decode = decode_words<2, WordCast::kF16ToF32>,
-           .encode = encode_f16},
-    Scheme{.id = formats::SchemeId::kF32,
-           .decode = decode_words<4, WordCast::kF32ToF32>,
-           .encode = encode_words<WordCast::kF32ToF32>},
+    Scheme{.id = formats::SchemeId::kBf16, .encode = encode_words<WordCast::kF32ToBf16>},
+    Scheme{.id = formats::SchemeId::kF16, .encode = encode_f16},
+    Scheme{.id = formats::SchemeId::kF32, .encode = encode_words<WordCast::kF32ToF32>},
 };
 
 }  // namespace

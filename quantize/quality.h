@@ -38,7 +38,7 @@ struct QualityRun {
   formats::MatrixView<const float> values, decoded;
   std::span<const float> scales{};  ///< effective, row-major over the groups of the run
   std::uint64_t block_rows = 0, block_cols = 0;  ///< 0: no scales, one block per row
-  float half_top_step = 0;                       ///< Scheme::half_top_step
+  float half_top_step = 0;                       ///< quantize::half_top_step
 };
 
 /// Measures a run that starts at the first row and column of a group; block_cols is a multiple of

@@ -2,7 +2,7 @@
 #include <array>
 
 #include "formats/base/error.h"
-#include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/fp8_cast.h"
 #include "quantize/kernels/plain_cast.h"
 #include "quantize/schemes.h"
@@ -17,10 +17,11 @@ constexpr std::array kFiles{&kPlainSchemes, &kFp8Schemes,   &kInt8Schemes,
                             &kInt4Schemes,  &kNvfp4Schemes, &kMxSchemes};
 
 template <WordCast Cast>
-DecodeFaults transcode_words(const EncodedRows& in, std::span<std::byte> out) {
-  INGOT_CHECK(code_stride(in) == in.cols);
+DecodeFaults transcode_words(const CodedMatrix& in, std::span<std::byte> out) {
+  INGOT_CHECK(in.rows <= 1 ||
+              in.row_bytes * 8 == in.cols * formats::scheme_facts(in.scheme).code_bits);
   INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(std::uint16_t) / in.cols);
-  cast_words(Cast, in.weight, in.rows * in.cols, out.data());
+  cast_words(Cast, in.codes, in.rows * in.cols, out.data());
   return {};
 }
 
@@ -44,6 +45,10 @@ const Scheme* find_scheme(SchemeId id) {
     }
   }
   return nullptr;
+}
+
+float half_top_step(SchemeId id) {
+  return formats::is_quantized(id) ? code_facts(formats::scheme_facts(id).code).half_top_step() : 0;
 }
 
 bool can_search(const Scheme& scheme, const EncodeOptions& options) {

@@ -7,7 +7,6 @@
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/nvfp4_scales.h"
 
 namespace ingot::quantize {
@@ -33,12 +32,13 @@ std::uint8_t repacked_scale(float scale, float global, bool divides) {
 
 }  // namespace
 
-float largest_mxfp4_scale(const EncodedRows& in) {
-  INGOT_CHECK(in.cols % 2 == 0 && code_stride(in) % 2 == 0 && in.block_cols % 2 == 0);
+float largest_mxfp4_scale(const CodedMatrix& in) {
+  INGOT_CHECK(in.cols % 2 == 0 && in.block_cols % 2 == 0);
   float largest = 0;
-  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, float scale) {
+  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+    const float scale = in.scale(group);
     if (scale <= largest) return;
-    const std::byte* codes = in.weight + (r * code_stride(in) + begin) / 2;
+    const std::byte* codes = in.row(r) + begin / 2;
     if (has_nonzero_code(codes, (end - begin) / 2)) largest = scale;
   });
   return largest;
@@ -52,15 +52,15 @@ float repacked_global(float largest_scale, bool divides) {
   return std::min(0x1p8F / largest_scale, 0x1p127F);
 }
 
-std::uint64_t repack_mxfp4_as_nvfp4(const EncodedRows& in, float global, bool divides,
+std::uint64_t repack_mxfp4_as_nvfp4(const CodedMatrix& in, float global, bool divides,
                                     const EncodeOptions& options, const EncodeOutput& out) {
   INGOT_CHECK(in.block_rows == 1 && in.block_cols == kMxBlock && in.cols % kMxBlock == 0);
-  INGOT_CHECK(code_stride(in) % 2 == 0 && in.first_col % kMxBlock == 0);
-  const Scheme& mxfp4 = *find_scheme(formats::SchemeId::kMxfp4);
+  INGOT_CHECK(in.first_col % kMxBlock == 0);
   const Scheme& nvfp4 = *find_scheme(formats::SchemeId::kNvfp4);
   std::uint64_t kept = 0;
-  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t /*end*/, float scale) {
-    const std::byte* from = in.weight + (r * code_stride(in) + begin) / 2;
+  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+    const float scale = in.scale(group);
+    const std::byte* from = in.row(r) + begin / 2;
     std::byte* to = out.weight + r * out.weight_stride + begin / 2;
     std::byte* scales = out.scales + r * out.scale_stride + begin / kNvfp4Block;
     if (const std::uint8_t code = repacked_scale(scale, global, divides); code != 0) {
@@ -69,16 +69,9 @@ std::uint64_t repack_mxfp4_as_nvfp4(const EncodedRows& in, float global, bool di
       kept += 2;
       return;
     }
-    const EncodedRows block{.weight = from,
-                            .rows = 1,
-                            .cols = kMxBlock,
-                            .scales = {&scale, 1},
-                            .rows_per_matrix = 1,
-                            .scale_cols = 1,
-                            .block_rows = 1,
-                            .block_cols = kMxBlock};
     std::array<float, kMxBlock> values;
-    mxfp4.decode(block, {.data = values.data(), .rows = 1, .cols = kMxBlock, .stride = kMxBlock});
+    decode(in.part(r, 1, begin, end - begin),
+           {.data = values.data(), .rows = 1, .cols = kMxBlock, .stride = kMxBlock});
     nvfp4.encode(
         {.values = {.data = values.data(), .rows = 1, .cols = kMxBlock, .stride = kMxBlock},
          .block_rows = 1,

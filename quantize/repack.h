@@ -10,14 +10,14 @@ namespace ingot::quantize {
 /// docs/formats.md, "MXFP4 to NVFP4".
 
 /// Largest scale among the blocks that hold a code other than zero; 0 when there is none.
-float largest_mxfp4_scale(const EncodedRows& in);
+float largest_mxfp4_scale(const CodedMatrix& in);
 
 /// Returns the global scale for `largest_scale`: scale x 2^-8 as multiplier or its reciprocal as
 /// divisor, both exact; 1 for 0.
 float repacked_global(float largest_scale, bool divides);
 
 /// Repacks a run of whole rows; returns how many blocks of 16 kept their codes.
-std::uint64_t repack_mxfp4_as_nvfp4(const EncodedRows& in, float global, bool divides,
+std::uint64_t repack_mxfp4_as_nvfp4(const CodedMatrix& in, float global, bool divides,
                                     const EncodeOptions& options, const EncodeOutput& out);
 
 }  // namespace ingot::quantize

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "formats/base/error.h"
-#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/plain_cast.h"
 #include "quantize/kernels/row_scan.h"
 
@@ -24,25 +23,18 @@ constexpr std::size_t kValuesAtOnce = 2048;
 
 /// Finds the largest magnitude by decoding pieces of rows that begin where a group begins, as the
 /// schemes ask.
-float decoded_amax(const Scheme& scheme, const EncodedRows& in) {
+float decoded_amax(const CodedMatrix& in) {
   const std::size_t step =
       in.block_cols == 0 || in.block_cols >= kValuesAtOnce
           ? kValuesAtOnce
           : kValuesAtOnce - kValuesAtOnce % static_cast<std::size_t>(in.block_cols);
-  const std::size_t code_bits = formats::scheme_facts(scheme.id).code_bits;
   std::array<float, kValuesAtOnce> values;
   float largest = 0;
   for (std::size_t r = 0; r < in.rows; ++r) {
     for (std::size_t c = 0; c < in.cols; c += step) {
-      EncodedRows piece = in;
-      piece.weight += (r * code_stride(in) + c) * code_bits / 8;
-      piece.rows = 1;
-      piece.cols = std::min(step, in.cols - c);
-      piece.stride = code_stride(in);
-      piece.first_row += r;
-      piece.first_col += c;
-      scheme.decode(piece, {.data = values.data(), .rows = 1, .cols = piece.cols, .stride = step});
-      largest = std::max(largest, finite_amax(values.data(), piece.cols));
+      const std::size_t n = std::min(step, in.cols - c);
+      decode(in.part(r, 1, c, n), {.data = values.data(), .rows = 1, .cols = n, .stride = step});
+      largest = std::max(largest, finite_amax(values.data(), n));
     }
   }
   return largest;
@@ -58,14 +50,10 @@ float amax(formats::MatrixView<const float> values) {
   return largest;
 }
 
-float encoded_amax(formats::SchemeId id, const EncodedRows& in) {
-  const Scheme* scheme = find_scheme(id);
-  INGOT_CHECK(scheme != nullptr);
+float encoded_amax(const CodedMatrix& in) {
   float largest = 0;
-  if (formats::scheme_facts(id).code == formats::CodeKind::kE4m3 && e4m3_amax(in, largest)) {
-    return largest;
-  }
-  return decoded_amax(*scheme, in);
+  const bool is_e4m3 = formats::scheme_facts(in.scheme).code == formats::CodeKind::kE4m3;
+  return is_e4m3 && e4m3_amax(in, largest) ? largest : decoded_amax(in);
 }
 
 std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values) {

@@ -13,7 +13,7 @@ float amax(formats::MatrixView<const float> values);
 
 /// Largest finite magnitude that the run decodes to, as if by the scheme's decode and amax; NaN
 /// codes do not count. E4M3 costs as much as reading: the largest byte of every group is enough.
-float encoded_amax(formats::SchemeId scheme, const EncodedRows& in);
+float encoded_amax(const CodedMatrix& in);
 
 /// Returns the position (row-major) of the first NaN or infinity; nullopt: there is none.
 std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values);

@@ -6,32 +6,9 @@
 
 #include "formats/container/tensor.h"
 #include "formats/storage/encoding.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::quantize {
-
-/// A run of rows of one encoded matrix in memory. Leading dimensions are flattened: row r of a
-/// stacked [E, N, K] tensor belongs to matrix r / N.
-struct EncodedRows {
-  const std::byte* weight = nullptr;  ///< first code of the run
-  std::size_t rows = 0;
-  std::size_t cols = 0;         ///< columns of this run; even for 4-bit codes
-  std::size_t stride = 0;       ///< codes from row to row; 0 means cols
-  std::uint64_t first_row = 0;  ///< first row of the run in the flattened tensor
-  std::uint64_t first_col = 0;  ///< a multiple of block_cols
-  // Effective scales, the numbers that codes are multiplied by (empty for plain schemes):
-  // row-major, from scale row `first_scale_row` of [matrices x scale_rows_per_matrix, scale_cols]
-  // on.
-  std::span<const float> scales{};
-  std::uint64_t first_scale_row = 0;
-  std::uint64_t rows_per_matrix = 0;  ///< N
-  std::uint64_t scale_cols = 0;       ///< ceil(K / block_cols)
-  std::uint64_t block_rows = 0;
-  std::uint64_t block_cols = 0;
-  /// INT4: the code that means zero under each of `scales`; empty: 8 under all.
-  std::span<const std::uint8_t> zeros{};
-  /// INT4: the scale column of each column of the whole row; empty: groups are runs of columns.
-  std::span<const std::uint32_t> group_order{};
-};
 
 /// Faults of a run, which the caller judges. Positions are elements within the run, row-major.
 struct DecodeFaults {
@@ -101,25 +78,33 @@ struct EncodeFaults {
 /// The arithmetic of a scheme: one row per SchemeId that can be computed with.
 struct Scheme {
   formats::SchemeId id;
-  /// FP32 values of the run, exactly code x scale with one rounding.
-  DecodeFaults (*decode)(const EncodedRows& in, formats::MatrixView<float> out);
   /// Encodes a run. Rounding: the header of the scheme's kernel and docs/formats.md.
   EncodeFaults (*encode)(const EncodeInput& in, const EncodeOutput& out);
   /// The tensor-wide scale as stored, from the largest magnitude of the fused group. Never 0, NaN
   /// or infinite. Null: the scheme has none. `divides`: kNvfp4 only, the divisor of
   /// compressed-tensors.
   float (*global)(float amax, const EncodeOptions& options, bool divides) = nullptr;
-  /// Half the distance of the two largest codes: an error above it x scale means that the value was
-  /// cut off at the largest code. 0 for plain schemes.
-  float half_top_step = 0;
   /// Searches by which it may choose its scales; empty: it has none.
   std::span<const ScaleSearch> searches{};
   bool takes_scales = false;    ///< EncodeInput::given_scales
   bool takes_fp8_grid = false;  ///< kUe8m0 leaves nothing to search
 };
 
+/// FP32 values of the run, which `out` has the shape of: each is code x scale, one FP32
+/// multiplication. Where that is NaN (the NaN code, or a scale that is not finite) it is the quiet
+/// NaN with the sign of the code. Pure; the values are those of the scalar twin on every SIMD
+/// target.
+DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out);
+namespace scalar {
+DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out);
+}  // namespace scalar
+
 /// Returns the scheme; null when the id has no arithmetic (kRaw).
 const Scheme* find_scheme(formats::SchemeId id);
+
+/// Half the distance of the two largest codes: an error above it x scale means that the value was
+/// cut off at the largest code. 0 for plain schemes.
+float half_top_step(formats::SchemeId id);
 
 /// True if these options leave scales to search for, or to take by amax instead.
 bool can_search(const Scheme& scheme, const EncodeOptions& options);
@@ -129,8 +114,8 @@ bool can_search(const Scheme& scheme, const EncodeOptions& options);
 EncodeOptions options_for(const Scheme& scheme, const EncodeOptions& options);
 
 /// A direct path from one scheme's rows to a plain scheme's words, equal bit for bit to decode
-/// followed by encode. `in` is contiguous.
-using Transcode = DecodeFaults (*)(const EncodedRows& in, std::span<std::byte> out);
+/// followed by encode. Rows of `in` follow each other without a gap.
+using Transcode = DecodeFaults (*)(const CodedMatrix& in, std::span<std::byte> out);
 
 /// Returns the fused kernel for a pair, or null when there is none and values go through FP32 rows.
 Transcode find_transcode(formats::SchemeId from, formats::SchemeId to);

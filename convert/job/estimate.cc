@@ -159,7 +159,7 @@ class TrialTile {
     const quantize::Scheme& to = *quantize::find_scheme(to_);
     const formats::MatrixView<float> decoded = {
         .data = decoded_.data(), .rows = kRows, .cols = kCols, .stride = kCols};
-    quantize::find_scheme(from_)->decode(encoded(from_, source_), decoded);
+    quantize::decode(encoded(from_, source_), decoded);
     const auto [block_rows, block_cols] = group(to_);
     const float global = to.global != nullptr ? to.global(0.1F, options_, /*divides=*/false) : 0.0F;
     to.encode({.values = {.data = values_.data(), .rows = kRows, .cols = kCols, .stride = kCols},
@@ -173,14 +173,14 @@ class TrialTile {
                .scale_stride = kCols * sizeof(float)});
     if (!formats::scheme_facts(to_).quantized) return;
     // The error is taken from the codes as written.
-    to.decode(encoded(to_, codes_), decoded);
+    quantize::decode(encoded(to_, codes_), decoded);
     quality_.add(quantize::measure_quality(
         {.values = {.data = values_.data(), .rows = kRows, .cols = kCols, .stride = kCols},
          .decoded = {.data = decoded_.data(), .rows = kRows, .cols = kCols, .stride = kCols},
          .scales = encoded(to_, codes_).scales,
          .block_rows = block_rows,
          .block_cols = block_cols,
-         .half_top_step = to.half_top_step}));
+         .half_top_step = quantize::half_top_step(to_)}));
   }
 
   static constexpr std::uint64_t n_values() { return kRows * kCols; }
@@ -196,12 +196,14 @@ class TrialTile {
   static std::array<std::uint64_t, 2> group(SchemeId scheme) {
     return formats::scale_group(scheme, {kRows, kCols}, {128, 128});
   }
-  quantize::EncodedRows encoded(SchemeId scheme, const std::vector<std::byte>& codes) const {
+  quantize::CodedMatrix encoded(SchemeId scheme, const std::vector<std::byte>& codes) const {
     const auto [block_rows, block_cols] = group(scheme);
     const bool has_scales = block_cols > 0;
-    return {.weight = codes.data(),
+    return {.scheme = scheme,
+            .codes = codes.data(),
             .rows = kRows,
             .cols = kCols,
+            .row_bytes = kCols * code_bits(scheme) / 8,
             .scales = has_scales ? std::span<const float>(ones_) : std::span<const float>(),
             .rows_per_matrix = kRows,
             .scale_cols = has_scales ? (kCols + block_cols - 1) / block_cols : 0,

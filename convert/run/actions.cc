@@ -31,26 +31,22 @@ TensorResult transcode(const TensorTask& task) {
   INGOT_CHECK(kernel != nullptr);
   const BandPlan bands = BandPlan::to_cast(tensor, task.planned.to);
   PartWriter part = task.part(0);
-  const quantize::Scheme& from = *quantize::find_scheme(tensor.encoding.scheme);
-  const quantize::Scheme& to = *quantize::find_scheme(task.planned.to);
   HeldValues held;
   std::vector<float> values_of_row, became;
   // Row by row, since hardly any tensor comes here: visit(row of the band, its values).
-  const auto decode_rows = [&](quantize::EncodedRows row, const auto& visit) {
-    values_of_row.resize(row.cols);
-    const std::size_t n_rows = std::exchange(row.rows, 1);
-    for (std::size_t r = 0; r < n_rows; ++r, ++row.first_row) {
-      const formats::MatrixView<float> values{
-          .data = values_of_row.data(), .rows = 1, .cols = row.cols, .stride = row.cols};
-      from.decode(row, values);
+  const auto decode_rows = [&](const quantize::CodedMatrix& rows, const auto& visit) {
+    values_of_row.resize(rows.cols);
+    const formats::MatrixView<float> values{
+        .data = values_of_row.data(), .rows = 1, .cols = rows.cols, .stride = rows.cols};
+    for (std::size_t r = 0; r < rows.rows; ++r) {
+      quantize::decode(rows.row_range(r, 1), values);
       visit(r, values);
-      row.weight += row.cols * bands.source_bits / 8;
     }
   };
   const Hash128 weight = task.loop.recode(
       tensor.encoding.stored.weight(), bands, part,
       [&](const Band& band, std::span<const std::byte> values, std::span<std::byte> out) {
-        quantize::EncodedRows rows = task.rows_of(bands, band, values);
+        quantize::CodedMatrix rows = task.rows_of(bands, band, values);
         rows.scales = scales;
         const quantize::DecodeFaults faults = kernel(rows, out);
         if (faults.nan_codes > 0 && !allows_nan) {
@@ -65,10 +61,11 @@ TensorResult transcode(const TensorTask& task) {
           became.resize(band.cols);
           const formats::MatrixView<float> after{
               .data = became.data(), .rows = 1, .cols = band.cols, .stride = band.cols};
-          to.decode({.weight = out.data() + row * band.cols * bands.output_bits / 8,
-                     .rows = 1,
-                     .cols = band.cols},
-                    after);
+          quantize::decode({.scheme = task.planned.to,
+                            .codes = out.data() + row * band.cols * bands.output_bits / 8,
+                            .rows = 1,
+                            .cols = band.cols},
+                           after);
           task.require_held(band.first_row + row, band.first_col, before, after);
         });
       });

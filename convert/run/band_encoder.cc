@@ -14,7 +14,7 @@
 namespace ingot::convert {
 
 using formats::SchemeId;
-using quantize::EncodedRows;
+using quantize::CodedMatrix;
 
 namespace {
 
@@ -60,13 +60,14 @@ void PlannedValues::require_held(std::uint64_t first_row, std::uint64_t first_co
   }
 }
 
-quantize::EncodedRows PlannedValues::rows_of(const BandPlan& bands, const Band& band,
+quantize::CodedMatrix PlannedValues::rows_of(const BandPlan& bands, const Band& band,
                                              std::span<const std::byte> values) const {
   const formats::Encoding& encoding = tensor.encoding;
-  return {.weight = values.data(),
+  return {.scheme = encoding.scheme,
+          .codes = values.data(),
           .rows = band.rows,
           .cols = band.cols,
-          .stride = band.cols,
+          .row_bytes = band.cols * bands.source_bits / 8,
           .first_row = band.first_row,
           .first_col = band.first_col,
           .rows_per_matrix = bands.rows,
@@ -75,7 +76,7 @@ quantize::EncodedRows PlannedValues::rows_of(const BandPlan& bands, const Band& 
           .block_cols = encoding.block_cols};
 }
 
-void BandScales::undo(const formats::ScaleReader& reader, EncodedRows& rows) const {
+void BandScales::undo(const formats::ScaleReader& reader, CodedMatrix& rows) const {
   rows.scales = scales;
   rows.zeros = zeros;
   rows.group_order = reader.group_order();
@@ -120,7 +121,6 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       planned_(of.planned),
       tensor_(of.tensor),
       tiles_(tiles),
-      from_(*quantize::find_scheme(tensor_.encoding.scheme)),
       to_(*quantize::find_scheme(planned_.to)),
       bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block)),
       scales_(of.source, tensor_, of.scale_policy()),
@@ -150,10 +150,9 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
 
 float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) const {
   const BandScales scales(scales_, scales_.range_of(band.first_row, band.rows));
-  EncodedRows rows = of_.rows_of(bands_, band, codes);
+  CodedMatrix rows = of_.rows_of(bands_, band, codes);
   scales.undo(scales_, rows);
-  float largest = repacks_ ? quantize::largest_mxfp4_scale(rows)
-                           : quantize::encoded_amax(tensor_.encoding.scheme, rows);
+  float largest = repacks_ ? quantize::largest_mxfp4_scale(rows) : quantize::encoded_amax(rows);
   // Rounding keeps order, so the largest of the rounded is the rounded largest.
   if (plan_.target.via == Via::kBf16 && !repacks_)
     quantize::round_to_bf16({.data = &largest, .rows = 1, .cols = 1, .stride = 1});
@@ -168,7 +167,7 @@ void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
       planned_.block[0] == 0 ? 0 : ceil_div(band.rows, planned_.block[0]);
   band_scales_.resize(scale_rows * groups_across(bands_.cols) * width);
   codes_ = out;
-  EncodedRows source = of_.rows_of(bands_, band, codes);
+  CodedMatrix source = of_.rows_of(bands_, band, codes);
   read.undo(scales_, source);
   // Codes under ordinary scales are finite without a look at each value.
   values_are_finite_ = !read.scales.empty() && std::ranges::all_of(read.scales, [](float scale) {
@@ -194,18 +193,8 @@ bool BandEncoder::can_repack() const {
   });
 }
 
-EncodedRows BandEncoder::tile_of(const EncodedRows& band, const Tile& tile) const {
-  EncodedRows rows = band;
-  rows.weight += (tile.row * bands_.cols + tile.col) * bands_.source_bits / 8;
-  rows.rows = tile.rows;
-  rows.cols = tile.cols;
-  rows.first_row += tile.row;
-  rows.first_col = tile.col;
-  return rows;
-}
-
-void BandEncoder::decode_tile(const EncodedRows& source, const Band& band, const Tile& tile) {
-  const quantize::DecodeFaults faults = from_.decode(tile_of(source, tile), values(tile));
+void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
+  const quantize::DecodeFaults faults = quantize::decode(tile.of(source), values(tile));
   if (faults.nan_codes > 0 && !nan_allowed_) {
     throw of_.nan_code(band.first_row + tile.row + faults.first_nan / tile.cols,
                        tile.col + faults.first_nan % tile.cols);
@@ -273,7 +262,7 @@ std::vector<float> BandEncoder::given_scales(const Band& band, const Tile& tile)
   return scales;
 }
 
-void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const Tile& tile) {
+void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
   const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
   const std::uint64_t across = groups_across(bands_.cols);
   quantize::EncodeOutput out{.weight = codes_.data() + tile.row * bands_.row_bytes_out() +
@@ -286,8 +275,8 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
   }
   decode_tile(source, band, tile);
   if (repacks_) {
-    quantize::repack_mxfp4_as_nvfp4(tile_of(source, tile), global_,
-                                    planned_.storage->global_divides, options_, out);
+    quantize::repack_mxfp4_as_nvfp4(tile.of(source), global_, planned_.storage->global_divides,
+                                    options_, out);
   } else {
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
     std::span<const float> importance = importance_;
@@ -300,7 +289,7 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
          .global_divides = planned_.storage != nullptr && planned_.storage->global_divides,
          .given_scales = given,
          .importance = importance,
-         .keeps_values = formats::scheme_facts(from_.id).quantized,
+         .keeps_values = formats::is_quantized(tensor_.encoding.scheme),
          .options = options_},
         out);
     if (faults.overflows > 0 && !overflow_allowed_) {
@@ -320,8 +309,12 @@ void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const
       held_.see_words({out.weight + row * out.weight_stride, tile.cols * word}, word);
   }
   if (!facts_.quantized && of_.lossless_only) {
-    to_.decode({.weight = out.weight, .rows = tile.rows, .cols = tile.cols, .stride = bands_.cols},
-               decoded(tile));
+    quantize::decode({.scheme = planned_.to,
+                      .codes = out.weight,
+                      .rows = tile.rows,
+                      .cols = tile.cols,
+                      .row_bytes = out.weight_stride},
+                     decoded(tile));
   }
   of_.require_held(band.first_row + tile.row, tile.col, values(tile), decoded(tile));
 }
@@ -348,16 +341,17 @@ void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& o
     }
   }
   // The tile is decoded as a matrix of its own.
-  const quantize::DecodeFaults faults = to_.decode({.weight = out.weight,
-                                                    .rows = tile.rows,
-                                                    .cols = tile.cols,
-                                                    .stride = bands_.cols,
-                                                    .scales = tile_scales_,
-                                                    .rows_per_matrix = tile.rows,
-                                                    .scale_cols = ceil_div(tile.cols, block_cols),
-                                                    .block_rows = block_rows,
-                                                    .block_cols = block_cols},
-                                                   decoded(tile));
+  const quantize::DecodeFaults faults =
+      quantize::decode({.scheme = planned_.to,
+                        .codes = out.weight,
+                        .rows = tile.rows,
+                        .cols = tile.cols,
+                        .row_bytes = out.weight_stride,
+                        .scales = tile_scales_,
+                        .scale_cols = ceil_div(tile.cols, block_cols),
+                        .block_rows = block_rows,
+                        .block_cols = block_cols},
+                       decoded(tile));
   INGOT_CHECK(faults.nan_codes == 0);
   for (const float scale : tile_scales_)
     INGOT_CHECK(std::isfinite(scale) && (scale > 0 || (scale < 0 && facts_.has_signed_scales)));
@@ -366,7 +360,7 @@ void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& o
                                           .scales = tile_scales_,
                                           .block_rows = block_rows,
                                           .block_cols = block_cols,
-                                          .half_top_step = to_.half_top_step}));
+                                          .half_top_step = quantize::half_top_step(planned_.to)}));
 }
 
 std::uint64_t BandEncoder::groups_across(std::uint64_t cols) const {

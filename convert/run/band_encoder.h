@@ -31,7 +31,7 @@ struct PlannedValues {
 
   [[nodiscard]] formats::ScalePolicy scale_policy() const;
   /// The values of a band as kernels take them; scales apart.
-  [[nodiscard]] quantize::EncodedRows rows_of(const BandPlan& bands, const Band& band,
+  [[nodiscard]] quantize::CodedMatrix rows_of(const BandPlan& bands, const Band& band,
                                               std::span<const std::byte> values) const;
   [[nodiscard]] bool allows_nan() const;
   [[nodiscard]] Error nan_code(std::uint64_t row, std::uint64_t col) const;
@@ -51,13 +51,17 @@ struct BandScales {
   BandScales(const formats::ScaleReader& reader, formats::ScaleReader::Range of)
       : range(of), scales(reader.read(of)), zeros(reader.read_zeros(of)) {}
   /// Puts them into `rows`, which must not outlive them and the reader.
-  void undo(const formats::ScaleReader& reader, quantize::EncodedRows& rows) const;
+  void undo(const formats::ScaleReader& reader, quantize::CodedMatrix& rows) const;
 };
 
 /// Rows and columns of a band that are decoded and encoded while in cache.
 struct Tile {
   std::uint64_t row = 0, rows = 0;  ///< within the band
   std::uint64_t col = 0, cols = 0;
+
+  [[nodiscard]] quantize::CodedMatrix of(const quantize::CodedMatrix& band) const {
+    return band.part(row, rows, col, cols);
+  }
 };
 
 /// Tiles of the encoder, kept by a thread from tensor to tensor.
@@ -114,13 +118,12 @@ class BandEncoder {
 
  private:
   [[nodiscard]] bool can_repack() const;
-  quantize::EncodedRows tile_of(const quantize::EncodedRows& band, const Tile& tile) const;
-  void decode_tile(const quantize::EncodedRows& source, const Band& band, const Tile& tile);
+  void decode_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void require_finite_codes(const Band& band, const Tile& tile) const;
   [[nodiscard]] std::optional<std::uint64_t> first_nonfinite(const Tile& tile) const;
   void replace_nonfinite(const Band& band, const Tile& tile);
   [[nodiscard]] std::vector<float> given_scales(const Band& band, const Tile& tile) const;
-  void encode_tile(const quantize::EncodedRows& source, const Band& band, const Tile& tile);
+  void encode_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void measure_tile(const Tile& tile, const quantize::EncodeOutput& out);
   [[nodiscard]] std::uint64_t groups_across(std::uint64_t cols) const;
   // The values of a tile, as they were and as they became.
@@ -132,7 +135,6 @@ class BandEncoder {
   const PlannedTensor& planned_;
   const formats::LogicalTensor& tensor_;
   TileBuffers& tiles_;
-  const quantize::Scheme& from_;
   const quantize::Scheme& to_;
   const BandPlan bands_;
   const formats::ScaleReader scales_;

@@ -3,7 +3,7 @@
 
 #include "convert/run/actions.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/quality.h"
 
 namespace ingot::convert {
@@ -54,7 +54,7 @@ quantize::QualitySums errors_of(std::span<const std::byte> codes, const Scales& 
     values.resize(n_blocks * kBlock);
     decoded.resize(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const float code = quantize::float_from_e2m1(quantize::nibble_in_byte(run[i / 2], i));
+      const float code = quantize::E2m1::value(quantize::code_at<4>(run.data(), i));
       values[i] = code * scales.effective[begin + i / kBlock];
       decoded[i] = code * scales.new_effective[begin + i / kBlock];
     }

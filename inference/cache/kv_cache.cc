@@ -124,8 +124,11 @@ void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_
     std::memcpy(out, codes, n * form.code_bytes);
     return;
   }
-  quantize::EncodedRows rows{
-      .weight = codes, .rows = n, .cols = stream.width, .rows_per_matrix = n};
+  quantize::CodedMatrix rows{.scheme = scheme_of(stream.format),
+                             .codes = codes,
+                             .rows = n,
+                             .cols = stream.width,
+                             .row_bytes = form.code_bytes};
   if (has_scales(stream)) {
     const std::byte* scales = page + scales_at(form, first);
     rows.scales = {reinterpret_cast<const float*>(scales), n * form.groups};
@@ -133,8 +136,7 @@ void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_
     rows.block_rows = 1;
     rows.block_cols = group_width(stream);
   }
-  quantize::find_scheme(scheme_of(stream.format))
-      ->decode(rows, {.data = out, .rows = n, .cols = stream.width, .stride = stream.width});
+  quantize::decode(rows, {.data = out, .rows = n, .cols = stream.width, .stride = stream.width});
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/matmul.h"
-#include "inference/kernels/weight_matrix.h"
+#include "quantize/coded_matrix.h"
 
 // Targets whose vectors have no size at compile time run the scalar twins, as does the one without
 // vectors.
@@ -194,9 +194,7 @@ struct PlainDecoder {
   };
   const std::byte* codes = nullptr;
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = w.codes + row * w.row_bytes;
-  }
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) { codes = w.row(row); }
   HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
   HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k * kCodeBytes; }
   HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
@@ -283,11 +281,11 @@ struct RowScales {
   const std::uint8_t* codes = nullptr;
   const float* table = nullptr;
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    const std::size_t first = (w.first_row + row) / w.block_rows * w.scale_cols;
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
+    const std::size_t first = w.first_group(row);
     table = w.scale_values;
-    if (w.scales != nullptr) {
-      values = w.scales + first;
+    if (!w.scales.empty()) {
+      values = w.scales.data() + first;
     } else {
       codes = w.scale_codes + first;
     }
@@ -308,8 +306,8 @@ struct ScaledRow {
   RowScales<kRound> scales;
   Floats factor;
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = reinterpret_cast<const Code*>(w.codes + row * w.row_bytes);
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
+    codes = reinterpret_cast<const Code*>(w.row(row));
     scales.open(w, row);
   }
   HWY_INLINE const Code* line(std::size_t k) const { return codes + k; }

@@ -9,7 +9,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 namespace ingot::inference {
 namespace {
@@ -19,12 +19,10 @@ constexpr std::size_t kProductsPerThread = std::size_t{1} << 18;
 
 /// True if rounding the weights to BF16 changes none of them: codes of at most eight significant
 /// bits under scales that are powers of two, far from the ends of the range.
-bool is_exact_in_bf16(const WeightMatrix& w) {
-  if (w.scales == nullptr || w.rows == 0 || w.cols == 0)
-    return w.scheme == formats::SchemeId::kBf16;
-  const std::size_t first = scale_group(w, 0, 0);
-  const std::size_t last = scale_group(w, w.rows - 1, w.cols - 1);
-  return std::all_of(w.scales + first, w.scales + last + 1, [](float scale) {
+bool is_exact_in_bf16(const CodedMatrix& w) {
+  if (w.scales.empty() || w.rows == 0 || w.cols == 0) return w.scheme == formats::SchemeId::kBf16;
+  const std::size_t first = w.group(0, 0), last = w.group(w.rows - 1, w.cols - 1);
+  return std::ranges::all_of(w.scales.subspan(first, last + 1 - first), [](float scale) {
     const auto bits = std::bit_cast<std::uint32_t>(scale);
     return (bits & 0x7FFFFFU) == 0 && scale > 0x1p-100F && scale < 0x1p100F;
   });
@@ -85,11 +83,11 @@ void run_in_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
 
 }  // namespace
 
-void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+void matmul(MatrixView<const float> x, const CodedMatrix& w, WeightRounding rounding,
             MatrixView<float> y, std::size_t threads) {
   INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
   if (x.rows == 0 || w.rows == 0) return;
-  check_matrix(w);
+  check_codes(w);
   MatmulTask task{.w = w, .rounding = rounding, .rows = x, .y = y};
   if (rounding == WeightRounding::kBf16 && is_exact_in_bf16(w)) {
     task.rounding = WeightRounding::kExact;
@@ -107,7 +105,7 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
                [&](std::size_t i) { run(task, i * chunk, std::min((i + 1) * chunk, w.rows)); });
 }
 
-void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+void matmul_transposed(MatrixView<const float> x, const CodedMatrix& w, WeightRounding rounding,
                        MatrixView<float> y, std::size_t threads) {
   INGOT_CHECK(x.cols == w.rows && y.rows == x.rows && y.cols == w.cols);
   if (y.rows == 0 || y.cols == 0) return;
@@ -116,7 +114,7 @@ void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightR
     scalar::run_transposed(task, 0, y.cols);
     return;
   }
-  check_matrix(w);
+  check_codes(w);
   const std::vector<float> table = e2m1_table(w, rounding);
   task.table = table.data();
   threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
@@ -129,7 +127,7 @@ void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightR
   });
 }
 
-void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out) {
+void decode_row(const CodedMatrix& w, std::size_t row, std::span<float> out) {
   scalar::decode_row(w, row, out);
 }
 

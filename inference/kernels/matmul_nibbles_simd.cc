@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "inference/kernels/matmul_nibbles_simd.cc"
@@ -19,7 +19,7 @@ namespace ingot::inference {
 namespace HWY_NAMESPACE {
 #if INGOT_HAS_LANES
 
-std::vector<float> table_of(const WeightMatrix& w, WeightRounding rounding) {
+std::vector<float> table_of(const CodedMatrix& w, WeightRounding rounding) {
   std::vector<float> table;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   if (!has_e2m1_codes(w) || !has_regular_groups(w)) return table;
@@ -47,7 +47,7 @@ void run_nibbles(const MatmulTask& task, std::size_t begin, std::size_t end) {
 
 #else
 
-std::vector<float> table_of(const WeightMatrix& /*w*/, WeightRounding /*rounding*/) {
+std::vector<float> table_of(const CodedMatrix& /*w*/, WeightRounding /*rounding*/) {
   return {};
 }
 
@@ -68,7 +68,7 @@ HWY_EXPORT(table_of);
 HWY_EXPORT(run_nibbles);
 }  // namespace
 
-std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding) {
+std::vector<float> e2m1_table(const CodedMatrix& w, WeightRounding rounding) {
   return HWY_DYNAMIC_DISPATCH(table_of)(w, rounding);
 }
 

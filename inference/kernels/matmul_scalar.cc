@@ -4,16 +4,16 @@
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 namespace ingot::inference::scalar {
 
-void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out) {
+void decode_row(const CodedMatrix& w, std::size_t row, std::span<float> out) {
   INGOT_CHECK(row < w.rows && out.size() == w.cols);
-  for (std::size_t c = 0; c < w.cols; ++c) out[c] = weight_value(w, row, c);
+  for (std::size_t c = 0; c < w.cols; ++c) out[c] = value_at(w, row, c);
 }
 
-void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+void matmul(MatrixView<const float> x, const CodedMatrix& w, WeightRounding rounding,
             MatrixView<float> y) {
   INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
   std::vector<float> weights(w.cols);
@@ -40,7 +40,7 @@ void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t e
   }
   for (std::size_t j = 0; j < w.rows; ++j) {
     for (std::size_t c = begin; c < end; ++c) {
-      const float weight = rounded_weight(weight_value(w, j, c), rounding);
+      const float weight = rounded_weight(value_at(w, j, c), rounding);
       for (std::size_t m = 0; m < x.rows; ++m) {
         const float product = x.row(m)[j] * weight;
         y.row(m)[c] = y.row(m)[c] + product;

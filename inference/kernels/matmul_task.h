@@ -7,34 +7,40 @@
 #include <vector>
 
 #include "inference/kernels/matmul.h"
-#include "inference/kernels/weight_matrix.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/coded_matrix.h"
+#include "quantize/kernels/codes.h"
 
 namespace ingot::inference {
 
-/// float_from_e2m1 of every code.
+inline float rounded_weight(float value, WeightRounding rounding) {
+  return rounding == WeightRounding::kExact
+             ? value
+             : formats::float_from_bf16(formats::bf16_from_float(value));
+}
+
+/// The values of all E2M1 codes.
 inline constexpr std::array<float, 16> kE2m1Values = [] {
   std::array<float, 16> values{};
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = quantize::float_from_e2m1(static_cast<std::uint8_t>(i));
+    values[i] = quantize::E2m1::value(static_cast<std::uint8_t>(i));
   }
   return values;
 }();
 
-inline bool has_e2m1_codes(const WeightMatrix& w) {
+inline bool has_e2m1_codes(const CodedMatrix& w) {
   return formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1;
 }
 
 /// True if all columns of a matrix share one scale, or one scale per row.
-inline bool is_one_group(const WeightMatrix& w) {
+inline bool is_one_group(const CodedMatrix& w) {
   return w.first_col + w.cols <= w.block_cols;
 }
 
 /// True if vectors of sixteen columns never straddle two scale groups, E2M1 codes have groups of 16
 /// or 32 columns with scales held as codes, and INT4 codes groups of a power of two or of a row.
-inline bool has_regular_groups(const WeightMatrix& w) {
+inline bool has_regular_groups(const CodedMatrix& w) {
   if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kInt4) {
-    const bool is_run = w.group_order == nullptr && w.first_col % kDotLanes == 0;
+    const bool is_run = w.group_order.empty() && w.first_col % kDotLanes == 0;
     const bool is_power = std::has_single_bit(w.block_cols) && w.block_cols >= kDotLanes;
     return is_run && (is_power || is_one_group(w));
   }
@@ -53,7 +59,7 @@ enum class WeightFamily : std::uint8_t {
   kNibbles,  ///< FP4 and INT4
 };
 
-inline WeightFamily weight_family(const WeightMatrix& w) {
+inline WeightFamily weight_family(const CodedMatrix& w) {
   if (!has_regular_groups(w)) return WeightFamily::kPlain;
   switch (formats::scheme_facts(w.scheme).code) {
     case formats::CodeKind::kPlain:
@@ -90,7 +96,7 @@ struct MatmulTiles {
 /// A product under way. Columns of x are padded with zeros to `vectors` x 16 and, where the
 /// target's decoder wants it, interleaved.
 struct MatmulTask {
-  WeightMatrix w;
+  CodedMatrix w;
   WeightRounding rounding = WeightRounding::kExact;
   const float* table = nullptr;  ///< values of e2m1_table()
   std::size_t vectors = 0;
@@ -109,7 +115,7 @@ constexpr std::size_t tiled_place(std::size_t vectors, std::size_t m, std::size_
 
 /// Returns 256 x 16 weights: one for each scale code and each E2M1 code. Empty where this
 /// processor's kernels use none for the matrix.
-std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding);
+std::vector<float> e2m1_table(const CodedMatrix& w, WeightRounding rounding);
 
 /// Computes columns [begin, end) of y, that is, rows of w.
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
@@ -122,7 +128,7 @@ void run_matmul_tiles(const MatmulTask& task, std::size_t begin, std::size_t end
 /// A product with a transposed matrix under way; w has at least one row.
 struct TransposedTask {
   MatrixView<const float> x;
-  WeightMatrix w;
+  CodedMatrix w;
   WeightRounding rounding = WeightRounding::kExact;
   const float* table = nullptr;  ///< values of e2m1_table()
   MatrixView<float> y;

@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "inference/kernels/matmul_tiles_simd.cc"
@@ -43,7 +43,7 @@ constexpr std::size_t kRowsAtOnce = 2;
 /// Decodes columns [begin, end) of a row, `begin` a multiple of 16, to vectors `stride` floats
 /// apart.
 template <class Decoder>
-HWY_INLINE void decode_columns(const WeightMatrix& w, WeightRounding rounding,
+HWY_INLINE void decode_columns(const CodedMatrix& w, WeightRounding rounding,
                                const typename Decoder::Shared& shared, std::size_t row,
                                Segment columns, float* out, std::size_t stride) {
   Decoder decoder;

@@ -18,7 +18,7 @@
 
 #include "inference/kernels/lanes-inl.h"
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 #undef INGOT_BYTE_PERMUTE_128
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
@@ -46,10 +46,9 @@ struct E2m1Row {
   const std::byte* codes = nullptr;
   const std::uint8_t* groups = nullptr;
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = w.codes + row * w.row_bytes;
-    groups = w.scale_codes + (w.first_row + row) / w.block_rows * w.scale_cols +
-             w.first_col / w.block_cols;
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
+    codes = w.row(row);
+    groups = w.scale_codes + w.first_group(row) + w.block_of_col(0);
   }
   HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
   HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k / 2; }
@@ -210,7 +209,7 @@ struct E2m1Decoder : E2m1Row {
   };
   const float* scale_values = nullptr;
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
     E2m1Row::open(w, row);
     scale_values = w.scale_values;
   }
@@ -254,11 +253,11 @@ struct Int4Decoder {
     Int4Codes codes;
   };
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = w.codes + row * w.row_bytes;
-    const std::size_t first = (w.first_row + row) / w.block_rows * w.scale_cols;
-    scales = w.scales + first;
-    zeros = w.zeros == nullptr ? nullptr : w.zeros + first;
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
+    codes = w.row(row);
+    const std::size_t first = w.first_group(row);
+    scales = w.scales.data() + first;
+    zeros = w.zeros.empty() ? nullptr : w.zeros.data() + first;
     first_col = w.first_col;
     shift = is_one_group(w) ? 63U : static_cast<unsigned>(std::countr_zero(w.block_cols));
   }

@@ -25,7 +25,7 @@
 #include "inference/kernels/lanes-inl.h"
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/weight_lanes-inl.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 #if INGOT_HAS_LANES
 HWY_BEFORE_NAMESPACE();
@@ -66,7 +66,7 @@ HWY_NOINLINE void add_rest(const MatmulTask& task, const typename Decoder::Share
 template <class Decoder, std::size_t kM, std::size_t kN>
 HWY_INLINE void dot_rows(const MatmulTask& task, const typename Decoder::Shared& shared,
                          std::size_t row) {
-  const WeightMatrix& w = task.w;
+  const CodedMatrix& w = task.w;
   Decoder decoders[kN];
   Lanes sums[kN][kM];
   HWY_UNROLL(4)

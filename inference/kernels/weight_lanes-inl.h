@@ -22,7 +22,7 @@
 #include "inference/kernels/lanes-inl.h"
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/nibble_lanes-inl.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 #if INGOT_HAS_LANES
 HWY_BEFORE_NAMESPACE();
@@ -197,11 +197,11 @@ struct NoDecoder : PlainDecoder<NoDecoder, 4> {
 };
 
 /// Returns up to sixteen weights from the twin, zeros after the `n`-th.
-HWY_INLINE Lanes twin_lanes(const WeightMatrix& w, std::size_t row, std::size_t col, std::size_t n,
+HWY_INLINE Lanes twin_lanes(const CodedMatrix& w, std::size_t row, std::size_t col, std::size_t n,
                             WeightRounding rounding) {
   alignas(64) std::array<float, kDotLanes> values{};
   for (std::size_t i = 0; i < n; ++i) {
-    values[i] = rounded_weight(weight_value(w, row, col + i), rounding);
+    values[i] = rounded_weight(value_at(w, row, col + i), rounding);
   }
   return load_lanes(values.data());
 }
@@ -213,7 +213,7 @@ struct Segment {
 
 /// Calls visit(segment) for the segments of columns [begin, end) of a row.
 template <class Decoder, class Visit>
-HWY_INLINE void for_each_segment(const WeightMatrix& w, std::size_t begin, std::size_t end,
+HWY_INLINE void for_each_segment(const CodedMatrix& w, std::size_t begin, std::size_t end,
                                  const Visit& visit) {
   if constexpr (!Decoder::kGrouped) {
     visit(Segment{begin, end, 0});
@@ -237,7 +237,7 @@ HWY_INLINE void with_either(WeightRounding rounding, const Body& body) {
 
 /// Calls body(Decoder()) with the decoder for a matrix of the family.
 template <class Body>
-HWY_INLINE void with_plain_decoder(const WeightMatrix& w, WeightRounding rounding,
+HWY_INLINE void with_plain_decoder(const CodedMatrix& w, WeightRounding rounding,
                                    const Body& body) {
   using formats::SchemeId;
   if (!has_regular_groups(w)) return body(NoDecoder());
@@ -249,15 +249,14 @@ HWY_INLINE void with_plain_decoder(const WeightMatrix& w, WeightRounding roundin
 }
 
 template <class Body>
-HWY_INLINE void with_byte_decoder(const WeightMatrix& w, WeightRounding rounding,
-                                  const Body& body) {
+HWY_INLINE void with_byte_decoder(const CodedMatrix& w, WeightRounding rounding, const Body& body) {
   if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kE4m3)
     return with_either<E4m3Decoder<false>, E4m3Decoder<true>>(rounding, body);
   with_either<Int8Decoder<false>, Int8Decoder<true>>(rounding, body);
 }
 
 template <class Body>
-HWY_INLINE void with_nibble_decoder(const WeightMatrix& w, WeightRounding rounding,
+HWY_INLINE void with_nibble_decoder(const CodedMatrix& w, WeightRounding rounding,
                                     const Body& body) {
   if (has_e2m1_codes(w)) {
     if (w.block_cols == 16)
@@ -274,7 +273,7 @@ HWY_INLINE void with_nibble_decoder(const WeightMatrix& w, WeightRounding roundi
 
 /// Calls body(Decoder()) with the decoder for a matrix of any family.
 template <class Body>
-HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, const Body& body) {
+HWY_INLINE void with_decoder(const CodedMatrix& w, WeightRounding rounding, const Body& body) {
   switch (weight_family(w)) {
     case WeightFamily::kPlain:
       return with_plain_decoder(w, rounding, body);

@@ -7,7 +7,7 @@
 
 #include "formats/container/tensor.h"
 #include "inference/kernels/matmul.h"
-#include "inference/kernels/weight_matrix.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::inference {
 
@@ -49,7 +49,7 @@ class Linear {
   /// Computes y = x W^T with decoded weights and unquantized activations, whatever the profile.
   void apply_unquantized(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
   /// Returns the weight itself, for the absorbed form and embedding look-ups.
-  [[nodiscard]] const WeightMatrix& weight() const { return weight_; }
+  [[nodiscard]] const CodedMatrix& weight() const { return weight_; }
   /// Returns how decoded weights round in this profile: kExact in kF32, else kBf16 (kExact for
   /// weight-only schemes of kNative).
   [[nodiscard]] WeightRounding rounding() const;
@@ -63,7 +63,7 @@ class Linear {
   struct State;
   explicit Linear(std::shared_ptr<const State> state);
   std::shared_ptr<const State> state_;
-  WeightMatrix weight_;        // rows of the state's
+  CodedMatrix weight_;         // rows of the state's
   std::size_t first_row_ = 0;  // first row in the state's weight
 };
 

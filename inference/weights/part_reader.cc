@@ -73,9 +73,9 @@ class PartReader {
 
   ReadPart run(std::size_t threads) {
     part_.weight = {.scheme = tensor_.encoding.scheme,
+                    .codes = memory_ + layout_.codes.at,
                     .rows = layout_.range.rows.count,
                     .cols = layout_.range.cols.count,
-                    .codes = memory_ + layout_.codes.at,
                     .row_bytes = layout_.row_bytes};
     if (layout_.codes.n_bytes == 0) return part_;
     read_scales();
@@ -146,7 +146,7 @@ class PartReader {
     const ScaleReader reader(source_, tensor_);
     for (const Part part : {Part::kGlobal, Part::kOffset, Part::kDimensions, Part::kGroupOrder})
       count(part);
-    WeightMatrix& weight = part_.weight;
+    CodedMatrix& weight = part_.weight;
     weight.block_rows = tensor_.encoding.block_rows;
     weight.block_cols = tensor_.encoding.block_cols;
     weight.first_row = layout_.first_row;
@@ -163,7 +163,7 @@ class PartReader {
                                      : tensor_.encoding.stored[Part::kDeqScale];
     n_read_ += scales.size() * formats::dtype_bits(source_.stored()[stored].dtype) / 8;
     float* out = at<float>(layout_.scales);
-    weight.scales = out;
+    weight.scales = {out, layout_.scales.n_bytes / sizeof(float)};
     const Range& cols = layout_.scale_cols;
     for (std::size_t r = 0; r < layout_.scale_rows.count; ++r)
       std::copy_n(scales.data() + r * reader.cols() + cols.first, cols.count, out + r * cols.count);
@@ -178,7 +178,7 @@ class PartReader {
           reader.read_zeros({.first = rows.first, .n = rows.count});
       n_read_ += zeros.size() / 2;
       auto* out = at<std::uint8_t>(layout_.zeros);
-      part_.weight.zeros = out;
+      part_.weight.zeros = {out, layout_.zeros.n_bytes};
       for (std::size_t r = 0; r < rows.count; ++r)
         std::copy_n(zeros.data() + r * reader.cols() + cols.first, cols.count,
                     out + r * cols.count);
@@ -187,7 +187,7 @@ class PartReader {
     if (const auto order = reader.group_order(); !order.empty()) {
       auto* out = at<std::uint32_t>(layout_.group_order);
       std::ranges::copy(order, out);
-      part_.weight.group_order = out;
+      part_.weight.group_order = {out, order.size()};
     }
   }
 

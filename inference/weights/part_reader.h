@@ -7,9 +7,9 @@
 
 #include "formats/storage/tensor_source.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
-#include "inference/kernels/weight_matrix.h"
 #include "inference/weights/held_bytes.h"
 #include "inference/weights/linear.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::inference {
 
@@ -58,7 +58,7 @@ PartLayout part_layout(const formats::LogicalTensor& tensor, const LinearPart& r
 
 /// A part of a weight in memory that the caller holds.
 struct ReadPart {
-  WeightMatrix weight;
+  CodedMatrix weight;
   StaticInt8 fixed;  ///< null where the layout has no room for them
 };
 

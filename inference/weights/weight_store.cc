@@ -268,8 +268,7 @@ void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& 
 std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape) const {
   const LogicalTensor& tensor = find(name, shape);
   const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
-  const quantize::Scheme* scheme = quantize::find_scheme(tensor.encoding.scheme);
-  if (facts.quantized || scheme == nullptr) {
+  if (facts.quantized || quantize::find_scheme(tensor.encoding.scheme) == nullptr) {
     throw Error(ErrorCode::kUnsupported, "is {}, but must be BF16, F16 or F32 here", facts.name)
         .in_tensor(name);
   }
@@ -279,8 +278,8 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
   bytes_read_ += bytes.size();
   const std::size_t n = bytes.size() * 8 / facts.code_bits;
   std::vector<float> values(n);
-  scheme->decode({.weight = bytes.data(), .rows = 1, .cols = n, .rows_per_matrix = 1},
-                 {.data = values.data(), .rows = 1, .cols = n, .stride = n});
+  quantize::decode({.scheme = facts.id, .codes = bytes.data(), .rows = 1, .cols = n},
+                   {.data = values.data(), .rows = 1, .cols = n, .stride = n});
   const auto bad = std::find_if_not(values.begin(), values.end(),
                                     [](float value) { return std::isfinite(value); });
   if (bad != values.end()) {

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "formats/base/error.h"
-#include "quantize/kernels/block_grid.h"
-#include "quantize/kernels/code_decode.h"
-#include "quantize/kernels/scaled_code.h"
+#include "quantize/kernels/codes.h"
+#include "quantize/kernels/plain_cast.h"
+#include "quantize/scheme.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/code_decode_simd.cc"
@@ -36,10 +36,9 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-using scalar::decode_e2m1;
-using scalar::decode_e4m3;
-using scalar::decode_int4;
-using scalar::decode_int8;
+DecodeFaults decode_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
+  return scalar::decode(in, out);
+}
 
 #else
 namespace {
@@ -71,7 +70,7 @@ struct E4m3Values {
     return hn::PromoteTo(kFloats,
                          hn::BitCast(hn::Rebind<hwy::float16_t, decltype(kFloats)>(), half));
   }
-  static float one(std::uint8_t code, float scale) { return scaled_e4m3(code, scale); }
+  static float one(std::uint8_t code, float scale) { return scaled(E4m3::value(code), scale); }
   [[nodiscard]] HWY_INLINE bool saw_nan() const {
     return !hn::AllFalse(kHalves, hn::Eq(largest, hn::Set(kHalves, kNanAsHalf)));
   }
@@ -94,7 +93,7 @@ struct E4m3Values {
     const Words sign = hn::And(code, hn::Set(kWords, 0x80000000U));
     return hn::Or(hn::Min(normal, tiny), hn::BitCast(kFloats, sign));
   }
-  static float one(std::uint8_t code, float scale) { return scaled_e4m3(code, scale); }
+  static float one(std::uint8_t code, float scale) { return scaled(E4m3::value(code), scale); }
   [[nodiscard]] HWY_INLINE bool saw_nan() const {
     return !hn::AllFalse(kFloats, hn::Ge(largest, hn::Set(kFloats, kNanAsNumber)));
   }
@@ -110,7 +109,7 @@ struct Int8Values {
     const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
     return hn::ConvertTo(kFloats, hn::PromoteTo(kSignedWords, bytes));
   }
-  static float one(std::uint8_t code, float scale) { return scaled_int8(code, scale); }
+  static float one(std::uint8_t code, float scale) { return scaled(Int8::value(code), scale); }
   [[nodiscard]] HWY_INLINE bool saw_nan() const { return false; }
 };
 
@@ -143,30 +142,28 @@ HWY_INLINE void decode_piece(const std::uint8_t* codes, std::size_t n, float sca
 
 /// Puts the NaN codes of a row right, and counts them. Under a scale that is not finite they are
 /// right already.
-void settle_nan_codes(const EncodedRows& in, std::size_t row, float* out, DecodeFaults& faults) {
-  const std::byte* codes = in.weight + row * code_stride(in);
+void settle_nan_codes(const CodedMatrix& in, std::size_t row, float* out, DecodeFaults& faults) {
   for (std::size_t c = 0; c < in.cols; ++c) {
-    const auto code = std::to_integer<std::uint8_t>(codes[c]);
-    if ((code & 0x7FU) == formats::kE4m3Nan) out[c] = scaled_e4m3(code, 1.0F);
+    const float value = E4m3::value(code_at<8>(in.row(row), c));
+    if (std::isnan(value)) out[c] = scaled(value, 1.0F);
   }
-  count_nan_codes(codes, in.cols, row * in.cols, faults);
+  count_nan_codes(in.row(row), in.cols, row * in.cols, faults);
 }
 
 template <typename Values>
-HWY_INLINE DecodeFaults decode_bytes(const EncodedRows& in, formats::MatrixView<float> out) {
-  const BlockGrid grid(in);
+HWY_INLINE DecodeFaults decode_bytes(const CodedMatrix& in, formats::MatrixView<float> out) {
   DecodeFaults faults;
   for (std::size_t r = 0; r < in.rows; ++r) {
-    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
-    const auto* codes = reinterpret_cast<const std::uint8_t*>(in.weight + r * code_stride(in));
+    const float* scales = in.scales.data() + in.first_group(r) + in.block_of_col(0);
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(in.row(r));
     float* row = out.row(r);
     Values values;
     bool finite = true;
-    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
+    for (std::size_t c = 0, end = in.group_end(0); c < in.cols;) {
       finite = finite && std::isfinite(*scales * Values::kFactor);
       decode_piece(codes + c, end - c, *scales++, row + c, values);
       c = end;
-      end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+      end = in.whole_group_end(end);
     }
     if (std::is_same_v<Values, E4m3Values> && (values.saw_nan() || !finite)) {
       settle_nan_codes(in, r, row, faults);
@@ -193,10 +190,10 @@ constexpr NibbleTables tables_of(const ValueOf& value_of) {
 /// The value of a code of four bits, before the scale.
 struct E2m1Nibbles {
   static constexpr NibbleTables kTables =
-      tables_of([](std::uint8_t code) { return float_from_e2m1(code); });
+      tables_of([](std::uint8_t code) { return E2m1::value(code); });
   static constexpr bool kHasZero = false;
   static float one(std::uint8_t code, std::uint8_t /*zero*/, float scale) {
-    return scaled_e2m1(code, scale);
+    return scaled(E2m1::value(code), scale);
   }
 };
 struct Int4Nibbles {
@@ -204,7 +201,7 @@ struct Int4Nibbles {
       tables_of([](std::uint8_t code) { return static_cast<float>(code); });
   static constexpr bool kHasZero = true;
   static float one(std::uint8_t code, std::uint8_t zero, float scale) {
-    return scaled_int4(code, zero, scale);
+    return scaled(Int4::value(code, zero), scale);
   }
 };
 
@@ -263,51 +260,43 @@ HWY_INLINE void decode_sixteen(const std::byte* codes, Bytes128 high, Bytes128 l
                 hn::BitCast(kHalves128, hn::InterleaveUpper(kBytes128, lower, upper)), scale, out);
 }
 
-}  // namespace
-
-DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
-  return decode_bytes<E4m3Values>(in, out);
-}
-
-DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
-  return decode_bytes<Int8Values>(in, out);
-}
-
-namespace {
-
 /// Groups are runs of columns.
 template <typename Nibbles>
-HWY_INLINE void decode_nibbles(const EncodedRows& in, formats::MatrixView<float> out) {
-  const BlockGrid grid(in);
+HWY_INLINE void decode_nibbles(const CodedMatrix& in, formats::MatrixView<float> out) {
   const Bytes128 high = hn::Load(kBytes128, Nibbles::kTables.high.data());
   const Bytes128 low = hn::Load(kBytes128, Nibbles::kTables.low.data());
   for (std::size_t r = 0; r < in.rows; ++r) {
-    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
-    const std::byte* codes = in.weight + r * (code_stride(in) / 2);
+    std::size_t group_number = in.first_group(r) + in.block_of_col(0);
+    const std::byte* codes = in.row(r);
     float* row = out.row(r);
-    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols; ++scales) {
-      const float scale = *scales;
-      const std::uint8_t zero = zero_code(in, scales);
+    for (std::size_t c = 0, end = in.group_end(0); c < in.cols; ++group_number) {
+      const float scale = in.scales[group_number];
+      const std::uint8_t zero = in.zero(group_number);
       if (c % 2 == 0 && std::isfinite(scale)) {
         const NibbleGroup<Nibbles::kHasZero> group(scale, zero);
         for (; c + 16 <= end; c += 16) decode_sixteen(codes + c / 2, high, low, group, row + c);
       }
-      for (; c < end; ++c) row[c] = Nibbles::one(nibble_in_byte(codes[c / 2], c), zero, scale);
-      end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+      for (; c < end; ++c) row[c] = Nibbles::one(code_at<4>(codes, c), zero, scale);
+      end = in.whole_group_end(end);
     }
   }
 }
 
 }  // namespace
 
-DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
-  decode_nibbles<E2m1Nibbles>(in, out);
-  return {};
-}
-
-DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
-  decode_nibbles<Int4Nibbles>(in, out);
-  return {};
+DecodeFaults decode_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
+  switch (formats::scheme_facts(in.scheme).code) {
+    case formats::CodeKind::kE4m3:
+      return decode_bytes<E4m3Values>(in, out);
+    case formats::CodeKind::kInt8:
+      return decode_bytes<Int8Values>(in, out);
+    case formats::CodeKind::kE2m1:
+      decode_nibbles<E2m1Nibbles>(in, out);
+      return {};
+    default:
+      decode_nibbles<Int4Nibbles>(in, out);
+      return {};
+  }
 }
 
 #endif
@@ -318,104 +307,37 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(decode_e4m3);
-HWY_EXPORT(decode_int8);
-HWY_EXPORT(decode_e2m1);
-HWY_EXPORT(decode_int4);
+HWY_EXPORT(decode_codes);
 
-/// Checks the shapes of a run of such codes; false where it is empty.
-bool has_codes(const EncodedRows& in, formats::MatrixView<float> out, std::size_t codes_per_byte) {
-  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  INGOT_CHECK(in.cols % codes_per_byte == 0 && code_stride(in) % codes_per_byte == 0);
-  return in.rows != 0 && in.cols != 0;
-}
-
-/// One code after the other: value(codes of the row, column, scale).
-template <std::size_t CodesPerByte, typename Value>
-void decode_each(const EncodedRows& in, formats::MatrixView<float> out, const Value& value) {
-  if (!has_codes(in, out, CodesPerByte)) return;
-  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, float scale) {
-    const std::byte* codes = in.weight + r * (code_stride(in) / CodesPerByte);
-    for (std::size_t c = begin; c < end; ++c) out.row(r)[c] = value(codes, c, scale);
-  });
-}
-
-}  // namespace
-
-DecodeFaults scalar::decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
-  decode_each<1>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
-    return scaled_e4m3(std::to_integer<std::uint8_t>(codes[c]), scale);
-  });
-  DecodeFaults faults;
-  for (std::size_t r = 0; r < in.rows; ++r)
-    count_nan_codes(in.weight + r * code_stride(in), in.cols, r * in.cols, faults);
-  return faults;
-}
-
-DecodeFaults scalar::decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
-  decode_each<1>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
-    return scaled_int8(std::to_integer<std::uint8_t>(codes[c]), scale);
-  });
-  return {};
-}
-
-DecodeFaults scalar::decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
-  decode_each<2>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
-    return scaled_e2m1(nibble_in_byte(codes[c / 2], c), scale);
-  });
-  return {};
-}
-
-DecodeFaults scalar::decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
-  if (!has_codes(in, out, 2)) return {};
-  INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
-  INGOT_CHECK(in.group_order.empty() || (in.first_col <= in.group_order.size() &&
-                                         in.group_order.size() - in.first_col >= in.cols));
-  const BlockGrid grid(in);
+void decode_words(const CodedMatrix& in, formats::MatrixView<float> out) {
+  const WordCast cast = in.scheme == formats::SchemeId::kBf16  ? WordCast::kBf16ToF32
+                        : in.scheme == formats::SchemeId::kF16 ? WordCast::kF16ToF32
+                                                               : WordCast::kF32ToF32;
+  const std::size_t n_bytes = in.cols * formats::scheme_facts(in.scheme).code_bits / 8;
   for (std::size_t r = 0; r < in.rows; ++r) {
-    const std::byte* codes = in.weight + r * (code_stride(in) / 2);
-    for (std::size_t c = 0; c < in.cols; ++c) {
-      const std::size_t group =
-          in.group_order.empty() ? grid.block_of_col(c) : in.group_order[in.first_col + c];
-      INGOT_CHECK(group < in.scale_cols);
-      const float* scale = grid.scales_of_row(r) + group;
-      out.row(r)[c] = scaled_int4(nibble_in_byte(codes[c / 2], c), zero_code(in, scale), *scale);
-    }
+    const std::byte* row = in.row(r);
+    // The next tile's part of this row, which is in a page of its own, as all rows are.
+    for (std::size_t at = n_bytes; in.row_bytes > n_bytes && at < 2 * n_bytes; at += 64)
+      __builtin_prefetch(row + at);
+    cast_words(cast, row, in.cols, reinterpret_cast<std::byte*>(out.row(r)));
   }
-  return {};
 }
-
-DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
-  return has_codes(in, out, 1) ? HWY_DYNAMIC_DISPATCH(decode_e4m3)(in, out) : DecodeFaults{};
-}
-
-DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
-  return has_codes(in, out, 1) ? HWY_DYNAMIC_DISPATCH(decode_int8)(in, out) : DecodeFaults{};
-}
-
-DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
-  return has_codes(in, out, 2) ? HWY_DYNAMIC_DISPATCH(decode_e2m1)(in, out) : DecodeFaults{};
-}
-
-namespace {
 
 /// The columns of one group are not adjacent, so vectors do not help: the sixteen values of each
 /// group are made once a row, and looked up.
-void decode_ordered(const EncodedRows& in, formats::MatrixView<float> out) {
-  INGOT_CHECK(in.first_col <= in.group_order.size() &&
-              in.group_order.size() - in.first_col >= in.cols);
+void decode_ordered(const CodedMatrix& in, formats::MatrixView<float> out) {
   constexpr std::size_t kCodes = 16;
-  const auto groups = in.group_order.subspan(in.first_col, in.cols);
+  const auto groups = in.group_order.subspan(static_cast<std::size_t>(in.first_col), in.cols);
   INGOT_CHECK(std::ranges::all_of(groups, [&](auto group) { return group < in.scale_cols; }));
-  const BlockGrid grid(in);
   std::vector<float> values(kCodes * in.scale_cols);
   for (std::size_t r = 0; r < in.rows; ++r) {
-    const float* scales = grid.scales_of_row(r);
+    const std::size_t first = in.first_group(r);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const float* scale = scales + i / kCodes;
-      values[i] = scaled_int4(static_cast<std::uint8_t>(i % kCodes), zero_code(in, scale), *scale);
+      const std::size_t group = first + i / kCodes;
+      values[i] = scaled(Int4::value(static_cast<std::uint8_t>(i % kCodes), in.zero(group)),
+                         in.scale(group));
     }
-    const std::byte* codes = in.weight + r * (code_stride(in) / 2);
+    const std::byte* codes = in.row(r);
     float* row = out.row(r);
     for (std::size_t c = 0; c < in.cols; c += 2) {
       const auto pair = std::to_integer<std::size_t>(codes[c / 2]);
@@ -425,16 +347,32 @@ void decode_ordered(const EncodedRows& in, formats::MatrixView<float> out) {
   }
 }
 
+/// Checks the shapes; false where the run is empty.
+bool has_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
+  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
+  check_codes(in);
+  return in.rows != 0 && in.cols != 0;
+}
+
 }  // namespace
 
-DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
-  if (!has_codes(in, out, 2)) return {};
-  INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
-  if (!in.group_order.empty()) {
-    decode_ordered(in, out);
-    return {};
+DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> out) {
+  DecodeFaults faults;
+  if (!has_codes(in, out)) return faults;
+  const bool has_nan = formats::scheme_facts(in.scheme).code == formats::CodeKind::kE4m3;
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    for (std::size_t c = 0; c < in.cols; ++c) out.row(r)[c] = value_at(in, r, c);
+    if (has_nan) count_nan_codes(in.row(r), in.cols, r * in.cols, faults);
   }
-  return HWY_DYNAMIC_DISPATCH(decode_int4)(in, out);
+  return faults;
+}
+
+DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out) {
+  if (!has_codes(in, out)) return {};
+  if (formats::is_quantized(in.scheme) && in.group_order.empty())
+    return HWY_DYNAMIC_DISPATCH(decode_codes)(in, out);
+  formats::is_quantized(in.scheme) ? decode_ordered(in, out) : decode_words(in, out);
+  return {};
 }
 
 }  // namespace ingot::quantize

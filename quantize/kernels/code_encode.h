@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <span>
 
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
 #include "formats/container/tensor.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::quantize {
 
@@ -16,28 +19,34 @@ struct ScaledGroups {
   std::span<const float> scales;  ///< scales, not zero; row-major over the groups of the run
 };
 
-/// Codes of a run: each is value / scale (one FP32 division), rounded to the nearest code with ties
-/// to even, saturating. `stride` counts bytes from row to row. Pure; the bytes are those of the
-/// scalar twins on every SIMD target.
-
-/// Encodes E4M3: at most 448 in magnitude; values that round to zero, and -0, keep their sign.
-void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-/// Encodes INT8: -127 to 127.
-void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-/// Encodes E2M1: at most 6 in magnitude, two codes in a byte (columns are even). Negative values
-/// that round to zero become code 8, -0 becomes code 0.
-void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-/// Encodes INT4: -8 to 7, stored with 8 added, two codes in a byte (columns are even). Scales may
-/// be negative.
-void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-
+/// Codes of a run: each is value / scale (one FP32 division), rounded to the nearest code of the
+/// kind (kernels/codes.h). Columns fill whole bytes. `stride` counts bytes from row to row. Pure;
+/// the bytes are those of the scalar twin on every SIMD target.
+void encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::byte* codes,
+                  std::size_t stride);
 namespace scalar {
-
-void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride);
-
+void encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::byte* codes,
+                  std::size_t stride);
 }  // namespace scalar
+
+/// Calls visit(row, first column, end, group) for every piece of a row that lies in one group, in
+/// row-major order. Groups are numbered row-major; there must be `n_groups` of them.
+template <typename Visit>
+void for_each_group_piece(formats::MatrixView<const float> values, std::uint64_t block_rows,
+                          std::uint64_t block_cols, std::size_t n_groups, const Visit& visit) {
+  if (values.rows == 0 || values.cols == 0) return;
+  INGOT_CHECK(block_rows > 0 && block_cols > 0);
+  const auto across = static_cast<std::size_t>(ceil_div(values.cols, block_cols));
+  INGOT_CHECK(n_groups / across >= ceil_div(values.rows, block_rows));
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    std::size_t group = static_cast<std::size_t>(r / block_rows) * across;
+    for (std::size_t c = 0; c < values.cols; ++group) {
+      const std::size_t end =
+          block_cols < values.cols - c ? c + static_cast<std::size_t>(block_cols) : values.cols;
+      visit(r, c, end, group);
+      c = end;
+    }
+  }
+}
 
 }  // namespace ingot::quantize

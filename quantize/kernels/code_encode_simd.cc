@@ -18,12 +18,9 @@
 #include <cstring>
 
 #include "formats/base/error.h"
-#include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/code_encode.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/row_scan.h"
-#include "quantize/kernels/scaled_code.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/code_encode_simd.cc"
@@ -36,10 +33,7 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-using scalar::encode_e2m1;
-using scalar::encode_e4m3;
-using scalar::encode_int4;
-using scalar::encode_int8;
+using scalar::encode_codes;
 
 #else
 namespace {
@@ -72,7 +66,12 @@ HWY_INLINE Floats magnitude_below(Floats quotient, float largest) {
   return hn::Min(hn::Abs(quotient), hn::Set(kFloats, largest));
 }
 
-struct E4m3Code {
+/// The codes of a vector of values under a scale.
+template <class Code>
+struct Encoder;
+
+template <>
+struct Encoder<E4m3> {
   static HWY_INLINE Words code(Floats value, Floats scale) {
     const Words magnitude = rounded_code<3, 121>(magnitude_below(hn::Div(value, scale), 448.0F));
     const Words sign =
@@ -81,7 +80,8 @@ struct E4m3Code {
   }
 };
 
-struct E2m1Code {
+template <>
+struct Encoder<E2m1> {
   static HWY_INLINE Words code(Floats value, Floats scale) {
     const Words magnitude = rounded_code<1, 127>(magnitude_below(hn::Div(value, scale), 6.0F));
     const Floats sign = hn::IfThenElseZero(hn::Lt(value, hn::Zero(kFloats)),
@@ -90,7 +90,8 @@ struct E2m1Code {
   }
 };
 
-struct Int8Code {
+template <>
+struct Encoder<Int8> {
   static HWY_INLINE Words code(Floats value, Floats scale) {
     const Floats within = hn::Max(hn::Min(hn::Div(value, scale), hn::Set(kFloats, 127.0F)),
                                   hn::Set(kFloats, -127.0F));
@@ -100,7 +101,8 @@ struct Int8Code {
   }
 };
 
-struct Int4Code {
+template <>
+struct Encoder<Int4> {
   static HWY_INLINE Words code(Floats value, Floats scale) {
     const Floats within =
         hn::Max(hn::Min(hn::Div(value, scale), hn::Set(kFloats, 7.0F)), hn::Set(kFloats, -8.0F));
@@ -115,10 +117,10 @@ constexpr std::size_t kFour = 4 * kLanes;
 /// One byte per code of kFour values, of which either half has its scale.
 template <typename Code>
 HWY_INLINE void encode_four(const float* values, Floats first, Floats second, std::uint8_t* out) {
-  const Words a = Code::code(hn::LoadU(kFloats, values), first);
-  const Words b = Code::code(hn::LoadU(kFloats, values + kLanes), first);
-  const Words c = Code::code(hn::LoadU(kFloats, values + 2 * kLanes), second);
-  const Words d = Code::code(hn::LoadU(kFloats, values + 3 * kLanes), second);
+  const Words a = Encoder<Code>::code(hn::LoadU(kFloats, values), first);
+  const Words b = Encoder<Code>::code(hn::LoadU(kFloats, values + kLanes), first);
+  const Words c = Encoder<Code>::code(hn::LoadU(kFloats, values + 2 * kLanes), second);
+  const Words d = Encoder<Code>::code(hn::LoadU(kFloats, values + 3 * kLanes), second);
   // Joined once for all four instead of twice for each; within halves of vectors, hence the order.
   const __m256i joined =
       _mm256_packus_epi16(_mm256_packs_epi32(a.raw, b.raw), _mm256_packs_epi32(c.raw, d.raw));
@@ -133,7 +135,8 @@ template <typename Code>
 HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, std::uint8_t* out) {
   const Floats divisor = hn::Set(kFloats, scale);
   const auto store = [divisor](const float* from, std::uint8_t* to) HWY_ATTR {
-    hn::StoreU(hn::U8FromU32(Code::code(hn::LoadU(kFloats, from), divisor)), kByteCodes, to);
+    hn::StoreU(hn::U8FromU32(Encoder<Code>::code(hn::LoadU(kFloats, from), divisor)), kByteCodes,
+               to);
   };
   if (n < kLanes) {
     std::array<float, kLanes> some{};
@@ -179,14 +182,6 @@ const float* scales_of_row(const ScaledGroups& in, std::size_t row) {
   return in.scales.data() + static_cast<std::size_t>(row / in.block_rows) * across;
 }
 
-template <typename Code>
-HWY_INLINE void encode_bytes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  for (std::size_t r = 0; r < in.values.rows; ++r) {
-    encode_columns<Code>(in, in.values.row(r), scales_of_row(in, r), 0, in.values.cols,
-                         reinterpret_cast<std::uint8_t*>(codes + r * stride));
-  }
-}
-
 /// Joins `n` codes, an even number, two to a byte.
 HWY_INLINE void pack_pairs(const std::uint8_t* codes, std::size_t n, std::uint8_t* out) {
   constexpr hn::ScalableTag<std::int16_t> kPairs;
@@ -204,41 +199,31 @@ HWY_INLINE void pack_pairs(const std::uint8_t* codes, std::size_t n, std::uint8_
   for (; i < n; i += 2) out[i / 2] = static_cast<std::uint8_t>(codes[i] | codes[i + 1] << 4);
 }
 
-}  // namespace
-
-void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  encode_bytes<E4m3Code>(in, codes, stride);
-}
-
-void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  encode_bytes<Int8Code>(in, codes, stride);
-}
-
-namespace {
-
 template <typename Code>
-HWY_INLINE void encode_nibbles(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+HWY_INLINE void encode_rows(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   constexpr std::size_t kColumnsAtOnce = 2048;
-  alignas(64) std::array<std::uint8_t, kColumnsAtOnce> stage;
+  alignas(64) std::array<std::uint8_t, Code::kBits == 8 ? 1 : kColumnsAtOnce> stage;
   for (std::size_t r = 0; r < in.values.rows; ++r) {
+    const float* row = in.values.row(r);
     const float* scales = scales_of_row(in, r);
     auto* out = reinterpret_cast<std::uint8_t*>(codes + r * stride);
-    for (std::size_t c = 0; c < in.values.cols; c += kColumnsAtOnce) {
-      const std::size_t end = std::min(c + kColumnsAtOnce, in.values.cols);
-      encode_columns<Code>(in, in.values.row(r), scales, c, end, stage.data());
-      pack_pairs(stage.data(), end - c, out + c / 2);
+    if constexpr (Code::kBits == 8) {
+      encode_columns<Code>(in, row, scales, 0, in.values.cols, out);
+    } else {
+      for (std::size_t c = 0; c < in.values.cols; c += kColumnsAtOnce) {
+        const std::size_t end = std::min(c + kColumnsAtOnce, in.values.cols);
+        encode_columns<Code>(in, row, scales, c, end, stage.data());
+        pack_pairs(stage.data(), end - c, out + c / 2);
+      }
     }
   }
 }
 
 }  // namespace
 
-void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  encode_nibbles<E2m1Code>(in, codes, stride);
-}
-
-void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  encode_nibbles<Int4Code>(in, codes, stride);
+void encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::byte* codes,
+                  std::size_t stride) {
+  with_code(kind, [&](auto code) HWY_ATTR { encode_rows<decltype(code)>(in, codes, stride); });
 }
 
 #endif
@@ -249,13 +234,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(encode_e4m3);
-HWY_EXPORT(encode_int8);
-HWY_EXPORT(encode_e2m1);
-HWY_EXPORT(encode_int4);
+HWY_EXPORT(encode_codes);
 
-/// False for an empty run; the scales of any other must cover it.
-bool has_groups(const ScaledGroups& in) {
+/// Checks that codes fill bytes and scales cover the run; false where it is empty.
+bool has_groups(formats::CodeKind kind, const ScaledGroups& in) {
+  INGOT_CHECK(in.values.cols * code_facts(kind).bits % 8 == 0);
   if (in.values.rows == 0 || in.values.cols == 0) return false;
   INGOT_CHECK(in.block_rows > 0 && in.block_cols > 0);
   INGOT_CHECK(in.scales.size() / ceil_div(in.values.cols, in.block_cols) >=
@@ -263,67 +246,26 @@ bool has_groups(const ScaledGroups& in) {
   return true;
 }
 
-/// One value after the other: encode(row, column, value / scale).
-template <typename Encode>
-void encode_each(const ScaledGroups& in, const Encode& encode) {
-  for_each_group_piece(in.values, in.block_rows, in.block_cols, in.scales.size(),
-                       [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
-                         for (std::size_t c = begin; c < end; ++c)
-                           encode(r, c, in.values.row(r)[c] / in.scales[group]);
-                       });
-}
-
 }  // namespace
 
-void scalar::encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
-    codes[r * stride + c] = std::byte{formats::e4m3_from_float(quotient)};
+void scalar::encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::byte* codes,
+                          std::size_t stride) {
+  if (!has_groups(kind, in)) return;
+  with_code(kind, [&](auto code) {
+    for_each_group_piece(in.values, in.block_rows, in.block_cols, in.scales.size(),
+                         [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+                           for (std::size_t c = begin; c < end; ++c) {
+                             const float value = in.values.row(r)[c];
+                             put_code<code.kBits>(codes + r * stride, c,
+                                                  code.nearest(value, value / in.scales[group]));
+                           }
+                         });
   });
 }
 
-void scalar::encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
-    const float rounded = std::nearbyint(std::clamp(quotient, -127.0F, 127.0F));
-    codes[r * stride + c] = static_cast<std::byte>(static_cast<std::int8_t>(rounded));
-  });
-}
-
-void scalar::encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  INGOT_CHECK(in.values.cols % 2 == 0);
-  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
-    const unsigned sign = in.values.row(r)[c] < 0 ? 8 : 0;
-    const auto code = static_cast<std::byte>(e2m1_from_magnitude(std::fabs(quotient)) | sign);
-    std::byte& pair = codes[r * stride + c / 2];
-    pair = c % 2 == 0 ? code : pair | code << 4;
-  });
-}
-
-void scalar::encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  INGOT_CHECK(in.values.cols % 2 == 0);
-  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
-    const float rounded = std::nearbyint(std::clamp(quotient, -8.0F, 7.0F));
-    const auto code = static_cast<std::byte>(static_cast<int>(rounded) + kInt4Zero);
-    std::byte& pair = codes[r * stride + c / 2];
-    pair = c % 2 == 0 ? code : pair | code << 4;
-  });
-}
-
-void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_e4m3)(in, codes, stride);
-}
-
-void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_int8)(in, codes, stride);
-}
-
-void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  INGOT_CHECK(in.values.cols % 2 == 0);
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_e2m1)(in, codes, stride);
-}
-
-void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  INGOT_CHECK(in.values.cols % 2 == 0);
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_int4)(in, codes, stride);
+void encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::byte* codes,
+                  std::size_t stride) {
+  if (has_groups(kind, in)) HWY_DYNAMIC_DISPATCH(encode_codes)(kind, in, codes, stride);
 }
 
 }  // namespace ingot::quantize

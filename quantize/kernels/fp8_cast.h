@@ -18,12 +18,12 @@ namespace ingot::quantize {
 /// `in.scales` must cover the run and `out` must hold it; all three are checked. Pure: disjoint
 /// outputs may run concurrently. Runs on the best SIMD target of this processor; the bytes are
 /// those of the scalar twin.
-DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out);
+DecodeFaults cast_fp8_block_to_bf16(const CodedMatrix& in, std::span<std::byte> out);
 
 namespace scalar {
 
 /// The specification: element by element, without SIMD.
-DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out);
+DecodeFaults cast_fp8_block_to_bf16(const CodedMatrix& in, std::span<std::byte> out);
 
 }  // namespace scalar
 

@@ -34,9 +34,8 @@
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/fp8_cast.h"
-#include "quantize/kernels/scaled_code.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/fp8_cast_simd.cc"
@@ -56,8 +55,8 @@ constexpr std::size_t kBlocksPerGroup = 64;
 /// Casts `n` E4M3 codes that share a scale to BF16 words.
 void cast_segment(const std::byte* codes, std::size_t n, float scale, std::byte* out) {
   for (std::size_t i = 0; i < n; ++i) {
-    const std::uint16_t word =
-        formats::bf16_from_float(scaled_e4m3(std::to_integer<std::uint8_t>(codes[i]), scale));
+    const std::uint16_t word = formats::bf16_from_float(
+        scaled(E4m3::value(std::to_integer<std::uint8_t>(codes[i])), scale));
     std::memcpy(out + 2 * i, &word, sizeof word);
   }
 }
@@ -302,8 +301,8 @@ struct BlockGroup {
   std::array<BlockTable, kBlocksPerGroup> tables;
 };
 
-void prepare_group(const BlockGrid& grid, const float* scales, const EncodedRows& in,
-                   std::size_t begin, BlockGroup& group) {
+void prepare_group(const float* scales, const CodedMatrix& in, std::size_t begin,
+                   BlockGroup& group) {
   group.begin = begin;
   group.end = begin;
   group.n_blocks = 0;
@@ -311,9 +310,9 @@ void prepare_group(const BlockGrid& grid, const float* scales, const EncodedRows
   while (group.end < in.cols && group.n_blocks < kBlocksPerGroup) {
     const std::size_t b = group.n_blocks++;
     BlockTable& table = group.tables[b];
-    prepare(scales[grid.block_of_col(group.end)], table);
+    prepare(scales[in.block_of_col(group.end)], table);
     group.all_usable = group.all_usable && table.usable;
-    group.ends[b] = grid.block_end(group.end);
+    group.ends[b] = in.group_end(group.end);
     group.full_run[b] = table.usable && group.ends[b] - group.end == kFullBlock ? 1 : 0;
     group.end = group.ends[b];
   }
@@ -322,9 +321,9 @@ void prepare_group(const BlockGrid& grid, const float* scales, const EncodedRows
   }
 }
 
-void cast_group_row(const BlockGrid& grid, const float* scales, const BlockGroup& group,
-                    const EncodedRows& in, std::size_t row, std::byte* out, DecodeFaults& faults) {
-  const std::byte* codes = in.weight + row * in.cols;
+void cast_group_row(const float* scales, const BlockGroup& group, const CodedMatrix& in,
+                    std::size_t row, std::byte* out, DecodeFaults& faults) {
+  const std::byte* codes = in.codes + row * in.cols;
   std::byte* words = out + 2 * row * in.cols;
   const auto* from = reinterpret_cast<const std::uint8_t*>(codes);
   auto* to = reinterpret_cast<std::uint8_t*>(words);
@@ -341,7 +340,7 @@ void cast_group_row(const BlockGrid& grid, const float* scales, const BlockGroup
       if (table.usable) {
         largest = hn::Max(largest, cast_block(from + c, n, table, to + 2 * c));
       } else {
-        cast_segment(codes + c, n, scales[grid.block_of_col(c)], words + 2 * c);
+        cast_segment(codes + c, n, scales[in.block_of_col(c)], words + 2 * c);
       }
       ++b;
     }
@@ -356,17 +355,17 @@ void cast_group_row(const BlockGrid& grid, const float* scales, const BlockGroup
 
 }  // namespace
 
-DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
-  const BlockGrid grid(in);
+DecodeFaults cast_fp8_block_to_bf16(const CodedMatrix& in, std::span<std::byte> out) {
+  check_scales(in);
   DecodeFaults faults;
   BlockGroup group;
-  for (std::size_t panel = 0; panel < in.rows; panel = grid.panel_end(panel)) {
-    const float* scales = grid.scales_of_row(panel);
-    const std::size_t panel_end = grid.panel_end(panel);
+  for (std::size_t panel = 0; panel < in.rows; panel = in.panel_end(panel)) {
+    const float* scales = in.scales.data() + in.first_group(panel);
+    const std::size_t panel_end = in.panel_end(panel);
     for (std::size_t begin = 0; begin < in.cols; begin = group.end) {
-      prepare_group(grid, scales, in, begin, group);
+      prepare_group(scales, in, begin, group);
       for (std::size_t row = panel; row < panel_end; ++row) {
-        cast_group_row(grid, scales, group, in, row, out.data(), faults);
+        cast_group_row(scales, group, in, row, out.data(), faults);
       }
     }
   }
@@ -388,27 +387,27 @@ namespace {
 HWY_EXPORT(cast_fp8_block_to_bf16);
 }  // namespace
 
-DecodeFaults scalar::cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
+DecodeFaults scalar::cast_fp8_block_to_bf16(const CodedMatrix& in, std::span<std::byte> out) {
   if (in.rows == 0 || in.cols == 0) return {};
-  INGOT_CHECK(code_stride(in) == in.cols && in.rows <= out.size() / 2 / in.cols);
-  const BlockGrid grid(in);
+  INGOT_CHECK((in.rows == 1 || in.row_bytes == in.cols) && in.rows <= out.size() / 2 / in.cols);
+  check_scales(in);
   DecodeFaults faults;
   for (std::size_t r = 0; r < in.rows; ++r) {
-    const float* scales = grid.scales_of_row(r);
+    const float* scales = in.scales.data() + in.first_group(r);
     for (std::size_t c = 0; c < in.cols;) {
-      const std::size_t end = grid.block_end(c);
+      const std::size_t end = in.group_end(c);
       const std::size_t at = r * in.cols + c;
-      cast_segment(in.weight + at, end - c, scales[grid.block_of_col(c)], out.data() + 2 * at);
-      count_nan_codes(in.weight + at, end - c, at, faults);
+      cast_segment(in.codes + at, end - c, scales[in.block_of_col(c)], out.data() + 2 * at);
+      count_nan_codes(in.codes + at, end - c, at, faults);
       c = end;
     }
   }
   return faults;
 }
 
-DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
+DecodeFaults cast_fp8_block_to_bf16(const CodedMatrix& in, std::span<std::byte> out) {
   if (in.rows == 0 || in.cols == 0) return {};
-  INGOT_CHECK(code_stride(in) == in.cols && in.rows <= out.size() / 2 / in.cols);
+  INGOT_CHECK((in.rows == 1 || in.row_bytes == in.cols) && in.rows <= out.size() / 2 / in.cols);
   return HWY_DYNAMIC_DISPATCH(cast_fp8_block_to_bf16)(in, out);
 }
 

@@ -18,7 +18,7 @@
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/nvfp4_scales.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -25,7 +25,7 @@ void group_amax(formats::MatrixView<const float> values, std::uint64_t block_row
 /// Finds the largest magnitude of the values of E4M3 codes, except NaN, with one product per piece
 /// of a row that lies in one group, since products grow with codes. Returns false where such a
 /// product is not finite: then a smaller code might be the answer, and `largest` is not.
-bool e4m3_amax(const EncodedRows& in, float& largest);
+bool e4m3_amax(const CodedMatrix& in, float& largest);
 
 namespace scalar {
 
@@ -33,7 +33,7 @@ float finite_amax(const float* values, std::size_t n);
 bool has_nonfinite(const float* values, std::size_t n);
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
                 std::uint64_t block_cols, std::span<float> out);
-bool e4m3_amax(const EncodedRows& in, float& largest);
+bool e4m3_amax(const CodedMatrix& in, float& largest);
 
 }  // namespace scalar
 

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
+#include "quantize/coded_matrix.h"
+#include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/row_scan.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -123,20 +125,17 @@ void group_amax(formats::MatrixView<const float> values, std::uint64_t block_row
   }
 }
 
-bool e4m3_amax(const EncodedRows& in, float& largest) {
-  const BlockGrid grid(in);
+bool e4m3_amax(const CodedMatrix& in, float& largest) {
   bool finite = true;
   largest = 0;
   for (std::size_t r = 0; r < in.rows; ++r) {
-    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
-    const std::byte* codes = in.weight + r * code_stride(in);
-    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
-      const float product =
-          std::fabs(formats::kE4m3Values[largest_code(codes + c, end - c)] * *scales++);
+    std::size_t group = in.first_group(r) + in.block_of_col(0);
+    for (std::size_t c = 0, end = in.group_end(0); c < in.cols; ++group) {
+      const std::size_t code = largest_code(in.row(r) + c, end - c);
+      const float product = std::fabs(formats::kE4m3Values[code] * in.scale(group));
       finite = finite && std::isfinite(product);
       largest = std::max(largest, product);
-      c = end;
-      end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+      c = std::exchange(end, in.whole_group_end(end));
     }
   }
   return finite;
@@ -179,17 +178,17 @@ void scalar::group_amax(formats::MatrixView<const float> values, std::uint64_t b
                        });
 }
 
-bool scalar::e4m3_amax(const EncodedRows& in, float& largest) {
+bool scalar::e4m3_amax(const CodedMatrix& in, float& largest) {
   largest = 0;
   bool finite = true;
-  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, float scale) {
-    const std::byte* codes = in.weight + r * code_stride(in);
+  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+    const std::byte* codes = in.row(r);
     std::size_t code = 0;
     for (std::size_t c = begin; c < end; ++c) {
       const auto magnitude = std::to_integer<std::size_t>(codes[c]) & 0x7FU;
       if (magnitude != formats::kE4m3Nan) code = std::max(code, magnitude);
     }
-    const float product = std::fabs(formats::kE4m3Values[code] * scale);
+    const float product = std::fabs(formats::kE4m3Values[code] * in.scale(group));
     finite = finite && std::isfinite(product);
     largest = std::max(largest, product);
   });
@@ -212,9 +211,10 @@ void group_amax(formats::MatrixView<const float> values, std::uint64_t block_row
   HWY_DYNAMIC_DISPATCH(group_amax)(values, block_rows, block_cols, out);
 }
 
-bool e4m3_amax(const EncodedRows& in, float& largest) {
+bool e4m3_amax(const CodedMatrix& in, float& largest) {
   largest = 0;
   if (in.rows == 0 || in.cols == 0) return true;
+  check_scales(in);
   return HWY_DYNAMIC_DISPATCH(e4m3_amax)(in, largest);
 }
 

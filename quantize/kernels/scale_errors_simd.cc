@@ -14,8 +14,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/scale_errors.h"
 
 // Facts of both twins; once, whatever the number of targets.

@@ -21,16 +21,17 @@ inline std::vector<float> decoded(const formats::Checkpoint& checkpoint,
   const std::size_t rows = tensor.shape[0], cols = tensor.shape[1];
   std::vector<float> values(rows * cols);
   const auto faults =
-      quantize::find_scheme(tensor.encoding.scheme)
-          ->decode({.weight = codes.data(),
-                    .rows = rows,
-                    .cols = cols,
-                    .scales = scales,
-                    .rows_per_matrix = rows,
-                    .scale_cols = reader.cols(),
-                    .block_rows = tensor.encoding.block_rows,
-                    .block_cols = tensor.encoding.block_cols},
-                   {.data = values.data(), .rows = rows, .cols = cols, .stride = cols});
+      quantize::decode({.scheme = tensor.encoding.scheme,
+                        .codes = codes.data(),
+                        .rows = rows,
+                        .cols = cols,
+                        .row_bytes = codes.size() / rows,
+                        .scales = scales,
+                        .rows_per_matrix = rows,
+                        .scale_cols = reader.cols(),
+                        .block_rows = tensor.encoding.block_rows,
+                        .block_cols = tensor.encoding.block_cols},
+                       {.data = values.data(), .rows = rows, .cols = cols, .stride = cols});
   EXPECT_EQ(faults.nan_codes, 0U);
   return values;
 }

@@ -71,18 +71,19 @@ void decode(const formats::Checkpoint& checkpoint, const formats::LogicalTensor&
     throw std::logic_error("a group that is not there");
   const std::size_t rows = tensor.shape[0], cols = tensor.shape[1];
   std::vector<float> values(rows * cols);
-  quantize::find_scheme(tensor.encoding.scheme)
-      ->decode({.weight = codes.data(),
-                .rows = rows,
-                .cols = cols,
-                .scales = scales,
-                .rows_per_matrix = rows,
-                .scale_cols = reader.cols(),
-                .block_rows = tensor.encoding.block_rows,
-                .block_cols = tensor.encoding.block_cols,
-                .zeros = zeros,
-                .group_order = order},
-               {.data = values.data(), .rows = rows, .cols = cols, .stride = cols});
+  quantize::decode({.scheme = tensor.encoding.scheme,
+                    .codes = codes.data(),
+                    .rows = rows,
+                    .cols = cols,
+                    .row_bytes = cols * formats::scheme_facts(tensor.encoding.scheme).code_bits / 8,
+                    .scales = scales,
+                    .rows_per_matrix = rows,
+                    .scale_cols = reader.cols(),
+                    .block_rows = tensor.encoding.block_rows,
+                    .block_cols = tensor.encoding.block_cols,
+                    .zeros = zeros,
+                    .group_order = order},
+                   {.data = values.data(), .rows = rows, .cols = cols, .stride = cols});
 }
 
 }  // namespace

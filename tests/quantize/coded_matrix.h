@@ -52,10 +52,12 @@ struct Coded {
   EncodeFaults faults{};
   std::vector<float> effective{};  ///< computed here, from the stored form
 
-  [[nodiscard]] EncodedRows run() const {
-    return {.weight = weight.data(),
+  [[nodiscard]] CodedMatrix run() const {
+    return {.scheme = id,
+            .codes = weight.data(),
             .rows = rows,
             .cols = cols,
+            .row_bytes = cols * formats::scheme_facts(id).code_bits / 8,
             .scales = effective,
             .rows_per_matrix = rows,
             .scale_cols = scale_cols,
@@ -172,7 +174,7 @@ inline Coded encode(formats::SchemeId id, const Matrix& matrix, const EncodeSetu
 
 inline Matrix decode(const Coded& coded) {
   Matrix out(coded.rows, coded.cols);
-  const DecodeFaults faults = find_scheme(coded.id)->decode(coded.run(), out.mutable_view());
+  const DecodeFaults faults = decode(coded.run(), out.mutable_view());
   EXPECT_EQ(faults.nan_codes, 0U);
   return out;
 }

@@ -227,7 +227,8 @@ TEST(Int8, NeverEmitsMinus128ButReadsIt) {
   }
   const std::vector<std::byte> code(40, std::byte{0x80});
   const std::vector<float> scale{0.5F};
-  const EncodedRows run{.weight = code.data(),
+  const CodedMatrix run{.scheme = SchemeId::kInt8Channel,
+                        .codes = code.data(),
                         .rows = 1,
                         .cols = 40,
                         .scales = scale,
@@ -237,7 +238,7 @@ TEST(Int8, NeverEmitsMinus128ButReadsIt) {
                         .block_cols = 40};
   for_each_target([&] {
     Matrix out(1, 40);
-    find_scheme(SchemeId::kInt8Channel)->decode(run, out.mutable_view());
+    decode(run, out.mutable_view());
     EXPECT_EQ(out.values, std::vector<float>(40, -64.0F));
   });
 }

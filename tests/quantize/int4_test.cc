@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/int4_scales.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/coded_matrix.h"
@@ -205,9 +204,11 @@ TEST(Int4, DecodedValuesAreThoseOfTheTwin) {
       std::vector<std::uint32_t> order(cols);
       for (std::uint32_t& column : order) column = static_cast<std::uint32_t>(random() % across);
       for (const int what : {0, 1, 2, 3}) {
-        EncodedRows in{.weight = codes.data(),
+        CodedMatrix in{.scheme = formats::SchemeId::kInt4Group,
+                       .codes = codes.data(),
                        .rows = 4,
                        .cols = cols,
+                       .row_bytes = cols / 2,
                        .scales = scales,
                        .rows_per_matrix = 4,
                        .scale_cols = across,
@@ -216,7 +217,7 @@ TEST(Int4, DecodedValuesAreThoseOfTheTwin) {
         if (what % 2 == 1) in.zeros = zeros;
         if (what >= 2) in.group_order = order;
         Matrix expected(4, cols);
-        scalar::decode_int4(in, expected.mutable_view());
+        scalar::decode(in, expected.mutable_view());
         const std::size_t last = 3 * cols + cols - 1;
         const std::size_t of_last = what >= 2 ? order.back() : (cols - 1) / group;
         const int zero = what % 2 == 1 ? zeros[3 * across + of_last] : 8;
@@ -225,7 +226,7 @@ TEST(Int4, DecodedValuesAreThoseOfTheTwin) {
                   static_cast<float>(code - zero) * scales[3 * across + of_last]);
         for_each_target([&] {
           Matrix decoded(4, cols);
-          decode_int4(in, decoded.mutable_view());
+          decode(in, decoded.mutable_view());
           EXPECT_EQ(std::memcmp(decoded.values.data(), expected.values.data(),
                                 expected.values.size() * sizeof(float)),
                     0);

@@ -107,16 +107,17 @@ TEST(Nvfp4SearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
     std::vector<std::byte> codes(matrix.values.size());
     source.read(tensor.encoding.stored.weight(), 0, codes);
     const std::vector<float> scales = formats::read_block_scales(source, tensor);
-    find_scheme(SchemeId::kFp8Block)
-        ->decode({.weight = codes.data(),
-                  .rows = matrix.rows,
-                  .cols = matrix.cols,
-                  .scales = scales,
-                  .rows_per_matrix = matrix.rows,
-                  .scale_cols = (matrix.cols + 127) / 128,
-                  .block_rows = 128,
-                  .block_cols = 128},
-                 matrix.mutable_view());
+    decode({.scheme = SchemeId::kFp8Block,
+            .codes = codes.data(),
+            .rows = matrix.rows,
+            .cols = matrix.cols,
+            .row_bytes = matrix.cols,
+            .scales = scales,
+            .rows_per_matrix = matrix.rows,
+            .scale_cols = (matrix.cols + 127) / 128,
+            .block_rows = 128,
+            .block_cols = 128},
+           matrix.mutable_view());
     SCOPED_TRACE(tensor.name);
     expect_best_of_all_codes(matrix);
   }

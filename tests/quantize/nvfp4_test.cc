@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/container/bfloat16.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
@@ -102,7 +102,8 @@ TEST(Nvfp4, CodesDecodeToTheirScaledValues) {
   for (int code = 0; code < 256; ++code) bytes.push_back(static_cast<std::byte>(code));
   std::vector<float> scales(32);
   for (std::size_t i = 0; i < 32; ++i) scales[i] = static_cast<float>(i + 1) * 0.37F;
-  const EncodedRows run{.weight = bytes.data(),
+  const CodedMatrix run{.scheme = SchemeId::kNvfp4,
+                        .codes = bytes.data(),
                         .rows = 1,
                         .cols = 512,
                         .scales = scales,
@@ -112,7 +113,7 @@ TEST(Nvfp4, CodesDecodeToTheirScaledValues) {
                         .block_cols = 16};
   for_each_target([&] {
     Matrix out(1, 512);
-    find_scheme(SchemeId::kNvfp4)->decode(run, out.mutable_view());
+    decode(run, out.mutable_view());
     for (std::size_t i = 0; i < 512; ++i) {
       const std::size_t code = i % 2 == 0 ? i / 2 % 16 : i / 2 / 16;
       const float expected = (code >= 8 ? -1.0F : 1.0F) * magnitudes[code % 8] * scales[i / 16];

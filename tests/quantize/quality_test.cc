@@ -120,13 +120,12 @@ TEST(Quality, CountsSaturatedValues) {
     for (float& value : decoded.values) value = std::min(std::max(value, -largest), largest);
     const std::vector<float> scales(4, 1.0F);
     for_each_target([&] {
-      const QualitySums sums =
-          measure_quality({.values = values.view(),
-                           .decoded = decoded.view(),
-                           .scales = scales,
-                           .block_rows = 1,
-                           .block_cols = 16,
-                           .half_top_step = find_scheme(facts.id)->half_top_step});
+      const QualitySums sums = measure_quality({.values = values.view(),
+                                                .decoded = decoded.view(),
+                                                .scales = scales,
+                                                .block_rows = 1,
+                                                .block_cols = 16,
+                                                .half_top_step = half_top_step(facts.id)});
       EXPECT_EQ(sums.saturated, 2U) << facts.name;
     });
   }
@@ -138,13 +137,12 @@ TEST(Quality, RoundedValuesThatFitAreNotSaturated) {
     if (!facts.quantized || facts.id == SchemeId::kMxfp4 || facts.id == SchemeId::kMxfp8) continue;
     const Coded coded = encode(facts.id, values, {.options = {.search = ScaleSearch::kAmax}});
     const Matrix decoded = decode(coded);
-    const QualitySums sums =
-        measure_quality({.values = values.view(),
-                         .decoded = decoded.view(),
-                         .scales = coded.effective,
-                         .block_rows = coded.block_rows,
-                         .block_cols = coded.block_cols,
-                         .half_top_step = find_scheme(facts.id)->half_top_step});
+    const QualitySums sums = measure_quality({.values = values.view(),
+                                              .decoded = decoded.view(),
+                                              .scales = coded.effective,
+                                              .block_rows = coded.block_rows,
+                                              .block_cols = coded.block_cols,
+                                              .half_top_step = half_top_step(facts.id)});
     EXPECT_EQ(sums.saturated, 0U) << facts.name;
     EXPECT_EQ(sums.blocks, coded.effective.size()) << facts.name;
   }

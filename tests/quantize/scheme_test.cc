@@ -32,9 +32,8 @@ TEST(SchemeRegistry, EveryRowAnswersToItsOwnId) {
     }
     ASSERT_NE(scheme, nullptr) << facts.name;
     EXPECT_EQ(scheme->id, facts.id) << facts.name;
-    EXPECT_NE(scheme->decode, nullptr) << facts.name;
     EXPECT_NE(scheme->encode, nullptr) << facts.name;
-    EXPECT_EQ(scheme->half_top_step > 0, facts.quantized) << facts.name;
+    EXPECT_EQ(half_top_step(facts.id) > 0, facts.quantized) << facts.name;
     const bool has_global = facts.id == SchemeId::kNvfp4 || facts.id == SchemeId::kFp8Tensor;
     EXPECT_EQ(scheme->global != nullptr, has_global) << facts.name;
   }
@@ -143,7 +142,7 @@ TEST(EveryScheme, EmptyRunIsNothing) {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     const Scheme* scheme = find_scheme(facts.id);
     if (scheme == nullptr) continue;
-    EXPECT_EQ(scheme->decode({}, {}).nan_codes, 0U);
+    EXPECT_EQ(decode({.scheme = scheme->id}, {}).nan_codes, 0U);
     EXPECT_EQ(scheme->encode({}, {}).overflows, 0U);
   }
 }
@@ -159,7 +158,7 @@ TEST(EveryScheme, RefusesColumnsThatDoNotFillItsGroups) {
 struct Payload {
   Bytes bytes;
   std::vector<float> scales;
-  EncodedRows run;
+  CodedMatrix run;
 };
 
 Payload random_payload(SchemeId id, std::size_t rows, std::size_t cols) {
@@ -167,7 +166,11 @@ Payload random_payload(SchemeId id, std::size_t rows, std::size_t cols) {
   Payload payload;
   payload.bytes.resize(rows * cols * formats::scheme_facts(id).code_bits / 8);
   for (std::byte& byte : payload.bytes) byte = static_cast<std::byte>(random());
-  payload.run = {.weight = payload.bytes.data(), .rows = rows, .cols = cols};
+  payload.run = {.scheme = id,
+                 .codes = payload.bytes.data(),
+                 .rows = rows,
+                 .cols = cols,
+                 .row_bytes = cols * formats::scheme_facts(id).code_bits / 8};
   if (formats::scheme_facts(id).quantized) {
     payload.run.rows_per_matrix = rows;
     payload.run.block_rows = payload.run.block_cols = 128;
@@ -196,8 +199,7 @@ TEST(Transcode, EveryFusedPathEqualsDecodeThenEncode) {
                      << from.name << " to " << to.name << " " << rows << "x" << cols);
         const Payload payload = random_payload(from.id, rows, cols);
         Matrix values(rows, cols);
-        const DecodeFaults expected_faults =
-            find_scheme(from.id)->decode(payload.run, values.mutable_view());
+        const DecodeFaults expected_faults = decode(payload.run, values.mutable_view());
         const std::size_t row_bytes = cols * to.code_bits / 8;
         Bytes expected(rows * row_bytes);
         find_scheme(to.id)->encode({.values = values.view()},
@@ -216,7 +218,6 @@ TEST(Transcode, EveryFusedPathEqualsDecodeThenEncode) {
 TEST(Transcode, RefusesRowsWithGaps) {
   Payload payload = random_payload(SchemeId::kFp8Block, 2, 64);
   payload.run.cols = 32;
-  payload.run.stride = 64;
   Bytes out(2 * 64);
   EXPECT_THROW(find_transcode(SchemeId::kFp8Block, SchemeId::kBf16)(payload.run, out), Error);
 }
@@ -227,8 +228,9 @@ TEST(PlainSchemes, EveryF16WordCastsToItsBf16) {
     const auto word = static_cast<std::uint16_t>(i);
     std::memcpy(in.data() + 2 * i, &word, sizeof word);
   }
-  find_transcode(SchemeId::kF16, SchemeId::kBf16)({.weight = in.data(), .rows = 256, .cols = 256},
-                                                  out);
+  find_transcode(SchemeId::kF16, SchemeId::kBf16)(
+      {.scheme = SchemeId::kF16, .codes = in.data(), .rows = 256, .cols = 256, .row_bytes = 512},
+      out);
   for (std::uint32_t i = 0; i < 65536; ++i) {
     std::uint16_t word;
     std::memcpy(&word, out.data() + 2 * i, sizeof word);
@@ -250,7 +252,7 @@ TEST(PlainSchemes, F32CastsToTheNearestEvenBf16) {
     in.insert(in.end(), bytes.begin(), bytes.end());
   }
   find_transcode(SchemeId::kF32, SchemeId::kBf16)(
-      {.weight = in.data(), .rows = 1, .cols = std::size(vectors)}, out);
+      {.codes = in.data(), .rows = 1, .cols = std::size(vectors)}, out);
   for (std::size_t i = 0; i < std::size(vectors); ++i) {
     std::uint16_t word;
     std::memcpy(&word, out.data() + 2 * i, sizeof word);

@@ -6,11 +6,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
 
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
-#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/plain_cast.h"
 #include "verify/weights/element_row.h"
 
@@ -61,21 +59,22 @@ class PieceScales {
         step_limit_(run.grid.limit * run.grid.step_factor *
                     (run.grid.is_even() ? run.grid.floor : 1)),
         is_signed_(run.grid.has_signed_scales) {
-    const quantize::EncodedRows& stored = run.stored;
     if (group_ == 0) {
       inverse_.fill(1);
       limit_.fill(step_limit_);
       is_ordinary_ = true;
       return;
     }
-    grid_.emplace(stored);
-    into_group_ = (stored.first_col + first) % group_;
+    check_scales(run.stored);
+    stored_ = &run.stored;
+    into_group_ = (run.stored.first_col + first) % group_;
   }
 
   /// Looks up the scales of row `r` of the run.
   void move_to(std::size_t r) {
-    if (!grid_) return;
-    const float* scales = grid_->scales_of_row(r) + grid_->block_of_col(first_);
+    if (stored_ == nullptr) return;
+    const float* scales =
+        stored_->scales.data() + stored_->first_group(r) + stored_->block_of_col(first_);
     if (scales == scales_) return;
     scales_ = scales;
     is_ordinary_ = invert();
@@ -124,7 +123,7 @@ class PieceScales {
     return true;
   }
 
-  std::optional<quantize::BlockGrid> grid_;
+  const quantize::CodedMatrix* stored_ = nullptr;  // where it has scales
   std::size_t first_, n_, group_;
   std::size_t into_group_ = 0;
   float slack_, step_limit_;
@@ -262,7 +261,7 @@ void take(const RowSums& row, ElementSums& sums) {
 }
 
 /// True if row `r` of a run is in the histogram.
-bool is_counted(const quantize::EncodedRows& run, std::size_t r) {
+bool is_counted(const quantize::CodedMatrix& run, std::size_t r) {
   return (run.first_row + r) % kHistogramRows == 0;
 }
 
@@ -362,7 +361,7 @@ void sum_cut_off(const ElementRun& run, ElementSums& sums) {
   }
 }
 
-bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedRows& output,
+bool compare_words(const quantize::CodedMatrix& source, const quantize::CodedMatrix& output,
                    ElementSums& sums) {
   bool all_same = true;
   std::array<float, kRowPiece> values, others;
@@ -371,7 +370,7 @@ bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedR
       const std::size_t n = std::min(kRowPiece, source.cols - c);
       const std::size_t at = (r * source.cols + c) * sizeof(std::uint16_t);
       RowSums row{.exact = n};
-      const bool is_same = sum_same_words(source.weight + at, output.weight + at, n, row.source2);
+      const bool is_same = sum_same_words(source.codes + at, output.codes + at, n, row.source2);
       all_same = all_same && is_same;
       if (is_same && hold(row)) {
         sums.elements += n;
@@ -385,8 +384,8 @@ bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedR
         return formats::MatrixView<const float>{
             .data = floats.data(), .rows = 1, .cols = n, .stride = n};
       };
-      compare_elements({.source = decoded(source.weight + at, values),
-                        .output = decoded(output.weight + at, others),
+      compare_elements({.source = decoded(source.codes + at, values),
+                        .output = decoded(output.codes + at, others),
                         .stored = {.rows = 1, .cols = n, .first_row = output.first_row + r},
                         .grid = kBf16},
                        sums);

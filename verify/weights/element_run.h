@@ -11,7 +11,7 @@ namespace ingot::verify {
 struct ElementRun {
   formats::MatrixView<const float> source, output;  ///< decoded
   /// The run that `output` was decoded from: compare_elements() reads its scales and where it lies.
-  quantize::EncodedRows stored;
+  quantize::CodedMatrix stored;
   const StepGrid& grid;  ///< grid of the output's scheme
 };
 
@@ -37,7 +37,7 @@ void sum_cut_off(const ElementRun& run, ElementSums& sums);
 
 /// Compares contiguous BF16 words of both sides as compare_elements() does; decodes only pieces
 /// that differ or that FP32 cannot sum. Returns true if all words are the same.
-bool compare_words(const quantize::EncodedRows& source, const quantize::EncodedRows& output,
+bool compare_words(const quantize::CodedMatrix& source, const quantize::CodedMatrix& output,
                    ElementSums& sums);
 
 namespace scalar {

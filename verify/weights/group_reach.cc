@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "formats/container/float8.h"
-#include "quantize/kernels/block_grid.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/row_scan.h"
 
 namespace ingot::verify {
@@ -135,7 +134,8 @@ void GroupCodes::see(const ElementRun& tile, const std::optional<formats::Global
 void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& found) const {
   const std::size_t group = static_cast<std::size_t>(tile.stored.block_cols);
   const std::size_t groups = (tile.output.cols + group - 1) / group;
-  const quantize::BlockGrid grid(tile.stored);
+  const quantize::CodedMatrix& stored = tile.stored;
+  check_scales(stored);
   const float bound = bound_of(scheme_, 1), floor = floor_of(scheme_);
   // Most groups' codes tell without their values.
   const bool codes_tell = formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
@@ -146,8 +146,8 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
     quantize::group_amax(tile.output, 1, group, largest);
   }
   for (std::size_t r = 0; r < tile.output.rows; ++r) {
-    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
-    const std::byte* codes = tile.stored.weight + r * quantize::code_stride(tile.stored) / 2;
+    const float* scales = stored.scales.data() + stored.first_group(r) + stored.block_of_col(0);
+    const std::byte* codes = stored.row(r);
     for (std::size_t g = 0; g < groups; ++g) {
       if (codes_tell) {  // most groups of a row end here
         const std::size_t first = g;
@@ -192,24 +192,22 @@ void GroupCodes::see_shared(const ElementRun& tile) {
     reach_ = std::make_unique<std::atomic<float>[]>(shared_);
     is_rounded_ = std::make_unique<std::atomic<std::uint8_t>[]>(shared_);
   });
-  const quantize::EncodedRows& stored = tile.stored;
-  const quantize::BlockGrid grid(stored);
+  const quantize::CodedMatrix& stored = tile.stored;
+  check_scales(stored);
   const auto group =
       static_cast<std::size_t>(std::min<std::uint64_t>(stored.block_cols, tile.output.cols));
-  const std::size_t first = grid.block_of_col(0);
-  const std::size_t groups = grid.block_of_col(tile.output.cols - 1) - first + 1;
+  const std::size_t first = stored.block_of_col(0);
+  const std::size_t groups = stored.block_of_col(tile.output.cols - 1) - first + 1;
   std::vector<float> largest(groups);
   for (std::size_t r = 0, end = 0; r < tile.output.rows; r = end) {
-    end = grid.panel_end(r);
+    end = stored.panel_end(r);
     const auto rows_of = [&](const formats::MatrixView<const float>& view) {
       return formats::MatrixView<const float>{
           .data = view.row(r), .rows = end - r, .cols = view.cols, .stride = view.stride};
     };
-    const float* scales = grid.scales_of_row(r);
-    const std::size_t scale_row =
-        static_cast<std::size_t>(scales - stored.scales.data()) / stored.scale_cols +
-        stored.first_scale_row;
-    const std::size_t first_at = scale_row * stored.scale_cols + first;
+    const float* scales = stored.scales.data() + stored.first_group(r);
+    const std::size_t first_at =
+        stored.first_scale_row * stored.scale_cols + stored.first_group(r) + first;
     if (are_settled(first_at, groups)) continue;
     const auto output = rows_of(tile.output), source = rows_of(tile.source);
     quantize::group_amax(output, output.rows, group, largest);

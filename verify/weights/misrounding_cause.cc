@@ -8,7 +8,6 @@
 
 #include "formats/container/bfloat16.h"
 #include "formats/storage/block_scales.h"
-#include "quantize/kernels/block_grid.h"
 #include "verify/weights/element_run.h"
 #include "verify/weights/weight_pair.h"
 
@@ -16,9 +15,9 @@ namespace ingot::verify {
 namespace {
 
 using formats::MatrixView;
-using quantize::EncodedRows;
+using quantize::CodedMatrix;
 
-MatrixView<float> view_of(std::vector<float>& values, const EncodedRows& run) {
+MatrixView<float> view_of(std::vector<float>& values, const CodedMatrix& run) {
   return {.data = values.data(), .rows = run.rows, .cols = run.cols, .stride = run.cols};
 }
 
@@ -28,7 +27,7 @@ struct Decoded {
   std::vector<float> scales;  ///< scales of the whole tensor
   std::vector<std::uint8_t> zeros;
   std::vector<std::uint32_t> group_order;
-  EncodedRows run;
+  CodedMatrix run;
   std::vector<float> values;
 };
 
@@ -52,16 +51,14 @@ Decoded read(const ComparedTensor& side, const WeightBand& band) {
     read.run.block_cols = tensor.encoding.block_cols;
   }
   read.values.resize(read.run.rows * read.run.cols);
-  quantize::find_scheme(tensor.encoding.scheme)->decode(read.run, view_of(read.values, read.run));
+  quantize::decode(read.run, view_of(read.values, read.run));
   return read;
 }
 
 class Experiments {
  public:
   Experiments(const ComparedTensor& source, const ComparedTensor& output, const WeightBand& band)
-      : scheme_(*quantize::find_scheme(output.tensor.encoding.scheme)),
-        source_(read(source, band)),
-        output_(read(output, band)) {
+      : source_(read(source, band)), output_(read(output, band)) {
     if (output.tensor.encoding.stored.has(formats::Part::kGlobal))
       global_ = formats::ScaleReader(output.source, output.tensor, {.allow_zero = true}).global();
   }
@@ -99,13 +96,13 @@ class Experiments {
   }
 
   ElementSums compare(std::vector<float>& values, const std::vector<float>& scales) {
-    EncodedRows run = output_.run;
+    CodedMatrix run = output_.run;
     run.scales = scales;
     std::vector<float> decoded(values.size());
     const MatrixView<float> out = view_of(decoded, run), in = view_of(values, run);
-    scheme_.decode(run, out);
+    quantize::decode(run, out);
     ElementSums sums;
-    compare_elements({.source = in, .output = out, .stored = run, .grid = step_grid(scheme_.id)},
+    compare_elements({.source = in, .output = out, .stored = run, .grid = step_grid(run.scheme)},
                      sums);
     return sums;
   }
@@ -132,7 +129,8 @@ class Experiments {
   ElementSums in_bf16() {
     std::vector<float> quotients(source_.values.size());
     quantize::for_each_piece(
-        output_.run, [&](std::size_t r, std::size_t begin, std::size_t end, float scale) {
+        output_.run, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+          const float scale = output_.run.scale(group);
           for (std::size_t c = begin; c < end; ++c) {
             const std::size_t i = r * output_.run.cols + c;
             quotients[i] =
@@ -178,7 +176,6 @@ class Experiments {
     return scales;
   }
 
-  const quantize::Scheme& scheme_;
   std::optional<formats::GlobalScale> global_;
   Decoded source_, output_;
   std::uint64_t left_ = 0;

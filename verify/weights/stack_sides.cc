@@ -47,8 +47,8 @@ Strengths strengths_of(const formats::Checkpoint& source, const LogicalTensor& s
                                        {.row = expert * n_rows + row, .rows = n, .cols = n_cols},
                                        scales ? &*scales : nullptr, codes);
     values.resize(n * n_cols);
-    quantize::find_scheme(stack.encoding.scheme)
-        ->decode(band.run, {.data = values.data(), .rows = n, .cols = n_cols, .stride = n_cols});
+    quantize::decode(band.run,
+                     {.data = values.data(), .rows = n, .cols = n_cols, .stride = n_cols});
     for (std::uint64_t i = 0; i < n; ++i) {
       for (std::uint64_t j = 0; j < n_cols; ++j) {
         const double value = values[i * n_cols + j];

@@ -91,8 +91,10 @@ EncodedBand read_scales(const ComparedTensor& side, const WeightBand& band,
   const formats::LogicalTensor& tensor = side.tensor;
   EncodedBand read;
   read.run = {
+      .scheme = tensor.encoding.scheme,
       .rows = band.rows,
       .cols = band.cols,
+      .row_bytes = band.cols * code_bits(side) / 8,
       .first_row = band.row,
       .first_col = band.col,
       .rows_per_matrix = tensor.shape.size() < 2 ? 1 : tensor.shape[tensor.shape.size() - 2]};
@@ -110,20 +112,20 @@ EncodedBand read_scales(const ComparedTensor& side, const WeightBand& band,
   return read;
 }
 
-quantize::EncodedRows read_codes(const ComparedTensor& side, const EncodedBand& band,
+quantize::CodedMatrix read_codes(const ComparedTensor& side, const EncodedBand& band,
                                  std::uint64_t row, std::uint64_t rows,
                                  std::vector<std::byte>& codes) {
-  quantize::EncodedRows run = band.run;
+  quantize::CodedMatrix run = band.run;
   run.rows = rows;
   run.first_row += row;
   const std::uint64_t bits = code_bits(side),
                       all_cols = side.tensor.shape.empty() ? 1 : side.tensor.shape.back();
-  const std::uint64_t n_bytes = rows * run.cols * bits / 8;
+  const std::uint64_t n_bytes = rows * run.row_bytes;
   if (codes.size() < n_bytes) codes.resize(n_bytes);
   side.source.read(side.tensor.encoding.stored.weight(),
                    (run.first_row * all_cols + run.first_col) * bits / 8,
                    std::span(codes).first(n_bytes));
-  run.weight = codes.data();
+  run.codes = codes.data();
   return run;
 }
 

@@ -54,7 +54,7 @@ std::uint64_t code_bits(const ComparedTensor& side);
 struct EncodedBand {
   std::vector<float> scales;
   std::vector<std::uint8_t> zeros;
-  quantize::EncodedRows run;
+  quantize::CodedMatrix run;
 };
 
 /// The scales of a band, without its codes. `scales`: those of the tensor; null where it has none,
@@ -64,7 +64,7 @@ EncodedBand read_scales(const ComparedTensor& side, const WeightBand& band,
 
 /// Reads the codes of some rows of a band into `codes`, which grows where it is too small and must
 /// outlive the result.
-quantize::EncodedRows read_codes(const ComparedTensor& side, const EncodedBand& band,
+quantize::CodedMatrix read_codes(const ComparedTensor& side, const EncodedBand& band,
                                  std::uint64_t row, std::uint64_t rows,
                                  std::vector<std::byte>& codes);
 

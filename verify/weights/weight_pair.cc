@@ -13,7 +13,6 @@
 #include "formats/container/float8.h"
 #include "formats/modules/joined_module.h"
 #include "formats/relaid/decoded_values.h"
-#include "quantize/kernels/scaled_code.h"
 #include "quantize/rows.h"
 #include "verify/weights/element_run.h"
 
@@ -54,20 +53,6 @@ bool within_ulps(float a, float b, std::uint32_t ulps) {
   const auto x = std::bit_cast<std::uint32_t>(a);
   const auto y = std::bit_cast<std::uint32_t>(b);
   return (x > y ? x - y : y - x) <= ulps;
-}
-
-/// Some columns of some rows of a run that begins at its first column.
-quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bits,
-                              std::uint64_t row, std::uint64_t rows, std::uint64_t col,
-                              std::uint64_t cols) {
-  quantize::EncodedRows tile = run;
-  tile.weight += (row * run.cols + col) * bits / 8;
-  tile.rows = rows;
-  tile.cols = cols;
-  tile.stride = run.cols;
-  tile.first_row += row;
-  tile.first_col += col;
-  return tile;
 }
 
 // Compares as compare_elements() does, but holds codes against the values that they were to be made
@@ -162,7 +147,7 @@ BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) con
     if (same_coding_ && output_.tensor.encoding.scheme == SchemeId::kBf16) {
       is_same = compare_words(chunk.source, chunk.output, found.sums);
     } else {
-      is_same = same_coding_ && std::memcmp(chunk.source.weight, chunk.output.weight,
+      is_same = same_coding_ && std::memcmp(chunk.source.codes, chunk.output.codes,
                                             n * band.cols * code_bits(source_) / 8) == 0;
       if (is_raw_) {
         compare_raw(chunk, is_same, found.sums);
@@ -190,18 +175,14 @@ void WeightPair::compare_raw(const Chunk& chunk, bool is_same, ElementSums& sums
   }
   const std::uint64_t width = std::max<std::uint64_t>(code_bits(source_) / 8, 1);
   for (std::uint64_t at = 0; at < elements * code_bits(source_) / 8; at += width) {
-    sums.exact +=
-        std::memcmp(chunk.source.weight + at, chunk.output.weight + at, width) == 0 ? 1 : 0;
+    sums.exact += std::memcmp(chunk.source.codes + at, chunk.output.codes + at, width) == 0 ? 1 : 0;
   }
 }
 
 // The zero points of INT4 codes, and which scale is whose.
 bool WeightPair::zeros_agree(const EncodedBand& source, const EncodedBand& output) {
-  const auto zero_at = [](const EncodedBand& band, std::size_t i) {
-    return quantize::zero_code(band.run, band.run.scales.data() + i);
-  };
   for (std::size_t i = 0; i < source.scales.size() && i < output.scales.size(); ++i) {
-    if (zero_at(source, i) != zero_at(output, i)) return false;
+    if (source.run.zero(i) != output.run.zero(i)) return false;
   }
   return std::ranges::equal(source.run.group_order, output.run.group_order);
 }
@@ -252,10 +233,8 @@ bool WeightPair::is_rescaled(const EncodedBand& source, const EncodedBand& outpu
 
 void WeightPair::compare_values(const Chunk& chunk, bool is_same, BandSums& found,
                                 WeightScratch& scratch) const {
-  const auto& from = *quantize::find_scheme(source_.tensor.encoding.scheme);
-  const auto& to = *quantize::find_scheme(output_.tensor.encoding.scheme);
-  const quantize::EncodedRows &source = chunk.source, &output = chunk.output;
-  const StepGrid& grid = step_grid(to.id);
+  const quantize::CodedMatrix &source = chunk.source, &output = chunk.output;
+  const StepGrid& grid = step_grid(output.scheme);
   const std::uint64_t cols = std::min<std::uint64_t>(bands_.tile_cols(), source.cols);
   const std::uint64_t rows = std::max<std::uint64_t>(kTileElements / cols, 1);
   if (scratch.source_values.size() < rows * cols) {
@@ -275,10 +254,9 @@ void WeightPair::compare_values(const Chunk& chunk, bool is_same, BandSums& foun
       };
       const auto values = view(scratch.source_values);
       const auto decoded = is_same ? values : view(scratch.output_values);
-      from.decode(tile_of(source, code_bits(source_), row, n_rows, col, n_cols), values);
-      const quantize::EncodedRows stored =
-          tile_of(output, code_bits(output_), row, n_rows, col, n_cols);
-      if (!is_same) to.decode(stored, decoded);
+      quantize::decode(source.part(row, n_rows, col, n_cols), values);
+      const quantize::CodedMatrix stored = output.part(row, n_rows, col, n_cols);
+      if (!is_same) quantize::decode(stored, decoded);
       ElementRun run{.source = values, .output = decoded, .stored = stored, .grid = grid};
       const std::uint64_t saturated = found.sums.saturated;
       if (is_cast_first) {
@@ -312,8 +290,7 @@ bool WeightPair::keeps_largest(double within) const {
       const EncodedBand band =
           read_band(side, bands_.band(i), has_scales ? &reader(of_output) : nullptr, codes);
       largest[of_output ? 1 : 0] =
-          std::max(largest[of_output ? 1 : 0],
-                   quantize::encoded_amax(side.tensor.encoding.scheme, band.run));
+          std::max(largest[of_output ? 1 : 0], quantize::encoded_amax(band.run));
     }
   }
   const auto source = static_cast<double>(largest[0]), output = static_cast<double>(largest[1]);

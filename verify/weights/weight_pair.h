@@ -71,7 +71,7 @@ class WeightPair {
   [[nodiscard]] const formats::ScaleReader& reader(bool of_output) const;
   /// Some rows of a band.
   struct Chunk {
-    quantize::EncodedRows source, output;
+    quantize::CodedMatrix source, output;
   };
   [[nodiscard]] EncodedBand scales_of(bool of_output, const WeightBand& band) const;
   void compare_raw(const Chunk& chunk, bool is_same, ElementSums& sums) const;

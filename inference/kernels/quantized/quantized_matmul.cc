@@ -10,8 +10,7 @@
 #include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_task.h"
-#include "inference/kernels/weight_value.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 
 namespace ingot::inference {
 
@@ -49,11 +48,11 @@ void lay_out(QuantizedTask& task) {
 
 }  // namespace
 
-std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const WeightMatrix& w) {
+std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const CodedMatrix& w) {
   std::vector<ScaledColumns> columns;
   for (std::size_t k = 0; k < x.cols;) {
     const std::size_t x_group = k / x.group;
-    const std::size_t end = std::min((x_group + 1) * x.group, scale_group_end(w, k));
+    const std::size_t end = std::min((x_group + 1) * x.group, w.group_end(k));
     columns.push_back({.begin = k,
                        .end = std::min(end, x.cols),
                        .x_group = x_group,
@@ -63,12 +62,12 @@ std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const WeightMa
   return columns;
 }
 
-void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const StaticInt8& fixed,
+void quantized_matmul(const QuantizedRows& x, const CodedMatrix& w, const StaticInt8& fixed,
                       MatrixView<float> y, std::size_t threads) {
   INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
   INGOT_CHECK(formats::scheme_facts(w.scheme).code == x.code);
   if (x.rows == 0 || w.rows == 0) return;
-  check_matrix(w);
+  check_codes(w);
   QuantizedTask task{.w = w, .x = &x, .fixed = fixed, .y = y};
   task.columns = scaled_columns(x, w);
   // A bias is added once, to the sum over all columns.

@@ -7,11 +7,12 @@
 
 #include "formats/container/tensor.h"
 #include "formats/storage/encoding.h"
-#include "inference/kernels/weight_matrix.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::inference {
 
 using formats::MatrixView;
+using quantize::CodedMatrix;
 
 /// How the activations of a linear are quantized before it multiplies (docs: model reference, FP8,
 /// W8A8, NVFP4).
@@ -51,7 +52,7 @@ struct StaticInt8 {
 /// FP4: in the lanes of kDotLanes (matmul.h), from a group's first column on; each lane of a group
 /// is multiplied by its scale and added to that lane of the row, and lanes are folded at the end of
 /// the row. Lanes of an FP4 group are exact.
-void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const StaticInt8& fixed,
+void quantized_matmul(const QuantizedRows& x, const CodedMatrix& w, const StaticInt8& fixed,
                       MatrixView<float> y, std::size_t threads);
 
 }  // namespace ingot::inference

@@ -4,19 +4,17 @@
 #include "formats/container/float8.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/quantized/quantized_task.h"
-#include "inference/kernels/weight_value.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 
 namespace ingot::inference::scalar {
 namespace {
 
 using formats::CodeKind;
 
-std::uint8_t weight_code(const WeightMatrix& w, std::size_t row, std::size_t col) {
-  const std::byte* codes = w.codes + row * w.row_bytes;
+std::uint8_t weight_code(const CodedMatrix& w, std::size_t row, std::size_t col) {
   return formats::scheme_facts(w.scheme).code == CodeKind::kE2m1
-             ? quantize::nibble_in_byte(codes[col / 2], col)
-             : std::to_integer<std::uint8_t>(codes[col]);
+             ? quantize::code_at<4>(w.row(row), col)
+             : quantize::code_at<8>(w.row(row), col);
 }
 
 // Adds a segment's products, in the lanes of dot_lanes.h (the first column in lane 0), times its
@@ -39,7 +37,7 @@ void add_segment(const QuantizedTask& task, std::size_t m, std::size_t row,
 float factor_of(const QuantizedTask& task, std::size_t m, std::size_t row,
                 const ScaledColumns& columns) {
   return task.x->scales[m * task.x->groups + columns.x_group] *
-         scale_of_group(task.w, scale_group(task.w, row, columns.begin));
+         task.w.scale(task.w.group(row, columns.begin));
 }
 
 float integer_product(const QuantizedTask& task, std::size_t m, std::size_t row) {
@@ -68,7 +66,7 @@ float float_product(const QuantizedTask& task, std::size_t m, std::size_t row) {
 std::int32_t integer_sum(const QuantizedTask& task, std::size_t m, std::size_t row,
                          std::size_t begin, std::size_t end) {
   const std::uint8_t* x = task.x->codes.data() + m * task.x->cols;
-  const std::byte* w = task.w.codes + row * task.w.row_bytes;
+  const std::byte* w = task.w.row(row);
   std::int32_t sum = 0;
   for (std::size_t k = begin; k < end; ++k) {
     const auto b = static_cast<std::int8_t>(std::to_integer<std::uint8_t>(w[k]));

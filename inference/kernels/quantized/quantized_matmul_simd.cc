@@ -14,7 +14,7 @@
 
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/quantized/quantized_task.h"
-#include "inference/kernels/weight_value.h"
+#include "quantize/kernels/codes.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "inference/kernels/quantized/quantized_matmul_simd.cc"
@@ -41,20 +41,20 @@ constexpr std::size_t kPairLanes = hn::MaxLanes(kPairs);
 
 /// Where the scales of four rows of w begin: found once, since it takes divisions.
 struct ScaleRows {
-  HWY_INLINE ScaleRows(const WeightMatrix& w, std::size_t row) : matrix(w) {
+  HWY_INLINE ScaleRows(const CodedMatrix& w, std::size_t row) : matrix(w) {
     for (std::size_t n = 0; n < kRows; ++n) {
-      first[n] = (w.first_row + row + n) / w.block_rows * w.scale_cols;
+      first[n] = w.first_group(row + n);
     }
   }
   HWY_INLINE float of(std::size_t n, std::size_t group) const {
-    return scale_of_group(matrix, first[n] + group);
+    return matrix.scale(first[n] + group);
   }
   HWY_INLINE FourFloats at(std::size_t group) const {
     alignas(16) float scales[kRows];
     for (std::size_t n = 0; n < kRows; ++n) scales[n] = of(n, group);
     return hn::Load(kFourFloats, scales);
   }
-  const WeightMatrix& matrix;
+  const CodedMatrix& matrix;
   std::size_t first[kRows];
 };
 
@@ -82,14 +82,14 @@ HWY_INLINE void add_segment(const QuantizedTask& task, std::size_t m0, const Sca
 
 template <std::size_t kM>
 HWY_INLINE void int8_rows(const QuantizedTask& task, std::size_t m0, std::size_t row) {
-  const WeightMatrix& w = task.w;
+  const CodedMatrix& w = task.w;
   const ScaleRows scales(w, row);
   const std::int8_t* codes[kRows];
   const std::int16_t* x[kM];
   FourFloats totals[kM];
   HWY_UNROLL(4)
   for (std::size_t n = 0; n < kRows; ++n) {
-    codes[n] = reinterpret_cast<const std::int8_t*>(w.codes + (row + n) * w.row_bytes);
+    codes[n] = reinterpret_cast<const std::int8_t*>(w.row(row + n));
   }
   HWY_UNROLL(4)
   for (std::size_t m = 0; m < kM; ++m) {
@@ -168,7 +168,7 @@ struct UnscaledE2m1 : Decoder {
 };
 
 template <class Decoder, std::size_t kM>
-HWY_INLINE void float_rows(const QuantizedTask& task, const WeightMatrix& unscaled,
+HWY_INLINE void float_rows(const QuantizedTask& task, const CodedMatrix& unscaled,
                            const typename Decoder::Shared& shared, std::size_t m0,
                            std::size_t row) {
   const ScaleRows scales(task.w, row);
@@ -261,12 +261,12 @@ HWY_INLINE void for_rows_of_x(std::size_t rows, const Body& body) {
 
 /// Codes of w under scales that are all 1.
 struct Unscaled {
-  explicit Unscaled(const WeightMatrix& w)
+  explicit Unscaled(const CodedMatrix& w)
       : matrix(w), ones(w.scale_cols, 1.0F), zeros(w.scale_cols, 0) {
     matrix.first_row = 0;
     matrix.block_rows = w.rows;
-    if (w.scales != nullptr) {
-      matrix.scales = ones.data();
+    if (!w.scales.empty()) {
+      matrix.scales = ones;
       return;
     }
     matrix.scale_codes = zeros.data();
@@ -274,7 +274,7 @@ struct Unscaled {
     matrix.scale_values = ones.data();
     table = e2m1_table(matrix, WeightRounding::kExact);
   }
-  WeightMatrix matrix;
+  CodedMatrix matrix;
   std::vector<float> ones, table;
   std::vector<std::uint8_t> zeros;
 };

@@ -6,8 +6,8 @@
 
 #include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
-#include "inference/kernels/weight_matrix.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/coded_matrix.h"
+#include "quantize/kernels/codes.h"
 
 namespace ingot::inference {
 
@@ -20,7 +20,7 @@ struct ScaledColumns {
 
 /// A quantized product under way.
 struct QuantizedTask {
-  WeightMatrix w;
+  CodedMatrix w;
   const QuantizedRows* x = nullptr;
   StaticInt8 fixed;
   MatrixView<float> y;
@@ -35,11 +35,11 @@ struct QuantizedTask {
 /// The value of an E4M3 or E2M1 code.
 inline float value_of(formats::CodeKind kind, std::uint8_t code) {
   return kind == formats::CodeKind::kE4m3 ? formats::kE4m3Values[code]
-                                          : quantize::float_from_e2m1(code);
+                                          : quantize::E2m1::value(code);
 }
 
 /// The columns of a product, ascending.
-std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const WeightMatrix& w);
+std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const CodedMatrix& w);
 
 namespace scalar {
 /// Sum of products of INT8 codes in columns [begin, end): of row m of x and row `row` of w. Exact.

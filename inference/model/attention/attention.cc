@@ -20,7 +20,7 @@ MatrixView<T> rows_of(const MatrixView<T>& matrix, std::size_t first, std::size_
   return {matrix.row(first), n, matrix.cols, matrix.stride};
 }
 
-WeightMatrix as_weight(const MatrixView<const float>& matrix, std::size_t rows) {
+CodedMatrix as_weight(const MatrixView<const float>& matrix, std::size_t rows) {
   return f32_matrix(matrix.data, rows, matrix.cols, matrix.stride);
 }
 

@@ -373,7 +373,7 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
   // [rows, heads x latent]: every head's query, times the transposed key rows of kv_b_proj.
   Matrix absorbed_queries(run.count, heads_ * spec_.kv_lora);
   parallel_for(heads_, context.threads, [&](std::size_t head) {
-    const WeightMatrix key_rows = kv_b_.weight().row_range(head * per_latent, spec_.nope);
+    const CodedMatrix key_rows = kv_b_.weight().row_range(head * per_latent, spec_.nope);
     matmul_transposed(queries.block(run.first_row, run.count, head * per_query, spec_.nope),
                       key_rows, kv_b_.rounding(),
                       absorbed_queries.columns(head * spec_.kv_lora, spec_.kv_lora), 1);
@@ -407,7 +407,7 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
   }
 
   parallel_for(heads_, context.threads, [&](std::size_t head) {
-    const WeightMatrix value_rows =
+    const CodedMatrix value_rows =
         kv_b_.weight().row_range(head * per_latent + spec_.nope, spec_.v);
     const MatrixView<float> mine = out.block(run.first_row, run.count, head * spec_.v, spec_.v);
     matmul(in_latent.columns(head * spec_.kv_lora, spec_.kv_lora), value_rows, kv_b_.rounding(),

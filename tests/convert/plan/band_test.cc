@@ -116,9 +116,11 @@ TEST(BandPlan, CuttingACastChangesNoValue) {
       } while ((code & std::byte{0x7F}) == std::byte{0x7F});
     }
     std::vector<std::byte> whole(2 * codes.size()), pieces(2 * codes.size());
-    quantize::EncodedRows run{.weight = codes.data(),
+    quantize::CodedMatrix run{.scheme = SchemeId::kFp8Block,
+                              .codes = codes.data(),
                               .rows = rows,
                               .cols = cols,
+                              .row_bytes = cols,
                               .scales = scales,
                               .rows_per_matrix = per_matrix,
                               .scale_cols = scale_cols,
@@ -128,7 +130,8 @@ TEST(BandPlan, CuttingACastChangesNoValue) {
     cast(run, whole);
     for (std::uint64_t b = 0; b < bands.count(); ++b) {
       const Band band = bands.band(b);
-      run.weight = codes.data() + band.source_offset;
+      run.codes = codes.data() + band.source_offset;
+      run.row_bytes = band.cols;
       run.rows = band.rows;
       run.cols = band.cols;
       run.first_row = band.first_row;

@@ -35,36 +35,12 @@ struct Result {
   }
 };
 
-/// FP32 weights from quantize's decoder, of which the runtime's share no code.
+/// FP32 weights, one code after the other.
 std::vector<float> decoded(const StoredMatrix& matrix, WeightRounding rounding) {
-  const WeightMatrix& w = matrix.view;
+  const CodedMatrix& w = matrix.view;
   std::vector<float> values(w.rows * w.cols);
-  std::vector<float> scales = matrix.scales;
-  for (const std::uint8_t code : matrix.scale_codes) scales.push_back(matrix.scale_values[code]);
-  for (std::size_t r = 0; r < w.rows; ++r) {
-    const MatrixView<float> row{
-        .data = values.data() + r * w.cols, .rows = 1, .cols = w.cols, .stride = w.cols};
-    const std::size_t scale_row = w.block_rows == 0 ? 0 : (w.first_row + r) / w.block_rows;
-    const std::size_t first_scale_row = scale_row;
-    quantize::find_scheme(w.scheme)->decode(
-        {.weight = w.codes + r * w.row_bytes,
-         .rows = 1,
-         .cols = w.cols,
-         .first_row = w.first_row + r,
-         .first_col = w.first_col,
-         .scales = std::span<const float>(scales).subspan(scale_row * w.scale_cols),
-         .first_scale_row = first_scale_row,
-         .rows_per_matrix = w.first_row + w.rows,
-         .scale_cols = w.scale_cols,
-         .block_rows = w.block_rows,
-         .block_cols = w.block_cols,
-         .zeros =
-             matrix.zeros.empty()
-                 ? std::span<const std::uint8_t>()
-                 : std::span<const std::uint8_t>(matrix.zeros).subspan(scale_row * w.scale_cols),
-         .group_order = matrix.group_order},
-        row);
-  }
+  quantize::scalar::decode(
+      w, {.data = values.data(), .rows = w.rows, .cols = w.cols, .stride = w.cols});
   if (rounding == WeightRounding::kBf16) {
     quantize::round_to_bf16(
         {.data = values.data(), .rows = w.rows, .cols = w.cols, .stride = w.cols});
@@ -259,7 +235,7 @@ TEST(Matmul, EmptySidesAreLegal) {
 
 namespace {
 
-std::vector<float> twin(const Activations& x, const WeightMatrix& w, WeightRounding rounding) {
+std::vector<float> twin(const Activations& x, const CodedMatrix& w, WeightRounding rounding) {
   std::vector<float> y(x.rows * w.cols);
   scalar::run_transposed(
       {.x = x.view(), .w = w, .rounding = rounding, .y = {y.data(), x.rows, w.cols, w.cols}}, 0,
@@ -267,7 +243,7 @@ std::vector<float> twin(const Activations& x, const WeightMatrix& w, WeightRound
   return y;
 }
 
-std::vector<float> product(const Activations& x, const WeightMatrix& w, WeightRounding rounding,
+std::vector<float> product(const Activations& x, const CodedMatrix& w, WeightRounding rounding,
                            std::size_t threads = 1) {
   std::vector<float> y(x.rows * w.cols, -5.0F);
   matmul_transposed(x.view(), w, rounding, {y.data(), x.rows, w.cols, w.cols}, threads);

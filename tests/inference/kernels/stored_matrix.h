@@ -12,7 +12,7 @@
 
 #include "formats/container/float8.h"
 #include "formats/storage/encoding.h"
-#include "inference/kernels/weight_matrix.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::inference {
 
@@ -54,7 +54,7 @@ struct StoredMatrix {
   std::vector<float> scale_values;
   std::vector<std::uint8_t> zeros;
   std::vector<std::uint32_t> group_order;
-  WeightMatrix view;
+  quantize::CodedMatrix view;
 
   StoredMatrix(const StoredShape& wanted, Contents contents, std::mt19937& random) : shape(wanted) {
     const formats::SchemeFacts& facts = formats::scheme_facts(shape.scheme);
@@ -138,7 +138,7 @@ struct StoredMatrix {
     } else {
       scales.resize(n);
       for (float& scale : scales) scale = draw();
-      view.scales = scales.data();
+      view.scales = scales;
     }
     if (shape.scheme == formats::SchemeId::kInt4Group) fill_int4(random);
   }
@@ -148,13 +148,13 @@ struct StoredMatrix {
     if (random() % 2 == 0) {
       zeros.resize(scales.size());
       for (std::uint8_t& zero : zeros) zero = static_cast<std::uint8_t>(random() % 16);
-      view.zeros = zeros.data();
+      view.zeros = zeros;
     }
     if (random() % 4 == 0) {
       group_order.resize(shape.first_col + shape.cols);
       for (std::uint32_t& group : group_order)
         group = static_cast<std::uint32_t>(random() % view.scale_cols);
-      view.group_order = group_order.data();
+      view.group_order = group_order;
     }
   }
 };

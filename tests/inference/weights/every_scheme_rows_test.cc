@@ -75,7 +75,7 @@ void expect_decodes_as_quantize_does(const std::filesystem::path& directory, for
           store.bytes_of({.name = tensor.name, .whole = tensor.shape, .rows = rows, .cols = cols}));
       // Rows of a part, as the model cuts heads.
       if (rows.count < 2) continue;
-      const WeightMatrix last = part.weight().row_range(rows.count - 1, 1);
+      const quantize::CodedMatrix last = part.weight().row_range(rows.count - 1, 1);
       std::vector<float> row(cols.count);
       decode_row(last, 0, row);
       EXPECT_EQ(difference(values, k, row, {rows.first + rows.count - 1, 1}, cols), "");

@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "quantize/kernels/code_decode.h"
 #include "tests/quantize/each_target.h"
 
 namespace ingot::quantize {
@@ -30,10 +29,12 @@ struct Tensor {
   }
   [[nodiscard]] std::uint64_t scale_cols() const { return (cols + block_cols - 1) / block_cols; }
 
-  [[nodiscard]] EncodedRows whole() const {
-    return {.weight = codes.data(),
+  [[nodiscard]] CodedMatrix whole() const {
+    return {.scheme = formats::SchemeId::kFp8Block,
+            .codes = codes.data(),
             .rows = rows(),
             .cols = cols,
+            .row_bytes = cols,
             .scales = scales,
             .rows_per_matrix = rows_per_matrix,
             .scale_cols = scale_cols(),
@@ -63,7 +64,7 @@ Tensor random_tensor(Tensor shape, std::mt19937& random, bool with_nan) {
   return shape;
 }
 
-Bytes cast_scalar(const EncodedRows& in, DecodeFaults* faults = nullptr) {
+Bytes cast_scalar(const CodedMatrix& in, DecodeFaults* faults = nullptr) {
   Bytes out(2 * in.rows * in.cols);
   const DecodeFaults found = scalar::cast_fp8_block_to_bf16(in, out);
   if (faults != nullptr) *faults = found;
@@ -212,7 +213,7 @@ TEST(Fp8Cast, RunsEqualTheirPartOfTheWhole) {
                                         random, random() % 2 != 0);
     const Bytes whole = cast_scalar(tensor.whole());
 
-    EncodedRows run = tensor.whole();
+    CodedMatrix run = tensor.whole();
     run.first_row = random() % tensor.rows();
     run.rows = 1 + random() % (tensor.rows() - run.first_row);
     run.first_col = random() % tensor.scale_cols() * block_cols;
@@ -224,7 +225,8 @@ TEST(Fp8Cast, RunsEqualTheirPartOfTheWhole) {
       codes.insert(codes.end(), tensor.codes.begin() + at, tensor.codes.begin() + at + n);
       expected.insert(expected.end(), whole.begin() + 2 * at, whole.begin() + 2 * (at + n));
     }
-    run.weight = codes.data();
+    run.codes = codes.data();
+    run.row_bytes = run.cols;
     EXPECT_EQ(cast_scalar(run), expected);
     for_each_target([&] {
       Bytes words(expected.size());
@@ -286,7 +288,7 @@ TEST(Fp8Decode, FloatsRoundToTheWordsOfTheCast) {
   const Bytes words = cast_scalar(tensor.whole(), &cast_faults);
   // Rows further apart than they are long, with a canary between.
   std::vector<float> floats(tensor.rows() * 301, -7.0F);
-  const DecodeFaults faults = decode_e4m3(
+  const DecodeFaults faults = decode(
       tensor.whole(), {.data = floats.data(), .rows = tensor.rows(), .cols = 300, .stride = 301});
   EXPECT_EQ(faults.nan_codes, cast_faults.nan_codes);
   EXPECT_EQ(faults.first_nan, cast_faults.first_nan);

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/code_encode.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/nvfp4_scales.h"
 #include "quantize/kernels/row_scan.h"
 #include "quantize/kernels/scale_errors.h"
@@ -44,9 +44,8 @@ std::vector<float> scales_for(const Matrix& matrix, const std::size_t (&block)[2
   return scales;
 }
 
-using Encode = void (*)(const ScaledGroups&, std::byte*, std::size_t);
-
-void expect_same_codes(Encode encode, Encode twin, std::size_t column_step) {
+void expect_same_codes(formats::CodeKind kind) {
+  const std::size_t column_step = 8 / code_facts(kind).bits;
   std::mt19937 random(5);
   for (const std::size_t cols : kWidths) {
     if (cols % column_step != 0) continue;
@@ -61,10 +60,10 @@ void expect_same_codes(Encode encode, Encode twin, std::size_t column_step) {
                               .scales = scales};
         const std::size_t stride = cols + 3;
         Bytes expected(5 * stride, std::byte{0xA5});
-        twin(in, expected.data(), stride);
+        scalar::encode_codes(kind, in, expected.data(), stride);
         for_each_target([&] {
           Bytes codes(5 * stride, std::byte{0xA5});
-          encode(in, codes.data(), stride);
+          encode_codes(kind, in, codes.data(), stride);
           EXPECT_TRUE(codes == expected);
         });
         if (::testing::Test::HasFailure()) return;
@@ -74,19 +73,19 @@ void expect_same_codes(Encode encode, Encode twin, std::size_t column_step) {
 }
 
 TEST(KernelTargets, E4m3CodesAreThoseOfTheTwin) {
-  expect_same_codes(encode_e4m3, scalar::encode_e4m3, 1);
+  expect_same_codes(formats::CodeKind::kE4m3);
 }
 
 TEST(KernelTargets, Int8CodesAreThoseOfTheTwin) {
-  expect_same_codes(encode_int8, scalar::encode_int8, 1);
+  expect_same_codes(formats::CodeKind::kInt8);
 }
 
 TEST(KernelTargets, E2m1CodesAreThoseOfTheTwin) {
-  expect_same_codes(encode_e2m1, scalar::encode_e2m1, 2);
+  expect_same_codes(formats::CodeKind::kE2m1);
 }
 
 TEST(KernelTargets, Int4CodesAreThoseOfTheTwin) {
-  expect_same_codes(encode_int4, scalar::encode_int4, 2);
+  expect_same_codes(formats::CodeKind::kInt4);
 }
 
 using Errors = void (*)(const ScaledGroups&, const float*, std::span<float>);
@@ -228,9 +227,8 @@ TEST(KernelTargets, Nvfp4ScalesAreThoseOfTheTwin) {
   }
 }
 
-using Decode = DecodeFaults (*)(const EncodedRows&, formats::MatrixView<float>);
-
-void expect_same_values(Decode decode, Decode twin, std::size_t codes_per_byte) {
+void expect_same_values(formats::SchemeId scheme) {
+  const std::size_t codes_per_byte = 8 / formats::scheme_facts(scheme).code_bits;
   std::mt19937 random(9);
   const std::size_t blocks[][2] = {{1, 16}, {1, 32}, {1, 4000}, {3, 6}, {2, 5}, {128, 128}};
   for (const std::size_t cols : {2U, 6U, 16U, 30U, 32U, 64U, 130U, 300U}) {
@@ -248,11 +246,12 @@ void expect_same_values(Decode decode, Decode twin, std::size_t codes_per_byte) 
           if (random() % 4 != 0 && !std::isfinite(scale)) scale = 0.75F;
         }
         const std::size_t first_scale_row = 5 / block[0];
-        const EncodedRows in{
-            .weight = codes.data(),
+        const CodedMatrix in{
+            .scheme = scheme,
+            .codes = codes.data(),
             .rows = 7,
             .cols = cols,
-            .stride = stride == cols ? 0 : stride,
+            .row_bytes = stride / codes_per_byte,
             .first_row = 5,
             .first_col = block[1],
             .scales = std::span<const float>(scales).subspan(first_scale_row * scale_cols),
@@ -262,8 +261,8 @@ void expect_same_values(Decode decode, Decode twin, std::size_t codes_per_byte) 
             .block_rows = block[0],
             .block_cols = block[1]};
         Matrix expected(7, cols + 1);
-        const DecodeFaults faults =
-            twin(in, {.data = expected.values.data(), .rows = 7, .cols = cols, .stride = cols + 1});
+        const DecodeFaults faults = scalar::decode(
+            in, {.data = expected.values.data(), .rows = 7, .cols = cols, .stride = cols + 1});
         for_each_target([&] {
           Matrix out(7, cols + 1);
           const DecodeFaults found =
@@ -279,15 +278,15 @@ void expect_same_values(Decode decode, Decode twin, std::size_t codes_per_byte) 
 }
 
 TEST(KernelTargets, E4m3ValuesAreThoseOfTheTwin) {
-  expect_same_values(decode_e4m3, scalar::decode_e4m3, 1);
+  expect_same_values(formats::SchemeId::kFp8Block);
 }
 
 TEST(KernelTargets, Int8ValuesAreThoseOfTheTwin) {
-  expect_same_values(decode_int8, scalar::decode_int8, 1);
+  expect_same_values(formats::SchemeId::kInt8Block);
 }
 
 TEST(KernelTargets, E2m1ValuesAreThoseOfTheTwin) {
-  expect_same_values(decode_e2m1, scalar::decode_e2m1, 2);
+  expect_same_values(formats::SchemeId::kNvfp4);
 }
 
 TEST(KernelTargets, LargestE4m3MagnitudesAreThoseOfTheTwin) {
@@ -300,9 +299,11 @@ TEST(KernelTargets, LargestE4m3MagnitudesAreThoseOfTheTwin) {
     std::vector<float> scales(2 * ((cols + 63) / 64));
     for (float& scale : scales) scale = static_cast<float>(random() % 100) * 0.01F;
     if (round % 10 == 0) scales[0] = std::numeric_limits<float>::max();
-    const EncodedRows in{.weight = codes.data(),
+    const CodedMatrix in{.scheme = formats::SchemeId::kFp8Block,
+                         .codes = codes.data(),
                          .rows = 3,
                          .cols = cols,
+                         .row_bytes = cols,
                          .scales = scales,
                          .rows_per_matrix = 3,
                          .scale_cols = (cols + 63) / 64,

@@ -164,16 +164,8 @@ class CoarseScheme : public FaultInScheme {
     change(false, [&](EditedTensor& codes) {
       auto* out = reinterpret_cast<std::byte*>(codes.bytes.data());
       const std::size_t stride = codes.bytes.size() / rows;
-      switch (formats::scheme_facts(tensor->encoding.scheme).code) {
-        case formats::CodeKind::kInt8:
-          return quantize::scalar::encode_int8(groups, out, stride);
-        case formats::CodeKind::kE2m1:
-          return quantize::scalar::encode_e2m1(groups, out, stride);
-        case formats::CodeKind::kInt4:
-          return quantize::scalar::encode_int4(groups, out, stride);
-        default:
-          return quantize::scalar::encode_e4m3(groups, out, stride);
-      }
+      quantize::scalar::encode_codes(formats::scheme_facts(tensor->encoding.scheme).code, groups,
+                                     out, stride);
     });
   }
 };
@@ -296,10 +288,10 @@ INSTANTIATE_TEST_SUITE_P(SlowFaults, Mutation, ::testing::ValuesIn(weight_faults
                          fault_name);
 INSTANTIATE_TEST_SUITE_P(ModuleFaults, MutationBesideManifest, ::testing::ValuesIn(module_faults()),
                          fault_name);
-INSTANTIATE_TEST_SUITE_P(
-    SlowFaults, MutationBesideManifest,
-    ::testing::ValuesIn(all_of({scale_faults(), code_faults(), model_faults(), other_faults()})),
-    fault_name);
+INSTANTIATE_TEST_SUITE_P(SlowFaults, MutationBesideManifest,
+                         ::testing::ValuesIn(all_of({scale_faults(), code_faults(), model_faults(),
+                                                     other_faults()})),
+                         fault_name);
 
 // The causes of misrounded values in a report.
 

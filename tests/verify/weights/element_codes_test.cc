@@ -55,7 +55,7 @@ ElementSums compare(SchemeId scheme, const Row& row, float scale) {
   const std::size_t n = row.source.size();
   const bool is_scaled = formats::scheme_facts(scheme).quantized;
   const std::vector<float> scales(is_scaled ? 1 : 0, scale);
-  const quantize::EncodedRows stored{.rows = 1,
+  const quantize::CodedMatrix stored{.rows = 1,
                                      .cols = n,
                                      .scales = scales,
                                      .rows_per_matrix = 1,

@@ -22,7 +22,7 @@ using quantize::Matrix;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-ElementRun run_of(const Matrix& source, const Matrix& output, const quantize::EncodedRows& stored,
+ElementRun run_of(const Matrix& source, const Matrix& output, const quantize::CodedMatrix& stored,
                   SchemeId scheme) {
   return {.source = source.view(),
           .output = output.view(),
@@ -37,7 +37,7 @@ ElementSums compare(const ElementRun& run) {
 }
 
 ElementSums compare_plain(const Matrix& source, const Matrix& output) {
-  const quantize::EncodedRows stored{.rows = source.rows, .cols = source.cols};
+  const quantize::CodedMatrix stored{.rows = source.rows, .cols = source.cols};
   return compare(run_of(source, output, stored, SchemeId::kBf16));
 }
 
@@ -193,7 +193,7 @@ TEST(ElementRun, WordsAreComparedAsTheirValues) {
         if (moved < others.values.size()) others.values[moved] += 0.25F;
         const auto other_words = words_of(others);
         const auto rows_of = [&](const std::vector<std::uint16_t>& of) {
-          return quantize::EncodedRows{.weight = reinterpret_cast<const std::byte*>(of.data()),
+          return quantize::CodedMatrix{.codes = reinterpret_cast<const std::byte*>(of.data()),
                                        .rows = values.rows,
                                        .cols = cols,
                                        .first_row = 64};
@@ -283,7 +283,7 @@ TEST(ElementRun, BadScaleHoldsOnlyZeros) {
     Matrix source = zeros;
     source.values[7] = 0.5F;
     const std::vector<float> scales = {scale, 1};
-    const quantize::EncodedRows stored{.rows = 1,
+    const quantize::CodedMatrix stored{.rows = 1,
                                        .cols = 32,
                                        .scales = scales,
                                        .rows_per_matrix = 1,
@@ -308,7 +308,7 @@ TEST(ElementRun, GroupsOfAnyWidthFindTheirScale) {
       output.values[i] = i < group ? 5.0F : 20.0F;
       source.values[i] = output.values[i] * 1.12F;  // 0.6 steps of INT8
     }
-    const quantize::EncodedRows stored{.rows = 1,
+    const quantize::CodedMatrix stored{.rows = 1,
                                        .cols = 2 * group,
                                        .scales = scales,
                                        .rows_per_matrix = 1,
@@ -328,7 +328,7 @@ TEST(ElementRun, HistogramCountsSixteenthsOfAStep) {
     source.values[i] = 100 + 0.25F * static_cast<float>(i % 16);
   }
   const std::vector<float> scales(64, 1.0F);
-  quantize::EncodedRows stored{.rows = 64,
+  quantize::CodedMatrix stored{.rows = 64,
                                .cols = 16,
                                .scales = scales,
                                .rows_per_matrix = 64,
@@ -354,7 +354,7 @@ TEST(SumCutOff, AddsValuesThatCodesDoNotReach) {
   source.values[3] = 40, output.values[3] = 7;
   source.values[4] = 5, output.values[4] = 7;
   const std::vector<float> scales = {1};
-  const quantize::EncodedRows stored{.rows = 1,
+  const quantize::CodedMatrix stored{.rows = 1,
                                      .cols = 32,
                                      .scales = scales,
                                      .rows_per_matrix = 1,

@@ -12,7 +12,7 @@
 
 #include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_task.h"
-#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/scheme.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"
@@ -109,9 +109,9 @@ TEST(QuantizeActivations, Nvfp4HasBlockScalesUnderItsGlobal) {
       quantized(values, {.code = CodeKind::kE2m1, .group = 16, .input_scale = global});
   ASSERT_EQ(x.scales.size(), 2U);
   EXPECT_NEAR(x.scales[0], 0.196428571F, 1e-7F);
-  EXPECT_EQ(quantize::float_from_e2m1(x.codes[0]), 6.0F);
-  EXPECT_EQ(quantize::float_from_e2m1(x.codes[1]), 3.0F);
-  EXPECT_EQ(quantize::float_from_e2m1(x.codes[2]), -0.5F);
+  EXPECT_EQ(quantize::E2m1::value(x.codes[0]), 6.0F);
+  EXPECT_EQ(quantize::E2m1::value(x.codes[1]), 3.0F);
+  EXPECT_EQ(quantize::E2m1::value(x.codes[2]), -0.5F);
   EXPECT_EQ(x.scales[1], 0.0F) << "a block of zeros";
   EXPECT_EQ(x.codes[20], 0);
 }
@@ -146,8 +146,8 @@ TEST(QuantizeActivations, Mxfp4AgreesWithTheWeightsEncoder) {
         quantized(values, {.code = CodeKind::kE2m1, .group = 32, .power_of_two = true});
     EXPECT_EQ(x.scales[0], formats::float_from_e8m0(std::to_integer<std::uint8_t>(scale[0])));
     for (std::size_t i = 0; i < 32; ++i) {
-      EXPECT_EQ(quantize::float_from_e2m1(x.codes[i]),
-                quantize::float_from_e2m1(quantize::nibble_in_byte(codes[i / 2], i)));
+      EXPECT_EQ(quantize::E2m1::value(x.codes[i]),
+                quantize::E2m1::value(quantize::code_at<4>(codes.data(), i)));
     }
   }
 }
@@ -186,7 +186,7 @@ double value_of(CodeKind kind, std::uint8_t code) {
     case CodeKind::kE4m3:
       return double{formats::kE4m3Values[code]};
     case CodeKind::kE2m1:
-      return double{quantize::float_from_e2m1(code)};
+      return double{quantize::E2m1::value(code)};
     case CodeKind::kInt4:  // of weights whose activations stay as they are
     case CodeKind::kPlain:
       break;
@@ -194,17 +194,15 @@ double value_of(CodeKind kind, std::uint8_t code) {
   return NAN;
 }
 
-double weight_code_value(const WeightMatrix& w, CodeKind kind, std::size_t row, std::size_t col) {
+double weight_code_value(const CodedMatrix& w, CodeKind kind, std::size_t row, std::size_t col) {
   const std::byte* codes = w.codes + row * w.row_bytes;
   if (kind != CodeKind::kE2m1) return value_of(kind, std::to_integer<std::uint8_t>(codes[col]));
   const auto both = std::to_integer<unsigned>(codes[col / 2]);
   return value_of(kind, static_cast<std::uint8_t>(col % 2 == 0 ? both & 15U : both >> 4U));
 }
 
-double weight_scale(const WeightMatrix& w, std::size_t row, std::size_t col) {
-  const std::size_t group =
-      (w.first_row + row) / w.block_rows * w.scale_cols + (w.first_col + col) / w.block_cols;
-  return double{w.scales != nullptr ? w.scales[group] : w.scale_values[w.scale_codes[group]]};
+double weight_scale(const CodedMatrix& w, std::size_t row, std::size_t col) {
+  return double{w.scale(w.group(row, col))};
 }
 
 std::vector<StoredShape> quantized_shapes(std::size_t rows, std::size_t cols) {
@@ -216,7 +214,7 @@ std::vector<StoredShape> quantized_shapes(std::size_t rows, std::size_t cols) {
   return shapes;
 }
 
-std::vector<float> product(const QuantizedRows& x, const WeightMatrix& w, const StaticInt8& fixed,
+std::vector<float> product(const QuantizedRows& x, const CodedMatrix& w, const StaticInt8& fixed,
                            std::size_t threads = 1) {
   std::vector<float> y(x.rows * w.rows, -1.0F);
   quantized_matmul(x, w, fixed, {y.data(), x.rows, w.rows, w.rows}, threads);
